@@ -1,0 +1,1 @@
+//! A POSIX file system as a library: page pool, write-behind, read-ahead.

@@ -1,0 +1,1 @@
+//! Translates FUSE requests to client calls.

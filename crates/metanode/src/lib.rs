@@ -1,0 +1,1 @@
+//! Hosts shards for clients: sessions, locks, reclaim, fold, clean, repair, check.

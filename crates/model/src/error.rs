@@ -1,0 +1,181 @@
+//! The one error type that crosses parts, processes and doors.
+//!
+//! A kind exists because some caller acts on it; the advice says how. Machine crates may have
+//! small errors of their own, translated here at their edge.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The result of everything that may be refused.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What a caller should do about an error.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Advice {
+    /// The same request may succeed at once or a little later.
+    Retry,
+    /// The caller's map is old: fetch the newer one, then ask again.
+    RefreshMap,
+    /// Something must be repaired, freed or come back first.
+    Wait,
+    /// The request itself is wrong for the state that it meets.
+    FixRequest,
+    /// Asking again will not help.
+    GiveUp,
+}
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident => $advice:ident, $errno:expr, $name:literal;)*) => {
+        /// What went wrong, as far as a caller can act on it.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+        pub enum ErrorKind { $($(#[$doc])* $kind,)* }
+
+        impl ErrorKind {
+            /// What a caller should do.
+            #[must_use]
+            pub fn advice(self) -> Advice { match self { $(Self::$kind => Advice::$advice,)* } }
+            /// The errno (Linux numbers) that a POSIX door answers with.
+            #[must_use]
+            pub fn errno(self) -> i32 { match self { $(Self::$kind => $errno,)* } }
+            /// Stable name for logs and JSON.
+            #[must_use]
+            pub fn name(self) -> &'static str { match self { $(Self::$kind => $name,)* } }
+        }
+    };
+}
+
+kinds! {
+    /// EPERM.
+    NotPermitted => FixRequest, 1, "not_permitted";
+    /// ENOENT.
+    NotFound => FixRequest, 2, "not_found";
+    /// EINTR.
+    Interrupted => Retry, 4, "interrupted";
+    /// EIO: data or metadata can't be had now; `shale health` says more.
+    Unavailable => Wait, 5, "unavailable";
+    /// EIO: bytes don't match their checksum and can't be rebuilt.
+    Corrupt => GiveUp, 5, "corrupt";
+    /// ENXIO.
+    NoSuchDeviceOrAddress => FixRequest, 6, "no_such_device_or_address";
+    /// EBADF.
+    BadHandle => FixRequest, 9, "bad_handle";
+    /// EAGAIN: a lock is held by another.
+    WouldBlock => Retry, 11, "would_block";
+    /// EACCES.
+    AccessDenied => FixRequest, 13, "access_denied";
+    /// EBUSY.
+    Busy => Retry, 16, "busy";
+    /// EEXIST.
+    Exists => FixRequest, 17, "exists";
+    /// EXDEV: renames and links do not cross filesets.
+    OtherFileset => FixRequest, 18, "other_fileset";
+    /// ENOTDIR.
+    NotDirectory => FixRequest, 20, "not_directory";
+    /// EISDIR.
+    IsDirectory => FixRequest, 21, "is_directory";
+    /// EINVAL.
+    InvalidArgument => FixRequest, 22, "invalid_argument";
+    /// EFBIG.
+    FileTooLarge => FixRequest, 27, "file_too_large";
+    /// ENOSPC.
+    NoSpace => Wait, 28, "no_space";
+    /// EROFS.
+    ReadOnly => GiveUp, 30, "read_only";
+    /// EMLINK.
+    TooManyLinks => FixRequest, 31, "too_many_links";
+    /// ERANGE: the caller's buffer is too small.
+    BufferTooSmall => FixRequest, 34, "buffer_too_small";
+    /// EDEADLK.
+    WouldDeadlock => FixRequest, 35, "would_deadlock";
+    /// ENAMETOOLONG.
+    NameTooLong => FixRequest, 36, "name_too_long";
+    /// ENOSYS.
+    NotImplemented => GiveUp, 38, "not_implemented";
+    /// ENOTEMPTY.
+    NotEmpty => FixRequest, 39, "not_empty";
+    /// ELOOP.
+    TooManySymlinks => FixRequest, 40, "too_many_symlinks";
+    /// ENODATA: no such extended attribute.
+    NoSuchAttribute => FixRequest, 61, "no_such_attribute";
+    /// EOVERFLOW.
+    Overflow => FixRequest, 75, "overflow";
+    /// EOPNOTSUPP.
+    NotSupported => GiveUp, 95, "not_supported";
+    /// ENOTCONN: the daemon or file system is going down.
+    ShuttingDown => GiveUp, 107, "shutting_down";
+    /// ETIMEDOUT: a deadline passed; whether the request took effect is unknown.
+    Unknown => Retry, 110, "unknown";
+    /// ESTALE: a handle names something that is gone.
+    Stale => GiveUp, 116, "stale";
+    /// EDQUOT.
+    QuotaExceeded => Wait, 122, "quota_exceeded";
+    /// A newer owner, map or session exists; this process must not go on with its own.
+    OldEpoch => RefreshMap, 116, "old_epoch";
+    /// A conditional publish met a changed file; nothing was done.
+    Changed => GiveUp, 11, "changed";
+}
+
+/// An error: its kind, what was attempted on what, and why it failed.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Error {
+    kind: ErrorKind,
+    /// Outermost attempt first; the last one is the cause.
+    story: Vec<String>,
+}
+
+impl Error {
+    /// A new error. `cause`: lower case, no full stop, says what was met.
+    #[must_use]
+    pub fn new(kind: ErrorKind, cause: impl Into<String>) -> Self {
+        Self { kind, story: vec![cause.into()] }
+    }
+
+    /// Adds what was being attempted, and on what.
+    #[must_use]
+    pub fn while_doing(mut self, attempt: impl Into<String>) -> Self {
+        self.story.insert(0, attempt.into());
+        self
+    }
+
+    /// What went wrong.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// What to do.
+    #[must_use]
+    pub fn advice(&self) -> Advice {
+        self.kind.advice()
+    }
+
+    /// For POSIX doors.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        self.kind.errno()
+    }
+}
+
+impl From<ErrorKind> for Error {
+    /// An error whose kind says it all, as most POSIX refusals do; allocates nothing.
+    fn from(kind: ErrorKind) -> Self {
+        Self { kind, story: Vec::new() }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.story.is_empty() {
+            return f.write_str(self.kind.name());
+        }
+        f.write_str(&self.story.join(": "))
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}({self})", self.kind.name())
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,73 @@
+//! A file's content: byte ranges and where their bytes are.
+
+use crate::{CommitNumber, SegmentPlace};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// One byte range of a file. Ranges that no extent covers are holes and read as zeros.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Extent {
+    /// First byte in the file.
+    pub offset: u64,
+    /// Bytes in the file; at least 1.
+    pub length: u64,
+    /// Where the bytes are.
+    pub kind: ExtentKind,
+    /// The commit that made this range; decides later what a snapshot shares. Set by the
+    /// owner when it is published; 0 on the way there.
+    pub birth: CommitNumber,
+}
+
+/// Where the bytes of an extent are.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ExtentKind {
+    /// In a segment.
+    Data {
+        /// The segment.
+        place: SegmentPlace,
+        /// First byte inside the plain segment.
+        at: u32,
+        /// 0: stored as is. Later: compression.
+        codec: u8,
+        /// 0: not encrypted. Later: the key.
+        key_id: u32,
+    },
+    /// In the record itself: small, or written with fsync and not yet folded.
+    Inline(Bytes),
+    /// Space is reserved, nothing is written: reads as zeros.
+    Reserved,
+}
+
+impl Extent {
+    /// First byte behind the extent.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.offset + self.length
+    }
+
+    /// The part of this extent that lies in `from..to`, or nothing.
+    #[must_use]
+    pub fn clip(&self, from: u64, to: u64) -> Option<Extent> {
+        let start = self.offset.max(from);
+        let end = self.end().min(to);
+        if start >= end {
+            return None;
+        }
+        let skip = start - self.offset;
+        let kind = match &self.kind {
+            ExtentKind::Data { place, at, codec, key_id } => ExtentKind::Data {
+                place: *place,
+                at: at + u32::try_from(skip).expect("an extent lies inside one segment"),
+                codec: *codec,
+                key_id: *key_id,
+            },
+            ExtentKind::Inline(bytes) => {
+                let skip = usize::try_from(skip).expect("inline data is small");
+                let length = usize::try_from(end - start).expect("inline data is small");
+                ExtentKind::Inline(bytes.slice(skip..skip + length))
+            }
+            ExtentKind::Reserved => ExtentKind::Reserved,
+        };
+        Some(Extent { offset: start, length: end - start, kind, birth: self.birth })
+    }
+}

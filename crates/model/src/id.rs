@@ -1,0 +1,126 @@
+//! Identifiers, each a type of its own so that one can't stand where another belongs.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub $inner);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}", self.0)
+            }
+        }
+
+        impl $name {
+            /// The identifier that follows this one. Panics at the end of the number space,
+            /// which no cluster reaches.
+            #[must_use]
+            pub fn next(self) -> Self {
+                Self(self.0.checked_add(1).expect("identifier space is larger than any cluster's life"))
+            }
+        }
+    };
+}
+
+id! {
+    /// A network shared disk. Given by the cluster when the NSD is added; never reused.
+    NsdId(u32)
+}
+id! {
+    /// NSDs with the same number may fail together.
+    FailureGroupId(u32)
+}
+id! {
+    /// A placement group of a storage pool.
+    GroupId(u32)
+}
+id! {
+    /// Counts the changes of one placement group's membership; fences data puts.
+    GroupVersion(u32)
+}
+id! {
+    /// Counts the changes of the map.
+    MapEpoch(u64)
+}
+id! {
+    /// One standing of one client (or shard owner) with the cluster. From coordination,
+    /// never reused, so segment ids that begin with it are never reused either.
+    SessionId(u64)
+}
+id! {
+    /// A shard of the metadata.
+    ShardId(u32)
+}
+id! {
+    /// Counts the owners of a shard; fences log puts.
+    ShardEpoch(u64)
+}
+id! {
+    /// The place of an entry in a shard's log. Grows over all epochs, never reused.
+    EntryNumber(u64)
+}
+id! {
+    /// Counts the commits of a shard.
+    CommitNumber(u64)
+}
+id! {
+    /// A fileset: 24 bits. Fileset 0 is the root fileset.
+    FilesetId(u32)
+}
+id! {
+    /// A fileset with all its snapshots and clones.
+    FamilyId(u32)
+}
+id! {
+    /// An inode inside its fileset: 40 bits. 1 is the fileset's root directory.
+    InodeNumber(u64)
+}
+id! {
+    /// What an inode's extents hang under. Replaced as a whole by truncate to 0 and unlink.
+    DataId(u64)
+}
+
+/// An inode in the whole file system: fileset (24 bits) then inode number (40 bits).
+///
+/// It is `st_ino` and the FUSE node id, so that handles need no state.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct InodeId(pub u64);
+
+impl InodeId {
+    /// The root directory of the file system.
+    pub const ROOT: InodeId = InodeId(1);
+    /// Bits of the inode number.
+    pub const NUMBER_BITS: u32 = 40;
+
+    /// Joins a fileset and a number in it.
+    #[must_use]
+    pub fn new(fileset: FilesetId, number: InodeNumber) -> Self {
+        assert!(fileset.0 < (1 << 24), "fileset ids have 24 bits");
+        assert!(number.0 < (1 << Self::NUMBER_BITS), "inode numbers have 40 bits");
+        Self((u64::from(fileset.0) << Self::NUMBER_BITS) | number.0)
+    }
+
+    /// The fileset that the inode belongs to.
+    #[must_use]
+    pub fn fileset(self) -> FilesetId {
+        FilesetId((self.0 >> Self::NUMBER_BITS) as u32)
+    }
+
+    /// The number inside the fileset.
+    #[must_use]
+    pub fn number(self) -> InodeNumber {
+        InodeNumber(self.0 & ((1 << Self::NUMBER_BITS) - 1))
+    }
+}
+
+impl fmt::Display for InodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.fileset(), self.number())
+    }
+}

@@ -1,0 +1,31 @@
+//! The words: identifiers, sizes, limits, errors with advice, settings, and every message
+//! that crosses a process boundary.
+//!
+//! No I/O, no async, no clock. Everything here can be sent, stored or printed; nothing here
+//! decides. See `docs/glossary.md` for what each word means.
+
+pub mod attributes;
+pub mod error;
+pub mod extent;
+pub mod id;
+pub mod limits;
+pub mod map;
+pub mod name;
+pub mod nsd;
+pub mod operation;
+pub mod scheme;
+pub mod segment;
+pub mod time;
+
+pub use attributes::{Attributes, FileKind, SetAttributes, TimeChange};
+pub use error::{Advice, Error, ErrorKind, Result};
+pub use extent::{Extent, ExtentKind};
+pub use id::{
+    CommitNumber, DataId, EntryNumber, FailureGroupId, FamilyId, FilesetId, GroupId, GroupVersion,
+    InodeId, InodeNumber, MapEpoch, NsdId, SessionId, ShardEpoch, ShardId,
+};
+pub use name::FileName;
+pub use operation::{Operation, Reply};
+pub use scheme::Scheme;
+pub use segment::{BlobName, SegmentId, SegmentPlace};
+pub use time::Timestamp;

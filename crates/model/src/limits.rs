@@ -1,0 +1,52 @@
+//! The written maximum of everything, and the relations between them.
+
+/// Largest plain segment in bytes.
+pub const SEGMENT_BYTES_MAX: u32 = 16 * 1024 * 1024;
+/// Unit of placement, checksums and disk I/O in bytes.
+pub const UNIT_BYTES: u32 = 4096;
+/// Default block size of a file system: what one segment of a streamed file holds.
+pub const BLOCK_BYTES_DEFAULT: u32 = 4 * 1024 * 1024;
+/// Smallest block size.
+pub const BLOCK_BYTES_MIN: u32 = 64 * 1024;
+/// Files up to this size live in the inode's extent record. 3,901 bytes is what IO500's
+/// mdtest-hard writes; 4,096 covers it with a page.
+pub const INLINE_FILE_BYTES_MAX: u32 = 4096;
+/// A write that must be durable soon goes into the log inline up to this size.
+pub const INLINE_WRITE_BYTES_MAX: u32 = 32 * 1024;
+/// Erasure pools store segments below this as copies: pieces would be smaller than a unit
+/// pays for.
+pub const ERASURE_BYTES_MIN: u32 = 64 * 1024;
+/// Records that one operation or commit step may touch.
+pub const OPERATION_RECORDS_MAX: usize = 4096;
+/// Extents that one publish may carry; each may cut two old ones, so that the records stay
+/// under `OPERATION_RECORDS_MAX`.
+pub const PUBLISH_EXTENTS_MAX: usize = 256;
+/// Largest logical file size: 8 EiB - 1.
+pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+/// Most names of one inode.
+pub const LINKS_MAX: u32 = 65_000;
+/// All extended attributes of one inode, names and values, in bytes.
+pub const XATTR_INODE_BYTES_MAX: usize = 64 * 1024;
+/// Name of an extended attribute in bytes (Linux).
+pub const XATTR_NAME_BYTES_MAX: usize = 255;
+/// Longest target of a symbolic link in bytes (PATH_MAX - 1).
+pub const SYMLINK_BYTES_MAX: usize = 4095;
+/// Entries that one directory listing step returns at most.
+pub const LISTING_ENTRIES_MAX: usize = 1024;
+/// Slots of a session with a shard.
+pub const SESSION_SLOTS: u8 = 64;
+/// Operations that may be applied but not yet durable.
+pub const UNFLUSHED_OPERATIONS_MAX: usize = 200_000;
+/// Bytes of records that may be applied but not yet durable.
+pub const UNFLUSHED_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Largest log entry in bytes.
+pub const LOG_ENTRY_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Share of a pool that ordinary writes leave to log, compaction and deletes, in percent.
+pub const RESERVED_PERCENT: u64 = 5;
+/// Names in one delete request to an NSD.
+pub const DELETE_NAMES_MAX: usize = 10_000;
+
+const _: () = assert!(INLINE_FILE_BYTES_MAX <= INLINE_WRITE_BYTES_MAX);
+const _: () = assert!(PUBLISH_EXTENTS_MAX * 8 <= OPERATION_RECORDS_MAX);
+const _: () = assert!(SEGMENT_BYTES_MAX as u64 % UNIT_BYTES as u64 == 0);
+const _: () = assert!(BLOCK_BYTES_DEFAULT <= SEGMENT_BYTES_MAX);

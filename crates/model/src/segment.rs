@@ -1,0 +1,101 @@
+//! Segments and the blobs that their pieces are stored as.
+
+use crate::{GroupId, Scheme, SessionId};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Names a segment for ever: the session that wrote it and that session's counter.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct SegmentId {
+    /// The writer's session; never reused.
+    pub session: SessionId,
+    /// Counts the segments of the session, from 1.
+    pub counter: u64,
+}
+
+impl fmt::Display for SegmentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.session, self.counter)
+    }
+}
+
+/// Names one piece of a segment on an NSD. Sorts by group, so that an NSD can list a group.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct BlobName {
+    /// The placement group whose slots hold the segment.
+    pub group: GroupId,
+    /// The segment.
+    pub segment: SegmentId,
+    /// 0..k are data, k..k+m parity; for copies 0..n.
+    pub piece: u8,
+}
+
+impl BlobName {
+    /// Bytes of the encoded form.
+    pub const ENCODED_BYTES: usize = 21;
+
+    /// Big-endian bytes that sort as the names do: group, session, counter, piece.
+    #[must_use]
+    pub fn encode(self) -> [u8; Self::ENCODED_BYTES] {
+        let mut out = [0; Self::ENCODED_BYTES];
+        out[0..4].copy_from_slice(&self.group.0.to_be_bytes());
+        out[4..12].copy_from_slice(&self.segment.session.0.to_be_bytes());
+        out[12..20].copy_from_slice(&self.segment.counter.to_be_bytes());
+        out[20] = self.piece;
+        out
+    }
+
+    /// Reads what [`BlobName::encode`] wrote.
+    #[must_use]
+    pub fn decode(bytes: &[u8; Self::ENCODED_BYTES]) -> Self {
+        let u64_at = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        Self {
+            group: GroupId(u32::from_be_bytes(bytes[0..4].try_into().expect("4 bytes"))),
+            segment: SegmentId { session: SessionId(u64_at(4)), counter: u64_at(12) },
+            piece: bytes[20],
+        }
+    }
+}
+
+impl fmt::Display for BlobName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.group, self.segment, self.piece)
+    }
+}
+
+/// All that is needed to read a segment: where it is, how it is coded, what proves it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct SegmentPlace {
+    /// The segment.
+    pub segment: SegmentId,
+    /// Its placement group.
+    pub group: GroupId,
+    /// Its own scheme; narrower than the pool's if NSDs were missing when it was written.
+    pub scheme: Scheme,
+    /// Slots of the group that hold no piece (bit i = slot i): piece i is in the i-th slot
+    /// that isn't skipped.
+    pub skipped_slots: u32,
+    /// Pieces that were still on the way when the segment was published (bit i = piece i).
+    pub missing: u32,
+    /// Bytes of plain data.
+    pub length: u32,
+    /// CRC-32C of the plain data.
+    pub crc: u32,
+}
+
+impl SegmentPlace {
+    /// Name of the blob that holds a piece.
+    #[must_use]
+    pub fn blob(&self, piece: u8) -> BlobName {
+        BlobName { group: self.group, segment: self.segment, piece }
+    }
+
+    /// The slot of the group that holds a piece.
+    #[must_use]
+    pub fn slot_of(&self, piece: u8) -> u8 {
+        (0..32u8)
+            .filter(|slot| self.skipped_slots & (1 << slot) == 0)
+            .nth(usize::from(piece))
+            .expect("a group has at most 20 slots and a scheme at most 20 pieces")
+    }
+}

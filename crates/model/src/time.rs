@@ -1,0 +1,42 @@
+//! A point in time as files carry it.
+
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Nanoseconds since 1970-01-01 UTC; negative before it. Covers the years 1677 to 2262.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Timestamp(pub i64);
+
+impl Timestamp {
+    /// Joins seconds and nanoseconds as `struct timespec` has them; clips what doesn't fit.
+    #[must_use]
+    pub fn from_timespec(seconds: i64, nanoseconds: u32) -> Self {
+        Self(seconds.saturating_mul(1_000_000_000).saturating_add(i64::from(nanoseconds)))
+    }
+
+    /// Seconds, rounded towards the past.
+    #[must_use]
+    pub fn seconds(self) -> i64 {
+        self.0.div_euclid(1_000_000_000)
+    }
+
+    /// Nanoseconds inside the second, 0..1e9.
+    #[must_use]
+    pub fn nanoseconds(self) -> u32 {
+        self.0.rem_euclid(1_000_000_000) as u32
+    }
+
+    /// This point and `duration` later.
+    #[must_use]
+    pub fn plus(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)))
+    }
+
+    /// The time that an operation on an object gets: the client's clock, but always later
+    /// than the object's last change, so that times never go back where causes go forward.
+    #[must_use]
+    pub fn after(self, last_change: Timestamp) -> Self {
+        self.max(Timestamp(last_change.0.saturating_add(1)))
+    }
+}

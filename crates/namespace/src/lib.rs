@@ -1,0 +1,1 @@
+//! Applies one file system operation to a view of the records.

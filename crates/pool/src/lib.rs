@@ -1,0 +1,1 @@
+//! Writes, reads and repairs segments over many NSDs.

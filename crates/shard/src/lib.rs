@@ -1,0 +1,1 @@
+//! One shard: log, catalog, tree, records, commits, take-over.

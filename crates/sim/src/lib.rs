@@ -1,0 +1,1 @@
+//! Whole file systems from one seed, broken on purpose, checked.

@@ -1,0 +1,1 @@
+//! The only door to the machine: time, chance, tasks, disks; each real and simulated.
