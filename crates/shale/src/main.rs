@@ -1,2 +1,23 @@
-//! The program.
-fn main() {}
+//! The program: reads the command line, runs one command, says how it went.
+
+#![allow(clippy::print_stdout, reason = "commands answer on standard output")]
+
+mod admin;
+mod cli;
+mod commands;
+mod daemon;
+mod output;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    match commands::run(cli) {
+        Ok(code) => code,
+        Err((error, json)) => {
+            output::refusal(&error, json);
+            ExitCode::from(1)
+        }
+    }
+}

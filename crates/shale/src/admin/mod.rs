@@ -1,0 +1,191 @@
+//! What the daemon's admin API says: JSON over a UNIX socket in the node's directory.
+
+pub mod client;
+pub mod server;
+
+use serde::{Deserialize, Serialize};
+
+/// An answer that says what went wrong, for people.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct Refusal {
+    /// Stable name of the error kind.
+    pub kind: String,
+    /// What was attempted, on what, why it failed, what to do.
+    pub message: String,
+}
+
+/// `shale status`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct Status {
+    /// Version of the program.
+    pub version: String,
+    /// Process id of the daemon.
+    pub pid: u32,
+    /// Seconds since the daemon began to serve.
+    pub up_seconds: u64,
+    /// Where the file system is mounted.
+    pub mount: String,
+    /// The pool's scheme.
+    pub scheme: String,
+    /// Bytes per block.
+    pub block_bytes: u64,
+    /// Shards served here.
+    pub shards: Vec<ShardStatus>,
+    /// The memory budget, largest first.
+    pub memory: Vec<MemoryLine>,
+    /// Resident bytes of the daemon.
+    pub resident_bytes: u64,
+}
+
+/// One shard.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct ShardStatus {
+    /// Its number.
+    pub shard: u32,
+    /// Epoch of this owner.
+    pub epoch: u64,
+    /// Commits so far.
+    pub durable_commit: u64,
+}
+
+/// One line of the memory budget.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct MemoryLine {
+    /// What it is for.
+    pub what: String,
+    /// Bytes used now, if known.
+    pub used: Option<u64>,
+    /// Bytes at most.
+    pub budget: u64,
+}
+
+/// One thing that isn't well.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+pub struct HealthEvent {
+    /// `critical` (data or service at risk), `warning` (degraded), `info`.
+    pub severity: String,
+    /// What it is about.
+    pub subject: String,
+    /// What is wrong.
+    pub message: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+/// `shale health`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct Health {
+    /// `healthy`, `degraded` or `critical`.
+    pub state: String,
+    /// Worst first.
+    pub events: Vec<HealthEvent>,
+}
+
+/// `shale fs df`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct Df {
+    /// Bytes that users could store in an empty pool.
+    pub size: u64,
+    /// Bytes that files occupy, before redundancy.
+    pub used: u64,
+    /// Bytes that users can still store.
+    pub available: u64,
+    /// Sum of the sizes of files.
+    pub logical: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Bytes on all NSDs.
+    pub raw_size: u64,
+    /// Bytes used on all NSDs.
+    pub raw_used: u64,
+}
+
+/// `shale fs check`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct CheckResult {
+    /// Whether nothing is wrong.
+    pub clean: bool,
+    /// Inodes looked at.
+    pub inodes: u64,
+    /// Extents looked at.
+    pub extents: u64,
+    /// Segments looked at.
+    pub segments: u64,
+    /// Bytes read and proven.
+    pub bytes: u64,
+    /// Each fault in a sentence.
+    pub faults: Vec<String>,
+}
+
+/// One NSD in `shale nsd list`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct NsdLine {
+    /// Its number.
+    pub nsd: u32,
+    /// Where its region is.
+    pub path: String,
+    /// `active`, `draining` or `lost` in the map.
+    pub state: String,
+    /// `online`, `full`, `failed` or `missing` here.
+    pub health: String,
+    /// Bytes for blobs.
+    pub capacity: u64,
+    /// Bytes in use.
+    pub used: u64,
+    /// Blobs.
+    pub blobs: u64,
+}
+
+/// `shale nsd scrub`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct ScrubLine {
+    /// The NSD.
+    pub nsd: u32,
+    /// Blobs and log entries read.
+    pub checked: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Damaged blobs found.
+    pub damaged: u64,
+    /// Damaged blobs rebuilt from the others.
+    pub rebuilt: u64,
+    /// Damage that could not be mended, each in a sentence.
+    pub lost: Vec<String>,
+    /// Structures mended from their own redundancy.
+    pub mended: Vec<String>,
+}
+
+/// `shale repair status`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct RepairStatus {
+    /// `idle`, `running` or `waiting` (for NSDs).
+    pub state: String,
+    /// Segments that lack pieces.
+    pub segments_to_do: u64,
+    /// Segments repaired since the daemon began to serve.
+    pub segments_done: u64,
+    /// Bytes written by repair since then.
+    pub bytes_done: u64,
+    /// Why it waits, if it does.
+    pub reason: String,
+}
+
+/// One line of `shale waiters`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct Waiter {
+    /// What waits.
+    pub what: String,
+    /// For what.
+    pub cause: String,
+    /// Milliseconds so far.
+    pub milliseconds: u64,
+}
+
+/// Body of `nsd add`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct AddNsd {
+    /// Bytes of a new region file.
+    pub bytes: Option<u64>,
+    /// A block device or the path of a new region.
+    pub path: Option<String>,
+}

@@ -1,0 +1,64 @@
+//! How answers look: JSON for programs, short tables for people.
+
+use crate::admin::Refusal;
+use model::Error;
+use serde::Serialize;
+
+/// Prints an error on standard error, as text or JSON.
+pub fn refusal(error: &Error, json: bool) {
+    if json {
+        let refusal = Refusal { kind: error.kind().name().into(), message: error.to_string() };
+        eprintln!("{}", serde_json::to_string(&refusal).expect("a refusal is two strings"));
+    } else {
+        eprintln!("shale: {error}");
+    }
+}
+
+/// Prints a value as JSON.
+pub fn json(value: &impl Serialize) {
+    println!("{}", serde_json::to_string_pretty(value).expect("answers are plain structs"));
+}
+
+/// Bytes for people: three digits and a unit.
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 || value >= 100.0 { format!("{value:.0} {}", UNITS[unit]) } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// Prints rows under a heading, columns aligned.
+pub fn table(heading: &[&str], rows: &[Vec<String>]) {
+    let mut widths: Vec<usize> = heading.iter().map(|cell| cell.len()).collect();
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |cells: Vec<&str>| {
+        let mut out = String::new();
+        for (cell, width) in cells.iter().zip(&widths) {
+            out.push_str(&format!("{cell:width$}  "));
+        }
+        println!("{}", out.trim_end());
+    };
+    line(heading.to_vec());
+    for row in rows {
+        line(row.iter().map(String::as_str).collect());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn bytes_are_short_and_in_powers_of_1024() {
+        assert_eq!(super::bytes(0), "0 B");
+        assert_eq!(super::bytes(1536), "1.5 KiB");
+        assert_eq!(super::bytes(20 << 30), "20.0 GiB");
+        assert_eq!(super::bytes(150 << 20), "150 MiB");
+    }
+}

@@ -1,0 +1,125 @@
+//! The command line as a new user meets it: answers, refusals, exit codes.
+
+mod fixture;
+
+use fixture::Node;
+use std::{fs, process::Command};
+
+fn code(node: &Node, arguments: &[&str]) -> (i32, String) {
+    let output = node.run(arguments);
+    (output.status.code().unwrap(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn up_use_down_up_keeps_everything() {
+    let node = Node::new();
+    fs::create_dir(node.path("folder")).unwrap();
+    fs::write(node.path("folder/file"), "content").unwrap();
+    node.must(&["down"]);
+    assert!(!node.path("folder").exists(), "unmounted");
+    node.must(&["up"]);
+    assert_eq!(fs::read_to_string(node.path("folder/file")).unwrap(), "content");
+}
+
+#[test]
+fn up_twice_is_one_node_and_down_twice_is_no_error() {
+    let node = Node::new();
+    let pid = node.pid();
+    node.must(&["up"]);
+    assert_eq!(node.pid(), pid);
+    node.must(&["down"]);
+    node.must(&["down"]);
+}
+
+#[test]
+fn every_answer_can_be_json() {
+    let node = Node::new();
+    fs::write(node.path("file"), vec![1; 100_000]).unwrap();
+    node.must(&["fs", "sync"]);
+    assert_eq!(node.ask(&["status"])["scheme"], "replicate(1)");
+    assert_eq!(node.ask(&["health"])["state"], "healthy");
+    let df = node.ask(&["fs", "df"]);
+    assert_eq!(df["inodes"], 2);
+    assert_eq!(df["logical"], 100_000);
+    assert!(df["available"].as_u64().unwrap() > 1 << 30);
+    assert_eq!(node.ask(&["fs", "check"])["clean"], true);
+    assert_eq!(node.ask(&["nsd", "list"])[0]["health"], "online");
+    assert_eq!(node.ask(&["nsd", "scrub"])[0]["damaged"], 0);
+    assert_eq!(node.ask(&["repair", "status"])["state"], "idle");
+    assert!(node.ask(&["waiters"]).as_array().is_some());
+}
+
+#[test]
+fn wrong_use_is_exit_code_2_and_refusals_are_1_with_a_remedy() {
+    let node = Node::unstarted();
+    assert_eq!(code(&node, &["fly"]).0, 2);
+    assert_eq!(code(&node, &["up", "--nsds", "none"]).0, 2);
+    assert_eq!(code(&node, &["up", "--nsd-size", "much"]).0, 2);
+    let (exit, text) = code(&node, &["status"]);
+    assert_eq!(exit, 1);
+    assert!(text.contains("shale up"), "says what to do: {text}");
+    let (exit, text) = code(&node, &["up", "--scheme", "raid5"]);
+    assert_eq!(exit, 1);
+    assert!(text.contains("erasure(4+2)"), "gives an example: {text}");
+    let (exit, text) = code(&node, &["up", "--scheme", "erasure(4+2)", "--nsds", "3"]);
+    assert_eq!(exit, 1);
+    assert!(text.contains("needs 6 NSDs"), "{text}");
+    let (exit, text) = code(&node, &["up", "--nsd-size", "1M"]);
+    assert_eq!(exit, 1);
+    assert!(text.contains("512M"), "{text}");
+}
+
+#[test]
+fn a_used_directory_is_not_taken() {
+    let node = Node::unstarted();
+    fs::create_dir_all(&node.dir).unwrap();
+    fs::write(node.dir.join("thesis.txt"), "years of work").unwrap();
+    let (exit, text) = code(&node, &["up"]);
+    assert_eq!(exit, 1);
+    assert!(text.contains("empty or new directory"), "{text}");
+    assert_eq!(fs::read_to_string(node.dir.join("thesis.txt")).unwrap(), "years of work");
+}
+
+#[test]
+fn other_settings_for_an_existing_file_system_are_refused() {
+    let node = Node::new();
+    let (exit, text) = code(&node, &["up", "--scheme", "replicate(2)"]);
+    assert_eq!(exit, 1, "{text}");
+    node.must(&["down"]);
+    let (exit, text) = code(&node, &["up", "--scheme", "replicate(2)"]);
+    assert_eq!(exit, 1);
+    assert!(text.contains("already holds"), "{text}");
+    node.must(&["up"]);
+}
+
+#[test]
+fn a_second_daemon_on_the_directory_is_refused() {
+    let node = Node::new();
+    let output = Command::new(env!("CARGO_BIN_EXE_shale")).args(["daemon", "--dir"]).arg(&node.dir).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("another daemon"), "{said}");
+    node.must(&["status"]);
+}
+
+#[test]
+fn a_busy_mount_is_not_torn_away_unless_forced() {
+    let node = Node::new();
+    let file = fs::File::create(node.path("open")).unwrap();
+    let (exit, text) = code(&node, &["down"]);
+    assert_eq!(exit, 1);
+    assert!(text.contains("--force"), "{text}");
+    node.must(&["status"]);
+    drop(file);
+    node.must(&["down"]);
+}
+
+#[test]
+fn a_stale_mount_of_a_killed_daemon_is_cleared_by_up() {
+    let node = Node::new();
+    fs::write(node.path("file"), "x").unwrap();
+    node.must(&["fs", "sync"]);
+    node.kill();
+    node.must(&["up"]);
+    assert_eq!(fs::read_to_string(node.path("file")).unwrap(), "x");
+}

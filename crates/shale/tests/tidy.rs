@@ -1,0 +1,159 @@
+//! Checks what a machine can check of STYLE.md and ARCHITECTURE.md.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// A file longer than this is two files.
+const LINES_MAX: usize = 1000;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+fn rust_files(dir: &Path, out: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            rust_files(&path, out);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            out.push(path);
+        }
+    }
+}
+
+fn all_rust_files() -> Vec<PathBuf> {
+    let mut out = Vec::new();
+    rust_files(&root().join("crates"), &mut out);
+    out.sort();
+    assert!(out.len() > 50, "the walk found the sources");
+    out
+}
+
+fn crates() -> BTreeSet<String> {
+    fs::read_dir(root().join("crates")).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+fn every_file_begins_with_its_responsibility_and_none_is_too_long() {
+    let mut wrong = Vec::new();
+    for path in all_rust_files() {
+        let text = fs::read_to_string(&path).unwrap();
+        let first = text.lines().find(|line| !line.trim().is_empty() && !line.starts_with("#!["));
+        if !first.is_some_and(|line| line.starts_with("//! ")) {
+            wrong.push(format!("{}: no `//!` sentence on top", path.display()));
+        }
+        let lines = text.lines().count();
+        if lines > LINES_MAX {
+            wrong.push(format!("{}: {lines} lines, at most {LINES_MAX}", path.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn files_and_folders_are_named_after_things() {
+    let forbidden = ["common", "util", "utils", "helper", "helpers", "manager", "misc", "core", "stuff"];
+    for path in all_rust_files() {
+        for part in path.strip_prefix(root()).unwrap().iter() {
+            let name = part.to_str().unwrap().trim_end_matches(".rs");
+            assert!(!forbidden.contains(&name), "{} is named {name}", path.display());
+        }
+    }
+}
+
+#[test]
+fn crates_depend_only_as_the_architecture_says() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let table = text.split("## Arrows").nth(1).expect("ARCHITECTURE.md has the table of arrows");
+    let all = crates();
+    let mut allowed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for line in table.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let name = cells[0].trim_matches('`').to_string();
+        let words: BTreeSet<String> = cells[1].replace("and", " ").replace(',', " ").split_whitespace().map(String::from).collect();
+        let set = if let Some(rest) = cells[1].strip_prefix("all but ") {
+            let not: BTreeSet<String> = rest.replace(" and ", " ").replace(',', " ").split_whitespace().map(String::from).collect();
+            all.difference(&not).cloned().collect()
+        } else {
+            words
+        };
+        allowed.insert(name, set);
+    }
+    for name in &all {
+        assert!(text.contains(&format!("### `{name}`")), "ARCHITECTURE.md doesn't describe crate {name}");
+        let manifest = fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).unwrap();
+        let rules = allowed.get(name).unwrap_or_else(|| panic!("no row of arrows for crate {name}"));
+        let normal = manifest.split("[dependencies]").nth(1).unwrap_or("").split("\n[").next().unwrap();
+        for line in normal.lines() {
+            let dependency = line.split(['.', ' ', '=']).next().unwrap();
+            if all.contains(dependency) {
+                assert!(rules.contains(dependency), "crate {name} must not depend on {dependency} (ARCHITECTURE.md, Arrows)");
+            }
+        }
+    }
+}
+
+#[test]
+fn rules_have_no_input_or_output_and_nobody_uses_side_doors() {
+    let doors = ["std::time::Instant::now", "SystemTime::now", "std::thread::spawn", "tokio::spawn(", "tokio::time::sleep", "std::fs::", "std::net::", "tokio::net::"];
+    let free = ["world", "fuse", "shale", "bench"];
+    for path in all_rust_files() {
+        let relative = path.strip_prefix(root().join("crates")).unwrap().to_path_buf();
+        let name = relative.iter().next().unwrap().to_str().unwrap().to_string();
+        let text = fs::read_to_string(&path).unwrap();
+        let in_tests = relative.iter().any(|part| part == "tests" || part == "examples" || part == "tests.rs");
+        if !free.contains(&name.as_str()) && !in_tests {
+            let code = text.split("#[cfg(test)]").next().unwrap();
+            for door in doors {
+                assert!(!code.contains(door), "{} uses {door}; take it from `world`", path.display());
+            }
+        }
+        if ["placement", "namespace", "model"].contains(&name.as_str()) && !in_tests {
+            for word in ["async fn", ".await", "HashMap"] {
+                let code = text.split("#[cfg(test)]").next().unwrap();
+                let used = code.lines().any(|line| !line.trim_start().starts_with("//") && line.contains(word));
+                assert!(!used, "{}: rules have no {word}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_dependency_has_its_line() {
+    let text = fs::read_to_string(root().join("docs/dependencies.md")).unwrap();
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let section = manifest.split("[workspace.dependencies]").nth(1).unwrap().split("\n[").next().unwrap();
+    for line in section.lines().filter(|line| line.contains('=')) {
+        let name = line.split([' ', '=']).next().unwrap();
+        assert!(line.contains("path =") || text.contains(name), "docs/dependencies.md has no line for {name}");
+    }
+}
+
+#[test]
+fn links_in_documents_lead_somewhere() {
+    let mut documents = vec![root().join("README.md"), root().join("ARCHITECTURE.md"), root().join("STYLE.md"), root().join("CHANGELOG.md")];
+    let mut folders = vec![root().join("docs")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "md") {
+                documents.push(path);
+            }
+        }
+    }
+    for document in documents {
+        let text = fs::read_to_string(&document).unwrap();
+        for part in text.split("](").skip(1) {
+            let target = part.split([')', '#']).next().unwrap();
+            if target.is_empty() || target.contains("://") || target.contains(' ') {
+                continue;
+            }
+            assert!(document.parent().unwrap().join(target).exists(), "{} links to {target}, which isn't there", document.display());
+        }
+    }
+}

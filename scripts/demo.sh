@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Brings up a file system, uses it for something real, says how to go on and how to stop.
+set -euo pipefail
+shale=$(realpath "$1")
+dir=$(realpath -m "$2")
+mnt=$dir/mnt
+repo=$(cd "$(dirname "$0")/.." && pwd)
+
+step() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+
+step "1. A file system on one NSD of 20 GiB (sparse; it takes what you store)"
+"$shale" up --dir "$dir"
+
+work=$mnt/demo.$$
+mkdir "$work"
+step "2. Unpack a real source tree (this one) and checksum it on both sides"
+(cd "$repo" && git ls-files -z | grep -zv '^\.git' | tar --null -T - -cf - 2>/dev/null) > "$work/tree.tar"
+mkdir "$work/tree" && tar -xf "$work/tree.tar" -C "$work/tree"
+(cd "$repo" && git ls-files -z | xargs -0 sha256sum) > "$work/sums"
+(cd "$work/tree" && sha256sum --quiet -c ../sums)
+echo "$(wc -l < "$work/sums") files, every checksum right"
+
+step "3. Search it"
+grep -rn --include='*.rs' 'fn main' "$work/tree" | sed "s|$work/||" | head -5
+
+step "4. Compile a program on it"
+cat > "$work/hello.c" <<'C'
+#include <stdio.h>
+int main(void) { puts("built and run on Shale"); return 0; }
+C
+cc -O2 -o "$work/hello" "$work/hello.c"
+"$work/hello"
+
+step "5. Everything durable, everything verified"
+"$shale" fs sync --dir "$dir"
+"$shale" fs check --dir "$dir"
+
+step "6. Delete it"
+rm -rf "$work"
+"$shale" fs df --dir "$dir"
+
+cat <<EOF
+
+The file system is yours: $mnt
+  look     $shale status --dir $dir
+           $shale health --dir $dir
+  stop     $shale down --dir $dir        (or: make stop)
+  again    $shale up --dir $dir
+  forget   $shale down --dir $dir && rm -rf $dir
+EOF
