@@ -31,6 +31,13 @@ id! {
     /// A network shared disk. Given by the cluster when the NSD is added; never reused.
     NsdId(u32)
 }
+
+impl NsdId {
+    /// Stands in a slot of a group that has no NSD yet: the pool had fewer failure groups than
+    /// the scheme is wide. Never given to an NSD.
+    pub const NONE: NsdId = NsdId(u32::MAX);
+}
+
 id! {
     /// NSDs with the same number may fail together.
     FailureGroupId(u32)

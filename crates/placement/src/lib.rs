@@ -1,1 +1,19 @@
 //! Decides where pieces live and how a segment is written, read and repaired; encodes and decodes.
+//!
+//! Pure: no I/O, no async, no clock, no chance. [`Groups`] turns a [`model::map::PoolMap`] into
+//! placement groups and picks one for each new segment; [`layout`] is the arithmetic of pieces;
+//! [`codec`] computes parity and lost pieces with ISA-L; [`change`] makes the next map when NSDs
+//! come, go or are lost. Bytes and rules are in `docs/formats/segment.md`.
+
+pub mod change;
+pub mod codec;
+pub mod crc;
+pub mod groups;
+pub mod layout;
+mod pick;
+mod random;
+
+pub use change::new_pool;
+pub use crc::crc32c;
+pub use groups::{Groups, SlotMembers};
+pub use pick::{NoGroup, Placement, Standing};

@@ -1,0 +1,207 @@
+//! Chooses the group of a new segment.
+
+use crate::groups::Groups;
+use crate::layout;
+use crate::random::mix;
+use model::{FailureGroupId, GroupId, GroupVersion, NsdId, Scheme};
+use std::collections::BTreeSet;
+
+/// Groups that one pick looks at, at most.
+const LOOK_MAX: u32 = 256;
+/// Whole groups that one pick passes over because others have more free space, at most.
+const PASS_MAX: u32 = 8;
+
+/// What the picker knows of an NSD.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Standing {
+    /// It takes new pieces now.
+    pub writable: bool,
+    /// Free share of its capacity in 1/65,536.
+    pub free: u32,
+}
+
+/// Where a new segment goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Placement {
+    /// The group.
+    pub group: GroupId,
+    /// Its version, for the fence of the puts.
+    pub version: GroupVersion,
+    /// The segment's scheme.
+    pub scheme: Scheme,
+    /// Slots that hold no piece of it.
+    pub skipped_slots: u32,
+}
+
+/// No group has enough slots that take pieces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoGroup {
+    /// Most slots of one group that take pieces.
+    pub live: usize,
+    /// Slots that a segment needs at least.
+    pub needed: usize,
+}
+
+/// What is live of one group.
+struct Candidate {
+    group: GroupId,
+    live: u32,
+    /// Free share of the fullest live member.
+    free: u32,
+}
+
+impl Groups {
+    /// Chooses a group for a segment of `length` bytes. Successive counters go round all
+    /// groups and so over all NSDs. Whole groups come first; among them those whose fullest
+    /// member has much free space are taken more often. Without a whole group, the one with
+    /// most live slots is taken with a narrower scheme.
+    pub fn pick(
+        &self,
+        counter: u64,
+        length: u32,
+        standing: &dyn Fn(NsdId) -> Standing,
+    ) -> Result<Placement, NoGroup> {
+        let most_free = self
+            .map()
+            .nsds
+            .iter()
+            .map(|entry| standing(entry.nsd))
+            .filter(|standing| standing.writable)
+            .map(|standing| standing.free)
+            .max()
+            .unwrap_or(0);
+        let mut best: Option<Candidate> = None;
+        let mut passed = 0;
+        for step in 0..self.count().min(LOOK_MAX) {
+            let group = ((counter % u64::from(self.count())) as u32 + step) % self.count();
+            let candidate = self.candidate(GroupId(group), standing);
+            let whole = candidate.live.count_ones() as usize == self.width();
+            if whole && (passed == PASS_MAX || is_taken(counter, &candidate, most_free)) {
+                return self.place(counter, length, &candidate, standing);
+            }
+            passed += u32::from(whole);
+            let rank = |candidate: &Candidate| (candidate.live.count_ones(), candidate.free);
+            if best
+                .as_ref()
+                .is_none_or(|best| rank(&candidate) > rank(best))
+            {
+                best = Some(candidate);
+            }
+        }
+        let best = best.expect("a pool has at least one group");
+        self.place(counter, length, &best, standing)
+    }
+
+    /// The scheme that a segment of `length` bytes has when every NSD of the pool is there:
+    /// one that is written narrower is widened by repair.
+    #[must_use]
+    pub fn whole_scheme(&self, length: u32) -> Option<Scheme> {
+        let failure_groups: BTreeSet<FailureGroupId> = self
+            .map()
+            .nsds
+            .iter()
+            .filter(|entry| entry.state == model::map::NsdState::Active)
+            .map(|entry| entry.failure_group)
+            .collect();
+        layout::scheme_for(
+            self.map().scheme,
+            length,
+            failure_groups.len().min(self.width()),
+            self.allows_degraded_writes(),
+        )
+    }
+
+    fn candidate(&self, group: GroupId, standing: &dyn Fn(NsdId) -> Standing) -> Candidate {
+        let mut out = Candidate {
+            group,
+            live: 0,
+            free: u32::MAX,
+        };
+        for (slot, members) in self.members(group).iter().enumerate() {
+            // A moving slot takes pieces as long as one of its two NSDs does.
+            let free = members
+                .in_reading_order()
+                .map(standing)
+                .filter(|s| s.writable)
+                .map(|s| s.free)
+                .max();
+            if let Some(free) = free {
+                out.live |= 1 << slot;
+                out.free = out.free.min(free);
+            }
+        }
+        out
+    }
+
+    fn place(
+        &self,
+        counter: u64,
+        length: u32,
+        candidate: &Candidate,
+        standing: &dyn Fn(NsdId) -> Standing,
+    ) -> Result<Placement, NoGroup> {
+        let live = candidate.live.count_ones() as usize;
+        let pool = self.map().scheme;
+        let scheme = layout::scheme_for(pool, length, live, self.allows_degraded_writes()).ok_or(
+            NoGroup {
+                live,
+                needed: if let Scheme::Erasure { m, .. } = pool {
+                    usize::from(m) + 1
+                } else {
+                    pool.width().min(2)
+                },
+            },
+        )?;
+        let surplus = live - scheme.width();
+        let skipped = self.skip(counter, candidate, surplus, standing);
+        let all = (1u32 << self.width()) - 1;
+        Ok(Placement {
+            group: candidate.group,
+            version: self.map().version(candidate.group),
+            scheme,
+            skipped_slots: (all & !candidate.live) | skipped,
+        })
+    }
+
+    /// Which `surplus` live slots stay empty: those with the least free space; among about
+    /// equals chance decides, so that every slot gets its share of short segments.
+    fn skip(
+        &self,
+        counter: u64,
+        candidate: &Candidate,
+        surplus: usize,
+        standing: &dyn Fn(NsdId) -> Standing,
+    ) -> u32 {
+        if surplus == 0 {
+            return 0;
+        }
+        let mut ranked: Vec<(u32, u64, usize)> = self
+            .members(candidate.group)
+            .iter()
+            .enumerate()
+            .filter(|(slot, _)| candidate.live & (1 << slot) != 0)
+            .map(|(slot, members)| {
+                let free = members
+                    .in_reading_order()
+                    .map(standing)
+                    .map(|s| s.free)
+                    .max()
+                    .unwrap_or(0);
+                (free / 8192, mix(counter ^ mix(slot as u64 + 1)), slot)
+            })
+            .collect();
+        ranked.sort_unstable();
+        ranked
+            .iter()
+            .take(surplus)
+            .fold(0, |bits, (_, _, slot)| bits | 1 << slot)
+    }
+}
+
+/// Whether a whole group is taken when its turn comes: always if its fullest member has at
+/// least nine tenths of the free share of the emptiest NSD, else in proportion.
+fn is_taken(counter: u64, candidate: &Candidate, most_free: u32) -> bool {
+    let most = u64::from(most_free);
+    let free = u64::from(candidate.free) * 10 / 9;
+    free >= most || mix(counter ^ mix(u64::from(candidate.group.0))) % most < free
+}
