@@ -1,1 +1,228 @@
 //! The only door to the machine: time, chance, tasks, disks; each real and simulated.
+//!
+//! Everything that waits, draws chance or touches a device takes a [`World`]. The program
+//! makes [`World::real`]; tests make a [`sim::Simulation`], which runs the same code on one
+//! thread under one seed, with faults and power cuts.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "this crate is the door that the fence leads to"
+)]
+
+mod block_on;
+mod buffer;
+mod disk;
+mod hash;
+pub mod host;
+mod instant;
+mod real;
+pub mod sim;
+mod task;
+
+pub use buffer::{AlignedBuffer, DISK_ALIGNMENT, is_aligned};
+pub use disk::Disk;
+pub use hash::{FixedHasher, Map, Set};
+pub use instant::Instant;
+pub use task::Task;
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Time, chance, tasks and disks of one machine. Cheap to clone.
+#[derive(Clone)]
+pub struct World {
+    inner: Inner,
+}
+
+#[derive(Clone)]
+enum Inner {
+    Real(Arc<real::RealWorld>),
+    Simulated(Arc<sim::SimWorld>),
+}
+
+/// The time of a [`World::timeout`] ran out before its future was ready.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Elapsed;
+
+impl fmt::Display for Elapsed {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("the deadline passed")
+    }
+}
+
+impl std::error::Error for Elapsed {}
+
+impl World {
+    /// The real machine. Call it inside a tokio runtime; tasks run there.
+    #[must_use]
+    pub fn real() -> Self {
+        Self {
+            inner: Inner::Real(Arc::new(real::RealWorld::new(
+                tokio::runtime::Handle::current(),
+            ))),
+        }
+    }
+
+    pub(crate) fn simulated(world: Arc<sim::SimWorld>) -> Self {
+        Self {
+            inner: Inner::Simulated(world),
+        }
+    }
+
+    /// Whether this is a simulation.
+    #[must_use]
+    pub fn is_simulated(&self) -> bool {
+        matches!(self.inner, Inner::Simulated(_))
+    }
+
+    /// Monotonic time; about 25 ns in the real world.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        match &self.inner {
+            Inner::Real(_) => Instant::boot_time(),
+            Inner::Simulated(world) => world.now(),
+        }
+    }
+
+    /// Time of the calendar; may jump. Only for what users see.
+    #[must_use]
+    pub fn wall(&self) -> model::Timestamp {
+        match &self.inner {
+            Inner::Real(_) => real::wall_time(),
+            Inner::Simulated(world) => world.wall(),
+        }
+    }
+
+    /// Waits for `duration` (rounded up to whole milliseconds).
+    pub async fn sleep(&self, duration: Duration) {
+        let sleep = {
+            let _context = self.runtime().enter();
+            tokio::time::sleep(duration)
+        };
+        sleep.await;
+    }
+
+    /// Drives `future` for at most `duration`; then it is dropped.
+    ///
+    /// # Errors
+    /// [`Elapsed`] if it was not ready in time.
+    pub async fn timeout<F: Future>(
+        &self,
+        duration: Duration,
+        future: F,
+    ) -> Result<F::Output, Elapsed> {
+        let timeout = {
+            let _context = self.runtime().enter();
+            tokio::time::timeout(duration, future)
+        };
+        timeout.await.map_err(|_| Elapsed)
+    }
+
+    /// A random number; from the seed in simulation.
+    #[must_use]
+    pub fn random_u64(&self) -> u64 {
+        match &self.inner {
+            Inner::Real(_) => real::random_u64(),
+            Inner::Simulated(world) => world.random_u64(),
+        }
+    }
+
+    /// Runs `future` as a task. The name shows in the simulation's report of what was waiting.
+    pub fn spawn<F>(&self, name: &'static str, future: F) -> Task<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        match &self.inner {
+            Inner::Real(world) => Task::new(world.handle.spawn(future)),
+            Inner::Simulated(world) => world.spawn(name, future),
+        }
+    }
+
+    /// Runs CPU-heavy or blocking `work` where it disturbs no task; inline in simulation.
+    /// Panics of `work` continue here.
+    pub async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        match &self.inner {
+            Inner::Real(world) => Task::new(world.handle.spawn_blocking(work)).await,
+            Inner::Simulated(_) => work(),
+        }
+    }
+
+    /// Drives `future` on the calling thread until it is ready. For plain threads only (those
+    /// that read requests from the kernel); a simulation allows only futures that are ready
+    /// at once, because it has one thread.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        match &self.inner {
+            Inner::Real(world) => world.block_on(future),
+            Inner::Simulated(_) => block_on::ready_at_once(future),
+        }
+    }
+
+    /// Starts a plain thread, for work that blocks in the kernel. Real only: panics in
+    /// simulation and when the machine has no thread left (at start-up).
+    pub fn spawn_thread(
+        &self,
+        name: &str,
+        work: impl FnOnce() + Send + 'static,
+    ) -> std::thread::JoinHandle<()> {
+        assert!(
+            !self.is_simulated(),
+            "a simulation has one thread; {name} can't have its own"
+        );
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(work)
+            .expect("the machine has room for the program's threads at start-up")
+    }
+
+    /// The runtime that tasks run on, for parts that bring their own tasks (the tree).
+    #[must_use]
+    pub fn runtime(&self) -> tokio::runtime::Handle {
+        match &self.inner {
+            Inner::Real(world) => world.handle.clone(),
+            Inner::Simulated(world) => world.handle.clone(),
+        }
+    }
+
+    /// Makes a region file of `bytes` (a multiple of 4 KiB), preallocated and durable, and
+    /// opens it. What is read from it before it was written is zeros. Never overwrites.
+    ///
+    /// # Errors
+    /// `AlreadyExists`, no space, or what the file system says. Nothing is left behind.
+    pub fn create_disk(&self, path: &Path, bytes: u64) -> io::Result<Disk> {
+        match &self.inner {
+            Inner::Real(world) => world.create_disk(path, bytes),
+            Inner::Simulated(world) => world.create_disk(path, bytes),
+        }
+    }
+
+    /// Opens a region file or block device for this process alone.
+    ///
+    /// # Errors
+    /// `WouldBlock` if another process (or another handle of this one) has it open;
+    /// `InvalidInput` if its size is no multiple of 4 KiB; `NotFound` and others.
+    pub fn open_disk(&self, path: &Path) -> io::Result<Disk> {
+        match &self.inner {
+            Inner::Real(world) => world.open_disk(path),
+            Inner::Simulated(world) => world.open_disk(path),
+        }
+    }
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(if self.is_simulated() {
+            "World(simulated)"
+        } else {
+            "World(real)"
+        })
+    }
+}

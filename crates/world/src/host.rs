@@ -1,0 +1,149 @@
+//! The few ordinary files that the program needs: settings, identities, lock files. Real only;
+//! everything here blocks.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+/// Small files are at most this long (1 MiB).
+pub const SMALL_FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// A file that is locked for this process; unlocked when dropped or when the process ends.
+#[derive(Debug)]
+pub struct LockFile {
+    _file: File,
+}
+
+/// Creates `path` if needed and locks it.
+///
+/// # Errors
+/// `WouldBlock` if another process holds the lock.
+pub fn lock_file(path: &Path) -> io::Result<LockFile> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)?;
+    lock_exclusively(&file, path)?;
+    Ok(LockFile { _file: file })
+}
+
+/// Makes a directory and its parents; durable. Fine if it exists.
+///
+/// # Errors
+/// What the file system says.
+pub fn create_directory(path: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(path)?;
+    sync_parent(path)
+}
+
+/// Reads a small file whole.
+///
+/// # Errors
+/// `NotFound`; `InvalidData` if it is longer than [`SMALL_FILE_BYTES_MAX`].
+pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    File::open(path)?
+        .take(SMALL_FILE_BYTES_MAX + 1)
+        .read_to_end(&mut content)?;
+    if content.len() as u64 > SMALL_FILE_BYTES_MAX {
+        let text = format!(
+            "{} is longer than {SMALL_FILE_BYTES_MAX} bytes",
+            path.display()
+        );
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    }
+    Ok(content)
+}
+
+/// Replaces a small file: after a power cut it has the old or the new content, and the new one
+/// once this returned.
+///
+/// # Errors
+/// What the file system says; the old content is then still there.
+pub fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    let temporary = Path::new(&temporary);
+    let mut file = File::create(temporary)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    std::fs::rename(temporary, path)?;
+    sync_parent(path)
+}
+
+/// Removes a file; durable. Fine if it doesn't exist.
+///
+/// # Errors
+/// What the file system says.
+pub fn remove_file(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Ok(()) => sync_parent(path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes the directory entry of `path` durable.
+pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    File::open(parent)?.sync_all()
+}
+
+/// Takes an exclusive lock that ends with the last descriptor of `file`'s opening.
+pub(crate) fn lock_exclusively(file: &File, path: &Path) -> io::Result<()> {
+    // SAFETY: a plain system call on an open descriptor.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    if error.kind() != io::ErrorKind::WouldBlock {
+        return Err(error);
+    }
+    Err(io::Error::new(
+        io::ErrorKind::WouldBlock,
+        format!(
+            "{} is in use by another process: is the daemon already running?",
+            path.display()
+        ),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replaced_files_read_back_and_removing_twice_is_fine() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a/b/identity");
+        create_directory(path.parent().unwrap()).unwrap();
+        replace_file(&path, b"one").unwrap();
+        replace_file(&path, b"two").unwrap();
+        assert_eq!(read_file(&path).unwrap(), b"two");
+        remove_file(&path).unwrap();
+        remove_file(&path).unwrap();
+        assert_eq!(
+            read_file(&path).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
+    }
+
+    #[test]
+    fn a_lock_file_is_held_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        let held = lock_file(&path).unwrap();
+        assert_eq!(
+            lock_file(&path).unwrap_err().kind(),
+            io::ErrorKind::WouldBlock
+        );
+        drop(held);
+        lock_file(&path).unwrap();
+    }
+}

@@ -1,0 +1,78 @@
+//! The real machine: kernel clocks, the runtime's tasks, disks through io_uring and O_DIRECT.
+
+mod region;
+
+pub(crate) use region::RealDisk;
+
+use crate::Disk;
+use std::cell::Cell;
+use std::future::Future;
+use std::io;
+use std::path::Path;
+use tokio::runtime::Handle;
+
+/// What the real world needs to know.
+pub(crate) struct RealWorld {
+    pub(crate) handle: Handle,
+}
+
+impl RealWorld {
+    pub(crate) fn new(handle: Handle) -> Self {
+        Self { handle }
+    }
+
+    pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
+        // Timers and tasks that the future makes find the runtime.
+        let _context = self.handle.enter();
+        crate::block_on::parking(future)
+    }
+
+    pub(crate) fn create_disk(&self, path: &Path, bytes: u64) -> io::Result<Disk> {
+        RealDisk::create(path, bytes).map(Disk::real)
+    }
+
+    pub(crate) fn open_disk(&self, path: &Path) -> io::Result<Disk> {
+        RealDisk::open(path).map(Disk::real)
+    }
+}
+
+/// The calendar's time in nanoseconds since 1970.
+pub(crate) fn wall_time() -> model::Timestamp {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is a valid timespec that lives over the call.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut time) };
+    assert!(result == 0, "the calendar clock exists on every kernel");
+    model::Timestamp::from_timespec(time.tv_sec, time.tv_nsec as u32)
+}
+
+thread_local! {
+    /// State of this thread's generator; zero until it was seeded by the kernel.
+    static RANDOM: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A number that nobody can repeat by accident; not for secrets.
+pub(crate) fn random_u64() -> u64 {
+    RANDOM.with(|state| {
+        let mut current = state.get();
+        if current == 0 {
+            current = seed_of_kernel();
+        }
+        let (next, number) = crate::sim::split_mix(current);
+        state.set(next);
+        number
+    })
+}
+
+fn seed_of_kernel() -> u64 {
+    let mut seed = [0_u8; 8];
+    // SAFETY: the kernel fills at most `seed.len()` bytes of `seed`.
+    let filled = unsafe { libc::getrandom(seed.as_mut_ptr().cast(), seed.len(), 0) };
+    assert!(
+        filled == 8,
+        "the kernel gives eight random bytes once it has started"
+    );
+    u64::from_ne_bytes(seed)
+}
