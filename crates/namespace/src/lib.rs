@@ -1,1 +1,27 @@
 //! Applies one file system operation to a view of the records.
+//!
+//! Everything here is a pure function of its arguments: the operation brings time and identity,
+//! the [`View`] brings the records, [`apply`] answers with the records that change and the reply.
+//! The owner of a shard and (later) a delegated client run the same code. The bytes of keys and
+//! records are in `docs/formats/records.md`.
+//!
+//! What a host does with it:
+//! 1. [`apply`]; on [`Stop::Missing`] fetch *all* the named needs and start again.
+//! 2. Put the [`Effects`] into its records (each key is named once), remember the commit.
+//! 3. Answer the reply when its own rules for durability say so.
+//! 4. In the background: [`Table::Orphans`] after an open, [`Table::Reclaims`], [`Table::Cuts`],
+//!    [`Table::Folds`] and [`Table::Deads`], each entry with the operation that its doc names.
+
+mod apply;
+mod genesis;
+mod key;
+mod record;
+mod siphash;
+mod view;
+
+
+pub use apply::apply;
+pub use genesis::genesis;
+pub use key::{Key, Table};
+pub use record::{Counters, Dead, Fileset, Inode, Name, NameEntry, Orphan, Reclaim, Record, Segment, Slot};
+pub use view::{Effects, Missing, Need, Outcome, Stop, View};

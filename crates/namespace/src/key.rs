@@ -1,0 +1,327 @@
+//! The keys of the records: typed, small, and with bytes that sort as the keys do.
+
+use model::{DataId, Error, ErrorKind, FamilyId, FilesetId, InodeId, Result, SegmentId, SessionId};
+
+/// Names one record of a family. The order of keys is the order of their encoded bytes, so a
+/// directory's names, a file's extents and a fileset's inodes are neighbours.
+///
+/// Clones are cheap: only [`Key::Xattr`] owns memory.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Key {
+    /// What a fileset is. → `Record::Fileset`
+    Fileset(FilesetId),
+    /// Counters of a fileset. → `Record::Counters`
+    Counters(FilesetId),
+    /// An inode. → `Record::Inode`
+    Inode(InodeId),
+    /// A directory entry. → `Record::Name`
+    Name {
+        /// The directory.
+        directory: InodeId,
+        /// 55-bit hash and 8-bit ordinal: the cookie of listings.
+        position: u64,
+    },
+    /// A byte range of a file. → `Record::Extent`
+    ///
+    /// Named by its *end*: the extents that touch `a..b` are then the ones from end `a + 1` on
+    /// until one starts at `b` or behind, without a search backwards.
+    Extent {
+        /// The fileset.
+        fileset: FilesetId,
+        /// What the file's extents hang under.
+        data: DataId,
+        /// First byte behind the extent.
+        end: u64,
+    },
+    /// An extended attribute. → `Record::Xattr`
+    Xattr {
+        /// The inode.
+        inode: InodeId,
+        /// With its namespace, as "user.x".
+        name: Box<[u8]>,
+    },
+    /// Accounting of a live segment. → `Record::Segment`
+    Segment(SegmentId),
+    /// A segment that nothing points at any more; its blobs are to be deleted, then
+    /// `Operation::ForgetDead`. → `Record::Dead`
+    Dead(SegmentId),
+    /// An inode without names that was held. → `Record::Orphan`
+    Orphan(InodeId),
+    /// A data id whose records go: `Operation::Reclaim` until there is no more.
+    /// → `Record::Reclaim`
+    Reclaim {
+        /// The fileset.
+        fileset: FilesetId,
+        /// The data id.
+        data: DataId,
+    },
+    /// A file with inline extents that wait to be written into a segment. → `Record::Mark`
+    Fold(InodeId),
+    /// A truncate that goes on: `Operation::ContinueCut` until it isn't unfinished.
+    /// → `Record::Mark`
+    Cut(InodeId),
+    /// The last operation of a session's slot and its reply. → `Record::Slot`
+    Slot {
+        /// The session.
+        session: SessionId,
+        /// The slot.
+        slot: u8,
+    },
+    /// How many delegated operations of a session are committed; written by the host.
+    /// → `Record::Stream`
+    Stream(SessionId),
+}
+
+/// A kind of record; all records of one table are neighbours.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Table {
+    /// [`Key::Fileset`]
+    Filesets,
+    /// [`Key::Counters`]
+    Counters,
+    /// [`Key::Inode`]
+    Inodes,
+    /// [`Key::Name`]
+    Names,
+    /// [`Key::Extent`]
+    Extents,
+    /// [`Key::Xattr`]
+    Xattrs,
+    /// [`Key::Segment`]
+    Segments,
+    /// [`Key::Dead`]
+    Deads,
+    /// [`Key::Orphan`]
+    Orphans,
+    /// [`Key::Reclaim`]
+    Reclaims,
+    /// [`Key::Fold`]
+    Folds,
+    /// [`Key::Cut`]
+    Cuts,
+    /// [`Key::Slot`]
+    Slots,
+    /// [`Key::Stream`]
+    Streams,
+}
+
+const NO_SEGMENT: SegmentId = SegmentId { session: SessionId(0), counter: 0 };
+
+impl Table {
+    /// All tables in key order.
+    pub const ALL: [Table; 14] = [
+        Self::Filesets,
+        Self::Counters,
+        Self::Inodes,
+        Self::Names,
+        Self::Extents,
+        Self::Xattrs,
+        Self::Segments,
+        Self::Deads,
+        Self::Orphans,
+        Self::Reclaims,
+        Self::Folds,
+        Self::Cuts,
+        Self::Slots,
+        Self::Streams,
+    ];
+
+    /// The tag byte of the table's keys.
+    #[must_use]
+    pub fn tag(self) -> u8 {
+        match self {
+            Self::Filesets => 0x01,
+            Self::Counters => 0x02,
+            Self::Inodes => 0x10,
+            Self::Names => 0x20,
+            Self::Extents => 0x30,
+            Self::Xattrs => 0x40,
+            Self::Segments => 0x50,
+            Self::Deads => 0x51,
+            Self::Orphans => 0x60,
+            Self::Reclaims => 0x61,
+            Self::Folds => 0x62,
+            Self::Cuts => 0x63,
+            Self::Slots => 0x70,
+            Self::Streams => 0x71,
+        }
+    }
+
+    /// The lowest key of the table.
+    #[must_use]
+    pub fn first(self) -> Key {
+        let fileset = FilesetId(0);
+        let inode = InodeId(0);
+        match self {
+            Self::Filesets => Key::Fileset(fileset),
+            Self::Counters => Key::Counters(fileset),
+            Self::Inodes => Key::Inode(inode),
+            Self::Names => Key::Name { directory: inode, position: 0 },
+            Self::Extents => Key::Extent { fileset, data: DataId(0), end: 0 },
+            Self::Xattrs => Key::Xattr { inode, name: Box::default() },
+            Self::Segments => Key::Segment(NO_SEGMENT),
+            Self::Deads => Key::Dead(NO_SEGMENT),
+            Self::Orphans => Key::Orphan(inode),
+            Self::Reclaims => Key::Reclaim { fileset, data: DataId(0) },
+            Self::Folds => Key::Fold(inode),
+            Self::Cuts => Key::Cut(inode),
+            Self::Slots => Key::Slot { session: SessionId(0), slot: 0 },
+            Self::Streams => Key::Stream(SessionId(0)),
+        }
+    }
+
+    /// The keys of the table as a range for scans: from (inclusive), to (exclusive).
+    #[must_use]
+    pub fn range(self) -> (Key, Key) {
+        let next = Self::ALL.iter().position(|table| *table == self).and_then(|at| Self::ALL.get(at + 1));
+        // The last table has no follower: session ids never reach the end of their space.
+        (self.first(), next.map_or(Key::Stream(SessionId(u64::MAX)), |table| table.first()))
+    }
+}
+
+impl Key {
+    /// Most bytes of an encoded key.
+    pub const ENCODED_BYTES_MAX: usize = 5 + 8 + model::limits::XATTR_NAME_BYTES_MAX;
+
+    /// The table that the key belongs to.
+    #[must_use]
+    pub fn table(&self) -> Table {
+        match self {
+            Self::Fileset(_) => Table::Filesets,
+            Self::Counters(_) => Table::Counters,
+            Self::Inode(_) => Table::Inodes,
+            Self::Name { .. } => Table::Names,
+            Self::Extent { .. } => Table::Extents,
+            Self::Xattr { .. } => Table::Xattrs,
+            Self::Segment(_) => Table::Segments,
+            Self::Dead(_) => Table::Deads,
+            Self::Orphan(_) => Table::Orphans,
+            Self::Reclaim { .. } => Table::Reclaims,
+            Self::Fold(_) => Table::Folds,
+            Self::Cut(_) => Table::Cuts,
+            Self::Slot { .. } => Table::Slots,
+            Self::Stream(_) => Table::Streams,
+        }
+    }
+
+    /// Appends the key's bytes: family, tag, fields, all big-endian.
+    pub fn encode(&self, family: FamilyId, out: &mut Vec<u8>) {
+        out.extend_from_slice(&family.0.to_be_bytes());
+        out.push(self.table().tag());
+        match self {
+            Self::Fileset(fileset) | Self::Counters(fileset) => put_fileset(out, *fileset),
+            Self::Inode(inode) | Self::Orphan(inode) | Self::Fold(inode) | Self::Cut(inode) => {
+                out.extend_from_slice(&inode.0.to_be_bytes());
+            }
+            Self::Name { directory, position } => {
+                out.extend_from_slice(&directory.0.to_be_bytes());
+                out.extend_from_slice(&position.to_be_bytes());
+            }
+            Self::Extent { fileset, data, end } => {
+                put_fileset(out, *fileset);
+                out.extend_from_slice(&data.0.to_be_bytes());
+                out.extend_from_slice(&end.to_be_bytes());
+            }
+            Self::Xattr { inode, name } => {
+                out.extend_from_slice(&inode.0.to_be_bytes());
+                out.extend_from_slice(name);
+            }
+            Self::Segment(segment) | Self::Dead(segment) => {
+                out.extend_from_slice(&segment.session.0.to_be_bytes());
+                out.extend_from_slice(&segment.counter.to_be_bytes());
+            }
+            Self::Reclaim { fileset, data } => {
+                put_fileset(out, *fileset);
+                out.extend_from_slice(&data.0.to_be_bytes());
+            }
+            Self::Slot { session, slot } => {
+                out.extend_from_slice(&session.0.to_be_bytes());
+                out.push(*slot);
+            }
+            Self::Stream(session) => out.extend_from_slice(&session.0.to_be_bytes()),
+        }
+    }
+
+    /// The key's bytes in a vector of their own.
+    #[must_use]
+    pub fn to_bytes(&self, family: FamilyId) -> Vec<u8> {
+        let mut out = Vec::with_capacity(32);
+        self.encode(family, &mut out);
+        out
+    }
+
+    /// Reads what [`Key::encode`] wrote.
+    ///
+    /// # Errors
+    /// `Corrupt` if the bytes are no key.
+    pub fn decode(bytes: &[u8]) -> Result<(FamilyId, Key)> {
+        let mut fields = Fields(bytes);
+        let family = FamilyId(fields.u32()?);
+        let tag = fields.u8()?;
+        let table = Table::ALL.into_iter().find(|table| table.tag() == tag).ok_or_else(wrong)?;
+        let key = match table {
+            Table::Filesets => Self::Fileset(fields.fileset()?),
+            Table::Counters => Self::Counters(fields.fileset()?),
+            Table::Inodes => Self::Inode(InodeId(fields.u64()?)),
+            Table::Names => Self::Name { directory: InodeId(fields.u64()?), position: fields.u64()? },
+            Table::Extents => {
+                Self::Extent { fileset: fields.fileset()?, data: DataId(fields.u64()?), end: fields.u64()? }
+            }
+            Table::Xattrs => Self::Xattr { inode: InodeId(fields.u64()?), name: fields.rest() },
+            Table::Segments => Self::Segment(fields.segment()?),
+            Table::Deads => Self::Dead(fields.segment()?),
+            Table::Orphans => Self::Orphan(InodeId(fields.u64()?)),
+            Table::Reclaims => Self::Reclaim { fileset: fields.fileset()?, data: DataId(fields.u64()?) },
+            Table::Folds => Self::Fold(InodeId(fields.u64()?)),
+            Table::Cuts => Self::Cut(InodeId(fields.u64()?)),
+            Table::Slots => Self::Slot { session: SessionId(fields.u64()?), slot: fields.u8()? },
+            Table::Streams => Self::Stream(SessionId(fields.u64()?)),
+        };
+        if fields.0.is_empty() { Ok((family, key)) } else { Err(wrong()) }
+    }
+}
+
+fn put_fileset(out: &mut Vec<u8>, fileset: FilesetId) {
+    debug_assert!(fileset.0 < 1 << 24, "fileset ids have 24 bits");
+    out.extend_from_slice(&fileset.0.to_be_bytes()[1..]);
+}
+
+fn wrong() -> Error {
+    Error::new(ErrorKind::Corrupt, "bytes are no key of a record")
+}
+
+/// The bytes that are still to be read.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk::<N>().ok_or_else(wrong)?;
+        self.0 = rest;
+        Ok(*head)
+    }
+
+    fn u8(&mut self) -> Result<u8> {
+        Ok(self.take::<1>()?[0])
+    }
+
+    fn u32(&mut self) -> Result<u32> {
+        Ok(u32::from_be_bytes(self.take()?))
+    }
+
+    fn u64(&mut self) -> Result<u64> {
+        Ok(u64::from_be_bytes(self.take()?))
+    }
+
+    fn fileset(&mut self) -> Result<FilesetId> {
+        let [a, b, c] = self.take::<3>()?;
+        Ok(FilesetId(u32::from_be_bytes([0, a, b, c])))
+    }
+
+    fn segment(&mut self) -> Result<SegmentId> {
+        Ok(SegmentId { session: SessionId(self.u64()?), counter: self.u64()? })
+    }
+
+    fn rest(&mut self) -> Box<[u8]> {
+        std::mem::take(&mut self.0).into()
+    }
+}

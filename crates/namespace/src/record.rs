@@ -1,0 +1,315 @@
+//! The records: what is stored under the keys.
+
+use crate::{Key, Table};
+use bytes::Bytes;
+use model::{
+    Attributes, CommitNumber, DataId, Error, ErrorKind, Extent, FamilyId, FileKind, FileName, InodeId, InodeNumber,
+    Reply, Result, SegmentPlace, Timestamp,
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::sync::Arc;
+
+/// A decoded record. Clones are cheap (a reference is counted).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Record {
+    /// Under [`Key::Fileset`].
+    Fileset(Arc<Fileset>),
+    /// Under [`Key::Counters`].
+    Counters(Arc<Counters>),
+    /// Under [`Key::Inode`].
+    Inode(Arc<Inode>),
+    /// Under [`Key::Name`].
+    Name(Arc<Name>),
+    /// Under [`Key::Extent`]; `end()` is the key's.
+    Extent(Arc<Extent>),
+    /// Under [`Key::Xattr`]: the value.
+    Xattr(Arc<Bytes>),
+    /// Under [`Key::Segment`].
+    Segment(Arc<Segment>),
+    /// Under [`Key::Dead`].
+    Dead(Arc<Dead>),
+    /// Under [`Key::Orphan`].
+    Orphan(Orphan),
+    /// Under [`Key::Reclaim`].
+    Reclaim(Reclaim),
+    /// Under [`Key::Fold`] and [`Key::Cut`]: being there is all that it says.
+    Mark,
+    /// Under [`Key::Slot`].
+    Slot(Arc<Slot>),
+    /// Under [`Key::Stream`]: operations of the session that are committed.
+    Stream(u64),
+}
+
+/// What a fileset is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Fileset {
+    /// Its family.
+    pub family: FamilyId,
+    /// Birth.
+    pub created: Timestamp,
+}
+
+/// What grows and shrinks with a fileset; equal to the sums over its inodes in every state.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Counters {
+    /// Inode numbers from here on were never given to anybody.
+    pub next_inode: u64,
+    /// Fresh data ids from here on (without their top bit).
+    pub next_data: u64,
+    /// Inodes, orphans included.
+    pub inodes: u64,
+    /// Sum of the sizes of regular files, in bytes.
+    pub logical: u64,
+    /// Sum of what inodes have allocated, in bytes.
+    pub allocated: u64,
+}
+
+/// An inode.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Inode {
+    /// Its type.
+    pub kind: FileKind,
+    /// 0o7777.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Names; directories 2 + subdirectories. 0: an orphan.
+    pub links: u32,
+    /// Device number of device files.
+    pub rdev: u32,
+    /// Logical bytes; of a symlink the target's.
+    pub size: u64,
+    /// Sum of the lengths of all extents, inline content included.
+    pub allocated: u64,
+    /// Last read.
+    pub atime: Timestamp,
+    /// Last change of content.
+    pub mtime: Timestamp,
+    /// Last change.
+    pub ctime: Timestamp,
+    /// Birth.
+    pub btime: Timestamp,
+    /// Attribute generation.
+    pub generation: u32,
+    /// What the extents hang under.
+    pub data: DataId,
+    /// Extent records under `data`.
+    pub extents: u64,
+    /// Those of them that are inline: there is a Fold mark if there are any.
+    pub inline_extents: u64,
+    /// No extent record ends behind this.
+    pub extents_end: u64,
+    /// A truncate removes the extents behind this byte in steps; there is a Cut mark.
+    pub cutting_from: Option<u64>,
+    /// Content of `0..content.len()` of a small file without extent records, or the target of
+    /// a symlink.
+    pub content: Bytes,
+    /// The commit that made `content`.
+    pub content_birth: CommitNumber,
+    /// Names and values of the extended attributes, in bytes. 0: there are none.
+    pub xattr_bytes: u32,
+    /// Directories: the parent; the root is its own. Others: 0.
+    pub parent: InodeNumber,
+    /// Directories: names in it.
+    pub entries: u64,
+    /// Directories: the next number for a child, if below `run_end`.
+    pub run_next: u64,
+    /// Directories: end of the run of numbers.
+    pub run_end: u64,
+    /// Directories: length of the run, doubled for the next one.
+    pub run_length: u32,
+}
+
+/// A directory position: an entry, and for ordinal 0 how far the ordinals go.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Name {
+    /// The entry; none in the vacant head of names that share its hash.
+    pub entry: Option<NameEntry>,
+    /// In the head (ordinal 0): the highest ordinal in use. Elsewhere 0.
+    pub highest: u8,
+}
+
+/// A directory entry.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NameEntry {
+    /// The name.
+    pub name: FileName,
+    /// The inode, in the directory's fileset.
+    pub inode: InodeNumber,
+    /// Its type.
+    pub kind: FileKind,
+}
+
+/// A live segment.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Segment {
+    /// Where it is, as last published.
+    pub place: SegmentPlace,
+    /// Sum of the lengths of the extents that point at it; never 0. Shared bytes count twice.
+    pub live: u64,
+    /// The commit that published it.
+    pub birth: CommitNumber,
+    /// The inode that it was first published for: where a cleaner starts to look.
+    pub inode: InodeId,
+    /// That inode's data id then.
+    pub data: DataId,
+    /// The byte of the file that it was published at.
+    pub file_offset: u64,
+}
+
+/// A segment whose blobs are to be deleted.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Dead {
+    /// Where it is.
+    pub place: SegmentPlace,
+    /// The commit that made it dead: must be durable before a blob is deleted.
+    pub died: CommitNumber,
+}
+
+/// An inode without names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Orphan {
+    /// It never had a name (O_TMPFILE) and may be given one.
+    pub linkable: bool,
+}
+
+/// Records that nothing shows any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Reclaim {
+    /// Whose they were.
+    pub inode: InodeNumber,
+    /// The extended attributes go, too: the inode is gone.
+    pub xattrs: bool,
+}
+
+/// The last operation of a slot.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Slot {
+    /// Its number.
+    pub number: u64,
+    /// What was answered.
+    pub answer: std::result::Result<Reply, Error>,
+}
+
+impl Inode {
+    /// What `stat` shows.
+    #[must_use]
+    pub fn attributes(&self, inode: InodeId) -> Attributes {
+        Attributes {
+            inode,
+            kind: self.kind,
+            mode: self.mode,
+            uid: self.uid,
+            gid: self.gid,
+            links: self.links,
+            size: self.size,
+            allocated: self.allocated,
+            rdev: self.rdev,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            btime: self.btime,
+            generation: self.generation,
+        }
+    }
+}
+
+/// The version byte of every value.
+const VERSION: u8 = 1;
+
+impl Record {
+    /// Appends the record's bytes: the version, then postcard.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.push(VERSION);
+        match self {
+            Self::Fileset(record) => put(out, &**record),
+            Self::Counters(record) => put(out, &**record),
+            Self::Inode(record) => put(out, &**record),
+            Self::Name(record) => put(out, &**record),
+            Self::Extent(record) => put(out, &**record),
+            Self::Xattr(record) => put(out, &**record),
+            Self::Segment(record) => put(out, &**record),
+            Self::Dead(record) => put(out, &**record),
+            Self::Orphan(record) => put(out, record),
+            Self::Reclaim(record) => put(out, record),
+            Self::Mark => {}
+            Self::Slot(record) => put(out, &**record),
+            Self::Stream(record) => put(out, record),
+        }
+    }
+
+    /// The record's bytes in a vector of their own.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(128);
+        self.encode(&mut out);
+        out
+    }
+
+    /// Reads what [`Record::encode`] wrote under `key`.
+    ///
+    /// # Errors
+    /// `Corrupt` if the bytes are no such record.
+    pub fn decode(key: &Key, bytes: &[u8]) -> Result<Record> {
+        let corrupt = |why: String| {
+            Error::new(ErrorKind::Corrupt, why).while_doing(format!("reading the record under {key:?}"))
+        };
+        let (version, body) = bytes.split_first().ok_or_else(|| corrupt("it is empty".into()))?;
+        if *version != VERSION {
+            return Err(corrupt(format!("version {version} is unknown to this program")));
+        }
+        let wrong = |error: postcard::Error| corrupt(format!("its bytes don't fit: {error}"));
+        Ok(match key.table() {
+            Table::Filesets => Self::Fileset(Arc::new(read(body).map_err(wrong)?)),
+            Table::Counters => Self::Counters(Arc::new(read(body).map_err(wrong)?)),
+            Table::Inodes => Self::Inode(Arc::new(read(body).map_err(wrong)?)),
+            Table::Names => Self::Name(Arc::new(read(body).map_err(wrong)?)),
+            Table::Extents => Self::Extent(Arc::new(read(body).map_err(wrong)?)),
+            Table::Xattrs => Self::Xattr(Arc::new(read(body).map_err(wrong)?)),
+            Table::Segments => Self::Segment(Arc::new(read(body).map_err(wrong)?)),
+            Table::Deads => Self::Dead(Arc::new(read(body).map_err(wrong)?)),
+            Table::Orphans => Self::Orphan(read(body).map_err(wrong)?),
+            Table::Reclaims => Self::Reclaim(read(body).map_err(wrong)?),
+            Table::Folds | Table::Cuts => Self::Mark,
+            Table::Slots => Self::Slot(Arc::new(read(body).map_err(wrong)?)),
+            Table::Streams => Self::Stream(read(body).map_err(wrong)?),
+        })
+    }
+
+    /// About how many bytes of memory the record holds, for budgets.
+    #[must_use]
+    pub fn weight(&self) -> usize {
+        let inside = match self {
+            Self::Inode(inode) => size_of::<Inode>() + inode.content.len(),
+            Self::Name(name) => size_of::<Name>() + name.entry.as_ref().map_or(0, |entry| entry.name.as_bytes().len()),
+            Self::Extent(extent) => {
+                let inline = match &extent.kind {
+                    model::ExtentKind::Inline(bytes) => bytes.len(),
+                    _ => 0,
+                };
+                size_of::<Extent>() + inline
+            }
+            Self::Xattr(value) => size_of::<Bytes>() + value.len(),
+            Self::Segment(_) => size_of::<Segment>(),
+            Self::Dead(_) => size_of::<Dead>(),
+            Self::Counters(_) => size_of::<Counters>(),
+            Self::Fileset(_) => size_of::<Fileset>(),
+            // Replies are mostly attributes; a listing in a slot is rare and short-lived.
+            Self::Slot(_) => 512,
+            Self::Orphan(_) | Self::Reclaim(_) | Self::Mark | Self::Stream(_) => 0,
+        };
+        size_of::<Record>() + inside
+    }
+}
+
+fn put<T: Serialize>(out: &mut Vec<u8>, value: &T) {
+    let buffer = std::mem::take(out);
+    *out = postcard::to_extend(value, buffer).expect("records are plain data and memory takes them all");
+}
+
+fn read<T: DeserializeOwned>(body: &[u8]) -> std::result::Result<T, postcard::Error> {
+    let (value, rest) = postcard::take_from_bytes(body)?;
+    if rest.is_empty() { Ok(value) } else { Err(postcard::Error::SerdeDeCustom) }
+}
