@@ -1,0 +1,41 @@
+//! The few settings of a client.
+
+use std::time::Duration;
+
+/// How a client uses memory and when it writes. The defaults suit a node with 2 GiB or more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClientSettings {
+    /// Bytes of the page pool: dirty, on the way to disk, and cached together. At least 16 MiB.
+    pub page_pool_bytes: u64,
+    /// What one segment of a streamed file holds: the file system's block size, 64 KiB to
+    /// 16 MiB, a power of two.
+    pub block_bytes: u32,
+    /// Dirty data older than this is written, however busy its file is.
+    pub dirty_age_max: Duration,
+    /// Dirty data of a file that nobody wrote for this long is written.
+    pub dirty_idle_max: Duration,
+    /// Segments that may be on their way to the NSDs at once.
+    pub segments_in_flight_max: usize,
+    /// How far ahead of a sequential reader data is fetched, in bytes. 0: never.
+    pub read_ahead_bytes_max: u64,
+    /// Whether reads update atime: at most once a day, or if it isn't newer than mtime or
+    /// ctime (Linux's relatime). False is noatime.
+    pub relatime: bool,
+    /// An operation that waits longer than this for disk or memory fails with `Unavailable`.
+    pub patience: Duration,
+}
+
+impl Default for ClientSettings {
+    fn default() -> Self {
+        Self {
+            page_pool_bytes: 256 * 1024 * 1024,
+            block_bytes: model::limits::BLOCK_BYTES_DEFAULT,
+            dirty_age_max: Duration::from_secs(5),
+            dirty_idle_max: Duration::from_secs(1),
+            segments_in_flight_max: 8,
+            read_ahead_bytes_max: 8 * 1024 * 1024,
+            relatime: true,
+            patience: Duration::from_secs(60),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What the verbs of a client take and give beyond `model`.
+
+use model::InodeId;
+use std::time::Duration;
+
+/// How a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OpenFlags {
+    /// O_WRONLY or O_RDWR: refused with `IsDirectory` for directories.
+    pub write: bool,
+    /// O_TRUNC: the file is cut to 0 bytes first.
+    pub truncate: bool,
+}
+
+/// What fallocate does with a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Allocate {
+    /// Holes become reserved space.
+    Reserve {
+        /// FALLOC_FL_KEEP_SIZE.
+        keep_size: bool,
+    },
+    /// FALLOC_FL_PUNCH_HOLE (always with KEEP_SIZE): the range becomes a hole.
+    Punch,
+    /// FALLOC_FL_ZERO_RANGE: reads as zeros, space stays reserved.
+    Zero {
+        /// FALLOC_FL_KEEP_SIZE.
+        keep_size: bool,
+    },
+}
+
+/// What lseek looks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seek {
+    /// SEEK_DATA.
+    Data,
+    /// SEEK_HOLE.
+    Hole,
+}
+
+/// A piece of a directory, without "." and "..": the door adds those.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listing {
+    /// Entries in position order; each position is a cookie to go on behind it.
+    pub entries: Vec<model::operation::DirectoryEntry>,
+    /// Whether nothing comes behind them.
+    pub end: bool,
+}
+
+/// What statfs shows. Bytes are bytes of users: redundancy is already taken off.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FileSystemUsage {
+    /// Preferred size of reads and writes.
+    pub block_bytes: u32,
+    /// All bytes.
+    pub capacity: u64,
+    /// Bytes that nobody uses, the pool's reserve included.
+    pub free: u64,
+    /// Bytes that users may still write; what is dirty in this client is already taken off.
+    pub available: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+}
+
+/// Who holds a lock: FUSE's lock_owner (one per open file table) or any number a door chooses.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct LockOwner(pub u64);
+
+/// Bytes that a lock covers, both ends included; `u64::MAX` (or OFFSET_MAX) is "to the end".
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LockRange {
+    /// First byte.
+    pub start: u64,
+    /// Last byte.
+    pub end: u64,
+}
+
+/// What a lock request asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockKind {
+    /// F_RDLCK, LOCK_SH.
+    Shared,
+    /// F_WRLCK, LOCK_EX.
+    Exclusive,
+    /// F_UNLCK, LOCK_UN.
+    Unlock,
+}
+
+/// A lock that is held or asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileLock {
+    /// The bytes.
+    pub range: LockRange,
+    /// Shared, exclusive, or `Unlock` for "nothing is in the way".
+    pub kind: LockKind,
+    /// The process, shown by F_GETLK.
+    pub pid: u32,
+}
+
+/// Something that waits, for `shale waiters`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Waiter {
+    /// What is being waited for, as "disk space for 4 MiB".
+    pub cause: &'static str,
+    /// The inode on whose behalf, if one.
+    pub inode: Option<InodeId>,
+    /// For how long.
+    pub since: Duration,
+}
