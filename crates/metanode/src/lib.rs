@@ -1,1 +1,18 @@
 //! Hosts shards for clients: sessions, locks, reclaim, fold, clean, repair, check.
+//!
+//! [`Metanode`] is what a client talks to: it runs operations on the shard, keeps who holds
+//! which inode open, owns the lock tables, and does in the background what operations leave
+//! behind (queued data ids, dead segments, inline extents, mostly dead segments, lost
+//! pieces). It knows no page pools and no kernels.
+
+pub mod locks;
+pub mod pack;
+pub mod report;
+
+mod metanode;
+
+pub use crate::locks::{HeldLock, LockKind, LockOwner, LockRange, Locks};
+pub use crate::metanode::Metanode;
+pub use crate::report::{
+    BackgroundReport, CheckOptions, CheckReport, Counters, Fault, FaultKind, RepairStatus, Usage,
+};

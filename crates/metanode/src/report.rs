@@ -1,0 +1,152 @@
+//! What the metanode tells about itself: usage, background progress, repair, faults found.
+
+use model::{NsdId, SegmentId};
+use serde::{Deserialize, Serialize};
+
+/// Space and inodes, as `df` shows them. Bytes are plain data that fits in, after redundancy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Usage {
+    /// Bytes that the pool can hold for users.
+    pub capacity: u64,
+    /// Bytes in use.
+    pub used: u64,
+    /// Bytes that users may still write (the reserve for log and deletes is not in it).
+    pub available: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Sum of the sizes of regular files in bytes.
+    pub logical: u64,
+    /// Sum of the bytes stored or reserved for inodes, before redundancy.
+    pub allocated: u64,
+}
+
+/// How often each kind of background work was done since start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Counters {
+    /// Steps of reclaiming data ids.
+    pub reclaim_steps: u64,
+    /// Segments whose blobs were deleted.
+    pub segments_deleted: u64,
+    /// Inline extents written into packed segments.
+    pub extents_folded: u64,
+    /// Segments whose live parts were rewritten.
+    pub segments_cleaned: u64,
+    /// Conditional publishes that met a change and did nothing.
+    pub publishes_void: u64,
+    /// Blobs without an owner that were deleted.
+    pub garbage_deleted: u64,
+    /// Pieces rebuilt.
+    pub pieces_rebuilt: u64,
+    /// Times the shard was taken over again after it was given up.
+    pub takeovers: u64,
+}
+
+/// What one round of background work did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct BackgroundReport {
+    /// Steps that changed something; 0 means quiescent.
+    pub steps: u64,
+    /// Totals since start.
+    pub counters: Counters,
+}
+
+/// Progress of repair.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct RepairStatus {
+    /// NSDs that don't serve now.
+    pub offline: Vec<NsdId>,
+    /// Slots of groups that point to a lost NSD and have no replacement: add an NSD.
+    pub slots_without_nsd: u64,
+    /// Live segments found with less than their full redundancy in the running or last scan.
+    pub segments_degraded: u64,
+    /// Live segments looked at in the running or last scan.
+    pub segments_checked: u64,
+    /// Live segments in all, as far as known.
+    pub segments_total: u64,
+    /// Pieces rebuilt since start.
+    pub pieces_rebuilt: u64,
+    /// Segments that can't be read: more pieces are gone than the scheme tolerates.
+    pub segments_unreadable: Vec<SegmentId>,
+    /// A scan is running.
+    pub running: bool,
+    /// A full scan has ended with nothing to repair since the last change of the NSDs.
+    pub complete: bool,
+}
+
+/// How thorough a check is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct CheckOptions {
+    /// Reads and verifies every piece of every segment, parity too; otherwise each segment is
+    /// read once.
+    pub deep: bool,
+}
+
+/// A kind of fault that a check finds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum FaultKind {
+    /// A record contradicts another, or can't be decoded.
+    Record,
+    /// Counters differ from the sums over the inodes.
+    Counter,
+    /// An extent's bytes can't be read or don't fit their checksum.
+    Data,
+    /// Data is readable, but not all of its redundancy is there.
+    Redundancy,
+    /// An inode without names that nobody holds.
+    Orphan,
+    /// A blob or segment that nothing points at and no queue knows.
+    Leak,
+}
+
+/// One fault, as a sentence.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Fault {
+    /// Its kind.
+    pub kind: FaultKind,
+    /// What was found where.
+    pub text: String,
+}
+
+/// What a check saw. The file system is right when `faults` is empty.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct CheckReport {
+    /// Inodes looked at.
+    pub inodes: u64,
+    /// Names looked at.
+    pub names: u64,
+    /// Extents looked at.
+    pub extents: u64,
+    /// Segments read.
+    pub segments: u64,
+    /// Bytes of plain data read.
+    pub bytes: u64,
+    /// Blobs listed on NSDs.
+    pub blobs: u64,
+    /// Everything wrong, at most [`CheckReport::FAULTS_MAX`].
+    pub faults: Vec<Fault>,
+    /// Faults beyond the listed ones.
+    pub more_faults: u64,
+}
+
+impl CheckReport {
+    /// Faults that a report lists at most.
+    pub const FAULTS_MAX: usize = 1000;
+
+    /// Whether nothing is wrong.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.faults.is_empty()
+    }
+
+    /// Notes a fault.
+    pub fn fault(&mut self, kind: FaultKind, text: impl Into<String>) {
+        if self.faults.len() < Self::FAULTS_MAX {
+            self.faults.push(Fault {
+                kind,
+                text: text.into(),
+            });
+        } else {
+            self.more_faults += 1;
+        }
+    }
+}
