@@ -1,1 +1,146 @@
 //! Small facts agreed by all: who owns a shard, where its log is, which NSDs make a pool.
+//!
+//! A store of keys with compare-and-set. Nothing per file, blob or client is in it. One node
+//! alone uses the embedded body (a small disk region of its own); the surface is what etcd
+//! offers too (versions per key, one transaction, watch by prefix), so that a body for it
+//! changes nothing above.
+
+mod embedded;
+mod facts;
+#[cfg(test)]
+mod tests;
+
+pub use facts::{ClosedFragment, EndedEpoch, ShardRecord};
+
+use bytes::Bytes;
+use model::{Error, ErrorKind, Result};
+use std::{collections::BTreeMap, sync::Arc};
+use tokio::sync::watch;
+use world::{Disk, World};
+
+/// Bytes of the region that the embedded body needs at least.
+pub const EMBEDDED_REGION_BYTES: u64 = embedded::REGION_BYTES;
+/// Longest key in bytes.
+pub const KEY_BYTES_MAX: usize = 256;
+/// All keys and values together in bytes.
+pub const STATE_BYTES_MAX: usize = 1024 * 1024;
+
+/// A value and the version to compare with when it is changed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Versioned<T> {
+    /// The value.
+    pub value: T,
+    /// The version that wrote it; grows over the whole store, never 0, never reused.
+    pub version: u64,
+}
+
+/// One key's part in a transaction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// The key.
+    pub key: String,
+    /// The version that the key must have now: 0 for "must not exist".
+    pub expected: u64,
+    /// The new value; nothing removes the key.
+    pub value: Option<Bytes>,
+}
+
+pub(crate) type State = BTreeMap<String, Versioned<Bytes>>;
+
+/// The facts. Cheap to clone. What was read is durable and stays read.
+#[derive(Clone)]
+pub struct Coordination {
+    body: Body,
+}
+
+#[derive(Clone)]
+enum Body {
+    Embedded(Arc<embedded::Embedded>),
+}
+
+impl Coordination {
+    /// Opens the embedded store on a disk region of its own, and formats it if nothing was ever
+    /// stored there (all zeros, or a power cut during the first format).
+    ///
+    /// # Errors
+    /// `Corrupt` if no copy of the state is whole; `Unavailable` if the disk fails.
+    pub async fn embedded(world: &World, disk: Disk) -> Result<Self> {
+        Ok(Self {
+            body: Body::Embedded(embedded::Embedded::open(world.clone(), disk).await?),
+        })
+    }
+
+    /// The value of a key.
+    pub async fn get(&self, key: &str) -> Result<Option<Versioned<Bytes>>> {
+        match &self.body {
+            Body::Embedded(store) => Ok(store.get(key)),
+        }
+    }
+
+    /// All keys that begin with `prefix`, in order.
+    pub async fn list(&self, prefix: &str) -> Result<Vec<(String, Versioned<Bytes>)>> {
+        match &self.body {
+            Body::Embedded(store) => Ok(store.list(prefix)),
+        }
+    }
+
+    /// Sets one key if its version is `expected` (0: it must not exist). Answers the new version.
+    ///
+    /// # Errors
+    /// `Changed` if the version is another; nothing was done. After `Unavailable` it is unknown
+    /// whether the change happened: read again.
+    pub async fn compare_and_set(
+        &self,
+        key: &str,
+        expected: u64,
+        value: Option<Bytes>,
+    ) -> Result<u64> {
+        self.transaction(vec![Change {
+            key: key.to_owned(),
+            expected,
+            value,
+        }])
+        .await
+    }
+
+    /// Makes all changes or none, durably. Answers their version. Goes on to its end even if
+    /// the future is dropped. Errors as [`Coordination::compare_and_set`].
+    pub async fn transaction(&self, changes: Vec<Change>) -> Result<u64> {
+        check_changes(&changes)?;
+        match &self.body {
+            Body::Embedded(store) => store.transaction(changes).await,
+        }
+    }
+
+    /// Tells of every change: the value is the newest version in the store. List what is of
+    /// interest after each change.
+    pub fn watch(&self) -> watch::Receiver<u64> {
+        match &self.body {
+            Body::Embedded(store) => store.watch(),
+        }
+    }
+}
+
+fn check_changes(changes: &[Change]) -> Result<()> {
+    for (at, change) in changes.iter().enumerate() {
+        if change.key.is_empty() || change.key.len() > KEY_BYTES_MAX {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "key {:?} is empty or longer than {KEY_BYTES_MAX} bytes",
+                    change.key
+                ),
+            ));
+        }
+        if changes[..at]
+            .iter()
+            .any(|earlier| earlier.key == change.key)
+        {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("key {:?} is twice in one transaction", change.key),
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,324 @@
+//! The embedded body: the whole state in one disk region, two versions with two copies each
+//! (`docs/formats/coordination.md`).
+
+use crate::{Change, STATE_BYTES_MAX, State, Versioned};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use model::{Error, ErrorKind, Result};
+use parking_lot::RwLock;
+use std::{collections::BTreeMap, sync::Arc};
+use tokio::sync::{Mutex, watch};
+use world::{AlignedBuffer, Disk, World};
+
+const HEADER_BYTES: usize = 4096;
+const SLOT_BYTES: u64 = (HEADER_BYTES + STATE_BYTES_MAX) as u64;
+/// Slots: version v lives in copies 2 × (v mod 2) and 2 × (v mod 2) + 1.
+const SLOTS: u64 = 4;
+pub(crate) const REGION_BYTES: u64 = SLOTS * SLOT_BYTES;
+
+const MAGIC: [u8; 8] = *b"SHLCOORD";
+const FORMAT: u32 = 1;
+const CRC_AT: usize = 24;
+const BODY_AT: usize = 32;
+const UNIT: usize = 4096;
+
+pub(crate) struct Embedded {
+    world: World,
+    disk: Disk,
+    /// Durable state only: what is read here never goes away.
+    durable: RwLock<Durable>,
+    /// One transaction at a time.
+    writing: Mutex<()>,
+    changed: watch::Sender<u64>,
+}
+
+struct Durable {
+    version: u64,
+    state: State,
+}
+
+impl Embedded {
+    pub(crate) async fn open(world: World, disk: Disk) -> Result<Arc<Self>> {
+        if disk.bytes() < REGION_BYTES {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "the coordination region has {} bytes, it needs {REGION_BYTES}",
+                    disk.bytes()
+                ),
+            ));
+        }
+        let mut slots = Vec::new();
+        for slot in 0..SLOTS {
+            slots.push(read_slot(&disk, slot).await?);
+        }
+        let newest = slots.iter().filter_map(Slot::version).max();
+        let whole: Vec<bool> = slots
+            .iter()
+            .map(|slot| newest.is_some() && slot.version() == newest)
+            .collect();
+        let (version, state) = match newest {
+            Some(version) => {
+                let state = slots
+                    .into_iter()
+                    .find_map(|slot| match slot {
+                        Slot::Whole(v, state) if v == version => Some(state),
+                        _ => None,
+                    })
+                    .expect("the newest version was found in a slot");
+                (version, state)
+            }
+            // Version 1 is the first ever written, to slots 2 and 3, one after the other: a
+            // power cut in the first format leaves at most slot 2 torn.
+            None if matches!(slots[..], [Slot::Blank, Slot::Blank, _, Slot::Blank]) => {
+                (0, State::new())
+            }
+            None => {
+                return Err(Error::new(
+                    ErrorKind::Corrupt,
+                    "no copy of the coordination state is whole; restore the region from a backup",
+                ));
+            }
+        };
+        let store = Arc::new(Self {
+            world,
+            disk,
+            durable: RwLock::new(Durable { version, state }),
+            writing: Mutex::new(()),
+            changed: watch::Sender::new(version),
+        });
+        store.settle(&whole).await?;
+        Ok(store)
+    }
+
+    /// Completes what was read: a copy of the newest version may be torn or rotten, and nobody may
+    /// act on a version that one more fault could lose. A new region gets two versions, so that
+    /// no later fault makes it look like a blank one.
+    async fn settle(&self, whole: &[bool]) -> Result<()> {
+        let (version, state) = {
+            let durable = self.durable.read();
+            (durable.version, durable.state.clone())
+        };
+        if version > 0 {
+            let slot = encode(version, &state)?;
+            for copy in slots_of(version) {
+                if !whole[usize::try_from(copy).expect("there are 4 slots")] {
+                    self.write_slot(copy, version, slot.clone()).await?;
+                }
+            }
+        }
+        for version in version + 1..=2 {
+            self.write(version, &state).await?;
+            self.durable.write().version = version;
+            self.changed.send_replace(version);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Option<Versioned<Bytes>> {
+        self.durable.read().state.get(key).cloned()
+    }
+
+    pub(crate) fn list(&self, prefix: &str) -> Vec<(String, Versioned<Bytes>)> {
+        let durable = self.durable.read();
+        durable
+            .state
+            .range(prefix.to_owned()..)
+            .take_while(|(key, _)| key.starts_with(prefix))
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect()
+    }
+
+    pub(crate) fn watch(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// Runs in a task of its own, so that a caller that goes away leaves no write half-known.
+    pub(crate) async fn transaction(self: &Arc<Self>, changes: Vec<Change>) -> Result<u64> {
+        let store = Arc::clone(self);
+        let (answer, wait) = tokio::sync::oneshot::channel();
+        self.world
+            .spawn("coordination", async move {
+                let result = store.commit(changes).await;
+                let _gone = answer.send(result);
+            })
+            .detach();
+        wait.await.map_err(|_| {
+            Error::new(
+                ErrorKind::ShuttingDown,
+                "coordination ended during a change",
+            )
+        })?
+    }
+
+    async fn commit(&self, changes: Vec<Change>) -> Result<u64> {
+        let _one_at_a_time = self.writing.lock().await;
+        let (version, mut state) = {
+            let durable = self.durable.read();
+            (durable.version + 1, durable.state.clone())
+        };
+        for Change {
+            key,
+            expected,
+            value,
+        } in changes
+        {
+            let found = state.get(&key).map_or(0, |value| value.version);
+            if found != expected {
+                return Err(Error::new(
+                    ErrorKind::Changed,
+                    format!("fact {key:?} is at version {found}, not at {expected}"),
+                ));
+            }
+            match value {
+                Some(value) => state.insert(key, Versioned { value, version }),
+                None => state.remove(&key),
+            };
+        }
+        self.write(version, &state).await?;
+        *self.durable.write() = Durable { version, state };
+        self.changed.send_replace(version);
+        Ok(version)
+    }
+
+    /// Both copies, one after the other: at every moment the other version's pair is whole, and
+    /// after the first copy one torn write can't lose this version any more.
+    async fn write(&self, version: u64, state: &State) -> Result<()> {
+        let slot = encode(version, state)?;
+        for copy in slots_of(version) {
+            self.write_slot(copy, version, slot.clone()).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_slot(&self, slot: u64, version: u64, bytes: Bytes) -> Result<()> {
+        self.disk
+            .write_durable(slot * SLOT_BYTES, bytes)
+            .await
+            .map_err(|error| {
+                Error::new(
+                    ErrorKind::Unavailable,
+                    format!("writing coordination state {version}: {error}"),
+                )
+            })
+    }
+}
+
+fn slots_of(version: u64) -> [u64; 2] {
+    let first = version % 2 * 2;
+    [first, first + 1]
+}
+
+enum Slot {
+    /// Nothing was ever written here.
+    Blank,
+    /// Torn or damaged.
+    Damaged,
+    Whole(u64, State),
+}
+
+impl Slot {
+    fn version(&self) -> Option<u64> {
+        match self {
+            Self::Whole(version, _) => Some(*version),
+            Self::Blank | Self::Damaged => None,
+        }
+    }
+}
+
+async fn read_slot(disk: &Disk, slot: u64) -> Result<Slot> {
+    // A unit that can't be read is damage of this copy only.
+    let Ok(bytes) = disk
+        .read(
+            slot * SLOT_BYTES,
+            usize::try_from(SLOT_BYTES).expect("a slot is 1 MiB"),
+        )
+        .await
+    else {
+        return Ok(Slot::Damaged);
+    };
+    if bytes.iter().all(|byte| *byte == 0) {
+        return Ok(Slot::Blank);
+    }
+    Ok(decode(&bytes)?.map_or(Slot::Damaged, |(version, state)| {
+        Slot::Whole(version, state)
+    }))
+}
+
+fn encode(version: u64, state: &State) -> Result<Bytes> {
+    let mut out = BytesMut::new();
+    out.put_slice(&MAGIC);
+    out.put_u32_le(FORMAT);
+    out.put_u32_le(0); // body bytes, filled in below
+    out.put_u64_le(version);
+    out.put_u32_le(0); // checksum, filled in below
+    out.put_u32_le(u32::try_from(state.len()).expect("1 MiB holds less than 2^32 keys"));
+    for (key, value) in state {
+        out.put_u16_le(u16::try_from(key.len()).expect("keys are at most 256 bytes long"));
+        out.put_u32_le(u32::try_from(value.value.len()).unwrap_or(u32::MAX));
+        out.put_u64_le(value.version);
+        out.put_slice(key.as_bytes());
+        out.put_slice(&value.value);
+    }
+    if out.len() > HEADER_BYTES + STATE_BYTES_MAX {
+        return Err(Error::new(
+            ErrorKind::NoSpace,
+            format!(
+                "coordination state would have {} bytes, at most {STATE_BYTES_MAX} are kept",
+                out.len()
+            ),
+        ));
+    }
+    let body = u32::try_from(out.len() - BODY_AT).expect("checked above");
+    out[12..16].copy_from_slice(&body.to_le_bytes());
+    let crc = crc32c(&out);
+    out[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+    let mut aligned = AlignedBuffer::zeroed(out.len().next_multiple_of(UNIT));
+    aligned[..out.len()].copy_from_slice(&out);
+    Ok(aligned.freeze())
+}
+
+/// The version and state of a slot, or nothing if its bytes don't prove themselves.
+fn decode(slot: &Bytes) -> Result<Option<(u64, State)>> {
+    let mut input = slot.clone();
+    if input.split_to(8)[..] != MAGIC {
+        return Ok(None);
+    }
+    let format = input.get_u32_le();
+    let length = BODY_AT + input.get_u32_le() as usize;
+    let version = input.get_u64_le();
+    let crc = input.get_u32_le();
+    let count = input.get_u32_le();
+    if length > slot.len() {
+        return Ok(None);
+    }
+    let mut checked = slot[..length].to_vec();
+    checked[CRC_AT..CRC_AT + 4].fill(0);
+    if crc32c(&checked) != crc {
+        return Ok(None);
+    }
+    if format != FORMAT {
+        return Err(Error::new(
+            ErrorKind::NotSupported,
+            format!("coordination state has format {format}, this program reads {FORMAT}"),
+        ));
+    }
+    let mut state = BTreeMap::new();
+    for _ in 0..count {
+        let (key, value) = (usize::from(input.get_u16_le()), input.get_u32_le() as usize);
+        let version = input.get_u64_le();
+        let key = String::from_utf8(input.split_to(key).to_vec())
+            .expect("the checksum fits, so keys are as written");
+        state.insert(
+            key,
+            Versioned {
+                value: Bytes::copy_from_slice(&input.split_to(value)),
+                version,
+            },
+        );
+    }
+    Ok(Some((version, state)))
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}

@@ -1,0 +1,213 @@
+//! The typed facts and the keys that they live under.
+
+use crate::{Change, Coordination, Versioned};
+use bytes::Bytes;
+use model::{
+    EntryNumber, Error, ErrorKind, FamilyId, NsdId, Result, SessionId, ShardEpoch, ShardId,
+    map::PoolMap,
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+const SESSIONS: &str = "sessions/next";
+const CLUSTER: &str = "cluster/id";
+/// Attempts of a change that others may get in the way of.
+const ATTEMPTS_MAX: usize = 64;
+/// First byte of every typed value.
+const VALUE_FORMAT: u8 = 1;
+
+/// Who owns a shard and where its log is. Changed by compare-and-set only.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ShardRecord {
+    /// The shard.
+    pub shard: ShardId,
+    /// The family whose records it holds.
+    pub family: FamilyId,
+    /// Counts the owners.
+    pub epoch: ShardEpoch,
+    /// The session of the owner; its tables carry it.
+    pub owner: SessionId,
+    /// The NSDs that hold the log now: an entry is acknowledged when all of them have it.
+    pub view: Vec<NsdId>,
+    /// The first entry that is on `view`; those before are on `closed`.
+    pub first_entry: EntryNumber,
+    /// Earlier views that entries which aren't trimmed yet are on, oldest first.
+    pub closed: Vec<ClosedFragment>,
+    /// Where earlier epochs ended, oldest first, as far as their entries aren't trimmed. Entries
+    /// of an ended epoch behind its end are garbage.
+    pub ended: Vec<EndedEpoch>,
+    /// The first entry that replay needs. The log always has it once the shard was opened.
+    pub trimmed_below: EntryNumber,
+    /// Binds log and tree to each other; 0 until the first owner has written it to the log.
+    pub marker: u128,
+}
+
+/// A stretch of the log on a view that isn't written any more.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ClosedFragment {
+    /// The NSDs.
+    pub view: Vec<NsdId>,
+    /// Its first entry.
+    pub first: EntryNumber,
+    /// Its last entry.
+    pub last: EntryNumber,
+}
+
+/// Where an epoch ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EndedEpoch {
+    /// The epoch.
+    pub epoch: ShardEpoch,
+    /// The last entry of the log when the epoch ended (its own or of one before it).
+    pub last: EntryNumber,
+}
+
+impl Coordination {
+    /// A session that never was and never will be again.
+    pub async fn next_session(&self) -> Result<SessionId> {
+        for _ in 0..ATTEMPTS_MAX {
+            let (next, version) = self
+                .fact::<u64>(SESSIONS)
+                .await?
+                .map_or((1, 0), |fact| (fact.value, fact.version));
+            match self.set_fact(SESSIONS, version, &(next + 1)).await {
+                Ok(_) => return Ok(SessionId(next)),
+                Err(error) if error.kind() == ErrorKind::Changed => {}
+                Err(error) => return Err(error.while_doing("taking a session id")),
+            }
+        }
+        Err(Error::new(
+            ErrorKind::Busy,
+            format!("a session id was taken by others {ATTEMPTS_MAX} times"),
+        ))
+    }
+
+    /// Every session below this one has been given out; none from it on.
+    pub async fn sessions_below(&self) -> Result<SessionId> {
+        Ok(SessionId(
+            self.fact::<u64>(SESSIONS)
+                .await?
+                .map_or(1, |fact| fact.value),
+        ))
+    }
+
+    /// The cluster's id, or nothing before it was set.
+    pub async fn cluster(&self) -> Result<Option<u128>> {
+        Ok(self.fact::<u128>(CLUSTER).await?.map(|fact| fact.value))
+    }
+
+    /// Sets the cluster's id, once: `Changed` if there is one.
+    pub async fn set_cluster(&self, cluster: u128) -> Result<()> {
+        self.set_fact(CLUSTER, 0, &cluster).await.map(drop)
+    }
+
+    /// The record of a shard.
+    pub async fn shard(&self, shard: ShardId) -> Result<Option<Versioned<ShardRecord>>> {
+        self.fact(&shard_key(shard)).await
+    }
+
+    /// The records of all shards. NSDs whose index was rebuilt want their epochs.
+    pub async fn shards(&self) -> Result<Vec<ShardRecord>> {
+        let all = self.list("shard/").await?;
+        all.into_iter()
+            .map(|(key, fact)| decode(&key, &fact.value))
+            .collect()
+    }
+
+    /// Changes a shard's record (`expected` 0: makes it).
+    pub async fn set_shard(&self, expected: u64, record: &ShardRecord) -> Result<u64> {
+        self.set_fact(&shard_key(record.shard), expected, record)
+            .await
+    }
+
+    /// The map of a storage pool.
+    pub async fn pool_map(&self, pool: &str) -> Result<Option<Versioned<PoolMap>>> {
+        self.fact(&pool_key(pool)).await
+    }
+
+    /// Changes a pool's map (`expected` 0: makes it).
+    pub async fn set_pool_map(&self, pool: &str, expected: u64, map: &PoolMap) -> Result<u64> {
+        self.set_fact(&pool_key(pool), expected, map).await
+    }
+
+    /// A setting of the cluster, as text.
+    pub async fn config(&self, name: &str) -> Result<Option<Versioned<String>>> {
+        self.fact(&config_key(name)).await
+    }
+
+    /// All settings of the cluster.
+    pub async fn configs(&self) -> Result<Vec<(String, String)>> {
+        let all = self.list("config/").await?;
+        all.into_iter()
+            .map(|(key, fact)| {
+                Ok((
+                    key["config/".len()..].to_owned(),
+                    decode(&key, &fact.value)?,
+                ))
+            })
+            .collect()
+    }
+
+    /// Changes a setting of the cluster (`expected` 0: makes it).
+    pub async fn set_config(&self, name: &str, expected: u64, value: &str) -> Result<u64> {
+        self.set_fact(&config_key(name), expected, &value.to_owned())
+            .await
+    }
+
+    /// A typed fact under a key of the caller's own (NSD list, file systems, ...).
+    pub async fn fact<T: DeserializeOwned>(&self, key: &str) -> Result<Option<Versioned<T>>> {
+        match self.get(key).await? {
+            None => Ok(None),
+            Some(fact) => Ok(Some(Versioned {
+                value: decode(key, &fact.value)?,
+                version: fact.version,
+            })),
+        }
+    }
+
+    /// Changes a typed fact (`expected` 0: makes it).
+    pub async fn set_fact<T: Serialize>(&self, key: &str, expected: u64, value: &T) -> Result<u64> {
+        self.transaction(vec![Change {
+            key: key.to_owned(),
+            expected,
+            value: Some(encode(value)),
+        }])
+        .await
+    }
+}
+
+fn shard_key(shard: ShardId) -> String {
+    format!("shard/{:010}", shard.0)
+}
+
+fn pool_key(pool: &str) -> String {
+    format!("pool/{pool}")
+}
+
+fn config_key(name: &str) -> String {
+    format!("config/{name}")
+}
+
+fn encode<T: Serialize>(value: &T) -> Bytes {
+    let out = postcard::to_extend(value, vec![VALUE_FORMAT])
+        .expect("facts are plain data, postcard writes them all");
+    Bytes::from(out)
+}
+
+fn decode<T: DeserializeOwned>(key: &str, bytes: &[u8]) -> Result<T> {
+    match bytes.split_first() {
+        Some((&VALUE_FORMAT, rest)) => postcard::from_bytes(rest).map_err(|error| {
+            Error::new(
+                ErrorKind::Corrupt,
+                format!("fact {key:?} can't be read: {error}"),
+            )
+        }),
+        Some((format, _)) => Err(Error::new(
+            ErrorKind::NotSupported,
+            format!("fact {key:?} has format {format}, this program reads {VALUE_FORMAT}"),
+        )),
+        None => Err(Error::new(
+            ErrorKind::Corrupt,
+            format!("fact {key:?} is empty"),
+        )),
+    }
+}

@@ -1,0 +1,207 @@
+//! What coordination promises, with power cuts at every I/O.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use crate::{Change, Coordination, EMBEDDED_REGION_BYTES, ShardRecord};
+use bytes::Bytes;
+use model::{EntryNumber, ErrorKind, FamilyId, NsdId, SessionId, ShardEpoch, ShardId};
+use std::path::Path;
+use world::World;
+use world::sim::{Cut, Outcome, Simulation};
+
+const DISK: &str = "coordination";
+
+async fn open(world: &World) -> model::Result<Coordination> {
+    Coordination::embedded(world, world.open_disk(Path::new(DISK)).unwrap()).await
+}
+
+fn simulation(seed: u64) -> Simulation {
+    let simulation = Simulation::new(seed);
+    simulation.disk(DISK, EMBEDDED_REGION_BYTES);
+    simulation
+}
+
+fn finished<T>(outcome: Outcome<T>) -> T {
+    match outcome {
+        Outcome::Finished(value) => value,
+        Outcome::Crashed => panic!("no cut was asked for"),
+    }
+}
+
+#[test]
+fn a_change_with_an_old_version_is_refused_and_a_transaction_is_all_or_nothing() {
+    finished(simulation(1).run(|world| async move {
+        let facts = open(&world).await.unwrap();
+        let first = facts
+            .compare_and_set("a", 0, Some(Bytes::from_static(b"1")))
+            .await
+            .unwrap();
+        let refused = facts.compare_and_set("a", 0, None).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Changed);
+        let change = |key: &str, expected| Change {
+            key: key.into(),
+            expected,
+            value: Some(Bytes::from_static(b"2")),
+        };
+        let refused = facts
+            .transaction(vec![change("b", 0), change("a", first + 9)])
+            .await
+            .unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Changed);
+        assert_eq!(facts.get("b").await.unwrap(), None);
+        let second = facts
+            .transaction(vec![change("b", 0), change("a", first)])
+            .await
+            .unwrap();
+        assert!(second > first);
+        assert_eq!(facts.list("").await.unwrap().len(), 2);
+        facts.compare_and_set("a", second, None).await.unwrap();
+        // A key that comes back never has an old version again.
+        let third = facts
+            .compare_and_set("a", 0, Some(Bytes::new()))
+            .await
+            .unwrap();
+        assert!(third > second + 1);
+    }));
+}
+
+#[test]
+fn changes_are_seen_by_watchers_and_survive_a_reopen() {
+    let simulation = simulation(2);
+    finished(simulation.run(|world| async move {
+        let facts = open(&world).await.unwrap();
+        let mut watch = facts.watch();
+        watch.borrow_and_update();
+        facts.set_config("block-size", 0, "4M").await.unwrap();
+        assert!(watch.has_changed().unwrap());
+    }));
+    finished(simulation.run(|world| async move {
+        let facts = open(&world).await.unwrap();
+        assert_eq!(
+            facts.config("block-size").await.unwrap().unwrap().value,
+            "4M"
+        );
+        assert_eq!(
+            facts.configs().await.unwrap(),
+            vec![("block-size".to_owned(), "4M".to_owned())]
+        );
+    }));
+}
+
+#[test]
+fn more_than_a_mebibyte_is_refused_and_changes_nothing() {
+    finished(simulation(3).run(|world| async move {
+        let facts = open(&world).await.unwrap();
+        facts
+            .compare_and_set("small", 0, Some(Bytes::from_static(b"x")))
+            .await
+            .unwrap();
+        let refused = facts
+            .compare_and_set("big", 0, Some(Bytes::from(vec![1; crate::STATE_BYTES_MAX])))
+            .await
+            .unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoSpace);
+        assert_eq!(facts.list("").await.unwrap().len(), 1);
+    }));
+}
+
+#[test]
+fn a_shard_record_reads_back() {
+    finished(simulation(4).run(|world| async move {
+        let facts = open(&world).await.unwrap();
+        let record = ShardRecord {
+            shard: ShardId(1),
+            family: FamilyId(2),
+            epoch: ShardEpoch(3),
+            owner: SessionId(4),
+            view: vec![NsdId(5), NsdId(6)],
+            first_entry: EntryNumber(7),
+            closed: vec![],
+            ended: vec![],
+            trimmed_below: EntryNumber(8),
+            marker: 9,
+        };
+        let version = facts.set_shard(0, &record).await.unwrap();
+        let read = facts.shard(ShardId(1)).await.unwrap().unwrap();
+        assert_eq!((read.value, read.version), (record.clone(), version));
+        assert_eq!(facts.shards().await.unwrap(), vec![record]);
+    }));
+}
+
+#[test]
+fn what_was_answered_survives_a_power_cut_at_every_io_and_sessions_never_repeat() {
+    const SESSIONS: u64 = 6;
+    for cut in [Cut::Before, Cut::After, Cut::Torn] {
+        for at in 1.. {
+            let simulation = simulation(at * 31 + 7);
+            simulation.faults().cut_at_io(at, cut);
+            let given = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+            let seen = given.clone();
+            let outcome = simulation.run(|world| async move {
+                let facts = open(&world).await.unwrap();
+                for _ in 0..SESSIONS {
+                    let session = facts.next_session().await.unwrap();
+                    seen.lock().unwrap().push(session);
+                }
+            });
+            let before = given.lock().unwrap().clone();
+            let after = finished(simulation.run(|world| async move {
+                let facts = open(&world).await.unwrap();
+                let first = facts.next_session().await.unwrap();
+                // Once more: what the second life gave out is not given out again either.
+                drop(facts);
+                let facts = open(&world).await.unwrap();
+                [first, facts.next_session().await.unwrap()]
+            }));
+            assert!(
+                !before.contains(&after[0]) && !before.contains(&after[1]) && after[0] != after[1],
+                "cut {cut:?} at {at}"
+            );
+            assert!(
+                before.iter().all(|session| *session < after[0]),
+                "cut {cut:?} at {at}"
+            );
+            if matches!(outcome, Outcome::Finished(())) {
+                assert!(at > SESSIONS, "the cuts covered the run");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn one_rotten_copy_loses_nothing() {
+    for slot in 0..4u64 {
+        let simulation = simulation(40 + slot);
+        let last = finished(simulation.run(|world| async move {
+            let facts = open(&world).await.unwrap();
+            facts.next_session().await.unwrap();
+            facts.next_session().await.unwrap()
+        }));
+        simulation
+            .faults()
+            .flip_bit(DISK, slot * (EMBEDDED_REGION_BYTES / 4) + 40);
+        let next =
+            finished(simulation.run(|world| async move {
+                open(&world).await.unwrap().next_session().await.unwrap()
+            }));
+        assert!(next > last, "slot {slot}");
+    }
+}
+
+#[test]
+fn a_region_without_a_whole_copy_is_refused_not_formatted() {
+    let simulation = simulation(50);
+    finished(
+        simulation
+            .run(|world| async move { open(&world).await.unwrap().next_session().await.unwrap() }),
+    );
+    for slot in 0..4u64 {
+        simulation
+            .faults()
+            .flip_bit(DISK, slot * (EMBEDDED_REGION_BYTES / 4) + 40);
+    }
+    let refused = finished(
+        simulation.run(|world| async move { open(&world).await.err().map(|error| error.kind()) }),
+    );
+    assert_eq!(refused, Some(ErrorKind::Corrupt));
+}
