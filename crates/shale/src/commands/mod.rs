@@ -3,6 +3,8 @@
 mod ask;
 mod up;
 
+pub use up::READY;
+
 use crate::cli::{Cli, Command};
 use model::Error;
 use std::process::ExitCode;

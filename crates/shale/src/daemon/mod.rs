@@ -1,0 +1,140 @@
+//! The daemon: takes the directory's lock, starts the node, mounts, serves the admin API, ends
+//! in order.
+
+pub mod config;
+pub mod lock;
+pub mod serving;
+
+use crate::commands::READY;
+use config::NodeConfig;
+use model::{Error, ErrorKind, NsdId, Result};
+use serving::Serving;
+use shale::node::{Creation, Node, NodePaths};
+use std::{
+    io::Write,
+    path::Path,
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
+use world::World;
+
+/// Worker threads for commits, disks and the tree; operations run on the FUSE threads.
+const WORKERS_MAX: usize = 4;
+/// The runtime's own end waits at most this long for blocking work.
+const RUNTIME_END: Duration = Duration::from_secs(5);
+
+/// Runs the daemon of a directory until it is told to end. Says `ready`, or why not, on
+/// standard output.
+///
+/// # Errors
+/// Why it couldn't start.
+pub fn run(dir: &Path) -> Result<ExitCode> {
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("SHALE_LOG")
+                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,slatedb=warn,foyer=warn")),
+        )
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
+    let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores.clamp(2, WORKERS_MAX))
+        .thread_name("shale")
+        .enable_all()
+        .build()
+        .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()).while_doing("starting the runtime"))?;
+    let result = runtime.block_on(live(dir));
+    if let Err(error) = &result {
+        // The command that started us reads this line; the log keeps it as well.
+        say(&error.to_string());
+        tracing::error!(%error, "the daemon ends");
+    }
+    runtime.shutdown_timeout(RUNTIME_END);
+    result.map(|()| ExitCode::SUCCESS)
+}
+
+async fn live(dir: &Path) -> Result<()> {
+    let lock = lock::take(dir)?;
+    let mut config = NodeConfig::load(dir)?.ok_or_else(|| {
+        Error::new(ErrorKind::NotFound, format!("{} holds no Shale node; create one with `shale up --dir {0}`", dir.display()))
+    })?;
+    let world = World::real();
+    let begun = world.now();
+    let paths = node_paths(dir, &config)?;
+    if !config.created {
+        create(&world, dir, &paths, &config).await?;
+        config.created = true;
+        config.store(dir)?;
+    }
+    let node = Node::open(&world, &paths, client::ClientSettings::default()).await?;
+    node.metanode().start_background();
+    let serving = match Serving::mount(dir, config, node.clone()) {
+        Ok(serving) => Arc::new(serving),
+        Err(error) => {
+            let _ = node.close().await;
+            return Err(error);
+        }
+    };
+    let admin = crate::admin::server::listen(&serving)?;
+    let admin = world.spawn("admin API", admin);
+    tracing::info!(mount = %serving.mount_point().display(), milliseconds = world.now().since(begun).as_millis(), "serving");
+    say(READY);
+    let force = wait_for_end(&serving).await;
+    drop(admin);
+    let result = serving.end(force).await;
+    let _ = std::fs::remove_file(dir.join(crate::admin::client::SOCKET));
+    tracing::info!("ended");
+    drop(lock);
+    result
+}
+
+/// A creation that was interrupted left nothing that anybody used: begin again. Only files that
+/// our own directory holds are removed, never a device or a path of somebody else's.
+async fn create(world: &World, dir: &Path, paths: &NodePaths, config: &NodeConfig) -> Result<()> {
+    let folder = dir.join("nsd");
+    std::fs::create_dir_all(&folder)
+        .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()).while_doing(format!("creating {}", folder.display())))?;
+    for path in paths.nsds.values().chain([&paths.coordination]).filter(|path| path.starts_with(dir)) {
+        let _ = std::fs::remove_file(path);
+    }
+    let creation = Creation {
+        scheme: config.create.scheme.parse()?,
+        nsd_bytes: config.create.nsd_bytes,
+        block_bytes: config.create.block_bytes,
+    };
+    Node::create(world, paths, creation).await.map_err(|e| e.while_doing(format!("creating a file system in {}", dir.display())))
+}
+
+fn node_paths(dir: &Path, config: &NodeConfig) -> Result<NodePaths> {
+    let mut nsds = std::collections::BTreeMap::new();
+    for (number, path) in &config.nsds {
+        let number = number
+            .parse()
+            .map_err(|_| Error::new(ErrorKind::InvalidArgument, format!("node.toml: {number:?} under [nsds] is no NSD number")))?;
+        nsds.insert(NsdId(number), path.clone());
+    }
+    Ok(NodePaths { coordination: dir.join("coordination.region"), nsds })
+}
+
+/// `shale down`, SIGTERM and SIGINT end the daemon; signals can't ask, so they force.
+async fn wait_for_end(serving: &Serving) -> bool {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        return serving.wait_for_shutdown().await;
+    };
+    tokio::select! {
+        biased;
+        force = serving.wait_for_shutdown() => force,
+        _ = terminate.recv() => true,
+        _ = interrupt.recv() => true,
+    }
+}
+
+/// One line on standard output, then nothing more: the pipe's reader goes away.
+fn say(line: &str) {
+    let mut out = std::io::stdout();
+    let _ = writeln!(out, "{line}");
+    let _ = out.flush();
+}

@@ -1,0 +1,340 @@
+//! What a running daemon does for the admin API, in the words of the API.
+
+use super::config::NodeConfig;
+use crate::admin::{
+    AddNsd, CheckResult, Df, Health, HealthEvent, MemoryLine, NsdLine, RepairStatus, ScrubLine, ShardStatus, Status, Waiter,
+};
+use fuse::{Door, Mount, MountOptions};
+use metanode::CheckOptions;
+use model::{Error, ErrorKind, NsdId, Result, map::NsdState, nsd::NsdHealth};
+use parking_lot::Mutex;
+use shale::node::{Node, NsdView};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use tokio::sync::watch;
+
+/// A node that is mounted.
+pub struct Serving {
+    dir: PathBuf,
+    config: Mutex<NodeConfig>,
+    node: Arc<Node>,
+    mount: Mutex<Option<Mount>>,
+    mount_point: PathBuf,
+    since: world::Instant,
+    /// `Some(force)` once somebody asked for the end.
+    shutdown: watch::Sender<Option<bool>>,
+}
+
+impl Serving {
+    /// Mounts the node's file system.
+    ///
+    /// # Errors
+    /// What is wrong with the mount point and what to do.
+    pub fn mount(dir: &Path, config: NodeConfig, node: Arc<Node>) -> Result<Self> {
+        let mount_point = config.mount.clone();
+        let options = MountOptions { allow_other: config.allow_other, ..MountOptions::at(&mount_point) };
+        let door = Door::new(node.client().clone(), node.world().clone());
+        let mount = Mount::start(node.world(), Arc::new(door), options)?;
+        Ok(Self {
+            dir: dir.to_path_buf(),
+            config: Mutex::new(config),
+            since: node.world().now(),
+            node,
+            mount: Mutex::new(Some(mount)),
+            mount_point,
+            shutdown: watch::Sender::new(None),
+        })
+    }
+
+    /// The node's directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Where the file system is mounted.
+    pub fn mount_point(&self) -> &Path {
+        &self.mount_point
+    }
+
+    /// Waits until somebody asked for the end; tells whether by force.
+    pub async fn wait_for_shutdown(&self) -> bool {
+        let mut asked = self.shutdown.subscribe();
+        loop {
+            if let Some(force) = *asked.borrow_and_update() {
+                return force;
+            }
+            if asked.changed().await.is_err() {
+                return true;
+            }
+        }
+    }
+
+    /// Unmounts if nothing uses the mount (or by force) and lets the daemon end.
+    ///
+    /// # Errors
+    /// `Busy` if programs use the mount and `force` isn't set; nothing has changed then.
+    pub async fn shutdown(&self, force: bool) -> Result<()> {
+        let mount = self.mount.lock().take();
+        if let Some(mount) = mount
+            && let Err((mount, error)) = mount.unmount(force)
+        {
+            *self.mount.lock() = Some(mount);
+            return Err(error);
+        }
+        self.shutdown.send_replace(Some(force));
+        Ok(())
+    }
+
+    /// Unmounts if that hasn't happened, makes everything durable, ends the node.
+    ///
+    /// # Errors
+    /// What couldn't be made durable.
+    pub async fn end(&self, force: bool) -> Result<()> {
+        let unmounted = self.shutdown(force).await;
+        self.node.close().await.and(unmounted)
+    }
+
+    /// `shale status`.
+    pub fn status(&self) -> Status {
+        let shard = self.node.metanode().shard_status();
+        Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            up_seconds: self.node.world().now().since(self.since).as_secs(),
+            mount: self.mount_point.display().to_string(),
+            scheme: self.node.pool().map().scheme.to_string(),
+            block_bytes: u64::from(self.node.block_bytes()),
+            shards: vec![ShardStatus { shard: shard.shard.0, epoch: shard.epoch.0, durable_commit: shard.durable.0 }],
+            memory: self.memory(),
+            resident_bytes: resident_bytes(),
+        }
+    }
+
+    fn memory(&self) -> Vec<MemoryLine> {
+        let lines = self.node.metanode().memory().into_iter().chain(self.node.client().memory());
+        lines.map(|(what, used, budget)| MemoryLine { what: what.into(), used, budget }).collect()
+    }
+
+    /// `shale health`.
+    pub fn health(&self) -> Health {
+        let mut events: Vec<HealthEvent> = self.node.nsds().iter().filter_map(nsd_event).collect();
+        let repair = self.node.metanode().repair_status();
+        for segment in &repair.segments_unreadable {
+            events.push(HealthEvent {
+                severity: "critical".into(),
+                subject: format!("segment {segment}"),
+                message: "more of its pieces are gone than its scheme tolerates".into(),
+                remedy: "bring a lost NSD back; `shale fs check` names the files".into(),
+            });
+        }
+        if repair.segments_degraded > 0 {
+            events.push(HealthEvent {
+                severity: "warning".into(),
+                subject: "redundancy".into(),
+                message: format!("{} segments lack pieces", repair.segments_degraded),
+                remedy: "`shale repair status` shows how far repair is; add an NSD with `shale nsd add` if it waits for one".into(),
+            });
+        }
+        let usage = self.node.pool().usage();
+        if usage.available == 0 {
+            events.push(HealthEvent {
+                severity: "critical".into(),
+                subject: "space".into(),
+                message: "the storage pool is full; writes are refused with ENOSPC, deleting works".into(),
+                remedy: "delete files, or add an NSD with `shale nsd add`".into(),
+            });
+        }
+        events.sort_by_key(|event| event.severity != "critical");
+        let state = match events.first().map(|event| event.severity.as_str()) {
+            None => "healthy",
+            Some("critical") => "critical",
+            Some(_) => "degraded",
+        };
+        Health { state: state.into(), events }
+    }
+
+    /// `shale waiters`.
+    pub fn waiters(&self) -> Vec<Waiter> {
+        let name = |waiter: &client::Waiter| waiter.inode.map_or("an operation".to_string(), |inode| format!("an operation on inode {inode}"));
+        self.node
+            .client()
+            .waiters()
+            .iter()
+            .map(|waiter| Waiter { what: name(waiter), cause: waiter.cause.into(), milliseconds: waiter.since.as_millis() as u64 })
+            .collect()
+    }
+
+    /// `shale fs df`.
+    ///
+    /// # Errors
+    /// `Unavailable` while the metadata is.
+    pub async fn df(&self) -> Result<Df> {
+        let usage = self.node.metanode().usage().await?;
+        let nsds = self.node.nsds();
+        Ok(Df {
+            size: usage.capacity,
+            used: usage.used,
+            available: usage.available,
+            logical: usage.logical,
+            inodes: usage.inodes,
+            raw_size: nsds.iter().map(|nsd| nsd.usage.capacity).sum(),
+            raw_used: nsds.iter().map(|nsd| nsd.usage.used).sum(),
+        })
+    }
+
+    /// `shale fs sync`.
+    ///
+    /// # Errors
+    /// What couldn't be made durable.
+    pub async fn sync(&self) -> Result<()> {
+        self.node.client().sync_all().await
+    }
+
+    /// `shale fs check`.
+    ///
+    /// # Errors
+    /// If the check couldn't be made; faults are in the answer.
+    pub async fn check(&self, deep: bool) -> Result<CheckResult> {
+        // What is still in memory belongs to the file system; the check reads what is published.
+        self.node.client().sync_all().await?;
+        let report = self.node.metanode().check(CheckOptions { deep }).await?;
+        let mut faults: Vec<String> = report.faults.iter().map(|fault| fault.text.clone()).collect();
+        if report.more_faults > 0 {
+            faults.push(format!("and {} more", report.more_faults));
+        }
+        Ok(CheckResult {
+            clean: report.is_clean(),
+            inodes: report.inodes,
+            extents: report.extents,
+            segments: report.segments,
+            bytes: report.bytes,
+            faults,
+        })
+    }
+
+    /// `shale nsd list`.
+    pub fn nsds(&self) -> Vec<NsdLine> {
+        self.node.nsds().iter().map(nsd_line).collect()
+    }
+
+    /// `shale nsd add`.
+    ///
+    /// # Errors
+    /// As [`Node::add_nsd`].
+    pub async fn add_nsd(&self, request: &AddNsd) -> Result<Vec<NsdLine>> {
+        let path = match &request.path {
+            Some(path) => PathBuf::from(path),
+            None => self.node.next_region(&self.dir.join("nsd")),
+        };
+        let bytes = request.bytes.unwrap_or(self.config.lock().create.nsd_bytes);
+        let id = self.node.add_nsd(&path, bytes).await?;
+        let mut config = self.config.lock();
+        config.nsds.insert(id.0.to_string(), path);
+        config.store(&self.dir)?;
+        drop(config);
+        Ok(self.nsds())
+    }
+
+    /// `shale nsd remove`.
+    ///
+    /// # Errors
+    /// As [`Node::remove_nsd`].
+    pub async fn remove_nsd(&self, nsd: NsdId) -> Result<Vec<NsdLine>> {
+        self.node.remove_nsd(nsd).await?;
+        Ok(self.nsds())
+    }
+
+    /// `shale nsd scrub`, of one NSD or all.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such NSD.
+    pub async fn scrub(&self, only: Option<NsdId>) -> Result<Vec<ScrubLine>> {
+        if let Some(nsd) = only
+            && self.node.pool().nsd(nsd).is_none()
+        {
+            return Err(Error::new(ErrorKind::NotFound, format!("NSD {nsd} doesn't serve here; `shale nsd list` shows those that do")));
+        }
+        let outcomes = self.node.metanode().scrub(only).await?;
+        Ok(outcomes
+            .into_iter()
+            .map(|outcome| ScrubLine {
+                nsd: outcome.report.nsd.0,
+                checked: outcome.report.checked,
+                bytes: outcome.report.bytes,
+                damaged: outcome.report.damaged.len() as u64,
+                rebuilt: outcome.rebuilt,
+                lost: outcome.lost,
+                mended: outcome.report.mended,
+            })
+            .collect())
+    }
+
+    /// `shale repair status`.
+    pub fn repair_status(&self) -> RepairStatus {
+        let status = self.node.metanode().repair_status();
+        let waits = status.slots_without_nsd > 0;
+        let state = if waits {
+            "waiting"
+        } else if status.running || status.segments_degraded > 0 || !status.complete {
+            "running"
+        } else {
+            "idle"
+        };
+        RepairStatus {
+            state: state.into(),
+            segments_to_do: status.segments_degraded,
+            segments_done: status.segments_repaired,
+            bytes_done: status.bytes_rebuilt,
+            reason: if waits { format!("{} slots have no NSD; add one with `shale nsd add`", status.slots_without_nsd) } else { String::new() },
+        }
+    }
+}
+
+fn nsd_line(view: &NsdView) -> NsdLine {
+    let state = match view.state {
+        NsdState::Active => "active",
+        NsdState::Draining => "draining",
+        NsdState::Lost => "lost",
+    };
+    let health = match view.health {
+        None => "missing",
+        Some(NsdHealth::Online) => "online",
+        Some(NsdHealth::Failed) => "failed",
+        Some(NsdHealth::Full) => "full",
+    };
+    NsdLine {
+        nsd: view.nsd.0,
+        path: view.path.display().to_string(),
+        state: state.into(),
+        health: health.into(),
+        capacity: view.usage.capacity,
+        used: view.usage.used,
+        blobs: view.usage.blobs,
+    }
+}
+
+fn nsd_event(view: &NsdView) -> Option<HealthEvent> {
+    if view.state == NsdState::Lost {
+        return None;
+    }
+    let message = match view.health {
+        Some(NsdHealth::Online) => return None,
+        Some(NsdHealth::Full) => "its region is full".to_string(),
+        Some(NsdHealth::Failed) => "its disk reported errors; it is left alone".to_string(),
+        None => view.refused.as_ref().map_or("it didn't open".to_string(), ToString::to_string),
+    };
+    Some(HealthEvent {
+        severity: "warning".into(),
+        subject: format!("NSD {} ({})", view.nsd, view.path.display()),
+        message,
+        remedy: format!("mend the disk and restart the node, or give it up with `shale nsd remove {}` and add another with `shale nsd add`", view.nsd),
+    })
+}
+
+/// Resident memory of this process, from the kernel; 0 if it doesn't say.
+fn resident_bytes() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").ok().and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
+    pages.unwrap_or(0) * 4096
+}

@@ -1,0 +1,211 @@
+//! One node: coordination, NSDs, pool, metanode, client, started in order and ended in reverse.
+
+mod nsds;
+
+pub use nsds::NsdView;
+
+use client::{Client, ClientSettings};
+use coordination::Coordination;
+use metanode::Metanode;
+use model::{
+    Error, ErrorKind, FailureGroupId, FamilyId, NsdId, Result, Scheme, ShardId,
+    map::{NsdEntry, NsdState},
+};
+use nsd::{Nsd, NsdIdentity};
+use parking_lot::Mutex;
+use pool::Pool;
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use world::World;
+
+/// The one storage pool of this release.
+pub const POOL: &str = "data";
+/// The one shard of this release: the root shard.
+pub const ROOT_SHARD: ShardId = ShardId(0);
+/// Its family.
+pub const ROOT_FAMILY: FamilyId = FamilyId(0);
+
+/// Where a node's things are.
+#[derive(Clone, Debug)]
+pub struct NodePaths {
+    /// The region of the embedded coordination store.
+    pub coordination: PathBuf,
+    /// The regions of the NSDs.
+    pub nsds: BTreeMap<NsdId, PathBuf>,
+}
+
+/// How a file system is created.
+#[derive(Clone, Copy, Debug)]
+pub struct Creation {
+    /// The pool's scheme.
+    pub scheme: Scheme,
+    /// Bytes of each new region.
+    pub nsd_bytes: u64,
+    /// Bytes per block.
+    pub block_bytes: u32,
+}
+
+/// A running node.
+pub struct Node {
+    world: World,
+    coordination: Coordination,
+    pool: Arc<Pool>,
+    metanode: Arc<Metanode>,
+    client: Arc<Client>,
+    block_bytes: u32,
+    /// Where regions are, and why those that don't serve didn't open.
+    regions: Mutex<BTreeMap<NsdId, Region>>,
+}
+
+/// The region of an NSD of this node.
+#[derive(Clone, Debug)]
+struct Region {
+    path: PathBuf,
+    refused: Option<Error>,
+}
+
+impl Node {
+    /// Makes coordination, NSDs and an empty file system. The regions must not exist.
+    ///
+    /// # Errors
+    /// `Exists`, `NoSpace`, `InvalidArgument`, or what the disks say.
+    pub async fn create(world: &World, paths: &NodePaths, creation: Creation) -> Result<()> {
+        let disk = make_disk(world, &paths.coordination, coordination::EMBEDDED_REGION_BYTES)?;
+        let coordination = Coordination::embedded(world, disk).await?;
+        let cluster = u128::from(world.random_u64()) << 64 | u128::from(world.random_u64());
+        let mut entries = Vec::new();
+        for (nsd, path) in &paths.nsds {
+            let disk = make_disk(world, path, creation.nsd_bytes)?;
+            let identity = NsdIdentity { cluster, nsd: *nsd, pool: 0 };
+            Nsd::format(world, &disk, identity).await.map_err(|e| e.while_doing(format!("formatting {}", path.display())))?;
+            entries.push(entry(*nsd, creation.nsd_bytes));
+        }
+        let map = placement::new_pool(creation.scheme, entries, world.random_u64())?;
+        coordination.set_config("block_bytes", 0, &creation.block_bytes.to_string()).await?;
+        coordination.set_pool_map(POOL, 0, &map).await?;
+        // Last, so that a file system with a cluster id is a whole one.
+        coordination.set_cluster(cluster).await?;
+        Ok(())
+    }
+
+    /// Opens everything and recovers what a crash left. NSDs that don't open are left out; the
+    /// file system serves without them as long as its redundancy allows.
+    ///
+    /// # Errors
+    /// What was attempted on which path and why it failed.
+    pub async fn open(world: &World, paths: &NodePaths, settings: ClientSettings) -> Result<Arc<Self>> {
+        let disk = open_disk(world, &paths.coordination)?;
+        let coordination = Coordination::embedded(world, disk).await.map_err(|e| e.while_doing("opening coordination"))?;
+        let cluster = coordination.cluster().await?.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("{} holds no finished file system; its creation was interrupted", paths.coordination.display()))
+        })?;
+        let map = coordination.pool_map(POOL).await?.ok_or_else(|| Error::new(ErrorKind::Corrupt, "coordination knows no storage pool"))?.value;
+        let (nsds, regions) = nsds::open_all(world, &coordination, cluster, &map, &paths.nsds).await?;
+        let pool = Pool::new(world.clone(), map, nsds);
+        let block_bytes = block_bytes(&coordination).await?;
+        let metanode = Metanode::open(metanode::Opening {
+            world: world.clone(),
+            shard: ROOT_SHARD,
+            family: ROOT_FAMILY,
+            coordination: coordination.clone(),
+            pool: pool.clone(),
+        })
+        .await
+        .map_err(|e| e.while_doing("opening the metadata"))?;
+        let session = metanode.open_session().await?;
+        let settings = ClientSettings { block_bytes, ..settings };
+        let client = Client::new(world.clone(), metanode.clone(), pool.clone(), session, settings);
+        Ok(Arc::new(Self { world: world.clone(), coordination, pool, metanode, client, block_bytes, regions: Mutex::new(regions) }))
+    }
+
+    /// Makes everything durable and ends all parts. The node must not be used afterwards.
+    ///
+    /// # Errors
+    /// The first thing that couldn't be made durable; the rest was ended all the same.
+    pub async fn close(&self) -> Result<()> {
+        let mut result = self.client.close().await;
+        result = result.and(self.metanode.close().await);
+        for (nsd, _) in self.pool.nsd_states() {
+            if let Some(nsd) = self.pool.nsd(nsd) {
+                let closed = nsd.close().await;
+                // A failed NSD can't be closed well, and its loss is known.
+                if nsd.health() != model::nsd::NsdHealth::Failed {
+                    result = result.and(closed);
+                }
+            }
+        }
+        result
+    }
+
+    /// Time, chance, disks.
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// Agreed facts.
+    pub fn coordination(&self) -> &Coordination {
+        &self.coordination
+    }
+
+    /// The storage pool.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// The metadata service.
+    pub fn metanode(&self) -> &Arc<Metanode> {
+        &self.metanode
+    }
+
+    /// The file system.
+    pub fn client(&self) -> &Arc<Client> {
+        &self.client
+    }
+
+    /// Bytes per block.
+    pub fn block_bytes(&self) -> u32 {
+        self.block_bytes
+    }
+}
+
+async fn block_bytes(coordination: &Coordination) -> Result<u32> {
+    let text = coordination.config("block_bytes").await?.map(|fact| fact.value);
+    text.and_then(|text| text.parse().ok()).ok_or_else(|| Error::new(ErrorKind::Corrupt, "coordination knows no block size"))
+}
+
+/// On one node every NSD is a failure group of its own: disks fail one by one.
+fn entry(nsd: NsdId, bytes: u64) -> NsdEntry {
+    NsdEntry {
+        nsd,
+        failure_group: FailureGroupId(nsd.0),
+        weight: u32::try_from((bytes >> 30).max(1)).unwrap_or(u32::MAX),
+        state: NsdState::Active,
+    }
+}
+
+fn make_disk(world: &World, path: &Path, bytes: u64) -> Result<world::Disk> {
+    world.create_disk(path, bytes).map_err(|error| disk_error(&error, "creating", path, Some(bytes)))
+}
+
+fn open_disk(world: &World, path: &Path) -> Result<world::Disk> {
+    world.open_disk(path).map_err(|error| disk_error(&error, "opening", path, None))
+}
+
+/// Says what to do about a region that can't be made or opened.
+fn disk_error(error: &std::io::Error, doing: &str, path: &Path, bytes: Option<u64>) -> Error {
+    use std::io::ErrorKind as Io;
+    let (kind, hint) = match error.kind() {
+        Io::NotFound => (ErrorKind::NotFound, "; bring it back, or give it up with `shale nsd remove`"),
+        Io::AlreadyExists => (ErrorKind::Exists, "; it is never overwritten: use another path, or remove it if nothing in it is needed"),
+        Io::PermissionDenied => (ErrorKind::AccessDenied, "; run as its owner, or change its rights"),
+        Io::StorageFull => (ErrorKind::NoSpace, "; choose a smaller --nsd-size or another --dir"),
+        Io::WouldBlock | Io::ResourceBusy => (ErrorKind::Busy, "; another process uses it"),
+        Io::InvalidInput => (ErrorKind::InvalidArgument, "; the file system below must support O_DIRECT (ext4, XFS, block devices)"),
+        _ => (ErrorKind::Unavailable, ""),
+    };
+    let size = bytes.map_or(String::new(), |bytes| format!(" ({bytes} bytes)"));
+    Error::new(kind, format!("{error}{hint}")).while_doing(format!("{doing} {}{size}", path.display()))
+}

@@ -1,0 +1,170 @@
+//! The NSDs of a node: opened at start, added and given up while it runs.
+
+use super::{Node, POOL, Region, entry, make_disk, open_disk};
+use coordination::Coordination;
+use model::{
+    Error, ErrorKind, NsdId, Result,
+    map::{NsdState, PoolMap},
+    nsd::{NsdHealth, NsdUsage},
+};
+use nsd::{Nsd, NsdIdentity};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use world::World;
+
+/// Changes of the map that others made meanwhile are retried this often.
+const ATTEMPTS_MAX: usize = 16;
+
+/// An NSD as `shale nsd list` shows it.
+#[derive(Clone, Debug)]
+pub struct NsdView {
+    /// Its id.
+    pub nsd: NsdId,
+    /// Its region.
+    pub path: PathBuf,
+    /// What the map says.
+    pub state: NsdState,
+    /// How it serves; `None` if it didn't open.
+    pub health: Option<NsdHealth>,
+    /// Why it didn't open.
+    pub refused: Option<Error>,
+    /// What it holds.
+    pub usage: NsdUsage,
+}
+
+/// Opens every NSD of the map that has a region here.
+pub(super) async fn open_all(
+    world: &World,
+    coordination: &Coordination,
+    cluster: u128,
+    map: &PoolMap,
+    paths: &BTreeMap<NsdId, PathBuf>,
+) -> Result<(Vec<Arc<Nsd>>, BTreeMap<NsdId, Region>)> {
+    let mut nsds = Vec::new();
+    let mut regions = BTreeMap::new();
+    for entry in &map.nsds {
+        let Some(path) = paths.get(&entry.nsd) else { continue };
+        let mut region = Region { path: path.clone(), refused: None };
+        if entry.state != NsdState::Lost {
+            match open_one(world, coordination, cluster, entry.nsd, path).await {
+                Ok(nsd) => nsds.push(nsd),
+                Err(error) => {
+                    tracing::error!(nsd = entry.nsd.0, %error, "an NSD doesn't serve");
+                    region.refused = Some(error);
+                }
+            }
+        }
+        regions.insert(entry.nsd, region);
+    }
+    Ok((nsds, regions))
+}
+
+async fn open_one(world: &World, coordination: &Coordination, cluster: u128, id: NsdId, path: &Path) -> Result<Arc<Nsd>> {
+    let disk = open_disk(world, path)?;
+    let nsd = match Nsd::open(world, disk).await {
+        Err(error) if error.kind() == ErrorKind::Corrupt => {
+            tracing::warn!(nsd = id.0, %error, "rebuilding the index from the region");
+            // The first disk still holds the region's lock until its last user is gone.
+            let disk = open_disk(world, path)?;
+            Nsd::rebuild_index(world, disk).await?
+        }
+        other => other?,
+    };
+    let identity = nsd.identity();
+    if identity.cluster != cluster || identity.nsd != id {
+        return Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!("{} holds NSD {} of another cluster or another number; expected NSD {id}", path.display(), identity.nsd),
+        ));
+    }
+    if nsd.needs_confirmation() {
+        // On one node coordination is at hand and this process is the only owner.
+        let epochs: Vec<_> = coordination.shards().await?.iter().map(|shard| (shard.shard, shard.epoch)).collect();
+        nsd.confirm_epochs(&epochs).await?;
+    }
+    Ok(nsd)
+}
+
+impl Node {
+    /// All NSDs that the map knows.
+    pub fn nsds(&self) -> Vec<NsdView> {
+        let map = self.pool.map();
+        let regions = self.regions.lock();
+        let view = |entry: &model::map::NsdEntry| {
+            let region = regions.get(&entry.nsd);
+            let nsd = self.pool.nsd(entry.nsd);
+            NsdView {
+                nsd: entry.nsd,
+                path: region.map(|region| region.path.clone()).unwrap_or_default(),
+                state: entry.state,
+                health: nsd.as_ref().map(|nsd| nsd.health()),
+                refused: region.and_then(|region| region.refused.clone()),
+                usage: nsd.map(|nsd| nsd.usage()).unwrap_or_default(),
+            }
+        };
+        map.nsds.iter().map(view).collect()
+    }
+
+    /// Makes a new region (or takes an empty block device), adds it to the pool; lost slots
+    /// move there first. Repair follows by itself.
+    ///
+    /// # Errors
+    /// `Exists`, `NoSpace`, or what the disk says; the pool is unchanged then.
+    pub async fn add_nsd(&self, path: &Path, bytes: u64) -> Result<NsdId> {
+        let cluster = self.coordination.cluster().await?.ok_or_else(|| Error::new(ErrorKind::Corrupt, "coordination knows no cluster"))?;
+        let id = NsdId(self.pool.map().nsds.iter().map(|entry| entry.nsd.0).max().unwrap_or(0) + 1);
+        let is_device = std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
+        let disk = if is_device { open_disk(&self.world, path)? } else { make_disk(&self.world, path, bytes)? };
+        let bytes = disk.bytes();
+        Nsd::format(&self.world, &disk, NsdIdentity { cluster, nsd: id, pool: 0 }).await?;
+        let nsd = Nsd::open(&self.world, disk).await?;
+        self.pool.add_nsd(nsd);
+        self.regions.lock().insert(id, Region { path: path.to_path_buf(), refused: None });
+        self.change_map(|map| placement::add_nsd(map, entry(id, bytes))).await?;
+        tracing::info!(nsd = id.0, path = %path.display(), "NSD added");
+        Ok(id)
+    }
+
+    /// Gives an NSD up: what it holds is rebuilt on others.
+    ///
+    /// # Errors
+    /// `NotFound`; `InvalidArgument` if the pool can't do without it.
+    pub async fn remove_nsd(&self, nsd: NsdId) -> Result<()> {
+        if self.pool.map().nsd(nsd).is_none_or(|entry| entry.state == NsdState::Lost) {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no NSD {nsd} in use; `shale nsd list` shows them")));
+        }
+        self.change_map(|map| placement::mark_lost(map, nsd)).await?;
+        tracing::info!(nsd = nsd.0, "NSD given up");
+        Ok(())
+    }
+
+    /// Where the region of the next NSD belongs if nobody says otherwise.
+    pub fn next_region(&self, folder: &Path) -> PathBuf {
+        let next = self.pool.map().nsds.iter().map(|entry| entry.nsd.0).max().unwrap_or(0) + 1;
+        folder.join(format!("{next}.region"))
+    }
+
+    /// Changes the map in coordination, then here.
+    async fn change_map(&self, change: impl Fn(&PoolMap) -> Result<PoolMap>) -> Result<()> {
+        for _ in 0..ATTEMPTS_MAX {
+            let now = self
+                .coordination
+                .pool_map(POOL)
+                .await?
+                .ok_or_else(|| Error::new(ErrorKind::Corrupt, "coordination knows no storage pool"))?;
+            let next = change(&now.value)?;
+            match self.coordination.set_pool_map(POOL, now.version, &next).await {
+                Ok(_) => {
+                    self.pool.set_map(next);
+                    return Ok(());
+                }
+                Err(error) if error.kind() == ErrorKind::Changed => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::new(ErrorKind::Busy, "the map is being changed by others; try again"))
+    }
+}
