@@ -4,3 +4,4 @@ pub mod action;
 pub mod drive;
 pub mod model;
 pub mod recovered;
+pub mod scenario;

@@ -1,0 +1,110 @@
+//! Pairs of runs, and what is printed of them: measured value, floor, ratio with its spread.
+
+use std::time::{Duration, Instant};
+
+/// How often each pair is run unless `--runs` says otherwise.
+pub const RUNS_DEFAULT: usize = 5;
+
+/// Which way is better.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Operations per second.
+    PerSecond,
+    /// Bytes per second.
+    BytesPerSecond,
+}
+
+/// A line of the result.
+pub struct Line {
+    /// What was measured.
+    pub name: String,
+    /// What the floor is.
+    pub floor_name: &'static str,
+    /// How to print values.
+    pub unit: Unit,
+    /// Values, pair by pair.
+    pub measured: Vec<f64>,
+    /// Values of the floor, pair by pair.
+    pub floor: Vec<f64>,
+    /// The ratio that the issue asks for, or an absolute value.
+    pub goal: Goal,
+}
+
+/// What is asked of a line.
+#[derive(Clone, Copy)]
+pub enum Goal {
+    /// Measured over floor at least this.
+    Ratio(f64),
+    /// The value itself at least this.
+    Value(f64),
+    /// Printed only.
+    None,
+}
+
+/// Runs `measured` and `floor` in turn, `runs` times after one uncounted pair.
+pub fn pairs(runs: usize, mut measured: impl FnMut() -> f64, mut floor: impl FnMut() -> f64) -> (Vec<f64>, Vec<f64>) {
+    let mut out = (Vec::new(), Vec::new());
+    for run in 0..=runs {
+        let (a, b) = (measured(), floor());
+        // The first pair pays for page tables, lazy opens and a cold CPU.
+        if run > 0 {
+            out.0.push(a);
+            out.1.push(b);
+        }
+    }
+    out
+}
+
+/// Operations per second of `count` operations.
+pub fn rate(count: u64, work: impl FnOnce()) -> f64 {
+    let begun = Instant::now();
+    work();
+    per_second(count, begun.elapsed())
+}
+
+/// `count` in `time` as a rate.
+pub fn per_second(count: u64, time: Duration) -> f64 {
+    count as f64 / time.as_secs_f64().max(1e-9)
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Prints the heading.
+pub fn heading() {
+    println!("{:<44} {:>12} {:>12} {:>7} {:>15}  {:<20} goal", "what", "measured", "floor", "ratio", "(least..most)", "floor is");
+}
+
+/// Prints one line at once, so that a long run shows how far it is.
+pub fn print(line: &Line) {
+    let ratios: Vec<f64> = line.measured.iter().zip(&line.floor).map(|(a, b)| a / b).collect();
+    let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = ratios.iter().copied().fold(0.0, f64::max);
+    let (value, ratio) = (median(&line.measured), median(&ratios));
+    let verdict = |ok: bool| if ok { "met" } else { "missed" };
+    let goal = match line.goal {
+        Goal::Ratio(goal) => format!("ratio {goal}: {}", verdict(ratio >= goal)),
+        Goal::Value(goal) => format!("{}: {}", show(goal, line.unit), verdict(value >= goal)),
+        Goal::None => String::new(),
+    };
+    println!(
+        "{:<44} {:>12} {:>12} {:>7.2} {:>15}  {:<20} {goal}",
+        line.name,
+        show(value, line.unit),
+        show(median(&line.floor), line.unit),
+        ratio,
+        format!("({least:.2}..{most:.2})"),
+        line.floor_name,
+    );
+}
+
+fn show(value: f64, unit: Unit) -> String {
+    match unit {
+        Unit::PerSecond if value >= 10_000.0 => format!("{:.0} k/s", value / 1000.0),
+        Unit::PerSecond => format!("{value:.0} /s"),
+        Unit::BytesPerSecond => format!("{:.0} MiB/s", value / 1_048_576.0),
+    }
+}

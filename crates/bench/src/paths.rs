@@ -1,0 +1,135 @@
+//! Workloads on any mounted directory: the mount, its floor, the disk's own file system.
+
+use crate::measure::rate;
+use std::{
+    ffi::CString,
+    fs::{self, File, OpenOptions},
+    io::{Read, Write},
+    os::unix::{ffi::OsStrExt, fs::OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+fn name(folder: &Path, number: u64) -> PathBuf {
+    folder.join(format!("file{number:06}"))
+}
+
+/// Creates and closes empty files.
+pub fn create(folder: &Path, count: u64) -> f64 {
+    fs::create_dir(folder).expect("the folder is new");
+    rate(count, || {
+        for number in 0..count {
+            drop(OpenOptions::new().write(true).create_new(true).open(name(folder, number)).expect("creates"));
+        }
+    })
+}
+
+/// stat of each file, after the kernel forgot what it knew.
+pub fn stat(folder: &Path, count: u64) -> f64 {
+    drop_kernel_caches();
+    rate(count, || {
+        for number in 0..count {
+            fs::symlink_metadata(name(folder, number)).expect("stats");
+        }
+    })
+}
+
+/// Unlinks the files and removes the folder.
+pub fn unlink(folder: &Path, count: u64) -> f64 {
+    let speed = rate(count, || {
+        for number in 0..count {
+            fs::remove_file(name(folder, number)).expect("unlinks");
+        }
+    });
+    fs::remove_dir(folder).expect("the folder is empty");
+    speed
+}
+
+/// Writes a file in 1 MiB pieces, with fsync at the end; bytes per second.
+pub fn write_stream(path: &Path, bytes: u64) -> f64 {
+    let piece = vec![0x5A; 1 << 20];
+    let _ = fs::remove_file(path);
+    rate(bytes, || {
+        let mut file = File::create(path).expect("creates");
+        for _ in 0..bytes >> 20 {
+            file.write_all(&piece).expect("writes");
+        }
+        file.sync_all().expect("syncs");
+    })
+}
+
+/// Reads a file in 1 MiB pieces, cold in the kernel.
+pub fn read_stream(path: &Path, bytes: u64) -> f64 {
+    drop_kernel_caches();
+    let mut piece = vec![0; 1 << 20];
+    rate(bytes, || {
+        let mut file = File::open(path).expect("opens");
+        let mut got = 0;
+        while let Ok(read) = file.read(&mut piece) {
+            if read == 0 {
+                break;
+            }
+            got += read as u64;
+        }
+        assert!(got == bytes, "the whole file was read");
+    })
+}
+
+/// 4 KiB reads with O_DIRECT at random places by `depth` threads.
+pub fn read_random(path: &Path, bytes: u64, count: u64, depth: u64) -> f64 {
+    drop_kernel_caches();
+    rate(count, || {
+        std::thread::scope(|scope| {
+            for worker in 0..depth {
+                scope.spawn(move || read_random_worker(path, bytes, count / depth, worker));
+            }
+        });
+    })
+}
+
+fn read_random_worker(path: &Path, bytes: u64, count: u64, worker: u64) {
+    use std::os::unix::fs::FileExt;
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).expect("opens with O_DIRECT");
+    let mut memory = world::AlignedBuffer::zeroed(4096);
+    let mut state = worker.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    for _ in 0..count {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        file.read_exact_at(&mut memory, state % (bytes / 4096) * 4096).expect("reads");
+    }
+}
+
+/// Files of 4 KiB, each created, written and fsynced.
+pub fn synced_files(folder: &Path, count: u64) -> f64 {
+    fs::create_dir(folder).expect("the folder is new");
+    let data = vec![7; 4096];
+    let speed = rate(count, || {
+        for number in 0..count {
+            let mut file = File::create(name(folder, number)).expect("creates");
+            file.write_all(&data).expect("writes");
+            file.sync_all().expect("syncs");
+        }
+    });
+    fs::remove_dir_all(folder).expect("removes");
+    speed
+}
+
+/// Makes the kernel forget clean pages, entries and inodes.
+pub fn drop_kernel_caches() {
+    // Without the right to, caches stay warm on both sides of a pair.
+    let _ = fs::write("/proc/sys/vm/drop_caches", "2");
+}
+
+/// Makes a folder's file system write everything out, so that it doesn't pay in the next pair.
+pub fn settle(folder: &Path) {
+    let path = CString::new(folder.as_os_str().as_bytes()).expect("paths have no NUL");
+    // SAFETY: open takes a C string that lives until it returns.
+    let descriptor = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY) };
+    if descriptor >= 0 {
+        // SAFETY: both calls take the descriptor that was just opened.
+        unsafe {
+            libc::syncfs(descriptor);
+            libc::close(descriptor);
+        }
+    }
+}

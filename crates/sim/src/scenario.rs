@@ -1,0 +1,221 @@
+//! Runs a node under a seed: random actions against the model, power cuts, recovery, judgement.
+
+use crate::{
+    action::{self, Action, Draw, Seen, Sizes},
+    drive::{Driver, survey},
+    model::ModelFs,
+    recovered::History,
+};
+use client::ClientSettings;
+use metanode::CheckOptions;
+use model::{NsdId, Scheme};
+use shale::node::{Creation, Node, NodePaths};
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex},
+};
+use world::{
+    World,
+    sim::{Cut, Outcome, Simulation},
+};
+
+/// What a scenario is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// The pool's scheme; as many NSDs as it is wide.
+    pub scheme: Scheme,
+    /// Actions.
+    pub steps: usize,
+    /// How large things get.
+    pub sizes: Sizes,
+    /// Bytes per block: small, so that little data makes several segments.
+    pub block_bytes: u32,
+}
+
+impl Scenario {
+    /// A few actions on few files with many syncs: for cutting at every I/O.
+    pub const SMALL: Self = Self {
+        scheme: Scheme::Replicate(1),
+        steps: 14,
+        sizes: Sizes { names: 6, inodes: 12, file_bytes: 300_000, write_bytes: 120_000, sync_every: 4 },
+        block_bytes: 64 * 1024,
+    };
+
+    /// Many actions, files of some megabytes.
+    pub const LONG: Self = Self {
+        scheme: Scheme::Replicate(1),
+        steps: 3_000,
+        sizes: Sizes { names: 30, inodes: 150, file_bytes: 3_000_000, write_bytes: 400_000, sync_every: 40 },
+        block_bytes: 256 * 1024,
+    };
+}
+
+/// Bytes of each simulated region; only what is written takes memory.
+const REGION_BYTES: u64 = 2 << 30;
+
+fn paths(scheme: Scheme) -> NodePaths {
+    let nsds = (1..=scheme.width() as u32).map(|nsd| (NsdId(nsd), PathBuf::from(format!("nsd{nsd}")))).collect();
+    NodePaths { coordination: "coordination".into(), nsds }
+}
+
+fn settings() -> ClientSettings {
+    // A small pool, so that pressure and read-ahead are part of what is tested.
+    ClientSettings { page_pool_bytes: 16 << 20, ..ClientSettings::default() }
+}
+
+/// Makes an empty file system on the simulation's disks.
+pub fn create(simulation: &Simulation, scenario: &Scenario) {
+    let (scheme, block_bytes) = (scenario.scheme, scenario.block_bytes);
+    simulation
+        .run(move |world| async move {
+            let creation = Creation { scheme, nsd_bytes: REGION_BYTES, block_bytes };
+            Node::create(&world, &paths(scheme), creation).await.expect("a new file system is made");
+        })
+        .finished();
+}
+
+/// What outlives a crash: the model and what is known to be durable.
+#[derive(Default)]
+struct Known {
+    model: ModelFs,
+    history: History,
+}
+
+/// Does `actions` drawn from `seed` on an existing empty file system; every answer must be the
+/// model's. Returns normally or by a crash.
+fn act(simulation: &Simulation, scenario: &Scenario, seed: u64, known: &Arc<Mutex<Known>>) -> Outcome<()> {
+    let (scenario, known) = (*scenario, known.clone());
+    simulation.run(move |world| async move {
+        let node = open(&world, scenario.scheme).await;
+        let mut driver = Driver::new(node.client().clone());
+        let mut draw = Draw::new(seed);
+        for step in 0..scenario.steps {
+            let action = {
+                let mut known = known.lock().expect("one thread");
+                let action = action::draw(&mut draw, &known.model, &scenario.sizes);
+                known.history.begin(&action);
+                action
+            };
+            let (expected, made) = expect(&known, &action);
+            let seen = driver.run(&action, made).await.unwrap_or_else(|error| panic!("seed {seed} step {step}: {error}"));
+            assert!(seen == expected, "seed {seed} step {step} {action:?}: expected {}, saw {}", brief(&expected), brief(&seen));
+            let known = &mut *known.lock().expect("one thread");
+            known.history.answered(&known.model);
+        }
+        node.close().await.expect("the node closes");
+    })
+}
+
+/// Does the action on the model.
+fn expect(known: &Arc<Mutex<Known>>, action: &Action) -> (Seen, Option<crate::model::Number>) {
+    let mut known = known.lock().expect("one thread");
+    let expected = action.on_model(&mut known.model);
+    let made = if let Seen::Made(number) = &expected { Some(*number) } else { None };
+    (expected, made)
+}
+
+fn brief(seen: &Seen) -> String {
+    match seen {
+        Seen::Bytes(bytes) if bytes.len() > 64 => format!("{} bytes, beginning {:?}, sum {}", bytes.len(), &bytes[..16], bytes.iter().map(|b| u64::from(*b)).sum::<u64>()),
+        other => format!("{other:?}"),
+    }
+}
+
+async fn open(world: &World, scheme: Scheme) -> Arc<Node> {
+    let node = Node::open(world, &paths(scheme), settings()).await.unwrap_or_else(|error| panic!("the node doesn't open: {error}"));
+    node.metanode().start_background();
+    node
+}
+
+/// Recovers, surveys, judges, checks.
+fn recover_and_judge(simulation: &Simulation, scenario: &Scenario, seed: u64, known: &Arc<Mutex<Known>>, what: &str) {
+    let (scheme, known, what) = (scenario.scheme, known.clone(), what.to_owned());
+    simulation
+        .run(move |world| async move {
+            let node = open(&world, scheme).await;
+            let survey = survey::take(node.client()).await.unwrap_or_else(|error| panic!("seed {seed} {what}: {error}"));
+            if let Err(why) = known.lock().expect("one thread").history.judge(&survey) {
+                panic!("seed {seed} {what}: {why}");
+            }
+            check(&node, seed, &what).await;
+            node.close().await.expect("the node closes");
+        })
+        .finished();
+}
+
+/// `fs check` must find nothing (P9, no orphan, no leak, every extent readable).
+async fn check(node: &Node, seed: u64, what: &str) {
+    node.client().sync_all().await.expect("syncs");
+    settle(node).await;
+    let report = node.metanode().check(CheckOptions { deep: true }).await.expect("the check can be made");
+    assert!(report.is_clean(), "seed {seed} {what}: {:?}", report.faults);
+}
+
+/// Background work until there is none.
+async fn settle(node: &Node) {
+    for _ in 0..200 {
+        let done = node.metanode().run_background_once().await.expect("background work goes on");
+        if done.steps == 0 {
+            return;
+        }
+    }
+    panic!("background work never ends");
+}
+
+/// Random actions without faults, then a restart; returns the trace hash.
+pub fn run(seed: u64, scenario: &Scenario) -> u64 {
+    let simulation = Simulation::new(seed);
+    create(&simulation, scenario);
+    let known = Arc::new(Mutex::new(Known::default()));
+    act(&simulation, scenario, seed, &known).finished();
+    // A clean end means that nothing may be missing.
+    {
+        let known = &mut *known.lock().expect("one thread");
+        known.history.begin(&Action::SyncAll);
+        known.history.answered(&known.model);
+    }
+    recover_and_judge(&simulation, scenario, seed, &known, "after a clean end");
+    simulation.trace_hash()
+}
+
+/// Actions ended by a power cut at a random I/O.
+pub fn crash(seed: u64, scenario: &Scenario) {
+    let simulation = Simulation::new(seed);
+    create(&simulation, scenario);
+    let begun = simulation.io_count();
+    let known = Arc::new(Mutex::new(Known::default()));
+    let mut draw = Draw::new(seed ^ 0xC0FF_EE);
+    let cut = [Cut::Before, Cut::After, Cut::Torn][draw.below(3) as usize];
+    let at = begun + 1 + draw.below(scenario.steps as u64 * 6);
+    simulation.faults().cut_at_io(at, cut);
+    let outcome = act(&simulation, scenario, seed, &known);
+    let what = format!("cut {cut:?} at I/O {at} ({})", if outcome.is_crashed() { "crashed" } else { "ended before" });
+    recover_and_judge(&simulation, scenario, seed, &known, &what);
+}
+
+/// Cuts the power at every `stride`-th I/O of a scenario, in all three ways; returns how many
+/// cuts were made.
+pub fn cut_everywhere(seed: u64, scenario: &Scenario, stride: u64) -> u64 {
+    let (first, last) = {
+        let simulation = Simulation::new(seed);
+        create(&simulation, scenario);
+        let first = simulation.io_count() + 1;
+        act(&simulation, scenario, seed, &Arc::default()).finished();
+        (first, simulation.io_count())
+    };
+    let mut cuts = 0;
+    let mut at = first + seed % stride;
+    while at <= last {
+        for cut in [Cut::Before, Cut::After, Cut::Torn] {
+            let simulation = Simulation::new(seed);
+            create(&simulation, scenario);
+            simulation.faults().cut_at_io(at, cut);
+            let known = Arc::new(Mutex::new(Known::default()));
+            act(&simulation, scenario, seed, &known);
+            recover_and_judge(&simulation, scenario, seed, &known, &format!("cut {cut:?} at I/O {at}"));
+            cuts += 1;
+        }
+        at += stride;
+    }
+    cuts
+}
