@@ -1,0 +1,226 @@
+//! The lines of the result, in order.
+
+use crate::{
+    disk,
+    library::Library,
+    measure::{Goal, Line, Unit, pairs, print},
+    paths,
+};
+use client::ClientSettings;
+use fuse::{Door, MemoryFileSystem, Mount, MountOptions};
+use model::{Error, ErrorKind, NsdId, Result, Scheme};
+use shale::node::{Creation, Node, NodePaths};
+use std::{
+    cell::Cell,
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use world::{Disk, World};
+
+const GIB: u64 = 1 << 30;
+/// Files of the metadata lines; a burst, so that the tree's compaction is in the next lines.
+const FILES: u64 = 50_000;
+/// Files through the mount: fewer, because a request costs more than an operation.
+const MOUNT_FILES: u64 = 20_000;
+/// Bytes of a stream.
+const STREAM: u64 = 2 * GIB;
+/// Random reads.
+const READS: u64 = 20_000;
+/// Files that are fsynced one by one.
+const SYNCED: u64 = 1_000;
+
+/// A node on the disk, and what it is compared with.
+pub struct Bench {
+    world: World,
+    dir: PathBuf,
+    runs: usize,
+    only: String,
+    node: Arc<Node>,
+    /// The floor of streams and reads.
+    disk: Disk,
+    /// Names of folders are never used twice, so that no run profits from another.
+    next: Cell<u64>,
+}
+
+impl Bench {
+    /// Makes a file system on one NSD and a region of the same size beside it.
+    pub fn new(world: World, dir: PathBuf, runs: usize, only: String) -> Result<Self> {
+        let paths = NodePaths { coordination: dir.join("coordination.region"), nsds: BTreeMap::from([(NsdId(1), dir.join("1.region"))]) };
+        let creation = Creation { scheme: Scheme::Replicate(1), nsd_bytes: 24 * GIB, block_bytes: model::limits::BLOCK_BYTES_DEFAULT };
+        world.block_on(Node::create(&world, &paths, creation))?;
+        let node = world.block_on(Node::open(&world, &paths, ClientSettings::default()))?;
+        node.metanode().start_background();
+        let disk = world
+            .create_disk(&dir.join("floor.region"), STREAM)
+            .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()).while_doing("making the floor's region"))?;
+        Ok(Self { world, dir, runs, only, node, disk, next: Cell::new(0) })
+    }
+
+    /// Ends the node.
+    pub fn end(self) -> Result<()> {
+        self.world.block_on(self.node.close())
+    }
+
+    fn fresh(&self) -> String {
+        self.next.set(self.next.get() + 1);
+        format!("run{}", self.next.get())
+    }
+
+    fn settle(&self) {
+        self.world.block_on(self.node.client().sync_all()).expect("syncs");
+    }
+
+    fn line(&self, name: &str, floor_name: &'static str, unit: Unit, goal: Goal, measured: impl FnMut() -> f64, floor: impl FnMut() -> f64) {
+        if !name.contains(&self.only) {
+            return;
+        }
+        let (measured, floor) = pairs(self.runs, measured, floor);
+        print(&Line { name: name.into(), floor_name, unit, measured, floor, goal });
+    }
+
+    /// Lines without a kernel between.
+    pub fn through_the_library(&self) -> Result<()> {
+        let library = Library { world: &self.world, client: self.node.client() };
+        self.library_metadata(&library);
+        self.library_data(&library);
+        Ok(())
+    }
+
+    fn library_metadata(&self, library: &Library<'_>) {
+        // One folder at a time goes through all three lines; the floor is ext4 on the same disk
+        // with the kernel's caches warm, which no user-space file system is expected to reach.
+        let folder = |label: &str| self.dir.join(label);
+        let create = |label: &str| {
+            let made = library.folder(label);
+            let speed = library.create(made, FILES);
+            (made, speed)
+        };
+        let remove = |label: &str, made| {
+            let speed = library.unlink(made, FILES);
+            library.remove_folder(label);
+            self.settle();
+            speed
+        };
+        let floor = |which: usize| {
+            let path = folder("ext4");
+            let created = paths::create(&path, FILES);
+            let stated = if which == 1 { paths::stat(&path, FILES) } else { 0.0 };
+            let removed = paths::unlink(&path, FILES);
+            paths::settle(&self.dir);
+            [created, stated, removed][which]
+        };
+        self.line("library: create empty files, 1 thread", "ext4 through the kernel", Unit::PerSecond, Goal::Value(100_000.0), || {
+            let label = self.fresh();
+            let (made, speed) = create(&label);
+            remove(&label, made);
+            speed
+        }, || floor(0));
+        self.line("library: stat", "ext4 through the kernel", Unit::PerSecond, Goal::None, || {
+            let label = self.fresh();
+            let (made, _) = create(&label);
+            let speed = library.stat(made, FILES);
+            remove(&label, made);
+            speed
+        }, || floor(1));
+        self.line("library: unlink", "ext4 through the kernel", Unit::PerSecond, Goal::None, || {
+            let label = self.fresh();
+            let (made, _) = create(&label);
+            remove(&label, made)
+        }, || floor(2));
+    }
+
+    fn library_data(&self, library: &Library<'_>) {
+        let (world, floor) = (&self.world, &self.disk);
+        let file = Cell::new(None);
+        self.line("library: write stream 1 MiB, fsync", "disk, io_uring", Unit::BytesPerSecond, Goal::Ratio(0.85), || {
+            let (made, speed) = library.write_stream("stream", STREAM);
+            file.set(Some(made));
+            speed
+        }, || disk::write(world, floor, STREAM));
+        let stream = || file.get().unwrap_or_else(|| {
+            let (made, _) = library.write_stream("stream", STREAM);
+            file.set(Some(made));
+            made
+        });
+        self.line("library: read stream 1 MiB, cold", "disk, io_uring", Unit::BytesPerSecond, Goal::Ratio(0.85), || {
+            let made = stream();
+            self.node.client().drop_clean_pages();
+            library.read_stream(made, STREAM)
+        }, || disk::read(world, floor, STREAM));
+        for depth in [1, 16] {
+            let name = format!("library: read random 4 KiB, depth {depth}");
+            self.line(&name, "disk, io_uring", Unit::PerSecond, Goal::None, || {
+                let made = stream();
+                self.node.client().drop_clean_pages();
+                library.read_random(made, STREAM, READS, depth)
+            }, || disk::read_random(world, floor, STREAM, READS, depth));
+        }
+        self.line("library: create, write 4 KiB, fsync", "ext4", Unit::PerSecond, Goal::Ratio(0.5), || {
+            let label = self.fresh();
+            let made = library.folder(&label);
+            let speed = library.synced_files(made, SYNCED);
+            library.unlink(made, SYNCED);
+            library.remove_folder(&label);
+            speed
+        }, || paths::synced_files(&self.dir.join("ext4-synced"), SYNCED));
+    }
+
+    /// Lines through the kernel; the floor of metadata is a file system in memory on the same
+    /// FUSE layer.
+    pub fn through_the_mount(&self) -> Result<()> {
+        let mount_at = |name: &str| -> Result<PathBuf> {
+            let path = self.dir.join(name);
+            fs::create_dir_all(&path).map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))?;
+            Ok(path)
+        };
+        let (ours, trivial) = (mount_at("mnt")?, mount_at("floor")?);
+        let door = Door::new(self.node.client().clone(), self.world.clone());
+        let mount = Mount::start(&self.world, Arc::new(door), MountOptions::at(&ours))?;
+        let floor_mount = Mount::start(&self.world, Arc::new(MemoryFileSystem::new(&self.world)), MountOptions::at(&trivial))?;
+        self.mount_metadata(&ours, &trivial);
+        self.mount_data(&ours);
+        for mount in [mount, floor_mount] {
+            mount.unmount(true).map_err(|(_, error)| error)?;
+        }
+        Ok(())
+    }
+
+    fn mount_metadata(&self, ours: &Path, trivial: &Path) {
+        let through = |root: &Path, which: usize| {
+            let folder = root.join(self.fresh());
+            let created = paths::create(&folder, MOUNT_FILES);
+            let stated = if which == 1 { paths::stat(&folder, MOUNT_FILES) } else { 0.0 };
+            let removed = paths::unlink(&folder, MOUNT_FILES);
+            [created, stated, removed][which]
+        };
+        for (which, name) in ["mount: create empty files, 1 process", "mount: stat, kernel caches dropped", "mount: unlink"].into_iter().enumerate() {
+            let measured = || {
+                let speed = through(ours, which);
+                self.settle();
+                speed
+            };
+            self.line(name, "memory on our FUSE", Unit::PerSecond, Goal::None, measured, || through(trivial, which));
+        }
+    }
+
+    fn mount_data(&self, ours: &Path) {
+        let (world, floor, path) = (&self.world, &self.disk, ours.join("stream"));
+        self.line("mount: write stream 1 MiB, fsync", "disk, io_uring", Unit::BytesPerSecond, Goal::None, || paths::write_stream(&path, STREAM), || disk::write(world, floor, STREAM));
+        if !path.exists() {
+            paths::write_stream(&path, STREAM);
+        }
+        self.line("mount: read stream 1 MiB, cold", "disk, io_uring", Unit::BytesPerSecond, Goal::None, || {
+            self.node.client().drop_clean_pages();
+            paths::read_stream(&path, STREAM)
+        }, || disk::read(world, floor, STREAM));
+        self.line("mount: read random 4 KiB, O_DIRECT, depth 16", "disk, io_uring", Unit::PerSecond, Goal::None, || {
+            self.node.client().drop_clean_pages();
+            paths::read_random(&path, STREAM, READS, 16)
+        }, || disk::read_random(world, floor, STREAM, READS, 16));
+        self.line("mount: create, write 4 KiB, fsync", "ext4", Unit::PerSecond, Goal::Ratio(0.5), || paths::synced_files(&ours.join(self.fresh()), SYNCED), || {
+            paths::synced_files(&self.dir.join("ext4-synced"), SYNCED)
+        });
+    }
+}
