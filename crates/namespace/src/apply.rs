@@ -1,7 +1,15 @@
 //! The one entrance: runs an operation, once per number of a slot.
 
-use crate::{Outcome, Stop, View};
-use model::{CommitNumber, ErrorKind, Operation, operation::Stamp};
+use crate::{
+    Key, Outcome, Record, Slot, Stop, View, attributes, entries, lifetime, listing, publish,
+    ranges, rename,
+    transaction::{Step, Transaction},
+    xattrs,
+};
+use model::{
+    CommitNumber, Error, ErrorKind, Operation, Reply, limits::SESSION_SLOTS, operation::Stamp,
+};
+use std::sync::Arc;
 
 /// Applies one operation to a view: what changes, and the answer. `commit` is the number of the
 /// commit that the effects will belong to; new extents and segments carry it as their birth.
@@ -9,6 +17,184 @@ use model::{CommitNumber, ErrorKind, Operation, operation::Stamp};
 /// # Errors
 /// `Missing` names what to fetch before the operation starts again; `Refused` is the answer of
 /// an operation that changes nothing.
-pub fn apply(_operation: &Operation, _stamp: &Stamp, _commit: CommitNumber, _view: &impl View) -> Result<Outcome, Stop> {
-    Err(Stop::Refused(ErrorKind::NotImplemented.into()))
+pub fn apply(
+    operation: &Operation,
+    stamp: &Stamp,
+    commit: CommitNumber,
+    view: &impl View,
+) -> Result<Outcome, Stop> {
+    let mut tx = Transaction::new(view, stamp, commit);
+    match stamp.slot {
+        None => {
+            let reply = run(&mut tx, operation)?;
+            Ok(Outcome {
+                effects: tx.finish(),
+                reply,
+            })
+        }
+        Some((slot, number)) => once(tx, operation, stamp, slot, number),
+    }
+}
+
+/// Runs an operation unless its slot says that it ran already.
+fn once<V: View>(
+    mut tx: Transaction<'_, V>,
+    operation: &Operation,
+    stamp: &Stamp,
+    slot: u8,
+    number: u64,
+) -> Result<Outcome, Stop> {
+    if slot >= SESSION_SLOTS {
+        return Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!("sessions have {SESSION_SLOTS} slots"),
+        )
+        .into());
+    }
+    let key = Key::Slot {
+        session: stamp.session,
+        slot,
+    };
+    let last = match tx.known(&key) {
+        None => {
+            // The operation's own needs come along, so that the slot costs no round.
+            let mut needs = match run(&mut tx, operation) {
+                Err(Stop::Missing(needs)) => needs,
+                _ => Vec::new(),
+            };
+            needs.push(crate::Need::Key(key));
+            return Err(Stop::Missing(needs));
+        }
+        Some(Some(Record::Slot(slot))) => Some(slot),
+        Some(_) => None,
+    };
+    let last_number = last.as_ref().map_or(0, |slot| slot.number);
+    if let Some(last) = last.filter(|last| last.number == number) {
+        let reply = last.answer.clone()?;
+        return Ok(Outcome {
+            effects: crate::Effects::default(),
+            reply,
+        });
+    }
+    if number < last_number || number == 0 {
+        let text = format!(
+            "operation {number} of slot {slot} was answered and forgotten; the last is {last_number}"
+        );
+        return Err(Error::new(ErrorKind::Stale, text).into());
+    }
+    if number != last_number + 1 {
+        let text =
+            format!("operation {number} of slot {slot} skips some; the last is {last_number}");
+        return Err(Error::new(ErrorKind::InvalidArgument, text).into());
+    }
+    let record = |answer| Record::Slot(Arc::new(Slot { number, answer }));
+    match run(&mut tx, operation) {
+        Ok(reply) => {
+            tx.put(key, record(Ok(reply.clone())));
+            Ok(Outcome {
+                effects: tx.finish(),
+                reply,
+            })
+        }
+        Err(Stop::Refused(error)) => {
+            let effects = crate::Effects(vec![(key, Some(record(Err(error.clone()))))]);
+            Err(Stop::RefusedInSlot(error, effects))
+        }
+        Err(stop) => Err(stop),
+    }
+}
+
+fn run<V: View>(tx: &mut Transaction<'_, V>, operation: &Operation) -> Step<Reply> {
+    match operation {
+        Operation::Lookup { directory, name } => entries::lookup(tx, *directory, name),
+        Operation::LookupParent { directory } => entries::lookup_parent(tx, *directory),
+        Operation::GetAttributes { inode } => attributes::get(tx, *inode),
+        Operation::SetAttributes { inode, set } => attributes::set(tx, *inode, set),
+        Operation::ContinueCut { inode } => attributes::continue_cut(tx, *inode),
+        Operation::Create {
+            directory,
+            name,
+            new,
+        } => entries::create(tx, *directory, name, new),
+        Operation::CreateUnnamed { directory, new } => entries::create_unnamed(tx, *directory, new),
+        Operation::Link {
+            inode,
+            directory,
+            name,
+        } => entries::link(tx, *inode, *directory, name),
+        Operation::Unlink { directory, name } => entries::unlink(tx, *directory, name),
+        Operation::RemoveDirectory { directory, name } => {
+            entries::remove_directory(tx, *directory, name)
+        }
+        Operation::Rename {
+            from_directory,
+            from_name,
+            to_directory,
+            to_name,
+            mode,
+        } => rename::rename(
+            tx,
+            *from_directory,
+            from_name,
+            *to_directory,
+            to_name,
+            *mode,
+        ),
+        Operation::ReadDirectory {
+            directory,
+            after,
+            limit,
+            with_attributes,
+        } => listing::read_directory(tx, *directory, *after, *limit, *with_attributes),
+        Operation::ReadLink { inode } => entries::read_link(tx, *inode),
+        Operation::GetXattr { inode, name } => xattrs::get(tx, *inode, name),
+        Operation::ListXattrs { inode } => xattrs::list(tx, *inode),
+        Operation::SetXattr {
+            inode,
+            name,
+            value,
+            mode,
+        } => xattrs::set(tx, *inode, name, value, *mode),
+        Operation::RemoveXattr { inode, name } => xattrs::remove(tx, *inode, name),
+        Operation::ReadExtents {
+            inode,
+            offset,
+            length,
+            limit,
+        } => publish::read_extents(tx, *inode, *offset, *length, *limit),
+        Operation::Publish(publish) => publish::publish(tx, publish),
+        Operation::ChangeRange {
+            inode,
+            offset,
+            length,
+            change,
+            keep_size,
+        } => ranges::change_range(tx, *inode, *offset, *length, *change, *keep_size),
+        Operation::Share {
+            from,
+            from_offset,
+            to,
+            to_offset,
+            length,
+        } => ranges::share(tx, *from, *from_offset, *to, *to_offset, *length),
+        Operation::Release { inode } => lifetime::release(tx, *inode),
+        Operation::GetUsage { inode } => usage(tx, inode.fileset()),
+        Operation::Reclaim { fileset, data } => lifetime::reclaim(tx, *fileset, *data),
+        Operation::ForgetDead { segments } => lifetime::forget_dead(tx, segments),
+    }
+}
+
+fn usage<V: View>(tx: &mut Transaction<'_, V>, fileset: model::FilesetId) -> Step<Reply> {
+    match tx.get(&Key::Counters(fileset))? {
+        Some(Record::Counters(counters)) => Ok(Reply::Usage {
+            inodes: counters.inodes,
+            logical: counters.logical,
+            allocated: counters.allocated,
+        }),
+        _ => Err(Error::new(
+            ErrorKind::NotFound,
+            format!("fileset {fileset} has no counters"),
+        )
+        .into()),
+    }
 }

@@ -12,7 +12,14 @@ const FIRST_RUN: u64 = 64;
 
 /// The empty fileset: its record, its counters and its root directory.
 #[must_use]
-pub fn genesis(family: FamilyId, fileset: FilesetId, now: Timestamp, uid: u32, gid: u32, mode: u32) -> Effects {
+pub fn genesis(
+    family: FamilyId,
+    fileset: FilesetId,
+    now: Timestamp,
+    uid: u32,
+    gid: u32,
+    mode: u32,
+) -> Effects {
     let root = Inode {
         mode: mode & 0o7777,
         uid,
@@ -21,12 +28,29 @@ pub fn genesis(family: FamilyId, fileset: FilesetId, now: Timestamp, uid: u32, g
         parent: ROOT,
         ..blank(FileKind::Directory, ROOT, now)
     };
-    let counters =
-        Counters { next_inode: FIRST_RUN, next_data: 1, inodes: 1, logical: 0, allocated: 0 };
+    let counters = Counters {
+        next_inode: FIRST_RUN,
+        next_data: 1,
+        inodes: 1,
+        logical: 0,
+        allocated: 0,
+    };
     Effects(vec![
-        (Key::Fileset(fileset), Some(Record::Fileset(Arc::new(Fileset { family, created: now })))),
-        (Key::Counters(fileset), Some(Record::Counters(Arc::new(counters)))),
-        (Key::Inode(InodeId::new(fileset, ROOT)), Some(Record::Inode(Arc::new(root)))),
+        (
+            Key::Fileset(fileset),
+            Some(Record::Fileset(Arc::new(Fileset {
+                family,
+                created: now,
+            }))),
+        ),
+        (
+            Key::Counters(fileset),
+            Some(Record::Counters(Arc::new(counters))),
+        ),
+        (
+            Key::Inode(InodeId::new(fileset, ROOT)),
+            Some(Record::Inode(Arc::new(root))),
+        ),
     ])
 }
 

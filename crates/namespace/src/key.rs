@@ -105,7 +105,10 @@ pub enum Table {
     Streams,
 }
 
-const NO_SEGMENT: SegmentId = SegmentId { session: SessionId(0), counter: 0 };
+const NO_SEGMENT: SegmentId = SegmentId {
+    session: SessionId(0),
+    counter: 0,
+};
 
 impl Table {
     /// All tables in key order.
@@ -156,16 +159,32 @@ impl Table {
             Self::Filesets => Key::Fileset(fileset),
             Self::Counters => Key::Counters(fileset),
             Self::Inodes => Key::Inode(inode),
-            Self::Names => Key::Name { directory: inode, position: 0 },
-            Self::Extents => Key::Extent { fileset, data: DataId(0), end: 0 },
-            Self::Xattrs => Key::Xattr { inode, name: Box::default() },
+            Self::Names => Key::Name {
+                directory: inode,
+                position: 0,
+            },
+            Self::Extents => Key::Extent {
+                fileset,
+                data: DataId(0),
+                end: 0,
+            },
+            Self::Xattrs => Key::Xattr {
+                inode,
+                name: Box::default(),
+            },
             Self::Segments => Key::Segment(NO_SEGMENT),
             Self::Deads => Key::Dead(NO_SEGMENT),
             Self::Orphans => Key::Orphan(inode),
-            Self::Reclaims => Key::Reclaim { fileset, data: DataId(0) },
+            Self::Reclaims => Key::Reclaim {
+                fileset,
+                data: DataId(0),
+            },
             Self::Folds => Key::Fold(inode),
             Self::Cuts => Key::Cut(inode),
-            Self::Slots => Key::Slot { session: SessionId(0), slot: 0 },
+            Self::Slots => Key::Slot {
+                session: SessionId(0),
+                slot: 0,
+            },
             Self::Streams => Key::Stream(SessionId(0)),
         }
     }
@@ -173,9 +192,15 @@ impl Table {
     /// The keys of the table as a range for scans: from (inclusive), to (exclusive).
     #[must_use]
     pub fn range(self) -> (Key, Key) {
-        let next = Self::ALL.iter().position(|table| *table == self).and_then(|at| Self::ALL.get(at + 1));
+        let next = Self::ALL
+            .iter()
+            .position(|table| *table == self)
+            .and_then(|at| Self::ALL.get(at + 1));
         // The last table has no follower: session ids never reach the end of their space.
-        (self.first(), next.map_or(Key::Stream(SessionId(u64::MAX)), |table| table.first()))
+        (
+            self.first(),
+            next.map_or(Key::Stream(SessionId(u64::MAX)), |table| table.first()),
+        )
     }
 }
 
@@ -213,7 +238,10 @@ impl Key {
             Self::Inode(inode) | Self::Orphan(inode) | Self::Fold(inode) | Self::Cut(inode) => {
                 out.extend_from_slice(&inode.0.to_be_bytes());
             }
-            Self::Name { directory, position } => {
+            Self::Name {
+                directory,
+                position,
+            } => {
                 out.extend_from_slice(&directory.0.to_be_bytes());
                 out.extend_from_slice(&position.to_be_bytes());
             }
@@ -258,26 +286,47 @@ impl Key {
         let mut fields = Fields(bytes);
         let family = FamilyId(fields.u32()?);
         let tag = fields.u8()?;
-        let table = Table::ALL.into_iter().find(|table| table.tag() == tag).ok_or_else(wrong)?;
+        let table = Table::ALL
+            .into_iter()
+            .find(|table| table.tag() == tag)
+            .ok_or_else(wrong)?;
         let key = match table {
             Table::Filesets => Self::Fileset(fields.fileset()?),
             Table::Counters => Self::Counters(fields.fileset()?),
             Table::Inodes => Self::Inode(InodeId(fields.u64()?)),
-            Table::Names => Self::Name { directory: InodeId(fields.u64()?), position: fields.u64()? },
-            Table::Extents => {
-                Self::Extent { fileset: fields.fileset()?, data: DataId(fields.u64()?), end: fields.u64()? }
-            }
-            Table::Xattrs => Self::Xattr { inode: InodeId(fields.u64()?), name: fields.rest() },
+            Table::Names => Self::Name {
+                directory: InodeId(fields.u64()?),
+                position: fields.u64()?,
+            },
+            Table::Extents => Self::Extent {
+                fileset: fields.fileset()?,
+                data: DataId(fields.u64()?),
+                end: fields.u64()?,
+            },
+            Table::Xattrs => Self::Xattr {
+                inode: InodeId(fields.u64()?),
+                name: fields.rest(),
+            },
             Table::Segments => Self::Segment(fields.segment()?),
             Table::Deads => Self::Dead(fields.segment()?),
             Table::Orphans => Self::Orphan(InodeId(fields.u64()?)),
-            Table::Reclaims => Self::Reclaim { fileset: fields.fileset()?, data: DataId(fields.u64()?) },
+            Table::Reclaims => Self::Reclaim {
+                fileset: fields.fileset()?,
+                data: DataId(fields.u64()?),
+            },
             Table::Folds => Self::Fold(InodeId(fields.u64()?)),
             Table::Cuts => Self::Cut(InodeId(fields.u64()?)),
-            Table::Slots => Self::Slot { session: SessionId(fields.u64()?), slot: fields.u8()? },
+            Table::Slots => Self::Slot {
+                session: SessionId(fields.u64()?),
+                slot: fields.u8()?,
+            },
             Table::Streams => Self::Stream(SessionId(fields.u64()?)),
         };
-        if fields.0.is_empty() { Ok((family, key)) } else { Err(wrong()) }
+        if fields.0.is_empty() {
+            Ok((family, key))
+        } else {
+            Err(wrong())
+        }
     }
 }
 
@@ -318,7 +367,10 @@ impl Fields<'_> {
     }
 
     fn segment(&mut self) -> Result<SegmentId> {
-        Ok(SegmentId { session: SessionId(self.u64()?), counter: self.u64()? })
+        Ok(SegmentId {
+            session: SessionId(self.u64()?),
+            counter: self.u64()?,
+        })
     }
 
     fn rest(&mut self) -> Box<[u8]> {

@@ -13,15 +13,30 @@
 //!    [`Table::Folds`] and [`Table::Deads`], each entry with the operation that its doc names.
 
 mod apply;
+mod attributes;
+pub mod audit;
+mod entries;
+mod extents;
 mod genesis;
 mod key;
+mod lifetime;
+mod listing;
+mod names;
+mod publish;
+mod ranges;
 mod record;
+mod rename;
+mod segments;
 mod siphash;
+mod transaction;
 mod view;
-
+mod xattrs;
 
 pub use apply::apply;
 pub use genesis::genesis;
 pub use key::{Key, Table};
-pub use record::{Counters, Dead, Fileset, Inode, Name, NameEntry, Orphan, Reclaim, Record, Segment, Slot};
+pub use names::{POSITION_END, position_hash};
+pub use record::{
+    Counters, Dead, Fileset, Inode, Name, NameEntry, Orphan, Reclaim, Record, Segment, Slot,
+};
 pub use view::{Effects, Missing, Need, Outcome, Stop, View};

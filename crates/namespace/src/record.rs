@@ -3,8 +3,8 @@
 use crate::{Key, Table};
 use bytes::Bytes;
 use model::{
-    Attributes, CommitNumber, DataId, Error, ErrorKind, Extent, FamilyId, FileKind, FileName, InodeId, InodeNumber,
-    Reply, Result, SegmentPlace, Timestamp,
+    Attributes, CommitNumber, DataId, Error, ErrorKind, Extent, FamilyId, FileKind, FileName,
+    InodeId, InodeNumber, Reply, Result, SegmentPlace, Timestamp,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::sync::Arc;
@@ -254,11 +254,16 @@ impl Record {
     /// `Corrupt` if the bytes are no such record.
     pub fn decode(key: &Key, bytes: &[u8]) -> Result<Record> {
         let corrupt = |why: String| {
-            Error::new(ErrorKind::Corrupt, why).while_doing(format!("reading the record under {key:?}"))
+            Error::new(ErrorKind::Corrupt, why)
+                .while_doing(format!("reading the record under {key:?}"))
         };
-        let (version, body) = bytes.split_first().ok_or_else(|| corrupt("it is empty".into()))?;
+        let (version, body) = bytes
+            .split_first()
+            .ok_or_else(|| corrupt("it is empty".into()))?;
         if *version != VERSION {
-            return Err(corrupt(format!("version {version} is unknown to this program")));
+            return Err(corrupt(format!(
+                "version {version} is unknown to this program"
+            )));
         }
         let wrong = |error: postcard::Error| corrupt(format!("its bytes don't fit: {error}"));
         Ok(match key.table() {
@@ -283,7 +288,13 @@ impl Record {
     pub fn weight(&self) -> usize {
         let inside = match self {
             Self::Inode(inode) => size_of::<Inode>() + inode.content.len(),
-            Self::Name(name) => size_of::<Name>() + name.entry.as_ref().map_or(0, |entry| entry.name.as_bytes().len()),
+            Self::Name(name) => {
+                size_of::<Name>()
+                    + name
+                        .entry
+                        .as_ref()
+                        .map_or(0, |entry| entry.name.as_bytes().len())
+            }
             Self::Extent(extent) => {
                 let inline = match &extent.kind {
                     model::ExtentKind::Inline(bytes) => bytes.len(),
@@ -306,10 +317,15 @@ impl Record {
 
 fn put<T: Serialize>(out: &mut Vec<u8>, value: &T) {
     let buffer = std::mem::take(out);
-    *out = postcard::to_extend(value, buffer).expect("records are plain data and memory takes them all");
+    *out = postcard::to_extend(value, buffer)
+        .expect("records are plain data and memory takes them all");
 }
 
 fn read<T: DeserializeOwned>(body: &[u8]) -> std::result::Result<T, postcard::Error> {
     let (value, rest) = postcard::take_from_bytes(body)?;
-    if rest.is_empty() { Ok(value) } else { Err(postcard::Error::SerdeDeCustom) }
+    if rest.is_empty() {
+        Ok(value)
+    } else {
+        Err(postcard::Error::SerdeDeCustom)
+    }
 }

@@ -10,7 +10,10 @@ pub(crate) fn siphash(key: [u64; 2], bytes: &[u8]) -> u64 {
     ];
     let mut words = bytes.chunks_exact(8);
     for word in &mut words {
-        absorb(&mut v, u64::from_le_bytes(word.try_into().expect("chunks of 8 bytes")));
+        absorb(
+            &mut v,
+            u64::from_le_bytes(word.try_into().expect("chunks of 8 bytes")),
+        );
     }
     let mut last = [0; 8];
     last[..words.remainder().len()].copy_from_slice(words.remainder());

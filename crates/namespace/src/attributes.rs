@@ -1,0 +1,127 @@
+//! Reading and changing attributes, truncate among them.
+
+use crate::{
+    Inode, Key, Record, View, extents, lifetime,
+    transaction::{Step, Transaction, touch},
+};
+use model::{
+    ErrorKind, FileKind, InodeId, Reply, SetAttributes, TimeChange, Timestamp,
+    limits::FILE_BYTES_MAX,
+};
+
+const SETUID: u32 = 0o4000;
+const SETGID: u32 = 0o2000;
+const GROUP_EXECUTE: u32 = 0o0010;
+
+pub(crate) fn get<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<Reply> {
+    let inode = tx.inode(id)?;
+    Ok(reply(id, &inode))
+}
+
+pub(crate) fn set<V: View>(
+    tx: &mut Transaction<'_, V>,
+    id: InodeId,
+    set: &SetAttributes,
+) -> Step<Reply> {
+    if *set == SetAttributes::default() {
+        return get(tx, id);
+    }
+    if let Some(size) = set.size {
+        truncate(tx, id, size)?;
+    }
+    let now = tx.now;
+    let inode = tx.inode_mut(id)?;
+    let time = touch(inode, now);
+    if let Some(mode) = set.mode {
+        inode.mode = mode & 0o7777;
+    }
+    inode.uid = set.uid.unwrap_or(inode.uid);
+    inode.gid = set.gid.unwrap_or(inode.gid);
+    if set.kill_privileges && inode.kind != FileKind::Directory {
+        // Without group execution the setgid bit means mandatory locking, as in Linux.
+        let killed = if inode.mode & GROUP_EXECUTE == 0 {
+            SETUID
+        } else {
+            SETUID | SETGID
+        };
+        inode.mode &= !killed;
+    }
+    let at = |change: TimeChange| -> Timestamp {
+        match change {
+            TimeChange::Now => time,
+            TimeChange::At(at) => at,
+        }
+    };
+    if let Some(change) = set.atime {
+        inode.atime = at(change);
+    }
+    if set.size.is_some() {
+        inode.mtime = time;
+    }
+    if let Some(change) = set.mtime {
+        inode.mtime = at(change);
+    }
+    if set.size.is_some() || set.mtime.is_some() {
+        // Writes made before must not move the time any more when they are published.
+        inode.generation = inode.generation.wrapping_add(1);
+    }
+    Ok(reply(id, inode))
+}
+
+pub(crate) fn continue_cut<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<Reply> {
+    let inode = tx.inode(id)?;
+    if let Some(from) = inode.cutting_from {
+        cut(tx, id, from)?;
+    }
+    get(tx, id)
+}
+
+fn reply(id: InodeId, inode: &Inode) -> Reply {
+    Reply::Attributes {
+        attributes: inode.attributes(id),
+        unfinished: inode.cutting_from.is_some(),
+    }
+}
+
+fn truncate<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, size: u64) -> Step<()> {
+    let inode = tx.file(id)?;
+    if size > FILE_BYTES_MAX {
+        return Err(ErrorKind::FileTooLarge.into());
+    }
+    if inode.cutting_from.is_some_and(|cut| size > cut) {
+        return Err(ErrorKind::Busy.into());
+    }
+    if size == 0 {
+        lifetime::drop_data(tx, id)?;
+    } else if size < inode.content.len() as u64 {
+        let keep = usize::try_from(size).expect("content is small");
+        let cut = (inode.content.len() - keep) as u64;
+        let inode = tx.inode_mut(id)?;
+        inode.content.truncate(keep);
+        inode.allocated -= cut;
+        tx.counters_mut(id.fileset())?.allocated -= cut;
+    } else if size < inode.extents_end {
+        cut(tx, id, size)?;
+    }
+    extents::set_size(tx, id, size)
+}
+
+/// Removes the next extents behind `from`. Until all are gone, the inode and a mark say so.
+fn cut<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, from: u64) -> Step<()> {
+    let inode = tx.inode(id)?;
+    let found = extents::touching(tx, id, &inode, from, u64::MAX, extents::STEP_EXTENTS)?;
+    extents::clear(tx, id, &found.extents, from, u64::MAX)?;
+    let finished = found.known_to == u64::MAX;
+    let was_cutting = inode.cutting_from.is_some();
+    let inode = tx.inode_mut(id)?;
+    inode.cutting_from = (!finished).then_some(from);
+    if finished {
+        inode.extents_end = from;
+        if was_cutting {
+            tx.delete(Key::Cut(id));
+        }
+    } else if !was_cutting {
+        tx.put(Key::Cut(id), Record::Mark);
+    }
+    Ok(())
+}

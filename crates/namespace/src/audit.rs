@@ -1,0 +1,488 @@
+//! Checks a family's records against each other: for `shale fs check` and for tests.
+//!
+//! All records are shown to an [`Audit`] in any order; it keeps sums, not records, and says at
+//! the end what doesn't fit. Memory: about 200 bytes per inode and segment.
+
+use crate::{Counters, Inode, Key, Record};
+use model::{
+    DataId, ExtentKind, FileKind, FilesetId, InodeId, InodeNumber, SegmentId, SegmentPlace,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Findings that are told in full; more are only counted.
+pub const FINDINGS_MAX: usize = 1000;
+
+/// A contradiction between records.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// What it is about, as "inode 0:65".
+    pub subject: String,
+    /// What doesn't fit.
+    pub text: String,
+}
+
+/// What an audit says.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Report {
+    /// Contradictions, at most [`FINDINGS_MAX`].
+    pub findings: Vec<Finding>,
+    /// All contradictions.
+    pub finding_count: u64,
+    /// Inodes, orphans included.
+    pub inodes: u64,
+    /// Inodes without names that wait for their holders.
+    pub orphans: u64,
+    /// Data ids that wait for reclaim.
+    pub reclaims: u64,
+    /// Sum of the sizes of regular files.
+    pub logical: u64,
+    /// Sum of allocated bytes.
+    pub allocated: u64,
+    /// Segments that extents point at: their blobs must exist.
+    pub live: Vec<SegmentPlace>,
+    /// Segments whose blobs may exist or not.
+    pub dead: Vec<SegmentPlace>,
+}
+
+/// The part of an inode that others are compared with.
+struct Seen {
+    kind: FileKind,
+    links: u32,
+    size: u64,
+    allocated: u64,
+    content: u64,
+    extents: u64,
+    inline_extents: u64,
+    extents_end: u64,
+    xattr_bytes: u64,
+    entries: u64,
+    parent: InodeNumber,
+    data: DataId,
+    cutting: bool,
+}
+
+#[derive(Default)]
+struct NameSums {
+    /// Names that point at the inode, and the directory of the last one.
+    names: u32,
+    kind: Option<FileKind>,
+    directory: Option<InodeId>,
+}
+
+#[derive(Default)]
+struct ExtentSums {
+    extents: u64,
+    inline: u64,
+    bytes: u64,
+    end: u64,
+}
+
+/// Collects records.
+#[derive(Default)]
+pub struct Audit {
+    inodes: BTreeMap<InodeId, Seen>,
+    counters: BTreeMap<FilesetId, Counters>,
+    named: BTreeMap<InodeId, NameSums>,
+    entries: BTreeMap<InodeId, (u64, u64)>,
+    heads: BTreeMap<(InodeId, u64), (u8, u8)>,
+    extents: BTreeMap<(FilesetId, DataId), ExtentSums>,
+    overlaps: Vec<(FilesetId, DataId, u64)>,
+    last_extent: Option<(FilesetId, DataId, u64)>,
+    xattrs: BTreeMap<InodeId, u64>,
+    pointed: BTreeMap<SegmentId, u64>,
+    segments: BTreeMap<SegmentId, (u64, SegmentPlace)>,
+    dead: BTreeMap<SegmentId, SegmentPlace>,
+    orphans: BTreeSet<InodeId>,
+    reclaims: BTreeMap<(FilesetId, DataId), (InodeId, bool)>,
+    folds: BTreeSet<InodeId>,
+    cuts: BTreeSet<InodeId>,
+    wrong_kind: Vec<Key>,
+}
+
+impl Audit {
+    /// An audit that has seen nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Shows one record. Overlapping extents are found if extents come in key order.
+    pub fn see(&mut self, key: &Key, record: &Record) {
+        match (key, record) {
+            (Key::Fileset(_), Record::Fileset(_))
+            | (Key::Slot { .. }, Record::Slot(_))
+            | (Key::Stream(_), Record::Stream(_)) => {}
+            (Key::Counters(fileset), Record::Counters(counters)) => {
+                self.counters.insert(*fileset, (**counters).clone());
+            }
+            (Key::Inode(id), Record::Inode(inode)) => {
+                self.inodes.insert(*id, seen(inode));
+            }
+            (
+                Key::Name {
+                    directory,
+                    position,
+                },
+                Record::Name(name),
+            ) => self.see_name(*directory, *position, name),
+            (Key::Extent { fileset, data, end }, Record::Extent(extent)) => {
+                self.see_extent((*fileset, *data, *end), extent);
+            }
+            (Key::Xattr { inode, name }, Record::Xattr(value)) => {
+                *self.xattrs.entry(*inode).or_default() += (name.len() + value.len()) as u64;
+            }
+            (Key::Segment(id), Record::Segment(segment)) => {
+                self.segments.insert(*id, (segment.live, segment.place));
+            }
+            (Key::Dead(id), Record::Dead(dead)) => {
+                self.dead.insert(*id, dead.place);
+            }
+            (Key::Orphan(id), Record::Orphan(_)) => {
+                self.orphans.insert(*id);
+            }
+            (Key::Reclaim { fileset, data }, Record::Reclaim(reclaim)) => {
+                let inode = InodeId::new(*fileset, reclaim.inode);
+                self.reclaims
+                    .insert((*fileset, *data), (inode, reclaim.xattrs));
+            }
+            (Key::Fold(id), Record::Mark) => {
+                self.folds.insert(*id);
+            }
+            (Key::Cut(id), Record::Mark) => {
+                self.cuts.insert(*id);
+            }
+            (key, _) => self.wrong_kind.push(key.clone()),
+        }
+    }
+
+    /// What doesn't fit, and the sums.
+    #[must_use]
+    pub fn finish(self) -> Report {
+        let mut report = Report {
+            inodes: self.inodes.len() as u64,
+            orphans: self.orphans.len() as u64,
+            reclaims: self.reclaims.len() as u64,
+            logical: self
+                .inodes
+                .values()
+                .filter(|seen| seen.kind == FileKind::File)
+                .map(|seen| seen.size)
+                .sum(),
+            allocated: self.inodes.values().map(|seen| seen.allocated).sum(),
+            live: self.segments.values().map(|(_, place)| *place).collect(),
+            dead: self.dead.values().copied().collect(),
+            ..Report::default()
+        };
+        for key in &self.wrong_kind {
+            report.find(format!("{key:?}"), "holds a record of another kind".into());
+        }
+        self.judge_inodes(&mut report);
+        self.judge_names(&mut report);
+        self.judge_marks(&mut report);
+        self.judge_data(&mut report);
+        self.judge_segments(&mut report);
+        self.judge_counters(&mut report);
+        report
+    }
+
+    fn see_name(&mut self, directory: InodeId, position: u64, name: &crate::Name) {
+        let head = self.heads.entry((directory, position >> 8)).or_default();
+        let ordinal = (position & 0xff) as u8;
+        head.1 = head.1.max(ordinal);
+        if ordinal == 0 {
+            head.0 = name.highest;
+        }
+        let sums = self.entries.entry(directory).or_default();
+        let Some(entry) = &name.entry else { return };
+        sums.0 += 1;
+        sums.1 += u64::from(entry.kind == FileKind::Directory);
+        let named = self
+            .named
+            .entry(InodeId::new(directory.fileset(), entry.inode))
+            .or_default();
+        named.names += 1;
+        named.kind = Some(entry.kind);
+        named.directory = Some(directory);
+    }
+
+    fn see_extent(
+        &mut self,
+        (fileset, data, end): (FilesetId, DataId, u64),
+        extent: &model::Extent,
+    ) {
+        if extent.end() != end {
+            self.wrong_kind.push(Key::Extent { fileset, data, end });
+        }
+        if let Some(last) = self.last_extent.replace((fileset, data, end))
+            && (last.0, last.1) == (fileset, data)
+            && last.2 > extent.offset
+        {
+            self.overlaps.push((fileset, data, extent.offset));
+        }
+        let sums = self.extents.entry((fileset, data)).or_default();
+        sums.extents += 1;
+        sums.bytes += extent.length;
+        sums.end = sums.end.max(end);
+        match &extent.kind {
+            ExtentKind::Inline(_) => sums.inline += 1,
+            ExtentKind::Data { place, .. } => {
+                *self.pointed.entry(place.segment).or_default() += extent.length
+            }
+            ExtentKind::Reserved => {}
+        }
+    }
+
+    fn judge_inodes(&self, report: &mut Report) {
+        for (id, inode) in &self.inodes {
+            let mut wrong = |text: String| report.find(format!("inode {id}"), text);
+            let named = self.named.get(id);
+            let names = named.map_or(0, |sums| sums.names);
+            let (entries, subdirectories) = self.entries.get(id).copied().unwrap_or_default();
+            let is_root = inode.kind == FileKind::Directory && inode.parent == id.number();
+            if inode.entries != entries {
+                wrong(format!(
+                    "says {} entries, but has {entries} names",
+                    inode.entries
+                ));
+            }
+            let links = match (inode.kind, names, is_root) {
+                (FileKind::Directory, 0, false) => 0,
+                (FileKind::Directory, _, _) => 2 + subdirectories,
+                _ => u64::from(names),
+            };
+            if u64::from(inode.links) != links {
+                wrong(format!("says {} links, but {links} are there", inode.links));
+            }
+            if let Some(named) = named {
+                if named.kind != Some(inode.kind) {
+                    wrong("its name says another type".into());
+                }
+                if inode.kind == FileKind::Directory
+                    && (names > 1 || named.directory.map(InodeId::number) != Some(inode.parent))
+                {
+                    wrong("a directory with several names, or one outside of its parent".into());
+                }
+            }
+            if (inode.links == 0) != self.orphans.contains(id) {
+                wrong(format!(
+                    "{} links, but its orphan record says otherwise",
+                    inode.links
+                ));
+            }
+            let empty = ExtentSums::default();
+            let sums = self
+                .extents
+                .get(&(id.fileset(), inode.data))
+                .unwrap_or(&empty);
+            if sums.extents != inode.extents || sums.inline != inode.inline_extents {
+                wrong(format!(
+                    "says {} extents, but has {}",
+                    inode.extents, sums.extents
+                ));
+            }
+            if sums.bytes + inode.content != inode.allocated {
+                let held = sums.bytes + inode.content;
+                wrong(format!(
+                    "says {} allocated bytes, but holds {held}",
+                    inode.allocated
+                ));
+            }
+            if sums.end > inode.extents_end || (inode.content > 0 && inode.extents > 0) {
+                wrong("extents lie where the inode says that there are none".into());
+            }
+            if self.xattrs.get(id).copied().unwrap_or(0) != inode.xattr_bytes {
+                wrong("its extended attributes have other sizes than it says".into());
+            }
+            if self.folds.contains(id) != (inode.inline_extents > 0)
+                || self.cuts.contains(id) != inode.cutting
+            {
+                wrong("its fold or cut mark is missing or too much".into());
+            }
+        }
+    }
+
+    fn judge_names(&self, report: &mut Report) {
+        for id in self
+            .named
+            .keys()
+            .filter(|id| !self.inodes.contains_key(*id))
+        {
+            report.find(format!("inode {id}"), "has names but doesn't exist".into());
+        }
+        for directory in self
+            .entries
+            .keys()
+            .filter(|id| !self.inodes.contains_key(*id))
+        {
+            report.find(
+                format!("directory {directory}"),
+                "has entries but doesn't exist".into(),
+            );
+        }
+        for ((directory, hash), (highest, seen)) in &self.heads {
+            if highest != seen {
+                let text =
+                    format!("the head of hash {hash:x} says ordinal {highest}, the last is {seen}");
+                report.find(format!("directory {directory}"), text);
+            }
+        }
+    }
+
+    fn judge_marks(&self, report: &mut Report) {
+        for id in self.orphans.iter().chain(&self.folds).chain(&self.cuts) {
+            if !self.inodes.contains_key(id) {
+                report.find(format!("inode {id}"), "is marked but doesn't exist".into());
+            }
+        }
+    }
+
+    fn judge_data(&self, report: &mut Report) {
+        let used: BTreeSet<(FilesetId, DataId)> = self
+            .inodes
+            .iter()
+            .map(|(id, inode)| (id.fileset(), inode.data))
+            .collect();
+        for (fileset, data) in self.extents.keys() {
+            if !used.contains(&(*fileset, *data)) && !self.reclaims.contains_key(&(*fileset, *data))
+            {
+                report.find(
+                    format!("data id {data}"),
+                    "has extents, but no inode and no reclaim knows it".into(),
+                );
+            }
+        }
+        for (fileset, data) in self.reclaims.keys().filter(|key| used.contains(*key)) {
+            report.find(
+                format!("data id {data} of fileset {fileset}"),
+                "is reclaimed while in use".into(),
+            );
+        }
+        for (_, data, offset) in &self.overlaps {
+            report.find(
+                format!("data id {data}"),
+                format!("extents overlap at byte {offset}"),
+            );
+        }
+        let going: BTreeSet<InodeId> = self
+            .reclaims
+            .values()
+            .filter(|(_, xattrs)| *xattrs)
+            .map(|(inode, _)| *inode)
+            .collect();
+        for id in self
+            .xattrs
+            .keys()
+            .filter(|id| !self.inodes.contains_key(*id) && !going.contains(*id))
+        {
+            report.find(
+                format!("inode {id}"),
+                "has extended attributes but doesn't exist".into(),
+            );
+        }
+    }
+
+    fn judge_segments(&self, report: &mut Report) {
+        for (id, bytes) in &self.pointed {
+            match self.segments.get(id) {
+                None => report.find(
+                    format!("segment {id}"),
+                    format!("{bytes} bytes point at it, but it isn't accounted"),
+                ),
+                Some((live, _)) if live != bytes => {
+                    report.find(
+                        format!("segment {id}"),
+                        format!("says {live} live bytes, but {bytes} point at it"),
+                    );
+                }
+                Some(_) => {}
+            }
+            if self.dead.contains_key(id) {
+                report.find(
+                    format!("segment {id}"),
+                    "is on the dead list but pointed at".into(),
+                );
+            }
+        }
+        for id in self
+            .segments
+            .keys()
+            .filter(|id| !self.pointed.contains_key(*id))
+        {
+            report.find(
+                format!("segment {id}"),
+                "is accounted, but nothing points at it".into(),
+            );
+        }
+    }
+
+    fn judge_counters(&self, report: &mut Report) {
+        let mut sums: BTreeMap<FilesetId, (u64, u64, u64)> = BTreeMap::new();
+        for (id, inode) in &self.inodes {
+            let sum = sums.entry(id.fileset()).or_default();
+            sum.0 += 1;
+            sum.1 += if inode.kind == FileKind::File {
+                inode.size
+            } else {
+                0
+            };
+            sum.2 += inode.allocated;
+            let next = self
+                .counters
+                .get(&id.fileset())
+                .map_or(0, |counters| counters.next_inode);
+            if id.number().0 >= next {
+                report.find(
+                    format!("inode {id}"),
+                    "has a number that was never given out".into(),
+                );
+            }
+        }
+        for (fileset, counters) in &self.counters {
+            let sum = sums.remove(fileset).unwrap_or_default();
+            let said = (counters.inodes, counters.logical, counters.allocated);
+            if said != sum {
+                let text = format!(
+                    "counts (inodes, logical, allocated) {said:?}, but the sums are {sum:?}"
+                );
+                report.find(format!("fileset {fileset}"), text);
+            }
+        }
+        for fileset in sums.keys() {
+            report.find(
+                format!("fileset {fileset}"),
+                "has inodes but no counters".into(),
+            );
+        }
+    }
+}
+
+impl Report {
+    fn find(&mut self, subject: String, text: String) {
+        self.finding_count += 1;
+        if self.findings.len() < FINDINGS_MAX {
+            self.findings.push(Finding { subject, text });
+        }
+    }
+}
+
+fn seen(inode: &Inode) -> Seen {
+    Seen {
+        kind: inode.kind,
+        links: inode.links,
+        size: inode.size,
+        allocated: inode.allocated,
+        content: if inode.kind == FileKind::File {
+            inode.content.len() as u64
+        } else {
+            0
+        },
+        extents: inode.extents,
+        inline_extents: inode.inline_extents,
+        extents_end: inode.extents_end,
+        xattr_bytes: u64::from(inode.xattr_bytes),
+        entries: inode.entries,
+        parent: inode.parent,
+        data: inode.data,
+        cutting: inode.cutting_from.is_some(),
+    }
+}

@@ -1,0 +1,233 @@
+//! A file's extents: finding what touches a range, clearing a range, putting extents into it.
+
+use crate::{
+    Inode, Key, Record, View, segments,
+    transaction::{Step, Transaction},
+};
+use bytes::Bytes;
+use model::{CommitNumber, Extent, ExtentKind, FileKind, InodeId};
+use std::sync::Arc;
+
+/// Old extents that one step of a long change takes away; with a segment and a dead record for
+/// each, a step stays under `limits::OPERATION_RECORDS_MAX`.
+pub(crate) const STEP_EXTENTS: usize = 1024;
+
+const _: () = assert!(STEP_EXTENTS * 3 + 64 <= model::limits::OPERATION_RECORDS_MAX);
+
+/// Extents that touch a range.
+pub(crate) struct Touching {
+    /// In order; the first and last may reach out of the range.
+    pub(crate) extents: Vec<Arc<Extent>>,
+    /// The answer is complete up to here; the end of the range if the limit wasn't met.
+    pub(crate) known_to: u64,
+}
+
+/// Finds what touches `from..to`, at most about `limit` extents, or notes what is needed.
+pub(crate) fn ask_touching<V: View>(
+    tx: &mut Transaction<'_, V>,
+    id: InodeId,
+    inode: &Inode,
+    from: u64,
+    to: u64,
+    limit: usize,
+) -> Option<Touching> {
+    let mut found = Touching {
+        extents: Vec::new(),
+        known_to: to,
+    };
+    if let Some(content) = content_extent(inode) {
+        if from < content.length && from < to {
+            found.extents.push(Arc::new(content));
+        }
+        return Some(found);
+    }
+    if inode.extents == 0 || from >= inode.extents_end || from >= to {
+        return Some(found);
+    }
+    let key = |end: u64| Key::Extent {
+        fileset: id.fileset(),
+        data: inode.data,
+        end,
+    };
+    let inside = tx.ask_range(&key(from + 1), &key(to), limit);
+    // The one that ends at the range's end or behind it may begin inside.
+    let across = if inode.extents_end < to {
+        Some(Vec::new())
+    } else {
+        tx.ask_range(&key(to), &key(u64::MAX), 1)
+    };
+    let (inside, across) = (inside?, across?);
+    let full = inside.len() == limit;
+    found.extents.extend(
+        inside
+            .into_iter()
+            .filter_map(|(_, record)| extent_of(record)),
+    );
+    if full {
+        found.known_to = found.extents.last().map_or(to, |extent| extent.end());
+        return Some(found);
+    }
+    let across = across
+        .into_iter()
+        .filter_map(|(_, record)| extent_of(record));
+    found
+        .extents
+        .extend(across.filter(|extent| extent.offset < to));
+    Some(found)
+}
+
+/// Like [`ask_touching`], stopping if something is missing.
+pub(crate) fn touching<V: View>(
+    tx: &mut Transaction<'_, V>,
+    id: InodeId,
+    inode: &Inode,
+    from: u64,
+    to: u64,
+    limit: usize,
+) -> Step<Touching> {
+    let found = ask_touching(tx, id, inode, from, to, limit);
+    tx.settle()?;
+    Ok(found.expect("nothing was missing"))
+}
+
+/// The content of a small file as an extent.
+pub(crate) fn content_extent(inode: &Inode) -> Option<Extent> {
+    if inode.kind != FileKind::File || inode.content.is_empty() {
+        return None;
+    }
+    let length = inode.content.len() as u64;
+    Some(Extent {
+        offset: 0,
+        length,
+        kind: ExtentKind::Inline(inode.content.clone()),
+        birth: inode.content_birth,
+    })
+}
+
+/// Moves a small file's content from the inode into an extent record, so that ranges of it can
+/// change on their own.
+pub(crate) fn spill<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<()> {
+    let inode = tx.inode(id)?;
+    let Some(extent) = content_extent(&inode) else {
+        return Ok(());
+    };
+    let inode = tx.inode_mut(id)?;
+    inode.content = Bytes::new();
+    inode.content_birth = CommitNumber(0);
+    inode.extents = 1;
+    inode.inline_extents = 1;
+    inode.extents_end = extent.length;
+    let data = inode.data;
+    tx.put(
+        Key::Extent {
+            fileset: id.fileset(),
+            data,
+            end: extent.length,
+        },
+        Record::Extent(Arc::new(extent)),
+    );
+    tx.put(Key::Fold(id), Record::Mark);
+    Ok(())
+}
+
+/// Makes `from..to` a hole. `touching` is what [`touching`] found there.
+pub(crate) fn clear<V: View>(
+    tx: &mut Transaction<'_, V>,
+    id: InodeId,
+    touching: &[Arc<Extent>],
+    from: u64,
+    to: u64,
+) -> Step<()> {
+    let data = tx.inode(id)?.data;
+    segments::ask(tx, touching.iter().map(|extent| &**extent));
+    tx.settle()?;
+    let key = |end: u64| Key::Extent {
+        fileset: id.fileset(),
+        data,
+        end,
+    };
+    let (mut removed, mut extents, mut inline) = (0, 0i64, 0i64);
+    for extent in touching {
+        let Some(gone) = extent.clip(from, to) else {
+            continue;
+        };
+        let is_inline = i64::from(matches!(extent.kind, ExtentKind::Inline(_)));
+        let mut pieces = -1;
+        tx.delete(key(extent.end()));
+        for kept in [extent.clip(0, from), extent.clip(to, u64::MAX)]
+            .into_iter()
+            .flatten()
+        {
+            pieces += 1;
+            tx.put(key(kept.end()), Record::Extent(Arc::new(kept)));
+        }
+        removed += gone.length;
+        extents += pieces;
+        inline += pieces * is_inline;
+        if let ExtentKind::Data { place, .. } = &gone.kind {
+            segments::release(tx, place, gone.length)?;
+        }
+    }
+    if removed == 0 {
+        return Ok(());
+    }
+    let inode = tx.inode_mut(id)?;
+    inode.allocated -= removed;
+    inode.extents = inode.extents.strict_add_signed(extents);
+    let had_inline = inode.inline_extents > 0;
+    inode.inline_extents = inode.inline_extents.strict_add_signed(inline);
+    let has_inline = inode.inline_extents > 0;
+    tx.counters_mut(id.fileset())?.allocated -= removed;
+    if had_inline && !has_inline {
+        tx.delete(Key::Fold(id));
+    }
+    Ok(())
+}
+
+/// Puts an extent into a hole. The segment has been counted.
+pub(crate) fn insert<V: View>(
+    tx: &mut Transaction<'_, V>,
+    id: InodeId,
+    extent: Extent,
+) -> Step<()> {
+    let is_inline = matches!(extent.kind, ExtentKind::Inline(_));
+    let (length, end) = (extent.length, extent.end());
+    let inode = tx.inode_mut(id)?;
+    inode.extents += 1;
+    inode.extents_end = inode.extents_end.max(end);
+    inode.allocated += length;
+    let data = inode.data;
+    let first_inline = is_inline && inode.inline_extents == 0;
+    inode.inline_extents += u64::from(is_inline);
+    tx.counters_mut(id.fileset())?.allocated += length;
+    tx.put(
+        Key::Extent {
+            fileset: id.fileset(),
+            data,
+            end,
+        },
+        Record::Extent(Arc::new(extent)),
+    );
+    if first_inline {
+        tx.put(Key::Fold(id), Record::Mark);
+    }
+    Ok(())
+}
+
+/// Sets the size of a regular file and keeps the fileset's sum equal.
+pub(crate) fn set_size<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, size: u64) -> Step<()> {
+    let inode = tx.inode_mut(id)?;
+    let old = std::mem::replace(&mut inode.size, size);
+    if size != old {
+        let counters = tx.counters_mut(id.fileset())?;
+        counters.logical = counters.logical - old + size;
+    }
+    Ok(())
+}
+
+fn extent_of(record: Record) -> Option<Arc<Extent>> {
+    match record {
+        Record::Extent(extent) => Some(extent),
+        _ => None,
+    }
+}

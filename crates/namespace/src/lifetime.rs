@@ -1,0 +1,189 @@
+//! How inodes and their records end: orphans, release, reclaim, dead segments.
+
+use crate::{
+    Key, Orphan, Reclaim, Record, View, extents, segments,
+    transaction::{Step, Transaction, touch},
+};
+use bytes::Bytes;
+use model::{
+    Attributes, CommitNumber, DataId, Error, ErrorKind, Extent, ExtentKind, FileKind, FilesetId,
+    InodeId, Reply, SegmentId, limits::OPERATION_RECORDS_MAX,
+};
+use std::sync::Arc;
+
+/// Data ids that aren't an inode's number.
+const FRESH_DATA: u64 = 1 << 63;
+
+/// Takes one name off an inode; a directory loses all its links. Answers the attributes after
+/// it and whether the inode stays as an orphan.
+pub(crate) fn drop_link<V: View>(
+    tx: &mut Transaction<'_, V>,
+    id: InodeId,
+) -> Step<(Attributes, bool)> {
+    let now = tx.now;
+    let inode = tx.inode_mut(id)?;
+    touch(inode, now);
+    inode.links = if inode.kind == FileKind::Directory {
+        0
+    } else {
+        inode.links.saturating_sub(1)
+    };
+    let (attributes, links) = (inode.attributes(id), inode.links);
+    if links > 0 {
+        return Ok((attributes, false));
+    }
+    if tx.is_held(id) {
+        tx.put(Key::Orphan(id), Record::Orphan(Orphan { linkable: false }));
+        return Ok((attributes, true));
+    }
+    destroy(tx, id)?;
+    Ok((attributes, false))
+}
+
+/// The last holder has let go.
+pub(crate) fn release<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<Reply> {
+    let orphan = tx.ask(&Key::Orphan(id));
+    let inode = tx.ask(&Key::Inode(id));
+    tx.settle()?;
+    // Held again (by somebody else): the later release counts.
+    if orphan.flatten().is_none() || tx.is_held(id) {
+        return Ok(Reply::Done);
+    }
+    if inode.flatten().is_none() {
+        let text = format!("orphan {id} has no inode");
+        return Err(Error::new(ErrorKind::Corrupt, text).into());
+    }
+    tx.delete(Key::Orphan(id));
+    destroy(tx, id)?;
+    Ok(Reply::Done)
+}
+
+/// Gives the file a fresh, empty data id; the old one is reclaimed in the background. O(1).
+pub(crate) fn drop_data<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<()> {
+    let old = tx.inode(id)?;
+    if old.allocated > 0 {
+        tx.counters_mut(id.fileset())?.allocated -= old.allocated;
+    }
+    let mut data = old.data;
+    if old.extents > 0 {
+        let counters = tx.counters_mut(id.fileset())?;
+        data = DataId(counters.next_data | FRESH_DATA);
+        counters.next_data += 1;
+        queue(tx, id, old.data, false);
+    }
+    drop_marks(tx, id)?;
+    let inode = tx.inode_mut(id)?;
+    inode.data = data;
+    inode.extents = 0;
+    inode.inline_extents = 0;
+    inode.extents_end = 0;
+    inode.cutting_from = None;
+    inode.allocated = 0;
+    inode.content = Bytes::new();
+    inode.content_birth = CommitNumber(0);
+    Ok(())
+}
+
+/// Background: removes the next records of a queued data id.
+pub(crate) fn reclaim<V: View>(
+    tx: &mut Transaction<'_, V>,
+    fileset: FilesetId,
+    data: DataId,
+) -> Step<Reply> {
+    let key = Key::Reclaim { fileset, data };
+    let Some(Record::Reclaim(queued)) = tx.get(&key)? else {
+        return Ok(Reply::Progress { more: false });
+    };
+    let extent_key = |end: u64| Key::Extent { fileset, data, end };
+    let found = tx.range(&extent_key(0), &extent_key(u64::MAX), extents::STEP_EXTENTS)?;
+    let full = found.len() == extents::STEP_EXTENTS;
+    let extents: Vec<(Key, Arc<Extent>)> = found
+        .into_iter()
+        .filter_map(|(key, record)| match record {
+            Record::Extent(extent) => Some((key, extent)),
+            _ => None,
+        })
+        .collect();
+    segments::ask(tx, extents.iter().map(|(_, extent)| &**extent));
+    tx.settle()?;
+    for (key, extent) in extents {
+        if let ExtentKind::Data { place, .. } = &extent.kind {
+            segments::release(tx, place, extent.length)?;
+        }
+        tx.delete(key);
+    }
+    if full {
+        return Ok(Reply::Progress { more: true });
+    }
+    if queued.xattrs {
+        let inode = InodeId::new(fileset, queued.inode);
+        let (from, to) = crate::xattrs::key_range(inode);
+        let found = tx.range(&from, &to, extents::STEP_EXTENTS)?;
+        let full = found.len() == extents::STEP_EXTENTS;
+        for (key, _) in found {
+            tx.delete(key);
+        }
+        if full {
+            return Ok(Reply::Progress { more: true });
+        }
+    }
+    tx.delete(key);
+    Ok(Reply::Progress { more: false })
+}
+
+/// Background: the blobs of these segments are deleted.
+pub(crate) fn forget_dead<V: View>(
+    tx: &mut Transaction<'_, V>,
+    segments: &[SegmentId],
+) -> Step<Reply> {
+    if segments.len() > OPERATION_RECORDS_MAX {
+        let text = format!("at most {OPERATION_RECORDS_MAX} segments are forgotten at once");
+        return Err(Error::new(ErrorKind::InvalidArgument, text).into());
+    }
+    for segment in segments {
+        tx.delete(Key::Dead(*segment));
+    }
+    Ok(Reply::Done)
+}
+
+/// Ends an inode: it leaves the counters, its other records are queued.
+fn destroy<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<()> {
+    let inode = tx.inode(id)?;
+    let counters = tx.counters_mut(id.fileset())?;
+    counters.inodes -= 1;
+    counters.allocated -= inode.allocated;
+    if inode.kind == FileKind::File {
+        counters.logical -= inode.size;
+    }
+    if inode.extents > 0 || inode.xattr_bytes > 0 {
+        queue(tx, id, inode.data, inode.xattr_bytes > 0);
+    }
+    drop_marks(tx, id)?;
+    tx.delete(Key::Inode(id));
+    Ok(())
+}
+
+fn queue<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, data: DataId, xattrs: bool) {
+    let key = Key::Reclaim {
+        fileset: id.fileset(),
+        data,
+    };
+    tx.put(
+        key,
+        Record::Reclaim(Reclaim {
+            inode: id.number(),
+            xattrs,
+        }),
+    );
+}
+
+fn drop_marks<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<()> {
+    let inode = tx.inode(id)?;
+    if inode.inline_extents > 0 {
+        tx.delete(Key::Fold(id));
+    }
+    if inode.cutting_from.is_some() {
+        tx.delete(Key::Cut(id));
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! Listing a directory.
+
+use crate::{
+    Key, Need, POSITION_END, Record, View,
+    transaction::{Step, Transaction},
+};
+use model::{
+    Error, ErrorKind, InodeId, Reply, limits::LISTING_ENTRIES_MAX, operation::DirectoryEntry,
+};
+
+/// Missing inodes that are at most this far apart are fetched as one range: a scan costs a
+/// seventh of a get.
+const RANGE_GAP: u64 = 32;
+
+pub(crate) fn read_directory<V: View>(
+    tx: &mut Transaction<'_, V>,
+    directory: InodeId,
+    after: u64,
+    limit: u32,
+    with_attributes: bool,
+) -> Step<Reply> {
+    let limit = (limit as usize).clamp(1, LISTING_ENTRIES_MAX);
+    let key = |position: u64| Key::Name {
+        directory,
+        position,
+    };
+    let inode = tx.ask(&Key::Inode(directory));
+    let mut from = after.saturating_add(1).min(POSITION_END);
+    let mut names = tx.ask_range(&key(from), &key(POSITION_END), limit);
+    tx.settle()?;
+    drop(inode);
+    tx.directory(directory)?;
+    let mut entries = Vec::new();
+    let end = loop {
+        let found = match names.take() {
+            Some(found) => found,
+            None => tx.range(&key(from), &key(POSITION_END), limit)?,
+        };
+        let full = found.len() == limit;
+        for (key, record) in found {
+            let (Key::Name { position, .. }, Record::Name(name)) = (key, record) else {
+                continue;
+            };
+            from = position + 1;
+            if let Some(entry) = &name.entry {
+                entries.push(DirectoryEntry {
+                    position,
+                    name: entry.name.clone(),
+                    inode: InodeId::new(directory.fileset(), entry.inode),
+                    kind: entry.kind,
+                    attributes: None,
+                });
+            }
+        }
+        if !full {
+            break true;
+        }
+        // Only vacant heads so far: the caller couldn't go on behind nothing.
+        if !entries.is_empty() {
+            break false;
+        }
+    };
+    if with_attributes {
+        fill_attributes(tx, &mut entries)?;
+    }
+    Ok(Reply::Listing { entries, end })
+}
+
+fn fill_attributes<V: View>(
+    tx: &mut Transaction<'_, V>,
+    entries: &mut [DirectoryEntry],
+) -> Step<()> {
+    let mut missing = Vec::new();
+    for entry in entries.iter_mut() {
+        match tx.known(&Key::Inode(entry.inode)) {
+            Some(Some(Record::Inode(inode))) => {
+                entry.attributes = Some(inode.attributes(entry.inode))
+            }
+            Some(_) => {
+                let text = format!(
+                    "name {} points at inode {}, which doesn't exist",
+                    entry.name, entry.inode
+                );
+                return Err(Error::new(ErrorKind::Corrupt, text).into());
+            }
+            None => missing.push(entry.inode),
+        }
+    }
+    missing.sort_unstable();
+    missing.dedup();
+    for run in missing.chunk_by(|a, b| b.0 - a.0 <= RANGE_GAP) {
+        tx.need(match run {
+            [one] => Need::Key(Key::Inode(*one)),
+            _ => {
+                let (first, last) = (run[0], run[run.len() - 1]);
+                Need::Range {
+                    from: Key::Inode(first),
+                    to: Key::Inode(InodeId(last.0 + 1)),
+                    limit: (last.0 - first.0 + 1) as usize,
+                }
+            }
+        });
+    }
+    tx.settle()
+}

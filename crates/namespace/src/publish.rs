@@ -1,0 +1,276 @@
+//! Publishing extents, and reading them.
+
+use crate::{
+    Inode, View,
+    extents::{self, Touching},
+    segments,
+    transaction::{Step, Transaction},
+};
+use bytes::{Bytes, BytesMut};
+use model::{
+    Error, ErrorKind, Extent, ExtentKind, InodeId, Reply,
+    limits::{FILE_BYTES_MAX, INLINE_FILE_BYTES_MAX, INLINE_WRITE_BYTES_MAX, PUBLISH_EXTENTS_MAX},
+    operation::Publish,
+};
+
+/// Old extents that one publish may replace. A whole block of 16 MiB over random 4 KiB writes
+/// fits; the bound of records per operation is passed then, which costs a larger log entry and
+/// is better than a write that can't be published.
+const REPLACED_EXTENTS_MAX: usize = 4096;
+/// Extents that one read answers at most.
+const READ_EXTENTS_MAX: usize = 4096;
+
+/// Puts extents into a file, over what was there.
+pub(crate) fn publish<V: View>(tx: &mut Transaction<'_, V>, publish: &Publish) -> Step<Reply> {
+    let id = publish.inode;
+    let inode = tx.file(id)?;
+    check(publish, &inode)?;
+    let by_writer = publish.replaces.is_none();
+    match merged_content(publish, &inode) {
+        Some(content) => put_content(tx, id, content)?,
+        None => put_extents(tx, publish)?,
+    }
+    if by_writer {
+        let size = inode.size.max(publish.size_at_least);
+        extents::set_size(tx, id, size)?;
+        let inode = tx.inode_mut(id)?;
+        if let Some((written, generation)) = publish.written
+            && generation == inode.generation
+        {
+            inode.mtime = inode.mtime.max(written);
+            inode.ctime = inode.ctime.max(written);
+        }
+    }
+    let inode = tx.inode(id)?;
+    Ok(Reply::Attributes {
+        attributes: inode.attributes(id),
+        unfinished: inode.cutting_from.is_some(),
+    })
+}
+
+/// Answers where the bytes of a range are.
+pub(crate) fn read_extents<V: View>(
+    tx: &mut Transaction<'_, V>,
+    id: InodeId,
+    offset: u64,
+    length: u64,
+    limit: u32,
+) -> Step<Reply> {
+    let inode = tx.file(id)?;
+    let to = offset.saturating_add(length).min(FILE_BYTES_MAX);
+    // What a truncate hasn't removed yet is gone already.
+    let to_shown = to.min(inode.cutting_from.unwrap_or(to));
+    let limit = (limit as usize).clamp(1, READ_EXTENTS_MAX);
+    let found = extents::touching(tx, id, &inode, offset, to_shown, limit)?;
+    let known_to = if found.known_to >= to_shown {
+        to
+    } else {
+        found.known_to
+    };
+    let extents: Vec<Extent> = found
+        .extents
+        .iter()
+        .filter_map(|extent| extent.clip(offset, to_shown.min(known_to)))
+        .take(limit)
+        .collect();
+    // The extent that reaches across the end may be one more than the limit.
+    let cut_short = found.extents.len() > limit;
+    let known_to = if cut_short {
+        extents.last().map_or(offset, Extent::end)
+    } else {
+        known_to
+    };
+    Ok(Reply::Extents {
+        extents,
+        known_to,
+        attributes: inode.attributes(id),
+    })
+}
+
+fn check(publish: &Publish, inode: &Inode) -> Step<()> {
+    let wrong = |why: &str| Err(Error::new(ErrorKind::InvalidArgument, why).into());
+    if publish.extents.len() > PUBLISH_EXTENTS_MAX {
+        return wrong("a publish carries at most 256 extents");
+    }
+    let mut last_end = 0;
+    for extent in &publish.extents {
+        let Some(end) = extent
+            .offset
+            .checked_add(extent.length)
+            .filter(|end| *end <= FILE_BYTES_MAX)
+        else {
+            return Err(ErrorKind::FileTooLarge.into());
+        };
+        if extent.length == 0 || extent.offset < last_end {
+            return wrong("extents of a publish are sorted, not empty, and don't overlap");
+        }
+        last_end = end;
+        let fits = match &extent.kind {
+            ExtentKind::Data { place, at, .. } => {
+                u64::from(*at) + extent.length <= u64::from(place.length)
+            }
+            ExtentKind::Inline(bytes) => {
+                bytes.len() as u64 == extent.length
+                    && bytes.len() <= INLINE_WRITE_BYTES_MAX as usize
+            }
+            ExtentKind::Reserved => true,
+        };
+        if !fits {
+            return wrong("an extent is longer than its bytes");
+        }
+    }
+    if publish.size_at_least > FILE_BYTES_MAX {
+        return Err(ErrorKind::FileTooLarge.into());
+    }
+    if publish.replaces.is_none() && last_end > inode.size.max(publish.size_at_least) {
+        return wrong("a publish reaches behind the end of the file");
+    }
+    if inode
+        .cutting_from
+        .is_some_and(|cut| last_end > cut || publish.size_at_least > cut)
+    {
+        return Err(ErrorKind::Busy.into());
+    }
+    Ok(())
+}
+
+/// The whole content of a file that stays small: it lives in the inode.
+fn merged_content(publish: &Publish, inode: &Inode) -> Option<Bytes> {
+    let size = inode.size.max(publish.size_at_least);
+    let eligible = inode.extents == 0
+        && publish.replaces.is_none()
+        && !publish.extents.is_empty()
+        && size <= u64::from(INLINE_FILE_BYTES_MAX)
+        && publish
+            .extents
+            .iter()
+            .all(|extent| matches!(extent.kind, ExtentKind::Inline(_)));
+    if !eligible {
+        return None;
+    }
+    if let [extent] = publish.extents.as_slice()
+        && let ExtentKind::Inline(bytes) = &extent.kind
+        && extent.offset == 0
+        && bytes.len() >= inode.content.len()
+    {
+        return Some(bytes.clone());
+    }
+    let mut content = BytesMut::from(&inode.content[..]);
+    for extent in &publish.extents {
+        let ExtentKind::Inline(bytes) = &extent.kind else {
+            return None;
+        };
+        let from = usize::try_from(extent.offset).ok()?;
+        if from > content.len() {
+            // A hole between; it would be lost in contiguous content.
+            return None;
+        }
+        let to = from + bytes.len();
+        if to > content.len() {
+            content.resize(to, 0);
+        }
+        content[from..to].copy_from_slice(bytes);
+    }
+    Some(content.freeze())
+}
+
+fn put_content<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, content: Bytes) -> Step<()> {
+    let commit = tx.commit;
+    let inode = tx.inode_mut(id)?;
+    let (old, new) = (inode.content.len() as u64, content.len() as u64);
+    inode.allocated = inode.allocated - old + new;
+    inode.content = content;
+    inode.content_birth = commit;
+    let counters = tx.counters_mut(id.fileset())?;
+    counters.allocated = counters.allocated - old + new;
+    Ok(())
+}
+
+fn put_extents<V: View>(tx: &mut Transaction<'_, V>, publish: &Publish) -> Step<()> {
+    if publish.extents.is_empty() {
+        return Ok(());
+    }
+    let id = publish.inode;
+    extents::spill(tx, id)?;
+    let inode = tx.inode(id)?;
+    let ranges = ranges(&publish.extents);
+    segments::ask_publish(tx, &publish.extents);
+    let found: Option<Vec<Touching>> = {
+        let found: Vec<Option<Touching>> = ranges
+            .iter()
+            .map(|(from, to)| {
+                extents::ask_touching(tx, id, &inode, *from, *to, REPLACED_EXTENTS_MAX)
+            })
+            .collect();
+        found.into_iter().collect()
+    };
+    tx.settle()?;
+    let found = found.expect("nothing was missing");
+    if found
+        .iter()
+        .map(|touching| touching.extents.len())
+        .sum::<usize>()
+        >= REPLACED_EXTENTS_MAX
+    {
+        let text = "a publish replaces too many extents at once: publish smaller ranges";
+        return Err(Error::new(ErrorKind::Overflow, text).into());
+    }
+    if let Some(replaces) = &publish.replaces
+        && !holds_exactly(&ranges, &found, replaces)
+    {
+        return Err(ErrorKind::Changed.into());
+    }
+    // New bytes are counted before old ones are released, so that a segment that is in both
+    // never looks dead in between.
+    segments::ask(
+        tx,
+        found
+            .iter()
+            .flat_map(|touching| touching.extents.iter().map(|extent| &**extent)),
+    );
+    tx.settle()?;
+    for extent in &publish.extents {
+        segments::publish(tx, id, inode.data, extent, publish.replaces.is_none())?;
+    }
+    for ((from, to), touching) in ranges.iter().zip(&found) {
+        extents::clear(tx, id, &touching.extents, *from, *to)?;
+    }
+    let birth = tx.commit;
+    for extent in &publish.extents {
+        extents::insert(
+            tx,
+            id,
+            Extent {
+                birth,
+                ..extent.clone()
+            },
+        )?;
+    }
+    Ok(())
+}
+
+/// The ranges that sorted extents cover, neighbours joined.
+fn ranges(extents: &[Extent]) -> Vec<(u64, u64)> {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for extent in extents {
+        match ranges.last_mut() {
+            Some((_, to)) if *to == extent.offset => *to = extent.end(),
+            _ => ranges.push((extent.offset, extent.end())),
+        }
+    }
+    ranges
+}
+
+/// Whether the ranges hold what the publisher believes, seen through the same window.
+fn holds_exactly(ranges: &[(u64, u64)], found: &[Touching], replaces: &[Extent]) -> bool {
+    let now = ranges.iter().zip(found).flat_map(|((from, to), touching)| {
+        touching
+            .extents
+            .iter()
+            .filter_map(|extent| extent.clip(*from, *to))
+    });
+    let believed = ranges
+        .iter()
+        .flat_map(|(from, to)| replaces.iter().filter_map(|extent| extent.clip(*from, *to)));
+    now.eq(believed)
+}

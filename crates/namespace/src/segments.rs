@@ -1,0 +1,150 @@
+//! Accounting of segments: how many bytes of each are still pointed at.
+
+use crate::{
+    Dead, Key, Record, Segment, Stop, View,
+    transaction::{Step, Transaction},
+};
+use model::{DataId, Error, ErrorKind, Extent, ExtentKind, InodeId, SegmentId, SegmentPlace};
+use std::sync::Arc;
+
+/// Notes the accounting of the extents' segments as needed.
+pub(crate) fn ask<'e, V: View>(
+    tx: &mut Transaction<'_, V>,
+    extents: impl IntoIterator<Item = &'e Extent>,
+) {
+    for extent in extents {
+        if let ExtentKind::Data { place, .. } = &extent.kind {
+            tx.ask(&Key::Segment(place.segment));
+        }
+    }
+}
+
+/// Notes all that [`publish`] looks at.
+pub(crate) fn ask_publish<V: View>(tx: &mut Transaction<'_, V>, extents: &[Extent]) {
+    for extent in extents {
+        if let ExtentKind::Data { place, .. } = &extent.kind
+            && tx.ask(&Key::Segment(place.segment)) == Some(None)
+        {
+            tx.ask(&Key::Dead(place.segment));
+        }
+    }
+}
+
+/// Counts a published extent. The first one makes the segment known.
+pub(crate) fn publish<V: View>(
+    tx: &mut Transaction<'_, V>,
+    id: InodeId,
+    data: DataId,
+    extent: &Extent,
+    by_writer: bool,
+) -> Step<()> {
+    let ExtentKind::Data { place, .. } = &extent.kind else {
+        return Ok(());
+    };
+    let own = place.segment.session == tx.session;
+    let key = Key::Segment(place.segment);
+    let segment = match tx.get(&key)? {
+        Some(Record::Segment(old)) => {
+            if by_writer && !own {
+                return Err(foreign(place.segment));
+            }
+            Segment {
+                place: *place,
+                live: old.live + extent.length,
+                ..(*old).clone()
+            }
+        }
+        _ => {
+            if !own {
+                return Err(foreign(place.segment));
+            }
+            if tx.get(&Key::Dead(place.segment))?.is_some() {
+                let text = format!(
+                    "segment {} is dead already: write its bytes into a new one",
+                    place.segment
+                );
+                return Err(Error::new(ErrorKind::Stale, text).into());
+            }
+            let birth = tx.commit;
+            Segment {
+                place: *place,
+                live: extent.length,
+                birth,
+                inode: id,
+                data,
+                file_offset: extent.offset,
+            }
+        }
+    };
+    tx.put(key, Record::Segment(Arc::new(segment)));
+    Ok(())
+}
+
+/// Counts bytes of a known segment once more (sharing).
+pub(crate) fn retain<V: View>(
+    tx: &mut Transaction<'_, V>,
+    place: &SegmentPlace,
+    bytes: u64,
+) -> Step<()> {
+    let segment = known(tx, place.segment)?;
+    let live = segment.live + bytes;
+    tx.put(
+        Key::Segment(place.segment),
+        Record::Segment(Arc::new(Segment {
+            live,
+            ..(*segment).clone()
+        })),
+    );
+    Ok(())
+}
+
+/// Takes bytes off; a segment without any is dead.
+pub(crate) fn release<V: View>(
+    tx: &mut Transaction<'_, V>,
+    place: &SegmentPlace,
+    bytes: u64,
+) -> Step<()> {
+    let segment = known(tx, place.segment)?;
+    let Some(live) = segment.live.checked_sub(bytes) else {
+        let text = format!(
+            "segment {} counts {} live bytes, but {bytes} more are released",
+            place.segment, segment.live
+        );
+        return Err(Error::new(ErrorKind::Corrupt, text).into());
+    };
+    let key = Key::Segment(place.segment);
+    if live > 0 {
+        tx.put(
+            key,
+            Record::Segment(Arc::new(Segment {
+                live,
+                ..(*segment).clone()
+            })),
+        );
+        return Ok(());
+    }
+    tx.delete(key);
+    let dead = Dead {
+        place: segment.place,
+        died: tx.commit,
+    };
+    tx.put(Key::Dead(place.segment), Record::Dead(Arc::new(dead)));
+    Ok(())
+}
+
+fn known<V: View>(tx: &mut Transaction<'_, V>, segment: SegmentId) -> Step<Arc<Segment>> {
+    match tx.get(&Key::Segment(segment))? {
+        Some(Record::Segment(record)) => Ok(record),
+        _ => Err(Error::new(
+            ErrorKind::Corrupt,
+            format!("segment {segment} is pointed at but not accounted"),
+        )
+        .into()),
+    }
+}
+
+fn foreign(segment: SegmentId) -> Stop {
+    let text =
+        format!("segment {segment} belongs to another session: only its writer publishes it");
+    Error::new(ErrorKind::InvalidArgument, text).into()
+}

@@ -1,0 +1,284 @@
+//! The records as one operation sees them: the view with the operation's own changes on top.
+
+use crate::{Counters, Effects, Inode, Key, Need, Record, Stop, View};
+use model::{
+    CommitNumber, Error, ErrorKind, FileKind, FilesetId, InodeId, SessionId, Timestamp,
+    operation::Stamp,
+};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// What a part of an operation answers.
+pub(crate) type Step<T> = Result<T, Stop>;
+
+/// Up to this many changes are searched one by one; most operations have four.
+const LINEAR: usize = 12;
+
+/// One run of one operation.
+pub(crate) struct Transaction<'a, V> {
+    view: &'a V,
+    pub(crate) now: Timestamp,
+    pub(crate) session: SessionId,
+    pub(crate) commit: CommitNumber,
+    /// In the order of first change, each key once.
+    changes: Vec<(Key, Option<Record>)>,
+    /// Where a key is in `changes`, once they are many.
+    index: BTreeMap<Key, usize>,
+    needs: Vec<Need>,
+}
+
+impl<'a, V: View> Transaction<'a, V> {
+    pub(crate) fn new(view: &'a V, stamp: &Stamp, commit: CommitNumber) -> Self {
+        Self {
+            view,
+            now: stamp.now,
+            session: stamp.session,
+            commit,
+            changes: Vec::new(),
+            index: BTreeMap::new(),
+            needs: Vec::new(),
+        }
+    }
+
+    pub(crate) fn finish(self) -> Effects {
+        Effects(self.changes)
+    }
+
+    pub(crate) fn is_held(&self, inode: InodeId) -> bool {
+        self.view.is_held(inode)
+    }
+
+    // ---- asking: notes what is missing and goes on, so that one round fetches all ----
+
+    /// The record, or `None` and a noted need. Inner `None`: there is no such record.
+    pub(crate) fn ask(&mut self, key: &Key) -> Option<Option<Record>> {
+        let record = self.known(key);
+        if record.is_none() {
+            self.needs.push(Need::Key(key.clone()));
+        }
+        record
+    }
+
+    /// The first `limit` records of a range, own changes included, or `None` and a noted need.
+    pub(crate) fn ask_range(
+        &mut self,
+        from: &Key,
+        to: &Key,
+        limit: usize,
+    ) -> Option<Vec<(Key, Record)>> {
+        let own = |(key, _): &&(Key, Option<Record>)| key >= from && key < to;
+        let removed = self
+            .changes
+            .iter()
+            .filter(own)
+            .filter(|change| change.1.is_none())
+            .count();
+        let limit_of_view = limit.saturating_add(removed);
+        let Ok(records) = self.view.range(from, to, limit_of_view) else {
+            self.needs.push(Need::Range {
+                from: from.clone(),
+                to: to.clone(),
+                limit: limit_of_view,
+            });
+            return None;
+        };
+        if !self.changes.iter().any(|change| own(&change)) {
+            return Some(records);
+        }
+        // Behind the last record of a full answer the view hasn't said anything.
+        let horizon = (records.len() == limit_of_view)
+            .then(|| records.last().map(|(key, _)| key.clone()))
+            .flatten();
+        let mut merged: BTreeMap<Key, Record> = records.into_iter().collect();
+        for (key, value) in self.changes.iter().filter(own) {
+            if horizon.as_ref().is_some_and(|horizon| key > horizon) {
+                continue;
+            }
+            match value {
+                Some(record) => merged.insert(key.clone(), record.clone()),
+                None => merged.remove(key),
+            };
+        }
+        Some(merged.into_iter().take(limit).collect())
+    }
+
+    /// Like [`Transaction::ask`], without noting the need.
+    pub(crate) fn known(&self, key: &Key) -> Option<Option<Record>> {
+        match self.position(key) {
+            Some(at) => Some(self.changes[at].1.clone()),
+            None => self.view.get(key).ok(),
+        }
+    }
+
+    /// Notes needs that the caller has found itself.
+    pub(crate) fn need(&mut self, need: Need) {
+        self.needs.push(need);
+    }
+
+    /// Stops if anything asked for so far is missing.
+    pub(crate) fn settle(&mut self) -> Step<()> {
+        if self.needs.is_empty() {
+            Ok(())
+        } else {
+            Err(Stop::Missing(std::mem::take(&mut self.needs)))
+        }
+    }
+
+    // ---- reading: stops at once if missing ----
+
+    pub(crate) fn get(&mut self, key: &Key) -> Step<Option<Record>> {
+        match self.ask(key) {
+            Some(record) => Ok(record),
+            None => Err(Stop::Missing(std::mem::take(&mut self.needs))),
+        }
+    }
+
+    pub(crate) fn range(&mut self, from: &Key, to: &Key, limit: usize) -> Step<Vec<(Key, Record)>> {
+        match self.ask_range(from, to, limit) {
+            Some(records) => Ok(records),
+            None => Err(Stop::Missing(std::mem::take(&mut self.needs))),
+        }
+    }
+
+    /// An inode that a caller names; `Stale` if it is gone.
+    pub(crate) fn inode(&mut self, id: InodeId) -> Step<Arc<Inode>> {
+        match self.get(&Key::Inode(id))? {
+            Some(Record::Inode(inode)) => Ok(inode),
+            _ => Err(ErrorKind::Stale.into()),
+        }
+    }
+
+    /// An inode that a record names: it must be there.
+    pub(crate) fn child(&mut self, id: InodeId) -> Step<Arc<Inode>> {
+        match self.get(&Key::Inode(id))? {
+            Some(Record::Inode(inode)) => Ok(inode),
+            _ => Err(Error::new(
+                ErrorKind::Corrupt,
+                format!("a record names inode {id}, which doesn't exist"),
+            )
+            .into()),
+        }
+    }
+
+    /// A directory that a caller names.
+    pub(crate) fn directory(&mut self, id: InodeId) -> Step<Arc<Inode>> {
+        let inode = self.inode(id)?;
+        if inode.kind == FileKind::Directory {
+            Ok(inode)
+        } else {
+            Err(ErrorKind::NotDirectory.into())
+        }
+    }
+
+    /// A directory that can take new names: one that was removed can't.
+    pub(crate) fn living_directory(&mut self, id: InodeId) -> Step<Arc<Inode>> {
+        let inode = self.directory(id)?;
+        if inode.links == 0 {
+            Err(ErrorKind::NotFound.into())
+        } else {
+            Ok(inode)
+        }
+    }
+
+    /// A regular file that a caller names.
+    pub(crate) fn file(&mut self, id: InodeId) -> Step<Arc<Inode>> {
+        let inode = self.inode(id)?;
+        match inode.kind {
+            FileKind::File => Ok(inode),
+            FileKind::Directory => Err(ErrorKind::IsDirectory.into()),
+            _ => Err(ErrorKind::InvalidArgument.into()),
+        }
+    }
+
+    // ---- changing ----
+
+    pub(crate) fn put(&mut self, key: Key, record: Record) {
+        self.set(key, Some(record));
+    }
+
+    pub(crate) fn delete(&mut self, key: Key) {
+        self.set(key, None);
+    }
+
+    /// The one changeable copy of an inode in this run; `Stale` if it is gone.
+    pub(crate) fn inode_mut(&mut self, id: InodeId) -> Step<&mut Inode> {
+        let key = Key::Inode(id);
+        let at = match self.position(&key) {
+            Some(at) => at,
+            None => {
+                let inode = self.inode(id)?;
+                self.set(key, Some(Record::Inode(inode)))
+            }
+        };
+        match &mut self.changes[at].1 {
+            Some(Record::Inode(inode)) => Ok(Arc::make_mut(inode)),
+            _ => Err(ErrorKind::Stale.into()),
+        }
+    }
+
+    /// The one changeable copy of a fileset's counters in this run.
+    pub(crate) fn counters_mut(&mut self, fileset: FilesetId) -> Step<&mut Counters> {
+        let key = Key::Counters(fileset);
+        let at = match self.position(&key) {
+            Some(at) => at,
+            None => match self.get(&key)? {
+                Some(record) => self.set(key, Some(record)),
+                None => return Err(no_counters(fileset).into()),
+            },
+        };
+        match &mut self.changes[at].1 {
+            Some(Record::Counters(counters)) => Ok(Arc::make_mut(counters)),
+            _ => Err(no_counters(fileset).into()),
+        }
+    }
+
+    fn position(&self, key: &Key) -> Option<usize> {
+        if self.changes.len() <= LINEAR {
+            self.changes.iter().position(|(own, _)| own == key)
+        } else {
+            self.index.get(key).copied()
+        }
+    }
+
+    fn set(&mut self, key: Key, record: Option<Record>) -> usize {
+        if let Some(at) = self.position(&key) {
+            self.changes[at].1 = record;
+            return at;
+        }
+        let at = self.changes.len();
+        if at == 0 {
+            self.changes.reserve_exact(8);
+        }
+        if at > LINEAR {
+            self.index.insert(key.clone(), at);
+        } else if at == LINEAR {
+            self.index = self
+                .changes
+                .iter()
+                .enumerate()
+                .map(|(at, (key, _))| (key.clone(), at))
+                .collect();
+            self.index.insert(key.clone(), at);
+        }
+        self.changes.push((key, record));
+        at
+    }
+}
+
+fn no_counters(fileset: FilesetId) -> Error {
+    Error::new(
+        ErrorKind::NotFound,
+        format!("fileset {fileset} has no counters"),
+    )
+}
+
+/// Moves an inode's ctime on and answers its new value.
+pub(crate) fn touch(inode: &mut Inode, now: Timestamp) -> Timestamp {
+    inode.ctime = now.after(inode.ctime);
+    inode.ctime
+}
+
+/// Like [`touch`], for a change of content: mtime follows.
+pub(crate) fn touch_content(inode: &mut Inode, now: Timestamp) -> Timestamp {
+    inode.mtime = touch(inode, now);
+    inode.mtime
+}
