@@ -1,0 +1,48 @@
+//! The simulation's chance: independent streams of numbers from one seed.
+
+/// A stream of numbers that its seed decides.
+#[derive(Clone, Debug)]
+pub(super) struct Chance {
+    state: u64,
+}
+
+impl Chance {
+    /// Stream number `stream` of `seed`; streams of one seed have nothing in common.
+    pub(super) fn new(seed: u64, stream: u64) -> Self {
+        let (_, mixed) = split_mix(seed);
+        let (_, state) = split_mix(mixed ^ stream.wrapping_mul(0xd6e8_feb8_6659_fd93));
+        Self { state }
+    }
+
+    pub(super) fn next(&mut self) -> u64 {
+        let (state, number) = split_mix(self.state);
+        self.state = state;
+        number
+    }
+
+    /// A number in `0..bound`.
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        assert!(bound > 0, "there is no number below zero");
+        self.next() % bound
+    }
+
+    pub(super) fn coin(&mut self) -> bool {
+        self.next() & 1 == 1
+    }
+
+    pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            let other = self.below(last as u64 + 1) as usize;
+            items.swap(last, other);
+        }
+    }
+}
+
+/// One step of the SplitMix64 generator: next state and number.
+pub(crate) fn split_mix(state: u64) -> (u64, u64) {
+    let state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut number = state;
+    number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (state, number ^ (number >> 31))
+}

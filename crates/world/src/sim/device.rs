@@ -1,0 +1,251 @@
+//! A simulated device: what reads see, what is durable, and what a power cut leaves.
+
+use super::chance::Chance;
+use super::pages::Pages;
+use bytes::Bytes;
+use std::io;
+use std::ops::Range;
+use std::time::Duration;
+
+const SECTOR: u64 = 512;
+const PAGE: u64 = 4096;
+
+/// A device with a volatile cache.
+///
+/// Power cuts follow what drives promise: a flushed or forced write stays; any other write
+/// may stay, be lost, or stay in part of its units (512 bytes or 4 KiB, chosen at the cut),
+/// whatever happened to writes before and after it.
+pub(super) struct Device {
+    pub(super) bytes: u64,
+    visible: Pages,
+    durable: Pages,
+    /// Completed and not yet flushed, in order of completion.
+    cached: Vec<CachedWrite>,
+    completions: u64,
+    /// The opening that holds the lock.
+    pub(super) opened: Option<u64>,
+    pub(super) faults: DeviceFaults,
+}
+
+/// What is broken.
+#[derive(Default)]
+pub(super) struct DeviceFaults {
+    pub(super) read_errors: Vec<Range<u64>>,
+    pub(super) extra_latency: Duration,
+    pub(super) full: bool,
+    pub(super) failed: bool,
+}
+
+struct CachedWrite {
+    completion: u64,
+    write: Write,
+    /// Durable by itself; listed only because an older cached write overlaps it.
+    forced: bool,
+}
+
+/// Bytes for a place.
+#[derive(Clone)]
+pub(super) struct Write {
+    pub(super) offset: u64,
+    pub(super) bytes: Bytes,
+}
+
+/// What a power cut does to a write that isn't durable.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Lost,
+    Whole,
+    Torn,
+}
+
+impl Device {
+    pub(super) fn new(bytes: u64) -> Self {
+        Self {
+            bytes,
+            visible: Pages::default(),
+            durable: Pages::default(),
+            cached: Vec::new(),
+            completions: 0,
+            opened: None,
+            faults: DeviceFaults::default(),
+        }
+    }
+
+    /// What reads see, without faults.
+    pub(super) fn content(&self, offset: u64, buffer: &mut [u8]) {
+        self.visible.read(offset, buffer);
+    }
+
+    pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let range = offset..offset + buffer.len() as u64;
+        if self.faults.failed
+            || self
+                .faults
+                .read_errors
+                .iter()
+                .any(|bad| overlap(bad, &range))
+        {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        self.visible.read(offset, buffer);
+        Ok(())
+    }
+
+    pub(super) fn write(&mut self, write: Write, durable: bool) -> io::Result<()> {
+        if self.faults.failed {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        if self.faults.full {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
+        self.visible.write(write.offset, &write.bytes);
+        let range = write.range();
+        self.faults.read_errors = self
+            .faults
+            .read_errors
+            .iter()
+            .flat_map(|bad| without(bad, &range))
+            .collect();
+        self.completions += 1;
+        let hides_older = self
+            .cached
+            .iter()
+            .any(|older| overlap(&older.write.range(), &range));
+        if durable && !hides_older {
+            self.durable.write(write.offset, &write.bytes);
+        } else {
+            self.cached.push(CachedWrite {
+                completion: self.completions,
+                write,
+                forced: durable,
+            });
+        }
+        Ok(())
+    }
+
+    /// Which writes a flush that starts now covers; for [`Device::flush`].
+    pub(super) fn flush_point(&self) -> u64 {
+        self.completions
+    }
+
+    /// Makes the writes up to `point` durable.
+    pub(super) fn flush(&mut self, point: u64) -> io::Result<()> {
+        if self.faults.failed {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        let covered = self
+            .cached
+            .partition_point(|write| write.completion <= point);
+        for CachedWrite { write, .. } in self.cached.drain(..covered) {
+            self.durable.write(write.offset, &write.bytes);
+        }
+        Ok(())
+    }
+
+    /// The power is cut while `under_way` writes were submitted and not answered; `torn` is
+    /// one of them that must be torn.
+    pub(super) fn lose_power(
+        &mut self,
+        chance: &mut Chance,
+        mut under_way: Vec<Write>,
+        torn: Option<Write>,
+    ) {
+        let unit = if chance.coin() { SECTOR } else { PAGE };
+        for CachedWrite { write, forced, .. } in std::mem::take(&mut self.cached) {
+            let fate = if forced {
+                Fate::Whole
+            } else {
+                draw_fate(chance)
+            };
+            persist(&mut self.durable, chance, &write, fate, unit);
+        }
+        chance.shuffle(&mut under_way);
+        for write in under_way {
+            let fate = draw_fate(chance);
+            persist(&mut self.durable, chance, &write, fate, unit);
+        }
+        if let Some(write) = torn {
+            persist(&mut self.durable, chance, &write, Fate::Torn, SECTOR);
+        }
+        self.visible = self.durable.clone();
+        self.opened = None;
+    }
+
+    /// Replaces bytes everywhere: seen by reads and durable.
+    pub(super) fn overwrite(&mut self, offset: u64, bytes: &[u8]) {
+        self.visible.write(offset, bytes);
+        self.durable.write(offset, bytes);
+    }
+}
+
+impl Write {
+    fn range(&self) -> Range<u64> {
+        self.offset..self.offset + self.bytes.len() as u64
+    }
+}
+
+fn draw_fate(chance: &mut Chance) -> Fate {
+    match chance.below(3) {
+        0 => Fate::Lost,
+        1 => Fate::Whole,
+        _ => Fate::Torn,
+    }
+}
+
+/// Writes what `fate` leaves of a write. A torn write loses at least one of its units and
+/// keeps at least one (if it has two); often it keeps just its beginning, as real ones do.
+fn persist(durable: &mut Pages, chance: &mut Chance, write: &Write, fate: Fate, unit: u64) {
+    match fate {
+        Fate::Lost => return,
+        Fate::Whole => return durable.write(write.offset, &write.bytes),
+        Fate::Torn => {}
+    }
+    let units = units_of(write, unit);
+    if units.len() < 2 {
+        return;
+    }
+    let kept = chance.below(units.len() as u64) as usize;
+    let lost = (kept + 1 + chance.below(units.len() as u64 - 1) as usize) % units.len();
+    let only_beginning = chance.coin();
+    for (index, range) in units.into_iter().enumerate() {
+        let stays = if only_beginning {
+            index < kept.max(lost)
+        } else {
+            chance.coin()
+        };
+        if index != lost && (index == kept || stays) {
+            durable.write(write.offset + range.start as u64, &write.bytes[range]);
+        }
+    }
+}
+
+/// The parts of a write, cut where the device's units begin.
+fn units_of(write: &Write, unit: u64) -> Vec<Range<usize>> {
+    let mut parts = Vec::new();
+    let mut start = 0;
+    while start < write.bytes.len() {
+        let to_boundary = (unit - (write.offset + start as u64) % unit) as usize;
+        let end = write.bytes.len().min(start + to_boundary);
+        parts.push(start..end);
+        start = end;
+    }
+    parts
+}
+
+fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+/// What is left of `range` without `hole`.
+fn without(range: &Range<u64>, hole: &Range<u64>) -> Vec<Range<u64>> {
+    if !overlap(range, hole) {
+        return vec![range.clone()];
+    }
+    [
+        range.start..hole.start.max(range.start),
+        hole.end.min(range.end)..range.end,
+    ]
+    .into_iter()
+    .filter(|part| !part.is_empty())
+    .collect()
+}

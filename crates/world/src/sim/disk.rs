@@ -1,0 +1,208 @@
+//! A simulated disk as the program opens it, and as a test sees it from outside.
+
+use super::device::Write;
+use super::machine::{Machine, Request, Ticket};
+use super::run::SimWorld;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A disk of the simulation, seen from outside the machine: no faults, no I/O numbers.
+#[derive(Clone)]
+pub struct SimDisk {
+    machine: Arc<Mutex<Machine>>,
+    name: String,
+}
+
+/// An opening of a simulated disk; holds its lock.
+pub(crate) struct OpenSimDisk {
+    world: Arc<SimWorld>,
+    name: String,
+    bytes: u64,
+    opening: u64,
+}
+
+impl SimDisk {
+    pub(super) fn new(machine: Arc<Mutex<Machine>>, name: &str) -> Self {
+        Self {
+            machine,
+            name: name.to_owned(),
+        }
+    }
+
+    /// The name it opens by.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its size.
+    ///
+    /// # Panics
+    /// This and the others: if the disk was removed.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.machine.lock().devices[&self.name].bytes
+    }
+
+    /// What a read would return now if no fault was set.
+    #[must_use]
+    pub fn content(&self, offset: u64, length: usize) -> Vec<u8> {
+        let mut buffer = vec![0; length];
+        self.machine.lock().devices[&self.name].content(offset, &mut buffer);
+        buffer
+    }
+
+    /// Replaces bytes, durable at once: a test's way to damage a disk.
+    pub fn overwrite(&self, offset: u64, bytes: &[u8]) {
+        let mut machine = self.machine.lock();
+        machine
+            .devices
+            .get_mut(&self.name)
+            .expect("the disk exists")
+            .overwrite(offset, bytes);
+    }
+}
+
+impl OpenSimDisk {
+    pub(super) fn new(world: Arc<SimWorld>, name: String, bytes: u64, opening: u64) -> Self {
+        Self {
+            world,
+            name,
+            bytes,
+            opening,
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) async fn read(&self, offset: u64, length: usize) -> io::Result<Bytes> {
+        self.submit_and_wait(Request::Read { offset, length }).await
+    }
+
+    pub(crate) async fn write(&self, offset: u64, bytes: Bytes, durable: bool) -> io::Result<()> {
+        let write = Write { offset, bytes };
+        self.submit_and_wait(Request::Write { write, durable })
+            .await
+            .map(drop)
+    }
+
+    pub(crate) async fn flush(&self) -> io::Result<()> {
+        self.submit_and_wait(Request::Flush).await.map(drop)
+    }
+
+    pub(crate) async fn quiesce(&self) {
+        loop {
+            let now = self.world.now().0;
+            let due = {
+                let mut machine = self.world.machine.lock();
+                machine.advance(now);
+                machine.last_due(&self.name)
+            };
+            match due {
+                Some(due) => tokio::time::sleep(Duration::from_nanos(due - now)).await,
+                None => return,
+            }
+        }
+    }
+
+    pub(crate) fn read_now(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let bytes = self.perform(Request::Read {
+            offset,
+            length: buffer.len(),
+        })?;
+        buffer.copy_from_slice(&bytes);
+        Ok(())
+    }
+
+    pub(crate) fn write_now(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let write = Write {
+            offset,
+            bytes: Bytes::copy_from_slice(bytes),
+        };
+        self.perform(Request::Write {
+            write,
+            durable: false,
+        })
+        .map(drop)
+    }
+
+    pub(crate) fn flush_now(&self) -> io::Result<()> {
+        self.perform(Request::Flush).map(drop)
+    }
+
+    fn perform(&self, request: Request) -> io::Result<Bytes> {
+        let now = self.world.now().0;
+        self.world
+            .machine
+            .lock()
+            .perform(self.world.run, now, &self.name, request)
+    }
+
+    async fn submit_and_wait(&self, request: Request) -> io::Result<Bytes> {
+        let now = self.world.now().0;
+        let submitted = self
+            .world
+            .machine
+            .lock()
+            .submit(self.world.run, now, &self.name, request);
+        let Ok(ticket) = submitted else {
+            // The power is cut: no I/O completes any more, and the run drops this future.
+            return std::future::pending().await;
+        };
+        let waiting = Waiting {
+            world: &self.world,
+            ticket,
+        };
+        if ticket.due > now {
+            tokio::time::sleep(Duration::from_nanos(ticket.due - now)).await;
+        } else {
+            // At least one round of other tasks, so that the order of answers varies.
+            for _ in 0..=ticket.number % 3 {
+                tokio::task::yield_now().await;
+            }
+        }
+        let now = self.world.now().0;
+        let result = {
+            let mut machine = self.world.machine.lock();
+            machine.advance(now);
+            machine.take_result(self.world.run, ticket.number)
+        };
+        drop(waiting);
+        match result {
+            Some(result) => result,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for OpenSimDisk {
+    fn drop(&mut self) {
+        let mut machine = self.world.machine.lock();
+        if let Some(device) = machine.devices.get_mut(&self.name)
+            && device.opened == Some(self.opening)
+        {
+            device.opened = None;
+        }
+    }
+}
+
+/// Tells the machine when the future that waits is dropped.
+struct Waiting<'a> {
+    world: &'a SimWorld,
+    ticket: Ticket,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.world.machine.lock().abandon(self.ticket);
+    }
+}

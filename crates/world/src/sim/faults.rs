@@ -1,0 +1,94 @@
+//! What can break in a simulation.
+
+use super::device::Device;
+use super::machine::Machine;
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where, at a chosen I/O, the machine loses power.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cut {
+    /// The I/O has no effect.
+    Before,
+    /// The I/O took effect, but nobody was told.
+    After,
+    /// A write took effect in some of its sectors, a flush for some of the writes.
+    Torn,
+}
+
+/// Breaks things; cheap to clone, usable inside a run. Every method panics if the disk doesn't
+/// exist.
+#[derive(Clone)]
+pub struct Faults {
+    machine: Arc<Mutex<Machine>>,
+}
+
+impl Faults {
+    pub(super) fn new(machine: Arc<Mutex<Machine>>) -> Self {
+        Self { machine }
+    }
+
+    /// Cuts the power at I/O number `number` (counted from 0 over all runs). Replaces an
+    /// earlier choice; happens once.
+    pub fn cut_at_io(&self, number: u64, cut: Cut) {
+        self.machine.lock().cut = Some((number, cut));
+    }
+
+    /// Cuts the power now. Inside a run, nothing behind the caller's next await happens.
+    pub fn cut_now(&self) {
+        self.machine.lock().cut_now();
+    }
+
+    /// Forgets a cut that has not happened.
+    pub fn no_cut(&self) {
+        self.machine.lock().cut = None;
+    }
+
+    /// Reads that touch `range` fail with EIO until it is overwritten or healed.
+    pub fn read_error(&self, disk: &str, range: Range<u64>) {
+        self.change(disk, |device| device.faults.read_errors.push(range));
+    }
+
+    /// Flips the lowest bit of the byte at `offset`, silently and for good.
+    pub fn flip_bit(&self, disk: &str, offset: u64) {
+        self.change(disk, |device| {
+            let mut byte = [0];
+            device.content(offset, &mut byte);
+            device.overwrite(offset, &[byte[0] ^ 1]);
+        });
+    }
+
+    /// Each I/O that starts from now on takes `extra` longer.
+    pub fn slow(&self, disk: &str, extra: Duration) {
+        self.change(disk, |device| device.faults.extra_latency = extra);
+    }
+
+    /// Writes fail with ENOSPC.
+    pub fn full(&self, disk: &str) {
+        self.change(disk, |device| device.faults.full = true);
+    }
+
+    /// Every I/O fails with EIO, also those under way.
+    pub fn fail(&self, disk: &str) {
+        self.change(disk, |device| device.faults.failed = true);
+    }
+
+    /// Ends `read_error`, `slow`, `full` and `fail`; flipped bits stay.
+    pub fn heal(&self, disk: &str) {
+        self.change(disk, |device| {
+            device.faults = super::device::DeviceFaults::default()
+        });
+    }
+
+    fn change(&self, disk: &str, change: impl FnOnce(&mut Device)) {
+        let mut machine = self.machine.lock();
+        change(
+            machine
+                .devices
+                .get_mut(disk)
+                .expect("the disk exists in this simulation"),
+        );
+    }
+}
