@@ -1,1 +1,241 @@
 //! Writes, reads and repairs segments over many NSDs.
+//!
+//! The shell around [`placement`]: it knows which NSDs answer, how fast and how full they are,
+//! puts and gets pieces in parallel, hedges slow ones, and rebuilds what is lost. It knows
+//! nothing of files, directories or shards. Several copies of one segment can't differ, so
+//! there is no locking between writers: a segment's name is used once.
+
+mod deletion;
+mod members;
+mod progress;
+mod read;
+mod repair;
+mod segment;
+mod space;
+mod survey;
+mod suspects;
+mod write;
+
+pub use members::{MemberState, NsdStanding};
+pub use progress::RepairProgress;
+pub use repair::{Depth, PieceCondition, PieceState, RepairOutcome};
+pub use segment::{SegmentOwner, SegmentSource};
+pub use space::{PoolUsage, Reservation};
+pub use survey::{GroupInventory, GroupSurvey, SlotInventory, SurveyedSegment};
+pub use suspects::{Suspect, SuspectCause};
+
+use members::Member;
+use model::map::PoolMap;
+use model::nsd::GroupFence;
+use model::{Error, ErrorKind, GroupId, NsdId, Result};
+use nsd::Nsd;
+use parking_lot::RwLock;
+use placement::Groups;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use tokio::sync::Semaphore;
+use world::World;
+
+/// Bytes of pieces on their way to NSDs, in total.
+pub const BYTES_IN_FLIGHT_MAX: u64 = 128 * 1024 * 1024;
+
+/// One storage pool: its map and the NSDs that this process reaches.
+pub struct Pool {
+    world: World,
+    /// The groups of the newest map, which is inside.
+    groups: RwLock<Arc<Groups>>,
+    map: RwLock<Arc<PoolMap>>,
+    members: RwLock<BTreeMap<NsdId, Arc<Member>>>,
+    /// Goes round the groups.
+    writes: AtomicU64,
+    in_flight: Arc<Semaphore>,
+    space: Arc<space::Space>,
+    suspects: Arc<suspects::Suspects>,
+    progress: progress::Counters,
+}
+
+impl Pool {
+    /// A pool over the NSDs that could be opened; those of the map that are missing count as
+    /// not reachable until [`Pool::add_nsd`].
+    #[must_use]
+    pub fn new(world: World, map: PoolMap, nsds: Vec<Arc<Nsd>>) -> Arc<Self> {
+        let pool = Self {
+            groups: RwLock::new(Arc::new(Groups::new(&map))),
+            map: RwLock::new(Arc::new(map)),
+            members: RwLock::new(BTreeMap::new()),
+            writes: AtomicU64::new(world.random_u64()),
+            in_flight: Arc::new(Semaphore::new(write::permits(BYTES_IN_FLIGHT_MAX))),
+            space: Arc::default(),
+            suspects: Arc::default(),
+            progress: progress::Counters::default(),
+            world,
+        };
+        for nsd in nsds {
+            pool.add_nsd(nsd);
+        }
+        Arc::new(pool)
+    }
+
+    /// The newest map that this process knows.
+    #[must_use]
+    pub fn map(&self) -> Arc<PoolMap> {
+        self.map.read().clone()
+    }
+
+    /// The groups of the newest map.
+    #[must_use]
+    pub fn groups(&self) -> Arc<Groups> {
+        self.groups.read().clone()
+    }
+
+    /// Takes a newer map into use and fences the groups that it changes, so that no writer
+    /// with an older map can put into them unseen. An older map is ignored.
+    ///
+    /// # Errors
+    /// Unavailable if a reachable member of a changed group did not confirm; the map is in use
+    /// all the same, and calling again repeats the rest.
+    pub async fn set_map(&self, map: PoolMap) -> Result<()> {
+        let fences = {
+            let mut current = self.map.write();
+            if map.epoch < current.epoch {
+                return Ok(());
+            }
+            let changed = map.versions.iter().filter(|(group, version)| {
+                map.epoch == current.epoch || current.version(GroupId(**group)) != **version
+            });
+            let fences: Vec<GroupFence> = changed
+                .map(|(group, version)| GroupFence {
+                    group: GroupId(*group),
+                    version: *version,
+                })
+                .collect();
+            *self.groups.write() = Arc::new(Groups::new(&map));
+            *current = Arc::new(map);
+            fences
+        };
+        self.space.forget();
+        self.fence(&fences).await
+    }
+
+    async fn fence(&self, fences: &[GroupFence]) -> Result<()> {
+        let groups = self.groups();
+        let mut failed = None;
+        for fence in fences {
+            let slots = groups.members(fence.group).iter();
+            let members: BTreeSet<NsdId> = slots.flat_map(|slot| slot.in_reading_order()).collect();
+            for nsd in members {
+                // An NSD that can't be reached learns the version from the first newer put.
+                let Some(member) = self.member(nsd).filter(|member| member.is_readable()) else {
+                    continue;
+                };
+                match member.nsd.learn_group(*fence).await {
+                    Ok(()) => {}
+                    Err(error) if error.kind() == ErrorKind::OldEpoch => {}
+                    Err(error) => {
+                        failed = Some(
+                            error.while_doing(format!("fence group {} on NSD {nsd}", fence.group)),
+                        )
+                    }
+                }
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// An NSD of the pool, if this process reaches it.
+    #[must_use]
+    pub fn nsd(&self, nsd: NsdId) -> Option<Arc<Nsd>> {
+        self.member(nsd).map(|member| member.nsd.clone())
+    }
+
+    /// Takes an opened NSD into use, or one that was opened again. Whether it gets pieces is
+    /// decided by the map.
+    pub fn add_nsd(&self, nsd: Arc<Nsd>) {
+        self.members
+            .write()
+            .insert(nsd.id(), Arc::new(Member::new(nsd)));
+        self.space.forget();
+    }
+
+    /// Lets go of an NSD: drained and removed, or taken away.
+    pub fn remove_nsd(&self, nsd: NsdId) -> Option<Arc<Nsd>> {
+        self.space.forget();
+        self.members
+            .write()
+            .remove(&nsd)
+            .map(|member| member.nsd.clone())
+    }
+
+    fn member(&self, nsd: NsdId) -> Option<Arc<Member>> {
+        self.members.read().get(&nsd).cloned()
+    }
+
+    /// How all NSDs of the map are, in the order of the map.
+    #[must_use]
+    pub fn nsd_states(&self) -> Vec<NsdStanding> {
+        let now = self.world.now();
+        let map = self.map();
+        map.nsds
+            .iter()
+            .map(|entry| members::standing(entry, self.member(entry.nsd).as_deref(), now))
+            .collect()
+    }
+
+    /// Chooses the members of a log's view: `count` writable NSDs in different failure groups,
+    /// those that answer well and have most free space first. Fewer, but never one alone, if
+    /// failure groups are missing; one alone only in pools of at most two failure groups or if
+    /// one is asked for.
+    ///
+    /// # Errors
+    /// Unavailable if there are too few.
+    pub fn log_view(&self, count: usize) -> Result<Vec<NsdId>> {
+        let view = self.log_candidates(&[], count);
+        let degraded = self.groups().allows_degraded_writes();
+        if view.len() < if degraded { 1 } else { count.min(2) } {
+            let text = format!(
+                "choose {count} NSDs for a log: only {} failure groups can be written",
+                view.len()
+            );
+            return Err(Error::new(ErrorKind::Unavailable, text));
+        }
+        Ok(view)
+    }
+
+    /// An NSD to take the place of `failed` in a log's view: in another failure group than
+    /// the rest. Nothing if there is none now.
+    #[must_use]
+    pub fn log_replacement(&self, view: &[NsdId], failed: NsdId) -> Option<NsdId> {
+        let rest: Vec<NsdId> = view.iter().copied().filter(|nsd| *nsd != failed).collect();
+        let candidates = self.log_candidates(&rest, rest.len() + 2);
+        candidates.into_iter().find(|nsd| *nsd != failed)
+    }
+
+    /// Up to `count` NSDs in failure groups that neither each other nor `rest` have.
+    fn log_candidates(&self, rest: &[NsdId], count: usize) -> Vec<NsdId> {
+        let map = self.map();
+        let mut used: BTreeSet<_> = rest
+            .iter()
+            .filter_map(|nsd| map.nsd(*nsd))
+            .map(|entry| entry.failure_group)
+            .collect();
+        let mut states: Vec<NsdStanding> = self.nsd_states();
+        states.retain(NsdStanding::is_writable);
+        states.sort_by_key(|state| {
+            (
+                state.member != MemberState::Online,
+                std::cmp::Reverse(state.free_share / 4096),
+            )
+        });
+        let mut out = Vec::new();
+        for state in states {
+            if out.len() < count && used.insert(state.entry.failure_group) {
+                out.push(state.entry.nsd);
+            }
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,199 @@
+//! What a pool knows of each NSD: whether it answers, how fast, how full it is.
+
+use model::map::{NsdEntry, NsdState};
+use model::nsd::{NsdHealth, NsdUsage};
+use model::{Error, ErrorKind};
+use nsd::Nsd;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use world::Instant;
+
+/// How long an NSD that failed or was very late gets no new pieces if others can take them.
+const AVOID_TIME: Duration = Duration::from_secs(5);
+/// Latencies remembered per NSD.
+const SAMPLES: usize = 128;
+/// Shortest and longest wait before a read is hedged.
+const HEDGE_MIN: Duration = Duration::from_millis(20);
+const HEDGE_MAX: Duration = Duration::from_secs(1);
+/// Free bytes below which an NSD gets no new pieces: room for deletes and its own index.
+const FREE_MIN: u64 = 4 * 1024 * 1024;
+
+/// Whether an NSD of the map can be used from this process.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum MemberState {
+    /// Reads and writes.
+    Online,
+    /// Answers, but failed or was very late within the last seconds: avoided for new pieces.
+    Suspect,
+    /// Reads and deletes only.
+    Full,
+    /// Its disk failed.
+    Failed,
+    /// Not opened by this process.
+    Missing,
+}
+
+/// How an NSD of the map is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NsdStanding {
+    /// Its entry in the map.
+    pub entry: NsdEntry,
+    /// Whether it can be used.
+    pub member: MemberState,
+    /// What it holds; zeros if it isn't there.
+    pub usage: NsdUsage,
+    /// Free share of its capacity in 1/65,536.
+    pub free_share: u32,
+    /// Requests that it failed since this process opened it.
+    pub failures: u64,
+    /// 99 of 100 recent reads were answered within this time.
+    pub read_latency: Duration,
+}
+
+impl NsdStanding {
+    /// Whether it takes new pieces and log entries.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.entry.state == NsdState::Active
+            && matches!(self.member, MemberState::Online | MemberState::Suspect)
+    }
+}
+
+/// An opened NSD.
+pub(crate) struct Member {
+    pub(crate) nsd: Arc<Nsd>,
+    record: Mutex<Record>,
+}
+
+#[derive(Default)]
+struct Record {
+    avoid_until: Option<Instant>,
+    failures: u64,
+    reads: Latency,
+}
+
+/// The latest latencies in a ring, and what 99 % of them kept.
+#[derive(Default)]
+struct Latency {
+    ring: Vec<u32>,
+    at: usize,
+    p99_micros: u32,
+}
+
+impl Member {
+    pub(crate) fn new(nsd: Arc<Nsd>) -> Self {
+        Self {
+            nsd,
+            record: Mutex::default(),
+        }
+    }
+
+    /// Whether reads and deletes make sense.
+    pub(crate) fn is_readable(&self) -> bool {
+        self.nsd.health() != NsdHealth::Failed
+    }
+
+    pub(crate) fn state(&self, now: Instant) -> MemberState {
+        match self.nsd.health() {
+            NsdHealth::Failed => MemberState::Failed,
+            NsdHealth::Full => MemberState::Full,
+            NsdHealth::Online if self.is_avoided(now) => MemberState::Suspect,
+            NsdHealth::Online => MemberState::Online,
+        }
+    }
+
+    fn is_avoided(&self, now: Instant) -> bool {
+        self.record
+            .lock()
+            .avoid_until
+            .is_some_and(|until| now < until)
+    }
+
+    /// Whether a piece of `bytes` fits, leaving what deletes need.
+    pub(crate) fn has_room(&self, bytes: u64) -> bool {
+        let usage = self.nsd.usage();
+        let keep = FREE_MIN.min(usage.capacity / 64);
+        self.nsd.health() == NsdHealth::Online
+            && usage.capacity.saturating_sub(usage.used) >= bytes + keep
+    }
+
+    /// Notes an answer to a read.
+    pub(crate) fn note_read(&self, took: Duration) {
+        let micros = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
+        self.record.lock().reads.note(micros);
+    }
+
+    /// Notes that the NSD failed, or kept somebody waiting far too long.
+    pub(crate) fn note_trouble(&self, now: Instant) {
+        let mut record = self.record.lock();
+        record.failures += 1;
+        record.avoid_until = Some(now + AVOID_TIME);
+    }
+
+    /// How long a reader waits for the NSD before it asks others.
+    pub(crate) fn hedge_delay(&self) -> Duration {
+        let micros = self.record.lock().reads.p99_micros;
+        (Duration::from_micros(u64::from(micros)) * 2).clamp(HEDGE_MIN, HEDGE_MAX)
+    }
+}
+
+impl Latency {
+    fn note(&mut self, micros: u32) {
+        if self.ring.len() < SAMPLES {
+            self.ring.push(micros);
+        } else {
+            self.ring[self.at] = micros;
+        }
+        self.at = (self.at + 1) % SAMPLES;
+        if self.at % 32 == 0 {
+            let mut sorted = self.ring.clone();
+            sorted.sort_unstable();
+            self.p99_micros = sorted[sorted.len() * 99 / 100];
+        }
+    }
+}
+
+/// Whether an error says that the NSD has trouble, and not that the request was wrong.
+pub(crate) fn is_trouble(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Unavailable | ErrorKind::Unknown | ErrorKind::ShuttingDown
+    )
+}
+
+/// Free share of a capacity in 1/65,536.
+pub(crate) fn free_share(usage: &NsdUsage) -> u32 {
+    let free = u128::from(usage.capacity.saturating_sub(usage.used));
+    ((free << 16) / u128::from(usage.capacity.max(1))) as u32
+}
+
+pub(crate) fn standing(entry: &NsdEntry, member: Option<&Member>, now: Instant) -> NsdStanding {
+    let usage = member.map(|member| member.nsd.usage()).unwrap_or_default();
+    let (failures, micros) = member.map_or((0, 0), |member| {
+        let record = member.record.lock();
+        (record.failures, record.reads.p99_micros)
+    });
+    NsdStanding {
+        entry: entry.clone(),
+        member: member.map_or(MemberState::Missing, |member| member.state(now)),
+        usage,
+        free_share: free_share(&usage),
+        failures,
+        read_latency: Duration::from_micros(u64::from(micros)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_p99_follows_the_latest_reads() {
+        let mut latency = Latency::default();
+        (0..256).for_each(|_| latency.note(1000));
+        assert_eq!(latency.p99_micros, 1000);
+        (0..128).for_each(|_| latency.note(50));
+        assert_eq!(latency.p99_micros, 50);
+    }
+}

@@ -1,0 +1,502 @@
+//! Reads segments: only the units that are needed, hedged when slow, rebuilt when gone.
+
+use crate::Pool;
+use crate::members::{Member, is_trouble};
+use crate::suspects::SuspectCause;
+use bytes::Bytes;
+use futures::future::{BoxFuture, FutureExt};
+use futures::stream::{FuturesUnordered, StreamExt};
+use model::{BlobName, Error, ErrorKind, NsdId, Result, SegmentPlace};
+use placement::{Groups, codec, crc::crc32c_of_chunks, layout};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+use tracing::{debug, warn};
+use world::{Instant, World};
+
+/// After this an NSD that has not answered a get counts as failed.
+const GET_DEADLINE: Duration = Duration::from_secs(30);
+
+impl Pool {
+    /// Bytes `at..at + length` of a segment, in order, in as many chunks as pieces were read.
+    /// Every byte is proven by its NSD or rebuilt from proven ones; a whole segment is also
+    /// checked against its CRC.
+    ///
+    /// # Errors
+    /// InvalidArgument for a range outside; NotFound if no piece exists any more (a stale
+    /// extent); Unavailable while too few NSDs answer; Corrupt if too much is damaged.
+    pub async fn read(&self, place: &SegmentPlace, at: u32, length: u32) -> Result<Vec<Bytes>> {
+        let groups = self.groups();
+        let inside = at
+            .checked_add(length)
+            .is_some_and(|end| end <= place.length);
+        if !inside || !groups.contains(place.group) || place.scheme.width() > groups.width().max(5)
+        {
+            let text = format!(
+                "read {length} bytes at {at} of segment {} of {} bytes in group {}",
+                place.segment, place.length, place.group
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, text));
+        }
+        if length == 0 {
+            return Ok(Vec::new());
+        }
+        let chunks = Gather::new(self, &groups, place, at, length).run().await?;
+        if length == place.length && crc32c_of_chunks(chunks.iter().map(AsRef::as_ref)) != place.crc
+        {
+            let text = format!(
+                "the pieces of segment {} fit their checksums, but together not the segment's",
+                place.segment
+            );
+            return Err(Error::new(ErrorKind::Corrupt, text));
+        }
+        Ok(chunks)
+    }
+
+    /// A whole segment, checked against its CRC. Copies once if it has several data pieces.
+    ///
+    /// # Errors
+    /// As [`Pool::read`].
+    pub async fn read_whole(&self, place: &SegmentPlace) -> Result<Bytes> {
+        let mut chunks = self.read(place, 0, place.length).await?;
+        if chunks.len() == 1 {
+            return Ok(chunks.remove(0));
+        }
+        let mut plain = world::AlignedBuffer::zeroed(place.length as usize);
+        let mut at = 0;
+        for chunk in &chunks {
+            plain[at..at + chunk.len()].copy_from_slice(chunk);
+            at += chunk.len();
+        }
+        Ok(plain.freeze())
+    }
+
+    /// The NSDs that may hold a piece, in the order in which to ask them.
+    pub(crate) fn holders(
+        &self,
+        groups: &Groups,
+        place: &SegmentPlace,
+        piece: u8,
+    ) -> Vec<Arc<Member>> {
+        let slot = groups.members(place.group)[usize::from(place.slot_of(piece))];
+        slot.in_reading_order()
+            .filter_map(|nsd| self.member(nsd))
+            .filter(|member| member.is_readable())
+            .collect()
+    }
+}
+
+/// A part of a data piece that the reader wants.
+struct Wanted {
+    piece: u8,
+    range: Range<u32>,
+    bytes: Option<Bytes>,
+    /// Its NSD failed or is late: rebuild it.
+    is_given_up: bool,
+}
+
+struct InFlight {
+    number: usize,
+    piece: u8,
+    range: Range<u32>,
+    is_late: bool,
+}
+
+struct Answer {
+    number: usize,
+    piece: u8,
+    range: Range<u32>,
+    result: std::result::Result<Bytes, Vec<(NsdId, Error)>>,
+}
+
+/// One read under way.
+struct Gather<'a> {
+    pool: &'a Pool,
+    groups: &'a Groups,
+    place: &'a SegmentPlace,
+    wanted: Vec<Wanted>,
+    /// What has arrived, of any piece.
+    got: Vec<(u8, Range<u32>, Bytes)>,
+    failed: Vec<(u8, ErrorKind)>,
+    in_flight: Vec<InFlight>,
+    pending: FuturesUnordered<BoxFuture<'static, Answer>>,
+    next_number: usize,
+}
+
+impl<'a> Gather<'a> {
+    fn new(
+        pool: &'a Pool,
+        groups: &'a Groups,
+        place: &'a SegmentPlace,
+        at: u32,
+        length: u32,
+    ) -> Self {
+        let mut out = Self {
+            pool,
+            groups,
+            place,
+            wanted: Vec::new(),
+            got: Vec::new(),
+            failed: Vec::new(),
+            in_flight: Vec::new(),
+            pending: FuturesUnordered::new(),
+            next_number: 0,
+        };
+        for part in layout::data_ranges(place.scheme, place.length, at, length) {
+            // Any copy will do; of erasure coded segments exactly this piece is wanted.
+            let piece = if place.scheme.data_pieces() == 1 {
+                out.preferred(at)[0]
+            } else {
+                part.piece
+            };
+            out.wanted.push(Wanted {
+                piece,
+                range: part.range,
+                bytes: None,
+                is_given_up: false,
+            });
+        }
+        out
+    }
+
+    async fn run(mut self) -> Result<Vec<Bytes>> {
+        for index in 0..self.wanted.len() {
+            let (piece, range) = (self.wanted[index].piece, self.wanted[index].range.clone());
+            self.ask(piece, range);
+        }
+        let mut hedge_at = self.pool.world.now() + self.hedge_delay();
+        loop {
+            self.rebuild()?;
+            if self.wanted.iter().all(|wanted| wanted.bytes.is_some()) {
+                return Ok(self
+                    .wanted
+                    .into_iter()
+                    .filter_map(|wanted| wanted.bytes)
+                    .collect());
+            }
+            self.ask_others();
+            if self.pending.is_empty() {
+                return Err(self.lost());
+            }
+            let now = self.pool.world.now();
+            match self
+                .pool
+                .world
+                .timeout(hedge_at - now, self.pending.next())
+                .await
+            {
+                Ok(answer) => self.take(answer.expect("not empty")),
+                Err(_) => {
+                    self.give_up_late();
+                    hedge_at = self.pool.world.now() + self.hedge_delay();
+                }
+            }
+        }
+    }
+
+    /// The longest that one of the asked NSDs usually takes.
+    fn hedge_delay(&self) -> Duration {
+        let asked = self.in_flight.iter().filter(|flight| !flight.is_late);
+        let members =
+            asked.flat_map(|flight| self.pool.holders(self.groups, self.place, flight.piece));
+        members
+            .map(|member| member.hedge_delay())
+            .max()
+            .unwrap_or(Duration::from_secs(1))
+    }
+
+    fn ask(&mut self, piece: u8, range: Range<u32>) {
+        let number = self.next_number;
+        self.next_number += 1;
+        self.in_flight.push(InFlight {
+            number,
+            piece,
+            range: range.clone(),
+            is_late: false,
+        });
+        let holders = self.pool.holders(self.groups, self.place, piece);
+        let (world, name) = (self.pool.world.clone(), self.place.blob(piece));
+        self.pending.push(
+            async move {
+                let result = fetch(&world, &holders, name, &range).await;
+                Answer {
+                    number,
+                    piece,
+                    range,
+                    result,
+                }
+            }
+            .boxed(),
+        );
+    }
+
+    fn take(&mut self, answer: Answer) {
+        self.in_flight
+            .retain(|flight| flight.number != answer.number);
+        match answer.result {
+            Ok(bytes) => {
+                for wanted in &mut self.wanted {
+                    if wanted.piece == answer.piece
+                        && wanted.bytes.is_none()
+                        && covers(&answer.range, &wanted.range)
+                    {
+                        wanted.bytes = Some(cut(&bytes, &answer.range, &wanted.range));
+                    }
+                }
+                self.got.push((answer.piece, answer.range, bytes));
+            }
+            Err(errors) => {
+                self.note(answer.piece, &errors);
+                for wanted in self
+                    .wanted
+                    .iter_mut()
+                    .filter(|wanted| wanted.piece == answer.piece)
+                {
+                    wanted.is_given_up = true;
+                }
+            }
+        }
+    }
+
+    /// Remembers failures where they help: the NSD's standing, and the queue for repair.
+    fn note(&mut self, piece: u8, errors: &[(NsdId, Error)]) {
+        for (nsd, error) in errors {
+            if let Some(member) = self.pool.member(*nsd).filter(|_| is_trouble(error)) {
+                member.note_trouble(self.pool.world.now());
+            }
+        }
+        let kind = worst(errors);
+        let slot = self.groups.members(self.place.group)[usize::from(self.place.slot_of(piece))];
+        let is_expected = self.place.missing & (1 << piece) == 0 && slot.next.is_none();
+        match kind {
+            ErrorKind::Corrupt => {
+                warn!(segment = %self.place.segment, piece, "damaged piece met by a read");
+                self.pool
+                    .suspects
+                    .add(self.place, 1 << piece, SuspectCause::Damaged);
+            }
+            ErrorKind::NotFound if is_expected => {
+                self.pool
+                    .suspects
+                    .add(self.place, 1 << piece, SuspectCause::Absent);
+            }
+            _ => debug!(segment = %self.place.segment, piece, kind = kind.name(), "piece not read"),
+        }
+        self.failed.push((piece, kind));
+    }
+
+    /// What is still on the way is late: rebuild it, and don't count on it as a source.
+    fn give_up_late(&mut self) {
+        for flight in &mut self.in_flight {
+            flight.is_late = true;
+        }
+        for wanted in self
+            .wanted
+            .iter_mut()
+            .filter(|wanted| wanted.bytes.is_none())
+        {
+            wanted.is_given_up = true;
+        }
+    }
+
+    /// The range that spans all parts to rebuild.
+    fn rebuilt_range(&self) -> Option<Range<u32>> {
+        let parts = self
+            .wanted
+            .iter()
+            .filter(|wanted| wanted.is_given_up && wanted.bytes.is_none());
+        parts
+            .map(|wanted| wanted.range.clone())
+            .reduce(|a, b| a.start.min(b.start)..a.end.max(b.end))
+    }
+
+    /// Rebuilds what was given up if enough other pieces have arrived.
+    fn rebuild(&mut self) -> Result<()> {
+        let Some(range) = self.rebuilt_range() else {
+            return Ok(());
+        };
+        let mut have: Vec<(u8, Bytes)> = Vec::new();
+        for (piece, got, bytes) in &self.got {
+            if covers(got, &range) && have.iter().all(|(other, _)| other != piece) {
+                have.push((*piece, cut(bytes, got, &range)));
+            }
+        }
+        if have.len() < self.place.scheme.data_pieces() {
+            return Ok(());
+        }
+        let is_open = |wanted: &&mut Wanted| wanted.is_given_up && wanted.bytes.is_none();
+        let open: Vec<&mut Wanted> = self.wanted.iter_mut().filter(is_open).collect();
+        let pieces: Vec<u8> = open.iter().map(|wanted| wanted.piece).collect();
+        let rebuilt = codec::reconstruct(self.place.scheme, &have, &pieces)?;
+        for (wanted, bytes) in open.into_iter().zip(rebuilt) {
+            wanted.bytes = Some(cut(&bytes, &range, &wanted.range));
+        }
+        Ok(())
+    }
+
+    /// Asks as many further pieces as are needed to rebuild what was given up.
+    fn ask_others(&mut self) {
+        let Some(range) = self.rebuilt_range() else {
+            return;
+        };
+        let is_wanted = |piece: u8| {
+            self.wanted
+                .iter()
+                .any(|w| w.piece == piece && w.is_given_up && w.bytes.is_none())
+        };
+        let has = |piece: u8| {
+            self.got
+                .iter()
+                .any(|(got, part, _)| *got == piece && covers(part, &range))
+        };
+        let comes = |piece: u8| {
+            self.in_flight
+                .iter()
+                .any(|flight| flight.piece == piece && covers(&flight.range, &range))
+        };
+        let in_time = |piece: u8| {
+            let mut flights = self.in_flight.iter();
+            flights.any(|flight| {
+                flight.piece == piece && !flight.is_late && covers(&flight.range, &range)
+            })
+        };
+        let failed = |piece: u8| self.failed.iter().any(|(other, _)| *other == piece);
+        let order = self.preferred(range.start);
+        let sure = order
+            .iter()
+            .filter(|piece| !is_wanted(**piece) && (has(**piece) || in_time(**piece)))
+            .count();
+        let short = self.place.scheme.data_pieces().saturating_sub(sure);
+        let others = order.into_iter().filter(|piece| {
+            !is_wanted(*piece) && !has(*piece) && !comes(*piece) && !failed(*piece)
+        });
+        for piece in others.take(short).collect::<Vec<_>>() {
+            self.ask(piece, range.clone());
+        }
+    }
+
+    /// All pieces, those first that are likely to be there and quick; among equals in turn, so
+    /// that reads spread over the copies.
+    fn preferred(&self, at: u32) -> Vec<u8> {
+        let width = self.place.scheme.width() as u8;
+        let turn = self.place.segment.counter + u64::from(at / (256 * 1024));
+        let mut pieces: Vec<u8> = (0..width).collect();
+        let now: Instant = self.pool.world.now();
+        pieces.sort_by_cached_key(|piece| {
+            let holders = self.pool.holders(self.groups, self.place, *piece);
+            let state = holders.iter().map(|member| member.state(now)).min();
+            let is_suspect = state == Some(crate::MemberState::Suspect);
+            let is_missing = self.place.missing & (1 << piece) != 0;
+            (
+                holders.is_empty(),
+                is_missing,
+                is_suspect,
+                (u64::from(*piece) + turn) % u64::from(width),
+            )
+        });
+        pieces
+    }
+
+    /// Why the read can't succeed now.
+    fn lost(&self) -> Error {
+        let kinds = || self.failed.iter().map(|(_, kind)| *kind);
+        let kind = if !kinds().all(|kind| matches!(kind, ErrorKind::NotFound | ErrorKind::Corrupt))
+        {
+            ErrorKind::Unavailable
+        } else if kinds().all(|kind| kind == ErrorKind::NotFound) {
+            ErrorKind::NotFound
+        } else {
+            ErrorKind::Corrupt
+        };
+        let mut failed = self.failed.clone();
+        failed.sort_by_key(|(piece, _)| *piece);
+        failed.dedup_by_key(|(piece, _)| *piece);
+        let list: Vec<String> = failed
+            .iter()
+            .map(|(piece, kind)| format!("piece {piece} {}", kind.name()))
+            .collect();
+        let place = self.place;
+        let text = format!(
+            "read segment {} ({}) in group {}: too few pieces: {}",
+            place.segment,
+            place.scheme,
+            place.group,
+            list.join(", ")
+        );
+        Error::new(kind, text)
+    }
+}
+
+/// Asks the holders of a piece one after the other.
+async fn fetch(
+    world: &World,
+    holders: &[Arc<Member>],
+    name: BlobName,
+    range: &Range<u32>,
+) -> std::result::Result<Bytes, Vec<(NsdId, Error)>> {
+    let mut errors = Vec::new();
+    for member in holders {
+        match get_from(world, member, name, range).await {
+            Ok(bytes) => return Ok(bytes),
+            Err(error) => errors.push((member.nsd.id(), error)),
+        }
+    }
+    if errors.is_empty() {
+        errors.push((
+            NsdId::NONE,
+            Error::new(
+                ErrorKind::Unavailable,
+                "no NSD that holds the piece is there",
+            ),
+        ));
+    }
+    Err(errors)
+}
+
+/// One get with its deadline.
+pub(crate) async fn get_from(
+    world: &World,
+    member: &Member,
+    name: BlobName,
+    range: &Range<u32>,
+) -> Result<Bytes> {
+    let started = world.now();
+    let length = range.end - range.start;
+    match world
+        .timeout(GET_DEADLINE, member.nsd.get(name, range.start, length))
+        .await
+    {
+        Ok(result) => {
+            member.note_read(world.now() - started);
+            result
+        }
+        Err(_) => Err(Error::new(
+            ErrorKind::Unknown,
+            format!("no answer within {} s", GET_DEADLINE.as_secs()),
+        )),
+    }
+}
+
+/// What to say of a piece that several NSDs could not give: absent only if all say so.
+fn worst(errors: &[(NsdId, Error)]) -> ErrorKind {
+    let has = |kind: ErrorKind| errors.iter().any(|(_, error)| error.kind() == kind);
+    if has(ErrorKind::Corrupt) {
+        ErrorKind::Corrupt
+    } else if errors
+        .iter()
+        .all(|(_, error)| error.kind() == ErrorKind::NotFound)
+    {
+        ErrorKind::NotFound
+    } else {
+        ErrorKind::Unavailable
+    }
+}
+
+fn covers(outer: &Range<u32>, inner: &Range<u32>) -> bool {
+    outer.start <= inner.start && inner.end <= outer.end
+}
+
+/// The bytes of `part` out of those of `whole`.
+fn cut(bytes: &Bytes, whole: &Range<u32>, part: &Range<u32>) -> Bytes {
+    bytes.slice((part.start - whole.start) as usize..(part.end - whole.start) as usize)
+}

@@ -1,0 +1,390 @@
+//! Finds out which pieces of a segment are there, and rebuilds those that are not.
+
+use crate::Pool;
+use crate::members::Member;
+use crate::progress::count;
+use crate::read::get_from;
+use crate::segment::{SegmentOwner, nonce};
+use crate::write::put_to;
+use bytes::Bytes;
+use model::map::NsdState;
+use model::nsd::{BlobHeader, BlobPut};
+use model::{Error, ErrorKind, NsdId, Result, SegmentPlace};
+use placement::{Groups, SlotMembers, codec, crc32c, layout};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use tracing::{info, warn};
+
+/// How closely pieces are looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Depth {
+    /// Whether the NSDs have them, by their indexes.
+    Index,
+    /// All bytes are read, and the whole is checked against the segment's CRC.
+    Bytes,
+}
+
+/// How a piece is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum PieceCondition {
+    /// There.
+    Good,
+    /// Provably not there.
+    Absent,
+    /// There, but not what it should be.
+    Damaged,
+    /// Its NSD is away or lost, or its slot has none.
+    Unreachable,
+}
+
+/// One piece on one NSD. A piece of a moving slot has two.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PieceState {
+    /// The piece.
+    pub piece: u8,
+    /// Its slot in the group.
+    pub slot: u8,
+    /// The NSD; [`NsdId::NONE`] if the slot has none.
+    pub nsd: NsdId,
+    /// How it is there.
+    pub condition: PieceCondition,
+    /// Whether the NSD should hold it: not so when the slot moves away from a lost or
+    /// draining NSD.
+    pub is_wanted: bool,
+}
+
+/// What a repair did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RepairOutcome {
+    /// Pieces written.
+    pub rebuilt: u32,
+    /// Damaged ones among them.
+    pub mended: u32,
+    /// Bytes written.
+    pub bytes: u64,
+    /// Pieces that no reachable NSD holds now (bit i = piece i): what the extent should say.
+    pub missing: u32,
+}
+
+impl RepairOutcome {
+    /// Whether every piece is where it belongs.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.missing == 0
+    }
+}
+
+impl Pool {
+    /// Tells how every piece of a segment is, in the order of the pieces.
+    ///
+    /// # Errors
+    /// InvalidArgument for a place that can't be in this pool.
+    pub async fn verify(&self, place: &SegmentPlace, depth: Depth) -> Result<Vec<PieceState>> {
+        let groups = self.groups();
+        if !groups.contains(place.group) {
+            let text = format!(
+                "verify segment {}: the pool has no group {}",
+                place.segment, place.group
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, text));
+        }
+        let mut out = Vec::new();
+        let mut found: Vec<(usize, Bytes)> = Vec::new();
+        for (piece, slot, nsd, is_wanted) in holders(&groups, place) {
+            let (condition, bytes) = self.examine(place, piece, nsd, depth).await;
+            if let Some(bytes) = bytes {
+                found.push((out.len(), bytes));
+            }
+            out.push(PieceState {
+                piece,
+                slot,
+                nsd,
+                condition,
+                is_wanted,
+            });
+        }
+        if depth == Depth::Bytes {
+            check_together(place, &mut out, &found);
+        }
+        Ok(out)
+    }
+
+    async fn examine(
+        &self,
+        place: &SegmentPlace,
+        piece: u8,
+        nsd: NsdId,
+        depth: Depth,
+    ) -> (PieceCondition, Option<Bytes>) {
+        let Some(member) = self.member(nsd).filter(|member| member.is_readable()) else {
+            return (PieceCondition::Unreachable, None);
+        };
+        let name = place.blob(piece);
+        let length = layout::piece_length(place.scheme, place.length);
+        let fits = |header: &BlobHeader| {
+            (
+                header.scheme,
+                header.skipped_slots,
+                header.segment_bytes,
+                header.segment_crc,
+            ) == (place.scheme, place.skipped_slots, place.length, place.crc)
+        };
+        let error = match member.nsd.info(name).await {
+            Ok(info) if info.length != length || !fits(&info.header) => {
+                return (PieceCondition::Damaged, None);
+            }
+            Ok(_) if depth == Depth::Index => return (PieceCondition::Good, None),
+            Ok(_) => match get_from(&self.world, &member, name, &(0..length)).await {
+                Ok(bytes) => return (PieceCondition::Good, Some(bytes)),
+                Err(error) => error,
+            },
+            Err(error) => error,
+        };
+        let condition = match error.kind() {
+            ErrorKind::NotFound => PieceCondition::Absent,
+            ErrorKind::Corrupt => PieceCondition::Damaged,
+            _ => PieceCondition::Unreachable,
+        };
+        (condition, None)
+    }
+
+    /// Brings every piece of a live segment to where it belongs, as far as NSDs are there:
+    /// rebuilds what is absent, replaces what is damaged, copies what moves. Only for segments
+    /// that their shard calls live. Repeating it does no harm.
+    ///
+    /// # Errors
+    /// Those of [`Pool::read`] if too little is left; Unavailable if an NSD failed a put.
+    pub async fn repair_segment(
+        &self,
+        place: &SegmentPlace,
+        depth: Depth,
+    ) -> Result<RepairOutcome> {
+        count(&self.progress.examined, 1);
+        let result = self.repair(place, depth).await;
+        if let Err(error) = &result {
+            count(&self.progress.failed, 1);
+            warn!(segment = %place.segment, %error, "repair of a segment failed");
+        }
+        result.map_err(|error| error.while_doing(format!("repair segment {}", place.segment)))
+    }
+
+    async fn repair(&self, place: &SegmentPlace, depth: Depth) -> Result<RepairOutcome> {
+        let states = self.verify(place, depth).await?;
+        let mut outcome = RepairOutcome::default();
+        let needs = |state: &&PieceState| {
+            state.is_wanted
+                && matches!(
+                    state.condition,
+                    PieceCondition::Absent | PieceCondition::Damaged
+                )
+        };
+        let mut good: BTreeSet<u8> = pieces_with(&states, PieceCondition::Good);
+        if states.iter().any(|state| needs(&state)) {
+            let header = self.header_of(place, &states).await?;
+            let mut pieces: Option<Vec<Bytes>> = None;
+            for state in states.iter().filter(needs) {
+                let bytes = match self.moving_copy(place, state, &states).await {
+                    Some(bytes) => bytes,
+                    None => {
+                        if pieces.is_none() {
+                            pieces = Some(self.all_pieces(place, &states).await?);
+                        }
+                        pieces.as_ref().expect("just computed")[usize::from(state.piece)].clone()
+                    }
+                };
+                let length = bytes.len() as u64;
+                self.replace(place, state, header, bytes).await?;
+                good.insert(state.piece);
+                outcome.rebuilt += 1;
+                outcome.mended += u32::from(state.condition == PieceCondition::Damaged);
+                outcome.bytes += length;
+                count(&self.progress.rebuilt_pieces, 1);
+                count(&self.progress.rebuilt_bytes, length);
+                count(
+                    &self.progress.mended_pieces,
+                    u64::from(state.condition == PieceCondition::Damaged),
+                );
+            }
+            info!(segment = %place.segment, group = %place.group, pieces = outcome.rebuilt, "segment repaired");
+        }
+        let all = 0..place.scheme.width() as u8;
+        outcome.missing = all
+            .filter(|piece| !good.contains(piece))
+            .fold(0, |bits, piece| bits | 1 << piece);
+        self.space.forget();
+        Ok(outcome)
+    }
+
+    /// A piece that is good on the other NSD of its moving slot.
+    async fn moving_copy(
+        &self,
+        place: &SegmentPlace,
+        wanted: &PieceState,
+        states: &[PieceState],
+    ) -> Option<Bytes> {
+        let is_twin = |state: &&PieceState| {
+            state.piece == wanted.piece && state.condition == PieceCondition::Good
+        };
+        let twin = states.iter().find(is_twin)?;
+        let member = self.member(twin.nsd)?;
+        let length = layout::piece_length(place.scheme, place.length);
+        get_from(&self.world, &member, place.blob(wanted.piece), &(0..length))
+            .await
+            .ok()
+    }
+
+    /// All pieces, computed from the plain data after it was checked against the CRC.
+    async fn all_pieces(&self, place: &SegmentPlace, states: &[PieceState]) -> Result<Vec<Bytes>> {
+        // What is known to be absent or damaged needn't be asked again.
+        let good = pieces_with(states, PieceCondition::Good);
+        let bad = (0..place.scheme.width() as u8).filter(|piece| !good.contains(piece));
+        let missing = bad.fold(0, |bits, piece| bits | 1 << piece);
+        let plain = self.read_whole(&SegmentPlace { missing, ..*place }).await?;
+        Ok(codec::encode(place.scheme, &plain))
+    }
+
+    async fn header_of(&self, place: &SegmentPlace, states: &[PieceState]) -> Result<BlobHeader> {
+        for state in states
+            .iter()
+            .filter(|state| state.condition == PieceCondition::Good)
+        {
+            if let Some(member) = self.member(state.nsd)
+                && let Ok(info) = member.nsd.info(place.blob(state.piece)).await
+            {
+                return Ok(SegmentOwner::of_header(&info.header).header(place));
+            }
+        }
+        let list: Vec<String> = states
+            .iter()
+            .map(|state| format!("piece {} {:?}", state.piece, state.condition))
+            .collect();
+        let is_away = |state: &PieceState| state.condition == PieceCondition::Unreachable;
+        let kind = if states.iter().any(is_away) {
+            ErrorKind::Unavailable
+        } else {
+            ErrorKind::Corrupt
+        };
+        Err(Error::new(
+            kind,
+            format!("no piece is good: {}", list.join(", ").to_lowercase()),
+        ))
+    }
+
+    /// Puts a piece where it should be. A damaged one is deleted first, because a put never
+    /// overwrites; a crash between both leaves it absent, which is found again.
+    async fn replace(
+        &self,
+        place: &SegmentPlace,
+        state: &PieceState,
+        header: BlobHeader,
+        bytes: Bytes,
+    ) -> Result<()> {
+        let name = place.blob(state.piece);
+        let away = || {
+            Error::new(
+                ErrorKind::Unavailable,
+                format!("NSD {} went away", state.nsd),
+            )
+        };
+        let member: Arc<Member> = self.member(state.nsd).ok_or_else(away)?;
+        if state.condition == PieceCondition::Damaged {
+            member.nsd.delete(&[name]).await?;
+        }
+        let fence = self.map().version(place.group);
+        let put = BlobPut {
+            name,
+            nonce: nonce(name, place),
+            header,
+            bytes,
+            fence,
+        };
+        put_to(&self.world, &member, put)
+            .await
+            .map_err(|(nsd, error)| {
+                member.note_trouble(self.world.now());
+                error.while_doing(format!("put piece {} to NSD {nsd}", state.piece))
+            })
+    }
+
+    /// Whether a segment is narrower than it would be written today: rewriting it gives back
+    /// space or redundancy.
+    #[must_use]
+    pub fn is_narrow(&self, place: &SegmentPlace) -> bool {
+        let whole = self.groups().whole_scheme(place.length);
+        whole.is_some_and(|whole| {
+            let rank = |scheme: model::Scheme| (scheme.tolerance(), scheme.data_pieces());
+            rank(place.scheme) < rank(whole)
+        })
+    }
+}
+
+fn pieces_with(states: &[PieceState], condition: PieceCondition) -> BTreeSet<u8> {
+    states
+        .iter()
+        .filter(|state| state.condition == condition)
+        .map(|state| state.piece)
+        .collect()
+}
+
+/// For each piece: its slot, an NSD, and whether that should hold it.
+pub(crate) fn holders(groups: &Groups, place: &SegmentPlace) -> Vec<(u8, u8, NsdId, bool)> {
+    let mut out = Vec::new();
+    for piece in 0..place.scheme.width() as u8 {
+        let slot = place.slot_of(piece);
+        let Some(members) = groups.members(place.group).get(usize::from(slot)) else {
+            continue;
+        };
+        out.push((
+            piece,
+            slot,
+            members.target(),
+            is_wanted(groups, *members, members.target()),
+        ));
+        if members.next.is_some() && members.current != NsdId::NONE {
+            out.push((
+                piece,
+                slot,
+                members.current,
+                is_wanted(groups, *members, members.current),
+            ));
+        }
+    }
+    out
+}
+
+fn is_wanted(groups: &Groups, slot: SlotMembers, nsd: NsdId) -> bool {
+    match groups.map().nsd(nsd).map(|entry| entry.state) {
+        Some(NsdState::Active) => true,
+        // It has nowhere to go yet, so the NSD still answers for the slot.
+        Some(NsdState::Draining) => slot.target() == nsd,
+        Some(NsdState::Lost) | None => false,
+    }
+}
+
+/// Checks what the checksums of single pieces can't show: that the data pieces are the
+/// segment, and the other pieces what encoding it gives.
+fn check_together(place: &SegmentPlace, states: &mut [PieceState], found: &[(usize, Bytes)]) {
+    let of = |piece: u8| {
+        found
+            .iter()
+            .find(|(index, _)| states[*index].piece == piece)
+            .map(|(_, bytes)| bytes.clone())
+    };
+    let data: Vec<Bytes> = (0..place.scheme.data_pieces() as u8)
+        .filter_map(of)
+        .collect();
+    if data.len() < place.scheme.data_pieces() {
+        return;
+    }
+    let plain = codec::join(place.scheme, place.length, &data);
+    if crc32c(&plain) != place.crc {
+        return;
+    }
+    for (piece, bytes) in codec::encode(place.scheme, &plain).iter().enumerate() {
+        for (index, found) in found {
+            if usize::from(states[*index].piece) == piece && found != bytes {
+                states[*index].condition = PieceCondition::Damaged;
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! How much fits into a pool, and who may still write.
+
+use crate::Pool;
+use crate::members::Member;
+use model::map::NsdState;
+use model::{Error, ErrorKind, Result, limits};
+use parking_lot::Mutex;
+use placement::layout;
+use serde::Serialize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use world::Instant;
+
+/// How old the sum over the NSDs may be.
+const CACHE_TIME: Duration = Duration::from_millis(100);
+
+/// Space of a pool. Bytes of users are bytes before redundancy, as a large file has them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct PoolUsage {
+    /// Bytes of users that fit into the empty pool, without the reserve.
+    pub capacity: u64,
+    /// Bytes of users that the stored pieces amount to.
+    pub used: u64,
+    /// Bytes that are held by reservations.
+    pub held: u64,
+    /// Bytes that users may still write: without used, held and the reserve of
+    /// [`limits::RESERVED_PERCENT`].
+    pub available_to_users: u64,
+    /// Bytes of the NSDs that are there.
+    pub raw_capacity: u64,
+    /// Bytes that blobs occupy on them, redundancy included.
+    pub raw_used: u64,
+    /// Blobs on them.
+    pub blobs: u64,
+}
+
+/// Held space; given back when dropped.
+pub struct Reservation {
+    space: Arc<Space>,
+    bytes: u64,
+}
+
+impl Reservation {
+    /// Bytes that are still held.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Gives a part back, for instance because it has been written. More than is held gives
+    /// back all.
+    pub fn release(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        self.space.held.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Splits a part off; less if less is held.
+    #[must_use]
+    pub fn split(&mut self, bytes: u64) -> Reservation {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        Reservation {
+            space: self.space.clone(),
+            bytes,
+        }
+    }
+
+    /// Joins two reservations of one pool.
+    pub fn join(&mut self, mut other: Reservation) {
+        assert!(
+            Arc::ptr_eq(&self.space, &other.space),
+            "reservations of one pool"
+        );
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.space.held.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Space {
+    held: AtomicU64,
+    cache: Mutex<Option<Cached>>,
+}
+
+struct Cached {
+    at: Instant,
+    raw_capacity: u64,
+    raw_used: u64,
+    blobs: u64,
+}
+
+impl Space {
+    /// The sum over the NSDs is taken anew at the next question.
+    pub(crate) fn forget(&self) {
+        *self.cache.lock() = None;
+    }
+
+    /// Counts pieces that the cached sum doesn't know yet.
+    pub(crate) fn note_written(&self, raw: u64) {
+        if let Some(cached) = self.cache.lock().as_mut() {
+            cached.raw_used = (cached.raw_used + raw).min(cached.raw_capacity);
+        }
+    }
+}
+
+impl Pool {
+    /// Space of the pool; at most 100 ms old.
+    #[must_use]
+    pub fn usage(&self) -> PoolUsage {
+        let (raw_capacity, raw_used, blobs) = self.raw_usage();
+        let held = self.space.held.load(Ordering::Relaxed);
+        PoolUsage {
+            capacity: self.plain(raw_capacity - reserve(raw_capacity)),
+            used: self.plain(raw_used),
+            held,
+            available_to_users: self.free_to_users().saturating_sub(held),
+            raw_capacity,
+            raw_used,
+            blobs,
+        }
+    }
+
+    /// Holds space for `bytes` of users. Take it before accepting bytes that will be written.
+    ///
+    /// # Errors
+    /// NoSpace if users' space is gone.
+    pub fn reserve(&self, bytes: u64) -> Result<Reservation> {
+        let before = self.space.held.fetch_add(bytes, Ordering::Relaxed);
+        let reservation = Reservation {
+            space: self.space.clone(),
+            bytes,
+        };
+        let free = self.free_to_users();
+        if before.saturating_add(bytes) > free {
+            let text = format!(
+                "hold {bytes} bytes of space: {} are left to users",
+                free.saturating_sub(before)
+            );
+            return Err(Error::new(ErrorKind::NoSpace, text));
+        }
+        Ok(reservation)
+    }
+
+    /// Bytes of users that fit, held ones included.
+    fn free_to_users(&self) -> u64 {
+        let (raw_capacity, raw_used, _) = self.raw_usage();
+        self.plain(raw_capacity.saturating_sub(raw_used + reserve(raw_capacity)))
+    }
+
+    /// Bytes of users that `raw` bytes of the NSDs hold, as large segments are written now.
+    fn plain(&self, raw: u64) -> u64 {
+        let groups = self.groups();
+        let scheme = groups
+            .whole_scheme(limits::SEGMENT_BYTES_MAX)
+            .unwrap_or(groups.map().scheme);
+        let plain = u128::from(raw) * scheme.data_pieces() as u128 / scheme.width() as u128;
+        u64::try_from(plain).expect("plain bytes are not more than raw ones")
+    }
+
+    fn raw_usage(&self) -> (u64, u64, u64) {
+        let now = self.world.now();
+        let mut cache = self.space.cache.lock();
+        if let Some(cached) = cache.as_ref().filter(|cached| now - cached.at < CACHE_TIME) {
+            return (cached.raw_capacity, cached.raw_used, cached.blobs);
+        }
+        let map = self.map();
+        let mut cached = Cached {
+            at: now,
+            raw_capacity: 0,
+            raw_used: 0,
+            blobs: 0,
+        };
+        for entry in map
+            .nsds
+            .iter()
+            .filter(|entry| entry.state != NsdState::Lost)
+        {
+            let member = self.member(entry.nsd);
+            let Some(member) = member.filter(|member: &Arc<Member>| member.is_readable()) else {
+                continue;
+            };
+            let usage = member.nsd.usage();
+            cached.blobs += usage.blobs;
+            cached.raw_used += usage.used;
+            // What a draining NSD has free takes no new pieces.
+            let takes = entry.state == NsdState::Active;
+            cached.raw_capacity += if takes { usage.capacity } else { usage.used };
+        }
+        let out = (cached.raw_capacity, cached.raw_used, cached.blobs);
+        *cache = Some(cached);
+        out
+    }
+
+    /// Counts a written segment until the NSDs are asked again.
+    pub(crate) fn note_stored(&self, scheme: model::Scheme, length: u32) {
+        self.space
+            .note_written(layout::stored_bytes(scheme, length));
+    }
+}
+
+/// What ordinary writes leave to log, compaction and deletes.
+fn reserve(raw_capacity: u64) -> u64 {
+    raw_capacity / 100 * limits::RESERVED_PERCENT
+}

@@ -1,0 +1,268 @@
+//! What the NSDs of a group hold, put side by side.
+
+use crate::Pool;
+use crate::members::Member;
+use crate::repair::holders;
+use crate::segment::{SegmentOwner, place_of};
+use model::map::NsdState;
+use model::nsd::{BlobInfo, GroupDigest};
+use model::{BlobName, GroupId, NsdId, Result, SegmentId, SegmentPlace};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Fewest blobs that one step lists per NSD.
+const STEP_MIN: usize = 16;
+/// Segments that one step of an arrival check looks at.
+const ARRIVAL_STEP: usize = 1000;
+
+/// The digests of a group.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GroupInventory {
+    /// The group.
+    pub group: GroupId,
+    /// Its slots in order; a moving slot is there twice, next first.
+    pub slots: Vec<SlotInventory>,
+}
+
+/// What one NSD says it holds of a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SlotInventory {
+    /// The slot.
+    pub slot: u8,
+    /// The NSD.
+    pub nsd: NsdId,
+    /// Count and hash of its blobs; nothing if it is away.
+    pub digest: Option<GroupDigest>,
+}
+
+/// A segment that at least one NSD of a group holds a piece of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SurveyedSegment {
+    /// The segment, as its blobs describe it; `missing` names the pieces that nobody holds.
+    pub place: SegmentPlace,
+    /// For whom it was written: asks the right shard whether it lives.
+    pub owner: SegmentOwner,
+    /// Pieces that should be on a reachable NSD but are not.
+    pub absent: Vec<(u8, NsdId)>,
+    /// Blobs that are there, with their NSDs.
+    pub present: Vec<(BlobName, NsdId)>,
+}
+
+/// A part of the segments of a group, in order of their ids.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GroupSurvey {
+    /// The segments.
+    pub segments: Vec<SurveyedSegment>,
+    /// Go on behind this one; nothing at the end.
+    pub resume: Option<SegmentId>,
+    /// Members that did not answer: what only they hold is not in the list.
+    pub unreachable: Vec<NsdId>,
+}
+
+impl Pool {
+    /// The digests of all members of a group. Those of the two NSDs of a moving slot are
+    /// equal when it has arrived; different slots hold different pieces and never agree.
+    pub async fn inventory(&self, group: GroupId) -> GroupInventory {
+        let groups = self.groups();
+        let mut slots = Vec::new();
+        for (slot, members) in groups.members(group).iter().enumerate() {
+            for nsd in members.in_reading_order() {
+                let digest = match self.reachable(nsd) {
+                    Some(member) => member.nsd.digest(group).await.ok(),
+                    None => None,
+                };
+                slots.push(SlotInventory {
+                    slot: slot as u8,
+                    nsd,
+                    digest,
+                });
+            }
+        }
+        GroupInventory { group, slots }
+    }
+
+    fn reachable(&self, nsd: NsdId) -> Option<Arc<Member>> {
+        self.member(nsd).filter(|member| member.is_readable())
+    }
+
+    /// Lists the segments of a group behind `after`, about `limit` at a time, with what is
+    /// absent. Finds what repair has to rebuild and what a sweep has to ask shards about.
+    ///
+    /// # Errors
+    /// None today: members that fail count as unreachable.
+    pub async fn survey(
+        &self,
+        group: GroupId,
+        after: Option<SegmentId>,
+        limit: usize,
+    ) -> Result<GroupSurvey> {
+        let groups = self.groups();
+        let members: BTreeSet<NsdId> = groups
+            .members(group)
+            .iter()
+            .flat_map(|slot| slot.in_reading_order())
+            .collect();
+        let limit = limit.max(STEP_MIN);
+        // Behind the last possible piece of `after`.
+        let start = after.map(|segment| BlobName {
+            group,
+            segment,
+            piece: u8::MAX,
+        });
+        let mut blobs: BTreeMap<SegmentId, Vec<(NsdId, BlobInfo)>> = BTreeMap::new();
+        let mut unreachable = Vec::new();
+        let mut known_to: Option<SegmentId> = None;
+        for nsd in members {
+            let listing = match self.reachable(nsd) {
+                Some(member) => member.nsd.list(group, start, limit).await.ok(),
+                None => None,
+            };
+            let Some(listing) = listing else {
+                unreachable.push(nsd);
+                continue;
+            };
+            if listing.len() >= limit {
+                let last = listing.last().map(|info| info.name.segment);
+                known_to = [known_to, last].into_iter().flatten().min();
+            }
+            for info in listing {
+                blobs
+                    .entry(info.name.segment)
+                    .or_default()
+                    .push((nsd, info));
+            }
+        }
+        if let Some(known_to) = known_to {
+            blobs.retain(|segment, _| *segment <= known_to);
+        }
+        let segments = blobs
+            .values()
+            .map(|blobs| self.compare(&groups, blobs, &unreachable))
+            .collect();
+        Ok(GroupSurvey {
+            segments,
+            resume: known_to,
+            unreachable,
+        })
+    }
+
+    fn compare(
+        &self,
+        groups: &placement::Groups,
+        blobs: &[(NsdId, BlobInfo)],
+        unreachable: &[NsdId],
+    ) -> SurveyedSegment {
+        let (_, first) = &blobs[0];
+        let mut place = place_of(first.name, &first.header);
+        let has = |piece: u8, nsd: NsdId| {
+            blobs
+                .iter()
+                .any(|(holder, info)| *holder == nsd && info.name.piece == piece)
+        };
+        let mut absent = Vec::new();
+        let mut held = 0u32;
+        for (piece, _, nsd, is_wanted) in holders(groups, &place) {
+            if has(piece, nsd) {
+                held |= 1 << piece;
+            } else if is_wanted && !unreachable.contains(&nsd) {
+                absent.push((piece, nsd));
+            }
+        }
+        let all = (1u32 << place.scheme.width()) - 1;
+        place.missing = all & !held;
+        SurveyedSegment {
+            place,
+            owner: SegmentOwner::of_header(&first.header),
+            absent,
+            present: blobs.iter().map(|(nsd, info)| (info.name, *nsd)).collect(),
+        }
+    }
+
+    /// The moving slots of a group whose next NSD holds all that it should: they may become
+    /// current with [`placement::change::finish_moves`]. Equal digests prove it at once, else
+    /// the listings are compared. Garbage that only the old NSD holds counts as not arrived
+    /// until it is swept.
+    ///
+    /// # Errors
+    /// None today.
+    pub async fn arrived_slots(&self, group: GroupId) -> Result<Vec<u8>> {
+        let groups = self.groups();
+        let members = groups.members(group);
+        let moving = |slot: u8| {
+            members[usize::from(slot)]
+                .next
+                .filter(|next| self.reachable(*next).is_some())
+        };
+        let mut open: BTreeMap<u8, NsdId> = (0..members.len() as u8)
+            .filter_map(|slot| moving(slot).map(|next| (slot, next)))
+            .collect();
+        let mut arrived = Vec::new();
+        if open.is_empty() {
+            return Ok(arrived);
+        }
+        let inventory = self.inventory(group).await;
+        for slot in open.keys().copied().collect::<Vec<_>>() {
+            let digests: Vec<_> = inventory
+                .slots
+                .iter()
+                .filter(|s| s.slot == slot)
+                .map(|s| s.digest)
+                .collect();
+            if let [Some(next), Some(current)] = digests[..]
+                && next == current
+            {
+                open.remove(&slot);
+                arrived.push(slot);
+            }
+        }
+        let mut after = None;
+        while !open.is_empty() {
+            let survey = self.survey(group, after, ARRIVAL_STEP).await?;
+            open.retain(|_, next| !survey.unreachable.contains(next));
+            if !sees_all(&groups, &survey.unreachable) {
+                open.clear();
+            }
+            for (_, nsd) in survey.segments.iter().flat_map(|segment| &segment.absent) {
+                open.retain(|_, next| next != nsd);
+            }
+            after = survey.resume;
+            if after.is_none() {
+                break;
+            }
+        }
+        arrived.extend(open.into_keys());
+        arrived.sort_unstable();
+        Ok(arrived)
+    }
+
+    /// Blobs of a group on an NSD, member or not, in name order behind `after`.
+    ///
+    /// # Errors
+    /// Unavailable if the NSD is away.
+    pub async fn list(
+        &self,
+        nsd: NsdId,
+        group: GroupId,
+        after: Option<BlobName>,
+        limit: usize,
+    ) -> Result<Vec<BlobInfo>> {
+        let away = || {
+            model::Error::new(
+                model::ErrorKind::Unavailable,
+                format!("list group {group}: NSD {nsd} is away"),
+            )
+        };
+        self.reachable(nsd)
+            .ok_or_else(away)?
+            .nsd
+            .list(group, after, limit)
+            .await
+    }
+}
+
+/// Whether members that answer show every segment of a group: each has a piece outside of as
+/// many NSDs as it tolerates. What is lost for good will not show by waiting.
+fn sees_all(groups: &placement::Groups, unreachable: &[NsdId]) -> bool {
+    let is_lost = |nsd: &&NsdId| groups.map().nsd(**nsd).is_none_or(|entry| entry.state == NsdState::Lost);
+    unreachable.iter().all(|nsd| is_lost(&nsd)) || unreachable.len() <= groups.map().scheme.tolerance()
+}

@@ -1,0 +1,151 @@
+//! The bounded queue of segments that reads or writes found incomplete or damaged.
+
+use crate::Pool;
+use model::{SegmentId, SegmentPlace};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Most segments in the queue; surveys find what did not fit.
+const SUSPECTS_MAX: usize = 4096;
+
+/// Why a segment should be looked at. The worse comes first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum SuspectCause {
+    /// Published while pieces were on their way.
+    Unfinished,
+    /// A piece that should be there is not.
+    Absent,
+    /// A piece did not fit its checksum.
+    Damaged,
+}
+
+/// A segment to look at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Suspect {
+    /// The segment.
+    pub place: SegmentPlace,
+    /// Its suspicious pieces (bit i = piece i).
+    pub pieces: u32,
+    /// Why.
+    pub cause: SuspectCause,
+}
+
+#[derive(Default)]
+pub(crate) struct Suspects {
+    queue: Mutex<BTreeMap<SegmentId, Suspect>>,
+    overflowed: AtomicU64,
+}
+
+impl Suspects {
+    pub(crate) fn add(&self, place: &SegmentPlace, pieces: u32, cause: SuspectCause) {
+        let mut queue = self.queue.lock();
+        if queue.len() >= SUSPECTS_MAX && !queue.contains_key(&place.segment) {
+            self.overflowed.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let suspect = queue.entry(place.segment).or_insert(Suspect {
+            place: *place,
+            pieces: 0,
+            cause,
+        });
+        suspect.pieces |= pieces;
+        suspect.cause = suspect.cause.max(cause);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.queue.lock().len()
+    }
+
+    pub(crate) fn overflowed(&self) -> u64 {
+        self.overflowed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn forget(&self, segment: SegmentId) {
+        self.queue.lock().remove(&segment);
+    }
+
+    /// Takes out the worst: those that can lose the fewest further pieces.
+    pub(crate) fn take(&self, limit: usize) -> Vec<Suspect> {
+        let mut queue = self.queue.lock();
+        let mut order: Vec<(i64, SegmentId)> = queue
+            .values()
+            .map(|suspect| (slack(suspect), suspect.place.segment))
+            .collect();
+        order.sort_unstable();
+        order.truncate(limit);
+        order
+            .iter()
+            .filter_map(|(_, segment)| queue.remove(segment))
+            .collect()
+    }
+}
+
+/// Pieces that may still be lost.
+fn slack(suspect: &Suspect) -> i64 {
+    suspect.place.scheme.tolerance() as i64 - i64::from(suspect.pieces.count_ones())
+}
+
+impl Pool {
+    /// Takes up to `limit` segments out of the queue, the most endangered first. Whoever takes
+    /// them asks the owning shard whether they live and calls [`Pool::repair_segment`].
+    #[must_use]
+    pub fn take_suspects(&self, limit: usize) -> Vec<Suspect> {
+        self.suspects.take(limit)
+    }
+
+    /// Puts a suspect back, for instance because its repair failed.
+    pub fn return_suspect(&self, suspect: &Suspect) {
+        self.suspects
+            .add(&suspect.place, suspect.pieces, suspect.cause);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::{GroupId, Scheme, SessionId};
+
+    fn place(counter: u64) -> SegmentPlace {
+        SegmentPlace {
+            segment: SegmentId {
+                session: SessionId(1),
+                counter,
+            },
+            group: GroupId(0),
+            scheme: Scheme::Erasure { k: 4, m: 2 },
+            skipped_slots: 0,
+            missing: 0,
+            length: 1,
+            crc: 0,
+        }
+    }
+
+    #[test]
+    fn the_most_endangered_come_first_and_none_twice() {
+        let suspects = Suspects::default();
+        suspects.add(&place(1), 0b1, SuspectCause::Unfinished);
+        suspects.add(&place(2), 0b1, SuspectCause::Absent);
+        suspects.add(&place(2), 0b10, SuspectCause::Damaged);
+        let taken = suspects.take(10);
+        assert_eq!(
+            taken
+                .iter()
+                .map(|suspect| suspect.place.segment.counter)
+                .collect::<Vec<_>>(),
+            [2, 1]
+        );
+        assert_eq!(
+            (taken[0].pieces, taken[0].cause),
+            (0b11, SuspectCause::Damaged)
+        );
+        assert_eq!(suspects.len(), 0);
+    }
+
+    #[test]
+    fn the_queue_has_an_end_and_counts_what_did_not_fit() {
+        let suspects = Suspects::default();
+        (0..5000).for_each(|counter| suspects.add(&place(counter), 1, SuspectCause::Absent));
+        assert_eq!((suspects.len(), suspects.overflowed()), (SUSPECTS_MAX, 904));
+    }
+}

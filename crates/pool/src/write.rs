@@ -1,0 +1,437 @@
+//! Writes segments: a group, pieces, puts in parallel, another group when one fails.
+
+use crate::Pool;
+use crate::members::{Member, MemberState, free_share, is_trouble};
+use crate::segment::{SegmentOwner, SegmentSource, nonce};
+use crate::suspects::SuspectCause;
+use bytes::Bytes;
+use futures::future::{BoxFuture, FutureExt, join_all};
+use futures::stream::{FuturesUnordered, StreamExt};
+use model::map::NsdState;
+use model::nsd::BlobPut;
+use model::{BlobName, Error, ErrorKind, GroupVersion, NsdId, Result, SegmentPlace, limits};
+use placement::{Groups, Placement, Standing, codec, crc32c, layout};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
+use tracing::{debug, warn};
+use world::World;
+
+/// Groups that one write tries.
+const ATTEMPTS_MAX: u32 = 4;
+/// After this an NSD that has not answered a put counts as failed.
+const PUT_DEADLINE: Duration = Duration::from_secs(30);
+/// How long a write waits for its turn behind the bytes in flight.
+const TURN_DEADLINE: Duration = Duration::from_secs(120);
+/// Bounds of the time that a write gives its stragglers.
+const STRAGGLER_WAIT_MIN: Duration = Duration::from_millis(50);
+const STRAGGLER_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// Semaphore permits for so many bytes: one for each 4 KiB.
+pub(crate) fn permits(bytes: u64) -> usize {
+    usize::try_from(bytes.div_ceil(u64::from(limits::UNIT_BYTES)))
+        .expect("bytes in flight fit into memory")
+}
+
+/// A put of one piece to all targets of its slot.
+type PiecePut = BoxFuture<'static, PieceDone>;
+
+struct PieceDone {
+    piece: u8,
+    failures: Vec<(NsdId, Error)>,
+}
+
+/// An attempt that did not become a segment.
+struct Failure {
+    nsds: BTreeSet<NsdId>,
+    error: Error,
+}
+
+/// What one attempt puts where.
+struct Attempt {
+    place: SegmentPlace,
+    version: GroupVersion,
+    owner: SegmentOwner,
+    /// For each piece the NSDs that get it.
+    targets: Vec<Vec<Arc<Member>>>,
+    is_last: bool,
+}
+
+impl Pool {
+    /// Writes a new segment of 1 byte to 16 MiB. When it returns, all pieces are durable, or
+    /// all but those named in `missing`, never so many that one more loss is not survived.
+    /// Page-aligned `plain` is written without copies.
+    ///
+    /// # Errors
+    /// InvalidArgument for a wrong length; NoSpace; Unavailable if too few NSDs take pieces;
+    /// OldEpoch if the NSDs know a newer map.
+    pub async fn write(
+        &self,
+        source: &SegmentSource,
+        owner: SegmentOwner,
+        plain: Bytes,
+    ) -> Result<SegmentPlace> {
+        let length = u32::try_from(plain.len()).unwrap_or(u32::MAX);
+        if length == 0 || length > limits::SEGMENT_BYTES_MAX {
+            let text = format!(
+                "write a segment of {} bytes: it must have 1 byte to 16 MiB",
+                plain.len()
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, text));
+        }
+        let crc = crc32c(&plain);
+        let mut excluded = BTreeSet::new();
+        for attempt in 1.. {
+            let groups = self.groups();
+            let placement = self.place(&groups, length, &excluded)?;
+            let place = SegmentPlace {
+                segment: source.next(),
+                group: placement.group,
+                scheme: placement.scheme,
+                skipped_slots: placement.skipped_slots,
+                missing: 0,
+                length,
+                crc,
+            };
+            let is_last = attempt == ATTEMPTS_MAX;
+            let targets = self.targets(&groups, &place, &excluded);
+            let attempt = Attempt {
+                place,
+                version: placement.version,
+                owner,
+                targets,
+                is_last,
+            };
+            match self.put_pieces(attempt, &plain).await {
+                Ok(place) => return Ok(place),
+                Err(failure) if is_last => {
+                    return Err(failure
+                        .error
+                        .while_doing(format!("write a segment, tried in {ATTEMPTS_MAX} groups")));
+                }
+                Err(failure) => {
+                    warn!(segment = %place.segment, group = %place.group, error = %failure.error, "segment goes to another group");
+                    excluded.extend(failure.nsds);
+                }
+            }
+        }
+        unreachable!("the last attempt returns")
+    }
+
+    /// Chooses a group. NSDs that had trouble lately are asked only if redundancy needs them.
+    fn place(&self, groups: &Groups, length: u32, excluded: &BTreeSet<NsdId>) -> Result<Placement> {
+        let counter = self.writes.fetch_add(1, Ordering::Relaxed);
+        let scheme = groups.whole_scheme(length).unwrap_or(groups.map().scheme);
+        let room = u64::from(layout::piece_length(scheme, length));
+        let pick = |suspects: bool, room: u64| {
+            // Asked once per NSD, not once per slot: a pick may look at thousands of slots.
+            let nsds = groups
+                .map()
+                .nsds
+                .iter()
+                .map(|entry| entry.nsd)
+                .filter(|nsd| !excluded.contains(nsd));
+            let standings: BTreeMap<NsdId, Standing> = nsds
+                .map(|nsd| (nsd, self.standing(groups, nsd, suspects, room)))
+                .collect();
+            groups.pick(counter, length, &|nsd| {
+                standings.get(&nsd).copied().unwrap_or(NOT_WRITABLE)
+            })
+        };
+        let sure = pick(false, room);
+        if sure.is_ok_and(|placement| placement.scheme.tolerance() >= scheme.tolerance()) {
+            return Ok(sure.expect("just seen"));
+        }
+        let any = pick(true, room);
+        let tolerance = |pick: &std::result::Result<Placement, _>| {
+            pick.map_or(0, |placement: Placement| placement.scheme.tolerance() + 1)
+        };
+        let best = if tolerance(&any) > tolerance(&sure) {
+            any
+        } else {
+            sure
+        };
+        best.map_err(|none| {
+            if pick(true, 0).is_ok() || self.any_full(groups) {
+                return Error::new(
+                    ErrorKind::NoSpace,
+                    format!("write a segment of {length} bytes: the NSDs are full"),
+                );
+            }
+            let text = format!(
+                "write a segment of {length} bytes: {} NSDs of a group take pieces, {} are needed",
+                none.live, none.needed
+            );
+            Error::new(ErrorKind::Unavailable, text)
+        })
+    }
+
+    fn any_full(&self, groups: &Groups) -> bool {
+        let now = self.world.now();
+        let members = groups
+            .map()
+            .nsds
+            .iter()
+            .filter_map(|entry| self.member(entry.nsd));
+        members
+            .into_iter()
+            .any(|member| member.state(now) == MemberState::Full)
+    }
+
+    fn standing(&self, groups: &Groups, nsd: NsdId, suspects: bool, room: u64) -> Standing {
+        let active = groups
+            .map()
+            .nsd(nsd)
+            .is_some_and(|entry| entry.state == NsdState::Active);
+        let Some(member) = self.member(nsd).filter(|_| active) else {
+            return NOT_WRITABLE;
+        };
+        let writable = match member.state(self.world.now()) {
+            MemberState::Online => member.has_room(room),
+            MemberState::Suspect => suspects && member.has_room(room),
+            MemberState::Full | MemberState::Failed | MemberState::Missing => false,
+        };
+        Standing {
+            writable,
+            free: free_share(&member.nsd.usage()),
+        }
+    }
+
+    /// The NSDs that get each piece: of a moving slot both.
+    fn targets(
+        &self,
+        groups: &Groups,
+        place: &SegmentPlace,
+        excluded: &BTreeSet<NsdId>,
+    ) -> Vec<Vec<Arc<Member>>> {
+        let slots = groups.members(place.group);
+        let takes =
+            |nsd: &NsdId| !excluded.contains(nsd) && self.standing(groups, *nsd, true, 0).writable;
+        (0..place.scheme.width() as u8)
+            .map(|piece| {
+                let members = slots[usize::from(place.slot_of(piece))].in_reading_order();
+                members
+                    .filter(takes)
+                    .filter_map(|nsd| self.member(nsd))
+                    .collect()
+            })
+            .collect()
+    }
+
+    async fn put_pieces(
+        &self,
+        attempt: Attempt,
+        plain: &Bytes,
+    ) -> std::result::Result<SegmentPlace, Failure> {
+        let mut place = attempt.place;
+        let stored = layout::stored_bytes(place.scheme, place.length);
+        let mut turn = self.turn(stored).await.map_err(|error| Failure {
+            nsds: BTreeSet::new(),
+            error,
+        })?;
+        let started = self.world.now();
+        let mut pending: FuturesUnordered<PiecePut> = FuturesUnordered::new();
+        for (piece, bytes) in codec::encode(place.scheme, plain).into_iter().enumerate() {
+            pending.push(put_piece(&self.world, &attempt, piece as u8, bytes));
+        }
+        let mut waiting: u32 = (1u32 << place.scheme.width()) - 1;
+        let stragglers_max = place.scheme.stragglers_max() as u32;
+        let mut failed = 0u32;
+        let mut straggler_wait = None;
+        while !pending.is_empty() {
+            let next = if waiting.count_ones() <= stragglers_max {
+                let now = self.world.now();
+                let until = *straggler_wait.get_or_insert_with(|| {
+                    now + ((now - started) * 2).clamp(STRAGGLER_WAIT_MIN, STRAGGLER_WAIT_MAX)
+                });
+                self.world
+                    .timeout(until - now, pending.next())
+                    .await
+                    .unwrap_or(None)
+            } else {
+                pending.next().await
+            };
+            let Some(done) = next else { break };
+            if done.failures.is_empty() {
+                waiting &= !(1 << done.piece);
+                continue;
+            }
+            self.note_failures(&done.failures);
+            failed |= 1 << done.piece;
+            if !attempt.is_last || failed.count_ones() > stragglers_max {
+                self.clean_up(attempt, pending, turn);
+                return Err(failure(done.failures));
+            }
+        }
+        self.note_stored(place.scheme, place.length);
+        if waiting != 0 {
+            place.missing = waiting;
+            self.leave_stragglers(&attempt, waiting, pending, &mut turn);
+        }
+        Ok(place)
+    }
+
+    /// Waits until the bytes may be in flight.
+    async fn turn(&self, bytes: u64) -> Result<OwnedSemaphorePermit> {
+        let count =
+            u32::try_from(permits(bytes)).expect("a segment's pieces have less than 16 TiB");
+        match self
+            .world
+            .timeout(
+                TURN_DEADLINE,
+                self.in_flight.clone().acquire_many_owned(count),
+            )
+            .await
+        {
+            Ok(permit) => Ok(permit.expect("the semaphore is never closed")),
+            Err(_) => Err(Error::new(
+                ErrorKind::Unavailable,
+                format!(
+                    "put {bytes} bytes: NSDs are so slow that {} s were not enough to begin",
+                    TURN_DEADLINE.as_secs()
+                ),
+            )),
+        }
+    }
+
+    fn note_failures(&self, failures: &[(NsdId, Error)]) {
+        for (nsd, error) in failures {
+            if let Some(member) = self.member(*nsd).filter(|_| is_trouble(error)) {
+                warn!(%nsd, %error, "NSD failed a put");
+                member.note_trouble(self.world.now());
+            }
+        }
+    }
+
+    /// The segment counts; what is late goes on in the background.
+    fn leave_stragglers(
+        &self,
+        attempt: &Attempt,
+        waiting: u32,
+        mut pending: FuturesUnordered<PiecePut>,
+        turn: &mut OwnedSemaphorePermit,
+    ) {
+        let place = SegmentPlace {
+            missing: waiting,
+            ..attempt.place
+        };
+        self.suspects.add(&place, waiting, SuspectCause::Unfinished);
+        let now = self.world.now();
+        for (piece, targets) in attempt.targets.iter().enumerate() {
+            if waiting & (1 << piece) != 0 {
+                targets.iter().for_each(|member| member.note_trouble(now));
+            }
+        }
+        let late =
+            pending.len() as u64 * u64::from(layout::piece_length(place.scheme, place.length));
+        let Some(held) = turn.split(permits(late).min(turn.num_permits())) else {
+            return;
+        };
+        let segment = place.segment;
+        let stragglers = async move {
+            while let Some(done) = pending.next().await {
+                debug!(%segment, piece = done.piece, failed = !done.failures.is_empty(), "straggler ended");
+            }
+            drop(held);
+        };
+        self.world
+            .spawn("pool: stragglers of a write", stragglers)
+            .detach();
+    }
+
+    /// Ends the puts of an attempt that failed and deletes what arrived. Best effort: the name
+    /// is never used again, so a sweep finds the rest.
+    fn clean_up(
+        &self,
+        attempt: Attempt,
+        mut pending: FuturesUnordered<PiecePut>,
+        turn: OwnedSemaphorePermit,
+    ) {
+        let cleaning = async move {
+            while pending.next().await.is_some() {}
+            drop(turn);
+            for (piece, targets) in attempt.targets.iter().enumerate() {
+                let name = attempt.place.blob(piece as u8);
+                for member in targets.iter().filter(|member| member.is_readable()) {
+                    if let Err(error) = member.nsd.delete(&[name]).await {
+                        debug!(%name, %error, "piece of a failed write is left to the sweep");
+                    }
+                }
+            }
+        };
+        self.world
+            .spawn("pool: clean-up of a failed write", cleaning)
+            .detach();
+    }
+}
+
+const NOT_WRITABLE: Standing = Standing {
+    writable: false,
+    free: 0,
+};
+
+fn failure(failures: Vec<(NsdId, Error)>) -> Failure {
+    // An old map is no fault of the NSD: the next attempt has the newer one, or fails alike.
+    let at_fault = failures
+        .iter()
+        .filter(|(_, error)| error.kind() != ErrorKind::OldEpoch);
+    let nsds = at_fault.map(|(nsd, _)| *nsd).collect();
+    let (nsd, error) = failures
+        .into_iter()
+        .next()
+        .expect("a failed piece names an NSD");
+    Failure {
+        nsds,
+        error: error.while_doing(format!("put a piece to NSD {nsd}")),
+    }
+}
+
+fn put_piece(world: &World, attempt: &Attempt, piece: u8, bytes: Bytes) -> PiecePut {
+    let name: BlobName = attempt.place.blob(piece);
+    let put = BlobPut {
+        name,
+        nonce: nonce(name, &attempt.place),
+        header: attempt.owner.header(&attempt.place),
+        bytes,
+        fence: attempt.version,
+    };
+    let targets = attempt.targets[usize::from(piece)].clone();
+    let world = world.clone();
+    async move {
+        let puts = targets
+            .iter()
+            .map(|member| put_to(&world, member, put.clone()));
+        let results = join_all(puts).await;
+        let mut failures: Vec<_> = results
+            .into_iter()
+            .filter_map(std::result::Result::err)
+            .collect();
+        if targets.is_empty() {
+            failures.push((
+                NsdId::NONE,
+                Error::new(ErrorKind::Unavailable, "the NSD went away"),
+            ));
+        }
+        PieceDone { piece, failures }
+    }
+    .boxed()
+}
+
+/// One put with its deadline.
+pub(crate) async fn put_to(
+    world: &World,
+    member: &Member,
+    put: BlobPut,
+) -> std::result::Result<(), (NsdId, Error)> {
+    let nsd = member.nsd.id();
+    match world.timeout(PUT_DEADLINE, member.nsd.put(put)).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err((nsd, error)),
+        Err(_) => {
+            let text = format!("no answer within {} s", PUT_DEADLINE.as_secs());
+            Err((nsd, Error::new(ErrorKind::Unknown, text)))
+        }
+    }
+}
