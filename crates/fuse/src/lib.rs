@@ -1,1 +1,35 @@
 //! Translates FUSE requests to client calls.
+//!
+//! An own thin layer over /dev/fuse: [`FileSystem`] is what a mount serves, [`Mount`] serves
+//! it, [`Door`] is the file system of a [`client::Client`]. Which requests the kernel sends,
+//! which of its caches are used and why that is safe: `docs/protocols/fuse.md`.
+//!
+//! Inside: a transport (`device`, `crew`: threads with cloned descriptors) delivers requests
+//! as header, fixed arguments and data; `serving` runs them to a reply. FUSE over io_uring
+//! can take the transport's place without the rest noticing.
+
+mod abi;
+mod crew;
+mod device;
+mod door;
+mod file_system;
+mod init;
+mod listing;
+mod locks;
+pub mod memory;
+mod mount;
+mod mounting;
+mod notifier;
+mod reply;
+mod request;
+mod serving;
+
+pub use crew::WaitingRequest;
+pub use door::{Door, DoorSettings};
+pub use file_system::{
+    Caller, CopyRange, Create, Entry, Fallocate, FileSystem, Found, Lock, LockKind, Make, Open,
+    OpenMode, Opened, Read, Release, Shown, Space, Validity, Write,
+};
+pub use listing::Listing;
+pub use mount::{Mount, MountOptions, Unmount};
+pub use notifier::{Notice, Notifier};

@@ -1,0 +1,140 @@
+//! One descriptor of /dev/fuse.
+
+use crate::abi::OutHeader;
+use crate::reply::Reply;
+use std::fs::File;
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use zerocopy::IntoBytes;
+
+/// `_IOR(229, 0, u32)`.
+const FUSE_DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500_u32 as libc::Ioctl;
+/// Pieces of memory in one reply; writev takes 1,024.
+const PIECES_MAX: usize = 1000;
+
+/// A descriptor of /dev/fuse. A reply must go to the descriptor that the request was read
+/// from; closing a descriptor fails the requests that were read from it.
+#[derive(Debug)]
+pub(crate) struct Device {
+    file: File,
+}
+
+/// What a read of the device brought.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Received {
+    /// A request of so many bytes.
+    Request(usize),
+    /// Nothing this time: ask again.
+    Again,
+    /// The file system is unmounted or the connection was aborted.
+    Ended,
+}
+
+impl Device {
+    /// A fresh descriptor, to mount with.
+    pub(crate) fn open() -> io::Result<Self> {
+        let file = File::options().read(true).write(true).open("/dev/fuse")?;
+        Ok(Self { file })
+    }
+
+    pub(crate) fn from_fd(fd: OwnedFd) -> Self {
+        Self { file: fd.into() }
+    }
+
+    pub(crate) fn raw_fd(&self) -> i32 {
+        self.file.as_raw_fd()
+    }
+
+    /// Another descriptor of the same connection with a queue of its own, so that threads
+    /// don't share a lock.
+    pub(crate) fn clone_queue(&self) -> io::Result<Self> {
+        let clone = Self::open()?;
+        let source = self.raw_fd() as u32;
+        // SAFETY: both descriptors are open for the whole call; the kernel reads one u32.
+        let result = unsafe { libc::ioctl(clone.raw_fd(), FUSE_DEV_IOC_CLONE, &raw const source) };
+        if result < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(clone)
+        }
+    }
+
+    /// Waits for a request. `buffer` must hold a header and the largest data.
+    pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Received> {
+        match (&self.file).read(buffer) {
+            Ok(0) => Ok(Received::Ended),
+            Ok(length) => Ok(Received::Request(length)),
+            Err(error) => match error.raw_os_error() {
+                // ENOENT: the request was taken back while it was being read.
+                Some(libc::ENOENT | libc::EINTR | libc::EAGAIN) => Ok(Received::Again),
+                Some(libc::ENODEV | libc::ECONNABORTED) => Ok(Received::Ended),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Sends the reply to request `unique`. A request that was taken back meanwhile (ENOENT)
+    /// needs none.
+    pub(crate) fn reply(&self, unique: u64, reply: &Reply) -> io::Result<()> {
+        match reply {
+            Reply::None | Reply::Later => Ok(()),
+            Reply::Errno(errno) => self.send(-errno, unique, &[IoSlice::new(&[])]),
+            Reply::Empty => self.send(0, unique, &[IoSlice::new(&[])]),
+            Reply::Fixed(fixed) => self.send(
+                0,
+                unique,
+                &[IoSlice::new(&[]), IoSlice::new(fixed.as_bytes())],
+            ),
+            Reply::Buffer(bytes) => self.send(0, unique, &[IoSlice::new(&[]), IoSlice::new(bytes)]),
+            Reply::Data(pieces) if pieces.len() < PIECES_MAX => {
+                let mut slices = Vec::with_capacity(pieces.len() + 1);
+                slices.push(IoSlice::new(&[]));
+                slices.extend(pieces.iter().map(|piece| IoSlice::new(piece)));
+                self.send(0, unique, &slices)
+            }
+            Reply::Data(pieces) => self.send(
+                0,
+                unique,
+                &[IoSlice::new(&[]), IoSlice::new(&pieces.concat())],
+            ),
+        }
+    }
+
+    /// Sends a notification: a reply without a request.
+    pub(crate) fn notify(&self, code: i32, body: &[&[u8]]) -> io::Result<()> {
+        let mut slices = vec![IoSlice::new(&[])];
+        slices.extend(body.iter().map(|part| IoSlice::new(part)));
+        self.write(code, 0, &slices)
+    }
+
+    fn send(&self, error: i32, unique: u64, slices: &[IoSlice<'_>]) -> io::Result<()> {
+        match self.write(error, unique, slices) {
+            Err(gone) if gone.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Writes one message; `slices[0]` is the place of the header.
+    fn write(&self, error: i32, unique: u64, slices: &[IoSlice<'_>]) -> io::Result<()> {
+        let body: usize = slices.iter().map(|slice| slice.len()).sum();
+        let len = u32::try_from(size_of::<OutHeader>() + body)
+            .expect("replies are at most 1 MiB and a header");
+        let header = OutHeader { len, error, unique };
+        let mut all = [IoSlice::new(&[]); 4];
+        let header = IoSlice::new(header.as_bytes());
+        let written = if slices.len() <= all.len() {
+            all[..slices.len()].copy_from_slice(slices);
+            all[0] = header;
+            (&self.file).write_vectored(&all[..slices.len()])?
+        } else {
+            let mut long = slices.to_vec();
+            long[0] = header;
+            (&self.file).write_vectored(&long)?
+        };
+        assert!(
+            written == len as usize,
+            "the kernel takes a reply whole or not at all"
+        );
+        Ok(())
+    }
+}

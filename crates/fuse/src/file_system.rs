@@ -1,0 +1,498 @@
+//! What a file system answers to the kernel: the trait, its requests and its replies.
+//!
+//! Requests are typed and already checked for form; replies carry how long the kernel may
+//! believe them. Errors become errno numbers at the transport's edge.
+
+use crate::listing::Listing;
+use bytes::Bytes;
+use model::operation::{RenameMode, XattrMode};
+use model::{Attributes, ErrorKind, FileKind, FileName, InodeId, Result, SetAttributes};
+use std::future::Future;
+use std::time::Duration;
+
+/// Who asks. The kernel has already judged permissions (`default_permissions`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Caller {
+    /// Effective (file system) user of the calling thread.
+    pub uid: u32,
+    /// Its group. Supplementary groups are not told by the kernel.
+    pub gid: u32,
+    /// Its process, as seen from the mount's process id namespace; 0 for the kernel's own work.
+    pub pid: u32,
+    /// Number of the request, never used twice on one mount.
+    pub unique: u64,
+}
+
+/// How long the kernel may believe an entry and the attributes in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Validity {
+    /// The name.
+    pub entry: Duration,
+    /// The attributes.
+    pub attributes: Duration,
+}
+
+/// An inode found or made under a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// Its attributes.
+    pub attributes: Attributes,
+    /// How long the kernel may believe this.
+    pub valid: Validity,
+}
+
+/// Answer to a lookup.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// The name exists.
+    Entry(Entry),
+    /// There is no such name, and the kernel may remember that for so long.
+    Absent(Duration),
+}
+
+/// Attributes and how long the kernel may believe them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shown {
+    /// The attributes.
+    pub attributes: Attributes,
+    /// For how long.
+    pub valid: Duration,
+}
+
+/// How the kernel serves an open file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OpenMode {
+    /// Reads and writes bypass the kernel's page cache (FOPEN_DIRECT_IO); several writers at
+    /// once are allowed and shared mappings still work.
+    pub direct: bool,
+    /// Pages from earlier opens stay valid (FOPEN_KEEP_CACHE).
+    pub keep_cache: bool,
+    /// `close` sends no FLUSH (FOPEN_NOFLUSH).
+    pub no_flush: bool,
+    /// The kernel may keep the directory's listing (FOPEN_CACHE_DIR).
+    pub cache_directory: bool,
+}
+
+/// An open file or directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Opened {
+    /// Comes back with every request through this open.
+    pub handle: u64,
+    /// How the kernel serves it.
+    pub mode: OpenMode,
+}
+
+/// CREATE and TMPFILE: makes and opens a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Create {
+    /// Permission bits, umask applied.
+    pub mode: u32,
+    /// Open flags (`libc::O_*`).
+    pub flags: i32,
+    /// An existing file that is truncated loses setuid and setgid.
+    pub kill_privileges: bool,
+}
+
+/// MKNOD, MKDIR and SYMLINK: makes something without opening it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Make<'a> {
+    /// Type.
+    pub kind: FileKind,
+    /// Permission bits, umask applied.
+    pub mode: u32,
+    /// Device number of device files, as Linux's `new_encode_dev`.
+    pub rdev: u32,
+    /// Target of a symbolic link; empty otherwise.
+    pub target: &'a [u8],
+}
+
+/// OPEN.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Open {
+    /// Open flags (`libc::O_*`).
+    pub flags: i32,
+    /// O_TRUNC by somebody who may not keep setuid and setgid.
+    pub kill_privileges: bool,
+}
+
+/// READ.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Read {
+    /// The file.
+    pub inode: InodeId,
+    /// The open.
+    pub handle: u64,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes wanted; fewer only at the end of the file.
+    pub length: u32,
+    /// The open's flags now.
+    pub flags: i32,
+}
+
+/// WRITE.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Write<'a> {
+    /// The file.
+    pub inode: InodeId,
+    /// The open; 0 may stand for "any" when `from_cache` is set.
+    pub handle: u64,
+    /// First byte.
+    pub offset: u64,
+    /// The bytes; page aligned memory that is the transport's again when the call is answered.
+    pub data: &'a [u8],
+    /// The open's flags now (O_APPEND, O_SYNC, O_DSYNC, O_DIRECT).
+    pub flags: i32,
+    /// Dirty mapped pages written back by the kernel, not a call of write(2).
+    pub from_cache: bool,
+    /// The file loses setuid and setgid.
+    pub kill_privileges: bool,
+}
+
+/// RELEASE: the last descriptor of one open is gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Release {
+    /// The file.
+    pub inode: InodeId,
+    /// The open.
+    pub handle: u64,
+    /// The open's flags.
+    pub flags: i32,
+    /// Whose flock to drop, if one was taken through this open.
+    pub unlock_flock: Option<u64>,
+}
+
+/// Kind of a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockKind {
+    /// F_RDLCK, LOCK_SH.
+    Shared,
+    /// F_WRLCK, LOCK_EX.
+    Exclusive,
+    /// F_UNLCK, LOCK_UN.
+    Unlock,
+}
+
+/// A POSIX record lock or (whole file) a flock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lock {
+    /// The file.
+    pub inode: InodeId,
+    /// The open.
+    pub handle: u64,
+    /// Who owns it: a process's descriptor table, or an open file description. Unique on
+    /// this mount.
+    pub owner: u64,
+    /// First byte.
+    pub start: u64,
+    /// Last byte, included; `i64::MAX` for "to the end".
+    pub end: u64,
+    /// What.
+    pub kind: LockKind,
+    /// Process, for F_GETLK of others.
+    pub pid: u32,
+    /// flock(2), not fcntl(2).
+    pub flock: bool,
+}
+
+/// fallocate(2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fallocate {
+    /// The file.
+    pub inode: InodeId,
+    /// From this byte.
+    pub offset: u64,
+    /// This many.
+    pub length: u64,
+    /// `libc::FALLOC_FL_*`.
+    pub mode: i32,
+}
+
+/// copy_file_range(2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CopyRange {
+    /// Source.
+    pub from: InodeId,
+    /// First byte of the source.
+    pub from_offset: u64,
+    /// Destination.
+    pub to: InodeId,
+    /// First byte of the destination.
+    pub to_offset: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
+/// What statfs(2) shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Space {
+    /// Unit of the three block counts in bytes.
+    pub block_bytes: u32,
+    /// All blocks.
+    pub blocks: u64,
+    /// Not used.
+    pub free: u64,
+    /// Not used and open to ordinary users.
+    pub available: u64,
+    /// Inodes that exist or could.
+    pub files: u64,
+    /// Inodes that could still be made.
+    pub files_free: u64,
+}
+
+fn not_implemented<T: Send>() -> impl Future<Output = Result<T>> + Send {
+    std::future::ready(Err(ErrorKind::NotImplemented.into()))
+}
+
+/// A file system behind a mount.
+///
+/// A method runs on the thread that read the request and should answer without waiting when
+/// it can; while it waits another thread reads on. `NotImplemented` makes the kernel stop
+/// asking for some requests; the defaults answer it.
+pub trait FileSystem: Send + Sync + 'static {
+    /// Finds a name.
+    fn lookup(
+        &self,
+        caller: &Caller,
+        directory: InodeId,
+        name: &FileName,
+    ) -> impl Future<Output = Result<Found>> + Send;
+    /// Finds the parent of a directory; the root is its own.
+    fn lookup_parent(
+        &self,
+        caller: &Caller,
+        directory: InodeId,
+    ) -> impl Future<Output = Result<Entry>> + Send;
+    /// The kernel dropped so many references to an inode that lookups gave it.
+    fn forget(&self, _inode: InodeId, _lookups: u64) {}
+    /// Reads attributes.
+    fn get_attributes(
+        &self,
+        caller: &Caller,
+        inode: InodeId,
+    ) -> impl Future<Output = Result<Shown>> + Send;
+    /// Changes attributes.
+    fn set_attributes(
+        &self,
+        caller: &Caller,
+        inode: InodeId,
+        set: SetAttributes,
+    ) -> impl Future<Output = Result<Shown>> + Send;
+    /// Reads a symbolic link.
+    fn read_link(
+        &self,
+        _caller: &Caller,
+        _inode: InodeId,
+    ) -> impl Future<Output = Result<Bytes>> + Send {
+        not_implemented()
+    }
+    /// Makes (unless it exists and O_EXCL is not set) and opens a file.
+    fn create(
+        &self,
+        caller: &Caller,
+        directory: InodeId,
+        name: &FileName,
+        create: Create,
+    ) -> impl Future<Output = Result<(Entry, Opened)>> + Send;
+    /// Makes and opens a file without a name (O_TMPFILE).
+    fn create_unnamed(
+        &self,
+        _caller: &Caller,
+        _directory: InodeId,
+        _create: Create,
+    ) -> impl Future<Output = Result<(Entry, Opened)>> + Send {
+        std::future::ready(Err(ErrorKind::NotSupported.into()))
+    }
+    /// Makes a directory, link or special file.
+    fn make(
+        &self,
+        caller: &Caller,
+        directory: InodeId,
+        name: &FileName,
+        make: Make<'_>,
+    ) -> impl Future<Output = Result<Entry>> + Send;
+    /// Gives an inode one more name.
+    fn link(
+        &self,
+        _caller: &Caller,
+        _inode: InodeId,
+        _directory: InodeId,
+        _name: &FileName,
+    ) -> impl Future<Output = Result<Entry>> + Send {
+        not_implemented()
+    }
+    /// Removes a name.
+    fn unlink(
+        &self,
+        caller: &Caller,
+        directory: InodeId,
+        name: &FileName,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// Removes an empty directory.
+    fn remove_directory(
+        &self,
+        caller: &Caller,
+        directory: InodeId,
+        name: &FileName,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// Moves a name.
+    fn rename(
+        &self,
+        caller: &Caller,
+        from: (InodeId, &FileName),
+        to: (InodeId, &FileName),
+        mode: RenameMode,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// Opens a file.
+    fn open(
+        &self,
+        caller: &Caller,
+        inode: InodeId,
+        open: Open,
+    ) -> impl Future<Output = Result<Opened>> + Send;
+    /// Reads; the pieces follow each other.
+    fn read(&self, caller: &Caller, read: Read) -> impl Future<Output = Result<Vec<Bytes>>> + Send;
+    /// Writes; answers how many bytes were taken.
+    fn write(&self, caller: &Caller, write: Write<'_>) -> impl Future<Output = Result<u32>> + Send;
+    /// A descriptor was closed by `owner`, whose POSIX locks on the inode end.
+    fn flush(
+        &self,
+        _caller: &Caller,
+        _inode: InodeId,
+        _handle: u64,
+        _owner: u64,
+    ) -> impl Future<Output = Result<()>> + Send {
+        std::future::ready(Ok(()))
+    }
+    /// The last descriptor of an open is gone. The answer reaches nobody.
+    fn release(
+        &self,
+        _caller: &Caller,
+        _release: Release,
+    ) -> impl Future<Output = Result<()>> + Send {
+        std::future::ready(Ok(()))
+    }
+    /// Makes a file or directory durable.
+    fn fsync(
+        &self,
+        _caller: &Caller,
+        _inode: InodeId,
+        _data_only: bool,
+    ) -> impl Future<Output = Result<()>> + Send {
+        std::future::ready(Ok(()))
+    }
+    /// Makes everything durable (syncfs; stock kernels don't send it for /dev/fuse).
+    fn sync_all(&self, _caller: &Caller) -> impl Future<Output = Result<()>> + Send {
+        not_implemented()
+    }
+    /// Opens a directory.
+    fn open_directory(
+        &self,
+        _caller: &Caller,
+        _inode: InodeId,
+    ) -> impl Future<Output = Result<Opened>> + Send {
+        std::future::ready(Ok(Opened::default()))
+    }
+    /// Adds entries behind `listing.offset()` until `listing` is full or the directory ends.
+    fn read_directory(
+        &self,
+        caller: &Caller,
+        inode: InodeId,
+        handle: u64,
+        listing: &mut Listing,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// The last descriptor of an open directory is gone.
+    fn release_directory(
+        &self,
+        _caller: &Caller,
+        _inode: InodeId,
+        _handle: u64,
+    ) -> impl Future<Output = Result<()>> + Send {
+        std::future::ready(Ok(()))
+    }
+    /// Space and inodes.
+    fn space(&self, caller: &Caller, inode: InodeId) -> impl Future<Output = Result<Space>> + Send;
+    /// Sets an extended attribute.
+    fn set_xattr(
+        &self,
+        _caller: &Caller,
+        _inode: InodeId,
+        _name: &[u8],
+        _value: &[u8],
+        _mode: XattrMode,
+    ) -> impl Future<Output = Result<()>> + Send {
+        std::future::ready(Err(ErrorKind::NotSupported.into()))
+    }
+    /// Reads an extended attribute.
+    fn get_xattr(
+        &self,
+        _caller: &Caller,
+        _inode: InodeId,
+        _name: &[u8],
+    ) -> impl Future<Output = Result<Bytes>> + Send {
+        std::future::ready(Err(ErrorKind::NotSupported.into()))
+    }
+    /// Lists the names of extended attributes.
+    fn list_xattrs(
+        &self,
+        _caller: &Caller,
+        _inode: InodeId,
+    ) -> impl Future<Output = Result<Vec<Bytes>>> + Send {
+        std::future::ready(Err(ErrorKind::NotSupported.into()))
+    }
+    /// Removes an extended attribute.
+    fn remove_xattr(
+        &self,
+        _caller: &Caller,
+        _inode: InodeId,
+        _name: &[u8],
+    ) -> impl Future<Output = Result<()>> + Send {
+        std::future::ready(Err(ErrorKind::NotSupported.into()))
+    }
+    /// The first lock that stands in the way of `lock`, or none.
+    fn get_lock(
+        &self,
+        _caller: &Caller,
+        _lock: Lock,
+    ) -> impl Future<Output = Result<Option<Lock>>> + Send {
+        not_implemented()
+    }
+    /// Takes or drops a lock. With `wait`, waits for it (dropping the future gives up);
+    /// without, answers `WouldBlock`.
+    fn set_lock(
+        &self,
+        _caller: &Caller,
+        _lock: Lock,
+        _wait: bool,
+    ) -> impl Future<Output = Result<()>> + Send {
+        not_implemented()
+    }
+    /// Reserves, punches or zeroes a range.
+    fn fallocate(
+        &self,
+        _caller: &Caller,
+        _request: Fallocate,
+    ) -> impl Future<Output = Result<()>> + Send {
+        std::future::ready(Err(ErrorKind::NotSupported.into()))
+    }
+    /// SEEK_DATA or SEEK_HOLE (`whence`) from `offset`.
+    fn seek(
+        &self,
+        _caller: &Caller,
+        _inode: InodeId,
+        _offset: u64,
+        _whence: i32,
+    ) -> impl Future<Output = Result<u64>> + Send {
+        not_implemented()
+    }
+    /// Copies a range inside the file system; answers how much was copied.
+    fn copy_range(
+        &self,
+        _caller: &Caller,
+        _request: CopyRange,
+    ) -> impl Future<Output = Result<u64>> + Send {
+        std::future::ready(Err(ErrorKind::NotSupported.into()))
+    }
+    /// The mount has ended: no more requests come.
+    fn unmounted(&self) {}
+}

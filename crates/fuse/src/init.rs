@@ -1,0 +1,117 @@
+//! INIT: what this file system and the kernel agree on.
+
+use crate::abi::{self, InitIn, InitOut, init};
+
+/// Bytes of data in one WRITE, and of one READ: the kernel's limit
+/// (`fs.fuse.max_pages_limit`, 256 pages).
+pub(crate) const DATA_BYTES_MAX: u32 = 1024 * 1024;
+/// Requests that nobody waits for (read-ahead, write-back of mapped pages, RELEASE) in flight.
+const BACKGROUND_MAX: u16 = 64;
+/// From so many on the kernel tells programs that the device is congested.
+const CONGESTED_FROM: u16 = 48;
+/// What is asked for; the kernel offers its own set, both apply.
+const WANTED: u64 = init::ASYNC_READ
+    | init::POSIX_LOCKS
+    | init::FLOCK_LOCKS
+    | init::ATOMIC_O_TRUNC
+    | init::EXPORT_SUPPORT
+    | init::BIG_WRITES
+    | init::AUTO_INVAL_DATA
+    | init::DO_READDIRPLUS
+    | init::READDIRPLUS_AUTO
+    | init::PARALLEL_DIROPS
+    | init::MAX_PAGES
+    | init::CACHE_SYMLINKS
+    | init::HANDLE_KILLPRIV_V2
+    | init::SETXATTR_EXT
+    | init::INIT_EXT
+    | init::DIRECT_IO_ALLOW_MMAP;
+
+/// What both sides understand, for the life of the mount.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Agreement {
+    /// `abi::init` bits.
+    pub(crate) flags: u64,
+    /// Protocol minor version of the kernel.
+    pub(crate) minor: u32,
+    /// Largest data of a request or reply.
+    pub(crate) data_bytes: u32,
+}
+
+/// The answer to INIT, or why the kernel is too old.
+pub(crate) fn agree(offer: &InitIn, readahead_bytes: u32) -> Result<(Agreement, InitOut), String> {
+    if offer.major != abi::MAJOR || offer.minor < abi::MINOR_MIN {
+        return Err(format!(
+            "the kernel speaks FUSE {}.{}; at least {}.{} (Linux 5.4) is needed",
+            offer.major,
+            offer.minor,
+            abi::MAJOR,
+            abi::MINOR_MIN
+        ));
+    }
+    let mut offered = u64::from(offer.flags);
+    if offered & init::INIT_EXT != 0 {
+        offered |= u64::from(offer.flags2) << 32;
+    }
+    let flags = offered & WANTED;
+    let page_bytes = 4096;
+    // Without MAX_PAGES the kernel sends at most 32 pages.
+    let data_bytes = if flags & init::MAX_PAGES != 0 {
+        DATA_BYTES_MAX
+    } else {
+        32 * page_bytes
+    };
+    let out = InitOut {
+        major: abi::MAJOR,
+        minor: abi::MINOR.min(offer.minor),
+        max_readahead: readahead_bytes,
+        flags: flags as u32,
+        max_background: BACKGROUND_MAX,
+        congestion_threshold: CONGESTED_FROM,
+        max_write: data_bytes,
+        time_gran: 1,
+        max_pages: (data_bytes / page_bytes) as u16,
+        flags2: (flags >> 32) as u32,
+        ..InitOut::default()
+    };
+    Ok((
+        Agreement {
+            flags,
+            minor: out.minor,
+            data_bytes,
+        },
+        out,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_kernel_offers_is_agreed_on() {
+        let offer = InitIn {
+            major: 7,
+            minor: 36,
+            flags: (init::MAX_PAGES | init::INIT_EXT) as u32,
+            ..Default::default()
+        };
+        let (agreement, out) = agree(&offer, 0).expect("new enough");
+        assert_eq!(agreement.flags, init::MAX_PAGES | init::INIT_EXT);
+        assert_eq!(
+            (out.max_write, out.max_pages, out.minor),
+            (1 << 20, 256, 36)
+        );
+        assert_eq!(out.flags2, 0, "no write-back cache, ever");
+    }
+
+    #[test]
+    fn an_old_kernel_is_refused_with_the_version_that_is_needed() {
+        let offer = InitIn {
+            major: 7,
+            minor: 26,
+            ..Default::default()
+        };
+        assert!(agree(&offer, 0).expect_err("too old").contains("7.31"));
+    }
+}

@@ -1,0 +1,249 @@
+//! A mounted file system: starting, watching and ending it.
+
+use crate::crew::{Crew, CrewSize, WaitingRequest};
+use crate::device::{Device, Received};
+use crate::file_system::FileSystem;
+use crate::init::{self, Agreement, DATA_BYTES_MAX};
+use crate::mounting;
+use crate::notifier::Notifier;
+use crate::reply::Reply;
+use crate::request::{Incoming, Request};
+use crate::serving::Serving;
+use model::{Error, ErrorKind, Result};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use world::World;
+
+/// How a file system is mounted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountOptions {
+    /// An existing directory.
+    pub mountpoint: PathBuf,
+    /// Shown by `mount` and `df` as the device.
+    pub name: String,
+    /// ro.
+    pub read_only: bool,
+    /// Others than the mounting user may use it. Needs `user_allow_other` in /etc/fuse.conf
+    /// unless root mounts.
+    pub allow_other: bool,
+    /// noatime.
+    pub no_atime: bool,
+    /// nosuid; always so unless root mounts.
+    pub no_suid: bool,
+    /// nodev; always so unless root mounts.
+    pub no_dev: bool,
+    /// How far the kernel reads ahead of files that it caches, in bytes. More than 128 KiB
+    /// takes effect only if root mounts.
+    pub read_ahead_bytes: u32,
+    /// Threads that read requests at any time.
+    pub threads: usize,
+    /// Threads at most: each operation that waits for a disk holds one.
+    pub threads_max: usize,
+}
+
+impl MountOptions {
+    /// The defaults for a directory: for all users if root mounts, else for the one who does.
+    #[must_use]
+    pub fn new(mountpoint: impl Into<PathBuf>) -> Self {
+        Self {
+            mountpoint: mountpoint.into(),
+            name: "shale".to_owned(),
+            read_only: false,
+            allow_other: mounting::is_root(),
+            no_atime: false,
+            no_suid: false,
+            no_dev: false,
+            read_ahead_bytes: 1024 * 1024,
+            threads: std::thread::available_parallelism().map_or(2, |cpus| cpus.get().clamp(2, 8)),
+            threads_max: 64,
+        }
+    }
+}
+
+/// How a mount is ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unmount {
+    /// Only if nobody uses it; `Busy` otherwise.
+    IfIdle,
+    /// It disappears from the tree of files at once; who uses it goes on until the last
+    /// descriptor is closed.
+    Lazy,
+    /// It ends now: running and later requests fail. Never waits for anybody.
+    Forced,
+}
+
+/// A mounted file system. Dropping it ends the mount as [`Unmount::Forced`] does.
+pub struct Mount {
+    mountpoint: PathBuf,
+    device_number: Option<mounting::DeviceNumber>,
+    notifier: Notifier,
+    waiting: Box<dyn Fn() -> Vec<WaitingRequest> + Send + Sync>,
+    ended: watch::Receiver<bool>,
+    world: World,
+}
+
+/// How long an unmount waits for the threads to end before it leaves them behind.
+const END_MAX: Duration = Duration::from_secs(5);
+
+impl Mount {
+    /// Mounts `fs` and serves it. Blocks for a few milliseconds. A mount that a killed daemon
+    /// left on the same directory is removed first.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`: the mountpoint. `Busy`: something is mounted there.
+    /// `NotSupported`: no /dev/fuse, or the kernel is too old. `NotPermitted`. Each says what
+    /// to do.
+    pub fn start<F: FileSystem>(world: &World, fs: Arc<F>, options: &MountOptions) -> Result<Self> {
+        assert!(
+            options.threads >= 1 && options.threads <= options.threads_max,
+            "somebody must read requests"
+        );
+        let doing = || format!("mount {} on {}", options.name, options.mountpoint.display());
+        let mountpoint =
+            mounting::prepare(&options.mountpoint).map_err(|error| error.while_doing(doing()))?;
+        let device = Arc::new(
+            mounting::mount(&mountpoint, options).map_err(|error| error.while_doing(doing()))?,
+        );
+        let agreement = match first_request(&device, options) {
+            Ok(agreement) => agreement,
+            Err(error) => {
+                // The error counts; what is left of the mount ends with the descriptor.
+                let _ = mounting::unmount(&mountpoint, Unmount::Forced, None);
+                return Err(error.while_doing(doing()));
+            }
+        };
+        let device_number = mounting::device_number(&mountpoint);
+        if let Some(number) = device_number {
+            mounting::raise_read_ahead(number, options.read_ahead_bytes);
+        }
+        let notifier = Notifier::start(world, Arc::clone(&device));
+        let (ended_sender, ended) = watch::channel(false);
+        let serving = Arc::new(Serving::new(world.clone(), fs, agreement));
+        let size = CrewSize {
+            readers: options.threads,
+            most: options.threads_max,
+        };
+        let crew = Crew::start(serving, device, size, ended_sender);
+        tracing::info!(mountpoint = %mountpoint.display(), protocol = agreement.minor, "mounted");
+        let waiting = Box::new(move || crew.waiting());
+        Ok(Self {
+            mountpoint,
+            device_number,
+            notifier,
+            waiting,
+            ended,
+            world: world.clone(),
+        })
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Tells the kernel what to forget.
+    #[must_use]
+    pub fn notifier(&self) -> &Notifier {
+        &self.notifier
+    }
+
+    /// Requests that wait for something now, longest first.
+    #[must_use]
+    pub fn waiting(&self) -> Vec<WaitingRequest> {
+        (self.waiting)()
+    }
+
+    /// Whether the mount is gone (also by the hand of somebody else, with umount).
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        *self.ended.borrow()
+    }
+
+    /// Waits until the mount is gone, by whoever's hand, and no request runs any more.
+    pub async fn ended(&self) {
+        // An error means that the threads are gone too.
+        let _ = self.ended.clone().wait_for(|ended| *ended).await;
+    }
+
+    /// Ends the mount. After `Lazy` the file system is served until its last user is gone:
+    /// wait for [`Mount::ended`].
+    ///
+    /// # Errors
+    /// `Busy` after `IfIdle`; `NotPermitted`.
+    pub async fn unmount(&self, how: Unmount) -> Result<()> {
+        if self.is_ended() {
+            return Ok(());
+        }
+        let (mountpoint, number) = (self.mountpoint.clone(), self.device_number);
+        let result = self
+            .world
+            .blocking(move || mounting::unmount(&mountpoint, how, number))
+            .await;
+        result
+            .map_err(|error| error.while_doing(format!("unmount {}", self.mountpoint.display())))?;
+        if how != Unmount::Lazy && self.world.timeout(END_MAX, self.ended()).await.is_err() {
+            tracing::warn!(waiting = ?self.waiting(), "unmounted, but operations still wait for something");
+        }
+        tracing::info!(mountpoint = %self.mountpoint.display(), ?how, "unmounted");
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Mount {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mount")
+            .field("mountpoint", &self.mountpoint)
+            .field("ended", &self.is_ended())
+            .finish()
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        self.notifier.close();
+        if self.is_ended() {
+            return;
+        }
+        if let Err(error) = mounting::unmount(&self.mountpoint, Unmount::Forced, self.device_number)
+        {
+            tracing::warn!(%error, mountpoint = %self.mountpoint.display(), "the mount was left behind");
+        }
+    }
+}
+
+/// Answers INIT, which the kernel sends before anything else.
+fn first_request(device: &Device, options: &MountOptions) -> Result<Agreement> {
+    let failed = |why: String| Error::new(ErrorKind::NotSupported, why);
+    let mut buffer = vec![0; DATA_BYTES_MAX as usize + 4096];
+    let length = loop {
+        match device.receive(&mut buffer) {
+            Ok(Received::Request(length)) => break length,
+            Ok(Received::Again) => {}
+            Ok(Received::Ended) => {
+                return Err(failed("the kernel ended the connection".to_owned()));
+            }
+            Err(error) => return Err(failed(format!("reading /dev/fuse: {error}"))),
+        }
+    };
+    let incoming = Incoming::from_device(&buffer[..length]);
+    let Ok(Ok(Request::Init(offer))) = incoming.map(|incoming| incoming.parse(true)) else {
+        return Err(failed("the kernel's first request isn't INIT".to_owned()));
+    };
+    let unique = incoming.map_or(0, |incoming| incoming.header.unique);
+    match init::agree(&offer, options.read_ahead_bytes) {
+        Ok((agreement, out)) => {
+            device
+                .reply(unique, &Reply::fixed(&out))
+                .map_err(|error| failed(format!("answering INIT: {error}")))?;
+            Ok(agreement)
+        }
+        Err(why) => {
+            // The mount ends right after this anyway.
+            let _ = device.reply(unique, &Reply::Errno(libc::EPROTO));
+            Err(failed(why))
+        }
+    }
+}

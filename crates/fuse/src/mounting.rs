@@ -1,0 +1,436 @@
+//! mount(2), umount(2), fusermount3, and what is left of a killed daemon's mount.
+
+use crate::device::Device;
+use crate::mount::{MountOptions, Unmount};
+use model::{Error, ErrorKind, Result};
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Type of the file system in the mount table.
+const FS_TYPE: &str = "fuse.shale";
+
+/// The number of a mount's device: names its connection and its read-ahead setting in /sys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct DeviceNumber {
+    major: u32,
+    minor: u32,
+}
+
+/// A line of the mount table.
+struct TableLine {
+    number: DeviceNumber,
+    fs_type: String,
+}
+
+pub(crate) fn is_root() -> bool {
+    // SAFETY: geteuid has no preconditions and can't fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Checks the mountpoint, removes a dead mount of ours from it, and makes the path absolute.
+pub(crate) fn prepare(path: &Path) -> Result<PathBuf> {
+    let absolute = std::path::absolute(path).map_err(|error| refused(&error, "the path"))?;
+    let found = fs::metadata(&absolute);
+    if found
+        .as_ref()
+        .is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
+    {
+        let ours = table_line(&absolute).is_some_and(|line| line.fs_type == FS_TYPE);
+        let hint = format!(
+            "run `fusermount3 -uz {}` (or `umount -l`), then try again",
+            absolute.display()
+        );
+        if !ours {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!("a dead mount of something else is there; {hint}"),
+            ));
+        }
+        tracing::warn!(mountpoint = %absolute.display(), "removing the mount of a daemon that died");
+        unmount(&absolute, Unmount::Lazy, None).map_err(|error| {
+            Error::new(
+                ErrorKind::Busy,
+                format!("a dead mount is there ({error}); {hint}"),
+            )
+        })?;
+    }
+    let found = fs::metadata(&absolute).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Error::new(
+            ErrorKind::NotFound,
+            "the directory doesn't exist; make it with `mkdir -p`",
+        ),
+        _ => refused(&error, "the directory"),
+    })?;
+    if !found.is_dir() {
+        return Err(Error::new(ErrorKind::NotDirectory, "it is no directory"));
+    }
+    let real = fs::canonicalize(&absolute).map_err(|error| refused(&error, "the path"))?;
+    if table_line(&real).is_some_and(|line| line.fs_type == FS_TYPE) {
+        return Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "a Shale file system is mounted there already; unmount it with `fusermount3 -u {}`",
+                real.display()
+            ),
+        ));
+    }
+    Ok(real)
+}
+
+/// Mounts; the kernel's first request waits on the device then.
+pub(crate) fn mount(path: &Path, options: &MountOptions) -> Result<Device> {
+    if is_root() {
+        mount_as_root(path, options)
+    } else {
+        mount_as_user(path, options)
+    }
+}
+
+fn mount_as_root(path: &Path, options: &MountOptions) -> Result<Device> {
+    let device = Device::open().map_err(|error| no_device(&error))?;
+    let others = if options.allow_other {
+        ",allow_other"
+    } else {
+        ""
+    };
+    let data = format!(
+        "fd={},rootmode=40000,user_id=0,group_id=0,default_permissions,max_read={}{others}",
+        device.raw_fd(),
+        crate::init::DATA_BYTES_MAX
+    );
+    let mut flags = 0;
+    for (wanted, flag) in [
+        (options.read_only, libc::MS_RDONLY),
+        (options.no_atime, libc::MS_NOATIME),
+        (options.no_suid, libc::MS_NOSUID),
+        (options.no_dev, libc::MS_NODEV),
+    ] {
+        if wanted {
+            flags |= flag;
+        }
+    }
+    let text = |text: &[u8]| {
+        CString::new(text).map_err(|_| {
+            Error::new(
+                ErrorKind::InvalidArgument,
+                "paths and names contain no NUL byte",
+            )
+        })
+    };
+    let (source, target) = (
+        text(options.name.as_bytes())?,
+        text(path.as_os_str().as_bytes())?,
+    );
+    let (fs_type, data) = (text(FS_TYPE.as_bytes())?, text(data.as_bytes())?);
+    // SAFETY: all four are strings that end with NUL and live over the call.
+    let result = unsafe {
+        libc::mount(
+            source.as_ptr(),
+            target.as_ptr(),
+            fs_type.as_ptr(),
+            flags,
+            data.as_ptr().cast(),
+        )
+    };
+    if result == 0 {
+        Ok(device)
+    } else {
+        Err(refused(&io::Error::last_os_error(), "mount(2)"))
+    }
+}
+
+/// fusermount3 opens the device, mounts, and passes the descriptor through a socket.
+fn mount_as_user(path: &Path, options: &MountOptions) -> Result<Device> {
+    // The program alone would only say that it failed.
+    drop(Device::open().map_err(|error| no_device(&error))?);
+    let (ours, theirs) = UnixStream::pair().map_err(|error| refused(&error, "socketpair(2)"))?;
+    clear_close_on_exec(&theirs).map_err(|error| refused(&error, "fcntl(2)"))?;
+    let mut list = format!(
+        "default_permissions,nosuid,nodev,fsname={},subtype=shale,max_read={}",
+        options.name,
+        crate::init::DATA_BYTES_MAX
+    );
+    for (wanted, word) in [
+        (options.read_only, ",ro"),
+        (options.no_atime, ",noatime"),
+        (options.allow_other, ",allow_other"),
+    ] {
+        if wanted {
+            list.push_str(word);
+        }
+    }
+    let output = Command::new("fusermount3")
+        .arg("-o")
+        .arg(list)
+        .arg("--")
+        .arg(path)
+        .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
+        .output()
+        .map_err(|error| no_program(&error))?;
+    drop(theirs);
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        let hint = if said.contains("allow_other") {
+            "; put `user_allow_other` into /etc/fuse.conf, or mount without it"
+        } else {
+            ""
+        };
+        return Err(Error::new(ErrorKind::NotPermitted, format!("{said}{hint}")));
+    }
+    let fd = receive_descriptor(&ours).map_err(|error| refused(&error, "fusermount3's answer"))?;
+    Ok(Device::from_fd(fd))
+}
+
+/// Ends a mount as `how` says.
+pub(crate) fn unmount(path: &Path, how: Unmount, number: Option<DeviceNumber>) -> Result<()> {
+    if how == Unmount::Forced {
+        // Requests that run fail now, so the unmount can't wait for one of them.
+        if let Some(number) = number {
+            let abort = format!("/sys/fs/fuse/connections/{}/abort", number.minor);
+            // Without fusectl mounted, MNT_FORCE below does the same (for root).
+            let _ = fs::write(abort, "1");
+        }
+    }
+    if !is_root() {
+        return unmount_as_user(path, how);
+    }
+    let Ok(target) = CString::new(path.as_os_str().as_bytes()) else {
+        return Err(Error::new(
+            ErrorKind::InvalidArgument,
+            "paths contain no NUL byte",
+        ));
+    };
+    let flags: &[i32] = match how {
+        Unmount::IfIdle => &[0],
+        Unmount::Lazy => &[libc::MNT_DETACH],
+        // Force fails with EBUSY if files are open, but has aborted the connection by then.
+        Unmount::Forced => &[libc::MNT_FORCE, libc::MNT_DETACH],
+    };
+    let mut result = Ok(());
+    for flag in flags {
+        // SAFETY: the path ends with NUL and lives over the call.
+        if unsafe { libc::umount2(target.as_ptr(), *flag | libc::UMOUNT_NOFOLLOW) } == 0 {
+            return Ok(());
+        }
+        result = Err(io::Error::last_os_error());
+    }
+    match result {
+        // Not mounted (any more): what was wanted.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) => Ok(()),
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "programs use it (`fuser -vm {}` shows which); stop them or unmount lazily",
+                path.display()
+            ),
+        )),
+        Err(error) => Err(refused(&error, "umount(2)")),
+        Ok(()) => Ok(()),
+    }
+}
+
+fn unmount_as_user(path: &Path, how: Unmount) -> Result<()> {
+    let mut command = Command::new("fusermount3");
+    command.arg("-u").arg("-q");
+    if how != Unmount::IfIdle {
+        command.arg("-z");
+    }
+    let output = command
+        .arg("--")
+        .arg(path)
+        .output()
+        .map_err(|error| no_program(&error))?;
+    if output.status.success() || table_line(path).is_none_or(|line| line.fs_type != FS_TYPE) {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Busy,
+        format!(
+            "programs use it (`fuser -vm {}` shows which); stop them or unmount lazily",
+            path.display()
+        ),
+    ))
+}
+
+/// The device number of what is mounted on `path`. Asks the mount table, not the mount.
+pub(crate) fn device_number(path: &Path) -> Option<DeviceNumber> {
+    table_line(path).map(|line| line.number)
+}
+
+/// Sets the kernel's read-ahead, which INIT can only lower. Needs root; without it reads are
+/// only slower.
+pub(crate) fn raise_read_ahead(number: DeviceNumber, bytes: u32) {
+    let file = format!(
+        "/sys/class/bdi/{}:{}/read_ahead_kb",
+        number.major, number.minor
+    );
+    if let Err(error) = fs::write(&file, (bytes / 1024).to_string()) {
+        tracing::debug!(%error, file, "the kernel's read-ahead stays at its default");
+    }
+}
+
+fn table_line(path: &Path) -> Option<TableLine> {
+    let table = fs::read("/proc/self/mountinfo").ok()?;
+    // The last mount on a directory covers the earlier ones.
+    table
+        .split(|byte| *byte == b'\n')
+        .rev()
+        .find_map(|line| parse_line(line, path))
+}
+
+/// A line is `id parent major:minor root mountpoint options optional* - type source options`.
+fn parse_line(line: &[u8], path: &Path) -> Option<TableLine> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let number = std::str::from_utf8(fields.nth(2)?).ok()?;
+    let (major, minor) = number.split_once(':')?;
+    if unescape(fields.nth(1)?) != path.as_os_str().as_bytes() {
+        return None;
+    }
+    let fs_type =
+        String::from_utf8(fields.skip_while(|field| *field != b"-").nth(1)?.to_vec()).ok()?;
+    Some(TableLine {
+        number: DeviceNumber {
+            major: major.parse().ok()?,
+            minor: minor.parse().ok()?,
+        },
+        fs_type,
+    })
+}
+
+/// The mount table writes space, tab, newline and backslash as `\ooo`.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, behind)) = rest.split_first() {
+        let octal = behind
+            .get(..3)
+            .and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) if *first == b'\\' => {
+                out.push(byte);
+                rest = &behind[3..];
+            }
+            _ => {
+                out.push(*first);
+                rest = behind;
+            }
+        }
+    }
+    out
+}
+
+fn clear_close_on_exec(socket: &UnixStream) -> io::Result<()> {
+    // SAFETY: the descriptor is open; F_SETFD takes an int.
+    let result = unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_SETFD, 0) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Receives one descriptor (SCM_RIGHTS).
+fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
+    let mut byte = 0u8;
+    let mut part = libc::iovec {
+        iov_base: (&raw mut byte).cast(),
+        iov_len: 1,
+    };
+    // Room for one descriptor's control message, aligned as its header needs.
+    let mut control = [0u64; 8];
+    // SAFETY: msghdr is plain data; all zeros is a valid value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control) as _;
+    // SAFETY: the message points to live memory of the lengths that it states.
+    let received =
+        unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+    if received < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: recvmsg has filled the control buffer of this message.
+    let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+    if header.is_null() {
+        return Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            "no descriptor came",
+        ));
+    }
+    // SAFETY: the header isn't null, so it lies in `control`.
+    let (level, kind) = unsafe { ((*header).cmsg_level, (*header).cmsg_type) };
+    if (level, kind) != (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "something else than a descriptor came",
+        ));
+    }
+    // SAFETY: an SCM_RIGHTS message carries at least one descriptor, which is ours from now on.
+    Ok(unsafe { OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<i32>().read_unaligned()) })
+}
+
+fn no_device(error: &io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::NotFound => Error::new(
+            ErrorKind::NotSupported,
+            "there is no /dev/fuse; load the module with `modprobe fuse`, or give the container `--device /dev/fuse`",
+        ),
+        _ => Error::new(
+            ErrorKind::NotPermitted,
+            format!(
+                "opening /dev/fuse: {error}; in a container add `--device /dev/fuse --cap-add SYS_ADMIN`"
+            ),
+        ),
+    }
+}
+
+fn no_program(error: &io::Error) -> Error {
+    Error::new(
+        ErrorKind::NotSupported,
+        format!("running fusermount3: {error}; install the package fuse3, or run as root"),
+    )
+}
+
+fn refused(error: &io::Error, what: &str) -> Error {
+    let (kind, hint) = match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => (
+            ErrorKind::NotPermitted,
+            "; run as root, or in a container with `--device /dev/fuse --cap-add SYS_ADMIN`",
+        ),
+        Some(libc::EBUSY) => (ErrorKind::Busy, "; something is mounted there"),
+        Some(libc::ENODEV) => (
+            ErrorKind::NotSupported,
+            "; the kernel has no FUSE: `modprobe fuse`",
+        ),
+        _ => (ErrorKind::InvalidArgument, ""),
+    };
+    Error::new(kind, format!("{what}: {error}{hint}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mountpoint_with_spaces_is_found_in_the_mount_table() {
+        let line =
+            br"36 35 0:52 / /mnt/my\040files rw,nosuid shared:1 master:2 - fuse.shale shale rw";
+        let found = parse_line(line, Path::new("/mnt/my files")).expect("the path fits");
+        assert_eq!(found.fs_type, "fuse.shale");
+        assert_eq!(
+            found.number,
+            DeviceNumber {
+                major: 0,
+                minor: 52
+            }
+        );
+        assert!(parse_line(line, Path::new("/mnt/my")).is_none());
+    }
+}

@@ -1,0 +1,194 @@
+//! Tells the kernel what to forget. One thread of its own, that holds no lock: a notification
+//! may wait in the kernel for a request that this mount is serving.
+
+use crate::abi::{self, NotifyDeleteOut, NotifyInvalEntryOut, NotifyInvalInodeOut};
+use crate::device::Device;
+use model::{Error, ErrorKind, FileName, InodeId, Result};
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+use world::World;
+use zerocopy::IntoBytes;
+
+/// Notifications that may be queued; more are refused (then use [`Notice::Everything`]).
+const QUEUE_MAX: usize = 16_384;
+
+/// What the kernel should forget.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Notice {
+    /// Attributes, and cached pages of the range. Dirty mapped pages are written back first.
+    Inode {
+        /// The inode.
+        inode: InodeId,
+        /// First byte; negative: attributes only.
+        offset: i64,
+        /// Bytes; 0 or less: to the end.
+        length: i64,
+    },
+    /// A name.
+    Name {
+        /// Its directory.
+        directory: InodeId,
+        /// The name.
+        name: FileName,
+        /// Only its validity ends; who uses it isn't disturbed.
+        expire_only: bool,
+    },
+    /// A name whose inode is gone.
+    Deleted {
+        /// Its directory.
+        directory: InodeId,
+        /// The inode that it named.
+        inode: InodeId,
+        /// The name.
+        name: FileName,
+    },
+    /// All names and attributes, at once (INC_EPOCH, Linux 6.16).
+    Everything,
+}
+
+/// The way to tell the kernel of one mount. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Notifier {
+    queue: Arc<Queue>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    notices: VecDeque<(Notice, oneshot::Sender<Result<()>>)>,
+    closed: bool,
+}
+
+impl Notifier {
+    pub(crate) fn start(world: &World, device: Arc<Device>) -> Self {
+        let queue = Arc::new(Queue::default());
+        let served = Arc::clone(&queue);
+        drop(world.spawn_thread("shale-notify", move || run(&served, &device)));
+        Self { queue }
+    }
+
+    /// Tells the kernel and waits until it has forgotten. What it didn't know counts as
+    /// forgotten. Never await this while answering a request about the same inode: the kernel
+    /// may hold that inode's lock until the answer.
+    ///
+    /// # Errors
+    /// `Busy`: the queue is full. `NotSupported`: the kernel is too old for this notice.
+    /// `ShuttingDown`: the mount has ended.
+    pub async fn tell(&self, notice: Notice) -> Result<()> {
+        let told = {
+            let mut state = self.queue.state.lock();
+            if state.closed {
+                return Err(ErrorKind::ShuttingDown.into());
+            }
+            if state.notices.len() >= QUEUE_MAX {
+                return Err(Error::new(
+                    ErrorKind::Busy,
+                    "too many notifications wait for the kernel",
+                ));
+            }
+            let (tell, told) = oneshot::channel();
+            state.notices.push_back((notice, tell));
+            told
+        };
+        self.queue.wake.notify_one();
+        told.await
+            .unwrap_or_else(|_| Err(ErrorKind::ShuttingDown.into()))
+    }
+
+    pub(crate) fn close(&self) {
+        let mut state = self.queue.state.lock();
+        state.closed = true;
+        state.notices.clear();
+        self.queue.wake.notify_one();
+    }
+}
+
+fn run(queue: &Queue, device: &Device) {
+    loop {
+        let mut state = queue.state.lock();
+        while state.notices.is_empty() && !state.closed {
+            queue.wake.wait(&mut state);
+        }
+        let Some((notice, tell)) = state.notices.pop_front() else {
+            return;
+        };
+        drop(state);
+        let result = match send(device, &notice) {
+            Ok(()) => Ok(()),
+            Err(error) => match error.raw_os_error() {
+                // The kernel doesn't know the inode or the name: nothing to forget.
+                Some(libc::ENOENT | libc::ENOTDIR) => Ok(()),
+                Some(libc::EINVAL | libc::ENOSYS) => Err(ErrorKind::NotSupported.into()),
+                Some(libc::ENODEV) => Err(ErrorKind::ShuttingDown.into()),
+                // A directory that is in use as a mount point, or not empty, stays.
+                _ => Err(Error::new(
+                    ErrorKind::Busy,
+                    format!("the kernel refused {notice:?}: {error}"),
+                )),
+            },
+        };
+        // Nobody may be waiting any more.
+        let _ = tell.send(result);
+    }
+}
+
+fn send(device: &Device, notice: &Notice) -> io::Result<()> {
+    let length_of = |name: &FileName| {
+        u32::try_from(name.as_bytes().len()).expect("names have at most 255 bytes")
+    };
+    match notice {
+        Notice::Inode {
+            inode,
+            offset,
+            length,
+        } => {
+            let out = NotifyInvalInodeOut {
+                ino: inode.0,
+                off: *offset,
+                len: *length,
+            };
+            device.notify(abi::notify::INVAL_INODE, &[out.as_bytes()])
+        }
+        Notice::Name {
+            directory,
+            name,
+            expire_only,
+        } => {
+            let flags = if *expire_only { abi::EXPIRE_ONLY } else { 0 };
+            let out = NotifyInvalEntryOut {
+                parent: directory.0,
+                namelen: length_of(name),
+                flags,
+            };
+            device.notify(
+                abi::notify::INVAL_ENTRY,
+                &[out.as_bytes(), name.as_bytes(), b"\0"],
+            )
+        }
+        Notice::Deleted {
+            directory,
+            inode,
+            name,
+        } => {
+            let out = NotifyDeleteOut {
+                parent: directory.0,
+                child: inode.0,
+                namelen: length_of(name),
+                padding: 0,
+            };
+            device.notify(
+                abi::notify::DELETE,
+                &[out.as_bytes(), name.as_bytes(), b"\0"],
+            )
+        }
+        Notice::Everything => device.notify(abi::notify::INC_EPOCH, &[]),
+    }
+}

@@ -1,0 +1,558 @@
+//! Turns each request into a call of the file system and its result into a reply.
+
+use crate::abi::{self, AttrOut, CreateOut, EntryOut, OpenOut, StatfsOut, StatxOut, fattr};
+use crate::device::Device;
+use crate::file_system::{
+    Caller, CopyRange, Create, Fallocate, FileSystem, Found, Lock, Make, Open, Read, Release,
+    Validity, Write,
+};
+use crate::init::Agreement;
+use crate::listing::Listing;
+use crate::locks::LockWaits;
+use crate::reply::Reply;
+use crate::request::{Incoming, Malformed, Request, forgets};
+use bytes::Bytes;
+use model::operation::{RenameMode, XattrMode};
+use model::{
+    Error, ErrorKind, FileKind, FileName, InodeId, Result, SetAttributes, TimeChange, Timestamp,
+};
+use std::sync::Arc;
+use std::time::Duration;
+use world::World;
+
+/// Where the answer to a request goes when it is given later. (FUSE over io_uring will add
+/// the queue that must commit it.)
+#[derive(Clone, Debug)]
+pub(crate) struct ReplyTo {
+    pub(crate) device: Arc<Device>,
+    pub(crate) unique: u64,
+}
+
+impl ReplyTo {
+    pub(crate) fn send(&self, reply: &Reply) {
+        if let Err(error) = self.device.reply(self.unique, reply) {
+            // EINVAL would be our bug; ENODEV and others: the mount is ending.
+            if error.raw_os_error() != Some(libc::ENODEV) {
+                tracing::error!(unique = self.unique, %error, ?reply, "the kernel refused a reply");
+            }
+        }
+    }
+}
+
+/// A file system that answers the requests of one mount.
+pub(crate) struct Serving<F> {
+    pub(crate) fs: Arc<F>,
+    pub(crate) world: World,
+    pub(crate) agreement: Agreement,
+    pub(crate) locks: LockWaits,
+}
+
+impl<F: FileSystem> Serving<F> {
+    pub(crate) fn new(world: World, fs: Arc<F>, agreement: Agreement) -> Self {
+        Self {
+            fs,
+            world,
+            agreement,
+            locks: LockWaits::default(),
+        }
+    }
+
+    /// Runs a request to its answer.
+    pub(crate) async fn answer(
+        self: &Arc<Self>,
+        incoming: &Incoming<'_>,
+        reply_to: &ReplyTo,
+    ) -> Reply {
+        let request = match incoming.parse(self.agreement.flags & abi::init::SETXATTR_EXT != 0) {
+            Ok(request) => request,
+            Err(Malformed::Unknown) => return Reply::Errno(libc::ENOSYS),
+            Err(Malformed::Short) => {
+                tracing::error!(
+                    opcode = incoming.header.opcode,
+                    "a request of the kernel is too short"
+                );
+                return Reply::Errno(libc::EIO);
+            }
+        };
+        let caller = incoming.caller();
+        let inode = incoming.inode();
+        let result = match request {
+            Request::Read(_) | Request::Write { .. } => self.data(&caller, inode, request).await,
+            Request::Lookup { .. }
+            | Request::Symlink { .. }
+            | Request::Mknod { .. }
+            | Request::Mkdir { .. }
+            | Request::Unlink { .. }
+            | Request::Rmdir { .. }
+            | Request::Rename { .. }
+            | Request::Link { .. } => self.names(&caller, inode, request).await,
+            Request::Getattr
+            | Request::Setattr(_)
+            | Request::Statx
+            | Request::Readlink
+            | Request::Statfs
+            | Request::Setxattr { .. }
+            | Request::Getxattr { .. }
+            | Request::Listxattr { .. }
+            | Request::Removexattr { .. } => self.attributes(&caller, inode, request).await,
+            Request::Getlk(lock) => self.get_lock(&caller, lock).await,
+            Request::Setlk { lock, wait } => self.set_lock(&caller, lock, wait, reply_to).await,
+            Request::Forget { lookups } => {
+                self.fs.forget(inode, lookups);
+                Ok(Reply::None)
+            }
+            Request::BatchForget { count, ones } => {
+                forgets(count, ones).for_each(|(inode, lookups)| self.fs.forget(inode, lookups));
+                Ok(Reply::None)
+            }
+            Request::Interrupt { unique } => {
+                self.locks.interrupt(unique);
+                Ok(Reply::None)
+            }
+            // The kernel judges itself (default_permissions) and doesn't ask again.
+            Request::Access => Ok(Reply::Errno(libc::ENOSYS)),
+            Request::Destroy => Ok(Reply::Empty),
+            // A second INIT on one connection doesn't exist.
+            Request::Init(_) => Ok(Reply::Errno(libc::EIO)),
+            _ => self.files(&caller, inode, request).await,
+        };
+        result.unwrap_or_else(|error| refusal(&error, incoming))
+    }
+
+    async fn data(&self, caller: &Caller, inode: InodeId, request: Request<'_>) -> Result<Reply> {
+        match request {
+            Request::Read(args) => {
+                let length = args.size.min(self.agreement.data_bytes);
+                let read = Read {
+                    inode,
+                    handle: args.fh,
+                    offset: args.offset,
+                    length,
+                    flags: args.flags as i32,
+                };
+                let mut pieces = self.fs.read(caller, read).await?;
+                cut(&mut pieces, length as usize);
+                Ok(Reply::Data(pieces))
+            }
+            Request::Write { args, data } => {
+                let write = Write {
+                    inode,
+                    handle: args.fh,
+                    offset: args.offset,
+                    data,
+                    flags: args.flags as i32,
+                    from_cache: args.write_flags & abi::WRITE_CACHE != 0,
+                    kill_privileges: args.write_flags & abi::WRITE_KILL_SUIDGID != 0,
+                };
+                let size = self.fs.write(caller, write).await?;
+                Ok(Reply::fixed(&abi::WriteOut { size, padding: 0 }))
+            }
+            _ => unreachable!("only reads and writes come here"),
+        }
+    }
+
+    async fn names(&self, caller: &Caller, inode: InodeId, request: Request<'_>) -> Result<Reply> {
+        let entry = match request {
+            Request::Lookup { name } => return self.lookup(caller, inode, name).await,
+            Request::Symlink { name, target } => {
+                let make = Make {
+                    kind: FileKind::Symlink,
+                    mode: 0o777,
+                    rdev: 0,
+                    target,
+                };
+                self.fs
+                    .make(caller, inode, &FileName::new(name)?, make)
+                    .await?
+            }
+            Request::Mknod { args, name } => {
+                let kind = FileKind::from_mode(args.mode).ok_or(ErrorKind::InvalidArgument)?;
+                let make = Make {
+                    kind,
+                    mode: args.mode & 0o7777,
+                    rdev: args.rdev,
+                    target: &[],
+                };
+                self.fs
+                    .make(caller, inode, &FileName::new(name)?, make)
+                    .await?
+            }
+            Request::Mkdir { args, name } => {
+                let make = Make {
+                    kind: FileKind::Directory,
+                    mode: args.mode & 0o7777,
+                    rdev: 0,
+                    target: &[],
+                };
+                self.fs
+                    .make(caller, inode, &FileName::new(name)?, make)
+                    .await?
+            }
+            Request::Link {
+                inode: linked,
+                name,
+            } => {
+                self.fs
+                    .link(caller, linked, inode, &FileName::new(name)?)
+                    .await?
+            }
+            Request::Unlink { name } => {
+                self.fs.unlink(caller, inode, &FileName::new(name)?).await?;
+                return Ok(Reply::Empty);
+            }
+            Request::Rmdir { name } => {
+                self.fs
+                    .remove_directory(caller, inode, &FileName::new(name)?)
+                    .await?;
+                return Ok(Reply::Empty);
+            }
+            Request::Rename {
+                to,
+                flags,
+                from_name,
+                to_name,
+            } => {
+                let mode = match flags {
+                    0 => RenameMode::Replace,
+                    libc::RENAME_NOREPLACE => RenameMode::NoReplace,
+                    libc::RENAME_EXCHANGE => RenameMode::Exchange,
+                    // RENAME_WHITEOUT is for overlayfs, which then uses character devices.
+                    _ => return Err(ErrorKind::InvalidArgument.into()),
+                };
+                let (from_name, to_name) = (FileName::new(from_name)?, FileName::new(to_name)?);
+                self.fs
+                    .rename(caller, (inode, &from_name), (to, &to_name), mode)
+                    .await?;
+                return Ok(Reply::Empty);
+            }
+            _ => unreachable!("only requests about names come here"),
+        };
+        Ok(Reply::fixed(&EntryOut::of(&entry)))
+    }
+
+    async fn lookup(&self, caller: &Caller, directory: InodeId, name: &[u8]) -> Result<Reply> {
+        let entry = match name {
+            // NFS servers and open_by_handle_at find inodes this way.
+            b"." => {
+                let shown = self.fs.get_attributes(caller, directory).await?;
+                let valid = Validity {
+                    entry: Duration::ZERO,
+                    attributes: shown.valid,
+                };
+                crate::file_system::Entry {
+                    attributes: shown.attributes,
+                    valid,
+                }
+            }
+            b".." => self.fs.lookup_parent(caller, directory).await?,
+            name => match self
+                .fs
+                .lookup(caller, directory, &FileName::new(name)?)
+                .await?
+            {
+                Found::Entry(entry) => entry,
+                Found::Absent(valid) if valid.is_zero() => return Ok(Reply::Errno(libc::ENOENT)),
+                Found::Absent(valid) => return Ok(Reply::fixed(&EntryOut::absent(valid))),
+            },
+        };
+        Ok(Reply::fixed(&EntryOut::of(&entry)))
+    }
+
+    async fn attributes(
+        &self,
+        caller: &Caller,
+        inode: InodeId,
+        request: Request<'_>,
+    ) -> Result<Reply> {
+        match request {
+            Request::Getattr => Ok(Reply::fixed(&AttrOut::of(
+                &self.fs.get_attributes(caller, inode).await?,
+            ))),
+            Request::Statx => Ok(Reply::fixed(&StatxOut::of(
+                &self.fs.get_attributes(caller, inode).await?,
+            ))),
+            Request::Setattr(args) => {
+                let shown = self
+                    .fs
+                    .set_attributes(caller, inode, changes(&args))
+                    .await?;
+                Ok(Reply::fixed(&AttrOut::of(&shown)))
+            }
+            Request::Readlink => Ok(Reply::Data(vec![self.fs.read_link(caller, inode).await?])),
+            Request::Statfs => Ok(Reply::fixed(&StatfsOut::of(
+                &self.fs.space(caller, inode).await?,
+            ))),
+            Request::Setxattr { flags, name, value } => {
+                let mode = match i32::try_from(flags) {
+                    Ok(libc::XATTR_CREATE) => XattrMode::Create,
+                    Ok(libc::XATTR_REPLACE) => XattrMode::Replace,
+                    _ => XattrMode::Set,
+                };
+                self.fs.set_xattr(caller, inode, name, value, mode).await?;
+                Ok(Reply::Empty)
+            }
+            Request::Getxattr { size, name } => {
+                let value = self.fs.get_xattr(caller, inode, name).await?;
+                attribute_bytes(size, value.len(), || vec![value])
+            }
+            Request::Listxattr { size } => {
+                let names = self.fs.list_xattrs(caller, inode).await?;
+                let length = names.iter().map(|name| name.len() + 1).sum();
+                attribute_bytes(size, length, || {
+                    names
+                        .into_iter()
+                        .flat_map(|name| [name, Bytes::from_static(b"\0")])
+                        .collect()
+                })
+            }
+            Request::Removexattr { name } => {
+                self.fs.remove_xattr(caller, inode, name).await?;
+                Ok(Reply::Empty)
+            }
+            _ => unreachable!("only requests about attributes come here"),
+        }
+    }
+
+    async fn files(&self, caller: &Caller, inode: InodeId, request: Request<'_>) -> Result<Reply> {
+        match request {
+            Request::Open(args) => {
+                let kill_privileges = args.open_flags & abi::OPEN_KILL_SUIDGID != 0;
+                let open = Open {
+                    flags: args.flags as i32,
+                    kill_privileges,
+                };
+                let opened = self.fs.open(caller, inode, open).await?;
+                return Ok(Reply::fixed(&OpenOut::of(&opened, self.agreement.flags)));
+            }
+            Request::Create { args, name } => {
+                return self.create(caller, inode, args, Some(name)).await;
+            }
+            Request::Tmpfile(args) => return self.create(caller, inode, args, None).await,
+            Request::Opendir => {
+                let opened = self.fs.open_directory(caller, inode).await?;
+                return Ok(Reply::fixed(&OpenOut::of(&opened, self.agreement.flags)));
+            }
+            Request::Readdir { args, plus } => {
+                let room = args.size.min(self.agreement.data_bytes) as usize;
+                let mut listing = Listing::new(room, args.offset, plus);
+                self.fs
+                    .read_directory(caller, inode, args.fh, &mut listing)
+                    .await?;
+                return Ok(Reply::Buffer(listing.into_bytes()));
+            }
+            Request::Flush(args) => {
+                self.fs
+                    .flush(caller, inode, args.fh, args.lock_owner)
+                    .await?
+            }
+            Request::Release(args) => {
+                let unlocks = args.release_flags & abi::RELEASE_FLOCK_UNLOCK != 0;
+                let unlock_flock = unlocks.then_some(args.lock_owner);
+                let release = Release {
+                    inode,
+                    handle: args.fh,
+                    flags: args.flags as i32,
+                    unlock_flock,
+                };
+                self.fs.release(caller, release).await?;
+            }
+            Request::Releasedir { handle } => {
+                self.fs.release_directory(caller, inode, handle).await?
+            }
+            Request::Fsync { data_only } => self.fs.fsync(caller, inode, data_only).await?,
+            Request::Syncfs => self.fs.sync_all(caller).await?,
+            Request::Fallocate(args) => {
+                let abi::FallocateIn {
+                    offset,
+                    length,
+                    mode,
+                    ..
+                } = args;
+                self.fs
+                    .fallocate(
+                        caller,
+                        Fallocate {
+                            inode,
+                            offset,
+                            length,
+                            mode: mode as i32,
+                        },
+                    )
+                    .await?;
+            }
+            Request::Lseek(args) => {
+                let offset = self
+                    .fs
+                    .seek(caller, inode, args.offset, args.whence as i32)
+                    .await?;
+                return Ok(Reply::fixed(&abi::LseekOut { offset }));
+            }
+            Request::CopyRange { args, wide } => {
+                return self.copy_range(caller, inode, &args, wide).await;
+            }
+            _ => unreachable!("the other requests are answered elsewhere"),
+        }
+        Ok(Reply::Empty)
+    }
+
+    async fn create(
+        &self,
+        caller: &Caller,
+        directory: InodeId,
+        args: abi::CreateIn,
+        name: Option<&[u8]>,
+    ) -> Result<Reply> {
+        let kill_privileges = args.open_flags & abi::OPEN_KILL_SUIDGID != 0;
+        let create = Create {
+            mode: args.mode & 0o7777,
+            flags: args.flags as i32,
+            kill_privileges,
+        };
+        let (entry, opened) = match name {
+            Some(name) => {
+                self.fs
+                    .create(caller, directory, &FileName::new(name)?, create)
+                    .await?
+            }
+            None => self.fs.create_unnamed(caller, directory, create).await?,
+        };
+        let open = OpenOut::of(&opened, self.agreement.flags);
+        Ok(Reply::fixed(&CreateOut {
+            entry: EntryOut::of(&entry),
+            open,
+        }))
+    }
+
+    async fn copy_range(
+        &self,
+        caller: &Caller,
+        inode: InodeId,
+        args: &abi::CopyFileRangeIn,
+        wide: bool,
+    ) -> Result<Reply> {
+        // The narrow answer has 32 bits; stay page aligned below them.
+        let length = if wide {
+            args.len
+        } else {
+            args.len.min(0xffff_f000)
+        };
+        let request = CopyRange {
+            from: inode,
+            from_offset: args.off_in,
+            to: InodeId(args.nodeid_out),
+            to_offset: args.off_out,
+            length,
+        };
+        let bytes_copied = self.fs.copy_range(caller, request).await?;
+        Ok(if wide {
+            Reply::fixed(&abi::CopyFileRangeOut { bytes_copied })
+        } else {
+            let size = u32::try_from(bytes_copied).expect("no more is copied than was asked for");
+            Reply::fixed(&abi::WriteOut { size, padding: 0 })
+        })
+    }
+
+    async fn get_lock(&self, caller: &Caller, lock: Lock) -> Result<Reply> {
+        let lk = match self.fs.get_lock(caller, lock).await? {
+            Some(held) => abi::FileLock {
+                start: held.start,
+                end: held.end,
+                kind: crate::locks::number_of(held.kind),
+                pid: held.pid,
+            },
+            None => abi::FileLock {
+                start: lock.start,
+                end: lock.end,
+                kind: libc::F_UNLCK as u32,
+                pid: 0,
+            },
+        };
+        Ok(Reply::fixed(&abi::LkOut { lk }))
+    }
+}
+
+/// What SETATTR changes.
+fn changes(args: &abi::SetattrIn) -> SetAttributes {
+    let has = |bit| args.valid & bit != 0;
+    let time = |now, given, seconds, nanoseconds| {
+        if has(now) {
+            Some(TimeChange::Now)
+        } else {
+            has(given).then(|| TimeChange::At(Timestamp::from_timespec(seconds, nanoseconds)))
+        }
+    };
+    SetAttributes {
+        mode: has(fattr::MODE).then_some(args.mode & 0o7777),
+        uid: has(fattr::UID).then_some(args.uid),
+        gid: has(fattr::GID).then_some(args.gid),
+        size: has(fattr::SIZE).then_some(args.size),
+        atime: time(fattr::ATIME_NOW, fattr::ATIME, args.atime, args.atimensec),
+        mtime: time(fattr::MTIME_NOW, fattr::MTIME, args.mtime, args.mtimensec),
+        kill_privileges: has(fattr::KILL_SUIDGID),
+    }
+}
+
+/// The answer to a question for attribute bytes: their length, or they themselves.
+fn attribute_bytes(room: u32, length: usize, bytes: impl FnOnce() -> Vec<Bytes>) -> Result<Reply> {
+    if room == 0 {
+        let size = u32::try_from(length).map_err(|_| Error::from(ErrorKind::Overflow))?;
+        return Ok(Reply::fixed(&abi::GetxattrOut { size, padding: 0 }));
+    }
+    if length > room as usize {
+        return Err(ErrorKind::BufferTooSmall.into());
+    }
+    Ok(Reply::Data(bytes()))
+}
+
+/// Cuts pieces to at most `length` bytes: the kernel refuses longer replies whole.
+fn cut(pieces: &mut Vec<Bytes>, length: usize) {
+    let mut left = length;
+    for piece in pieces.iter_mut() {
+        piece.truncate(left);
+        left -= piece.len();
+    }
+    pieces.retain(|piece| !piece.is_empty());
+}
+
+fn refusal(error: &Error, incoming: &Incoming<'_>) -> Reply {
+    use ErrorKind::{Corrupt, OldEpoch, Unavailable, Unknown};
+    if matches!(error.kind(), Corrupt | OldEpoch | Unavailable | Unknown) {
+        let request = abi::opcode::name(incoming.header.opcode);
+        tracing::warn!(request, inode = %incoming.inode(), %error, "a request failed");
+    }
+    Reply::Errno(error.errno())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_replies_are_never_longer_than_asked() {
+        let mut pieces = vec![
+            Bytes::from_static(b"abc"),
+            Bytes::from_static(b"def"),
+            Bytes::from_static(b"ghi"),
+        ];
+        cut(&mut pieces, 4);
+        assert_eq!(
+            pieces,
+            [Bytes::from_static(b"abc"), Bytes::from_static(b"d")]
+        );
+    }
+
+    #[test]
+    fn setattr_distinguishes_now_from_a_given_time() {
+        let args = abi::SetattrIn {
+            valid: fattr::ATIME | fattr::ATIME_NOW | fattr::MTIME | fattr::SIZE,
+            mtime: -1,
+            mtimensec: 5,
+            size: 7,
+            ..Default::default()
+        };
+        let set = changes(&args);
+        assert_eq!(set.atime, Some(TimeChange::Now));
+        assert_eq!(set.mtime, Some(TimeChange::At(Timestamp(-999_999_995))));
+        assert_eq!((set.size, set.mode), (Some(7), None));
+    }
+}
