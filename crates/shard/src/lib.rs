@@ -1,8 +1,18 @@
 //! One shard: log, catalog, tree, records, commits, take-over.
+//!
+//! [`Shard`] is what a metanode uses: it runs operations on hot records
+//! and makes them durable in commits. Below it are the [`Log`] (durability), the [`Tree`]
+//! (where records rest) and the [`Catalog`] (where the tree's tables are). It knows neither
+//! clients nor kernels.
 
 mod catalog;
+mod commit;
+mod fetch;
 mod frame;
 mod log;
+mod notes;
+mod records;
+mod shard;
 mod store;
 mod takeover;
 mod tree;
@@ -10,5 +20,7 @@ mod tree;
 pub use catalog::Catalog;
 pub use frame::{CommitFrame, OperationNote};
 pub use log::Log;
+pub use records::successor;
+pub use shard::{HOT_RECORDS_BYTES_DEFAULT, Holders, Shard, ShardConfig, Unflushed};
 pub use takeover::{Opened, Opening};
 pub use tree::{Tree, TreeCache};

@@ -1,0 +1,275 @@
+//! Commits: everything that changed since the last one, each record once, in one log entry.
+//!
+//! One commit runs at a time. Whoever needs durability drives it on its own task or thread;
+//! the committer task drives those that nobody waits for. What is on its way stays readable
+//! in the hot records.
+
+use crate::frame::{CommitFrame, OperationNote};
+use crate::Shard;
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::{BoxFuture, Either, Shared, select};
+use model::{CommitNumber, Error, ErrorKind, FamilyId, Result, limits};
+use namespace::{Key, Record};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use world::World;
+
+/// A commit begins when this many records wait for it,
+pub(crate) const COMMIT_RECORDS: usize = 4096;
+/// or this many bytes of them,
+pub(crate) const COMMIT_BYTES: usize = 1024 * 1024;
+/// or nothing changed any more for this long,
+const IDLE: Duration = Duration::from_secs(1);
+/// or the first change is this old.
+const AGE_MAX: Duration = Duration::from_secs(5);
+/// How often the committer looks at idle and age.
+const TICK: Duration = Duration::from_millis(250);
+
+/// The running commit; whoever polls it drives it.
+pub(crate) type Running = Shared<BoxFuture<'static, Result<()>>>;
+
+/// A commit between freeze and tree.
+pub(crate) struct Frozen {
+    pub(crate) number: CommitNumber,
+    pub(crate) rows: Arc<Vec<(Key, Option<Record>)>>,
+    pub(crate) operations: usize,
+    pub(crate) bytes: usize,
+}
+
+/// What goes into the log next.
+struct Batch {
+    number: CommitNumber,
+    rows: Arc<Vec<(Key, Option<Record>)>>,
+    notes: Vec<OperationNote>,
+}
+
+impl Shard {
+    /// Makes everything answered so far durable. Runs on the calling task; calls at the same
+    /// time share one commit. Goes on in the background if the future is dropped.
+    ///
+    /// # Errors
+    /// `Unavailable` when the shard was given up before.
+    pub async fn sync(&self) -> Result<()> {
+        let target = self.state.lock().newest_change();
+        self.sync_to(target).await
+    }
+
+    /// Waits until a commit and all before it are durable, driving them as needed.
+    ///
+    /// # Errors
+    /// `Unavailable` when the shard was given up before.
+    pub async fn sync_to(&self, target: CommitNumber) -> Result<()> {
+        loop {
+            let notified = self.durable_changed.notified();
+            tokio::pin!(notified);
+            notified.as_mut().enable();
+            if self.is_durable(target)? {
+                return Ok(());
+            }
+            match select(self.running_commit(), notified).await {
+                Either::Left((outcome, _)) => outcome?,
+                Either::Right((_, running)) => {
+                    // Durable, but perhaps not yet in the tree: that is nobody's wait.
+                    if self.is_durable(target)? {
+                        drop(running);
+                        self.nudge.notify_one();
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Everything in this commit and before is durable.
+    #[must_use]
+    pub fn durable(&self) -> CommitNumber {
+        self.state.lock().durable
+    }
+
+    /// Whether nothing waits to be made durable.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        let state = self.state.lock();
+        state.newest_change() <= state.durable
+    }
+
+    fn is_durable(&self, target: CommitNumber) -> Result<bool> {
+        let state = self.state.lock();
+        if state.durable >= target {
+            return Ok(true);
+        }
+        state.failed.clone().map_or(Ok(false), Err)
+    }
+
+    /// The commit that runs, or a new one of all that waits.
+    fn running_commit(&self) -> Running {
+        let mut running = self.running.lock();
+        if let Some(running) = running.as_ref() {
+            return running.clone();
+        }
+        let shard = self.me.upgrade().expect("a method runs on a shard that exists");
+        let commit = async move { shard.commit().await }.boxed().shared();
+        *running = Some(commit.clone());
+        commit
+    }
+
+    /// Freezes, appends, applies.
+    async fn commit(self: Arc<Self>) -> Result<()> {
+        let outcome = self.commit_once().await;
+        if let Err(error) = &outcome {
+            self.give_up(error);
+        }
+        // The next one may begin only now: one at a time.
+        *self.running.lock() = None;
+        self.durable_changed.notify_waiters();
+        outcome
+    }
+
+    async fn commit_once(&self) -> Result<()> {
+        self.check_alive()?;
+        let Some(batch) = self.freeze() else { return Ok(()) };
+        let number = batch.number;
+        let frame = encode(self.family, batch);
+        let entry = self.log.append_commit(&frame).await;
+        let entry = entry.map_err(|error| error.while_doing(format!("appending commit {number} to the log")))?;
+        self.state.lock().durable = number;
+        self.durable_changed.notify_waiters();
+        let applied = self.tree.apply(entry, &frame).await;
+        applied.map_err(|error| error.while_doing(format!("giving commit {number} to the tree")))?;
+        let mut state = self.state.lock();
+        state.records.applied(number);
+        state.frozen = None;
+        Ok(())
+    }
+
+    fn freeze(&self) -> Option<Batch> {
+        let mut state = self.state.lock();
+        if state.newest_change() <= state.durable {
+            return None;
+        }
+        state.note_streams();
+        let bytes = state.records.changed().1;
+        let (number, rows) = state.records.freeze();
+        let rows = Arc::new(rows);
+        let notes = std::mem::take(&mut state.notes);
+        state.nudged = false;
+        state.frozen = Some(Frozen { number, rows: rows.clone(), operations: notes.len(), bytes });
+        Some(Batch { number, rows, notes })
+    }
+
+    /// This owner ends: nothing is answered any more until the shard is taken over again.
+    pub(crate) fn give_up(&self, cause: &Error) {
+        let mut state = self.state.lock();
+        if state.failed.is_some() {
+            return;
+        }
+        if cause.kind() == ErrorKind::ShuttingDown {
+            tracing::info!(shard = self.shard.0, "shard closed");
+        } else {
+            tracing::warn!(shard = self.shard.0, %cause, "shard given up, to be taken over again");
+        }
+        let text = format!("shard {} was given up by this owner: {cause}", self.shard);
+        state.failed = Some(Error::new(ErrorKind::Unavailable, text));
+        drop(state);
+        self.durable_changed.notify_waiters();
+    }
+
+    /// Waits until there is room for another change.
+    pub(crate) async fn wait_for_room(&self) -> Result<()> {
+        let target = {
+            let state = self.state.lock();
+            match &state.frozen {
+                Some(frozen) if frozen.number > state.durable => frozen.number,
+                _ => state.newest_change(),
+            }
+        };
+        self.sync_to(target).await?;
+        // In the tree, too: until then it takes memory.
+        let running = self.running.lock().clone();
+        if let Some(running) = running {
+            running.await?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs commits that nobody waits for. Ends with the shard.
+pub(crate) async fn committer(world: World, shard: Weak<Shard>, nudge: Arc<tokio::sync::Notify>) {
+    let mut watch = Watch { changes: 0, quiet_since: world.now(), dirty_since: None };
+    loop {
+        let _ = world.timeout(TICK, nudge.notified()).await;
+        let Some(shard) = shard.upgrade() else { return };
+        if shard.check_alive().is_err() {
+            return;
+        }
+        let running = shard.running.lock().clone();
+        if let Some(running) = running {
+            // Also finishes what a waiter left behind when it had its durability.
+            let _ = running.await;
+        }
+        if let Some(error) = shard.tree.failed().or_else(|| shard.log.failed()) {
+            shard.give_up(&error);
+            return;
+        }
+        while watch.is_due(&world, &shard) {
+            let _ = shard.running_commit().await;
+            if shard.check_alive().is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// What the committer remembers between ticks.
+struct Watch {
+    changes: u64,
+    quiet_since: world::Instant,
+    dirty_since: Option<world::Instant>,
+}
+
+impl Watch {
+    fn is_due(&mut self, world: &World, shard: &Shard) -> bool {
+        let now = world.now();
+        let state = shard.state.lock();
+        if state.newest_change() <= state.durable {
+            self.dirty_since = None;
+            return false;
+        }
+        if self.changes != state.changes {
+            self.changes = state.changes;
+            self.quiet_since = now;
+        }
+        let since = *self.dirty_since.get_or_insert(now);
+        let due = state.wants_commit() || now - self.quiet_since >= IDLE || now - since >= AGE_MAX;
+        if due {
+            self.dirty_since = None;
+        }
+        due
+    }
+}
+
+/// Encodes a commit; all keys and values lie in one piece of memory.
+fn encode(family: FamilyId, batch: Batch) -> CommitFrame {
+    let mut arena = Vec::with_capacity(batch.rows.len() * 160);
+    let mut ends = Vec::with_capacity(batch.rows.len());
+    for (key, value) in batch.rows.iter() {
+        key.encode(family, &mut arena);
+        let key_end = arena.len();
+        if let Some(value) = value {
+            value.encode(&mut arena);
+        }
+        ends.push((key_end, value.as_ref().map(|_| arena.len())));
+    }
+    let arena = Bytes::from(arena);
+    let mut at = 0;
+    let rows = ends.into_iter().map(|(key_end, value_end)| {
+        let key = arena.slice(at..key_end);
+        at = value_end.unwrap_or(key_end);
+        (key, value_end.map(|end| arena.slice(key_end..end)))
+    });
+    CommitFrame { commit: batch.number, family, operations: batch.notes, rows: rows.collect() }
+}
+
+const _: () = assert!(COMMIT_BYTES < limits::UNFLUSHED_BYTES_MAX);
+const _: () = assert!(COMMIT_RECORDS < limits::UNFLUSHED_OPERATIONS_MAX);

@@ -1,0 +1,476 @@
+//! The shard itself: opens, runs operations on the hot records, ends.
+
+use crate::commit::{COMMIT_BYTES, COMMIT_RECORDS, Frozen, Running, committer};
+use crate::fetch::Pinned;
+use crate::frame::OperationNote;
+use crate::log::Log;
+use crate::notes;
+use crate::records::Records;
+use crate::takeover::{self, Opened, Opening};
+use crate::tree::Tree;
+use crate::catalog::Catalog;
+use model::operation::Stamp;
+use model::{
+    CommitNumber, Error, ErrorKind, FamilyId, FilesetId, InodeId, Operation, Reply, Result, SessionId, ShardEpoch,
+    ShardId, limits,
+};
+use namespace::{Effects, Key, Need, Outcome, Record, Stop};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::Notify;
+use world::{Task, World};
+
+/// Memory for decoded records, if not said otherwise.
+pub const HOT_RECORDS_BYTES_DEFAULT: usize = 128 * 1024 * 1024;
+/// Rounds of fetching that one operation may need: a rename asks for the ancestors of two
+/// directories one by one, and paths have at most 4,096 bytes.
+const FETCH_ROUNDS_MAX: usize = 4100;
+/// How long an operation waits for the tree.
+const FETCH_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Tells who is in use here: open files, kernels' references.
+pub type Holders = Arc<dyn Fn(InodeId) -> bool + Send + Sync>;
+
+/// What a shard needs.
+#[derive(Clone)]
+pub struct ShardConfig {
+    /// The machine, the shard's name, where log and tables are.
+    pub opening: Opening,
+    /// Memory for decoded records in bytes.
+    pub hot_records_bytes: usize,
+}
+
+/// Changes that were answered but not durable when a shard was given up; the next take-over
+/// by the same process brings them in.
+pub struct Unflushed {
+    epoch: ShardEpoch,
+    open: CommitNumber,
+    commits: Vec<(CommitNumber, Arc<Vec<(Key, Option<Record>)>>)>,
+    streams: BTreeMap<SessionId, u64>,
+}
+
+/// One shard, owned by this process.
+pub struct Shard {
+    pub(crate) me: Weak<Shard>,
+    pub(crate) world: World,
+    pub(crate) shard: ShardId,
+    pub(crate) family: FamilyId,
+    pub(crate) epoch: ShardEpoch,
+    pub(crate) session: SessionId,
+    pub(crate) log: Log,
+    pub(crate) catalog: Catalog,
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) state: Mutex<State>,
+    pub(crate) running: Mutex<Option<Running>>,
+    /// Wakes those who wait for durability.
+    pub(crate) durable_changed: Notify,
+    /// Wakes the committer.
+    pub(crate) nudge: Arc<Notify>,
+    committer: Mutex<Option<Task<()>>>,
+}
+
+/// What is under the one lock. Held for one operation at a time, never across a wait.
+pub(crate) struct State {
+    pub(crate) records: Records,
+    pub(crate) notes: Vec<OperationNote>,
+    /// Delegated operations of the sessions that began under this owner.
+    streams: BTreeMap<SessionId, Stream>,
+    holders: Holders,
+    pub(crate) durable: CommitNumber,
+    pub(crate) frozen: Option<Frozen>,
+    /// Operations that changed something, ever.
+    pub(crate) changes: u64,
+    /// The committer knows that it is due.
+    pub(crate) nudged: bool,
+    pub(crate) failed: Option<Error>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Stream {
+    operations: u64,
+    changed: bool,
+}
+
+/// What came of one attempt on the hot records.
+enum Attempt {
+    Done(Result<Reply>, CommitNumber),
+    Missing(Vec<Need>),
+    Full,
+}
+
+impl Shard {
+    /// Makes a shard with one empty fileset (its root directory gets these rights), durable
+    /// when it returns. `Exists` if it was made before. What a crash leaves behind of an
+    /// unfinished creation is finished by [`Shard::open`] with the same values.
+    ///
+    /// # Errors
+    /// Those of the log's NSDs and of coordination.
+    pub async fn create(config: &ShardConfig) -> Result<()> {
+        takeover::create(&config.opening).await
+    }
+
+    /// Takes the shard over and opens it; an owner before can't write any more. An empty shard
+    /// gets its root fileset: rights 0o755, root's.
+    ///
+    /// # Errors
+    /// `NotFound` when it was never created, `Unavailable` when too few NSDs answer.
+    pub async fn open(config: ShardConfig) -> Result<Arc<Self>> {
+        Self::open_after(config, None).await
+    }
+
+    /// As [`Shard::open`], after this process gave the shard up: what was answered and isn't
+    /// durable is brought in again, unless another owner was there in between.
+    ///
+    /// # Errors
+    /// As [`Shard::open`].
+    pub async fn open_after(config: ShardConfig, unflushed: Option<Unflushed>) -> Result<Arc<Self>> {
+        let world = config.opening.world.clone();
+        let (id, family) = (config.opening.shard, config.opening.family);
+        let opened = takeover::open(config.opening.clone()).await?;
+        let shard = Self::assemble(&config, opened);
+        if let Some(unflushed) = unflushed {
+            shard.bring_in(unflushed);
+        }
+        let root = FilesetId(0);
+        let exists = shard.record(&Key::Fileset(root)).await?.is_some();
+        if !exists {
+            let effects = namespace::genesis(family, root, world.wall(), 0, 0, 0o755);
+            shard.state.lock().change(effects, None);
+            shard.sync().await?;
+            tracing::info!(shard = id.0, "empty file system made");
+        }
+        let task = world.spawn("committer", committer(world.clone(), shard.me.clone(), shard.nudge.clone()));
+        *shard.committer.lock() = Some(task);
+        Ok(shard)
+    }
+
+    fn assemble(config: &ShardConfig, opened: Opened) -> Arc<Self> {
+        let Opened { epoch, session, log, catalog, tree, last_commit } = opened;
+        let state = State {
+            records: Records::new(config.hot_records_bytes, last_commit),
+            notes: Vec::new(),
+            streams: BTreeMap::new(),
+            holders: Arc::new(|_| false),
+            durable: last_commit,
+            frozen: None,
+            changes: 0,
+            nudged: false,
+            failed: None,
+        };
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            world: config.opening.world.clone(),
+            shard: config.opening.shard,
+            family: config.opening.family,
+            epoch,
+            session,
+            log,
+            catalog,
+            tree,
+            state: Mutex::new(state),
+            running: Mutex::new(None),
+            durable_changed: Notify::new(),
+            nudge: Arc::new(Notify::new()),
+            committer: Mutex::new(None),
+        })
+    }
+
+    /// The shard's id.
+    #[must_use]
+    pub fn id(&self) -> ShardId {
+        self.shard
+    }
+
+    /// The family whose records are here.
+    #[must_use]
+    pub fn family(&self) -> FamilyId {
+        self.family
+    }
+
+    /// This owner's epoch.
+    #[must_use]
+    pub fn epoch(&self) -> ShardEpoch {
+        self.epoch
+    }
+
+    /// The session that this owner's table segments carry.
+    #[must_use]
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+
+    /// The catalog of the tree's tables: which segments they live in.
+    #[must_use]
+    pub fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    /// The tree, for flushes and figures.
+    #[must_use]
+    pub fn tree(&self) -> &Arc<Tree> {
+        &self.tree
+    }
+
+    /// Hot records in memory, and their bytes.
+    #[must_use]
+    pub fn hot_records(&self) -> (usize, usize) {
+        self.state.lock().records.size()
+    }
+
+    /// Who is in use here is asked of this from now on. Called under the shard's lock: it must
+    /// be quick and must not call the shard.
+    pub fn set_holders(&self, holders: Holders) {
+        self.state.lock().holders = holders;
+    }
+
+    /// A session that never had anything in this shard: nothing of it is looked for in the
+    /// tree, and its delegated operations are counted in the log.
+    pub fn begin_session(&self, session: SessionId) {
+        let mut state = self.state.lock();
+        state.records.session_began(session);
+        state.streams.insert(session, Stream::default());
+    }
+
+    /// The session has ended: its stream and slots are forgotten with the next commit.
+    ///
+    /// # Errors
+    /// `Unavailable` when the shard was given up.
+    pub async fn end_session(&self, session: SessionId) -> Result<()> {
+        let (first, end) = (Key::Slot { session, slot: 0 }, Key::Slot { session: session.next(), slot: 0 });
+        let slots = self.scan(&first, &end, usize::from(limits::SESSION_SLOTS)).await?;
+        let stream = self.record(&Key::Stream(session)).await?;
+        let mut state = self.state.lock();
+        state.alive()?;
+        state.records.session_ended(session);
+        state.streams.remove(&session);
+        let mut gone: Vec<_> = slots.into_iter().map(|(key, _)| (key, None)).collect();
+        if stream.is_some() || state.records.get(&Key::Stream(session)).is_some_and(|known| known.is_some()) {
+            gone.push((Key::Stream(session), None));
+        }
+        if !gone.is_empty() {
+            state.change(Effects(gone), None);
+        }
+        Ok(())
+    }
+
+    /// Runs one operation: the answer, and the newest commit that it shows. At once if its
+    /// records are hot; otherwise after reading them from the tree.
+    ///
+    /// # Errors
+    /// The operation's refusals; `Unavailable` when the shard was given up or the tree can't
+    /// be read.
+    pub async fn execute(&self, operation: &Operation, stamp: &Stamp) -> Result<(Reply, CommitNumber)> {
+        match self.attempt(operation, stamp) {
+            Attempt::Done(answer, commit) => answer.map(|reply| (reply, commit)),
+            other => Box::pin(self.execute_slowly(operation, stamp, other)).await,
+        }
+    }
+
+    /// As [`Shard::execute`] for operations of other clients: the answer comes when everything
+    /// that it shows is durable.
+    ///
+    /// # Errors
+    /// As [`Shard::execute`]; `Unavailable` also when it can't be made durable.
+    pub async fn execute_durable(&self, operation: &Operation, stamp: &Stamp) -> Result<Reply> {
+        let (answer, commit) = match self.attempt(operation, stamp) {
+            Attempt::Done(answer, commit) => (answer, commit),
+            other => match Box::pin(self.execute_slowly(operation, stamp, other)).await {
+                Ok((reply, commit)) => (Ok(reply), commit),
+                // A refusal shows records, too, and a slot may remember it.
+                Err(error) => (Err(error), self.state.lock().newest_change()),
+            },
+        };
+        self.sync_to(commit).await?;
+        answer
+    }
+
+    async fn execute_slowly(&self, operation: &Operation, stamp: &Stamp, first: Attempt) -> Result<(Reply, CommitNumber)> {
+        let work = async {
+            let pinned = Pinned::new(self);
+            let mut attempt = first;
+            for _ in 0..FETCH_ROUNDS_MAX {
+                match attempt {
+                    Attempt::Done(answer, commit) => return answer.map(|reply| (reply, commit)),
+                    Attempt::Missing(needs) => pinned.fetch(needs).await?,
+                    Attempt::Full => self.wait_for_room().await?,
+                }
+                attempt = self.attempt(operation, stamp);
+            }
+            let text = format!("records went away {FETCH_ROUNDS_MAX} times while an operation was fetching them");
+            Err(Error::new(ErrorKind::Unavailable, text))
+        };
+        let outcome = self.world.timeout(FETCH_DEADLINE, work).await;
+        outcome.unwrap_or_else(|_| {
+            let text = format!("shard {} couldn't read its records within {FETCH_DEADLINE:?}", self.shard);
+            Err(Error::new(ErrorKind::Unavailable, text))
+        })
+    }
+
+    fn attempt(&self, operation: &Operation, stamp: &Stamp) -> Attempt {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if let Err(error) = state.alive() {
+            return Attempt::Done(Err(error), CommitNumber(0));
+        }
+        if notes::changes(operation) && state.is_full() {
+            return Attempt::Full;
+        }
+        let open = state.records.open_commit();
+        let view = state.records.view(&*state.holders);
+        let applied = namespace::apply(operation, stamp, open, &view);
+        let shown = view.shown();
+        let (effects, answer) = match applied {
+            Ok(Outcome { effects, reply }) => (effects, Ok(reply)),
+            Err(Stop::Missing(needs)) => return Attempt::Missing(needs),
+            Err(Stop::Refused(error)) => return Attempt::Done(Err(error), shown),
+            Err(Stop::RefusedInSlot(error, effects)) => (effects, Err(error)),
+        };
+        if effects.0.is_empty() {
+            return Attempt::Done(answer, shown);
+        }
+        state.change(effects, Some((operation, stamp)));
+        state.records.make_room();
+        let nudge = !state.nudged && state.wants_commit();
+        state.nudged |= nudge;
+        drop(guard);
+        if nudge {
+            self.nudge.notify_one();
+        }
+        Attempt::Done(answer, open)
+    }
+
+    /// One record, from memory or the tree.
+    ///
+    /// # Errors
+    /// `Unavailable` when the tree can't be read.
+    pub async fn record(&self, key: &Key) -> Result<Option<Record>> {
+        self.check_alive()?;
+        if let Some(known) = self.state.lock().records.get(key) {
+            return Ok(known);
+        }
+        let pinned = Pinned::new(self);
+        pinned.fetch(vec![Need::Key(key.clone())]).await?;
+        Ok(self.state.lock().records.get(key).flatten())
+    }
+
+    /// Whether this owner still serves.
+    ///
+    /// # Errors
+    /// `Unavailable`, with the cause, once it was given up.
+    pub fn check_alive(&self) -> Result<()> {
+        self.state.lock().alive()
+    }
+
+    /// Makes everything durable, writes the tree's memory to tables, ends.
+    ///
+    /// # Errors
+    /// Why not everything could be made durable or flushed; the shard is closed all the same.
+    pub async fn close(&self) -> Result<()> {
+        let synced = self.sync().await;
+        // The last commit may still be on its way into the tree.
+        let running = self.running.lock().clone();
+        if let Some(running) = running {
+            let _ = running.await;
+        }
+        drop(self.committer.lock().take());
+        self.give_up(&ErrorKind::ShuttingDown.into());
+        let closed = self.tree.close().await;
+        synced.and(closed)
+    }
+
+    /// Ends a shard that was given up and takes out what isn't durable.
+    pub async fn end_given_up(&self) -> Unflushed {
+        self.give_up(&ErrorKind::ShuttingDown.into());
+        drop(self.committer.lock().take());
+        let running = self.running.lock().clone();
+        if let Some(running) = running {
+            let _ = self.world.timeout(FETCH_DEADLINE, running).await;
+        }
+        let _ = self.world.timeout(FETCH_DEADLINE, self.tree.close()).await;
+        let mut state = self.state.lock();
+        state.note_streams();
+        let mut commits = Vec::new();
+        if let Some(frozen) = state.frozen.take() {
+            commits.push((frozen.number, frozen.rows));
+        }
+        let (number, rows) = state.records.freeze();
+        commits.push((number, Arc::new(rows)));
+        let streams = state.streams.iter().map(|(session, stream)| (*session, stream.operations)).collect();
+        Unflushed { epoch: self.epoch, open: number, commits, streams }
+    }
+
+    /// What an earlier owner of this process had answered and not made durable.
+    fn bring_in(&self, unflushed: Unflushed) {
+        let mut state = self.state.lock();
+        if self.epoch != unflushed.epoch.next() {
+            tracing::error!(shard = self.shard.0, "another owner was here: operations that were not synced are lost");
+            return;
+        }
+        let durable = state.durable;
+        state.records.raise_open_commit(unflushed.open);
+        for (session, operations) in unflushed.streams {
+            state.records.session_began(session);
+            state.streams.insert(session, Stream { operations, changed: false });
+        }
+        for (number, rows) in unflushed.commits {
+            if number > durable && !rows.is_empty() {
+                state.change(Effects(rows.to_vec()), None);
+            }
+        }
+    }
+}
+
+impl State {
+    fn alive(&self) -> Result<()> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// The newest commit with changes in it.
+    pub(crate) fn newest_change(&self) -> CommitNumber {
+        let open = self.records.open_commit();
+        if self.records.changed().0 > 0 {
+            return open;
+        }
+        self.frozen.as_ref().map_or(self.durable, |frozen| frozen.number.max(self.durable))
+    }
+
+    /// Whether the open commit is large enough to be worth one.
+    pub(crate) fn wants_commit(&self) -> bool {
+        let (records, bytes) = self.records.changed();
+        records >= COMMIT_RECORDS || bytes >= COMMIT_BYTES
+    }
+
+    fn is_full(&self) -> bool {
+        let (operations, bytes) = self.frozen.as_ref().map_or((0, 0), |frozen| (frozen.operations, frozen.bytes));
+        self.notes.len() + operations >= limits::UNFLUSHED_OPERATIONS_MAX
+            || self.records.changed().1 + bytes >= limits::UNFLUSHED_BYTES_MAX
+    }
+
+    fn change(&mut self, effects: Effects, by: Option<(&Operation, &Stamp)>) {
+        self.changes += 1;
+        self.records.apply(effects);
+        let Some((operation, stamp)) = by else { return };
+        self.notes.push(notes::note(operation, stamp));
+        if stamp.slot.is_none()
+            && let Some(stream) = self.streams.get_mut(&stamp.session)
+        {
+            stream.operations += 1;
+            stream.changed = true;
+        }
+    }
+
+    /// Writes the streams' last numbers into the open commit.
+    pub(crate) fn note_streams(&mut self) {
+        let mut changed = Vec::new();
+        for (session, stream) in &mut self.streams {
+            if std::mem::take(&mut stream.changed) {
+                changed.push((Key::Stream(*session), Some(Record::Stream(stream.operations))));
+            }
+        }
+        if !changed.is_empty() {
+            self.records.apply(Effects(changed));
+        }
+    }
+}
