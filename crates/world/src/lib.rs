@@ -10,7 +10,6 @@
     reason = "this crate is the door that the fence leads to"
 )]
 
-mod block_on;
 mod buffer;
 mod disk;
 mod hash;
@@ -162,7 +161,7 @@ impl World {
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         match &self.inner {
             Inner::Real(world) => world.block_on(future),
-            Inner::Simulated(_) => block_on::ready_at_once(future),
+            Inner::Simulated(_) => sim::ready_at_once(future),
         }
     }
 

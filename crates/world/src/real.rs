@@ -1,6 +1,10 @@
 //! The real machine: kernel clocks, the runtime's tasks, disks through io_uring and O_DIRECT.
 
 mod region;
+mod ring;
+#[cfg(test)]
+mod tests;
+mod threads;
 
 pub(crate) use region::RealDisk;
 
@@ -24,7 +28,7 @@ impl RealWorld {
     pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
         // Timers and tasks that the future makes find the runtime.
         let _context = self.handle.enter();
-        crate::block_on::parking(future)
+        threads::block_on(future)
     }
 
     pub(crate) fn create_disk(&self, path: &Path, bytes: u64) -> io::Result<Disk> {

@@ -21,7 +21,7 @@ pub use cuts::for_every_cut;
 pub(crate) use disk::OpenSimDisk;
 pub use disk::SimDisk;
 pub use faults::{Cut, Faults};
-pub(crate) use run::SimWorld;
+pub(crate) use run::{SimWorld, ready_at_once};
 
 use crate::World;
 use machine::Machine;

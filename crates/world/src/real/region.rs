@@ -1,22 +1,41 @@
 //! A region file or block device of the real machine.
 
-use crate::buffer::{AlignedBuffer, DISK_ALIGNMENT};
+use super::ring::{Memory, ReadTarget, Ring, UnderWay};
+use crate::buffer::DISK_ALIGNMENT;
 use bytes::Bytes;
+use io_uring::{opcode, squeue, types};
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Longest single request; longer I/O is cut into parallel requests of this size.
+const REQUEST_BYTES_MAX: usize = 1 << 20;
+
+/// How often a request is submitted again that the kernel interrupted or answered in part.
+const TRIES_MAX: u32 = 1000;
+
 /// Two descriptors of one region: one around the page cache, one through it.
 pub(crate) struct RealDisk {
     path: PathBuf,
     bytes: u64,
+    is_device: bool,
+    ring: &'static Ring,
     /// O_DIRECT; carries the lock.
     direct: Arc<File>,
     /// Through the page cache, for unaligned blocking I/O.
     cached: File,
+    under_way: Arc<UnderWay>,
+}
+
+/// Memory and direction of an I/O.
+#[derive(Clone)]
+enum Transfer {
+    Read(Arc<ReadTarget>),
+    Write { bytes: Bytes, durable: bool },
 }
 
 impl RealDisk {
@@ -48,13 +67,16 @@ impl RealDisk {
             .open(path)?;
         crate::host::lock_exclusively(&direct, path)?;
         let cached = OpenOptions::new().read(true).write(true).open(path)?;
-        let bytes = size_of(&cached)?;
+        let (bytes, is_device) = size_of(&cached)?;
         check_size(path, bytes)?;
         Ok(Self {
             path: path.to_owned(),
             bytes,
+            is_device,
+            ring: Ring::of_process()?,
             direct: Arc::new(direct),
             cached,
+            under_way: Arc::default(),
         })
     }
 
@@ -67,32 +89,42 @@ impl RealDisk {
     }
 
     pub(crate) async fn read(&self, offset: u64, length: usize) -> io::Result<Bytes> {
-        let file = self.direct.clone();
-        on_pool(move || {
-            let mut buffer = AlignedBuffer::with_any_content(length);
-            file.read_exact_at(&mut buffer, offset)?;
-            Ok(buffer.freeze())
-        })
-        .await
+        let target = ReadTarget::new(length);
+        self.transfer(offset, length, Transfer::Read(target.clone()))
+            .await?;
+        Ok(target.into_bytes())
     }
 
     pub(crate) async fn write(&self, offset: u64, bytes: Bytes, durable: bool) -> io::Result<()> {
-        let file = self.direct.clone();
-        on_pool(move || {
-            file.write_all_at(&bytes, offset)?;
-            if durable { file.sync_data() } else { Ok(()) }
-        })
-        .await
+        self.transfer(offset, bytes.len(), Transfer::Write { bytes, durable })
+            .await
     }
 
     pub(crate) async fn flush(&self) -> io::Result<()> {
-        let file = self.direct.clone();
-        on_pool(move || file.sync_data()).await
+        let entry = opcode::Fsync::new(self.descriptor())
+            .flags(types::FsyncFlags::DATASYNC)
+            .build();
+        self.answer(&entry).await
     }
 
-    pub(crate) async fn quiesce(&self) {}
+    pub(crate) async fn quiesce(&self) {
+        self.under_way.none().await;
+    }
 
-    pub(crate) async fn discard(&self, _offset: u64, _length: u64) {}
+    /// Only devices: a region file keeps its preallocated space, so that writing can't fail
+    /// for lack of it.
+    pub(crate) async fn discard(&self, offset: u64, length: u64) {
+        if !self.is_device {
+            return;
+        }
+        let entry = opcode::Fallocate::new(self.descriptor(), length)
+            .offset(offset)
+            .mode(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE)
+            .build();
+        if let Err(error) = self.answer(&entry).await {
+            tracing::debug!(path = %self.path.display(), %error, "the device discards nothing");
+        }
+    }
 
     pub(crate) fn read_now(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         self.cached.read_exact_at(buffer, offset)
@@ -105,14 +137,120 @@ impl RealDisk {
     pub(crate) fn flush_now(&self) -> io::Result<()> {
         self.cached.sync_data()
     }
+
+    /// Moves `length` bytes, in parallel requests if they are many. Waits for all of them also
+    /// if one fails, so that nothing is under way when it returns.
+    async fn transfer(&self, offset: u64, length: usize, transfer: Transfer) -> io::Result<()> {
+        if length <= REQUEST_BYTES_MAX {
+            return self.transfer_part(offset, 0..length, &transfer).await;
+        }
+        let parts = (0..length).step_by(REQUEST_BYTES_MAX).map(|start| {
+            let end = length.min(start + REQUEST_BYTES_MAX);
+            self.transfer_part(offset, start..end, &transfer)
+        });
+        let results = futures::future::join_all(parts).await;
+        results.into_iter().collect()
+    }
+
+    /// Moves the bytes `part` of the memory from or to `offset + part.start`.
+    async fn transfer_part(
+        &self,
+        offset: u64,
+        part: Range<usize>,
+        transfer: &Transfer,
+    ) -> io::Result<()> {
+        let mut start = part.start;
+        for _ in 0..TRIES_MAX {
+            if start == part.end {
+                return Ok(());
+            }
+            let entry = self.entry(offset, start..part.end, transfer);
+            let memory = match transfer {
+                Transfer::Read(target) => Memory::Filled(target.clone()),
+                Transfer::Write { bytes, .. } => Memory::Read(bytes.clone()),
+            };
+            let answer = self
+                .ring
+                .submit(entry, &self.direct, memory, &self.under_way)
+                .await
+                .await;
+            match moved(answer)? {
+                // Interrupted: nothing was moved, the same again.
+                None => {}
+                Some(0) => {
+                    let text = format!("{}: nothing moved at {offset}", self.path.display());
+                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
+                }
+                // What was moved short of an aligned border is moved again.
+                Some(moved) => {
+                    let unaligned = if start + moved == part.end {
+                        0
+                    } else {
+                        moved % DISK_ALIGNMENT
+                    };
+                    start += moved - unaligned;
+                }
+            }
+        }
+        Err(io::Error::other(format!(
+            "{}: I/O at {offset} got nowhere",
+            self.path.display()
+        )))
+    }
+
+    fn entry(&self, offset: u64, part: Range<usize>, transfer: &Transfer) -> squeue::Entry {
+        let length = u32::try_from(part.len()).expect("parts are at most 1 MiB");
+        let offset = offset + part.start as u64;
+        match transfer {
+            Transfer::Read(target) => {
+                opcode::Read::new(self.descriptor(), target.pointer(part.start), length)
+                    .offset(offset)
+                    .build()
+            }
+            Transfer::Write { bytes, durable } => {
+                let flags = if *durable { libc::RWF_DSYNC } else { 0 };
+                opcode::Write::new(self.descriptor(), bytes[part].as_ptr(), length)
+                    .offset(offset)
+                    .rw_flags(flags)
+                    .build()
+            }
+        }
+    }
+
+    /// Runs a request without memory until it isn't interrupted.
+    async fn answer(&self, entry: &squeue::Entry) -> io::Result<()> {
+        for _ in 0..TRIES_MAX {
+            let entry = entry.clone();
+            let answer = self
+                .ring
+                .submit(entry, &self.direct, Memory::None, &self.under_way)
+                .await
+                .await;
+            if moved(answer)?.is_some() {
+                return Ok(());
+            }
+        }
+        Err(io::Error::other(format!(
+            "{}: interrupted for ever",
+            self.path.display()
+        )))
+    }
+
+    fn descriptor(&self) -> types::Fd {
+        types::Fd(self.direct.as_raw_fd())
+    }
 }
 
-async fn on_pool<T: Send + 'static>(
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .expect("file I/O doesn't panic")
+/// How many bytes a kernel's answer says were moved; none if it must be asked again (the
+/// kernel cancels requests of threads that end).
+fn moved(answer: i32) -> io::Result<Option<usize>> {
+    match usize::try_from(answer) {
+        Ok(moved) => Ok(Some(moved)),
+        Err(_) => match -answer {
+            libc::EINTR | libc::EAGAIN | libc::ECANCELED => Ok(None),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        },
+    }
 }
 
 fn check_size(path: &Path, bytes: u64) -> io::Result<()> {
@@ -139,13 +277,13 @@ fn preallocate(file: &File, bytes: u64) -> io::Result<()> {
     }
 }
 
-/// The size of a file or of a block device.
-fn size_of(file: &File) -> io::Result<u64> {
+/// The size of a file or block device, and whether it is a device.
+fn size_of(file: &File) -> io::Result<(u64, bool)> {
+    use std::io::{Seek, SeekFrom};
     let metadata = file.metadata()?;
     if !metadata.file_type().is_block_device() {
-        return Ok(metadata.len());
+        return Ok((metadata.len(), false));
     }
-    use std::io::{Seek, SeekFrom};
     let mut device = file;
-    device.seek(SeekFrom::End(0))
+    Ok((device.seek(SeekFrom::End(0))?, true))
 }

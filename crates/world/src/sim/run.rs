@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle, RngSeed, Runtime, UnhandledPanic};
 
@@ -105,6 +105,14 @@ impl SimWorld {
             bytes,
             opening,
         )))
+    }
+}
+
+/// Polls `future` once: the machine's only thread can't wait for itself.
+pub(crate) fn ready_at_once<F: Future>(future: F) -> F::Output {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("block_on in a simulation: its only thread would wait for itself"),
     }
 }
 

@@ -1,0 +1,102 @@
+//! Measures 4 KiB durable writes: through the door beside plain system calls.
+//!
+//! `cargo run --release -p world --example disk_latency -- /path/on/the/disk`
+
+#![allow(
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "a measuring program beside the door"
+)]
+
+use bytes::Bytes;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use world::{AlignedBuffer, World};
+
+const ROUNDS: usize = 3000;
+const BYTES: u64 = 16 << 20;
+
+fn measure(name: &str, mut one: impl FnMut(u64)) {
+    for round in 0..200 {
+        one(round * 4096);
+    }
+    let mut times: Vec<Duration> = (0..ROUNDS)
+        .map(|round| {
+            let start = Instant::now();
+            one((round as u64 * 4096) % BYTES);
+            start.elapsed()
+        })
+        .collect();
+    times.sort();
+    println!(
+        "{name:44} p50 {:>9.1?}  p99 {:>9.1?}",
+        times[ROUNDS / 2],
+        times[ROUNDS * 99 / 100]
+    );
+}
+
+fn main() {
+    let directory = std::env::args()
+        .nth(1)
+        .map_or_else(std::env::temp_dir, PathBuf::from);
+    let path = directory.join("world-disk-latency");
+    let _ = std::fs::remove_file(&path);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    let context = runtime.enter();
+    let world = World::real();
+    let disk = world.create_disk(&path, BYTES).unwrap();
+    let page = Bytes::from_owner(AlignedBuffer::copy_of(&[7; 4096]));
+    // Written once, so that later writes don't change the file system's metadata.
+    let whole = Bytes::from_owner(AlignedBuffer::copy_of(&vec![7; BYTES as usize]));
+    runtime.block_on(disk.write_durable(0, whole)).unwrap();
+    drop(context);
+
+    let flags = libc::O_DIRECT | libc::O_DSYNC;
+    let plain = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(flags)
+        .open(&path)
+        .unwrap();
+    let direct = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(&path)
+        .unwrap();
+    for _ in 0..2 {
+        measure("durable write: pwrite, O_DIRECT + O_DSYNC", |at| {
+            plain.write_all_at(&page, at).unwrap()
+        });
+        measure("durable write: block_on on a plain thread", |at| {
+            world
+                .block_on(disk.write_durable(at, page.clone()))
+                .unwrap();
+        });
+        measure("durable write: in a task of the runtime", |at| {
+            let (disk, page) = (disk.clone(), page.clone());
+            runtime
+                .block_on(world.spawn("write", async move { disk.write_durable(at, page).await }))
+                .unwrap();
+        });
+        let mut buffer = AlignedBuffer::zeroed(4096);
+        measure("read: pread, O_DIRECT", |at| {
+            direct.read_exact_at(&mut buffer, at).unwrap()
+        });
+        measure("read: block_on on a plain thread", |at| {
+            world.block_on(disk.read(at, 4096)).unwrap();
+        });
+        measure("flush: fdatasync", |_| direct.sync_data().unwrap());
+        measure("flush: block_on on a plain thread", |_| {
+            world.block_on(disk.flush()).unwrap()
+        });
+    }
+    drop(disk);
+    std::fs::remove_file(&path).unwrap();
+}

@@ -1,0 +1,223 @@
+//! What real disks promise; on a file system that has O_DIRECT.
+
+use crate::{AlignedBuffer, DISK_ALIGNMENT, Disk, World, is_aligned};
+use bytes::Bytes;
+use std::future::Future;
+use std::io;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tempfile::TempDir;
+
+const MIB: usize = 1 << 20;
+
+/// Runs `scenario` with a new region of 64 MiB, on a multi-thread runtime.
+fn with_disk<F: Future<Output = ()> + Send + 'static>(
+    scenario: impl FnOnce(World, Disk, TempDir) -> F,
+) {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let world = World::real();
+        let directory = tempfile::tempdir().unwrap();
+        let disk = world
+            .create_disk(&directory.path().join("nsd0"), 64 * MIB as u64)
+            .unwrap();
+        tokio::spawn(scenario(world, disk, directory))
+            .await
+            .unwrap();
+    });
+}
+
+fn pattern(seed: u8, length: usize) -> Bytes {
+    let mut buffer = AlignedBuffer::zeroed(length);
+    for (index, byte) in buffer.iter_mut().enumerate() {
+        *byte = (index / 509) as u8 ^ seed;
+    }
+    buffer.freeze()
+}
+
+#[test]
+fn what_was_written_is_read_in_any_size_and_from_any_memory() {
+    with_disk(|_, disk, _directory| async move {
+        assert!(
+            disk.read(0, 8192)
+                .await
+                .unwrap()
+                .iter()
+                .all(|byte| *byte == 0)
+        );
+        for length in [0, 4096, MIB, MIB + 4096, 10 * MIB] {
+            let bytes = pattern(length as u8, length);
+            disk.write(8192, bytes.clone()).await.unwrap();
+            let read = disk.read(8192, length).await.unwrap();
+            assert!(read == bytes && is_aligned(&read));
+            // One byte off page borders.
+            let skewed = Bytes::from([&[1], &*bytes].concat()).slice(1..);
+            disk.write_durable(20 * MIB as u64, skewed).await.unwrap();
+            assert!(disk.read(20 * MIB as u64, length).await.unwrap() == bytes);
+        }
+        disk.flush().await.unwrap();
+        disk.discard(0, 4096).await;
+    });
+}
+
+#[test]
+fn blocking_io_has_any_alignment() {
+    with_disk(|_, disk, _directory| async move {
+        disk.write_now(4097, b"index").unwrap();
+        disk.flush_now().unwrap();
+        let mut buffer = [0; 6];
+        disk.read_now(4096, &mut buffer).unwrap();
+        assert_eq!(&buffer, b"\0index");
+        assert!(disk.read_now(disk.bytes() - 1, &mut [0; 2]).is_err());
+    });
+}
+
+#[test]
+fn ranges_that_are_unaligned_or_end_behind_the_region_are_refused() {
+    with_disk(|_, disk, _directory| async move {
+        let end = disk.bytes();
+        for (offset, length) in [(1, 4096), (0, 1), (end, 4096), (end - 4096, 8192)] {
+            let read = disk.read(offset, length).await.unwrap_err();
+            let write = disk
+                .write(offset, Bytes::from(vec![0; length]))
+                .await
+                .unwrap_err();
+            assert_eq!(read.kind(), io::ErrorKind::InvalidInput);
+            assert_eq!(write.kind(), io::ErrorKind::InvalidInput);
+        }
+    });
+}
+
+#[test]
+fn more_io_than_places_runs_in_parallel_to_its_end() {
+    with_disk(|world, disk, _directory| async move {
+        let tasks: Vec<_> = (0..2000_usize)
+            .map(|number| {
+                let disk = disk.clone();
+                world.spawn("writer", async move {
+                    let offset = (number * DISK_ALIGNMENT) as u64;
+                    disk.write(offset, pattern(number as u8, DISK_ALIGNMENT))
+                        .await
+                        .unwrap();
+                    let read = disk.read(offset, DISK_ALIGNMENT).await.unwrap();
+                    assert_eq!(read, pattern(number as u8, DISK_ALIGNMENT));
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await;
+        }
+    });
+}
+
+#[test]
+fn dropped_io_keeps_its_memory_until_the_kernel_is_done_and_gives_its_place_back() {
+    with_disk(|_, disk, _directory| async move {
+        disk.write(0, pattern(3, 32 * MIB)).await.unwrap();
+        for round in 0..200 {
+            let mut context = Context::from_waker(Waker::noop());
+            let mut read = Box::pin(disk.read(0, 4 * MIB));
+            let mut write = Box::pin(disk.write(40 * MIB as u64, pattern(round, 2 * MIB)));
+            let _: (Poll<_>, Poll<_>) = (
+                read.as_mut().poll(&mut context),
+                write.as_mut().poll(&mut context),
+            );
+            drop((read, write));
+            // Memory that would have been given back is taken and changed by others.
+            let other = AlignedBuffer::zeroed(MIB);
+            assert!(other.iter().all(|byte| *byte == 0));
+        }
+        disk.quiesce().await;
+        disk.write(40 * MIB as u64, pattern(9, 2 * MIB))
+            .await
+            .unwrap();
+        assert!(disk.read(40 * MIB as u64, 2 * MIB).await.unwrap() == pattern(9, 2 * MIB));
+        assert!(disk.read(0, 32 * MIB).await.unwrap() == pattern(3, 32 * MIB));
+    });
+}
+
+#[test]
+fn a_region_is_opened_by_one_only_and_never_overwritten() {
+    with_disk(|world, disk, directory| async move {
+        let path = directory.path().join("nsd0");
+        let error = world.open_disk(&path).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert!(error.to_string().contains("in use"), "{error}");
+        disk.write_durable(0, pattern(1, 4096)).await.unwrap();
+        drop(disk);
+        let error = world.create_disk(&path, 4096).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        let disk = world.open_disk(&path).unwrap();
+        assert_eq!(disk.bytes(), 64 * MIB as u64);
+        assert_eq!(disk.read(0, 4096).await.unwrap(), pattern(1, 4096));
+    });
+}
+
+#[test]
+fn a_region_that_does_not_fit_leaves_nothing_behind() {
+    with_disk(|world, _disk, directory| async move {
+        let path = directory.path().join("large");
+        assert!(world.create_disk(&path, 1 << 60).is_err());
+        assert!(world.create_disk(&path, 1000).is_err());
+        assert_eq!(
+            world.open_disk(&path).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
+    });
+}
+
+#[test]
+fn plain_threads_wait_for_io_tasks_and_timers() {
+    with_disk(|world, disk, _directory| async move {
+        let threads: Vec<_> = (0..4_u64)
+            .map(|number| {
+                let (inner, disk) = (world.clone(), disk.clone());
+                world.spawn_thread("test", move || {
+                    for round in 0..50_u8 {
+                        let offset = number * DISK_ALIGNMENT as u64;
+                        let world = inner.clone();
+                        let disk = disk.clone();
+                        inner.block_on(async {
+                            disk.write_durable(offset, pattern(round, 4096))
+                                .await
+                                .unwrap();
+                            let task = world.spawn("reader", {
+                                let (disk, world) = (disk.clone(), world.clone());
+                                async move {
+                                    world.sleep(Duration::from_millis(1)).await;
+                                    disk.read(offset, 4096).await
+                                }
+                            });
+                            assert_eq!(task.await.unwrap(), pattern(round, 4096));
+                            let late = world
+                                .timeout(Duration::from_millis(1), std::future::pending::<()>());
+                            late.await.unwrap_err();
+                        });
+                    }
+                })
+            })
+            .collect();
+        world
+            .blocking(|| {
+                threads
+                    .into_iter()
+                    .for_each(|thread| thread.join().unwrap())
+            })
+            .await;
+    });
+}
+
+#[test]
+fn time_goes_on_and_chance_differs() {
+    with_disk(|world, _disk, _directory| async move {
+        let start = world.now();
+        world.sleep(Duration::from_millis(2)).await;
+        assert!(world.now() - start >= Duration::from_millis(2));
+        assert!(world.wall().seconds() > 1_700_000_000);
+        assert_ne!(world.random_u64(), world.random_u64());
+    });
+}

@@ -1,0 +1,91 @@
+//! Drives a future on a plain thread, which waits in the ring for I/O of its own.
+
+use super::ring::{self, Ring};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+
+/// The thread runs (it polls or is about to look at its state).
+const RUNNING: u8 = 0;
+/// The thread sleeps until it is unparked.
+const PARKED: u8 = 1;
+/// The thread sleeps in the kernel until the ring has a completion.
+const IN_RING: u8 = 2;
+/// The future must be polled again.
+const NOTIFIED: u8 = 3;
+
+/// Wakes a thread wherever it sleeps.
+struct ThreadWaker {
+    thread: Thread,
+    state: AtomicU8,
+}
+
+impl Wake for ThreadWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        match self.state.swap(NOTIFIED, Ordering::AcqRel) {
+            PARKED => self.thread.unpark(),
+            IN_RING => Ring::if_used()
+                .expect("a thread waits in it")
+                .wake_waiting(),
+            _ => {}
+        }
+    }
+}
+
+/// Polls `future` on this thread until it is ready.
+pub(super) fn block_on<F: Future>(future: F) -> F::Output {
+    let own = Arc::new(ThreadWaker {
+        thread: std::thread::current(),
+        state: AtomicU8::new(RUNNING),
+    });
+    let waker = Waker::from(own.clone());
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    ring::reset_submitted_here();
+    loop {
+        own.state.store(RUNNING, Ordering::Release);
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
+        }
+        match Ring::if_used().filter(|_| ring::submitted_here()) {
+            Some(ring) => own.sleep_in(ring),
+            None => own.sleep(),
+        }
+    }
+}
+
+impl ThreadWaker {
+    fn sleep(&self) {
+        if !self.falls_asleep(PARKED) {
+            return;
+        }
+        while self.state.load(Ordering::Acquire) != NOTIFIED {
+            std::thread::park();
+        }
+    }
+
+    fn sleep_in(&self, ring: &Ring) {
+        while self.falls_asleep(IN_RING) {
+            ring.wait_for_completion();
+            // Awake: while it passes on completions its own waker must not enter the ring.
+            let _ =
+                self.state
+                    .compare_exchange(IN_RING, RUNNING, Ordering::AcqRel, Ordering::Acquire);
+            ring.reap();
+        }
+    }
+
+    /// False if the future must be polled again instead.
+    fn falls_asleep(&self, how: u8) -> bool {
+        self.state
+            .compare_exchange(RUNNING, how, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    }
+}
