@@ -104,7 +104,7 @@ pub fn drain(map: &PoolMap, nsd: NsdId) -> Result<PoolMap> {
 }
 
 /// The map in which the slots have arrived: next becomes current. Slots that don't move are
-/// left as they are.
+/// left as they are; lost ones that now have somewhere to go begin to move.
 #[must_use]
 pub fn finish_moves(map: &PoolMap, arrived: &[(GroupId, u8)]) -> PoolMap {
     let mut change = Change::new(map);
@@ -121,6 +121,7 @@ pub fn finish_moves(map: &PoolMap, arrived: &[(GroupId, u8)]) -> PoolMap {
             );
         }
     }
+    change.replace_unusable();
     change.finish()
 }
 

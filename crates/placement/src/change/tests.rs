@@ -1,1 +1,216 @@
+//! Maps change little, keep failure groups apart, and end balanced.
 
+use super::*;
+use proptest::prelude::*;
+
+const WIDE: Scheme = Scheme::Erasure { k: 4, m: 2 };
+
+fn entry(nsd: u32) -> NsdEntry {
+    NsdEntry {
+        nsd: NsdId(nsd),
+        failure_group: FailureGroupId(nsd),
+        weight: 20,
+        state: NsdState::Active,
+    }
+}
+
+fn pool(scheme: Scheme, nsds: u32) -> PoolMap {
+    new_pool(scheme, (1..=nsds).map(entry).collect(), 7).expect("a legal pool")
+}
+
+fn finish_all(map: &PoolMap) -> PoolMap {
+    finish_moves(map, &Groups::new(map).moving())
+}
+
+fn check(map: &PoolMap) {
+    let groups = Groups::new(map);
+    for group in (0..groups.count()).map(GroupId) {
+        let targets = groups.members(group).iter().map(|slot| slot.target());
+        let live: Vec<_> = targets
+            .filter_map(|nsd| map.nsd(nsd))
+            .filter(|entry| entry.state != NsdState::Lost)
+            .collect();
+        let failure_groups: BTreeSet<_> = live.iter().map(|entry| entry.failure_group).collect();
+        assert_eq!(
+            failure_groups.len(),
+            live.len(),
+            "group {group} has two pieces in one failure group"
+        );
+    }
+}
+
+#[test]
+fn a_pool_needs_m_plus_one_failure_groups() {
+    let make = |scheme, nsds: u32| new_pool(scheme, (1..=nsds).map(entry).collect(), 7);
+    assert!(make(WIDE, 3).is_ok());
+    assert_eq!(
+        make(WIDE, 2).expect_err("two").kind(),
+        ErrorKind::InvalidArgument
+    );
+    assert_eq!(
+        make(Scheme::Replicate(3), 2).expect_err("two").kind(),
+        ErrorKind::InvalidArgument
+    );
+    assert!(make(Scheme::Replicate(1), 0).is_err());
+    assert!(new_pool(Scheme::Replicate(1), vec![entry(1), entry(1)], 7).is_err());
+}
+
+#[test]
+fn slots_of_a_lost_nsd_go_to_all_others() {
+    let map = pool(WIDE, 12);
+    let before = Groups::new(&map).load()[&NsdId(3)];
+    let changed = mark_lost(&map, NsdId(3)).expect("it is there");
+    check(&changed);
+    let groups = Groups::new(&changed);
+    assert_eq!(groups.moving().len() as u64, before, "only its slots move");
+    let load = groups.load();
+    assert!(
+        load.iter()
+            .all(|(nsd, slots)| *nsd == NsdId(3) || (205..=214).contains(slots)),
+        "{load:?}"
+    );
+    assert_eq!(
+        changed.versions.len() as u64,
+        before,
+        "each of its groups has a new version"
+    );
+    assert_eq!(changed.epoch, map.epoch.next());
+}
+
+#[test]
+fn without_a_spare_failure_group_lost_slots_wait_for_a_new_nsd() {
+    let map = mark_lost(&pool(WIDE, 6), NsdId(2)).expect("it is there");
+    assert_eq!(Groups::new(&map).moving().len(), 0);
+    let added = add_nsd(&map, entry(7)).expect("new");
+    check(&added);
+    let groups = Groups::new(&added);
+    assert_eq!(
+        groups.load()[&NsdId(7)],
+        192,
+        "it takes over every lost slot"
+    );
+    let (group, slot) = groups.moving()[0];
+    assert_eq!(
+        groups.members(group)[usize::from(slot)],
+        SlotMembers {
+            current: NsdId(2),
+            next: Some(NsdId(7))
+        }
+    );
+    let done = finish_all(&added);
+    assert_eq!(Groups::new(&done).slots_of(NsdId(2)), []);
+    assert!(remove_nsd(&done, NsdId(2)).is_ok());
+    assert_eq!(
+        remove_nsd(&done, NsdId(7)).expect_err("in use").kind(),
+        ErrorKind::Busy
+    );
+}
+
+#[test]
+fn a_new_nsd_gets_its_fair_share_and_no_more_moves() {
+    let map = pool(Scheme::Replicate(2), 5);
+    let added = add_nsd(&map, entry(6)).expect("new");
+    check(&added);
+    let groups = Groups::new(&added);
+    assert_eq!(groups.moving().len(), 320 / 6);
+    let load = groups.load();
+    assert!(
+        load.values().all(|slots| (51..=56).contains(slots)),
+        "{load:?}"
+    );
+    assert_eq!(
+        finish_all(&added).versions.values().copied().max(),
+        Some(GroupVersion(3))
+    );
+}
+
+#[test]
+fn empty_slots_of_a_narrow_pool_are_filled_by_new_nsds() {
+    let mut map = pool(WIDE, 3);
+    for nsd in 4..=6 {
+        map = finish_all(&add_nsd(&map, entry(nsd)).expect("new"));
+        check(&map);
+    }
+    let groups = Groups::new(&map);
+    assert!((0..groups.count()).all(|group| {
+        groups
+            .members(GroupId(group))
+            .iter()
+            .all(|slot| slot.current != NsdId::NONE)
+    }));
+}
+
+#[test]
+fn a_drained_nsd_ends_without_slots() {
+    let map = pool(WIDE, 8);
+    let draining = drain(&map, NsdId(1)).expect("seven others");
+    check(&draining);
+    assert!(Groups::new(&draining).moving().len() > 100);
+    let done = finish_all(&draining);
+    assert_eq!(Groups::new(&done).slots_of(NsdId(1)), []);
+    assert_eq!(
+        drain(&pool(WIDE, 6), NsdId(1))
+            .expect_err("no spare")
+            .kind(),
+        ErrorKind::NoSpace
+    );
+}
+
+#[test]
+fn a_slot_whose_receiver_is_lost_gets_another() {
+    let draining = drain(&pool(WIDE, 9), NsdId(1)).expect("eight others");
+    let lost = mark_lost(&draining, NsdId(5)).expect("it is there");
+    check(&lost);
+    let groups = Groups::new(&lost);
+    for (group, slot) in groups.slots_of(NsdId(1)) {
+        let members = groups.members(group)[usize::from(slot)];
+        assert!(
+            members.next.is_some() && members.next != Some(NsdId(5)),
+            "{members:?}"
+        );
+    }
+}
+
+#[test]
+fn an_nsd_number_is_never_used_twice() {
+    let map = finish_all(&drain(&pool(WIDE, 8), NsdId(1)).expect("others"));
+    let removed = remove_nsd(&map, NsdId(1)).expect("empty");
+    assert_eq!(
+        add_nsd(&removed, entry(1)).expect_err("used").kind(),
+        ErrorKind::Exists
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(30))]
+
+    #[test]
+    fn any_history_keeps_failure_groups_apart(steps in prop::collection::vec((0u8..4, 0u32..16), 1..12), seed: u64) {
+        let mut map = new_pool(Scheme::Replicate(3), (1..=5).map(entry).collect(), seed).expect("legal");
+        let mut newest = 5;
+        for (step, choice) in steps {
+            let nsd = map.nsds[choice as usize % map.nsds.len()].nsd;
+            let next = match step {
+                0 => { newest += 1; add_nsd(&map, entry(newest)) }
+                1 => drain(&map, nsd),
+                2 if map.nsds.iter().filter(|entry| entry.state == NsdState::Active).count() > 3 => mark_lost(&map, nsd),
+                _ => Ok(finish_all(&map)),
+            };
+            if let Ok(next) = next {
+                prop_assert!(next.epoch > map.epoch);
+                map = next;
+            }
+            check(&map);
+            // Moves under way may need the failure group that a lost slot needs: look behind them.
+            let settled = finish_all(&finish_all(&map));
+            check(&settled);
+            let groups = Groups::new(&settled);
+            let active = |nsd: NsdId| map.nsd(nsd).is_some_and(|entry| entry.state == NsdState::Active);
+            // With three failure groups no slot stays where it can't be for want of another.
+            let spare = map.nsds.iter().filter(|entry| entry.state == NsdState::Active).count() >= 3;
+            let all_live = (0..groups.count()).all(|group| groups.members(GroupId(group)).iter().all(|slot| active(slot.target())));
+            let drains = map.nsds.iter().any(|entry| entry.state == NsdState::Draining);
+            prop_assert!(all_live || !spare || drains);
+        }
+    }
+}
