@@ -146,7 +146,7 @@ impl Latency {
             self.ring[self.at] = micros;
         }
         self.at = (self.at + 1) % SAMPLES;
-        if self.at % 32 == 0 {
+        if self.at.is_multiple_of(32) {
             let mut sorted = self.ring.clone();
             sorted.sort_unstable();
             self.p99_micros = sorted[sorted.len() * 99 / 100];
