@@ -69,6 +69,8 @@ pub(crate) fn set<V: View>(
 }
 
 pub(crate) fn continue_cut<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<Reply> {
+    tx.ask_change(id);
+    tx.settle()?;
     let inode = tx.inode(id)?;
     if let Some(from) = inode.cutting_from {
         cut(tx, id, from)?;
@@ -84,6 +86,8 @@ fn reply(id: InodeId, inode: &Inode) -> Reply {
 }
 
 fn truncate<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, size: u64) -> Step<()> {
+    tx.ask_change(id);
+    tx.settle()?;
     let inode = tx.file(id)?;
     if size > FILE_BYTES_MAX {
         return Err(ErrorKind::FileTooLarge.into());

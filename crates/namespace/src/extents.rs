@@ -9,8 +9,9 @@ use model::{CommitNumber, Extent, ExtentKind, FileKind, InodeId};
 use std::sync::Arc;
 
 /// Old extents that one step of a long change takes away; with a segment and a dead record for
-/// each, a step stays under `limits::OPERATION_RECORDS_MAX`.
-pub(crate) const STEP_EXTENTS: usize = 1024;
+/// each, a step stays under `limits::OPERATION_RECORDS_MAX`. Few in tests, so that small files
+/// need several steps.
+pub(crate) const STEP_EXTENTS: usize = if cfg!(test) { 8 } else { 1024 };
 
 const _: () = assert!(STEP_EXTENTS * 3 + 64 <= model::limits::OPERATION_RECORDS_MAX);
 

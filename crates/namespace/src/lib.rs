@@ -32,6 +32,9 @@ mod transaction;
 mod view;
 mod xattrs;
 
+#[cfg(test)]
+mod tests;
+
 pub use apply::apply;
 pub use genesis::genesis;
 pub use key::{Key, Table};

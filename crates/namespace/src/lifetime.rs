@@ -43,16 +43,13 @@ pub(crate) fn drop_link<V: View>(
 /// The last holder has let go.
 pub(crate) fn release<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<Reply> {
     let orphan = tx.ask(&Key::Orphan(id));
-    let inode = tx.ask(&Key::Inode(id));
+    tx.ask_change(id);
     tx.settle()?;
     // Held again (by somebody else): the later release counts.
     if orphan.flatten().is_none() || tx.is_held(id) {
         return Ok(Reply::Done);
     }
-    if inode.flatten().is_none() {
-        let text = format!("orphan {id} has no inode");
-        return Err(Error::new(ErrorKind::Corrupt, text).into());
-    }
+    tx.child(id)?;
     tx.delete(Key::Orphan(id));
     destroy(tx, id)?;
     Ok(Reply::Done)

@@ -12,6 +12,7 @@ use model::{
     limits::{FILE_BYTES_MAX, INLINE_FILE_BYTES_MAX, INLINE_WRITE_BYTES_MAX, PUBLISH_EXTENTS_MAX},
     operation::Publish,
 };
+use std::sync::Arc;
 
 /// Old extents that one publish may replace. A whole block of 16 MiB over random 4 KiB writes
 /// fits; the bound of records per operation is passed then, which costs a larger log entry and
@@ -23,6 +24,8 @@ const READ_EXTENTS_MAX: usize = 4096;
 /// Puts extents into a file, over what was there.
 pub(crate) fn publish<V: View>(tx: &mut Transaction<'_, V>, publish: &Publish) -> Step<Reply> {
     let id = publish.inode;
+    tx.ask_change(id);
+    tx.settle()?;
     let inode = tx.file(id)?;
     check(publish, &inode)?;
     let by_writer = publish.replaces.is_none();
@@ -232,8 +235,19 @@ fn put_extents<V: View>(tx: &mut Transaction<'_, V>, publish: &Publish) -> Step<
     for extent in &publish.extents {
         segments::publish(tx, id, inode.data, extent, publish.replaces.is_none())?;
     }
-    for ((from, to), touching) in ranges.iter().zip(&found) {
+    let mut rest: Option<Extent> = None;
+    for ((from, to), mut touching) in ranges.iter().zip(found) {
+        // An old extent under several ranges: the first one has cut it already.
+        if let (Some(rest), Some(first)) = (rest.take(), touching.extents.first_mut())
+            && rest.end() == first.end()
+        {
+            *first = Arc::new(rest);
+        }
         extents::clear(tx, id, &touching.extents, *from, *to)?;
+        rest = touching
+            .extents
+            .last()
+            .and_then(|last| last.clip(*to, u64::MAX));
     }
     let birth = tx.commit;
     for extent in &publish.extents {

@@ -1,7 +1,7 @@
 //! Changing ranges without data: punch, zero, reserve, and sharing between files.
 
 use crate::{
-    Inode, View, extents, segments,
+    Inode, Key, View, extents, segments,
     transaction::{Step, Transaction, touch_content},
 };
 use model::{
@@ -10,7 +10,7 @@ use model::{
 };
 
 /// Extents that one step of sharing reads.
-const SHARED_EXTENTS: usize = 256;
+const SHARED_EXTENTS: usize = extents::STEP_EXTENTS / 4;
 
 /// Punches, zeroes or reserves; one step of bounded size.
 pub(crate) fn change_range<V: View>(
@@ -21,6 +21,8 @@ pub(crate) fn change_range<V: View>(
     change: RangeChange,
     keep_size: bool,
 ) -> Step<Reply> {
+    tx.ask_change(id);
+    tx.settle()?;
     let inode = tx.file(id)?;
     let end = range_end(offset, length)?;
     still(&inode, end)?;
@@ -72,6 +74,9 @@ pub(crate) fn share<V: View>(
     if from.fileset() != to.fileset() {
         return Err(ErrorKind::OtherFileset.into());
     }
+    tx.ask(&Key::Inode(from));
+    tx.ask_change(to);
+    tx.settle()?;
     let source = tx.file(from)?;
     let target = tx.file(to)?;
     let end = from_offset.saturating_add(length).min(source.size);

@@ -101,6 +101,12 @@ impl<'a, V: View> Transaction<'a, V> {
         Some(merged.into_iter().take(limit).collect())
     }
 
+    /// Notes what a change of a file's content looks at first.
+    pub(crate) fn ask_change(&mut self, id: InodeId) {
+        self.ask(&Key::Inode(id));
+        self.ask(&Key::Counters(id.fileset()));
+    }
+
     /// Like [`Transaction::ask`], without noting the need.
     pub(crate) fn known(&self, key: &Key) -> Option<Option<Record>> {
         match self.position(key) {

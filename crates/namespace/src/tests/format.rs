@@ -1,0 +1,337 @@
+//! Bytes of keys and records: golden, there and back, and in order.
+
+use super::*;
+use crate::{Counters, Dead, Fileset, Name, NameEntry, Orphan, Reclaim, Segment, Slot};
+use model::{DataId, Error, InodeNumber};
+use proptest::prelude::*;
+use std::sync::Arc;
+
+const FAMILY: FamilyId = FamilyId(7);
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn id() -> InodeId {
+    InodeId::new(FilesetId(2), InodeNumber(0x41))
+}
+
+fn segment_id() -> SegmentId {
+    SegmentId {
+        session: SESSION,
+        counter: 9,
+    }
+}
+
+fn inode() -> crate::Inode {
+    crate::Inode {
+        mode: 0o644,
+        uid: 1000,
+        links: 1,
+        size: 3,
+        allocated: 3,
+        content: Bytes::from_static(b"abc"),
+        content_birth: CommitNumber(4),
+        ..crate::genesis::blank(FileKind::File, InodeNumber(0x41), Timestamp(1))
+    }
+}
+
+/// One key of each kind with a record for it, and the bytes of both.
+fn samples() -> Vec<(Key, Record, &'static str, &'static str)> {
+    let fileset = FilesetId(2);
+    let data_id = DataId(1 << 63 | 5);
+    let name = Name {
+        entry: Some(NameEntry {
+            name: file_name("ab"),
+            inode: InodeNumber(0x41),
+            kind: FileKind::File,
+        }),
+        highest: 1,
+    };
+    let segment = Segment {
+        place: place(segment_id(), 4096),
+        live: 300,
+        birth: CommitNumber(6),
+        inode: id(),
+        data: DataId(0x41),
+        file_offset: 0,
+    };
+    let counters = Counters {
+        next_inode: 128,
+        next_data: 1,
+        inodes: 2,
+        logical: 3,
+        allocated: 4,
+    };
+    vec![
+        (
+            Key::Fileset(fileset),
+            Record::Fileset(Arc::new(Fileset {
+                family: FAMILY,
+                created: Timestamp(-1),
+            })),
+            "0000000701000002",
+            "010701",
+        ),
+        (
+            Key::Counters(fileset),
+            Record::Counters(Arc::new(counters)),
+            "0000000702000002",
+            "01800101020304",
+        ),
+        (
+            Key::Inode(id()),
+            Record::Inode(Arc::new(inode())),
+            "00000007100000020000000041",
+            "0100a403e8070001000303020202020041000000000361626304000000000000",
+        ),
+        (
+            Key::Name {
+                directory: id(),
+                position: 0x1234_5600,
+            },
+            Record::Name(Arc::new(name)),
+            "000000072000000200000000410000000012345600",
+            "01010261624100", /* entry */
+        ),
+        (
+            Key::Extent {
+                fileset,
+                data: data_id,
+                end: 4196,
+            },
+            Record::Extent(Arc::new(data(4096, 100, place(segment_id(), 4096), 50))),
+            "000000073000000280000000000000050000000000001064",
+            "01802064000509030104020000802 0effdb6f50d32000000",
+        ),
+        (
+            Key::Xattr {
+                inode: id(),
+                name: (*b"user.x").into(),
+            },
+            Record::Xattr(Arc::new(Bytes::from_static(b"v"))),
+            "0000000740000002000000004175 7365722e78",
+            "010176",
+        ),
+        (
+            Key::Segment(segment_id()),
+            Record::Segment(Arc::new(segment)),
+            "000000075000000000000000050000000000000009",
+            "",
+        ),
+        (
+            Key::Dead(segment_id()),
+            Record::Dead(Arc::new(Dead {
+                place: place(segment_id(), 4096),
+                died: CommitNumber(6),
+            })),
+            "000000075100000000000000050000000000000009",
+            "",
+        ),
+        (
+            Key::Orphan(id()),
+            Record::Orphan(Orphan { linkable: true }),
+            "00000007600000020000000041",
+            "0101",
+        ),
+        (
+            Key::Reclaim {
+                fileset,
+                data: data_id,
+            },
+            Record::Reclaim(Reclaim {
+                inode: InodeNumber(0x41),
+                xattrs: true,
+            }),
+            "00000007610000028000000000000005",
+            "014101",
+        ),
+        (
+            Key::Fold(id()),
+            Record::Mark,
+            "00000007620000020000000041",
+            "01",
+        ),
+        (
+            Key::Cut(id()),
+            Record::Mark,
+            "00000007630000020000000041",
+            "01",
+        ),
+        (
+            Key::Slot {
+                session: SESSION,
+                slot: 3,
+            },
+            Record::Slot(Arc::new(Slot {
+                number: 8,
+                answer: Err(Error::from(ErrorKind::NotFound)),
+            })),
+            "0000000770000000000000000503",
+            "0108010100",
+        ),
+        (
+            Key::Stream(SESSION),
+            Record::Stream(300),
+            "00000007710000000000000005",
+            "01ac02",
+        ),
+    ]
+}
+
+#[test]
+fn bytes_of_keys_and_records_never_change() {
+    for (key, record, key_hex, record_hex) in samples() {
+        eprintln!("{:?} {}", key.table(), hex(&record.to_bytes()));
+        assert_eq!(
+            hex(&key.to_bytes(FAMILY)),
+            key_hex.replace(' ', ""),
+            "{key:?}"
+        );
+        assert_eq!(
+            hex(&record.to_bytes()),
+            record_hex.replace(' ', ""),
+            "{key:?}"
+        );
+    }
+}
+
+#[test]
+fn every_table_has_a_sample_and_sorts_by_its_tag() {
+    let tables: Vec<Table> = samples().iter().map(|sample| sample.0.table()).collect();
+    assert_eq!(tables, Table::ALL);
+    assert!(
+        Table::ALL
+            .windows(2)
+            .all(|pair| pair[0].tag() < pair[1].tag() && pair[0].first() < pair[1].first())
+    );
+    for (key, ..) in samples() {
+        let (from, to) = key.table().range();
+        assert!(from <= key && key < to);
+    }
+}
+
+#[test]
+fn records_come_back_as_they_went() {
+    for (key, record, ..) in samples() {
+        assert_eq!(Record::decode(&key, &record.to_bytes()).unwrap(), record);
+        assert_eq!(Key::decode(&key.to_bytes(FAMILY)).unwrap(), (FAMILY, key));
+    }
+}
+
+#[test]
+fn damaged_records_are_refused_and_never_panic() {
+    for (key, record, ..) in samples() {
+        let bytes = record.to_bytes();
+        let mut longer = bytes.clone();
+        longer.push(0);
+        if record != Record::Mark {
+            assert_eq!(
+                Record::decode(&key, &longer).unwrap_err().kind(),
+                ErrorKind::Corrupt
+            );
+        }
+        for end in 0..bytes.len() {
+            let _ = Record::decode(&key, &bytes[..end]);
+            let _ = Key::decode(&key.to_bytes(FAMILY)[..end.min(12)]).unwrap_err();
+        }
+        let mut newer = bytes.clone();
+        newer[0] = 2;
+        assert_eq!(
+            Record::decode(&key, &newer).unwrap_err().kind(),
+            ErrorKind::Corrupt
+        );
+    }
+}
+
+#[test]
+fn positions_are_spread_and_never_below_three() {
+    let mut seen = BTreeSet::new();
+    for number in 0..10_000u32 {
+        let hash = crate::position_hash(InodeNumber(1), format!("file.{number}").as_bytes());
+        assert!(hash > 0 && hash < 1 << 55);
+        seen.insert(hash >> 45);
+    }
+    assert!(
+        seen.len() > 1000,
+        "the upper bits spread, so that a large directory can be split by position"
+    );
+    assert_ne!(
+        crate::position_hash(InodeNumber(1), b"a"),
+        crate::position_hash(InodeNumber(2), b"a")
+    );
+    // Stored for ever:
+    assert_eq!(crate::position_hash(InodeNumber(1), b"a"), 3_364_450_885_212_406);
+}
+
+fn any_key() -> impl Strategy<Value = Key> {
+    let number = prop_oneof![0..4u64, any::<u64>()];
+    let fileset = prop_oneof![0..3u32, 0..(1u32 << 24)];
+    (
+        0..14u8,
+        fileset,
+        number.clone(),
+        number.clone(),
+        any::<u8>(),
+        prop::collection::vec(any::<u8>(), 0..6),
+    )
+        .prop_map(|(kind, fileset, a, b, slot, name)| {
+            let fileset = FilesetId(fileset);
+            let segment = SegmentId {
+                session: SessionId(a),
+                counter: b,
+            };
+            match kind {
+                0 => Key::Fileset(fileset),
+                1 => Key::Counters(fileset),
+                2 => Key::Inode(InodeId(a)),
+                3 => Key::Name {
+                    directory: InodeId(a),
+                    position: b,
+                },
+                4 => Key::Extent {
+                    fileset,
+                    data: DataId(a),
+                    end: b,
+                },
+                5 => Key::Xattr {
+                    inode: InodeId(a),
+                    name: name.into(),
+                },
+                6 => Key::Segment(segment),
+                7 => Key::Dead(segment),
+                8 => Key::Orphan(InodeId(a)),
+                9 => Key::Reclaim {
+                    fileset,
+                    data: DataId(a),
+                },
+                10 => Key::Fold(InodeId(a)),
+                11 => Key::Cut(InodeId(a)),
+                12 => Key::Slot {
+                    session: SessionId(a),
+                    slot,
+                },
+                _ => Key::Stream(SessionId(a)),
+            }
+        })
+}
+
+proptest! {
+    #[test]
+    fn keys_come_back_and_their_bytes_sort_as_they_do(a in any_key(), b in any_key(), f in any::<u32>()) {
+        let family = FamilyId(f);
+        prop_assert_eq!(Key::decode(&a.to_bytes(family)).unwrap(), (family, a.clone()));
+        prop_assert_eq!(a.cmp(&b), a.to_bytes(family).cmp(&b.to_bytes(family)));
+        prop_assert!(a.to_bytes(family).len() <= Key::ENCODED_BYTES_MAX);
+    }
+
+    #[test]
+    fn any_bytes_are_decoded_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..80), key in any_key()) {
+        if let Ok((family, key)) = Key::decode(&bytes) {
+            prop_assert_eq!(key.to_bytes(family), bytes.clone());
+        }
+        if let Ok(record) = Record::decode(&key, &bytes) {
+            prop_assert_eq!(Record::decode(&key, &record.to_bytes()).unwrap(), record);
+        }
+    }
+}

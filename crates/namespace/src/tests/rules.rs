@@ -1,0 +1,409 @@
+//! Promises of names, attributes, links, listings, extended attributes and slots.
+
+use super::*;
+use model::{TimeChange, limits, operation::XattrMode};
+
+#[test]
+fn a_new_file_is_found_with_its_owner_and_rights() {
+    let mut store = Store::new();
+    let before = store.attributes(ROOT).unwrap();
+    let made = store.create(ROOT, "f", FileKind::File).unwrap();
+    assert_eq!(
+        (made.mode, made.uid, made.gid, made.links, made.size),
+        (0o644, 10, 20, 1, 0)
+    );
+    assert_eq!(store.lookup(ROOT, "f").unwrap(), made);
+    assert_eq!(
+        store.create(ROOT, "f", FileKind::File),
+        Err(ErrorKind::Exists)
+    );
+    assert_eq!(store.lookup(ROOT, "g"), Err(ErrorKind::NotFound));
+    assert_eq!(store.lookup(made.inode, "g"), Err(ErrorKind::NotDirectory));
+    let after = store.attributes(ROOT).unwrap();
+    assert!(after.mtime > before.mtime && after.ctime == after.mtime && after.links == 2);
+    store.audit();
+}
+
+#[test]
+fn a_setgid_directory_passes_its_group_on() {
+    let mut store = Store::new();
+    let directory = store.directory(ROOT, "d");
+    store
+        .set(
+            directory,
+            SetAttributes {
+                mode: Some(0o2755),
+                gid: Some(77),
+                ..Default::default()
+            },
+        )
+        .unwrap();
+    let file = store.create(directory, "f", FileKind::File).unwrap();
+    let child = store.create(directory, "d", FileKind::Directory).unwrap();
+    assert_eq!((file.gid, file.mode), (77, 0o644));
+    assert_eq!((child.gid, child.mode), (77, 0o2644));
+}
+
+#[test]
+fn children_of_a_directory_have_neighbouring_numbers() {
+    let mut store = Store::new();
+    let (a, b) = (store.directory(ROOT, "a"), store.directory(ROOT, "b"));
+    let numbers = |store: &mut Store, directory, tag: &str| -> Vec<u64> {
+        let make = |number: u32| {
+            store
+                .create(directory, &format!("{tag}{number}"), FileKind::File)
+                .unwrap()
+                .inode
+                .0
+        };
+        (0..64).map(make).collect()
+    };
+    for directory in [a, b] {
+        let first = numbers(&mut store, directory, "x");
+        assert!(first.windows(2).all(|pair| pair[1] == pair[0] + 1));
+    }
+    // The second run is twice as long.
+    let second: Vec<u64> = numbers(&mut store, a, "y")
+        .into_iter()
+        .chain(numbers(&mut store, a, "z"))
+        .collect();
+    assert!(second.windows(2).all(|pair| pair[1] == pair[0] + 1));
+    store.audit();
+}
+
+#[test]
+fn unlink_and_rmdir_refuse_each_others_kinds() {
+    let mut store = Store::new();
+    store.file("f");
+    let directory = store.directory(ROOT, "d");
+    store.create(directory, "x", FileKind::File).unwrap();
+    assert_eq!(store.unlink(ROOT, "d"), Err(ErrorKind::IsDirectory));
+    assert_eq!(store.rmdir(ROOT, "f"), Err(ErrorKind::NotDirectory));
+    assert_eq!(store.rmdir(ROOT, "d"), Err(ErrorKind::NotEmpty));
+    store.unlink(directory, "x").unwrap();
+    store.rmdir(ROOT, "d").unwrap();
+    assert_eq!(store.attributes(ROOT).unwrap().links, 2);
+    assert_eq!(store.unlink(ROOT, "none"), Err(ErrorKind::NotFound));
+    store.audit();
+}
+
+#[test]
+fn links_are_counted_and_limited() {
+    let mut store = Store::new();
+    let file = store.file("f");
+    let before = store.attributes(file).unwrap();
+    let linked = store.link(file, ROOT, "g").unwrap();
+    assert!(linked.links == 2 && linked.ctime > before.ctime && linked.mtime == before.mtime);
+    assert_eq!(store.link(file, ROOT, "g"), Err(ErrorKind::Exists));
+    let directory = store.directory(ROOT, "d");
+    assert_eq!(
+        store.link(directory, ROOT, "h"),
+        Err(ErrorKind::NotPermitted)
+    );
+    let elsewhere = InodeId::new(FilesetId(1), model::InodeNumber(1));
+    assert_eq!(
+        store.link(file, elsewhere, "h"),
+        Err(ErrorKind::OtherFileset)
+    );
+    for number in 2..limits::LINKS_MAX {
+        let operation = Operation::Link {
+            inode: file,
+            directory,
+            name: file_name(&format!("n{number}")),
+        };
+        let stamp = store.stamp();
+        let outcome = apply(&operation, &stamp, CommitNumber(1), &store).unwrap();
+        store.take(outcome);
+    }
+    assert_eq!(
+        store.link(file, ROOT, "one-more"),
+        Err(ErrorKind::TooManyLinks)
+    );
+    store.audit();
+}
+
+#[test]
+fn chmod_and_chown_move_ctime_and_nothing_else() {
+    let mut store = Store::new();
+    let file = store.file("f");
+    let before = store.attributes(file).unwrap();
+    let set = SetAttributes {
+        mode: Some(0o107_755),
+        uid: Some(1),
+        ..Default::default()
+    };
+    let (after, _) = store.set(file, set).unwrap();
+    assert_eq!((after.mode, after.uid, after.gid), (0o7755, 1, 20));
+    assert!(
+        after.ctime > before.ctime
+            && after.mtime == before.mtime
+            && after.generation == before.generation
+    );
+    let (unchanged, _) = store.set(file, SetAttributes::default()).unwrap();
+    assert_eq!(unchanged, after);
+}
+
+#[test]
+fn losing_privileges_clears_setuid_and_executable_setgid() {
+    let mut store = Store::new();
+    let file = store.file("f");
+    let kill = SetAttributes {
+        kill_privileges: true,
+        ..Default::default()
+    };
+    for (mode, expected) in [(0o6755, 0o755), (0o6745, 0o2745)] {
+        store
+            .set(
+                file,
+                SetAttributes {
+                    mode: Some(mode),
+                    ..Default::default()
+                },
+            )
+            .unwrap();
+        assert_eq!(store.set(file, kill).unwrap().0.mode, expected);
+    }
+}
+
+#[test]
+fn times_can_be_set_and_open_a_new_generation() {
+    let mut store = Store::new();
+    let file = store.file("f");
+    let before = store.attributes(file).unwrap();
+    let set = SetAttributes {
+        mtime: Some(TimeChange::At(Timestamp(5))),
+        atime: Some(TimeChange::Now),
+        ..Default::default()
+    };
+    let (after, _) = store.set(file, set).unwrap();
+    assert_eq!(after.mtime, Timestamp(5));
+    assert!(
+        after.ctime > before.ctime
+            && after.atime == after.ctime
+            && after.generation == before.generation + 1
+    );
+}
+
+#[test]
+fn ctime_moves_on_even_if_the_clients_clock_stands() {
+    let mut store = Store::new();
+    let file = store.file("f");
+    let mut last = store.attributes(file).unwrap().ctime;
+    for _ in 0..3 {
+        store.clock = 0;
+        let (after, _) = store
+            .set(
+                file,
+                SetAttributes {
+                    mode: Some(0o600),
+                    ..Default::default()
+                },
+            )
+            .unwrap();
+        assert!(after.ctime > last);
+        last = after.ctime;
+    }
+}
+
+#[test]
+fn listings_resume_behind_any_position() {
+    let mut store = Store::new();
+    let directory = store.directory(ROOT, "d");
+    let mut expected = BTreeSet::new();
+    for number in 0..50 {
+        let name = if number % 5 == 0 {
+            format!("same-hash-{number}")
+        } else {
+            format!("n{number}")
+        };
+        store.create(directory, &name, FileKind::File).unwrap();
+        expected.insert(name);
+    }
+    store.unlink(directory, "same-hash-0").unwrap();
+    expected.remove("same-hash-0");
+    for limit in [1, 2, 7, 1000] {
+        let (mut after, mut seen) = (0, BTreeSet::new());
+        loop {
+            let operation = Operation::ReadDirectory {
+                directory,
+                after,
+                limit,
+                with_attributes: limit > 1,
+            };
+            let Ok(Reply::Listing { entries, end }) = store.run(&operation) else {
+                panic!()
+            };
+            assert!(entries.len() <= limit as usize);
+            for entry in &entries {
+                assert!(entry.position > after && entry.position >= 3);
+                after = entry.position;
+                assert!(
+                    seen.insert(entry.name.to_string()),
+                    "{} came twice",
+                    entry.name
+                );
+                assert_eq!(
+                    entry.attributes.map(|attributes| attributes.inode),
+                    (limit > 1).then_some(entry.inode)
+                );
+            }
+            if end {
+                break;
+            }
+            assert!(
+                !entries.is_empty(),
+                "a listing that isn't at its end goes on"
+            );
+        }
+        assert_eq!(seen, expected);
+    }
+}
+
+#[test]
+fn symlinks_keep_their_target() {
+    let mut store = Store::new();
+    let link = store.create(ROOT, "l", FileKind::Symlink).unwrap();
+    assert_eq!((link.size, link.mode, link.allocated), (5, 0o777, 0));
+    assert_eq!(
+        store.run(&Operation::ReadLink { inode: link.inode }),
+        Ok(Reply::Target(Bytes::from_static(b"there")))
+    );
+    let file = store.file("f");
+    assert_eq!(
+        store.run(&Operation::ReadLink { inode: file }),
+        Err(ErrorKind::InvalidArgument)
+    );
+    let mut new = new_inode(FileKind::Symlink);
+    new.target = vec![b'x'; limits::SYMLINK_BYTES_MAX + 1].into();
+    let create = Operation::Create {
+        directory: ROOT,
+        name: file_name("long"),
+        new,
+    };
+    assert_eq!(store.run(&create), Err(ErrorKind::NameTooLong));
+    store.audit();
+}
+
+#[test]
+fn extended_attributes_obey_their_modes_and_the_limit() {
+    let mut store = Store::new();
+    let inode = store.file("f");
+    let set = |store: &mut Store, name: &'static str, length: usize, mode| {
+        let value = Bytes::from(vec![1; length]);
+        store
+            .run(&Operation::SetXattr {
+                inode,
+                name: Bytes::from_static(name.as_bytes()),
+                value,
+                mode,
+            })
+            .map(|_| ())
+    };
+    let get = |store: &mut Store, name: &'static str| {
+        store.run(&Operation::GetXattr {
+            inode,
+            name: Bytes::from_static(name.as_bytes()),
+        })
+    };
+    assert_eq!(get(&mut store, "user.a"), Err(ErrorKind::NoSuchAttribute));
+    assert_eq!(
+        set(&mut store, "user.a", 3, XattrMode::Replace),
+        Err(ErrorKind::NoSuchAttribute)
+    );
+    let before = store.attributes(inode).unwrap();
+    set(&mut store, "user.a", 3, XattrMode::Create).unwrap();
+    assert!(store.attributes(inode).unwrap().ctime > before.ctime);
+    assert_eq!(
+        set(&mut store, "user.a", 3, XattrMode::Create),
+        Err(ErrorKind::Exists)
+    );
+    set(&mut store, "user.a", 60_000, XattrMode::Set).unwrap();
+    assert_eq!(
+        set(&mut store, "user.b", 6_000, XattrMode::Set),
+        Err(ErrorKind::NoSpace)
+    );
+    set(&mut store, "user.b", 5_000, XattrMode::Set).unwrap();
+    assert_eq!(
+        get(&mut store, "user.b"),
+        Ok(Reply::Value(Bytes::from(vec![1; 5_000])))
+    );
+    let names = vec![Bytes::from_static(b"user.a"), Bytes::from_static(b"user.b")];
+    assert_eq!(
+        store.run(&Operation::ListXattrs { inode }),
+        Ok(Reply::Names(names))
+    );
+    store.audit();
+    store
+        .run(&Operation::RemoveXattr {
+            inode,
+            name: Bytes::from_static(b"user.a"),
+        })
+        .unwrap();
+    assert_eq!(get(&mut store, "user.a"), Err(ErrorKind::NoSuchAttribute));
+    store.audit();
+    store.unlink(ROOT, "f").unwrap();
+    store.audit();
+    store.background();
+    assert_eq!(store.count(Table::Xattrs) + store.count(Table::Reclaims), 0);
+}
+
+#[test]
+fn a_slot_applies_each_number_once() {
+    let mut store = Store::new();
+    let create = Operation::Create {
+        directory: ROOT,
+        name: file_name("f"),
+        new: new_inode(FileKind::File),
+    };
+    let run = |store: &mut Store, operation: &Operation, number| {
+        let stamp = Stamp {
+            slot: Some((3, number)),
+            ..store.stamp()
+        };
+        match apply(operation, &stamp, CommitNumber(store.commit), store) {
+            Ok(outcome) => Ok(store.take(outcome)),
+            Err(Stop::RefusedInSlot(error, effects)) => {
+                store.take(Outcome {
+                    effects,
+                    reply: Reply::Done,
+                });
+                Err(error.kind())
+            }
+            Err(Stop::Refused(error)) => Err(error.kind()),
+            Err(Stop::Missing(needs)) => panic!("{needs:?}"),
+        }
+    };
+    let first = run(&mut store, &create, 1).unwrap();
+    assert_eq!(
+        run(&mut store, &create, 1).unwrap(),
+        first,
+        "a repeated request gets the first answer"
+    );
+    assert_eq!(run(&mut store, &create, 2), Err(ErrorKind::Exists));
+    store.unlink(ROOT, "f").unwrap();
+    assert_eq!(
+        run(&mut store, &create, 2),
+        Err(ErrorKind::Exists),
+        "refusals are remembered, too"
+    );
+    assert_eq!(run(&mut store, &create, 1), Err(ErrorKind::Stale));
+    assert_eq!(run(&mut store, &create, 4), Err(ErrorKind::InvalidArgument));
+    run(&mut store, &create, 3).unwrap();
+    store.audit();
+}
+
+#[test]
+fn usage_counts_inodes_and_bytes() {
+    let mut store = Store::new();
+    let file = store.file("f");
+    store.write(file, 100, &[1; 50]).unwrap();
+    let usage = store.run(&Operation::GetUsage { inode: file });
+    assert_eq!(
+        usage,
+        Ok(Reply::Usage {
+            inodes: 2,
+            logical: 150,
+            allocated: 50
+        })
+    );
+}
