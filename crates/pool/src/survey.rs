@@ -263,6 +263,12 @@ impl Pool {
 /// Whether members that answer show every segment of a group: each has a piece outside of as
 /// many NSDs as it tolerates. What is lost for good will not show by waiting.
 fn sees_all(groups: &placement::Groups, unreachable: &[NsdId]) -> bool {
-    let is_lost = |nsd: &&NsdId| groups.map().nsd(**nsd).is_none_or(|entry| entry.state == NsdState::Lost);
-    unreachable.iter().all(|nsd| is_lost(&nsd)) || unreachable.len() <= groups.map().scheme.tolerance()
+    let is_lost = |nsd: &&NsdId| {
+        groups
+            .map()
+            .nsd(**nsd)
+            .is_none_or(|entry| entry.state == NsdState::Lost)
+    };
+    unreachable.iter().all(|nsd| is_lost(&nsd))
+        || unreachable.len() <= groups.map().scheme.tolerance()
 }

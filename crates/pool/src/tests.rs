@@ -1,1 +1,230 @@
+//! Pools over real NSDs on simulated disks.
 
+mod failures;
+mod moving;
+mod random;
+mod reading;
+mod room;
+
+use crate::{Depth, PieceCondition, Pool, SegmentOwner, SegmentSource};
+use bytes::Bytes;
+use model::map::{NsdEntry, NsdState, PoolMap};
+use model::{
+    DataId, FailureGroupId, FamilyId, GroupId, InodeNumber, NsdId, Scheme, SegmentPlace, SessionId,
+};
+use nsd::{Nsd, NsdIdentity};
+use std::path::Path;
+use std::sync::Arc;
+use world::World;
+use world::sim::{Faults, Simulation};
+
+const WIDE: Scheme = Scheme::Erasure { k: 4, m: 2 };
+const MIB: usize = 1 << 20;
+const DISK_BYTES: u64 = 512 << 20;
+const OWNER: SegmentOwner = SegmentOwner {
+    family: FamilyId(1),
+    inode: InodeNumber(7),
+    data: DataId(9),
+    file_offset: 4096,
+};
+
+/// A pool of NSDs 1..=n, each in its own failure group, on disks "1", "2", …
+struct Rig {
+    world: World,
+    faults: Faults,
+    pool: Arc<Pool>,
+    source: SegmentSource,
+}
+
+fn entry(nsd: u32) -> NsdEntry {
+    NsdEntry {
+        nsd: NsdId(nsd),
+        failure_group: FailureGroupId(nsd),
+        weight: 1,
+        state: NsdState::Active,
+    }
+}
+
+async fn make_nsd(world: &World, nsd: u32) -> Arc<Nsd> {
+    let disk = world
+        .open_disk(Path::new(&nsd.to_string()))
+        .expect("the simulation has the disk");
+    let identity = NsdIdentity {
+        cluster: 1,
+        nsd: NsdId(nsd),
+        pool: 0,
+    };
+    Nsd::format(world, &disk, identity)
+        .await
+        .expect("a new disk");
+    Nsd::open(world, disk).await.expect("just formatted")
+}
+
+/// Runs a scenario on a pool of `nsds` NSDs; the simulation has disks for 4 more.
+fn with_pool<F: Future<Output = ()>>(
+    scheme: Scheme,
+    nsds: u32,
+    disk_bytes: u64,
+    scenario: impl FnOnce(Rig) -> F,
+) {
+    let simulation = Simulation::new(u64::from(nsds) + 100);
+    for nsd in 1..=nsds + 4 {
+        simulation.disk(&nsd.to_string(), disk_bytes);
+    }
+    let faults = simulation.faults();
+    let run = async |world: World| {
+        let mut opened = Vec::new();
+        for nsd in 1..=nsds {
+            opened.push(make_nsd(&world, nsd).await);
+        }
+        let map =
+            placement::new_pool(scheme, (1..=nsds).map(entry).collect(), 5).expect("a legal pool");
+        let pool = Pool::new(world.clone(), map, opened);
+        scenario(Rig {
+            world,
+            faults,
+            pool,
+            source: SegmentSource::new(SessionId(3)),
+        })
+        .await;
+    };
+    simulation.run(run).finished();
+}
+
+/// Bytes that differ everywhere, so that a piece can be found on a disk.
+fn plain(length: usize, seed: u64) -> Bytes {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    };
+    (0..length.div_ceil(8))
+        .flat_map(|_| next())
+        .take(length)
+        .collect()
+}
+
+impl Rig {
+    async fn write(&self, bytes: &Bytes) -> SegmentPlace {
+        self.pool
+            .write(&self.source, OWNER, bytes.clone())
+            .await
+            .expect("the pool takes segments")
+    }
+
+    async fn read(&self, place: &SegmentPlace) -> Bytes {
+        self.pool
+            .read_whole(place)
+            .await
+            .expect("the segment is readable")
+    }
+
+    /// The NSD that holds a piece.
+    fn holder(&self, place: &SegmentPlace, piece: u8) -> NsdId {
+        self.pool.groups().members(place.group)[usize::from(place.slot_of(piece))].target()
+    }
+
+    /// Whether every piece is there, on the right NSD, and good to its last byte.
+    async fn is_whole(&self, place: &SegmentPlace) -> bool {
+        let states = self
+            .pool
+            .verify(place, Depth::Bytes)
+            .await
+            .expect("a place of this pool");
+        states
+            .iter()
+            .all(|state| !state.is_wanted || state.condition == PieceCondition::Good)
+            && (0..place.scheme.width() as u8).all(|piece| {
+                states
+                    .iter()
+                    .any(|state| state.piece == piece && state.is_wanted)
+            })
+    }
+
+    async fn set_map(&self, map: PoolMap) {
+        self.pool
+            .set_map(map)
+            .await
+            .expect("all members that are there confirm");
+    }
+
+    async fn add_nsd(&self, nsd: u32) {
+        self.pool.add_nsd(make_nsd(&self.world, nsd).await);
+        self.set_map(placement::add_nsd(&self.pool.map(), entry(nsd)).expect("a new number"))
+            .await;
+    }
+
+    /// What the planner of a metanode does until nothing is left to do.
+    async fn repair_all(&self) {
+        for _ in 0..4 {
+            let groups = self.pool.groups();
+            let mut arrived = Vec::new();
+            for group in (0..groups.count()).map(GroupId) {
+                let mut after = None;
+                loop {
+                    let survey = self
+                        .pool
+                        .survey(group, after, 16)
+                        .await
+                        .expect("members answer");
+                    for segment in survey
+                        .segments
+                        .iter()
+                        .filter(|segment| !segment.absent.is_empty())
+                    {
+                        self.pool
+                            .repair_segment(&segment.place, Depth::Index)
+                            .await
+                            .expect("enough is left");
+                    }
+                    after = survey.resume;
+                    if after.is_none() {
+                        break;
+                    }
+                }
+                let slots = self
+                    .pool
+                    .arrived_slots(group)
+                    .await
+                    .expect("members answer");
+                arrived.extend(slots.into_iter().map(|slot| (group, slot)));
+            }
+            if arrived.is_empty() {
+                return;
+            }
+            self.set_map(placement::finish_moves(&self.pool.map(), &arrived))
+                .await;
+        }
+    }
+}
+
+#[test]
+fn the_nonce_of_a_piece_never_changes() {
+    let place = SegmentPlace {
+        segment: model::SegmentId {
+            session: SessionId(3),
+            counter: 4,
+        },
+        group: GroupId(5),
+        scheme: WIDE,
+        skipped_slots: 0,
+        missing: 0,
+        length: 6,
+        crc: 7,
+    };
+    let nonce = |piece| crate::segment::nonce(place.blob(piece), &place);
+    assert_ne!(nonce(1), nonce(2));
+    assert_eq!(
+        nonce(1),
+        crate::segment::nonce(
+            place.blob(1),
+            &SegmentPlace {
+                missing: 3,
+                ..place
+            }
+        )
+    );
+    assert_eq!(nonce(1), 0);
+}

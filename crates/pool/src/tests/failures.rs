@@ -1,0 +1,178 @@
+//! Writes go on when NSDs fail, and never with less redundancy than promised.
+
+use super::*;
+use crate::MemberState;
+use model::ErrorKind;
+use model::nsd::GroupFence;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+#[test]
+fn writes_get_narrower_when_nsds_die_and_stop_before_redundancy_is_lost() {
+    with_pool(WIDE, 6, DISK_BYTES, async |rig| {
+        let bytes = plain(MIB, 1);
+        let mut places = vec![rig.write(&bytes).await];
+        for (dead, scheme) in [
+            (2, Scheme::Erasure { k: 3, m: 2 }),
+            (5, Scheme::Erasure { k: 2, m: 2 }),
+            (1, Scheme::Replicate(3)),
+        ] {
+            if dead == 1 {
+                // With a third NSD gone, what was written wide is not readable for now.
+                places.clear();
+            }
+            rig.faults.fail(&dead.to_string());
+            let place = rig.write(&bytes).await;
+            assert_eq!(
+                (place.scheme, place.missing),
+                (scheme, 0),
+                "with NSD {dead} dead"
+            );
+            assert!(rig.pool.is_narrow(&place));
+            places.push(place);
+            for place in &places {
+                assert_eq!(rig.read(place).await, bytes);
+            }
+        }
+        rig.faults.fail("3");
+        let error = rig
+            .pool
+            .write(&rig.source, OWNER, bytes)
+            .await
+            .expect_err("two are left");
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+    });
+}
+
+#[test]
+fn a_failed_write_leaves_nothing_in_the_group_that_it_gave_up() {
+    with_pool(WIDE, 6, DISK_BYTES, async |rig| {
+        rig.faults.fail("4");
+        let place = rig.write(&plain(MIB, 1)).await;
+        rig.world.sleep(Duration::from_secs(1)).await;
+        for group in (0..192).map(GroupId).filter(|group| *group != place.group) {
+            assert_eq!(
+                rig.pool
+                    .survey(group, None, 16)
+                    .await
+                    .expect("members answer")
+                    .segments,
+                []
+            );
+        }
+    });
+}
+
+#[test]
+fn a_slow_nsd_does_not_hold_a_write_up_and_its_piece_is_named_missing() {
+    with_pool(WIDE, 6, DISK_BYTES, async |rig| {
+        rig.faults.slow("4", Duration::from_secs(8));
+        let bytes = plain(MIB, 1);
+        let started = rig.world.now();
+        let place = rig.write(&bytes).await;
+        assert!(rig.world.now() - started < Duration::from_secs(2));
+        assert_eq!(place.missing.count_ones(), 1);
+        assert_eq!(
+            rig.holder(&place, place.missing.trailing_zeros() as u8),
+            NsdId(4)
+        );
+        assert_eq!(rig.read(&place).await, bytes);
+        // The next one goes without the slow NSD.
+        let next = rig.write(&bytes).await;
+        assert_eq!(
+            (next.missing, next.scheme),
+            (0, Scheme::Erasure { k: 3, m: 2 })
+        );
+        // The straggler arrives all the same, and repair finds nothing to do.
+        rig.world.sleep(Duration::from_secs(60)).await;
+        let suspect = rig.pool.take_suspects(9)[0];
+        let outcome = rig
+            .pool
+            .repair_segment(&suspect.place, Depth::Bytes)
+            .await
+            .expect("all there");
+        assert_eq!((outcome.rebuilt, outcome.missing), (0, 0));
+    });
+}
+
+#[test]
+fn two_slow_nsds_are_waited_for_because_one_more_loss_must_be_survived() {
+    with_pool(WIDE, 6, DISK_BYTES, async |rig| {
+        rig.faults.slow("4", Duration::from_secs(3));
+        rig.faults.slow("5", Duration::from_secs(3));
+        let place = rig.write(&plain(MIB, 1)).await;
+        assert!(place.missing.count_ones() <= 1, "{place:?}");
+    });
+}
+
+#[test]
+fn an_nsd_that_knows_a_newer_group_version_refuses_and_another_group_is_taken() {
+    with_pool(Scheme::Replicate(2), 4, DISK_BYTES, async |rig| {
+        let fenced = rig.write(&plain(10, 1)).await.group;
+        let version = model::GroupVersion(9);
+        for nsd in 1..=4 {
+            let nsd = rig.pool.nsd(NsdId(nsd)).expect("there");
+            nsd.learn_group(GroupFence {
+                group: fenced,
+                version,
+            })
+            .await
+            .expect("newer");
+        }
+        let mut groups = BTreeSet::new();
+        for seed in 0..300 {
+            groups.insert(rig.write(&plain(10, seed)).await.group);
+        }
+        assert_eq!((groups.len(), groups.contains(&fenced)), (127, false));
+        assert_eq!(
+            rig.pool
+                .nsd_states()
+                .iter()
+                .filter(|state| state.member == MemberState::Online)
+                .count(),
+            4
+        );
+    });
+}
+
+#[test]
+fn copies_in_a_pool_of_two_go_on_with_one_and_are_repaired() {
+    with_pool(Scheme::Replicate(2), 2, DISK_BYTES, async |rig| {
+        let bytes = plain(MIB, 1);
+        let away = rig.pool.remove_nsd(NsdId(2)).expect("there");
+        let place = rig.write(&bytes).await;
+        assert_eq!(place.scheme, Scheme::Replicate(1));
+        rig.pool.add_nsd(away);
+        assert!(
+            rig.pool.is_narrow(&place),
+            "repair widens it by writing it again"
+        );
+        assert_eq!(rig.read(&place).await, bytes);
+    });
+}
+
+#[test]
+fn a_log_view_has_different_failure_groups_and_avoids_what_failed() {
+    with_pool(WIDE, 6, DISK_BYTES, async |rig| {
+        let view = rig.pool.log_view(3).expect("six are there");
+        assert_eq!(view.iter().collect::<BTreeSet<_>>().len(), 3);
+        rig.pool.remove_nsd(view[0]);
+        let replacement = rig
+            .pool
+            .log_replacement(&view, view[0])
+            .expect("three others");
+        assert!(!view.contains(&replacement));
+        let next = rig.pool.log_view(3).expect("five are there");
+        assert!(!next.contains(&view[0]));
+        for nsd in 1..=6 {
+            if NsdId(nsd) != next[0] {
+                rig.pool.remove_nsd(NsdId(nsd));
+            }
+        }
+        assert_eq!(
+            rig.pool.log_view(3).expect_err("one is left").kind(),
+            ErrorKind::Unavailable
+        );
+        assert_eq!(rig.pool.log_view(1).expect("one is enough"), [next[0]]);
+    });
+}

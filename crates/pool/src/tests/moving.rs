@@ -1,0 +1,154 @@
+//! NSDs are lost, added and drained; afterwards redundancy is whole again.
+
+use super::*;
+
+const LENGTHS: [usize; 4] = [10, 70_000, 300_000, MIB];
+
+async fn fill(rig: &Rig, count: usize) -> Vec<(SegmentPlace, Bytes)> {
+    let mut out = Vec::new();
+    for index in 0..count {
+        let bytes = plain(LENGTHS[index % LENGTHS.len()] + index, index as u64);
+        out.push((rig.write(&bytes).await, bytes));
+    }
+    out
+}
+
+#[test]
+fn a_lost_nsd_is_replaced_by_an_added_one_and_redundancy_is_whole_again() {
+    with_pool(WIDE, 6, DISK_BYTES, async |rig| {
+        let mut segments = fill(&rig, 40).await;
+        rig.pool.remove_nsd(NsdId(3));
+        rig.set_map(placement::mark_lost(&rig.pool.map(), NsdId(3)).expect("known"))
+            .await;
+        assert_eq!(rig.pool.repair_progress().lost_slots, 192);
+        // Written without the lost one: narrower.
+        let bytes = plain(MIB, 99);
+        segments.push((rig.write(&bytes).await, bytes));
+        rig.add_nsd(7).await;
+        assert_eq!(rig.pool.repair_progress().moving_slots, 192);
+        // Written while the slots move: the new NSD gets its pieces at once.
+        let bytes = plain(MIB, 100);
+        segments.push((rig.write(&bytes).await, bytes));
+        assert_eq!(segments.last().expect("just pushed").0.scheme, WIDE);
+        rig.repair_all().await;
+        let progress = rig.pool.repair_progress();
+        assert_eq!(
+            (progress.moving_slots, progress.lost_slots, progress.failed),
+            (0, 0, 0)
+        );
+        assert!(progress.rebuilt_pieces > 20);
+        for (place, _) in &segments {
+            assert!(rig.is_whole(place).await, "{place:?}");
+        }
+        for nsd in [1, 2] {
+            rig.pool.remove_nsd(NsdId(nsd));
+        }
+        for (place, bytes) in &segments {
+            assert_eq!(rig.read(place).await, bytes);
+        }
+    });
+}
+
+#[test]
+fn with_spare_failure_groups_a_lost_nsd_is_rebuilt_onto_all_others() {
+    with_pool(Scheme::Replicate(2), 5, DISK_BYTES, async |rig| {
+        let segments = fill(&rig, 60).await;
+        rig.pool.remove_nsd(NsdId(3));
+        rig.set_map(placement::mark_lost(&rig.pool.map(), NsdId(3)).expect("known"))
+            .await;
+        rig.repair_all().await;
+        for (place, bytes) in &segments {
+            assert!(rig.is_whole(place).await, "{place:?}");
+            assert_eq!(rig.read(place).await, bytes);
+        }
+    });
+}
+
+#[test]
+fn an_added_nsd_takes_its_share_while_writers_and_readers_go_on() {
+    with_pool(Scheme::Replicate(2), 3, DISK_BYTES, async |rig| {
+        let mut segments = fill(&rig, 40).await;
+        rig.add_nsd(4).await;
+        segments.extend(fill(&rig, 40).await);
+        for (place, bytes) in &segments {
+            assert_eq!(rig.read(place).await, bytes, "while slots move");
+        }
+        rig.repair_all().await;
+        assert_eq!(rig.pool.repair_progress().moving_slots, 0);
+        assert!(rig.pool.nsd(NsdId(4)).expect("there").usage().blobs > 20);
+        for (place, bytes) in &segments {
+            assert!(rig.is_whole(place).await, "{place:?}");
+            assert_eq!(rig.read(place).await, bytes);
+        }
+    });
+}
+
+#[test]
+fn a_drained_nsd_ends_empty_and_can_be_removed() {
+    with_pool(Scheme::Replicate(2), 4, DISK_BYTES, async |rig| {
+        let segments = fill(&rig, 40).await;
+        rig.set_map(placement::drain(&rig.pool.map(), NsdId(2)).expect("three others"))
+            .await;
+        rig.repair_all().await;
+        for group in (0..rig.pool.groups().count()).map(GroupId) {
+            rig.pool
+                .leave_group(NsdId(2), group)
+                .await
+                .expect("it is no member");
+        }
+        assert_eq!(rig.pool.nsd(NsdId(2)).expect("there").usage().blobs, 0);
+        rig.set_map(placement::remove_nsd(&rig.pool.map(), NsdId(2)).expect("it holds no slot"))
+            .await;
+        rig.pool.remove_nsd(NsdId(2));
+        for (place, bytes) in &segments {
+            assert!(rig.is_whole(place).await, "{place:?}");
+            assert_eq!(rig.read(place).await, bytes);
+        }
+    });
+}
+
+#[test]
+fn a_slot_has_not_arrived_before_the_new_nsd_holds_all() {
+    with_pool(Scheme::Replicate(1), 1, DISK_BYTES, async |rig| {
+        let segments = fill(&rig, 64).await;
+        rig.add_nsd(2).await;
+        let moving = rig.pool.groups().moving();
+        let mut arrived = 0;
+        for (group, slot) in &moving {
+            let has = segments.iter().any(|(place, _)| place.group == *group);
+            let slots = rig
+                .pool
+                .arrived_slots(*group)
+                .await
+                .expect("members answer");
+            assert_eq!(slots.contains(slot), !has);
+            arrived += slots.len();
+        }
+        assert_eq!((moving.len(), arrived), (16, 0));
+    });
+}
+
+#[test]
+fn a_survey_describes_segments_so_that_they_can_be_read() {
+    with_pool(WIDE, 6, DISK_BYTES, async |rig| {
+        let segments = fill(&rig, 20).await;
+        for (place, bytes) in &segments {
+            let survey = rig
+                .pool
+                .survey(place.group, None, 16)
+                .await
+                .expect("members answer");
+            let found = survey
+                .segments
+                .iter()
+                .find(|segment| segment.place.segment == place.segment)
+                .expect("listed");
+            assert_eq!((found.place, found.owner), (*place, OWNER));
+            assert_eq!(
+                (found.absent.len(), found.present.len()),
+                (0, place.scheme.width())
+            );
+            assert_eq!(rig.read(&found.place).await, bytes);
+        }
+    });
+}

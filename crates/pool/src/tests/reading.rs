@@ -1,0 +1,203 @@
+//! What was written is read, whatever range and whatever is gone.
+
+use super::*;
+use crate::SuspectCause;
+use model::ErrorKind;
+use std::time::Duration;
+
+#[test]
+fn every_range_of_a_segment_reads_back() {
+    with_pool(WIDE, 6, DISK_BYTES, async |rig| {
+        for length in [1, 4095, 4096, 65_535, 65_536, 100_001, 4 * MIB, 16 * MIB] {
+            let bytes = plain(length, length as u64);
+            let place = rig.write(&bytes).await;
+            assert_eq!(place.missing, 0);
+            assert_eq!(rig.read(&place).await, bytes);
+            for (at, part) in [
+                (0, 1),
+                (length - 1, 1),
+                (length / 3, length / 2),
+                (length / 4, (length / 4).max(1)),
+            ] {
+                let part = part.min(length - at);
+                let chunks = rig
+                    .pool
+                    .read(&place, at as u32, part as u32)
+                    .await
+                    .expect("inside");
+                assert_eq!(
+                    chunks.concat(),
+                    bytes[at..at + part],
+                    "{part} bytes at {at} of {length}"
+                );
+            }
+        }
+    });
+}
+
+#[test]
+fn a_range_outside_of_the_segment_is_refused() {
+    with_pool(Scheme::Replicate(1), 1, DISK_BYTES, async |rig| {
+        let place = rig.write(&plain(100, 1)).await;
+        for (at, length) in [(0, 101), (100, 1), (u32::MAX, 2)] {
+            let error = rig
+                .pool
+                .read(&place, at, length)
+                .await
+                .expect_err("outside");
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        }
+        assert!(
+            rig.pool
+                .read(&place, 100, 0)
+                .await
+                .expect("nothing")
+                .is_empty()
+        );
+        let empty = rig.pool.write(&rig.source, OWNER, Bytes::new()).await;
+        assert_eq!(empty.expect_err("empty").kind(), ErrorKind::InvalidArgument);
+    });
+}
+
+#[test]
+fn any_two_of_six_nsds_may_be_away() {
+    with_pool(WIDE, 6, DISK_BYTES, async |rig| {
+        let long = plain(MIB + 77, 1);
+        let short = plain(9000, 2);
+        let places = [rig.write(&long).await, rig.write(&short).await];
+        for first in 1..=6 {
+            for second in first + 1..=6 {
+                let away =
+                    [first, second].map(|nsd| rig.pool.remove_nsd(NsdId(nsd)).expect("there"));
+                assert_eq!(rig.read(&places[0]).await, long);
+                assert_eq!(rig.read(&places[1]).await, short);
+                let part = rig
+                    .pool
+                    .read(&places[0], 300_000, 70_000)
+                    .await
+                    .expect("readable")
+                    .concat();
+                assert_eq!(part, long[300_000..370_000]);
+                away.into_iter().for_each(|nsd| rig.pool.add_nsd(nsd));
+            }
+        }
+    });
+}
+
+#[test]
+fn three_of_six_away_is_unavailable_and_not_corrupt() {
+    with_pool(WIDE, 6, DISK_BYTES, async |rig| {
+        let place = rig.write(&plain(MIB, 1)).await;
+        for nsd in 1..=3 {
+            rig.pool.remove_nsd(NsdId(nsd));
+        }
+        let error = rig.pool.read_whole(&place).await.expect_err("too few");
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+    });
+}
+
+#[test]
+fn a_deleted_segment_is_not_found_and_leaves_nothing() {
+    with_pool(WIDE, 6, DISK_BYTES, async |rig| {
+        let places = [
+            rig.write(&plain(MIB, 1)).await,
+            rig.write(&plain(10, 1)).await,
+        ];
+        rig.pool.delete(&places).await.expect("nothing is away");
+        for place in &places {
+            assert_eq!(
+                rig.pool.read_whole(place).await.expect_err("gone").kind(),
+                ErrorKind::NotFound
+            );
+        }
+        assert_eq!(rig.pool.usage().blobs, 0);
+    });
+}
+
+/// Flips a bit of the first byte of a piece on its disk.
+fn damage(rig: &Rig, simulation_disk: &world::sim::SimDisk, piece: &[u8]) {
+    let content = simulation_disk.content(0, DISK_BYTES as usize);
+    let at = content
+        .chunks(4096)
+        .position(|unit| unit.starts_with(&piece[..64]))
+        .expect("the piece is on the disk");
+    rig.faults
+        .flip_bit(&simulation_disk.name(), at as u64 * 4096 + 5);
+}
+
+#[test]
+fn a_damaged_piece_is_rebuilt_by_the_reader_and_then_mended() {
+    let simulation = Simulation::new(1);
+    let disks: Vec<_> = (1..=6)
+        .map(|nsd| simulation.disk(&format!("{nsd}"), DISK_BYTES))
+        .collect();
+    let faults = simulation.faults();
+    let run = async |world: World| {
+        let mut opened = Vec::new();
+        for nsd in 1..=6 {
+            opened.push(make_nsd(&world, nsd).await);
+        }
+        let map = placement::new_pool(WIDE, (1..=6).map(entry).collect(), 5).expect("legal");
+        let pool = Pool::new(world.clone(), map, opened);
+        let rig = Rig {
+            world,
+            faults,
+            pool,
+            source: SegmentSource::new(SessionId(3)),
+        };
+        for (length, piece) in [(2 * MIB, 1u8), (2 * MIB, 5), (70_000, 0)] {
+            let bytes = plain(length, 17 + u64::from(piece));
+            let place = rig.write(&bytes).await;
+            let pieces = placement::codec::encode(place.scheme, &bytes);
+            let nsd = rig.holder(&place, piece);
+            damage(
+                &rig,
+                &disks[nsd.0 as usize - 1],
+                &pieces[usize::from(piece)],
+            );
+            assert_eq!(rig.read(&place).await, bytes);
+            let outcome = rig
+                .pool
+                .repair_segment(&place, Depth::Bytes)
+                .await
+                .expect("five are good");
+            assert_eq!(
+                (outcome.rebuilt, outcome.mended, outcome.missing),
+                (1, 1, 0),
+                "piece {piece}"
+            );
+            let suspects = rig.pool.take_suspects(9);
+            if piece < 4 {
+                assert_eq!(
+                    (suspects.len(), suspects[0].cause, suspects[0].pieces),
+                    (1, SuspectCause::Damaged, 1 << piece)
+                );
+            }
+            assert!(rig.is_whole(&place).await);
+        }
+        assert_eq!(rig.pool.repair_progress().mended_pieces, 3);
+    };
+    simulation.run(run).finished();
+}
+
+#[test]
+fn a_slow_nsd_is_hedged_by_rebuilding_from_the_others() {
+    for scheme in [WIDE, Scheme::Replicate(3)] {
+        with_pool(scheme, 6, DISK_BYTES, async |rig| {
+            let bytes = plain(MIB, 1);
+            let place = rig.write(&bytes).await;
+            for piece in 0..scheme.width() as u8 {
+                let slow = rig.holder(&place, piece).to_string();
+                rig.faults.slow(&slow, Duration::from_secs(8));
+                let started = rig.world.now();
+                assert_eq!(rig.read(&place).await, bytes);
+                let took = rig.world.now() - started;
+                assert!(
+                    took < Duration::from_millis(1500),
+                    "piece {piece} of {scheme}: {took:?}"
+                );
+                rig.faults.heal(&slow);
+            }
+        });
+    }
+}

@@ -1,0 +1,82 @@
+//! Space is counted, held and given back; a full pool says so and recovers.
+
+use super::*;
+use model::ErrorKind;
+
+const SMALL_DISK: u64 = 96 << 20;
+
+#[test]
+fn reservations_end_where_users_space_ends_and_come_back_when_dropped() {
+    with_pool(Scheme::Replicate(2), 3, SMALL_DISK, async |rig| {
+        let usage = rig.pool.usage();
+        assert!(usage.raw_capacity <= 3 * SMALL_DISK && usage.capacity < usage.raw_capacity / 2);
+        let all = rig
+            .pool
+            .reserve(usage.available_to_users)
+            .expect("exactly what is there");
+        assert_eq!(rig.pool.usage().available_to_users, 0);
+        assert_eq!(
+            rig.pool
+                .reserve(1)
+                .map(|_| ())
+                .expect_err("nothing left")
+                .kind(),
+            ErrorKind::NoSpace
+        );
+        assert_eq!(rig.pool.usage().held, usage.available_to_users);
+        let mut all = all;
+        let part = all.split(1000);
+        all.release(500);
+        assert!(rig.pool.reserve(500).is_ok());
+        drop(part);
+        drop(all);
+        assert_eq!(
+            rig.pool.usage().available_to_users,
+            usage.available_to_users
+        );
+    });
+}
+
+#[test]
+fn a_full_pool_refuses_segments_and_takes_them_again_after_deletes() {
+    with_pool(WIDE, 6, SMALL_DISK, async |rig| {
+        let bytes = plain(4 * MIB, 1);
+        let mut places = Vec::new();
+        let error = loop {
+            match rig.pool.write(&rig.source, OWNER, bytes.clone()).await {
+                Ok(place) => places.push(place),
+                Err(error) => break error,
+            }
+            assert!(places.len() < 200, "the disks hold less");
+        };
+        assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+        assert!(
+            places.len() > 40,
+            "{} segments of 4 MiB on 6 x 96 MiB",
+            places.len()
+        );
+        assert!(rig.pool.usage().available_to_users < 16 << 20);
+        assert_eq!(rig.read(&places[0]).await, bytes);
+        rig.pool
+            .delete(&places)
+            .await
+            .expect("deleting always works");
+        let place = rig.write(&bytes).await;
+        assert_eq!((place.scheme, rig.read(&place).await), (WIDE, bytes));
+    });
+}
+
+#[test]
+fn use_follows_what_is_written_at_once() {
+    with_pool(WIDE, 6, DISK_BYTES, async |rig| {
+        let before = rig.pool.usage();
+        rig.write(&plain(8 * MIB, 1)).await;
+        let after = rig.pool.usage();
+        let raw = after.raw_used - before.raw_used;
+        assert!(
+            (12 << 20..13 << 20).contains(&raw),
+            "{raw} bytes for 8 MiB at 4+2"
+        );
+        assert!(before.available_to_users - after.available_to_users >= 8 << 20);
+    });
+}
