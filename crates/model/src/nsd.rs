@@ -127,6 +127,8 @@ pub struct ScrubReport {
     pub bytes: u64,
     /// Blobs whose bytes, header or index entry don't fit: to be rebuilt from the others.
     pub damaged: Vec<BlobName>,
+    /// Log entries whose bytes don't fit: to be put again from another member of the view.
+    pub damaged_log: Vec<(ShardId, EntryNumber)>,
     /// Damage in the region outside of blobs that was mended from redundant copies
     /// (superblock, journal, index).
     pub mended: Vec<String>,
