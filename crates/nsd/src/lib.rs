@@ -1,11 +1,44 @@
 //! Stores write-once blobs on a local disk and never returns bytes that it can't prove.
+//!
+//! A region is a superblock ring, a ring journal, an index (redb) and a data area of 4 KiB
+//! units (`docs/formats/superblock.md`, `nsd-journal.md`, `blob.md`). A put is durable with its
+//! journal record; the index follows at checkpoints.
+
+mod area;
+mod cache;
+mod checkpoint;
+mod checksum;
+mod commit;
+mod core;
+mod entry;
+mod extent;
+mod finish;
+mod index;
+mod journal;
+mod key;
+mod ledger;
+mod open;
+mod read;
+mod rebuild;
+mod record;
+mod scrub;
+mod space;
+mod state;
+mod superblock;
+mod wire;
+mod write;
+
+use crate::core::Core;
+use crate::finish::Finish;
+use crate::key::{Key, Named};
 
 use bytes::Bytes;
 use model::nsd::{
     BlobInfo, BlobPut, GroupDigest, GroupFence, LogEntry, LogPut, NsdHealth, NsdUsage, ScrubReport,
     SealReply,
 };
-use model::{BlobName, EntryNumber, GroupId, NsdId, Result, ShardEpoch, ShardId};
+use model::{BlobName, EntryNumber, Error, ErrorKind, GroupId, NsdId, Result, ShardEpoch, ShardId};
+use std::future::Future;
 use std::sync::Arc;
 use world::{Disk, World};
 
@@ -34,8 +67,13 @@ pub struct FormatOptions {
 /// Used as `Arc<Nsd>`. All methods may be called from any number of tasks; dropping a call's
 /// future never leaves a half-done change (the work goes on in the background).
 pub struct Nsd {
-    _private: (),
+    core: Arc<Core>,
 }
+
+/// Log entries that [`Nsd::log_read`] returns at most, whatever the limit.
+pub const LOG_READ_MAX: usize = 1024;
+/// Blobs that [`Nsd::list`] returns at most, whatever the limit.
+pub const LIST_MAX: usize = 65_536;
 
 impl Nsd {
     /// Prepares a region: superblock, empty journal, empty index. Everything is durable when
@@ -58,8 +96,7 @@ impl Nsd {
         identity: NsdIdentity,
         options: FormatOptions,
     ) -> Result<()> {
-        let _ = (world, disk, identity, options);
-        unimplemented!()
+        open::format(world, disk, identity, options).await
     }
 
     /// Opens a formatted region and replays the journal's tail.
@@ -68,8 +105,8 @@ impl Nsd {
     /// `InvalidArgument` if there is no superblock, `Corrupt` if the index can't be read
     /// ([`Nsd::rebuild_index`] helps), `Unavailable` on disk errors.
     pub async fn open(world: &World, disk: Disk) -> Result<Arc<Self>> {
-        let _ = (world, disk);
-        unimplemented!()
+        let core = open::open(world, disk).await?;
+        Ok(Arc::new(Self { core }))
     }
 
     /// Makes a new index from what the region's blobs say of themselves. Afterwards log puts
@@ -78,38 +115,38 @@ impl Nsd {
     /// # Errors
     /// `InvalidArgument` if there is no superblock, `Unavailable` on disk errors.
     pub async fn rebuild_index(world: &World, disk: Disk) -> Result<Arc<Self>> {
-        let _ = (world, disk);
-        unimplemented!()
+        let core = rebuild::rebuild(world, disk).await?;
+        Ok(Arc::new(Self { core }))
     }
 
     /// Its number.
     #[must_use]
     pub fn id(&self) -> NsdId {
-        unimplemented!()
+        self.core.identity.nsd
     }
 
     /// Who it is.
     #[must_use]
     pub fn identity(&self) -> NsdIdentity {
-        unimplemented!()
+        self.core.identity
     }
 
     /// Whether it serves.
     #[must_use]
     pub fn health(&self) -> NsdHealth {
-        unimplemented!()
+        self.core.health()
     }
 
     /// What it holds.
     #[must_use]
     pub fn usage(&self) -> NsdUsage {
-        unimplemented!()
+        self.core.usage()
     }
 
     /// Whether the index was rebuilt and log puts wait for [`Nsd::confirm_epochs`].
     #[must_use]
     pub fn needs_confirmation(&self) -> bool {
-        unimplemented!()
+        self.core.is_unconfirmed()
     }
 
     /// Creates a blob; durable when it returns. The same put repeated succeeds.
@@ -119,8 +156,7 @@ impl Nsd {
     /// newer version, `NoSpace`, `InvalidArgument` (empty or longer than a segment),
     /// `Unavailable` if the disk has failed.
     pub async fn put(&self, put: BlobPut) -> Result<()> {
-        let _ = put;
-        unimplemented!()
+        self.finish(self.core.clone().put_blob(put)).await
     }
 
     /// Exactly the bytes `offset..offset + length` of a blob, proven by their checksums.
@@ -129,8 +165,13 @@ impl Nsd {
     /// `NotFound` if the blob is provably absent, `Corrupt` if its bytes don't fit,
     /// `InvalidArgument` if the range is outside of it, `Unavailable`.
     pub async fn get(&self, name: BlobName, offset: u32, length: u32) -> Result<Bytes> {
-        let _ = (name, offset, length);
-        unimplemented!()
+        let end = offset.checked_add(length).ok_or_else(|| {
+            let text = format!("{length} bytes at {offset} of blob {name}");
+            Error::new(ErrorKind::InvalidArgument, text)
+        })?;
+        let key = Key::blob(name);
+        let (_, bytes) = self.core.read_proven(&key, Some(offset..end)).await?;
+        Ok(bytes)
     }
 
     /// What a blob says of itself.
@@ -138,8 +179,11 @@ impl Nsd {
     /// # Errors
     /// `NotFound`, `Unavailable`.
     pub async fn info(&self, name: BlobName) -> Result<BlobInfo> {
-        let _ = name;
-        unimplemented!()
+        self.core.check_serving()?;
+        let key = Key::blob(name);
+        let entry = self.core.locate(&key)?;
+        let info = entry.and_then(|entry| entry.info(&key));
+        info.ok_or_else(|| self.core.absent(&key))
     }
 
     /// Deletes blobs; those that don't exist are no error. Durable when it returns.
@@ -147,8 +191,8 @@ impl Nsd {
     /// # Errors
     /// `InvalidArgument` for more than `DELETE_NAMES_MAX` names, `Unavailable`.
     pub async fn delete(&self, names: &[BlobName]) -> Result<()> {
-        let _ = names;
-        unimplemented!()
+        let work = self.core.clone().delete_blobs(names.to_vec());
+        self.finish(work).await
     }
 
     /// At most `limit` blobs of a group in name order, behind `after`.
@@ -161,8 +205,12 @@ impl Nsd {
         after: Option<BlobName>,
         limit: usize,
     ) -> Result<Vec<BlobInfo>> {
-        let _ = (group, after, limit);
-        unimplemented!()
+        self.core.check_serving()?;
+        let (first, last) = Key::group_range(group);
+        let from = after.map_or(first, |name| Key::blob(name).following().max(first));
+        let found = self.core.range(&from, &last, limit.min(LIST_MAX))?;
+        let infos = found.iter().filter_map(|(key, entry)| entry.info(key));
+        Ok(infos.collect())
     }
 
     /// Count and hash of the blobs of a group.
@@ -170,8 +218,14 @@ impl Nsd {
     /// # Errors
     /// `Unavailable`.
     pub async fn digest(&self, group: GroupId) -> Result<GroupDigest> {
-        let _ = group;
-        unimplemented!()
+        self.core.check_serving()?;
+        let state = self.core.state.lock();
+        Ok(state
+            .ledger
+            .digests
+            .get(&group)
+            .copied()
+            .unwrap_or_default())
     }
 
     /// From now on puts that carry an older version of the group are refused. Durable.
@@ -179,8 +233,7 @@ impl Nsd {
     /// # Errors
     /// `OldEpoch` if a newer version is known, `Unavailable`.
     pub async fn learn_group(&self, fence: GroupFence) -> Result<()> {
-        let _ = fence;
-        unimplemented!()
+        self.finish(self.core.clone().learn(fence)).await
     }
 
     /// Stores an entry of a shard's log; durable when it returns. The same put repeated
@@ -191,8 +244,7 @@ impl Nsd {
     /// other bytes there, `InvalidArgument` if the number was trimmed or the entry is too
     /// large, `NoSpace`, `Unavailable` (also until epochs are confirmed after a rebuild).
     pub async fn log_put(&self, put: LogPut) -> Result<()> {
-        let _ = put;
-        unimplemented!()
+        self.finish(self.core.clone().put_log(put)).await
     }
 
     /// At most `limit` entries from number `from` on, in order, proven by their checksums.
@@ -205,8 +257,26 @@ impl Nsd {
         from: EntryNumber,
         limit: usize,
     ) -> Result<Vec<LogEntry>> {
-        let _ = (shard, from, limit);
-        unimplemented!()
+        self.core.check_serving()?;
+        let from = Key::log(shard, from);
+        let to = Key::log(shard, EntryNumber(u64::MAX));
+        let mut entries = Vec::new();
+        for (key, _) in self.core.range(&from, &to, limit.min(LOG_READ_MAX))? {
+            let Named::Log(_, number) = key.named() else {
+                continue;
+            };
+            match self.core.read_proven(&key, None).await {
+                Ok((entry, bytes)) => entries.push(LogEntry {
+                    epoch: ShardEpoch(entry.writer),
+                    number,
+                    bytes,
+                }),
+                // Trimmed while we read.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(entries)
     }
 
     /// Forgets the entries below `below`. Durable.
@@ -214,8 +284,7 @@ impl Nsd {
     /// # Errors
     /// `Unavailable`.
     pub async fn log_trim(&self, shard: ShardId, below: EntryNumber) -> Result<()> {
-        let _ = (shard, below);
-        unimplemented!()
+        self.finish(self.core.clone().trim(shard, below)).await
     }
 
     /// Forgets the entries above `above`: garbage behind an epoch's recorded end. Durable.
@@ -223,8 +292,7 @@ impl Nsd {
     /// # Errors
     /// `Unavailable`.
     pub async fn log_discard(&self, shard: ShardId, above: EntryNumber) -> Result<()> {
-        let _ = (shard, above);
-        unimplemented!()
+        self.finish(self.core.clone().discard(shard, above)).await
     }
 
     /// From now on log puts of an epoch below `epoch` are refused. Durable before it answers.
@@ -232,8 +300,7 @@ impl Nsd {
     /// # Errors
     /// `OldEpoch` if the log is sealed for a higher epoch, `Unavailable`.
     pub async fn seal(&self, shard: ShardId, epoch: ShardEpoch) -> Result<SealReply> {
-        let _ = (shard, epoch);
-        unimplemented!()
+        self.finish(self.core.clone().seal_log(shard, epoch)).await
     }
 
     /// After a rebuild: tells the current epochs of all shards, so that log puts are taken
@@ -242,8 +309,8 @@ impl Nsd {
     /// # Errors
     /// `Unavailable`.
     pub async fn confirm_epochs(&self, epochs: &[(ShardId, ShardEpoch)]) -> Result<()> {
-        let _ = epochs;
-        unimplemented!()
+        let work = self.core.clone().confirm(epochs.to_vec());
+        self.finish(work).await
     }
 
     /// Reads and checks everything, and mends what is redundant inside the region.
@@ -251,7 +318,7 @@ impl Nsd {
     /// # Errors
     /// `Unavailable` if the disk has failed.
     pub async fn scrub(&self) -> Result<ScrubReport> {
-        unimplemented!()
+        self.finish(self.core.clone().scrub()).await
     }
 
     /// Brings the index up to date, so that the next open replays nothing. Later calls are
@@ -260,6 +327,26 @@ impl Nsd {
     /// # Errors
     /// `Unavailable`.
     pub async fn close(&self) -> Result<()> {
-        unimplemented!()
+        self.core.check_serving()?;
+        self.core.set_closed();
+        let core = self.core.clone();
+        self.finish(async move { core.close().await }).await
+    }
+
+    /// Brings the index up to date now instead of when the journal is half full.
+    ///
+    /// # Errors
+    /// `Unavailable`, `NoSpace`.
+    pub async fn checkpoint(&self) -> Result<()> {
+        self.core.check_serving()?;
+        let core = self.core.clone();
+        self.finish(async move { core.checkpoint().await }).await
+    }
+
+    fn finish<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Finish<Result<T>> {
+        Finish::new(&self.core.world, work)
     }
 }

@@ -1,0 +1,538 @@
+//! The index area: a redb file in a range of the region, every page under a checksum.
+//!
+//! redb trusts its pages after a quick repair, so a flipped bit could make it answer wrongly.
+//! Here each 4 KiB page has a CRC-32C in a table in front of the pages; a page that doesn't fit
+//! is an I/O error to redb. redb's own header page (page 0) is never written in place: it
+//! lives in the guard blocks, alternating, two copies each, written only after everything that
+//! it refers to is durable.
+
+use crate::checksum::{UNIT, crc32c, crc32c_without};
+use crate::wire::{Reader, Writer};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+use world::Disk;
+
+const MAGIC: &[u8; 8] = b"SHALEIDX";
+const VERSION: u32 = 1;
+const CRC_AT: usize = 12;
+const GUARDS: u64 = 4;
+const PAGE0_AT: usize = 64;
+const BLOCK: u64 = UNIT as u64;
+const SUMS_PER_BLOCK: usize = UNIT / 4;
+
+/// A redb storage in a range of a disk. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Area {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    disk: Disk,
+    region: u128,
+    start: u64,
+    tables: u64,
+    pages_max: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    sequence: u64,
+    length: u64,
+    page0: Box<[u8; UNIT]>,
+    guard_dirty: bool,
+    /// CRC-32C per page; 0: never written, reads as zeros.
+    sums: Vec<u32>,
+    dirty_tables: BTreeSet<usize>,
+}
+
+fn damaged(what: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+fn page_sum(page: &[u8]) -> u32 {
+    crc32c(page).max(1)
+}
+
+impl Area {
+    fn empty(disk: &Disk, region: u128, start: u64, bytes: u64) -> Self {
+        let blocks = bytes / BLOCK - GUARDS;
+        let tables = blocks.div_ceil(SUMS_PER_BLOCK as u64 + 1);
+        let pages_max = blocks - tables;
+        Self {
+            shared: Arc::new(Shared {
+                disk: disk.clone(),
+                region,
+                start,
+                tables,
+                pages_max,
+                state: Mutex::new(State {
+                    sequence: 0,
+                    length: 0,
+                    page0: Box::new([0; UNIT]),
+                    guard_dirty: false,
+                    sums: vec![0; tables as usize * SUMS_PER_BLOCK],
+                    dirty_tables: BTreeSet::new(),
+                }),
+            }),
+        }
+    }
+
+    /// Makes an empty storage. Blocks; durable when it returns. What was there is lost.
+    pub(crate) fn create(disk: &Disk, region: u128, start: u64, bytes: u64) -> io::Result<Self> {
+        let area = Self::empty(disk, region, start, bytes);
+        let zeros = vec![0; UNIT];
+        // All guards go first: a half-made area must not look like the old one.
+        for block in 0..GUARDS {
+            disk.write_now(start + block * BLOCK, &zeros)?;
+        }
+        disk.flush_now()?;
+        for block in GUARDS..GUARDS + area.shared.tables {
+            disk.write_now(start + block * BLOCK, &zeros)?;
+        }
+        let mut state = area.shared.state.lock();
+        state.guard_dirty = true;
+        area.shared.sync(&mut state)?;
+        drop(state);
+        Ok(area)
+    }
+
+    /// Opens a storage. Blocks.
+    pub(crate) fn open(disk: &Disk, region: u128, start: u64, bytes: u64) -> io::Result<Self> {
+        let area = Self::empty(disk, region, start, bytes);
+        let mut newest: Option<Guard> = None;
+        for block in 0..GUARDS {
+            let mut guard = vec![0; UNIT];
+            disk.read_now(start + block * BLOCK, &mut guard)?;
+            if let Some(guard) = Guard::decode(&guard, region)
+                && newest.as_ref().is_none_or(|n| n.sequence < guard.sequence)
+            {
+                newest = Some(guard);
+            }
+        }
+        let Some(guard) = newest else {
+            return Err(damaged("no guard block of the index is valid".into()));
+        };
+        let mut state = area.shared.state.lock();
+        let mut block = vec![0; UNIT];
+        for table in 0..area.shared.tables as usize {
+            let at = start + (GUARDS + table as u64) * BLOCK;
+            disk.read_now(at, &mut block)?;
+            for (index, word) in block.chunks_exact(4).enumerate() {
+                state.sums[table * SUMS_PER_BLOCK + index] =
+                    u32::from_le_bytes(word.try_into().expect("four bytes"));
+            }
+        }
+        state.sequence = guard.sequence;
+        state.length = guard.length;
+        state.page0 = guard.page0;
+        drop(state);
+        Ok(area)
+    }
+
+    /// Reads all used pages once, in order, so that the scan that follows finds them in the
+    /// kernel's page cache. Blocks.
+    pub(crate) fn warm(&self) -> io::Result<()> {
+        const CHUNK: u64 = 1 << 20;
+        const WARM_MAX: u64 = 256 << 20;
+        let last = self
+            .shared
+            .state
+            .lock()
+            .sums
+            .iter()
+            .rposition(|sum| *sum != 0);
+        let used = (last.map_or(0, |page| page as u64 + 1) * BLOCK).min(WARM_MAX);
+        let mut chunk = vec![0; CHUNK as usize];
+        let start = self.shared.page_offset(0);
+        let mut at = 0;
+        while at < used {
+            let length = CHUNK.min(used - at);
+            self.shared
+                .disk
+                .read_now(start + at, &mut chunk[..length as usize])?;
+            at += length;
+        }
+        Ok(())
+    }
+
+    /// Bytes that redb may use.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.shared.pages_max * BLOCK
+    }
+
+    /// Pages whose bytes don't fit their checksum, and whether any guard or table block on the
+    /// disk differs from what was written there (those are rewritten). Blocks.
+    ///
+    /// A page that doesn't fit need not be in use: a power cut leaves such pages behind.
+    pub(crate) fn check(&self) -> io::Result<(Vec<u64>, Vec<String>)> {
+        let mut mended = Vec::new();
+        let shared = &self.shared;
+        let pages = shared.state.lock().length.div_ceil(BLOCK);
+        let mut misfits = Vec::new();
+        for page in 1..pages.min(shared.pages_max) {
+            let mut bytes = vec![0; UNIT];
+            // The lock keeps page and sum together while redb writes.
+            let state = shared.state.lock();
+            if state.sums[page as usize] == 0 {
+                continue;
+            }
+            let read = shared.disk.read_now(shared.page_offset(page), &mut bytes);
+            if read.is_err() || page_sum(&bytes) != state.sums[page as usize] {
+                misfits.push(page);
+            }
+        }
+        let mut state = shared.state.lock();
+        let mut block = vec![0; UNIT];
+        for table in 0..shared.tables as usize {
+            let read = shared.disk.read_now(shared.table_offset(table), &mut block);
+            let dirty = state.dirty_tables.contains(&table);
+            if !dirty && (read.is_err() || block != shared.table_block(&state, table)) {
+                state.dirty_tables.insert(table);
+                mended.push(format!("checksum table {table} of the index rewritten"));
+            }
+        }
+        for number in 0..GUARDS {
+            let at = shared.start + number * BLOCK;
+            let read = shared.disk.read_now(at, &mut block);
+            let current = number % 2 == state.sequence % 2;
+            let good = read.is_ok()
+                && match Guard::decode(&block, shared.region) {
+                    Some(guard) => !current || guard.sequence == state.sequence,
+                    None => state.sequence < 2 && block.iter().all(|byte| *byte == 0),
+                };
+            if !good {
+                let guard = Guard::of(&state).encode(shared.region);
+                shared.disk.write_now(at, &guard)?;
+                mended.push(format!("guard block {number} of the index rewritten"));
+            }
+        }
+        if !mended.is_empty() {
+            shared.write_tables(&mut state)?;
+            shared.disk.flush_now()?;
+        }
+        Ok((misfits, mended))
+    }
+
+    /// Forgets pages that don't fit and that nothing refers to.
+    pub(crate) fn forget(&self, pages: &[u64]) {
+        let mut state = self.shared.state.lock();
+        for page in pages {
+            state.sums[*page as usize] = 0;
+            state.dirty_tables.insert(*page as usize / SUMS_PER_BLOCK);
+        }
+    }
+
+    /// A storage that reads this one as it was last made durable and keeps writes to itself.
+    pub(crate) fn scratch(&self) -> Scratch {
+        let state = self.shared.state.lock();
+        Scratch {
+            area: self.clone(),
+            state: Mutex::new(ScratchState {
+                length: state.length,
+                page0: state.page0.clone(),
+                pages: std::collections::BTreeMap::new(),
+            }),
+        }
+    }
+}
+
+impl Shared {
+    fn page_offset(&self, page: u64) -> u64 {
+        self.start + (GUARDS + self.tables + page) * BLOCK
+    }
+
+    fn table_offset(&self, table: usize) -> u64 {
+        self.start + (GUARDS + table as u64) * BLOCK
+    }
+
+    fn table_block(&self, state: &State, table: usize) -> Vec<u8> {
+        state.sums[table * SUMS_PER_BLOCK..(table + 1) * SUMS_PER_BLOCK]
+            .iter()
+            .flat_map(|sum| sum.to_le_bytes())
+            .collect()
+    }
+
+    fn write_tables(&self, state: &mut State) -> io::Result<()> {
+        for table in std::mem::take(&mut state.dirty_tables) {
+            let block = self.table_block(state, table);
+            self.disk.write_now(self.table_offset(table), &block)?;
+        }
+        Ok(())
+    }
+
+    /// Reads one page and proves it.
+    fn read_page(&self, state: &State, page: u64, out: &mut [u8]) -> io::Result<()> {
+        if page == 0 {
+            out.copy_from_slice(&state.page0[..]);
+            return Ok(());
+        }
+        let sum = state.sums.get(page as usize).copied().unwrap_or(0);
+        if sum == 0 {
+            out.fill(0);
+            return Ok(());
+        }
+        self.disk.read_now(self.page_offset(page), out)?;
+        if page_sum(out) == sum {
+            return Ok(());
+        }
+        Err(damaged(format!(
+            "page {page} of the index doesn't fit its checksum"
+        )))
+    }
+
+    fn write_page(&self, state: &mut State, page: u64, bytes: &[u8]) -> io::Result<()> {
+        if page == 0 {
+            assert!(
+                bytes[UNIT - PAGE0_AT..].iter().all(|byte| *byte == 0),
+                "redb's header is far shorter than a page"
+            );
+            state.page0.copy_from_slice(bytes);
+            state.guard_dirty = true;
+            return Ok(());
+        }
+        if page >= self.pages_max {
+            return Err(io::Error::new(
+                io::ErrorKind::StorageFull,
+                "the index area is full",
+            ));
+        }
+        self.disk.write_now(self.page_offset(page), bytes)?;
+        state.sums[page as usize] = page_sum(bytes);
+        state.dirty_tables.insert(page as usize / SUMS_PER_BLOCK);
+        Ok(())
+    }
+
+    fn sync(&self, state: &mut State) -> io::Result<()> {
+        self.write_tables(state)?;
+        self.disk.flush_now()?;
+        if !state.guard_dirty {
+            return Ok(());
+        }
+        state.sequence += 1;
+        let guard = Guard::of(state).encode(self.region);
+        for copy in [0, 2] {
+            let number = state.sequence % 2 + copy;
+            self.disk.write_now(self.start + number * BLOCK, &guard)?;
+        }
+        self.disk.flush_now()?;
+        state.guard_dirty = false;
+        Ok(())
+    }
+}
+
+/// Calls `each` with (page, first byte in it, range of the buffer).
+fn for_pages(
+    offset: u64,
+    length: usize,
+    mut each: impl FnMut(u64, usize, std::ops::Range<usize>) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut done = 0;
+    while done < length {
+        let at = offset + done as u64;
+        let inside = (at % BLOCK) as usize;
+        let take = (UNIT - inside).min(length - done);
+        each(at / BLOCK, inside, done..done + take)?;
+        done += take;
+    }
+    Ok(())
+}
+
+fn check_bounds(offset: u64, length: usize, end: u64) -> io::Result<()> {
+    if offset + length as u64 <= end {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::UnexpectedEof,
+        format!("{length} bytes at {offset} of an index of {end} bytes"),
+    ))
+}
+
+impl redb::StorageBackend for Area {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.shared.state.lock().length)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let state = self.shared.state.lock();
+        check_bounds(offset, out.len(), state.length)?;
+        let mut page_bytes = [0; UNIT];
+        for_pages(offset, out.len(), |page, inside, range| {
+            if range.len() == UNIT {
+                return self.shared.read_page(&state, page, &mut out[range]);
+            }
+            self.shared.read_page(&state, page, &mut page_bytes)?;
+            let end = inside + range.len();
+            out[range].copy_from_slice(&page_bytes[inside..end]);
+            Ok(())
+        })
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        // redb doubles its length long before it uses the new pages, so the length may be
+        // larger than the area; `write_page` draws the line.
+        let mut state = self.shared.state.lock();
+        // Pages that are cut off must read as zeros when the storage grows again.
+        let most = state.sums.len();
+        let first = (len.div_ceil(BLOCK) as usize).min(most);
+        let last = (state.length.div_ceil(BLOCK) as usize).min(most);
+        for page in first..last {
+            state.sums[page] = 0;
+            state.dirty_tables.insert(page / SUMS_PER_BLOCK);
+        }
+        state.length = len;
+        state.guard_dirty = true;
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let mut state = self.shared.state.lock();
+        self.shared.sync(&mut state)
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut state = self.shared.state.lock();
+        check_bounds(offset, data.len(), state.length)?;
+        for_pages(offset, data.len(), |page, inside, range| {
+            if range.len() == UNIT {
+                return self.shared.write_page(&mut state, page, &data[range]);
+            }
+            let mut bytes = [0; UNIT];
+            self.shared.read_page(&state, page, &mut bytes)?;
+            bytes[inside..inside + range.len()].copy_from_slice(&data[range]);
+            self.shared.write_page(&mut state, page, &bytes)
+        })
+    }
+
+    fn close(&self) -> io::Result<()> {
+        let mut state = self.shared.state.lock();
+        self.shared.sync(&mut state)
+    }
+}
+
+/// What a guard block holds: the storage's length and redb's header page.
+struct Guard {
+    sequence: u64,
+    length: u64,
+    page0: Box<[u8; UNIT]>,
+}
+
+impl Guard {
+    fn of(state: &State) -> Self {
+        Self {
+            sequence: state.sequence,
+            length: state.length,
+            page0: state.page0.clone(),
+        }
+    }
+
+    fn encode(&self, region: u128) -> Vec<u8> {
+        let mut out = Writer::default();
+        out.raw(MAGIC);
+        out.u32(VERSION);
+        out.u32(0);
+        out.u128(region);
+        out.u64(self.sequence);
+        out.u64(self.length);
+        out.pad_to(PAGE0_AT);
+        out.raw(&self.page0[..UNIT - PAGE0_AT]);
+        let mut block = out.done();
+        let crc = crc32c_without(&block, CRC_AT);
+        block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+        block
+    }
+
+    fn decode(block: &[u8], region: u128) -> Option<Self> {
+        let mut input = Reader::new(block);
+        if input.raw(8)? != MAGIC || input.u32()? != VERSION {
+            return None;
+        }
+        if input.u32()? != crc32c_without(block, CRC_AT) || input.u128()? != region {
+            return None;
+        }
+        let (sequence, length) = (input.u64()?, input.u64()?);
+        let mut page0 = Box::new([0; UNIT]);
+        page0[..UNIT - PAGE0_AT].copy_from_slice(&block[PAGE0_AT..]);
+        Some(Self {
+            sequence,
+            length,
+            page0,
+        })
+    }
+}
+
+/// See [`Area::scratch`].
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    area: Area,
+    state: Mutex<ScratchState>,
+}
+
+#[derive(Debug)]
+struct ScratchState {
+    length: u64,
+    page0: Box<[u8; UNIT]>,
+    pages: std::collections::BTreeMap<u64, Box<[u8; UNIT]>>,
+}
+
+impl Scratch {
+    fn page(&self, state: &ScratchState, page: u64) -> io::Result<Box<[u8; UNIT]>> {
+        if page == 0 {
+            return Ok(state.page0.clone());
+        }
+        if let Some(own) = state.pages.get(&page) {
+            return Ok(own.clone());
+        }
+        let mut bytes = Box::new([0; UNIT]);
+        let below = self.area.shared.state.lock();
+        self.area.shared.read_page(&below, page, &mut bytes[..])?;
+        Ok(bytes)
+    }
+}
+
+impl redb::StorageBackend for Scratch {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.state.lock().length)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let state = self.state.lock();
+        check_bounds(offset, out.len(), state.length)?;
+        for_pages(offset, out.len(), |page, inside, range| {
+            let bytes = self.page(&state, page)?;
+            let end = inside + range.len();
+            out[range].copy_from_slice(&bytes[inside..end]);
+            Ok(())
+        })
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.state.lock().length = len;
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut state = self.state.lock();
+        for_pages(offset, data.len(), |page, inside, range| {
+            let mut bytes = if range.len() == UNIT {
+                Box::new([0; UNIT])
+            } else {
+                self.page(&state, page)?
+            };
+            bytes[inside..inside + range.len()].copy_from_slice(&data[range]);
+            if page == 0 {
+                state.page0 = bytes;
+            } else {
+                state.pages.insert(page, bytes);
+            }
+            Ok(())
+        })
+    }
+}

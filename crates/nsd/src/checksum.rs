@@ -1,0 +1,107 @@
+//! Checksums: CRC-32C, masked so that a good unit of another blob never fits.
+
+use crate::key::Key;
+
+/// CRC-32C (Castagnoli).
+pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::crc32_iscsi(bytes)
+}
+
+/// CRC-32C of `bytes` as if the four bytes at `at` were zero; how every block carries its own
+/// checksum.
+pub(crate) fn crc32c_without(bytes: &[u8], at: usize) -> u32 {
+    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+    digest.update(&bytes[..at]);
+    digest.update(&[0; 4]);
+    digest.update(&bytes[at + 4..]);
+    u32::try_from(digest.finalize()).expect("CRC-32C has 32 bits")
+}
+
+/// The mix step of SplitMix64; part of the on-disk format.
+fn mix(mut word: u64) -> u64 {
+    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
+/// Hash of a key; part of the on-disk format (masks) and of group digests.
+pub(crate) fn key_hash(key: &Key) -> u64 {
+    let mut hash = 0x5348_414c_4542_4c42;
+    for chunk in key.bytes().chunks(8) {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        hash = mix(hash ^ u64::from_le_bytes(word));
+    }
+    hash
+}
+
+fn mask(key_hash: u64, unit: u32) -> u32 {
+    let spread = u64::from(unit)
+        .wrapping_add(1)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mix(key_hash ^ spread) >> 32) as u32
+}
+
+/// Bytes of a unit.
+pub(crate) const UNIT: usize = model::limits::UNIT_BYTES as usize;
+
+/// Units that `length` bytes need.
+pub(crate) fn units_of(length: u32) -> u32 {
+    length.div_ceil(model::limits::UNIT_BYTES)
+}
+
+/// The checksums of a whole payload, one per 4 KiB.
+pub(crate) fn unit_checksums(key: &Key, payload: &[u8]) -> Vec<u32> {
+    let hash = key_hash(key);
+    payload
+        .chunks(UNIT)
+        .zip(0u32..)
+        .map(|(unit, index)| crc32c(unit) ^ mask(hash, index))
+        .collect()
+}
+
+/// Checks the units that start at `first`; `bytes` starts at a unit's first byte and ends at a
+/// unit's end or the payload's. Returns the first unit that doesn't fit.
+pub(crate) fn first_misfit(key: &Key, first: u32, bytes: &[u8], checksums: &[u32]) -> Option<u32> {
+    let hash = key_hash(key);
+    bytes.chunks(UNIT).zip(first..).find_map(|(unit, index)| {
+        let expected = checksums.get(index as usize)?;
+        (crc32c(unit) ^ mask(hash, index) != *expected).then_some(index)
+    })
+}
+
+/// Checksum of a checksum table; proves the whole payload.
+pub(crate) fn table_checksum(key: &Key, checksums: &[u32]) -> u32 {
+    let mut bytes = Vec::with_capacity(checksums.len() * 4);
+    for checksum in checksums {
+        bytes.extend_from_slice(&checksum.to_le_bytes());
+    }
+    crc32c(&bytes) ^ mask(key_hash(key), u32::MAX - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::{EntryNumber, ShardId};
+
+    #[test]
+    fn crc32c_has_the_standard_check_value() {
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+        assert_eq!(crc32c_without(b"12XXXX789", 2), crc32c(b"12\0\0\0\0789"));
+    }
+
+    #[test]
+    fn a_good_unit_of_another_blob_or_place_never_fits() {
+        let key = |number| Key::log(ShardId(1), EntryNumber(number));
+        let payload = vec![7; 3 * UNIT + 5];
+        let checksums = unit_checksums(&key(1), &payload);
+        assert_eq!(checksums.len(), 4);
+        assert_eq!(first_misfit(&key(1), 0, &payload, &checksums), None);
+        assert_eq!(first_misfit(&key(1), 1, &payload[UNIT..], &checksums), None);
+        assert_eq!(first_misfit(&key(2), 0, &payload, &checksums), Some(0));
+        assert_eq!(
+            first_misfit(&key(1), 1, &payload[..UNIT], &[0, checksums[0]]),
+            Some(1)
+        );
+    }
+}

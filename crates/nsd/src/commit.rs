@@ -1,0 +1,203 @@
+//! Group commit: whoever finds no leader writes everything that waits, in order.
+
+use crate::checksum::UNIT;
+use crate::core::Core;
+use crate::ledger::Ledger;
+use crate::record::{Record, encode_group, group_bytes};
+use model::{Error, ErrorKind, GroupId, GroupVersion, Result, ShardEpoch, ShardId};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Largest group in bytes, if the ring is large enough.
+const GROUP_BYTES_MAX: u64 = 4 << 20;
+/// How long a group waits for the journal to be emptied.
+const ROOM_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// Records that wait for the journal, and the fences as they will be when all of them are
+/// applied.
+pub(crate) struct Queue {
+    waiting: VecDeque<Item>,
+    led: bool,
+    fences: Fences,
+}
+
+/// Lowest epochs and versions that are still welcome.
+#[derive(Default)]
+pub(crate) struct Fences {
+    pub(crate) epochs: BTreeMap<ShardId, ShardEpoch>,
+    pub(crate) versions: BTreeMap<GroupId, GroupVersion>,
+}
+
+struct Item {
+    record: Record,
+    bytes: usize,
+    /// Data was written that must be durable before the record is.
+    flush: bool,
+    turn: oneshot::Sender<Turn>,
+}
+
+/// What a waiting caller is told.
+enum Turn {
+    Done(Result<()>),
+    /// Write the next group; the receiver tells how it went.
+    Lead(oneshot::Receiver<Turn>),
+}
+
+impl Queue {
+    pub(crate) fn new(ledger: &Ledger) -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            led: false,
+            fences: Fences {
+                epochs: ledger.seals.clone(),
+                versions: ledger.versions.clone(),
+            },
+        }
+    }
+
+    /// Whether nothing waits or is being written.
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.led
+    }
+
+    pub(crate) fn fences(&self) -> &Fences {
+        &self.fences
+    }
+
+    fn take_group(&mut self, bytes_max: usize) -> Vec<Item> {
+        let mut group = Vec::new();
+        let mut bytes = 0;
+        while let Some(item) = self.waiting.front() {
+            if !group.is_empty() && bytes + item.bytes > bytes_max {
+                break;
+            }
+            bytes += item.bytes;
+            group.extend(self.waiting.pop_front());
+        }
+        group
+    }
+}
+
+impl Core {
+    /// Makes a record durable and applies it. `check` decides under the queue's lock whether
+    /// the record may enter, and changes the fences if it is one.
+    pub(crate) async fn submit(
+        self: &Arc<Self>,
+        record: Record,
+        flush: bool,
+        check: impl FnOnce(&mut Fences) -> Result<()>,
+    ) -> Result<()> {
+        let bytes = record.encoded_bytes();
+        let (sender, mut turn) = oneshot::channel();
+        let leads = {
+            let mut queue = self.queue.lock();
+            self.check_serving()?;
+            check(&mut queue.fences)?;
+            queue.waiting.push_back(Item {
+                record,
+                bytes,
+                flush,
+                turn: sender,
+            });
+            !std::mem::replace(&mut queue.led, true)
+        };
+        if leads {
+            self.lead().await;
+        }
+        loop {
+            match turn.await {
+                Ok(Turn::Done(result)) => return result,
+                Ok(Turn::Lead(next)) => {
+                    turn = next;
+                    self.lead().await;
+                }
+                Err(_) => {
+                    let text = "the journal's writer ended before it answered";
+                    return Err(Error::new(ErrorKind::Unknown, text));
+                }
+            }
+        }
+    }
+
+    /// Writes one group, then hands over to the first who waits.
+    async fn lead(self: &Arc<Self>) {
+        loop {
+            let bytes_max = GROUP_BYTES_MAX.min(self.ring.bytes() / 8) as usize;
+            let mut group = self.queue.lock().take_group(bytes_max);
+            let result = self.commit(&mut group).await;
+            for item in group {
+                // A caller that is gone doesn't need its answer.
+                let _ = item.turn.send(Turn::Done(result.clone()));
+            }
+            let mut queue = self.queue.lock();
+            let Some(next) = queue.waiting.front_mut() else {
+                queue.led = false;
+                return;
+            };
+            let (sender, receiver) = oneshot::channel();
+            let turn = std::mem::replace(&mut next.turn, sender);
+            if turn.send(Turn::Lead(receiver)).is_ok() {
+                return;
+            }
+        }
+    }
+
+    async fn commit(self: &Arc<Self>, group: &mut [Item]) -> Result<()> {
+        if self.has_failed() {
+            return Err(self.fail("writes its journal", &"the disk failed before"));
+        }
+        if group.iter().any(|item| item.flush) {
+            let flushed = self.disk.flush().await;
+            flushed.map_err(|error| self.fail("flushes data", &error))?;
+        }
+        let length = group_bytes(group.iter().map(|item| &item.record));
+        let padded = length.next_multiple_of(UNIT) as u64;
+        let position = self.room_for(padded).await?;
+        let bytes = {
+            let mut records: Vec<&mut Record> =
+                group.iter_mut().map(|item| &mut item.record).collect();
+            encode_group(self.stamp, position, &mut records)
+        };
+        let offset = self.ring.offset(position);
+        let written = self.disk.write_durable(offset, bytes).await;
+        written.map_err(|error| self.fail("writes its journal", &error))?;
+        {
+            let mut state = self.state.lock();
+            for item in group.iter() {
+                let applied = state.apply(&item.record);
+                applied.map_err(|error| self.fail("applies its journal", &error))?;
+            }
+            let length = u32::try_from(length).expect("a group is small");
+            state.groups.push_back((position, length));
+            state.head = position + padded;
+        }
+        self.checkpoint_if_due();
+        Ok(())
+    }
+
+    /// The position for a group of `length` bytes; waits for a checkpoint while the ring is
+    /// full.
+    async fn room_for(self: &Arc<Self>, length: u64) -> Result<u64> {
+        loop {
+            let checkpointed = self.checkpointed.notified();
+            {
+                let state = self.state.lock();
+                let position = self.ring.place(state.head, length);
+                if position + length - state.tail <= self.ring.bytes() {
+                    return Ok(position);
+                }
+            }
+            if self.has_failed() {
+                return Err(self.fail("empties its journal", &"the disk failed before"));
+            }
+            self.plan_checkpoint();
+            let waited = self.world.timeout(ROOM_WAIT_MAX, checkpointed).await;
+            if waited.is_err() {
+                let text = format!("NSD {}'s journal was full for 60 s", self.identity.nsd);
+                return Err(Error::new(ErrorKind::NoSpace, text));
+            }
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! The inside of an NSD: what all its operations share.
+
+use crate::commit::Queue;
+use crate::entry::Entry;
+use crate::index::Index;
+use crate::journal::Ring;
+use crate::key::Key;
+use crate::record::Stamp;
+use crate::state::{Found, State, merged};
+use crate::superblock::{FLAG_UNCONFIRMED, Layout, Superblock};
+use crate::{NsdIdentity, checksum::UNIT};
+use model::nsd::{NsdHealth, NsdUsage};
+use model::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use world::{Disk, World};
+
+/// Bytes of puts that may be under way; more wait.
+const UNDER_WAY_MAX: usize = 64 << 20;
+/// Milliseconds that closing waits for queued records.
+const CLOSE_ROUNDS_MAX: usize = 60_000;
+/// How long a put waits for others to finish.
+const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// Shared by all operations of an open NSD.
+pub(crate) struct Core {
+    pub(crate) world: World,
+    pub(crate) disk: Disk,
+    pub(crate) identity: NsdIdentity,
+    pub(crate) layout: Layout,
+    pub(crate) ring: Ring,
+    pub(crate) stamp: Stamp,
+    pub(crate) index: Index,
+    /// Never held across a wait; may be held for an index read.
+    pub(crate) state: Mutex<State>,
+    pub(crate) queue: Mutex<Queue>,
+    /// Names that somebody is putting.
+    claims: Mutex<BTreeMap<Key, Arc<Notify>>>,
+    under_way: Semaphore,
+    pub(crate) superblock: tokio::sync::Mutex<Superblock>,
+    /// Held by the checkpoint that runs.
+    pub(crate) checkpointing: tokio::sync::Mutex<()>,
+    pub(crate) checkpoint_planned: AtomicBool,
+    /// Told after each checkpoint, whether it went well or not.
+    pub(crate) checkpointed: Notify,
+    failed: AtomicBool,
+    closed: AtomicBool,
+    unconfirmed: AtomicBool,
+}
+
+impl Core {
+    pub(crate) fn new(
+        world: &World,
+        disk: Disk,
+        superblock: Superblock,
+        index: Index,
+        state: State,
+    ) -> Arc<Self> {
+        let layout = superblock.layout;
+        let queue = Queue::new(&state.ledger);
+        Arc::new(Self {
+            world: world.clone(),
+            disk,
+            identity: superblock.identity,
+            layout,
+            ring: Ring::new(&layout),
+            stamp: Stamp {
+                region: superblock.region,
+                incarnation: superblock.incarnation,
+            },
+            index,
+            state: Mutex::new(state),
+            queue: Mutex::new(queue),
+            claims: Mutex::new(BTreeMap::new()),
+            under_way: Semaphore::new(UNDER_WAY_MAX / UNIT),
+            unconfirmed: AtomicBool::new(superblock.flags & FLAG_UNCONFIRMED != 0),
+            superblock: tokio::sync::Mutex::new(superblock),
+            checkpointing: tokio::sync::Mutex::new(()),
+            checkpoint_planned: AtomicBool::new(false),
+            checkpointed: Notify::new(),
+            failed: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    /// Refuses when the disk has failed or the NSD is closed.
+    pub(crate) fn check_serving(&self) -> Result<()> {
+        if self.failed.load(Ordering::Relaxed) {
+            let text = format!("NSD {}'s disk has failed", self.identity.nsd);
+            return Err(Error::new(ErrorKind::Unavailable, text));
+        }
+        if self.closed.load(Ordering::Relaxed) {
+            let text = format!("NSD {} is closed", self.identity.nsd);
+            return Err(Error::new(ErrorKind::ShuttingDown, text));
+        }
+        Ok(())
+    }
+
+    /// Nothing is served any more until the region is opened again: after a failed write or
+    /// flush nobody knows what is on the disk.
+    pub(crate) fn fail(&self, attempt: &str, cause: &dyn std::fmt::Display) -> Error {
+        if !self.failed.swap(true, Ordering::Relaxed) {
+            tracing::error!(nsd = self.identity.nsd.0, attempt, %cause, "NSD failed");
+        }
+        let text = format!("NSD {} {attempt}: {cause}", self.identity.nsd);
+        Error::new(ErrorKind::Unavailable, text)
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_closed(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_unconfirmed(&self) -> bool {
+        self.unconfirmed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_confirmed(&self) {
+        self.unconfirmed.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn health(&self) -> NsdHealth {
+        if self.has_failed() || self.closed.load(Ordering::Relaxed) {
+            return NsdHealth::Failed;
+        }
+        let state = self.state.lock();
+        if state.space.available() == 0 || self.index_is_full(&state) {
+            return NsdHealth::Full;
+        }
+        NsdHealth::Online
+    }
+
+    pub(crate) fn usage(&self) -> NsdUsage {
+        let state = self.state.lock();
+        NsdUsage {
+            capacity: self.layout.data_units * UNIT as u64,
+            used: state.space.used_units() * UNIT as u64,
+            blobs: state.ledger.blobs,
+            log_entries: state.ledger.log_entries,
+            log_bytes: state.ledger.log_bytes,
+        }
+    }
+
+    /// Whether the index has no room for more entries.
+    pub(crate) fn index_is_full(&self, state: &State) -> bool {
+        state.ledger.index_bytes > self.index.entry_bytes_max()
+    }
+
+    /// The entry of a key. May block for a disk read of the index.
+    pub(crate) fn locate(&self, key: &Key) -> Result<Option<Arc<Entry>>> {
+        let (mark, snapshot) = {
+            let mut state = self.state.lock();
+            if let Some(known) = state.peek(key) {
+                return Ok(known);
+            }
+            (state.mark(), state.snapshot.clone())
+        };
+        let found = snapshot.get(key).map_err(|error| self.index_error(error))?;
+        if let Some(entry) = &found {
+            self.state.lock().remember(mark, *key, entry);
+        }
+        Ok(found)
+    }
+
+    /// At most `limit` entries in `from..=to`. May block for disk reads of the index.
+    pub(crate) fn range(&self, from: &Key, to: &Key, limit: usize) -> Result<Found> {
+        let (part, snapshot) = {
+            let state = self.state.lock();
+            (state.changed_in(from, to), state.snapshot.clone())
+        };
+        merged(&part, &snapshot, from, to, limit).map_err(|error| self.index_error(error))
+    }
+
+    /// A damaged index answers nothing: it isn't a blob that is corrupt.
+    pub(crate) fn index_error(&self, error: Error) -> Error {
+        if error.kind() != ErrorKind::Corrupt {
+            return error;
+        }
+        tracing::error!(nsd = self.identity.nsd.0, %error, "the index is damaged; rebuild it");
+        let text = format!("{error}; rebuild the index of NSD {}", self.identity.nsd);
+        Error::new(ErrorKind::Unavailable, text)
+    }
+
+    /// What to say of a key that isn't there.
+    pub(crate) fn absent(&self, key: &Key) -> Error {
+        if self.is_unconfirmed() {
+            let text = format!(
+                "{key} is not in the rebuilt index of NSD {}, which proves nothing",
+                self.identity.nsd
+            );
+            return Error::new(ErrorKind::Unavailable, text);
+        }
+        ErrorKind::NotFound.into()
+    }
+
+    /// Where on the disk a unit of the data area is.
+    pub(crate) fn unit_offset(&self, unit: u64) -> u64 {
+        self.layout.data_start + unit * UNIT as u64
+    }
+
+    /// Waits until `bytes` more may be under way.
+    pub(crate) async fn admit(&self, bytes: usize) -> Result<SemaphorePermit<'_>> {
+        let permits = u32::try_from(bytes.div_ceil(UNIT)).expect("a segment is small");
+        if let Ok(permit) = self.under_way.try_acquire_many(permits) {
+            return Ok(permit);
+        }
+        let wait = self.under_way.acquire_many(permits);
+        match self.world.timeout(WAIT_MAX, wait).await {
+            Ok(permit) => Ok(permit.expect("the semaphore is never closed")),
+            Err(_) => Err(Error::new(
+                ErrorKind::Busy,
+                format!("NSD {} was busy for 30 s", self.identity.nsd),
+            )),
+        }
+    }
+
+    /// Makes the caller the only one who puts `key`; waits for another who does.
+    pub(crate) async fn claim(self: &Arc<Self>, key: Key) -> Result<Claim> {
+        loop {
+            let other = {
+                let mut claims = self.claims.lock();
+                match claims.get(&key) {
+                    None => {
+                        claims.insert(key, Arc::new(Notify::new()));
+                        return Ok(Claim {
+                            core: self.clone(),
+                            key,
+                        });
+                    }
+                    Some(other) => other.clone().notified_owned(),
+                }
+            };
+            if self.world.timeout(WAIT_MAX, other).await.is_err() {
+                let text = format!("another put of {key} took 30 s");
+                return Err(Error::new(ErrorKind::Busy, text));
+            }
+        }
+    }
+
+    /// Waits for the records that are queued, then checkpoints.
+    pub(crate) async fn close(self: &Arc<Self>) -> Result<()> {
+        // Everything queued has its own caller or task that writes it; nothing new enters.
+        for _ in 0..CLOSE_ROUNDS_MAX {
+            if self.queue.lock().is_idle() {
+                break;
+            }
+            self.world.sleep(Duration::from_millis(1)).await;
+        }
+        self.checkpoint().await
+    }
+}
+
+/// The right to put a name; ends when dropped.
+pub(crate) struct Claim {
+    core: Arc<Core>,
+    key: Key,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if let Some(waiting) = self.core.claims.lock().remove(&self.key) {
+            waiting.notify_waiters();
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! What the index, the journal and a blob's header say of a blob or log entry: who wrote it,
+//! where it is, what proves it.
+
+use crate::checksum::{UNIT, units_of};
+use crate::key::{Key, Named};
+use crate::wire::{Reader, Writer};
+use model::nsd::{BlobHeader, BlobInfo};
+use model::{DataId, FamilyId, InodeNumber, Scheme};
+use std::sync::Arc;
+
+/// Checksum tables up to this many units live in the entry; longer ones only in the header.
+pub(crate) const INLINE_CHECKSUMS_MAX: usize = 64;
+/// Most separate places of one extent.
+pub(crate) const RUNS_MAX: usize = 8;
+/// Where the checksum table starts in a header.
+pub(crate) const TABLE_AT: usize = 512;
+
+const VERSION: u8 = 1;
+const FLAG_INLINE_CHECKSUMS: u8 = 1;
+const FLAG_BLOB: u8 = 2;
+const FLAG_IN_JOURNAL: u8 = 4;
+
+/// Neighbouring units of the data area.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Run {
+    /// First unit, counted from the start of the data area.
+    pub(crate) unit: u64,
+    /// Units.
+    pub(crate) count: u32,
+}
+
+/// Where the bytes are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// In a journal record: position of the first byte of the payload.
+    Journal(u64),
+    /// Header units, then payload units, in these runs. The header is inside the first run.
+    Runs(Vec<Run>),
+}
+
+/// One blob or log entry.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Entry {
+    /// Bytes of the payload.
+    pub(crate) length: u32,
+    /// Nonce of the put, or epoch of the log entry.
+    pub(crate) writer: u64,
+    /// Grows with every put on this NSD: which of two extents that overlap is newer.
+    pub(crate) birth: u64,
+    /// Of blobs.
+    pub(crate) header: Option<BlobHeader>,
+    /// Where the bytes are.
+    pub(crate) place: Place,
+    /// Checksum of the checksum table.
+    pub(crate) table_crc: u32,
+    /// The checksum table, if it is short.
+    pub(crate) checksums: Option<Arc<[u32]>>,
+}
+
+impl Entry {
+    /// Units of payload.
+    pub(crate) fn units(&self) -> u32 {
+        units_of(self.length)
+    }
+
+    /// Units of the data area that it has, or will have when it leaves the journal.
+    pub(crate) fn extent_units(&self) -> u64 {
+        u64::from(header_units(self.units())) + u64::from(self.units())
+    }
+
+    /// Bytes of memory that it holds, roughly.
+    pub(crate) fn weight(&self) -> usize {
+        200 + self.checksums.as_ref().map_or(0, |table| table.len() * 4)
+    }
+
+    /// Bytes that it needs in the index, roughly; the same wherever the payload is.
+    pub(crate) fn index_bytes(&self) -> u64 {
+        150 + self
+            .checksums
+            .as_ref()
+            .map_or(0, |table| table.len() as u64 * 4)
+    }
+
+    /// Whether this is the same put at the same place.
+    pub(crate) fn is_same_as(&self, other: &Entry) -> bool {
+        self.birth == other.birth && self.place == other.place
+    }
+
+    /// What a listing says of it; `None` for log entries.
+    pub(crate) fn info(&self, key: &Key) -> Option<BlobInfo> {
+        let Named::Blob(name) = key.named() else {
+            return None;
+        };
+        Some(BlobInfo {
+            name,
+            nonce: self.writer,
+            header: self.header?,
+            length: self.length,
+        })
+    }
+
+    /// The runs, which only entries outside of the journal have.
+    pub(crate) fn runs(&self) -> Option<&[Run]> {
+        match &self.place {
+            Place::Runs(runs) => Some(runs),
+            Place::Journal(_) => None,
+        }
+    }
+
+    /// Encoded form (`docs/formats/blob.md`).
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        let (runs, position): (&[Run], u64) = match &self.place {
+            Place::Journal(position) => (&[], *position),
+            Place::Runs(runs) => (runs, 0),
+        };
+        let mut flags = 0;
+        if self.checksums.is_some() {
+            flags |= FLAG_INLINE_CHECKSUMS;
+        }
+        if self.header.is_some() {
+            flags |= FLAG_BLOB;
+        }
+        if matches!(self.place, Place::Journal(_)) {
+            flags |= FLAG_IN_JOURNAL;
+        }
+        out.u8(VERSION);
+        out.u8(flags);
+        out.u8(u8::try_from(runs.len()).expect("at most eight runs"));
+        out.u8(0);
+        out.u32(self.length);
+        out.u64(self.writer);
+        out.u64(self.birth);
+        out.u64(position);
+        out.u32(self.table_crc);
+        if let Some(header) = &self.header {
+            encode_blob_header(&mut out, header);
+        }
+        for run in runs {
+            out.u64(run.unit);
+            out.u32(run.count);
+        }
+        for checksum in self.checksums.iter().flat_map(|table| table.iter()) {
+            out.u32(*checksum);
+        }
+        out.done()
+    }
+
+    /// Reads what [`Entry::encode`] wrote; `None` if it isn't that.
+    pub(crate) fn decode(input: &mut Reader<'_>) -> Option<Self> {
+        if input.u8()? != VERSION {
+            return None;
+        }
+        let flags = input.u8()?;
+        let run_count = usize::from(input.u8()?);
+        input.u8()?;
+        let length = input.u32()?;
+        let writer = input.u64()?;
+        let birth = input.u64()?;
+        let position = input.u64()?;
+        let table_crc = input.u32()?;
+        let header = match flags & FLAG_BLOB {
+            0 => None,
+            _ => Some(decode_blob_header(input)?),
+        };
+        if run_count > RUNS_MAX || length > model::limits::SEGMENT_BYTES_MAX {
+            return None;
+        }
+        let mut runs = Vec::with_capacity(run_count);
+        for _ in 0..run_count {
+            runs.push(Run {
+                unit: input.u64()?,
+                count: input.u32()?,
+            });
+        }
+        let checksums = match flags & FLAG_INLINE_CHECKSUMS {
+            0 => None,
+            _ => Some(decode_checksums(input, units_of(length))?.into()),
+        };
+        let in_journal = flags & FLAG_IN_JOURNAL != 0;
+        if in_journal != runs.is_empty() || (in_journal && checksums.is_none()) {
+            return None;
+        }
+        let place = if in_journal {
+            Place::Journal(position)
+        } else {
+            Place::Runs(runs)
+        };
+        let entry = Self {
+            length,
+            writer,
+            birth,
+            header,
+            place,
+            table_crc,
+            checksums,
+        };
+        entry.is_sound().then_some(entry)
+    }
+
+    /// Whether runs and length belong together.
+    fn is_sound(&self) -> bool {
+        self.runs().is_none_or(|runs| {
+            let total: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
+            total == self.extent_units() && runs[0].count >= header_units(self.units())
+        })
+    }
+}
+
+/// Units of the header of an extent with `units` of payload.
+pub(crate) fn header_units(units: u32) -> u32 {
+    let bytes = TABLE_AT + units as usize * 4;
+    u32::try_from(bytes.div_ceil(UNIT)).expect("a segment's table is small")
+}
+
+/// Reads a checksum table of `units` entries.
+pub(crate) fn decode_checksums(input: &mut Reader<'_>, units: u32) -> Option<Vec<u32>> {
+    let bytes = input.raw(units as usize * 4)?;
+    Some(
+        bytes
+            .chunks_exact(4)
+            .map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")))
+            .collect(),
+    )
+}
+
+fn encode_blob_header(out: &mut Writer, header: &BlobHeader) {
+    let (tag, first, second) = match header.scheme {
+        Scheme::Replicate(copies) => (0, copies, 0),
+        Scheme::Erasure { k, m } => (1, k, m),
+    };
+    out.u32(header.family.0);
+    out.u64(header.inode.0);
+    out.u64(header.data.0);
+    out.u64(header.file_offset);
+    out.raw(&[tag, first, second, 0]);
+    out.u32(header.skipped_slots);
+    out.u32(header.segment_bytes);
+    out.u32(header.segment_crc);
+}
+
+fn decode_blob_header(input: &mut Reader<'_>) -> Option<BlobHeader> {
+    let family = FamilyId(input.u32()?);
+    let inode = InodeNumber(input.u64()?);
+    let data = DataId(input.u64()?);
+    let file_offset = input.u64()?;
+    let scheme = match input.array::<4>()? {
+        [0, copies, 0, 0] => Scheme::Replicate(copies),
+        [1, k, m, 0] => Scheme::Erasure { k, m },
+        _ => return None,
+    };
+    Some(BlobHeader {
+        family,
+        inode,
+        data,
+        file_offset,
+        scheme,
+        skipped_slots: input.u32()?,
+        segment_bytes: input.u32()?,
+        segment_crc: input.u32()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_read_back_and_cut_ones_do_not() {
+        let header = BlobHeader {
+            family: FamilyId(1),
+            inode: InodeNumber(2),
+            data: DataId(3),
+            file_offset: 4,
+            scheme: Scheme::Erasure { k: 4, m: 2 },
+            skipped_slots: 5,
+            segment_bytes: 6,
+            segment_crc: 7,
+        };
+        let runs = vec![Run { unit: 9, count: 2 }, Run { unit: 99, count: 1 }];
+        let table: Arc<[u32]> = vec![1, 2].into();
+        for (place, header) in [
+            (Place::Journal(4096), None),
+            (Place::Runs(runs), Some(header)),
+        ] {
+            let entry = Entry {
+                length: 5000,
+                writer: 8,
+                birth: 11,
+                header,
+                place,
+                table_crc: 12,
+                checksums: Some(table.clone()),
+            };
+            let bytes = entry.encode();
+            assert_eq!(Entry::decode(&mut Reader::new(&bytes)), Some(entry));
+            for length in 0..bytes.len() {
+                assert_eq!(Entry::decode(&mut Reader::new(&bytes[..length])), None);
+            }
+        }
+    }
+
+    #[test]
+    fn the_largest_entry_fits_in_front_of_the_table() {
+        let fixed = 36 + 44 + RUNS_MAX * 12 + INLINE_CHECKSUMS_MAX * 4;
+        assert!(crate::extent::ENTRY_AT + fixed <= TABLE_AT);
+        assert_eq!(header_units(1), 1);
+        assert_eq!(header_units(896), 1);
+        assert_eq!(header_units(897), 2);
+    }
+}

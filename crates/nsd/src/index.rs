@@ -1,0 +1,207 @@
+//! The index: a redb table from key to entry, changed only at checkpoints.
+
+use crate::area::Area;
+use crate::entry::Entry;
+use crate::key::Key;
+use crate::ledger::Ledger;
+use crate::wire::Reader;
+use model::{Error, ErrorKind, Result};
+use redb::{Database, ReadableDatabase, TableDefinition};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const ENTRIES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("entries");
+const STATE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("state");
+/// redb's page cache in bytes.
+const CACHE_BYTES: usize = 64 << 20;
+
+/// Changes of one checkpoint: `None` removes.
+pub(crate) type Changes = BTreeMap<Key, Option<Arc<Entry>>>;
+
+/// The redb database. Its calls block.
+#[derive(Debug)]
+pub(crate) struct Index {
+    database: Database,
+    area: Area,
+}
+
+/// The index as it was after one checkpoint; reads from any thread.
+pub(crate) struct Snapshot {
+    entries: redb::ReadOnlyTable<&'static [u8], &'static [u8]>,
+}
+
+fn refused(what: &str, error: &redb::Error) -> Error {
+    let kind = match error {
+        redb::Error::Io(io) if io.kind() == std::io::ErrorKind::InvalidData => ErrorKind::Corrupt,
+        redb::Error::Io(_) | redb::Error::PreviousIo => ErrorKind::Unavailable,
+        _ => ErrorKind::Corrupt,
+    };
+    Error::new(kind, format!("{what}: {error}"))
+}
+
+/// Turns redb's many errors into ours.
+trait Attempt<T> {
+    fn attempt(self, what: &str) -> Result<T>;
+}
+
+impl<T, E: Into<redb::Error>> Attempt<T> for std::result::Result<T, E> {
+    fn attempt(self, what: &str) -> Result<T> {
+        self.map_err(|error| refused(what, &error.into()))
+    }
+}
+
+fn decode(key: &Key, bytes: &[u8]) -> Result<Arc<Entry>> {
+    let mut input = Reader::new(bytes);
+    let entry = Entry::decode(&mut input).filter(|_| input.rest().is_empty());
+    entry.map(Arc::new).ok_or_else(|| {
+        Error::new(
+            ErrorKind::Corrupt,
+            format!("the index says nonsense about {key}"),
+        )
+    })
+}
+
+impl Index {
+    /// Opens or makes the database in an area.
+    pub(crate) fn open(area: Area) -> Result<Self> {
+        let database = Database::builder()
+            .set_cache_size(CACHE_BYTES)
+            .create_with_backend(area.clone())
+            .attempt("opening the index")?;
+        Ok(Self { database, area })
+    }
+
+    /// Applies a checkpoint; durable when it returns. Returns the index after it.
+    pub(crate) fn commit(&self, changes: &Changes, ledger: &Ledger) -> Result<Snapshot> {
+        const WHAT: &str = "committing the index";
+        let mut transaction = self.database.begin_write().attempt(WHAT)?;
+        transaction.set_quick_repair(true);
+        {
+            let mut entries = transaction.open_table(ENTRIES).attempt(WHAT)?;
+            for (key, entry) in changes {
+                let key = &key.bytes()[..];
+                match entry {
+                    Some(entry) => {
+                        entries
+                            .insert(key, &entry.encode()[..])
+                            .attempt(WHAT)
+                            .map(|_| ())?;
+                    }
+                    None => entries.remove(key).attempt(WHAT).map(|_| ())?,
+                }
+            }
+            let mut state = transaction.open_table(STATE).attempt(WHAT)?;
+            state
+                .insert("ledger", &ledger.encode()[..])
+                .attempt(WHAT)
+                .map(|_| ())?;
+        }
+        transaction.commit().attempt(WHAT)?;
+        self.snapshot()
+    }
+
+    /// The index now.
+    pub(crate) fn snapshot(&self) -> Result<Snapshot> {
+        const WHAT: &str = "reading the index";
+        let transaction = self.database.begin_read().attempt(WHAT)?;
+        let entries = transaction.open_table(ENTRIES).attempt(WHAT)?;
+        Ok(Snapshot { entries })
+    }
+
+    /// What was stored beside the entries.
+    pub(crate) fn ledger(&self) -> Result<Ledger> {
+        const WHAT: &str = "reading the index";
+        let transaction = self.database.begin_read().attempt(WHAT)?;
+        let state = transaction.open_table(STATE).attempt(WHAT)?;
+        let bytes = state.get("ledger").attempt(WHAT)?;
+        bytes
+            .and_then(|bytes| Ledger::decode(bytes.value()))
+            .ok_or_else(|| Error::new(ErrorKind::Corrupt, "the index has no readable ledger"))
+    }
+
+    /// Bytes of entries ([`Ledger::index_bytes`]) that surely fit: trees are two thirds full, and
+    /// a commit needs room beside the old state.
+    pub(crate) fn entry_bytes_max(&self) -> u64 {
+        self.area.capacity() / 5 * 2
+    }
+
+    /// Checks every page. `(lost, mended)`: whether the index itself is damaged, and what was
+    /// put right. No checkpoint may run meanwhile.
+    pub(crate) fn check(&self) -> Result<(bool, Vec<String>)> {
+        let failed = |error: std::io::Error| {
+            Error::new(
+                ErrorKind::Unavailable,
+                format!("checking the index: {error}"),
+            )
+        };
+        let (misfits, mut mended) = self.area.check().map_err(failed)?;
+        if misfits.is_empty() {
+            return Ok((false, mended));
+        }
+        if !self.scratch_is_whole() {
+            return Ok((true, mended));
+        }
+        // Pages of a transaction that a power cut ended: nothing refers to them.
+        self.area.forget(&misfits);
+        mended.push(format!(
+            "{} unused pages of the index forgotten",
+            misfits.len()
+        ));
+        Ok((false, mended))
+    }
+
+    /// Whether a copy-on-write view of the last commit passes redb's own check, which reads
+    /// every page in use.
+    fn scratch_is_whole(&self) -> bool {
+        let opened = Database::builder()
+            .set_cache_size(1 << 20)
+            .create_with_backend(self.area.scratch());
+        let Ok(mut database) = opened else {
+            return false;
+        };
+        database.check_integrity().is_ok()
+    }
+}
+
+impl Snapshot {
+    /// The entry of a key. May block for a disk read.
+    pub(crate) fn get(&self, key: &Key) -> Result<Option<Arc<Entry>>> {
+        let found = self
+            .entries
+            .get(&key.bytes()[..])
+            .attempt("reading the index")?;
+        found.map(|bytes| decode(key, bytes.value())).transpose()
+    }
+
+    /// Calls `each` with the entries in `from..=to` in order, until it says `false`.
+    pub(crate) fn scan(
+        &self,
+        from: &Key,
+        to: &Key,
+        mut each: impl FnMut(Key, Arc<Entry>) -> bool,
+    ) -> Result<()> {
+        const WHAT: &str = "scanning the index";
+        if from > to {
+            return Ok(());
+        }
+        let range = self
+            .entries
+            .range(&from.bytes()[..]..=&to.bytes()[..])
+            .attempt(WHAT)?;
+        for row in range {
+            let (key, value) = row.attempt(WHAT)?;
+            let key = Key::parse(key.value())
+                .ok_or_else(|| Error::new(ErrorKind::Corrupt, "the index holds a nonsense key"))?;
+            if !each(key, decode(&key, value.value())?) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Snapshot")
+    }
+}

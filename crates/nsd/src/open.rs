@@ -1,0 +1,180 @@
+//! Formatting and opening a region.
+
+use crate::area::Area;
+use crate::core::Core;
+use crate::index::{Changes, Index, Snapshot};
+use crate::journal::{Ring, RingImage};
+use crate::key::Key;
+use crate::ledger::Ledger;
+use crate::record::Record;
+use crate::space::Space;
+use crate::state::State;
+use crate::superblock::{self, FLAG_INDEX_LOST, Layout, Superblock};
+use crate::{FormatOptions, NsdIdentity, entry};
+use bytes::Bytes;
+use model::{Error, ErrorKind, Result};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use world::{AlignedBuffer, Disk, World};
+
+/// Bytes of zeros written at once.
+const ZEROS: u64 = 1 << 20;
+
+pub(crate) fn disk_error(attempt: &str, disk: &Disk, error: &std::io::Error) -> Error {
+    let text = format!("{attempt} on {disk:?}: {error}");
+    Error::new(ErrorKind::Unavailable, text)
+}
+
+/// See [`crate::Nsd::format_with`].
+pub(crate) async fn format(
+    world: &World,
+    disk: &Disk,
+    identity: NsdIdentity,
+    options: FormatOptions,
+) -> Result<()> {
+    let failed = |error: std::io::Error| disk_error("formatting an NSD", disk, &error);
+    let layout = Layout::plan(disk.bytes(), options)?;
+    if let Some(found) = superblock::load(disk).await? {
+        let found = found.identity;
+        let text = format!(
+            "{disk:?} is NSD {} of cluster {:x} already",
+            found.nsd, found.cluster
+        );
+        return Err(Error::new(ErrorKind::Exists, text));
+    }
+    let region = (u128::from(world.random_u64()) << 64) | u128::from(world.random_u64());
+    let zeros: Bytes = AlignedBuffer::zeroed(ZEROS as usize).freeze();
+    let mut at = 0;
+    while at < layout.journal_bytes {
+        let length = ZEROS.min(layout.journal_bytes - at);
+        let chunk = zeros.slice(..length as usize);
+        disk.write(layout.journal_start + at, chunk)
+            .await
+            .map_err(failed)?;
+        at += length;
+    }
+    let area_disk = disk.clone();
+    let made = move || {
+        let area = Area::create(&area_disk, region, layout.index_start, layout.index_bytes);
+        let area = area.map_err(|error| disk_error("formatting an NSD", &area_disk, &error))?;
+        Index::open(area)?
+            .commit(&Changes::new(), &Ledger::default())
+            .map(drop)
+    };
+    world.blocking(made).await?;
+    disk.flush().await.map_err(failed)?;
+    let mut superblock = Superblock {
+        sequence: 0,
+        region,
+        identity,
+        flags: 0,
+        incarnation: 0,
+        layout,
+        seals: BTreeMap::new(),
+    };
+    superblock.store(disk).await.map_err(failed)
+}
+
+/// The superblock of a region that must have one.
+pub(crate) async fn load_superblock(disk: &Disk) -> Result<Superblock> {
+    superblock::load(disk).await?.ok_or_else(|| {
+        let text = format!("{disk:?} carries no NSD superblock; format it first");
+        Error::new(ErrorKind::InvalidArgument, text)
+    })
+}
+
+/// See [`crate::Nsd::open`].
+pub(crate) async fn open(world: &World, disk: Disk) -> Result<Arc<Core>> {
+    let mut superblock = load_superblock(&disk).await?;
+    if superblock.flags & FLAG_INDEX_LOST != 0 {
+        let text = format!("the index of {disk:?} is lost; rebuild it");
+        return Err(Error::new(ErrorKind::Corrupt, text));
+    }
+    superblock.incarnation += 1;
+    let stored = superblock.store(&disk).await;
+    stored.map_err(|error| disk_error("opening an NSD", &disk, &error))?;
+    let opened = {
+        let disk = disk.clone();
+        let (region, layout) = (superblock.region, superblock.layout);
+        move || open_index(&disk, region, &layout)
+    };
+    let (index, snapshot, ledger, space) = world.blocking(opened).await?;
+    let mut state = State::new(snapshot, space, ledger, superblock.incarnation);
+    replay(&disk, &superblock, &mut state).await?;
+    for (shard, epoch) in &superblock.seals {
+        state.ledger.raise_seal(*shard, *epoch);
+    }
+    tracing::info!(
+        nsd = superblock.identity.nsd.0,
+        blobs = state.ledger.blobs,
+        log_entries = state.ledger.log_entries,
+        replayed = state.groups.len(),
+        "NSD opened"
+    );
+    let core = Core::new(world, disk, superblock, index, state);
+    core.checkpoint_if_due();
+    Ok(core)
+}
+
+type OpenedIndex = (Index, Snapshot, Ledger, Space);
+
+fn open_index(disk: &Disk, region: u128, layout: &Layout) -> Result<OpenedIndex> {
+    let failed = |error: std::io::Error| {
+        let kind = match error.kind() {
+            std::io::ErrorKind::InvalidData => ErrorKind::Corrupt,
+            _ => ErrorKind::Unavailable,
+        };
+        Error::new(kind, format!("opening the index of {disk:?}: {error}"))
+    };
+    let area = Area::open(disk, region, layout.index_start, layout.index_bytes);
+    let area = area.map_err(failed)?;
+    area.warm().map_err(failed)?;
+    let index = Index::open(area)?;
+    let ledger = index.ledger()?;
+    let snapshot = index.snapshot()?;
+    let space = learn_space(&snapshot, layout.data_units)?;
+    Ok((index, snapshot, ledger, space))
+}
+
+/// What is free, from a walk over the index.
+fn learn_space(snapshot: &Snapshot, units: u64) -> Result<Space> {
+    let mut runs = Vec::new();
+    let mut promised = 0;
+    snapshot.scan(&Key::lowest(), &Key::highest(), |_, entry| {
+        match &entry.place {
+            entry::Place::Runs(found) => runs.extend_from_slice(found),
+            entry::Place::Journal(_) => promised += entry.extent_units(),
+        }
+        true
+    })?;
+    Space::with_used(units, runs, promised)
+        .ok_or_else(|| Error::new(ErrorKind::Corrupt, "two blobs of the index overlap"))
+}
+
+/// Applies what the journal has beyond the index.
+async fn replay(disk: &Disk, superblock: &Superblock, state: &mut State) -> Result<()> {
+    let ring = Ring::new(&superblock.layout);
+    let image = RingImage::load(disk, ring, superblock.region).await;
+    while let Some(group) = image.next(state.head) {
+        for record in &group.records {
+            if let Record::Put { key, entry, .. } = record
+                && !state.adopt(entry)
+            {
+                let text = format!("the journal puts {key} where something else is");
+                return Err(Error::new(ErrorKind::Corrupt, text));
+            }
+            state.apply(record)?;
+        }
+        state.groups.push_back((group.position, group.length));
+        state.head = group.end;
+    }
+    // One group is written at a time: one behind a gap proves that the gap was a group.
+    if let Some((position, _)) = image.all_from(state.head).pop_first() {
+        let text = format!(
+            "the journal of {disk:?} is damaged between {} and {position}; rebuild the index",
+            state.head
+        );
+        return Err(Error::new(ErrorKind::Corrupt, text));
+    }
+    Ok(())
+}

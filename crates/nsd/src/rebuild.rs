@@ -1,0 +1,241 @@
+//! A new index from what the region says of itself: headers in the data area, and the journal.
+
+use crate::area::Area;
+use crate::checksum::UNIT;
+use crate::core::Core;
+use crate::entry::{Entry, Place, header_units};
+use crate::extent::{claimed_units, placed, read_header, writes_of};
+use crate::index::{Changes, Index};
+use crate::journal::{Ring, RingImage};
+use crate::key::Key;
+use crate::ledger::Ledger;
+use crate::open::{disk_error, load_superblock, open};
+use crate::record::Record;
+use crate::space::{Asker, Space};
+use crate::superblock::{FLAG_INDEX_LOST, FLAG_UNCONFIRMED, Layout, Superblock};
+use bytes::Bytes;
+use model::{EntryNumber, Error, ErrorKind, Result, ShardId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use world::{Disk, World};
+
+/// Bytes of the data area that are read at once.
+const CHUNK: u64 = 4 << 20;
+/// Entries of one commit.
+const COMMIT_ENTRIES: usize = 20_000;
+
+/// See [`crate::Nsd::rebuild_index`].
+pub(crate) async fn rebuild(world: &World, disk: Disk) -> Result<Arc<Core>> {
+    let failed = |error: std::io::Error| disk_error("rebuilding an index", &disk, &error);
+    let mut superblock = load_superblock(&disk).await?;
+    superblock.flags |= FLAG_INDEX_LOST | FLAG_UNCONFIRMED;
+    superblock.store(&disk).await.map_err(failed)?;
+    let mut found = Findings::new(&superblock);
+    found.scan_data(&disk, &superblock).await?;
+    let image = RingImage::load(&disk, Ring::new(&superblock.layout), superblock.region).await;
+    found.add_journal(&image);
+    found.move_payloads(&disk, &superblock, &image).await?;
+    disk.flush().await.map_err(failed)?;
+    let (entries, ledger) = found.into_index();
+    tracing::warn!(
+        nsd = superblock.identity.nsd.0,
+        entries = entries.len(),
+        "index rebuilt from the region"
+    );
+    let write = {
+        let disk = disk.clone();
+        let (region, layout) = (superblock.region, superblock.layout);
+        move || write_index(&disk, region, &layout, entries, &ledger)
+    };
+    world.blocking(write).await?;
+    superblock.flags &= !FLAG_INDEX_LOST;
+    superblock.store(&disk).await.map_err(failed)?;
+    open(world, disk).await
+}
+
+fn write_index(
+    disk: &Disk,
+    region: u128,
+    layout: &Layout,
+    entries: Changes,
+    ledger: &Ledger,
+) -> Result<()> {
+    let area = Area::create(disk, region, layout.index_start, layout.index_bytes);
+    let area = area.map_err(|error| disk_error("rebuilding an index", disk, &error))?;
+    let index = Index::open(area)?;
+    let mut part = Changes::new();
+    for (key, slot) in entries {
+        part.insert(key, slot);
+        if part.len() == COMMIT_ENTRIES {
+            index.commit(&part, ledger)?;
+            part.clear();
+        }
+    }
+    index.commit(&part, ledger).map(drop)
+}
+
+/// What was found so far.
+struct Findings {
+    entries: BTreeMap<Key, Arc<Entry>>,
+    space: Space,
+    ledger: Ledger,
+}
+
+impl Findings {
+    fn new(superblock: &Superblock) -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            space: Space::new(superblock.layout.data_units),
+            ledger: Ledger {
+                seals: superblock.seals.clone(),
+                ..Ledger::default()
+            },
+        }
+    }
+
+    /// Collects headers. Of extents that overlap the newest counts: the others were deleted
+    /// before their space was used again.
+    async fn scan_data(&mut self, disk: &Disk, superblock: &Superblock) -> Result<()> {
+        let mut headers = Vec::new();
+        let layout = &superblock.layout;
+        let mut unit = 0;
+        while unit < layout.data_units {
+            let count = (CHUNK / UNIT as u64).min(layout.data_units - unit);
+            let blocks = read_blocks(disk, layout, unit, count).await;
+            for (at, block) in (unit..).zip(blocks.chunks(UNIT)) {
+                let Some(units) = claimed_units(block, superblock.region, at) else {
+                    continue;
+                };
+                let whole = read_blocks(disk, layout, at, u64::from(units)).await;
+                if let Some(header) = read_header(&whole, superblock.region, at) {
+                    headers.push((header.entry.birth, header.key, header.entry));
+                }
+            }
+            unit += count;
+        }
+        headers.sort_by_key(|(birth, key, _)| (std::cmp::Reverse(*birth), *key));
+        for (_, key, entry) in headers {
+            let runs = entry.runs().unwrap_or_default();
+            let free = runs.iter().all(|run| self.space.is_free(*run));
+            if free && !self.entries.contains_key(&key) && self.space.take(runs) {
+                self.entries.insert(key, Arc::new(entry));
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies every group that is still in the ring, oldest first.
+    fn add_journal(&mut self, image: &RingImage) {
+        for (_, group) in image.all_from(0) {
+            for record in &group.records {
+                self.add_record(record);
+            }
+            self.ledger.applied = group.end;
+        }
+        // New groups start behind everything that the ring may still show.
+        let ring = image.ring().bytes();
+        self.ledger.applied = self.ledger.applied.next_multiple_of(ring);
+    }
+
+    fn add_record(&mut self, record: &Record) {
+        match record {
+            Record::Put { key, entry, .. } => self.add_put(key, entry),
+            Record::Delete(keys) => keys.iter().for_each(|key| self.remove(key)),
+            Record::Trim(shard, below) => {
+                self.ledger.raise_floor(*shard, *below);
+                self.remove_log(*shard, 0..below.0);
+            }
+            Record::Discard(shard, above) => self.remove_log(*shard, above.0 + 1..u64::MAX),
+            Record::Seal(shard, epoch) => self.ledger.raise_seal(*shard, *epoch),
+            Record::Learn(group, version) => self.ledger.raise_version(*group, *version),
+        }
+    }
+
+    fn add_put(&mut self, key: &Key, entry: &Arc<Entry>) {
+        if self
+            .entries
+            .get(key)
+            .is_some_and(|old| old.birth >= entry.birth)
+        {
+            return;
+        }
+        let runs = entry.runs().unwrap_or_default();
+        if !runs.iter().all(|run| self.space.is_free(*run)) {
+            return;
+        }
+        self.remove(key);
+        if self.space.take(runs) {
+            self.entries.insert(*key, entry.clone());
+        }
+    }
+
+    fn remove(&mut self, key: &Key) {
+        if let Some(entry) = self.entries.remove(key) {
+            self.space.release(entry.runs().unwrap_or_default());
+        }
+    }
+
+    fn remove_log(&mut self, shard: ShardId, numbers: std::ops::Range<u64>) {
+        let from = Key::log(shard, EntryNumber(numbers.start));
+        let to = Key::log(shard, EntryNumber(numbers.end));
+        let gone: Vec<Key> = self.entries.range(from..to).map(|(key, _)| *key).collect();
+        gone.iter().for_each(|key| self.remove(key));
+    }
+
+    /// Gives payloads that are only in the journal an extent: the journal starts anew.
+    async fn move_payloads(
+        &mut self,
+        disk: &Disk,
+        superblock: &Superblock,
+        image: &RingImage,
+    ) -> Result<()> {
+        for (key, slot) in &mut self.entries {
+            let Place::Journal(position) = slot.place else {
+                continue;
+            };
+            let payload = Bytes::copy_from_slice(image.payload(position, slot.length));
+            let head = header_units(slot.units());
+            let runs = self
+                .space
+                .allocate(slot.extent_units(), head, Asker::Promised);
+            let runs = runs.ok_or_else(|| {
+                let text = format!("no space to move {key} out of the journal");
+                Error::new(ErrorKind::NoSpace, text)
+            })?;
+            let entry = placed(slot, runs);
+            let table = entry.checksums.clone().unwrap_or_default();
+            for write in writes_of(superblock.region, key, &entry, &table, &payload) {
+                let offset = superblock.layout.data_start + write.unit * UNIT as u64;
+                let written = disk.write(offset, write.bytes).await;
+                written.map_err(|error| disk_error("rebuilding an index", disk, &error))?;
+            }
+            *slot = Arc::new(entry);
+        }
+        Ok(())
+    }
+
+    fn into_index(mut self) -> (Changes, Ledger) {
+        let mut changes = Changes::new();
+        for (key, entry) in self.entries {
+            self.ledger.count(&key, &entry);
+            changes.insert(key, Some(entry));
+        }
+        (changes, self.ledger)
+    }
+}
+
+/// Units of the data area; those that can't be read, or lie outside, are zeros.
+async fn read_blocks(disk: &Disk, layout: &Layout, unit: u64, count: u64) -> Bytes {
+    let offset = layout.data_start + unit * UNIT as u64;
+    let length = count as usize * UNIT;
+    if let Ok(bytes) = disk.read(offset, length).await {
+        return bytes;
+    }
+    let mut blocks = vec![0; length];
+    for (index, block) in blocks.chunks_mut(UNIT).enumerate() {
+        if let Ok(bytes) = disk.read(offset + (index * UNIT) as u64, UNIT).await {
+            block.copy_from_slice(&bytes);
+        }
+    }
+    blocks.into()
+}

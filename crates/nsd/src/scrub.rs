@@ -1,0 +1,175 @@
+//! Scrub: reads everything, mends what is redundant, reports the rest.
+
+use crate::checksum::{UNIT, first_misfit};
+use crate::core::Core;
+use crate::entry::{Entry, Run, header_units};
+use crate::extent::write_header;
+use crate::journal::first_damaged;
+use crate::key::{Key, Named};
+use crate::superblock::{FLAG_INDEX_LOST, FLAG_UNCONFIRMED};
+use model::nsd::ScrubReport;
+use model::{Error, ErrorKind, Result};
+use std::sync::Arc;
+use world::AlignedBuffer;
+
+/// Entries that are looked up at once.
+const BATCH: usize = 256;
+
+impl Core {
+    pub(crate) async fn scrub(self: Arc<Self>) -> Result<ScrubReport> {
+        self.check_serving()?;
+        let mut report = ScrubReport {
+            nsd: self.identity.nsd,
+            ..ScrubReport::default()
+        };
+        self.scrub_superblock(&mut report).await?;
+        self.scrub_journal(&mut report).await?;
+        self.scrub_index(&mut report).await?;
+        let mut from = Key::lowest();
+        loop {
+            let batch = self.range(&from, &Key::highest(), BATCH)?;
+            let Some((last, _)) = batch.last() else { break };
+            from = last.following();
+            for (key, entry) in &batch {
+                self.scrub_entry(key, entry, &mut report).await?;
+            }
+        }
+        Ok(report)
+    }
+
+    async fn scrub_superblock(&self, report: &mut ScrubReport) -> Result<()> {
+        let superblock = self.superblock.lock().await;
+        let mended = superblock.mend(&self.disk).await;
+        let mended = mended.map_err(|error| self.fail("mends its superblock", &error))?;
+        report.mended.extend(mended);
+        Ok(())
+    }
+
+    /// Live groups that are damaged are in memory still: a checkpoint makes them unneeded.
+    async fn scrub_journal(self: &Arc<Self>, report: &mut ScrubReport) -> Result<()> {
+        let groups: Vec<(u64, u32)> = self.state.lock().groups.iter().copied().collect();
+        report.bytes += groups.iter().map(|group| u64::from(group.1)).sum::<u64>();
+        let damaged = first_damaged(&self.disk, self.ring, self.stamp.region, &groups).await;
+        let Some(position) = damaged else {
+            return Ok(());
+        };
+        // A checkpoint may have emptied the ring meanwhile, and new groups took its place.
+        if position < self.state.lock().tail {
+            return Ok(());
+        }
+        self.checkpoint().await?;
+        let text = format!("journal group at position {position} was damaged; index brought up");
+        report.mended.push(text);
+        Ok(())
+    }
+
+    async fn scrub_index(self: &Arc<Self>, report: &mut ScrubReport) -> Result<()> {
+        let quiet = self.checkpointing.lock().await;
+        let core = self.clone();
+        let checked = self.world.blocking(move || core.index.check()).await;
+        drop(quiet);
+        let (lost, mended) = checked?;
+        report.mended.extend(mended);
+        if lost {
+            let mut superblock = self.superblock.lock().await;
+            superblock.flags |= FLAG_INDEX_LOST | FLAG_UNCONFIRMED;
+            let stored = superblock.store(&self.disk).await;
+            stored.map_err(|error| self.fail("writes its superblock", &error))?;
+            let text = format!(
+                "the index of NSD {} is damaged; rebuild it",
+                self.identity.nsd
+            );
+            tracing::error!("{text}");
+            return Err(Error::new(ErrorKind::Corrupt, text));
+        }
+        Ok(())
+    }
+
+    async fn scrub_entry(
+        &self,
+        key: &Key,
+        entry: &Arc<Entry>,
+        report: &mut ScrubReport,
+    ) -> Result<()> {
+        report.checked += 1;
+        report.bytes += u64::from(entry.length);
+        let found = self.check_entry(key, entry).await;
+        let current = self.locate(key)?.is_some_and(|now| now.is_same_as(entry));
+        if !current {
+            return Ok(());
+        }
+        match found {
+            Found::Good => {}
+            Found::BadHeader(table) => {
+                if self.rewrite_header(key, entry, &table).await? {
+                    report.mended.push(format!("header of {key} rewritten"));
+                }
+            }
+            Found::Damaged(why) => {
+                tracing::warn!(nsd = self.identity.nsd.0, %key, why, "scrub found damage");
+                match key.named() {
+                    Named::Blob(name) => report.damaged.push(name),
+                    Named::Log(shard, number) => report.damaged_log.push((shard, number)),
+                }
+            }
+        }
+        let free = entry.runs().unwrap_or_default().iter().any(|run: &Run| {
+            let state = self.state.lock();
+            state.space.touches_free(*run)
+        });
+        if free && self.locate(key)?.is_some_and(|now| now.is_same_as(entry)) {
+            let text = format!("space of {key} counts as free");
+            return Err(self.fail("is scrubbed", &text));
+        }
+        Ok(())
+    }
+
+    async fn check_entry(&self, key: &Key, entry: &Entry) -> Found {
+        let payload = match self.read_payload_bytes(entry).await {
+            Ok(payload) => payload,
+            Err(error) => return Found::Damaged(format!("can't be read: {error}")),
+        };
+        let good_header = match entry.runs() {
+            None => entry.checksums.clone(),
+            Some(_) => self.table_in_header(key, entry).await,
+        };
+        let table = match (&good_header, &entry.checksums) {
+            (Some(table), _) | (None, Some(table)) => table.clone(),
+            (None, None) => match self.table_from_payload(key, entry).await {
+                Ok(table) => table,
+                Err(why) => return Found::Damaged(why),
+            },
+        };
+        if let Some(unit) = first_misfit(key, 0, &payload, &table) {
+            return Found::Damaged(format!("unit {unit} doesn't fit its checksum"));
+        }
+        match good_header {
+            Some(_) => Found::Good,
+            None => Found::BadHeader(table),
+        }
+    }
+
+    /// Writes the header anew from the index, unless the entry is gone.
+    async fn rewrite_header(&self, key: &Key, entry: &Entry, table: &[u32]) -> Result<bool> {
+        let runs = entry.runs().expect("only extents have headers");
+        let pinned = self.state.lock().pin(key, entry);
+        if !pinned.map_err(|error| self.index_error(error))? {
+            return Ok(false);
+        }
+        let mut block = AlignedBuffer::zeroed(header_units(entry.units()) as usize * UNIT);
+        write_header(&mut block, self.stamp.region, key, entry, table);
+        let offset = self.unit_offset(runs[0].unit);
+        let written = self.disk.write_durable(offset, block.freeze()).await;
+        self.state.lock().unpin(entry);
+        written.map_err(|error| self.fail("mends a header", &error))?;
+        Ok(true)
+    }
+}
+
+/// What scrub found of one entry.
+enum Found {
+    Good,
+    /// The payload is good; this is its table.
+    BadHeader(Arc<[u32]>),
+    Damaged(String),
+}

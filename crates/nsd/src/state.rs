@@ -1,0 +1,344 @@
+//! What an NSD knows now: the index, and above it what the journal has added since.
+
+use crate::cache::Cache;
+use crate::entry::{Entry, Place, Run};
+use crate::index::{Changes, Snapshot};
+use crate::key::{Key, Named};
+use crate::ledger::Ledger;
+use crate::record::Record;
+use crate::space::Space;
+use model::{EntryNumber, Result, ShardId};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Decoded entries that are kept, in bytes.
+const ENTRIES_CACHE_BYTES: usize = 32 << 20;
+/// Checksum tables of large blobs that are kept, in bytes.
+const TABLES_CACHE_BYTES: usize = 96 << 20;
+
+/// Entries found in a range.
+pub(crate) type Found = Vec<(Key, Arc<Entry>)>;
+
+/// Guarded by one lock, held briefly.
+pub(crate) struct State {
+    /// Changes since the last checkpoint began.
+    pub(crate) overlay: Changes,
+    pub(crate) overlay_bytes: usize,
+    /// Changes that a checkpoint is writing to the index.
+    pub(crate) frozen: Arc<Changes>,
+    pub(crate) snapshot: Arc<Snapshot>,
+    cache: Cache<Key, Arc<Entry>>,
+    tables: Cache<(Key, u64), Arc<[u32]>>,
+    /// Counts removals and checkpoints: what was read from the index before isn't cached after.
+    changes: u64,
+    pub(crate) space: Space,
+    pub(crate) ledger: Ledger,
+    /// Entries that the running checkpoint moves out of the journal.
+    pub(crate) moving: BTreeMap<Key, Move>,
+    /// First units of extents that scrub writes to; freed runs wait here meanwhile.
+    pins: BTreeMap<u64, Vec<Run>>,
+    /// Position behind the last group.
+    pub(crate) head: u64,
+    /// Groups below are in the index.
+    pub(crate) tail: u64,
+    /// Live groups: position, length without padding.
+    pub(crate) groups: VecDeque<(u64, u32)>,
+    next_birth: u64,
+}
+
+/// The new place of an entry that leaves the journal.
+pub(crate) struct Move {
+    pub(crate) birth: u64,
+    pub(crate) runs: Vec<Run>,
+    /// It was deleted meanwhile.
+    pub(crate) gone: bool,
+}
+
+impl State {
+    pub(crate) fn new(snapshot: Snapshot, space: Space, ledger: Ledger, incarnation: u64) -> Self {
+        Self {
+            overlay: BTreeMap::new(),
+            overlay_bytes: 0,
+            frozen: Arc::default(),
+            snapshot: Arc::new(snapshot),
+            cache: Cache::new(ENTRIES_CACHE_BYTES),
+            tables: Cache::new(TABLES_CACHE_BYTES),
+            changes: 0,
+            space,
+            head: ledger.applied,
+            tail: ledger.applied,
+            ledger,
+            moving: BTreeMap::new(),
+            pins: BTreeMap::new(),
+            groups: VecDeque::new(),
+            next_birth: incarnation << 40,
+        }
+    }
+
+    pub(crate) fn next_birth(&mut self) -> u64 {
+        self.next_birth += 1;
+        self.next_birth
+    }
+
+    /// What is known of a key without asking the index.
+    pub(crate) fn peek(&mut self, key: &Key) -> Option<Option<Arc<Entry>>> {
+        let changed = self.overlay.get(key).or_else(|| self.frozen.get(key));
+        if let Some(slot) = changed {
+            return Some(slot.clone());
+        }
+        self.cache.get(key).map(Some)
+    }
+
+    /// A mark for [`State::remember`].
+    pub(crate) fn mark(&self) -> u64 {
+        self.changes
+    }
+
+    /// Caches what the index said, unless something was removed since `mark`.
+    pub(crate) fn remember(&mut self, mark: u64, key: Key, entry: &Arc<Entry>) {
+        if mark == self.changes {
+            self.cache.insert(key, entry.clone(), entry.weight());
+        }
+    }
+
+    /// Keeps the checksum table of an entry.
+    pub(crate) fn remember_table(&mut self, key: Key, birth: u64, table: &Arc<[u32]>) {
+        let weight = 64 + table.len() * 4;
+        self.tables.insert((key, birth), table.clone(), weight);
+    }
+
+    /// The checksum table of an entry, if it is at hand.
+    pub(crate) fn table(&mut self, key: Key, entry: &Entry) -> Option<Arc<[u32]>> {
+        if let Some(table) = &entry.checksums {
+            return Some(table.clone());
+        }
+        self.tables.get(&(key, entry.birth))
+    }
+
+    /// The entry of a key; may block for a disk read.
+    fn find(&mut self, key: &Key) -> Result<Option<Arc<Entry>>> {
+        match self.peek(key) {
+            Some(known) => Ok(known),
+            None => self.snapshot.get(key),
+        }
+    }
+
+    /// At most `limit` entries in `from..=to`, in order; may block for disk reads.
+    pub(crate) fn range(&self, from: &Key, to: &Key, limit: usize) -> Result<Found> {
+        let part = self.changed_in(from, to);
+        merged(&part, &self.snapshot, from, to, limit)
+    }
+
+    /// What overlay and frozen changes say of a range.
+    pub(crate) fn changed_in(&self, from: &Key, to: &Key) -> Changes {
+        let mut part = Changes::new();
+        if from > to {
+            return part;
+        }
+        for changes in [&*self.frozen, &self.overlay] {
+            for (key, slot) in changes.range(*from..=*to) {
+                part.insert(*key, slot.clone());
+            }
+        }
+        part
+    }
+
+    /// Applies a record that is durable in the journal.
+    pub(crate) fn apply(&mut self, record: &Record) -> Result<()> {
+        match record {
+            Record::Put { key, entry, .. } => {
+                if let Some(old) = self.find(key)? {
+                    self.forget(key, &old);
+                }
+                self.ledger.count(key, entry);
+                self.cache.remove(key);
+                self.change(*key, Some(entry.clone()));
+            }
+            Record::Delete(keys) => {
+                for key in keys {
+                    self.remove(key)?;
+                }
+            }
+            Record::Trim(shard, below) => {
+                self.ledger.raise_floor(*shard, *below);
+                if below.0 > 0 {
+                    self.remove_log(*shard, 0, below.0 - 1)?;
+                }
+            }
+            Record::Discard(shard, above) => {
+                if above.0 < u64::MAX {
+                    self.remove_log(*shard, above.0 + 1, u64::MAX)?;
+                }
+            }
+            Record::Seal(shard, epoch) => self.ledger.raise_seal(*shard, *epoch),
+            Record::Learn(group, version) => self.ledger.raise_version(*group, *version),
+        }
+        Ok(())
+    }
+
+    fn remove_log(&mut self, shard: ShardId, first: u64, last: u64) -> Result<()> {
+        let from = Key::log(shard, EntryNumber(first));
+        let to = Key::log(shard, EntryNumber(last));
+        for (key, entry) in self.range(&from, &to, usize::MAX)? {
+            self.forget(&key, &entry);
+            self.change(key, None);
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, key: &Key) -> Result<()> {
+        if let Some(old) = self.find(key)? {
+            self.forget(key, &old);
+            self.change(*key, None);
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, key: Key, slot: Option<Arc<Entry>>) {
+        self.overlay_bytes += 64 + slot.as_ref().map_or(0, |entry| entry.weight());
+        self.overlay.insert(key, slot);
+    }
+
+    fn forget(&mut self, key: &Key, entry: &Entry) {
+        self.ledger.uncount(key, entry);
+        self.cache.remove(key);
+        self.tables.remove(&(*key, entry.birth));
+        self.changes += 1;
+        match &entry.place {
+            Place::Runs(runs) => self.release(runs),
+            Place::Journal(_) => match self.moving.get_mut(key) {
+                Some(moving) if moving.birth == entry.birth => moving.gone = true,
+                _ => self.space.unpromise(entry.extent_units()),
+            },
+        }
+    }
+
+    /// Frees runs, or parks them while scrub writes to them.
+    fn release(&mut self, runs: &[Run]) {
+        match self.pins.get_mut(&runs[0].unit) {
+            Some(parked) => parked.extend_from_slice(runs),
+            None => self.space.release(runs),
+        }
+    }
+
+    /// Keeps the runs of `entry` from being reused, if it is still what `key` has.
+    pub(crate) fn pin(&mut self, key: &Key, entry: &Entry) -> Result<bool> {
+        let current = self.find(key)?.is_some_and(|found| found.is_same_as(entry));
+        if let (true, Some(runs)) = (current, entry.runs()) {
+            self.pins.insert(runs[0].unit, Vec::new());
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Ends [`State::pin`].
+    pub(crate) fn unpin(&mut self, entry: &Entry) {
+        let runs = entry.runs().expect("only extents are pinned");
+        let parked = self.pins.remove(&runs[0].unit).unwrap_or_default();
+        self.space.release(&parked);
+    }
+
+    /// Marks the space of an entry that was found at open as used.
+    #[must_use]
+    pub(crate) fn adopt(&mut self, entry: &Entry) -> bool {
+        match &entry.place {
+            Place::Runs(runs) => self.space.take(runs),
+            Place::Journal(_) => self
+                .space
+                .promise(entry.extent_units(), crate::space::Asker::Log),
+        }
+    }
+
+    /// Begins a checkpoint: everything applied so far is frozen.
+    pub(crate) fn freeze(&mut self) -> (Arc<Changes>, Ledger) {
+        assert!(self.frozen.is_empty(), "one checkpoint at a time");
+        self.frozen = Arc::new(std::mem::take(&mut self.overlay));
+        self.overlay_bytes = 0;
+        self.ledger.applied = self.head;
+        (self.frozen.clone(), self.ledger.clone())
+    }
+
+    /// Ends a checkpoint that is durable up to `applied`.
+    pub(crate) fn thaw(&mut self, snapshot: Snapshot, applied: u64) {
+        self.snapshot = Arc::new(snapshot);
+        self.changes += 1;
+        for (key, moved) in std::mem::take(&mut self.moving) {
+            self.cache.remove(&key);
+            if moved.gone {
+                self.space.release(&moved.runs);
+            }
+        }
+        self.frozen = Arc::default();
+        self.tail = applied;
+        while self.groups.front().is_some_and(|group| group.0 < applied) {
+            self.groups.pop_front();
+        }
+    }
+
+    /// Ends a checkpoint that failed: its changes are the overlay's again.
+    pub(crate) fn thaw_undone(&mut self) {
+        for (_, moved) in std::mem::take(&mut self.moving) {
+            self.space.release(&moved.runs);
+            if !moved.gone {
+                let units: u64 = moved.runs.iter().map(|run| u64::from(run.count)).sum();
+                // It was promised before and its units are free again.
+                let kept = self.space.promise(units, crate::space::Asker::Log);
+                assert!(kept, "units that were just freed can be promised");
+            }
+        }
+        let frozen = std::mem::take(&mut self.frozen);
+        for (key, slot) in frozen.iter() {
+            if !self.overlay.contains_key(key) {
+                self.change(*key, slot.clone());
+            }
+        }
+    }
+
+    /// The floor below which a shard's log was trimmed.
+    pub(crate) fn floor(&self, shard: ShardId) -> EntryNumber {
+        self.ledger.floors.get(&shard).copied().unwrap_or_default()
+    }
+
+    /// Highest log entry of a shard.
+    pub(crate) fn last_log(&self, shard: ShardId) -> Result<Option<(EntryNumber, Arc<Entry>)>> {
+        let from = Key::log(shard, EntryNumber(0));
+        let to = Key::log(shard, EntryNumber(u64::MAX));
+        let last = self.range(&from, &to, usize::MAX)?.pop();
+        Ok(last.and_then(|(key, entry)| match key.named() {
+            Named::Log(_, number) => Some((number, entry)),
+            Named::Blob(_) => None,
+        }))
+    }
+}
+
+/// Joins changes with the index below them.
+pub(crate) fn merged(
+    changes: &Changes,
+    snapshot: &Snapshot,
+    from: &Key,
+    to: &Key,
+    limit: usize,
+) -> Result<Found> {
+    let mut found = Found::new();
+    let mut above = changes.iter().peekable();
+    if limit == 0 {
+        return Ok(found);
+    }
+    snapshot.scan(from, to, |key, entry| {
+        while let Some((changed, slot)) = above.next_if(|(changed, _)| **changed < key) {
+            found.extend(slot.clone().map(|entry| (*changed, entry)));
+        }
+        match above.next_if(|(changed, _)| **changed == key) {
+            Some((_, slot)) => found.extend(slot.clone().map(|entry| (key, entry))),
+            None => found.push((key, entry)),
+        }
+        found.len() < limit
+    })?;
+    if found.len() < limit {
+        for (key, slot) in above {
+            found.extend(slot.clone().map(|entry| (*key, entry)));
+        }
+    }
+    found.truncate(limit);
+    Ok(found)
+}

@@ -1,0 +1,309 @@
+//! The superblock ring: who this region is, how it is laid out, which logs are sealed.
+
+use crate::checksum::{UNIT, crc32c_without};
+use crate::wire::{Reader, Writer};
+use crate::{FormatOptions, NsdIdentity};
+use model::{Error, ErrorKind, NsdId, Result, ShardEpoch, ShardId};
+use std::collections::BTreeMap;
+use world::{AlignedBuffer, Disk};
+
+const MAGIC: &[u8; 8] = b"SHALENSD";
+const VERSION: u32 = 1;
+const CRC_AT: usize = 12;
+const BLOCK: u64 = UNIT as u64;
+/// Copies at the start of the region, and as many at its end.
+const RING: u64 = 4;
+/// Most seals that fit; the rest is in the index and the journal.
+const SEALS_MAX: usize = 240;
+const MIB: u64 = 1 << 20;
+
+/// The smallest region.
+pub(crate) const REGION_BYTES_MIN: u64 = 8 * MIB;
+/// The smallest journal.
+pub(crate) const JOURNAL_BYTES_MIN: u64 = 256 * 1024;
+
+/// The index was rebuilt: log puts wait for confirmed epochs, absence isn't proven.
+pub(crate) const FLAG_UNCONFIRMED: u32 = 1;
+/// The index is being rebuilt or is known to be damaged: open refuses.
+pub(crate) const FLAG_INDEX_LOST: u32 = 2;
+
+/// Where the parts of the region are, in bytes; all multiples of 4 KiB.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Layout {
+    pub(crate) region_bytes: u64,
+    pub(crate) journal_start: u64,
+    pub(crate) journal_bytes: u64,
+    pub(crate) index_start: u64,
+    pub(crate) index_bytes: u64,
+    pub(crate) data_start: u64,
+    pub(crate) data_units: u64,
+}
+
+impl Layout {
+    /// Lays a region out. Defaults: journal 1/64 (16..256 MiB, at most 1/8 of the region),
+    /// index 1/32 (at least 64 MiB, at most 1/4 of the region).
+    pub(crate) fn plan(region_bytes: u64, options: FormatOptions) -> Result<Self> {
+        let region_bytes = region_bytes / BLOCK * BLOCK;
+        if region_bytes < REGION_BYTES_MIN {
+            let text = format!("a region of {region_bytes} bytes is below the minimum of 8 MiB");
+            return Err(Error::new(ErrorKind::InvalidArgument, text));
+        }
+        let journal = (region_bytes / 64)
+            .clamp(16 * MIB, 256 * MIB)
+            .min(region_bytes / 8);
+        let index = (region_bytes / 32).max(64 * MIB).min(region_bytes / 4);
+        let journal_bytes = options.journal_bytes.unwrap_or(journal) / BLOCK * BLOCK;
+        let index_bytes = options.index_bytes.unwrap_or(index) / BLOCK * BLOCK;
+        let journal_start = RING * BLOCK;
+        let index_start = journal_start + journal_bytes;
+        let data_start = index_start + index_bytes;
+        let data_end = region_bytes - RING * BLOCK;
+        if journal_bytes < JOURNAL_BYTES_MIN || index_bytes < MIB || data_start >= data_end {
+            let text = format!(
+                "a journal of {journal_bytes} and an index of {index_bytes} bytes don't fit a \
+                 region of {region_bytes} bytes"
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, text));
+        }
+        Ok(Self {
+            region_bytes,
+            journal_start,
+            journal_bytes,
+            index_start,
+            index_bytes,
+            data_start,
+            data_units: (data_end - data_start) / BLOCK,
+        })
+    }
+
+    fn is_sound(&self, disk_bytes: u64) -> bool {
+        self.region_bytes <= disk_bytes
+            && self.journal_start == RING * BLOCK
+            && self.journal_bytes >= JOURNAL_BYTES_MIN
+            && self.index_start == self.journal_start + self.journal_bytes
+            && self.data_start == self.index_start + self.index_bytes
+            && self.data_start + self.data_units * BLOCK + RING * BLOCK == self.region_bytes
+    }
+}
+
+/// Everything that a superblock says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Superblock {
+    /// Counts the superblocks that were written.
+    pub(crate) sequence: u64,
+    /// Random, drawn when the region was formatted: old blocks of other regions never fit.
+    pub(crate) region: u128,
+    pub(crate) identity: NsdIdentity,
+    pub(crate) flags: u32,
+    /// Counts the opens.
+    pub(crate) incarnation: u64,
+    pub(crate) layout: Layout,
+    pub(crate) seals: BTreeMap<ShardId, ShardEpoch>,
+}
+
+impl Superblock {
+    fn encode(&self) -> AlignedBuffer {
+        let mut out = Writer::default();
+        out.raw(MAGIC);
+        out.u32(VERSION);
+        out.u32(0);
+        out.u64(self.sequence);
+        out.u128(self.region);
+        out.u128(self.identity.cluster);
+        out.u32(self.identity.nsd.0);
+        out.u32(self.identity.pool);
+        out.u32(self.flags);
+        out.u32(u32::try_from(self.seals.len().min(SEALS_MAX)).expect("at most 240"));
+        out.u64(self.incarnation);
+        let layout = &self.layout;
+        for field in [
+            layout.region_bytes,
+            layout.journal_start,
+            layout.journal_bytes,
+            layout.index_start,
+            layout.index_bytes,
+            layout.data_start,
+            layout.data_units,
+        ] {
+            out.u64(field);
+        }
+        for (shard, epoch) in self.seals.iter().take(SEALS_MAX) {
+            out.u32(shard.0);
+            out.u32(0);
+            out.u64(epoch.0);
+        }
+        out.pad_to(UNIT);
+        let mut block = AlignedBuffer::copy_of(&out.done());
+        let crc = crc32c_without(&block, CRC_AT);
+        block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+        block
+    }
+
+    /// Reads one copy; `None` if it is none or damaged.
+    pub(crate) fn decode(block: &[u8], disk_bytes: u64) -> Option<Self> {
+        let mut input = Reader::new(block);
+        if input.raw(8)? != MAGIC || input.u32()? != VERSION {
+            return None;
+        }
+        if input.u32()? != crc32c_without(block, CRC_AT) {
+            return None;
+        }
+        let sequence = input.u64()?;
+        let region = input.u128()?;
+        let identity = NsdIdentity {
+            cluster: input.u128()?,
+            nsd: NsdId(input.u32()?),
+            pool: input.u32()?,
+        };
+        let flags = input.u32()?;
+        let seal_count = input.u32()?;
+        let incarnation = input.u64()?;
+        let layout = Layout {
+            region_bytes: input.u64()?,
+            journal_start: input.u64()?,
+            journal_bytes: input.u64()?,
+            index_start: input.u64()?,
+            index_bytes: input.u64()?,
+            data_start: input.u64()?,
+            data_units: input.u64()?,
+        };
+        let mut seals = BTreeMap::new();
+        for _ in 0..seal_count {
+            let shard = ShardId(input.u32()?);
+            input.u32()?;
+            seals.insert(shard, ShardEpoch(input.u64()?));
+        }
+        let superblock = Self {
+            sequence,
+            region,
+            identity,
+            flags,
+            incarnation,
+            layout,
+            seals,
+        };
+        layout.is_sound(disk_bytes).then_some(superblock)
+    }
+
+    /// Writes this superblock with the next sequence, one copy in the front ring, then one in
+    /// the back ring. Durable when it returns.
+    pub(crate) async fn store(&mut self, disk: &Disk) -> std::io::Result<()> {
+        self.sequence += 1;
+        let block = self.encode().freeze();
+        for offset in self.places() {
+            disk.write_durable(offset, block.clone()).await?;
+        }
+        Ok(())
+    }
+
+    /// Where the two copies of this sequence are.
+    fn places(&self) -> [u64; 2] {
+        let slot = self.sequence % RING * BLOCK;
+        [slot, self.layout.region_bytes - RING * BLOCK + slot]
+    }
+
+    /// Rewrites copies that can't be read or aren't what they should be. Returns what was
+    /// mended.
+    pub(crate) async fn mend(&self, disk: &Disk) -> std::io::Result<Vec<String>> {
+        let mut mended = Vec::new();
+        let newest = self.encode().freeze();
+        for slot in slots(self.layout.region_bytes) {
+            let found = disk.read(slot, UNIT).await.ok();
+            let copy = found
+                .as_ref()
+                .and_then(|block| Self::decode(block, disk.bytes()));
+            let good = match &copy {
+                None => self.sequence < RING && is_blank(found.as_deref()),
+                Some(copy) if self.places().contains(&slot) => copy == self,
+                Some(copy) => copy.region == self.region,
+            };
+            if !good {
+                disk.write_durable(slot, newest.clone()).await?;
+                mended.push(format!("superblock copy at byte {slot} rewritten"));
+            }
+        }
+        Ok(mended)
+    }
+}
+
+/// Offsets of all copies.
+fn slots(region_bytes: u64) -> impl Iterator<Item = u64> {
+    let back = region_bytes - RING * BLOCK;
+    (0..RING)
+        .map(|slot| slot * BLOCK)
+        .chain((0..RING).map(move |slot| back + slot * BLOCK))
+}
+
+/// A copy that was never written.
+fn is_blank(block: Option<&[u8]>) -> bool {
+    block.is_some_and(|block| block.iter().all(|byte| *byte == 0))
+}
+
+/// The newest valid superblock, or nothing.
+pub(crate) async fn load(disk: &Disk) -> Result<Option<Superblock>> {
+    let mut newest: Option<Superblock> = None;
+    let mut failures = 0;
+    let disk_bytes = disk.bytes() / BLOCK * BLOCK;
+    if disk_bytes < REGION_BYTES_MIN {
+        return Ok(None);
+    }
+    for slot in slots(disk_bytes) {
+        let Ok(block) = disk.read(slot, UNIT).await else {
+            failures += 1;
+            continue;
+        };
+        if let Some(copy) = Superblock::decode(&block, disk.bytes())
+            && newest.as_ref().is_none_or(|n| n.sequence < copy.sequence)
+        {
+            newest = Some(copy);
+        }
+    }
+    if newest.is_none() && failures > 0 {
+        let text = format!("{failures} superblock copies of {disk:?} can't be read");
+        return Err(Error::new(ErrorKind::Unavailable, text));
+    }
+    Ok(newest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn superblock() -> Superblock {
+        Superblock {
+            sequence: 6,
+            region: 7,
+            identity: NsdIdentity {
+                cluster: 1,
+                nsd: NsdId(2),
+                pool: 0,
+            },
+            flags: FLAG_UNCONFIRMED,
+            incarnation: 3,
+            layout: Layout::plan(64 * MIB, FormatOptions::default()).unwrap(),
+            seals: BTreeMap::from([(ShardId(1), ShardEpoch(9))]),
+        }
+    }
+
+    #[test]
+    fn superblocks_read_back_and_any_flipped_byte_shows() {
+        let block = superblock().encode();
+        assert_eq!(Superblock::decode(&block, 64 * MIB), Some(superblock()));
+        assert_eq!(Superblock::decode(&block, 63 * MIB), None);
+        for at in 0..UNIT {
+            let mut damaged = AlignedBuffer::copy_of(&block);
+            damaged[at] ^= 0x10;
+            assert_eq!(Superblock::decode(&damaged, 64 * MIB), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn every_region_size_has_a_sound_layout() {
+        for bytes in [8 * MIB, 9 * MIB + 5, 100 * MIB, 20 << 30, 64 << 40] {
+            let layout = Layout::plan(bytes, FormatOptions::default()).unwrap();
+            assert!(layout.is_sound(bytes));
+            assert!(layout.data_units * BLOCK > layout.region_bytes / 2);
+        }
+        assert!(Layout::plan(MIB, FormatOptions::default()).is_err());
+    }
+}

@@ -1,0 +1,333 @@
+//! Putting and deleting blobs and log entries.
+
+use crate::checksum::{UNIT, table_checksum, unit_checksums};
+use crate::commit::Fences;
+use crate::core::Core;
+use crate::entry::{Entry, INLINE_CHECKSUMS_MAX, Place, header_units};
+use crate::extent::{placed, writes_of};
+use crate::key::Key;
+use crate::record::Record;
+use crate::space::Asker;
+use bytes::Bytes;
+use futures::future::try_join_all;
+use model::limits::{DELETE_NAMES_MAX, LOG_ENTRY_BYTES_MAX, SEGMENT_BYTES_MAX};
+use model::nsd::{BlobHeader, BlobPut, GroupFence, LogPut, SealReply};
+use model::{BlobName, EntryNumber, Error, ErrorKind, Result, ShardEpoch, ShardId};
+use std::sync::Arc;
+
+/// Blobs up to this travel in the journal record.
+const BLOB_IN_JOURNAL_MAX: u64 = 16 * 1024;
+/// Log entries up to this travel in the journal record.
+const LOG_IN_JOURNAL_MAX: u64 = 256 * 1024;
+const _: () = assert!(LOG_IN_JOURNAL_MAX as usize <= INLINE_CHECKSUMS_MAX * UNIT);
+/// Names in one delete record; fits a group of the smallest journal.
+const DELETE_RECORD_NAMES_MAX: usize = 1000;
+
+/// What is to be stored.
+struct Piece {
+    key: Key,
+    writer: u64,
+    header: Option<BlobHeader>,
+    bytes: Bytes,
+    asker: Asker,
+    in_journal_max: u64,
+}
+
+impl Core {
+    pub(crate) async fn put_blob(self: Arc<Self>, put: BlobPut) -> Result<()> {
+        self.check_serving()?;
+        let length = put.bytes.len();
+        if length == 0 || length > SEGMENT_BYTES_MAX as usize {
+            let text = format!("blob {} of {length} bytes", put.name);
+            return Err(Error::new(ErrorKind::InvalidArgument, text));
+        }
+        let check = |fences: &mut Fences| match fences.versions.get(&put.name.group) {
+            Some(known) if *known > put.fence => Err(Error::new(
+                ErrorKind::OldEpoch,
+                format!(
+                    "group {} is at version {known}, not {}",
+                    put.name.group, put.fence
+                ),
+            )),
+            _ => Ok(()),
+        };
+        let key = Key::blob(put.name);
+        let _under_way = self.admit(length).await?;
+        let _claim = self.claim(key).await?;
+        if let Some(old) = self.locate(&key)? {
+            if old.writer == put.nonce && old.length as usize == length {
+                return Ok(());
+            }
+            let text = format!("blob {} was put by another writer", put.name);
+            return Err(Error::new(ErrorKind::Exists, text));
+        }
+        let piece = Piece {
+            key,
+            writer: put.nonce,
+            header: Some(put.header),
+            bytes: put.bytes,
+            asker: Asker::Blob,
+            in_journal_max: BLOB_IN_JOURNAL_MAX.min(self.ring.bytes() / 16),
+        };
+        self.store(piece, check).await
+    }
+
+    pub(crate) async fn put_log(self: Arc<Self>, put: LogPut) -> Result<()> {
+        self.check_serving()?;
+        if self.is_unconfirmed() {
+            let text = "the index was rebuilt: log puts wait until the epochs are confirmed";
+            return Err(Error::new(ErrorKind::Unavailable, text));
+        }
+        if put.bytes.len() > LOG_ENTRY_BYTES_MAX {
+            let text = format!("log entry {} of {} bytes", put.number, put.bytes.len());
+            return Err(Error::new(ErrorKind::InvalidArgument, text));
+        }
+        let key = Key::log(put.shard, put.number);
+        let _under_way = self.admit(put.bytes.len()).await?;
+        let _claim = self.claim(key).await?;
+        let floor = self.state.lock().floor(put.shard);
+        if put.number < floor {
+            let text = format!("{key} is below {floor}, where the log was trimmed");
+            return Err(Error::new(ErrorKind::InvalidArgument, text));
+        }
+        if let Some(old) = self.locate(&key)?
+            && old.writer >= put.epoch.0
+        {
+            return self.repeated_log_put(&key, &old, &put).await;
+        }
+        let piece = Piece {
+            key,
+            writer: put.epoch.0,
+            header: None,
+            bytes: put.bytes,
+            asker: Asker::Log,
+            in_journal_max: LOG_IN_JOURNAL_MAX.min(self.ring.bytes() / 16),
+        };
+        self.store(piece, |fences| fences.raise_epoch(put.shard, put.epoch))
+            .await
+    }
+
+    /// The answer to a put of an entry that exists with this epoch or a higher one.
+    async fn repeated_log_put(&self, key: &Key, old: &Entry, put: &LogPut) -> Result<()> {
+        if old.writer > put.epoch.0 {
+            let text = format!("{key} was written by epoch {}", old.writer);
+            return Err(Error::new(ErrorKind::OldEpoch, text));
+        }
+        self.queue
+            .lock()
+            .fences()
+            .check_epoch(put.shard, put.epoch)?;
+        let table = unit_checksums(key, &put.bytes);
+        if old.length as usize == put.bytes.len() && old.table_crc == table_checksum(key, &table) {
+            return Ok(());
+        }
+        let text = format!("{key} exists with other bytes of the same epoch");
+        Err(Error::new(ErrorKind::Exists, text))
+    }
+
+    async fn store(
+        self: &Arc<Self>,
+        piece: Piece,
+        check: impl FnOnce(&mut Fences) -> Result<()>,
+    ) -> Result<()> {
+        let table = unit_checksums(&piece.key, &piece.bytes);
+        let small = piece.bytes.len() as u64 <= piece.in_journal_max;
+        let entry = Entry {
+            length: u32::try_from(piece.bytes.len()).expect("checked by the caller"),
+            writer: piece.writer,
+            birth: 0,
+            header: piece.header,
+            place: Place::Journal(0),
+            table_crc: table_checksum(&piece.key, &table),
+            checksums: (table.len() <= INLINE_CHECKSUMS_MAX).then(|| table.clone().into()),
+        };
+        if small {
+            self.store_in_journal(piece, entry, check).await
+        } else {
+            self.store_in_extent(piece, entry, table, check).await
+        }
+    }
+
+    async fn store_in_journal(
+        self: &Arc<Self>,
+        piece: Piece,
+        mut entry: Entry,
+        check: impl FnOnce(&mut Fences) -> Result<()>,
+    ) -> Result<()> {
+        let units = entry.extent_units();
+        {
+            let mut state = self.state.lock();
+            if self.index_refuses(&state, piece.asker) || !state.space.promise(units, piece.asker) {
+                return Err(self.no_space(&piece.key));
+            }
+            entry.birth = state.next_birth();
+        }
+        let record = Record::Put {
+            key: piece.key,
+            entry: Arc::new(entry),
+            payload: piece.bytes,
+        };
+        let stored = self.submit(record, false, check).await;
+        if stored.is_err() {
+            self.state.lock().space.unpromise(units);
+        }
+        stored
+    }
+
+    async fn store_in_extent(
+        self: &Arc<Self>,
+        piece: Piece,
+        entry: Entry,
+        table: Vec<u32>,
+        check: impl FnOnce(&mut Fences) -> Result<()>,
+    ) -> Result<()> {
+        let (runs, birth) = {
+            let mut state = self.state.lock();
+            let head = header_units(entry.units());
+            let runs = match self.index_refuses(&state, piece.asker) {
+                true => None,
+                false => state
+                    .space
+                    .allocate(entry.extent_units(), head, piece.asker),
+            };
+            let runs = runs.ok_or_else(|| self.no_space(&piece.key))?;
+            (runs, state.next_birth())
+        };
+        let entry = Arc::new(Entry {
+            birth,
+            ..placed(&entry, runs.clone())
+        });
+        let writes = writes_of(self.stamp.region, &piece.key, &entry, &table, &piece.bytes);
+        let writes = writes.into_iter().map(|write| {
+            let offset = self.unit_offset(write.unit);
+            self.disk.write(offset, write.bytes)
+        });
+        let written = try_join_all(writes).await;
+        written.map_err(|error| self.fail("writes a blob", &error))?;
+        let record = Record::Put {
+            key: piece.key,
+            entry,
+            payload: Bytes::new(),
+        };
+        let stored = self.submit(record, true, check).await;
+        let mut state = self.state.lock();
+        match &stored {
+            Ok(()) => state.remember_table(piece.key, birth, &table.into()),
+            Err(_) => state.space.release(&runs),
+        }
+        stored
+    }
+
+    /// Log puts may fill the index a little further than blobs.
+    fn index_refuses(&self, state: &crate::state::State, asker: Asker) -> bool {
+        let most = self.index.entry_bytes_max();
+        let most = match asker {
+            Asker::Blob => most,
+            Asker::Log | Asker::Promised => most + most / 8,
+        };
+        state.ledger.index_bytes > most
+    }
+
+    fn no_space(&self, key: &Key) -> Error {
+        let text = format!("NSD {} has no space for {key}", self.identity.nsd);
+        Error::new(ErrorKind::NoSpace, text)
+    }
+
+    pub(crate) async fn delete_blobs(self: Arc<Self>, names: Vec<BlobName>) -> Result<()> {
+        if names.len() > DELETE_NAMES_MAX {
+            let text = format!("a delete of {} names", names.len());
+            return Err(Error::new(ErrorKind::InvalidArgument, text));
+        }
+        self.check_serving()?;
+        for names in names.chunks(DELETE_RECORD_NAMES_MAX) {
+            let keys: Vec<Key> = names.iter().map(|name| Key::blob(*name)).collect();
+            for key in &keys {
+                // Into the cache, so that the change isn't slowed by disk reads under the lock.
+                self.locate(key)?;
+            }
+            self.submit(Record::Delete(keys), false, |_| Ok(())).await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn learn(self: Arc<Self>, fence: GroupFence) -> Result<()> {
+        let known = self.state.lock().ledger.versions.get(&fence.group).copied();
+        if known == Some(fence.version) {
+            return self.check_serving();
+        }
+        let check = |fences: &mut Fences| {
+            let known = fences.versions.entry(fence.group).or_default();
+            if *known > fence.version {
+                let text = format!("group {} is at version {known}", fence.group);
+                return Err(Error::new(ErrorKind::OldEpoch, text));
+            }
+            *known = fence.version;
+            Ok(())
+        };
+        let record = Record::Learn(fence.group, fence.version);
+        self.submit(record, false, check).await
+    }
+
+    pub(crate) async fn trim(self: Arc<Self>, shard: ShardId, below: EntryNumber) -> Result<()> {
+        if self.state.lock().floor(shard) >= below {
+            return self.check_serving();
+        }
+        self.submit(Record::Trim(shard, below), false, |_| Ok(()))
+            .await
+    }
+
+    pub(crate) async fn discard(self: Arc<Self>, shard: ShardId, above: EntryNumber) -> Result<()> {
+        self.submit(Record::Discard(shard, above), false, |_| Ok(()))
+            .await
+    }
+
+    pub(crate) async fn seal_log(
+        self: Arc<Self>,
+        shard: ShardId,
+        epoch: ShardEpoch,
+    ) -> Result<SealReply> {
+        let record = Record::Seal(shard, epoch);
+        let check = |fences: &mut Fences| fences.raise_epoch(shard, epoch);
+        self.submit(record, false, check).await?;
+        let last = self.state.lock().last_log(shard);
+        let last = last.map_err(|error| self.index_error(error))?;
+        Ok(SealReply {
+            last: last.as_ref().map(|(number, _)| *number),
+            last_epoch: last.map(|(_, entry)| ShardEpoch(entry.writer)),
+        })
+    }
+
+    pub(crate) async fn confirm(self: Arc<Self>, epochs: Vec<(ShardId, ShardEpoch)>) -> Result<()> {
+        for (shard, epoch) in epochs {
+            let record = Record::Seal(shard, epoch);
+            self.submit(record, false, |fences| fences.raise_epoch(shard, epoch))
+                .await?;
+        }
+        let mut superblock = self.superblock.lock().await;
+        superblock.flags &= !crate::superblock::FLAG_UNCONFIRMED;
+        let stored = superblock.store(&self.disk).await;
+        stored.map_err(|error| self.fail("writes its superblock", &error))?;
+        self.set_confirmed();
+        Ok(())
+    }
+}
+
+impl Fences {
+    /// Refuses an epoch below the one that the log is sealed for.
+    fn check_epoch(&self, shard: ShardId, epoch: ShardEpoch) -> Result<()> {
+        match self.epochs.get(&shard) {
+            Some(known) if *known > epoch => Err(Error::new(
+                ErrorKind::OldEpoch,
+                format!("shard {shard}'s log is sealed for epoch {known}, not {epoch}"),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The log is sealed for `epoch` from now on, unless it is for a higher one.
+    fn raise_epoch(&mut self, shard: ShardId, epoch: ShardEpoch) -> Result<()> {
+        self.check_epoch(shard, epoch)?;
+        self.epochs.insert(shard, epoch);
+        Ok(())
+    }
+}
