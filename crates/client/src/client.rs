@@ -1,295 +1,171 @@
-//! The verbs. (Bodies arrive file by file; the signatures are settled.)
+//! The client itself: its parts, its start and its end.
 
-use crate::types::{
-    Allocate, FileLock, FileSystemUsage, Listing, LockOwner, OpenFlags, Seek, Waiter,
-};
-use bytes::Bytes;
-use model::operation::{NewInode, RenameMode, XattrMode};
-use model::{Attributes, ErrorKind, FileName, InodeId, Result, SetAttributes};
+use crate::flusher::Flusher;
+use crate::inode::Inodes;
+use crate::page_pool::PagePool;
+use crate::pages::memory::Blocks;
+use crate::settings::ClientSettings;
+use crate::types::Waiter;
+use crate::waiters::Waiters;
+use metanode::Metanode;
+use model::operation::Stamp;
+use model::{Error, ErrorKind, InodeId, Operation, Reply, Result, SessionId};
+use pool::{Pool, SegmentSource};
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use tokio::sync::Semaphore;
+use world::World;
 
 /// A POSIX file system as a library; one per mounted file system and process. Used as
 /// `Arc<Client>`; every method may be called from any thread.
-///
-/// Made by `Client::new(world: World, metanode: Arc<Metanode>, pool: Arc<Pool>, settings:
-/// ClientSettings) -> Arc<Client>`.
 pub struct Client {
-    _private: (),
+    pub(crate) me: Weak<Client>,
+    pub(crate) world: World,
+    pub(crate) metanode: Arc<Metanode>,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) session: SessionId,
+    pub(crate) settings: ClientSettings,
+    pub(crate) segments: SegmentSource,
+    pub(crate) inodes: Arc<Inodes>,
+    pub(crate) blocks: Arc<Blocks>,
+    pub(crate) pages: PagePool,
+    pub(crate) flusher: Flusher,
+    pub(crate) waiters: Waiters,
+    /// One permit per segment on its way to the NSDs.
+    pub(crate) segments_in_flight: Semaphore,
+    /// One permit per fetch ahead of a reader.
+    pub(crate) fetches_ahead: Arc<Semaphore>,
+    closed: AtomicBool,
 }
 
-macro_rules! unfinished {
-    ($($used:expr),*) => {{ $(let _ = &$used;)* Err(ErrorKind::NotImplemented.into()) }};
-}
+/// Fetches ahead of readers that may run at once.
+const FETCHES_AHEAD_MAX: usize = 32;
 
-#[expect(clippy::unused_async, reason = "the bodies are on their way")]
 impl Client {
-    /// Finds a name. Attributes include what is written but not yet published.
-    ///
-    /// # Errors
-    /// `NotFound`, `NotDirectory`.
-    pub async fn lookup(&self, directory: InodeId, name: FileName) -> Result<Attributes> {
-        unfinished!(directory, name)
+    /// A client with a session of its own (`metanode.open_session()`). Starts its background
+    /// task; end it with [`Client::close`].
+    #[must_use]
+    pub fn new(
+        world: World,
+        metanode: Arc<Metanode>,
+        pool: Arc<Pool>,
+        session: SessionId,
+        settings: ClientSettings,
+    ) -> Arc<Self> {
+        let blocks = Blocks::new(settings.block_bytes);
+        let client = Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            metanode,
+            session,
+            settings,
+            segments: SegmentSource::new(session),
+            inodes: Inodes::new(blocks.clone()),
+            blocks,
+            pages: PagePool::new(pool.clone(), &settings),
+            pool,
+            flusher: Flusher::default(),
+            waiters: Waiters::default(),
+            segments_in_flight: Semaphore::new(settings.segments_in_flight_max.max(1)),
+            fetches_ahead: Arc::new(Semaphore::new(FETCHES_AHEAD_MAX)),
+            closed: AtomicBool::new(false),
+            world,
+        });
+        Flusher::start(&client);
+        client
     }
 
-    /// The directory that contains a directory (".."); the root is its own parent.
-    pub async fn lookup_parent(&self, directory: InodeId) -> Result<Attributes> {
-        unfinished!(directory)
+    /// The world that the client lives in.
+    #[must_use]
+    pub fn world(&self) -> &World {
+        &self.world
     }
 
-    /// stat.
-    pub async fn get_attributes(&self, inode: InodeId) -> Result<Attributes> {
-        unfinished!(inode)
+    /// The settings that it runs with.
+    #[must_use]
+    pub fn settings(&self) -> &ClientSettings {
+        &self.settings
     }
 
-    /// chmod, chown, utimes, truncate, in any combination, at once.
-    pub async fn set_attributes(&self, inode: InodeId, set: SetAttributes) -> Result<Attributes> {
-        unfinished!(inode, set)
-    }
-
-    /// Makes anything under a new name: file, directory (mkdir), symlink, device. Doesn't
-    /// open it.
-    ///
-    /// # Errors
-    /// `Exists` if the name is taken.
-    pub async fn create(
-        &self,
-        directory: InodeId,
-        name: FileName,
-        new: NewInode,
-    ) -> Result<Attributes> {
-        unfinished!(directory, name, new)
-    }
-
-    /// Makes a file and opens it (O_CREAT): as `create`, then `open`, without a gap.
-    pub async fn create_and_open(
-        &self,
-        directory: InodeId,
-        name: FileName,
-        new: NewInode,
-    ) -> Result<Attributes> {
-        unfinished!(directory, name, new)
-    }
-
-    /// O_TMPFILE: makes a file without a name and opens it. `link` gives it a name; the last
-    /// `release` without one removes it.
-    pub async fn create_unnamed(&self, directory: InodeId, new: NewInode) -> Result<Attributes> {
-        unfinished!(directory, new)
-    }
-
-    /// One more name for an inode.
-    pub async fn link(
-        &self,
-        inode: InodeId,
-        directory: InodeId,
-        name: FileName,
-    ) -> Result<Attributes> {
-        unfinished!(inode, directory, name)
-    }
-
-    /// Removes a name of something that isn't a directory. An open file lives on until its
-    /// last `release`.
-    pub async fn unlink(&self, directory: InodeId, name: FileName) -> Result<()> {
-        unfinished!(directory, name)
-    }
-
-    /// Removes an empty directory.
-    pub async fn remove_directory(&self, directory: InodeId, name: FileName) -> Result<()> {
-        unfinished!(directory, name)
-    }
-
-    /// Moves a name; data of the moved inode is published first.
-    pub async fn rename(
-        &self,
-        from_directory: InodeId,
-        from_name: FileName,
-        to_directory: InodeId,
-        to_name: FileName,
-        mode: RenameMode,
-    ) -> Result<()> {
-        unfinished!(from_directory, from_name, to_directory, to_name, mode)
-    }
-
-    /// Target of a symbolic link.
-    pub async fn read_link(&self, inode: InodeId) -> Result<Bytes> {
-        unfinished!(inode)
-    }
-
-    /// A piece of a directory: entries behind position `after` (0: from the start), at most
-    /// `limit`. Without "." and ".." (see [`Listing`]); with attributes if asked.
-    pub async fn read_directory(
-        &self,
-        directory: InodeId,
-        after: u64,
-        limit: u32,
-        with_attributes: bool,
-    ) -> Result<Listing> {
-        unfinished!(directory, after, limit, with_attributes)
-    }
-
-    /// Opens an inode of any kind: counts a holder, so that it survives unlink. Every success
-    /// needs one `release`. Handles are stateless: the inode is the handle.
-    pub async fn open(&self, inode: InodeId, flags: OpenFlags) -> Result<Attributes> {
-        unfinished!(inode, flags)
-    }
-
-    /// The last close of one open. Never fails; an inode without names and holders goes.
-    pub async fn release(&self, inode: InodeId) {
-        let _ = inode;
-    }
-
-    /// Reads; shorter than asked only at the end of the file. Pieces in order, not copied
-    /// where the page pool has them.
-    ///
-    /// # Errors
-    /// `Unavailable` or `Corrupt` (both EIO) if data can't be had or proven.
-    pub async fn read(&self, inode: InodeId, offset: u64, length: usize) -> Result<Vec<Bytes>> {
-        unfinished!(inode, offset, length)
-    }
-
-    /// Writes all of `data` into the page pool.
-    ///
-    /// # Errors
-    /// `NoSpace` now, never later; `FileTooLarge`.
-    pub async fn write(&self, inode: InodeId, offset: u64, data: &[u8]) -> Result<()> {
-        unfinished!(inode, offset, data)
-    }
-
-    /// O_APPEND: writes at the end, which it finds atomically; returns where that was.
-    pub async fn append(&self, inode: InodeId, data: &[u8]) -> Result<u64> {
-        unfinished!(inode, data)
-    }
-
-    /// close(2) of one descriptor: tells an earlier write error once, publishes small files.
-    /// Doesn't make anything durable.
-    pub async fn flush(&self, inode: InodeId) -> Result<()> {
-        unfinished!(inode)
-    }
-
-    /// Data and attributes of the inode, and its name if it is new, are durable afterwards.
-    /// Also for directories. `data_only` is fdatasync.
-    pub async fn fsync(&self, inode: InodeId, data_only: bool) -> Result<()> {
-        unfinished!(inode, data_only)
+    /// Dirty and cached bytes in the page pool.
+    #[must_use]
+    pub fn page_pool_bytes(&self) -> (u64, u64) {
+        self.pages.bytes()
     }
 
     /// Everything answered so far is durable afterwards (`shale fs sync`).
+    ///
+    /// # Errors
+    /// The first file that couldn't be published; the others were.
     pub async fn sync_all(&self) -> Result<()> {
-        unfinished!()
+        self.record_atimes().await;
+        let published = self.publish_all().await;
+        published.and(self.metanode.sync().await)
     }
 
-    /// As `sync_all`, then stops the client's tasks. Later calls fail with `ShuttingDown`.
+    /// As `sync_all`, then stops the client's task. Later calls fail with `ShuttingDown`.
+    ///
+    /// # Errors
+    /// What couldn't be made durable and is lost when the process ends.
     pub async fn close(&self) -> Result<()> {
-        unfinished!()
-    }
-
-    /// fallocate.
-    pub async fn allocate(
-        &self,
-        inode: InodeId,
-        how: Allocate,
-        offset: u64,
-        length: u64,
-    ) -> Result<()> {
-        unfinished!(inode, how, offset, length)
-    }
-
-    /// SEEK_DATA and SEEK_HOLE.
-    ///
-    /// # Errors
-    /// `NoSuchDeviceOrAddress` (ENXIO) at or behind the end, or if no data follows.
-    pub async fn seek(&self, inode: InodeId, offset: u64, what: Seek) -> Result<u64> {
-        unfinished!(inode, offset, what)
-    }
-
-    /// copy_file_range: shares extents inside a fileset, copies across filesets. Returns the
-    /// bytes done, 0 at the end of the source.
-    pub async fn copy_range(
-        &self,
-        from: InodeId,
-        from_offset: u64,
-        to: InodeId,
-        to_offset: u64,
-        length: u64,
-    ) -> Result<u64> {
-        unfinished!(from, from_offset, to, to_offset, length)
-    }
-
-    /// Value of an extended attribute.
-    ///
-    /// # Errors
-    /// `NoSuchAttribute`; `NotSupported` for a name outside user., trusted., security.,
-    /// system.
-    pub async fn get_xattr(&self, inode: InodeId, name: &[u8]) -> Result<Bytes> {
-        unfinished!(inode, name)
-    }
-
-    /// Names of the extended attributes.
-    pub async fn list_xattrs(&self, inode: InodeId) -> Result<Vec<Bytes>> {
-        unfinished!(inode)
-    }
-
-    /// Sets an extended attribute.
-    pub async fn set_xattr(
-        &self,
-        inode: InodeId,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-    ) -> Result<()> {
-        unfinished!(inode, name, value, mode)
-    }
-
-    /// Removes an extended attribute.
-    pub async fn remove_xattr(&self, inode: InodeId, name: &[u8]) -> Result<()> {
-        unfinished!(inode, name)
-    }
-
-    /// statfs.
-    pub async fn usage(&self, inode: InodeId) -> Result<FileSystemUsage> {
-        unfinished!(inode)
-    }
-
-    /// F_GETLK: the first lock that is in the way of `lock`, or `lock` with kind `Unlock`.
-    pub async fn get_lock(
-        &self,
-        inode: InodeId,
-        owner: LockOwner,
-        lock: FileLock,
-    ) -> Result<FileLock> {
-        unfinished!(inode, owner, lock)
-    }
-
-    /// F_SETLK, and F_SETLKW with `wait`. Dropping the future cancels the wait.
-    ///
-    /// # Errors
-    /// `WouldBlock` without `wait`, `WouldDeadlock`.
-    pub async fn set_lock(
-        &self,
-        inode: InodeId,
-        owner: LockOwner,
-        lock: FileLock,
-        wait: bool,
-    ) -> Result<()> {
-        unfinished!(inode, owner, lock, wait)
-    }
-
-    /// flock(2): whole-file locks, a space of their own beside POSIX locks.
-    pub async fn flock(
-        &self,
-        inode: InodeId,
-        owner: LockOwner,
-        kind: crate::LockKind,
-        wait: bool,
-    ) -> Result<()> {
-        unfinished!(inode, owner, kind, wait)
-    }
-
-    /// Drops the POSIX locks of an owner on an inode (FLUSH) or its flock (RELEASE of the
-    /// descriptor that took it).
-    pub async fn release_locks(&self, inode: InodeId, owner: LockOwner, flock: bool) {
-        let _ = (inode, owner, flock);
+        let result = self.sync_all().await;
+        self.closed.store(true, Ordering::Release);
+        self.flusher.stop().await;
+        result
     }
 
     /// What waits now, longest first; at most 1,024.
+    #[must_use]
     pub fn waiters(&self) -> Vec<Waiter> {
-        Vec::new()
+        self.waiters.list(self.world.now())
     }
+
+    pub(crate) fn stamp(&self) -> Stamp {
+        Stamp {
+            now: self.world.wall(),
+            session: self.session,
+            slot: None,
+        }
+    }
+
+    pub(crate) async fn execute(&self, operation: &Operation) -> Result<Reply> {
+        self.check_open()?;
+        self.metanode.execute(operation, &self.stamp()).await
+    }
+
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(ErrorKind::ShuttingDown.into());
+        }
+        Ok(())
+    }
+
+    /// Waits for `future` as long as the settings' patience allows, visibly.
+    pub(crate) async fn wait<F: Future>(
+        &self,
+        cause: &'static str,
+        inode: Option<InodeId>,
+        future: F,
+    ) -> Result<F::Output> {
+        let _listed = self.waiters.enter(cause, inode, self.world.now());
+        self.world
+            .timeout(self.settings.patience, future)
+            .await
+            .map_err(|_| {
+                let waited = self.settings.patience.as_secs();
+                Error::new(
+                    ErrorKind::Unavailable,
+                    format!("waited {waited} s for {cause}"),
+                )
+            })
+    }
+
+    pub(crate) fn shared(&self) -> Arc<Self> {
+        self.me.upgrade().expect("a client is used through its Arc")
+    }
+}
+
+/// A reply that no owner sends to this operation.
+pub(crate) fn misplaced(reply: &Reply) -> ! {
+    panic!("the owner answered something else than was asked: {reply:?}")
 }

@@ -3,10 +3,32 @@
 //! Doors (FUSE and others) call only [`Client`]. A method returns `Ready` on its first poll
 //! unless something is really missing: a record, a disk read, durability, or memory for more
 //! dirty bytes. What each method promises is in `docs/semantics.md`.
+//!
+//! How the parts fit: [`Client`] has one [`inode::InodeState`] per inode that is open, dirty or
+//! cached; `write` fills its dirty runs, `publish` freezes them into batches, `store` writes
+//! batches as segments, `flusher` decides when, `read` puts an answer together from dirty
+//! runs, batches, cached bytes and extents, `read_ahead` fetches before it is asked.
 
+mod atime;
+mod attributes;
 mod client;
+mod content;
+mod flusher;
+mod inode;
+mod locks;
+mod names;
+mod opens;
+mod page_pool;
+mod pages;
+mod pattern;
+mod publish;
+mod read;
+mod read_ahead;
 mod settings;
+mod store;
 mod types;
+mod waiters;
+mod write;
 
 pub use client::Client;
 pub use settings::ClientSettings;

@@ -1,0 +1,210 @@
+//! Verbs on attributes: stat, chmod, chown, utimes, truncate, extended attributes, statfs.
+
+use crate::client::{Client, misplaced};
+use crate::inode::{Inner, InodeRef};
+use crate::types::FileSystemUsage;
+use bytes::Bytes;
+use model::operation::XattrMode;
+use model::{
+    Attributes, Error, ErrorKind, InodeId, Operation, Reply, Result, SetAttributes, limits,
+};
+
+/// Namespaces of extended attributes that Linux knows.
+const XATTR_NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
+
+impl Client {
+    /// stat. Includes what is written but not yet published.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub async fn get_attributes(&self, inode: InodeId) -> Result<Attributes> {
+        let mut attributes = self.attributes_of_owner(inode).await?;
+        self.merge(&mut attributes);
+        Ok(attributes)
+    }
+
+    /// chmod, chown, utimes, truncate, in any combination, at once. What is written to the
+    /// inode is published first.
+    ///
+    /// # Errors
+    /// `FileTooLarge`, `IsDirectory` or `InvalidArgument` for a truncate of no file, and what
+    /// publishing says.
+    pub async fn set_attributes(&self, inode: InodeId, set: SetAttributes) -> Result<Attributes> {
+        let Some(size) = set.size else {
+            let state = self.inodes.find(inode);
+            if let Some(state) = &state {
+                self.publish_pending(state).await?;
+            }
+            let mut attributes = self
+                .attributes_after(&Operation::SetAttributes { inode, set })
+                .await?;
+            if let Some(state) = self.inodes.find(inode) {
+                let mut inner = state.lock();
+                if inner.known.is_some() && !inner.exclusive {
+                    inner.learn(&attributes);
+                }
+                inner.merge_into(&mut attributes);
+            }
+            return Ok(attributes);
+        };
+        if size > limits::FILE_BYTES_MAX {
+            return Err(ErrorKind::FileTooLarge.into());
+        }
+        let state = self.inodes.get(inode);
+        let exclusive = self.exclusive(&state).await?;
+        // What is cut away as a whole needn't be written before.
+        if size > 0 {
+            self.publish_pending(&state).await?;
+        } else {
+            self.finish_batches(&state).await?;
+        }
+        let attributes = self
+            .attributes_after(&Operation::SetAttributes { inode, set })
+            .await?;
+        {
+            let mut inner = state.lock();
+            self.cut_pages(inode, &mut inner, size);
+            inner.learn(&attributes);
+        }
+        drop(exclusive);
+        Ok(attributes)
+    }
+
+    /// The file ends at `size` now.
+    fn cut_pages(&self, inode: InodeId, inner: &mut Inner, size: u64) {
+        let dirty = inner.dirty.cut(size, u64::MAX);
+        self.pages.release(dirty);
+        self.pages.uncache(inode, inner, size, u64::MAX);
+        inner.extents.punch(size, u64::MAX);
+        inner.mapping += 1;
+        if inner.is_published() {
+            inner.pending = None;
+            inner.first_dirty = None;
+        }
+    }
+
+    /// Value of an extended attribute.
+    ///
+    /// # Errors
+    /// `NoSuchAttribute`; `NotSupported` for a name outside user., trusted., security.,
+    /// system.
+    pub async fn get_xattr(&self, inode: InodeId, name: &[u8]) -> Result<Bytes> {
+        let name = xattr_name(name)?;
+        match self.execute(&Operation::GetXattr { inode, name }).await? {
+            Reply::Value(value) => Ok(value),
+            other => misplaced(&other),
+        }
+    }
+
+    /// Names of the extended attributes.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub async fn list_xattrs(&self, inode: InodeId) -> Result<Vec<Bytes>> {
+        match self.execute(&Operation::ListXattrs { inode }).await? {
+            Reply::Names(names) => Ok(names),
+            other => misplaced(&other),
+        }
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// `Exists` or `NoSuchAttribute` as the mode says, `NoSpace` above 64 KiB per inode.
+    pub async fn set_xattr(
+        &self,
+        inode: InodeId,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        let name = xattr_name(name)?;
+        let value = Bytes::copy_from_slice(value);
+        self.attributes_after(&Operation::SetXattr {
+            inode,
+            name,
+            value,
+            mode,
+        })
+        .await
+        .map(drop)
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// `NoSuchAttribute`.
+    pub async fn remove_xattr(&self, inode: InodeId, name: &[u8]) -> Result<()> {
+        let name = xattr_name(name)?;
+        self.attributes_after(&Operation::RemoveXattr { inode, name })
+            .await
+            .map(drop)
+    }
+
+    /// statfs.
+    ///
+    /// # Errors
+    /// `Unavailable` while the metadata is being taken over.
+    pub async fn usage(&self, inode: InodeId) -> Result<FileSystemUsage> {
+        let _ = inode;
+        self.check_open()?;
+        let inodes = self.metanode.usage().await?.inodes;
+        let usage = self.pool.usage();
+        let used = usage.used + usage.held;
+        Ok(FileSystemUsage {
+            block_bytes: self.settings.block_bytes,
+            capacity: usage.capacity,
+            free: usage
+                .capacity
+                .saturating_sub(used)
+                .max(usage.available_to_users),
+            available: usage.available_to_users,
+            inodes,
+        })
+    }
+
+    /// Shows unpublished writes in attributes from the owner.
+    pub(crate) fn merge(&self, attributes: &mut Attributes) {
+        if self.pages.dirty() == 0 {
+            return;
+        }
+        if let Some(state) = self.inodes.find(attributes.inode) {
+            state.lock().merge_into(attributes);
+        }
+    }
+
+    pub(crate) async fn attributes_of_owner(&self, inode: InodeId) -> Result<Attributes> {
+        self.attributes_after(&Operation::GetAttributes { inode })
+            .await
+    }
+
+    async fn attributes_after(&self, operation: &Operation) -> Result<Attributes> {
+        match self.execute(operation).await? {
+            Reply::Attributes { attributes, .. } => Ok(attributes),
+            other => misplaced(&other),
+        }
+    }
+
+    /// Makes sure that size and generation are known here.
+    pub(crate) async fn learn(&self, state: &InodeRef) -> Result<()> {
+        let attributes = self.attributes_of_owner(state.id).await?;
+        let mut inner = state.lock();
+        if inner.known.is_none() {
+            inner.learn(&attributes);
+        }
+        Ok(())
+    }
+}
+
+fn xattr_name(name: &[u8]) -> Result<Bytes> {
+    if !XATTR_NAMESPACES
+        .iter()
+        .any(|prefix| name.starts_with(prefix) && name.len() > prefix.len())
+    {
+        return Err(ErrorKind::NotSupported.into());
+    }
+    if name.len() > limits::XATTR_NAME_BYTES_MAX {
+        return Err(Error::from(ErrorKind::BufferTooSmall));
+    }
+    Ok(Bytes::copy_from_slice(name))
+}

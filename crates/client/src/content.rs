@@ -1,0 +1,271 @@
+//! Verbs on ranges of a file: fallocate, lseek, copy_file_range; and the exclusive time of an
+//! inode that they need.
+
+use crate::client::Client;
+use crate::inode::{InodeRef, InodeState};
+use crate::pages::extents::Source;
+use crate::pages::ranges::Ranges;
+use crate::types::{Allocate, Seek};
+use model::operation::RangeChange;
+use model::{Attributes, Error, ErrorKind, InodeId, Operation, Reply, Result, limits};
+use tokio::sync::MutexGuard;
+
+/// What one copy_file_range does at most; programs ask again.
+const COPY_BYTES_MAX: u64 = 1 << 30;
+/// A step of copying by reading and writing.
+const COPY_STEP_BYTES: u64 = 1 << 20;
+
+/// No write begins in an inode as long as this lives.
+pub(crate) struct Exclusive<'a> {
+    state: &'a InodeState,
+    _gate: MutexGuard<'a, ()>,
+}
+
+impl Drop for Exclusive<'_> {
+    fn drop(&mut self) {
+        self.state.lock().exclusive = false;
+        self.state.changed.notify_waiters();
+    }
+}
+
+impl Client {
+    /// Waits for its turn, then keeps writers out.
+    pub(crate) async fn exclusive<'a>(&self, state: &'a InodeRef) -> Result<Exclusive<'a>> {
+        let gate = match state.gate.try_lock() {
+            Ok(gate) => gate,
+            Err(_) => {
+                let turn = state.gate.lock();
+                self.wait("a truncate of the same file", Some(state.id), turn)
+                    .await?
+            }
+        };
+        state.lock().exclusive = true;
+        Ok(Exclusive { state, _gate: gate })
+    }
+
+    /// fallocate. Reserved space is checked against the free space now; it isn't kept away
+    /// from others.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an empty range, `FileTooLarge`, `NoSpace`.
+    pub async fn allocate(
+        &self,
+        inode: InodeId,
+        how: Allocate,
+        offset: u64,
+        length: u64,
+    ) -> Result<()> {
+        if length == 0 {
+            return Err(ErrorKind::InvalidArgument.into());
+        }
+        let end = offset
+            .checked_add(length)
+            .filter(|end| *end <= limits::FILE_BYTES_MAX);
+        let Some(end) = end else {
+            return Err(ErrorKind::FileTooLarge.into());
+        };
+        let (change, keep_size) = match how {
+            Allocate::Reserve { keep_size } => (RangeChange::Reserve, keep_size),
+            Allocate::Punch => (RangeChange::Punch, true),
+            Allocate::Zero { keep_size } => (RangeChange::Zero, keep_size),
+        };
+        if change == RangeChange::Reserve {
+            drop(self.pool.reserve(length)?);
+        }
+        let state = self.inodes.get(inode);
+        let exclusive = self.exclusive(&state).await?;
+        self.publish_pending(&state).await?;
+        let mut next = Some(offset);
+        while let Some(at) = next {
+            let length = end - at;
+            let operation = Operation::ChangeRange {
+                inode,
+                offset: at,
+                length,
+                change,
+                keep_size,
+            };
+            let result = self.range_changed(&operation).await;
+            let mut inner = state.lock();
+            if change != RangeChange::Reserve {
+                self.pages.uncache(inode, &mut inner, offset, end);
+            }
+            inner.extents.forget(offset, end);
+            inner.mapping += 1;
+            let (attributes, more) = result?;
+            inner.learn(&attributes);
+            next = more;
+        }
+        drop(exclusive);
+        Ok(())
+    }
+
+    /// SEEK_DATA and SEEK_HOLE. Reserved space is a hole.
+    ///
+    /// # Errors
+    /// `NoSuchDeviceOrAddress` (ENXIO) at or behind the end, or if no data follows.
+    pub async fn seek(&self, inode: InodeId, offset: u64, what: Seek) -> Result<u64> {
+        let state = self.inodes.get(inode);
+        loop {
+            let ask_from = {
+                let inner = state.lock();
+                match inner.size() {
+                    None => offset,
+                    Some(size) if offset >= size => {
+                        return Err(ErrorKind::NoSuchDeviceOrAddress.into());
+                    }
+                    Some(size) => {
+                        let mut data = Ranges::default();
+                        inner.dirty.visit(offset, size, |at, bytes| {
+                            data.add(at, at + bytes.len() as u64);
+                        });
+                        let runs = inner.flushing.iter().flat_map(|batch| &batch.runs);
+                        runs.for_each(|run| data.add(run.offset, run.end()));
+                        let mut known_to = size;
+                        for piece in inner.extents.locate(offset, size) {
+                            match piece.source {
+                                Source::Unknown => {
+                                    known_to = piece.from;
+                                    break;
+                                }
+                                Source::Zeros => {}
+                                _ => data.add(piece.from, piece.to),
+                            }
+                        }
+                        let found = match what {
+                            Seek::Data => data.next_start(offset).filter(|at| *at < size),
+                            Seek::Hole => Some(data.covered_to(offset).min(size)),
+                        };
+                        match found {
+                            Some(at) if at < known_to || known_to == size => return Ok(at),
+                            None if known_to == size => {
+                                return Err(ErrorKind::NoSuchDeviceOrAddress.into());
+                            }
+                            _ => known_to,
+                        }
+                    }
+                }
+            };
+            self.ask_extents(&state, ask_from).await?;
+        }
+    }
+
+    /// copy_file_range: shares extents inside a fileset, copies across filesets. Returns the
+    /// bytes done, 0 at the end of the source; at most 1 GiB per call.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the ranges overlap in one file; `FileTooLarge`.
+    pub async fn copy_range(
+        &self,
+        from: InodeId,
+        from_offset: u64,
+        to: InodeId,
+        to_offset: u64,
+        length: u64,
+    ) -> Result<u64> {
+        let source = self.inodes.get(from);
+        self.publish_pending(&source).await?;
+        let size = self.get_attributes(from).await?.size;
+        let length = length
+            .min(COPY_BYTES_MAX)
+            .min(size.saturating_sub(from_offset));
+        if length == 0 {
+            return Ok(0);
+        }
+        let to_end = to_offset
+            .checked_add(length)
+            .filter(|end| *end <= limits::FILE_BYTES_MAX);
+        let Some(to_end) = to_end else {
+            return Err(ErrorKind::FileTooLarge.into());
+        };
+        if from == to && from_offset < to_end && to_offset < from_offset + length {
+            return Err(ErrorKind::InvalidArgument.into());
+        }
+        let target = self.inodes.get(to);
+        match self
+            .share(&target, from, from_offset, to_offset, length)
+            .await
+        {
+            Err(error) if error.kind() == ErrorKind::OtherFileset => {
+                self.copy_bytes(from, from_offset, to, to_offset, length)
+                    .await
+            }
+            other => other,
+        }
+    }
+
+    async fn share(
+        &self,
+        target: &InodeRef,
+        from: InodeId,
+        from_offset: u64,
+        to_offset: u64,
+        length: u64,
+    ) -> Result<u64> {
+        let to = target.id;
+        let exclusive = self.exclusive(target).await?;
+        self.publish_pending(target).await?;
+        let end = from_offset + length;
+        let mut at = from_offset;
+        loop {
+            let operation = Operation::Share {
+                from,
+                from_offset: at,
+                to,
+                to_offset: at - from_offset + to_offset,
+                length: end - at,
+            };
+            let result = self.range_changed(&operation).await;
+            let mut inner = target.lock();
+            self.pages
+                .uncache(to, &mut inner, to_offset, to_offset + length);
+            inner.extents.forget(to_offset, to_offset + length);
+            inner.mapping += 1;
+            let (attributes, next) = match result {
+                // What is shared so far stays; the program asks for the rest.
+                Err(_) if at > from_offset => return Ok(at - from_offset),
+                other => other?,
+            };
+            inner.learn(&attributes);
+            match next {
+                Some(next) => at = next,
+                None => break,
+            }
+        }
+        drop(exclusive);
+        Ok(length)
+    }
+
+    async fn copy_bytes(
+        &self,
+        from: InodeId,
+        from_offset: u64,
+        to: InodeId,
+        to_offset: u64,
+        length: u64,
+    ) -> Result<u64> {
+        let mut done = 0;
+        while done < length {
+            let step = (length - done).min(COPY_STEP_BYTES) as usize;
+            let pieces = self.read(from, from_offset + done, step).await?;
+            if pieces.is_empty() {
+                break;
+            }
+            for piece in pieces {
+                self.write(to, to_offset + done, &piece).await?;
+                done += piece.len() as u64;
+            }
+        }
+        Ok(done)
+    }
+
+    async fn range_changed(&self, operation: &Operation) -> Result<(Attributes, Option<u64>)> {
+        match self.execute(operation).await? {
+            Reply::RangeChanged { attributes, next } => Ok((attributes, next)),
+            other => Err(Error::new(
+                ErrorKind::Unavailable,
+                format!("the owner answered something else than was asked: {other:?}"),
+            )),
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Decides when dirty data is written: by age, when a file rests, when memory runs short.
+
+use crate::client::Client;
+use crate::inode::{Inner, InodeRef, Stage};
+use crate::publish::Haste;
+use crate::store::Job;
+use model::{InodeId, Result};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::Notify;
+use world::{Instant, Task};
+
+/// How often dirty inodes are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How long failed batches rest before they are tried again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// How often the time of last reads is recorded.
+const ATIMES_EVERY: Duration = Duration::from_secs(30);
+
+/// The list of inodes with something to write, and the task that looks at it.
+#[derive(Default)]
+pub(crate) struct Flusher {
+    dirty: Mutex<BTreeSet<InodeId>>,
+    wake: Notify,
+    pressed: AtomicBool,
+    task: Mutex<Option<Task<()>>>,
+}
+
+impl Flusher {
+    pub(crate) fn start(client: &Arc<Client>) {
+        let task = client
+            .world
+            .spawn("flusher", run(Arc::downgrade(client), client.world.clone()));
+        *client.flusher.task.lock() = Some(task);
+    }
+
+    pub(crate) async fn stop(&self) {
+        let task = self.task.lock().take();
+        if let Some(task) = task {
+            task.stop().await;
+        }
+    }
+
+    /// An inode has something to write. May be called with the inode's lock held.
+    pub(crate) fn note_dirty(&self, inode: InodeId) {
+        self.dirty.lock().insert(inode);
+    }
+
+    /// Memory runs short: write everything soon.
+    pub(crate) fn press(&self) {
+        if !self.pressed.swap(true, Ordering::Relaxed) {
+            self.wake.notify_one();
+        }
+    }
+
+    fn dirty(&self) -> Vec<InodeId> {
+        self.dirty.lock().iter().copied().collect()
+    }
+}
+
+async fn run(client: Weak<Client>, world: world::World) {
+    let mut last_retry = world.now();
+    let mut last_atimes = world.now();
+    loop {
+        {
+            let Some(client) = client.upgrade() else {
+                return;
+            };
+            let woken = client.flusher.wake.notified();
+            // Either is fine: time has passed, or memory runs short.
+            let _ = world.timeout(LOOK_EVERY, woken).await;
+        }
+        let Some(client) = client.upgrade() else {
+            return;
+        };
+        let now = world.now();
+        let pressed = client.flusher.pressed.swap(false, Ordering::Relaxed);
+        let retry = now - last_retry >= RETRY_AFTER;
+        if retry {
+            last_retry = now;
+        }
+        client.flush_due(now, pressed, retry).await;
+        if now - last_atimes >= ATIMES_EVERY {
+            last_atimes = now;
+            client.record_atimes().await;
+        }
+    }
+}
+
+impl Client {
+    /// Publishes everything that is dirty now, small things packed together.
+    pub(crate) async fn publish_all(&self) -> Result<()> {
+        let mut result = Ok(());
+        let states: Vec<InodeRef> = self
+            .flusher
+            .dirty()
+            .into_iter()
+            .filter_map(|inode| self.inodes.find(inode))
+            .collect();
+        let jobs = states.iter().flat_map(|state| {
+            let mut inner = state.lock();
+            let mut jobs = self.retry_failed(state, &mut inner);
+            jobs.extend(self.freeze_all(state, &mut inner, Haste::None));
+            jobs
+        });
+        let jobs: Vec<Job> = jobs.collect();
+        if !jobs.is_empty() {
+            self.spawn_store(jobs);
+        }
+        for state in &states {
+            result = result.and(self.publish_pending(state).await);
+        }
+        result
+    }
+
+    /// Starts writing what is due; doesn't wait for it.
+    async fn flush_due(&self, now: Instant, pressed: bool, retry: bool) {
+        let mut jobs = Vec::new();
+        for inode in self.flusher.dirty() {
+            let Some(state) = self.inodes.find(inode) else {
+                self.flusher.dirty.lock().remove(&inode);
+                continue;
+            };
+            {
+                let mut inner = state.lock();
+                if inner.is_published() {
+                    self.flusher.dirty.lock().remove(&inode);
+                    continue;
+                }
+                if retry {
+                    jobs.extend(self.retry_failed(&state, &mut inner));
+                }
+                if pressed || self.is_due(&inner, now) {
+                    jobs.extend(self.freeze_all(&state, &mut inner, Haste::None));
+                }
+            }
+            // Small things are inline and ready; so is what an abandoned publisher left.
+            let is_ready = {
+                let inner = state.lock();
+                inner
+                    .flushing
+                    .front()
+                    .is_some_and(|batch| matches!(batch.stage, Stage::Written))
+            };
+            if is_ready {
+                self.publish_ready(&state).await;
+            }
+        }
+        if !jobs.is_empty() {
+            self.spawn_store(jobs);
+        }
+    }
+
+    fn is_due(&self, inner: &Inner, now: Instant) -> bool {
+        let older = |at: Option<Instant>, than| at.is_some_and(|at| now - at >= than);
+        older(inner.first_dirty, self.settings.dirty_age_max)
+            || older(inner.last_write, self.settings.dirty_idle_max)
+    }
+}

@@ -1,0 +1,299 @@
+//! The state of the inodes that are open, dirty or cached here.
+
+use crate::pages::clean::Clean;
+use crate::pages::dirty::{Dirty, Frozen};
+use crate::pages::extents::Extents;
+use crate::pages::memory::Blocks;
+use crate::pattern::Pattern;
+use model::{Attributes, Error, Extent, FileKind, InodeId, Timestamp};
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::sync::Notify;
+use world::{Instant, Map};
+
+/// Independent parts of the table, so that threads rarely meet.
+const PARTS: usize = 64;
+
+/// What the owner last said of an inode, kept up by this client's own changes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known {
+    pub(crate) kind: FileKind,
+    pub(crate) size: u64,
+    pub(crate) generation: u32,
+    pub(crate) atime: Timestamp,
+    pub(crate) mtime: Timestamp,
+    pub(crate) ctime: Timestamp,
+}
+
+impl From<&Attributes> for Known {
+    fn from(attributes: &Attributes) -> Self {
+        Self {
+            kind: attributes.kind,
+            size: attributes.size,
+            generation: attributes.generation,
+            atime: attributes.atime,
+            mtime: attributes.mtime,
+            ctime: attributes.ctime,
+        }
+    }
+}
+
+/// What writes have changed that isn't published.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Pending {
+    /// The file is at least this long.
+    pub(crate) size: u64,
+    /// Time of the last write.
+    pub(crate) written: Timestamp,
+    /// The attribute generation that it was made in.
+    pub(crate) generation: u32,
+}
+
+/// How far a batch is.
+#[derive(Debug)]
+pub(crate) enum Stage {
+    /// Its data is on the way to the NSDs.
+    Writing,
+    /// Its data is durable (or inline); it waits for its turn to be published.
+    Written,
+    /// It failed and is tried again; the flag says whether a program has been told.
+    Failed(Error, bool),
+}
+
+/// Data that is durable and where it is.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    pub(crate) extents: Vec<Extent>,
+    /// When it was; packs that aren't published soon may be gone, because other files' deaths
+    /// can take them along.
+    pub(crate) at: Instant,
+    /// Some of it lies in packs.
+    pub(crate) in_pack: bool,
+}
+
+/// Data that goes to disk and into the file together. Batches of an inode are published in
+/// the order of their numbers.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) number: u64,
+    pub(crate) runs: Vec<Frozen>,
+    pub(crate) bytes: u64,
+    pub(crate) pending: Pending,
+    pub(crate) stage: Stage,
+    /// Where its data is, once it is durable (or inline).
+    pub(crate) stored: Option<Stored>,
+}
+
+/// What is in memory of one inode; behind the inode's lock, never held across a wait.
+pub(crate) struct Inner {
+    pub(crate) opens: u32,
+    pub(crate) known: Option<Known>,
+    /// A truncate or the like runs: no write may begin, and size and extents may change.
+    pub(crate) exclusive: bool,
+    pub(crate) dirty: Dirty,
+    pub(crate) flushing: VecDeque<Batch>,
+    pub(crate) next_batch: u64,
+    pub(crate) publishing: bool,
+    pub(crate) pending: Option<Pending>,
+    pub(crate) clean: Clean,
+    pub(crate) extents: Extents,
+    /// Counts the changes of the mapping from bytes to places: what was read under an older
+    /// one must not be cached.
+    pub(crate) mapping: u64,
+    /// Ranges that are being fetched into the cache.
+    pub(crate) fetches: Vec<(u64, u64)>,
+    pub(crate) pattern: Pattern,
+    pub(crate) first_dirty: Option<Instant>,
+    pub(crate) last_write: Option<Instant>,
+    /// Without names; goes with its last holder, so its data needn't be written.
+    pub(crate) orphan: bool,
+    /// A read since the last recorded atime.
+    pub(crate) read_at: Option<Timestamp>,
+}
+
+impl Inner {
+    fn new(blocks: Arc<Blocks>) -> Self {
+        Self {
+            opens: 0,
+            known: None,
+            exclusive: false,
+            dirty: Dirty::new(blocks),
+            flushing: VecDeque::new(),
+            next_batch: 1,
+            publishing: false,
+            pending: None,
+            clean: Clean::default(),
+            extents: Extents::default(),
+            mapping: 0,
+            fetches: Vec::new(),
+            pattern: Pattern::default(),
+            first_dirty: None,
+            last_write: None,
+            orphan: false,
+            read_at: None,
+        }
+    }
+
+    /// Logical size with what is written and not published. `known` must be there.
+    pub(crate) fn size(&self) -> Option<u64> {
+        let known = self.known?;
+        Some(
+            self.pending
+                .map_or(known.size, |pending| pending.size.max(known.size)),
+        )
+    }
+
+    /// Nothing waits to be written or published.
+    pub(crate) fn is_published(&self) -> bool {
+        self.dirty.is_empty() && self.flushing.is_empty()
+    }
+
+    /// Takes in what the owner said after an operation of this client.
+    pub(crate) fn learn(&mut self, attributes: &Attributes) {
+        self.known = Some(Known::from(attributes));
+    }
+
+    /// Shows the writes that aren't published in attributes from the owner.
+    pub(crate) fn merge_into(&self, attributes: &mut Attributes) {
+        let Some(pending) = self.pending else { return };
+        attributes.size = attributes.size.max(pending.size);
+        if pending.generation == attributes.generation {
+            attributes.mtime = attributes.mtime.max(pending.written);
+        }
+        attributes.ctime = attributes.ctime.max(pending.written);
+        let unpublished = self.dirty.bytes() + self.flushing.iter().map(|b| b.bytes).sum::<u64>();
+        // What will be allocated when it is written; overwritten bytes are counted twice
+        // until then.
+        attributes.allocated =
+            (attributes.allocated + unpublished).min(attributes.size.max(attributes.allocated));
+    }
+
+    fn is_idle(&self) -> bool {
+        self.opens == 0
+            && self.is_published()
+            && self.clean.is_empty()
+            && self.fetches.is_empty()
+            && !self.exclusive
+            && self.read_at.is_none()
+    }
+}
+
+/// One inode.
+pub(crate) struct InodeState {
+    pub(crate) id: InodeId,
+    /// Users of the state at this moment; it leaves the table only without any.
+    uses: AtomicUsize,
+    inner: Mutex<Inner>,
+    /// One truncate, allocation or copy at a time.
+    pub(crate) gate: tokio::sync::Mutex<()>,
+    /// A batch got on, a fetch ended, the exclusive time ended.
+    pub(crate) changed: Notify,
+}
+
+impl InodeState {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+}
+
+/// All inodes that are in use or cached here.
+pub(crate) struct Inodes {
+    parts: Vec<Mutex<Map<InodeId, Arc<InodeState>>>>,
+    blocks: Arc<Blocks>,
+}
+
+/// A use of an inode's state: it stays in the table as long.
+pub(crate) struct InodeRef {
+    table: Arc<Inodes>,
+    state: Arc<InodeState>,
+}
+
+impl Inodes {
+    pub(crate) fn new(blocks: Arc<Blocks>) -> Arc<Self> {
+        let parts = (0..PARTS).map(|_| Mutex::default()).collect();
+        Arc::new(Self { parts, blocks })
+    }
+
+    fn part(&self, inode: InodeId) -> &Mutex<Map<InodeId, Arc<InodeState>>> {
+        &self.parts[inode.0 as usize % PARTS]
+    }
+
+    /// The state of an inode, made if there is none.
+    pub(crate) fn get(self: &Arc<Self>, inode: InodeId) -> InodeRef {
+        let mut part = self.part(inode).lock();
+        let state = part.entry(inode).or_insert_with(|| {
+            Arc::new(InodeState {
+                id: inode,
+                uses: AtomicUsize::new(0),
+                inner: Mutex::new(Inner::new(self.blocks.clone())),
+                gate: tokio::sync::Mutex::new(()),
+                changed: Notify::new(),
+            })
+        });
+        state.uses.fetch_add(1, Ordering::Relaxed);
+        InodeRef {
+            table: self.clone(),
+            state: state.clone(),
+        }
+    }
+
+    /// The state of an inode, if there is one.
+    pub(crate) fn find(self: &Arc<Self>, inode: InodeId) -> Option<InodeRef> {
+        let part = self.part(inode).lock();
+        let state = part.get(&inode)?;
+        state.uses.fetch_add(1, Ordering::Relaxed);
+        Some(InodeRef {
+            table: self.clone(),
+            state: state.clone(),
+        })
+    }
+
+    /// All inodes of the table, by id.
+    pub(crate) fn ids(&self) -> Vec<InodeId> {
+        let parts = self.parts.iter();
+        let mut ids: Vec<InodeId> = parts
+            .flat_map(|part| part.lock().keys().copied().collect::<Vec<_>>())
+            .collect();
+        ids.sort_unstable();
+        ids
+    }
+}
+
+impl std::ops::Deref for InodeRef {
+    type Target = InodeState;
+
+    fn deref(&self) -> &InodeState {
+        &self.state
+    }
+}
+
+impl Clone for InodeRef {
+    fn clone(&self) -> Self {
+        self.state.uses.fetch_add(1, Ordering::Relaxed);
+        Self {
+            table: self.table.clone(),
+            state: self.state.clone(),
+        }
+    }
+}
+
+impl Drop for InodeRef {
+    fn drop(&mut self) {
+        if self.state.uses.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        if !self.state.lock().is_idle() {
+            return;
+        }
+        // New uses begin under the part's lock, so nobody can come in between.
+        let mut part = self.table.part(self.state.id).lock();
+        let is_ours = part
+            .get(&self.state.id)
+            .is_some_and(|s| Arc::ptr_eq(s, &self.state));
+        if is_ours && self.state.uses.load(Ordering::Acquire) == 0 && self.state.lock().is_idle() {
+            part.remove(&self.state.id);
+        }
+    }
+}

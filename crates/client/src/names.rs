@@ -1,0 +1,261 @@
+//! Verbs on names: lookup, create, link, unlink, rename, listings, symbolic links.
+
+use crate::client::{Client, misplaced};
+use crate::types::Listing;
+use bytes::Bytes;
+use model::operation::{NewInode, RenameMode};
+use model::{Attributes, FileName, InodeId, Operation, Reply, Result};
+
+impl Client {
+    /// Finds a name. Attributes include what is written but not yet published.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`.
+    pub async fn lookup(&self, directory: InodeId, name: FileName) -> Result<Attributes> {
+        self.entry(Operation::Lookup { directory, name }).await
+    }
+
+    /// The directory that contains a directory (".."); the root is its own parent.
+    ///
+    /// # Errors
+    /// `NotDirectory`.
+    pub async fn lookup_parent(&self, directory: InodeId) -> Result<Attributes> {
+        self.entry(Operation::LookupParent { directory }).await
+    }
+
+    /// Makes anything under a new name: file, directory (mkdir), symlink, device. Doesn't
+    /// open it.
+    ///
+    /// # Errors
+    /// `Exists` if the name is taken.
+    pub async fn create(
+        &self,
+        directory: InodeId,
+        name: FileName,
+        new: NewInode,
+    ) -> Result<Attributes> {
+        self.entry(Operation::Create {
+            directory,
+            name,
+            new,
+        })
+        .await
+    }
+
+    /// Makes a file and opens it (O_CREAT): as `create`, then `open`, without a gap.
+    ///
+    /// # Errors
+    /// `Exists` if the name is taken.
+    pub async fn create_and_open(
+        &self,
+        directory: InodeId,
+        name: FileName,
+        new: NewInode,
+    ) -> Result<Attributes> {
+        let attributes = self
+            .entry(Operation::Create {
+                directory,
+                name,
+                new,
+            })
+            .await?;
+        self.hold_new(&attributes);
+        Ok(attributes)
+    }
+
+    /// O_TMPFILE: makes a file without a name and opens it. `link` gives it a name; the last
+    /// `release` without one removes it.
+    ///
+    /// # Errors
+    /// `NotDirectory`.
+    pub async fn create_unnamed(&self, directory: InodeId, new: NewInode) -> Result<Attributes> {
+        let attributes = self
+            .entry(Operation::CreateUnnamed { directory, new })
+            .await?;
+        self.hold_new(&attributes);
+        self.inodes.get(attributes.inode).lock().orphan = true;
+        Ok(attributes)
+    }
+
+    /// One more name for an inode. What is written to it is published first.
+    ///
+    /// # Errors
+    /// `Exists`, `TooManyLinks`, `OtherFileset`, `NotPermitted` for directories.
+    pub async fn link(
+        &self,
+        inode: InodeId,
+        directory: InodeId,
+        name: FileName,
+    ) -> Result<Attributes> {
+        if let Some(state) = self.inodes.find(inode) {
+            self.publish_pending(&state).await?;
+        }
+        let attributes = self
+            .entry(Operation::Link {
+                inode,
+                directory,
+                name,
+            })
+            .await?;
+        if let Some(state) = self.inodes.find(inode) {
+            state.lock().orphan = false;
+        }
+        Ok(attributes)
+    }
+
+    /// Removes a name of something that isn't a directory. An open file lives on until its
+    /// last `release`.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsDirectory`.
+    pub async fn unlink(&self, directory: InodeId, name: FileName) -> Result<()> {
+        self.remove(Operation::Unlink { directory, name }).await
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, `NotEmpty`.
+    pub async fn remove_directory(&self, directory: InodeId, name: FileName) -> Result<()> {
+        self.remove(Operation::RemoveDirectory { directory, name })
+            .await
+    }
+
+    /// Moves a name; data of the moved inode is published first, so that a crash never leaves
+    /// the new name with the data missing.
+    ///
+    /// # Errors
+    /// `NotFound`, `Exists` (with `NoReplace`), `NotEmpty`, `OtherFileset`,
+    /// `InvalidArgument` for a directory into itself.
+    pub async fn rename(
+        &self,
+        from_directory: InodeId,
+        from_name: FileName,
+        to_directory: InodeId,
+        to_name: FileName,
+        mode: RenameMode,
+    ) -> Result<()> {
+        self.publish_named(from_directory, &from_name).await?;
+        if mode == RenameMode::Exchange {
+            self.publish_named(to_directory, &to_name).await?;
+        }
+        let operation = Operation::Rename {
+            from_directory,
+            from_name,
+            to_directory,
+            to_name,
+            mode,
+        };
+        match self.execute(&operation).await? {
+            Reply::Renamed {
+                target, orphaned, ..
+            } => {
+                if let Some(target) = target {
+                    self.note_removed(&target, orphaned);
+                }
+                Ok(())
+            }
+            other => misplaced(&other),
+        }
+    }
+
+    /// Target of a symbolic link.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it is none.
+    pub async fn read_link(&self, inode: InodeId) -> Result<Bytes> {
+        match self.execute(&Operation::ReadLink { inode }).await? {
+            Reply::Target(target) => Ok(target),
+            other => misplaced(&other),
+        }
+    }
+
+    /// A piece of a directory: entries behind position `after` (0: from the start), at most
+    /// `limit`. Without "." and ".." (see [`Listing`]); with attributes if asked.
+    ///
+    /// # Errors
+    /// `NotDirectory`.
+    pub async fn read_directory(
+        &self,
+        directory: InodeId,
+        after: u64,
+        limit: u32,
+        with_attributes: bool,
+    ) -> Result<Listing> {
+        let operation = Operation::ReadDirectory {
+            directory,
+            after,
+            limit,
+            with_attributes,
+        };
+        match self.execute(&operation).await? {
+            Reply::Listing { mut entries, end } => {
+                let attributes = entries
+                    .iter_mut()
+                    .filter_map(|entry| entry.attributes.as_mut());
+                attributes.for_each(|attributes| self.merge(attributes));
+                Ok(Listing { entries, end })
+            }
+            other => misplaced(&other),
+        }
+    }
+
+    async fn entry(&self, operation: Operation) -> Result<Attributes> {
+        match self.execute(&operation).await? {
+            Reply::Entry { mut attributes, .. } => {
+                self.merge(&mut attributes);
+                Ok(attributes)
+            }
+            other => misplaced(&other),
+        }
+    }
+
+    async fn remove(&self, operation: Operation) -> Result<()> {
+        match self.execute(&operation).await? {
+            Reply::Removed {
+                attributes,
+                orphaned,
+                ..
+            } => {
+                self.note_removed(&attributes, orphaned);
+                Ok(())
+            }
+            other => misplaced(&other),
+        }
+    }
+
+    /// An inode lost a name. Without any, its data is of no use: at once, or after its last
+    /// holder.
+    fn note_removed(&self, attributes: &Attributes, orphaned: bool) {
+        let is_gone = attributes.links == 0
+            || (attributes.kind == model::FileKind::Directory && attributes.links < 2);
+        if !is_gone {
+            return;
+        }
+        let Some(state) = self.inodes.find(attributes.inode) else {
+            return;
+        };
+        if orphaned {
+            state.lock().orphan = true;
+        } else {
+            self.discard(&state);
+        }
+    }
+
+    async fn publish_named(&self, directory: InodeId, name: &FileName) -> Result<()> {
+        if self.pages.dirty() == 0 {
+            return Ok(());
+        }
+        let operation = Operation::Lookup {
+            directory,
+            name: name.clone(),
+        };
+        let Reply::Entry { attributes, .. } = self.execute(&operation).await? else {
+            return Ok(());
+        };
+        match self.inodes.find(attributes.inode) {
+            Some(state) => self.publish_pending(&state).await,
+            None => Ok(()),
+        }
+    }
+}

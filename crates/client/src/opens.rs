@@ -1,0 +1,96 @@
+//! Open and release: who holds an inode, so that it outlives its last name.
+
+use crate::client::Client;
+use crate::inode::InodeRef;
+use crate::types::OpenFlags;
+use model::{Attributes, ErrorKind, FileKind, InodeId, Result, SetAttributes};
+use tracing::warn;
+
+impl Client {
+    /// Opens an inode of any kind: counts a holder, so that it survives unlink. Every success
+    /// needs one `release`. Handles are stateless: the inode is the handle.
+    ///
+    /// # Errors
+    /// `NotFound` if it is gone; `IsDirectory` for writing a directory.
+    pub async fn open(&self, inode: InodeId, flags: OpenFlags) -> Result<Attributes> {
+        // Held first, so that it can't go between the look and the hold.
+        self.metanode.hold(self.session, inode);
+        let state = self.inodes.get(inode);
+        state.lock().opens += 1;
+        let opened = self.open_held(inode, flags).await;
+        if opened.is_err() {
+            self.let_go(&state).await;
+        }
+        opened
+    }
+
+    async fn open_held(&self, inode: InodeId, flags: OpenFlags) -> Result<Attributes> {
+        let attributes = self.get_attributes(inode).await?;
+        if flags.write && attributes.kind == FileKind::Directory {
+            return Err(ErrorKind::IsDirectory.into());
+        }
+        if flags.truncate && attributes.kind == FileKind::File {
+            let set = SetAttributes {
+                size: Some(0),
+                ..SetAttributes::default()
+            };
+            return self.set_attributes(inode, set).await;
+        }
+        Ok(attributes)
+    }
+
+    /// The last close of one open. Never fails; an inode without names and holders goes.
+    pub async fn release(&self, inode: InodeId) {
+        let Some(state) = self.inodes.find(inode) else {
+            warn!(%inode, "released an inode that isn't open");
+            return;
+        };
+        self.let_go(&state).await;
+    }
+
+    async fn let_go(&self, state: &InodeRef) {
+        let is_useless = {
+            let mut inner = state.lock();
+            if inner.opens == 0 {
+                warn!(inode = %state.id, "released an inode that isn't open");
+                return;
+            }
+            inner.opens -= 1;
+            inner.opens == 0 && inner.orphan
+        };
+        if is_useless {
+            self.discard(state);
+        }
+        if let Err(error) = self.metanode.unhold(state.id, &self.stamp()).await {
+            warn!(inode = %state.id, %error, "an inode without names couldn't be released; the owner removes it later");
+        }
+    }
+
+    /// Holds an inode that was just made: all of it is known, and it is empty.
+    pub(crate) fn hold_new(&self, attributes: &Attributes) {
+        self.metanode.hold(self.session, attributes.inode);
+        let state = self.inodes.get(attributes.inode);
+        let mut inner = state.lock();
+        inner.opens += 1;
+        if inner.known.is_none() {
+            inner.learn(attributes);
+            inner.extents.punch(0, u64::MAX);
+        }
+    }
+
+    /// Forgets everything of an inode that nobody can reach any more. Batches on their way
+    /// end by themselves.
+    pub(crate) fn discard(&self, state: &InodeRef) {
+        let mut inner = state.lock();
+        inner.orphan = true;
+        let dirty = inner.dirty.cut(0, u64::MAX);
+        self.pages.release(dirty);
+        self.pages.uncache(state.id, &mut inner, 0, u64::MAX);
+        inner.extents.forget_all();
+        inner.mapping += 1;
+        if inner.is_published() {
+            inner.pending = None;
+            inner.first_dirty = None;
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! The byte budget of the page pool, and the space on the NSDs that dirty bytes will need.
+
+use crate::inode::{Inner, Inodes};
+use crate::pages::clean::Visit;
+use crate::settings::ClientSettings;
+use bytes::Bytes;
+use model::{InodeId, Result};
+use parking_lot::Mutex;
+use pool::{Pool, Reservation};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::Notify;
+
+/// Space is taken from the pool in steps of this many bytes.
+const SPACE_STEP: u64 = 8 * 1024 * 1024;
+
+/// Entries that one insertion looks at to make room.
+const EVICTIONS_MAX: usize = 64;
+
+/// Cached pieces, however small.
+const PIECES_MAX: usize = 131_072;
+
+/// Accounts of the page pool.
+pub(crate) struct PagePool {
+    pool: Arc<Pool>,
+    budget: u64,
+    dirty: AtomicU64,
+    clean: AtomicU64,
+    stamps: AtomicU64,
+    /// Dirty bytes became fewer.
+    pub(crate) room: Notify,
+    ring: Mutex<VecDeque<(InodeId, u64, u64)>>,
+    space: Mutex<Space>,
+    /// Bytes fetched ahead that were read, and that weren't; halved now and then.
+    ahead: Mutex<(u64, u64)>,
+}
+
+struct Space {
+    needed: u64,
+    held: Option<Reservation>,
+}
+
+/// Dirty bytes that a write may fill; what it doesn't fill goes back when dropped.
+pub(crate) struct Claim<'a> {
+    pages: &'a PagePool,
+    bytes: u64,
+}
+
+impl Claim<'_> {
+    /// So many bytes became dirty; they are given back by [`PagePool::release`].
+    pub(crate) fn used(&mut self, bytes: u64) {
+        assert!(bytes <= self.bytes, "a write fills at most what it claimed");
+        self.bytes -= bytes;
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.pages.release(self.bytes);
+        }
+    }
+}
+
+impl PagePool {
+    pub(crate) fn new(pool: Arc<Pool>, settings: &ClientSettings) -> Self {
+        Self {
+            pool,
+            budget: settings.page_pool_bytes.max(16 * 1024 * 1024),
+            dirty: AtomicU64::new(0),
+            clean: AtomicU64::new(0),
+            stamps: AtomicU64::new(0),
+            room: Notify::new(),
+            ring: Mutex::default(),
+            space: Mutex::new(Space {
+                needed: 0,
+                held: None,
+            }),
+            ahead: Mutex::default(),
+        }
+    }
+
+    /// Dirty bytes and those on their way, at most.
+    pub(crate) fn dirty_max(&self) -> u64 {
+        self.budget / 2
+    }
+
+    /// Dirty bytes and those on their way.
+    pub(crate) fn dirty(&self) -> u64 {
+        self.dirty.load(Ordering::Relaxed)
+    }
+
+    /// Claims memory and disk space for `bytes` of a write. `None`: there is no memory now,
+    /// wait for `room`.
+    ///
+    /// # Errors
+    /// `NoSpace`: the disks have none.
+    pub(crate) fn claim(&self, bytes: u64) -> Result<Option<Claim<'_>>> {
+        let before = self.dirty.fetch_add(bytes, Ordering::Relaxed);
+        if before > 0 && before + bytes > self.dirty_max() {
+            self.dirty.fetch_sub(bytes, Ordering::Relaxed);
+            return Ok(None);
+        }
+        if let Err(error) = self.take_space(bytes) {
+            self.dirty.fetch_sub(bytes, Ordering::Relaxed);
+            return Err(error);
+        }
+        Ok(Some(Claim { pages: self, bytes }))
+    }
+
+    /// Dirty bytes are stored, or gone.
+    pub(crate) fn release(&self, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
+        self.dirty.fetch_sub(bytes, Ordering::Relaxed);
+        self.give_space(bytes);
+        self.room.notify_waiters();
+    }
+
+    fn take_space(&self, bytes: u64) -> Result<()> {
+        let mut space = self.space.lock();
+        let held = space.held.as_ref().map_or(0, Reservation::bytes);
+        if space.needed + bytes > held {
+            let missing = space.needed + bytes - held;
+            let more = match self.pool.reserve(missing.next_multiple_of(SPACE_STEP)) {
+                Ok(more) => more,
+                // Near the end only what is really needed counts.
+                Err(_) => self.pool.reserve(missing)?,
+            };
+            match &mut space.held {
+                Some(held) => held.join(more),
+                None => space.held = Some(more),
+            }
+        }
+        space.needed += bytes;
+        Ok(())
+    }
+
+    fn give_space(&self, bytes: u64) {
+        let mut space = self.space.lock();
+        space.needed = space
+            .needed
+            .checked_sub(bytes)
+            .expect("space is given back once");
+        let needed = space.needed;
+        if needed == 0 {
+            space.held = None;
+        } else if let Some(held) = &mut space.held
+            && held.bytes() > needed + 2 * SPACE_STEP
+        {
+            let surplus = held.bytes() - needed - SPACE_STEP;
+            held.release(surplus);
+        }
+    }
+
+    /// Caches clean bytes of an inode whose state is locked by the caller.
+    pub(crate) fn cache(
+        &self,
+        inode: InodeId,
+        inner: &mut Inner,
+        at: u64,
+        bytes: Bytes,
+        ahead: bool,
+    ) {
+        let stamp = self.stamps.fetch_add(1, Ordering::Relaxed);
+        self.recount(inode, inner, |inner| {
+            inner.clean.insert(at, bytes, stamp, ahead)
+        });
+    }
+
+    /// Forgets clean bytes of an inode whose state is locked by the caller.
+    pub(crate) fn uncache(&self, inode: InodeId, inner: &mut Inner, from: u64, to: u64) {
+        if !inner.clean.is_empty() {
+            self.recount(inode, inner, |inner| inner.clean.cut(from, to));
+        }
+    }
+
+    fn recount(&self, inode: InodeId, inner: &mut Inner, change: impl FnOnce(&mut Inner)) {
+        let before = inner.clean.bytes();
+        change(inner);
+        let after = inner.clean.bytes();
+        if after >= before {
+            self.clean.fetch_add(after - before, Ordering::Relaxed);
+        } else {
+            self.clean.fetch_sub(before - after, Ordering::Relaxed);
+        }
+        let fresh = inner.clean.take_fresh();
+        if !fresh.is_empty() {
+            let mut ring = self.ring.lock();
+            ring.extend(
+                fresh
+                    .into_iter()
+                    .map(|(offset, stamp)| (inode, offset, stamp)),
+            );
+        }
+    }
+
+    /// Whether clean bytes have to go.
+    pub(crate) fn is_over_budget(&self) -> bool {
+        self.clean.load(Ordering::Relaxed) + self.dirty() > self.budget
+            || self.ring.lock().len() > PIECES_MAX
+    }
+
+    /// Lets clean bytes go until the budget fits again, those that were read lately last.
+    /// Call without holding an inode's lock.
+    pub(crate) fn shrink(&self, inodes: &Arc<Inodes>) {
+        for _ in 0..EVICTIONS_MAX {
+            if !self.is_over_budget() {
+                return;
+            }
+            let Some((inode, offset, stamp)) = self.ring.lock().pop_front() else {
+                return;
+            };
+            let Some(state) = inodes.find(inode) else {
+                continue;
+            };
+            let visit = state.lock().clean.come_by(offset, stamp);
+            match visit {
+                Visit::Keep => self.ring.lock().push_back((inode, offset, stamp)),
+                Visit::Dropped { bytes, wasted } => {
+                    self.clean.fetch_sub(bytes, Ordering::Relaxed);
+                    self.note_ahead(0, wasted);
+                }
+                Visit::Unknown => {}
+            }
+        }
+    }
+
+    /// Bytes that were fetched ahead were read, or went unread.
+    pub(crate) fn note_ahead(&self, used: u64, wasted: u64) {
+        if used + wasted == 0 {
+            return;
+        }
+        let mut ahead = self.ahead.lock();
+        ahead.0 += used;
+        ahead.1 += wasted;
+        if ahead.0 + ahead.1 > 1 << 30 {
+            *ahead = (ahead.0 / 2, ahead.1 / 2);
+        }
+    }
+
+    /// How far ahead may be fetched, from how much of it was used lately.
+    pub(crate) fn ahead_max(&self, wanted: u64) -> u64 {
+        let (used, wasted) = *self.ahead.lock();
+        if wasted < 16 << 20 || used > wasted * 3 {
+            wanted
+        } else if used > wasted {
+            wanted / 2
+        } else {
+            wanted / 8
+        }
+    }
+
+    /// Dirty and clean bytes, for status.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        (self.dirty(), self.clean.load(Ordering::Relaxed))
+    }
+}

@@ -1,0 +1,259 @@
+//! Written bytes of one inode that aren't on their way to disk yet. Byte exact: nothing is
+//! read to complete a page.
+
+use super::memory::{Blocks, RunMemory};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A contiguous piece of a file, frozen to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Frozen {
+    /// First byte in the file.
+    pub(crate) offset: u64,
+    /// The bytes.
+    pub(crate) bytes: Bytes,
+}
+
+impl Frozen {
+    pub(crate) fn end(&self) -> u64 {
+        self.offset + self.bytes.len() as u64
+    }
+
+    pub(crate) fn slice(&self, from: u64, to: u64) -> Bytes {
+        self.bytes
+            .slice((from - self.offset) as usize..(to - self.offset) as usize)
+    }
+}
+
+#[derive(Debug)]
+struct Run {
+    /// Bytes of the memory that have been cut off at the front.
+    head: usize,
+    memory: RunMemory,
+}
+
+impl Run {
+    fn bytes(&self) -> &[u8] {
+        &self.memory.as_slice()[self.head..]
+    }
+
+    fn length(&self) -> u64 {
+        self.bytes().len() as u64
+    }
+
+    fn freeze(self, offset: u64) -> Frozen {
+        Frozen {
+            offset,
+            bytes: self.memory.freeze().slice(self.head..),
+        }
+    }
+}
+
+/// Dirty runs, sorted, not overlapping, none across a block boundary.
+#[derive(Debug)]
+pub(crate) struct Dirty {
+    blocks: Arc<Blocks>,
+    runs: BTreeMap<u64, Run>,
+    /// Dirty bytes of each block that has any.
+    fill: BTreeMap<u64, u64>,
+    bytes: u64,
+    /// A whole block was written from its start lately: the next one will be too.
+    streaming: bool,
+}
+
+impl Dirty {
+    pub(crate) fn new(blocks: Arc<Blocks>) -> Self {
+        Self {
+            blocks,
+            runs: BTreeMap::new(),
+            fill: BTreeMap::new(),
+            bytes: 0,
+            streaming: false,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// Dirty bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Contiguous pieces.
+    pub(crate) fn runs(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// First byte behind all dirty bytes; 0 if there are none.
+    pub(crate) fn end(&self) -> u64 {
+        self.runs
+            .last_key_value()
+            .map_or(0, |(start, run)| start + run.length())
+    }
+
+    /// Takes in a copy of `data`. Returns how many bytes are dirty that weren't before.
+    pub(crate) fn write(&mut self, offset: u64, data: &[u8]) -> u64 {
+        let before = self.bytes;
+        let block = self.blocks.block_bytes();
+        let mut at = offset;
+        let mut rest = data;
+        while !rest.is_empty() {
+            let room = (block - at % block).min(rest.len() as u64) as usize;
+            let (part, behind) = rest.split_at(room);
+            self.write_in_block(at, part);
+            at += room as u64;
+            rest = behind;
+        }
+        self.bytes - before
+    }
+
+    fn write_in_block(&mut self, at: u64, data: &[u8]) {
+        let block = self.blocks.block_bytes();
+        let end = at + data.len() as u64;
+        let previous = self
+            .runs
+            .range_mut(..=at)
+            .next_back()
+            .filter(|(start, run)| **start / block == at / block && **start + run.length() >= at);
+        let Some((start, run)) = previous else {
+            self.cut(at, end);
+            let stream = self.streaming && at.is_multiple_of(block);
+            let memory = RunMemory::new(data, stream, &self.blocks);
+            self.runs.insert(at, Run { head: 0, memory });
+            self.count(at, data.len() as u64);
+            return;
+        };
+        let inside = ((*start + run.length()).min(end) - at) as usize;
+        let position = run.head + (at - *start) as usize;
+        run.memory.overwrite(position, &data[..inside]);
+        if inside < data.len() {
+            let start = *start;
+            self.cut(at + inside as u64, end);
+            let run = self
+                .runs
+                .get_mut(&start)
+                .expect("the cut begins behind this run");
+            run.memory.extend(&data[inside..], &self.blocks);
+            self.count(at, (data.len() - inside) as u64);
+        }
+    }
+
+    fn count(&mut self, at: u64, bytes: u64) {
+        *self.fill.entry(at / self.blocks.block_bytes()).or_default() += bytes;
+        self.bytes += bytes;
+    }
+
+    fn uncount(&mut self, at: u64, bytes: u64) {
+        let block = at / self.blocks.block_bytes();
+        let fill = self
+            .fill
+            .get_mut(&block)
+            .expect("dirty bytes are counted in their block");
+        *fill -= bytes;
+        if *fill == 0 {
+            self.fill.remove(&block);
+        }
+        self.bytes -= bytes;
+    }
+
+    /// Forgets the dirty bytes in `from..to`. Returns how many they were.
+    pub(crate) fn cut(&mut self, from: u64, to: u64) -> u64 {
+        if from >= to {
+            return 0;
+        }
+        let before = self.bytes;
+        let first = self.runs.range(..from).next_back().map(|(start, _)| *start);
+        let inside = self.runs.range(from..to).map(|(start, _)| *start);
+        let touched: Vec<u64> = first.into_iter().chain(inside).collect();
+        for start in touched {
+            let end = start + self.runs[&start].length();
+            let (cut_from, cut_to) = (from.max(start), to.min(end));
+            if cut_from >= cut_to {
+                continue;
+            }
+            let mut run = self.runs.remove(&start).expect("just seen");
+            if cut_to < end {
+                let tail = &run.bytes()[(cut_to - start) as usize..];
+                // The front goes: keep the memory. The middle goes: the tail gets its own.
+                if cut_from == start {
+                    let head = run.head + (cut_to - start) as usize;
+                    let memory = std::mem::replace(&mut run.memory, RunMemory::Small(Vec::new()));
+                    self.runs.insert(cut_to, Run { head, memory });
+                } else {
+                    let memory = RunMemory::new(tail, false, &self.blocks);
+                    self.runs.insert(cut_to, Run { head: 0, memory });
+                }
+            }
+            if cut_from > start {
+                run.memory.truncate(run.head + (cut_from - start) as usize);
+                self.runs.insert(start, run);
+            }
+            self.uncount(start, cut_to - cut_from);
+        }
+        before - self.bytes
+    }
+
+    /// Calls `found(start, bytes)` for each dirty piece in `from..to`, in order.
+    pub(crate) fn visit(&self, from: u64, to: u64, mut found: impl FnMut(u64, &[u8])) {
+        let first = self.runs.range(..from).next_back();
+        for (start, run) in first.into_iter().chain(self.runs.range(from..to)) {
+            let (a, b) = (from.max(*start), to.min(start + run.length()));
+            if a < b {
+                found(a, &run.bytes()[(a - start) as usize..(b - start) as usize]);
+            }
+        }
+    }
+
+    /// Takes the blocks between `from` and `to` that are dirty as a whole, each as one piece.
+    pub(crate) fn take_full_blocks(&mut self, from: u64, to: u64) -> Vec<Frozen> {
+        let block = self.blocks.block_bytes();
+        let touched = self.fill.range(from / block..to.div_ceil(block));
+        let full: Vec<u64> = touched
+            .filter(|(_, fill)| **fill == block)
+            .map(|(number, _)| *number)
+            .collect();
+        full.into_iter()
+            .map(|number| self.take_block(number * block))
+            .collect()
+    }
+
+    fn take_block(&mut self, start: u64) -> Frozen {
+        let block = self.blocks.block_bytes();
+        self.streaming = true;
+        self.uncount(start, block);
+        let first = self
+            .runs
+            .remove(&start)
+            .expect("a full block begins with a run");
+        if first.length() == block {
+            return first.freeze(start);
+        }
+        let mut whole = self.blocks.block();
+        whole.push(first.bytes());
+        while let Some((at, _)) = self.runs.range(start..start + block).next() {
+            let at = *at;
+            let run = self.runs.remove(&at).expect("just seen");
+            whole.push(run.bytes());
+        }
+        Frozen {
+            offset: start,
+            bytes: whole.freeze(),
+        }
+    }
+
+    /// Takes everything, in order.
+    pub(crate) fn take_all(&mut self) -> Vec<Frozen> {
+        self.fill.clear();
+        self.bytes = 0;
+        std::mem::take(&mut self.runs)
+            .into_iter()
+            .map(|(at, run)| run.freeze(at))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,247 @@
+//! What is known of an inode's extents: a cache that may be partial, and is forgotten freely.
+
+use super::ranges::Ranges;
+use bytes::Bytes;
+use model::{Extent, ExtentKind, SegmentPlace};
+use std::collections::BTreeMap;
+
+/// More extents than this aren't remembered of one inode.
+const EXTENTS_MAX: usize = 16_384;
+/// Nor more bytes of inline extents than this.
+const INLINE_BYTES_MAX: usize = 1024 * 1024;
+
+/// Where the bytes of a piece of a file are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// Zeros: a hole, or reserved space.
+    Zeros,
+    /// In the record.
+    Inline(Bytes),
+    /// In a segment, from this byte on.
+    Segment(SegmentPlace, u32),
+    /// The owner must be asked.
+    Unknown,
+}
+
+/// A piece of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Located {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    pub(crate) source: Source,
+}
+
+/// Known extents of one inode.
+#[derive(Debug, Default)]
+pub(crate) struct Extents {
+    /// By offset; not overlapping.
+    map: BTreeMap<u64, Extent>,
+    /// Where `map` tells everything; what it doesn't cover there is a hole.
+    known: Ranges,
+    /// Inline bytes that were taken in since the last `forget_all`.
+    inline_bytes: usize,
+}
+
+impl Extents {
+    /// Takes in an answer: all extents of `from..known_to`.
+    pub(crate) fn learn(&mut self, from: u64, known_to: u64, extents: &[Extent]) {
+        if self.map.len() + extents.len() > EXTENTS_MAX || self.inline_bytes > INLINE_BYTES_MAX {
+            self.forget_all();
+        }
+        let inline = extents
+            .iter()
+            .filter(|extent| matches!(extent.kind, ExtentKind::Inline(_)));
+        self.inline_bytes += inline.map(|extent| extent.length as usize).sum::<usize>();
+        self.cut(from, known_to);
+        for extent in extents
+            .iter()
+            .filter_map(|extent| extent.clip(from, known_to))
+        {
+            self.map.insert(extent.offset, extent);
+        }
+        self.known.add(from, known_to);
+    }
+
+    /// An extent was published by this client.
+    pub(crate) fn put(&mut self, extent: &Extent) {
+        self.learn(extent.offset, extent.end(), std::slice::from_ref(extent));
+    }
+
+    /// `from..to` is a hole now.
+    pub(crate) fn punch(&mut self, from: u64, to: u64) {
+        self.cut(from, to);
+        self.known.add(from, to);
+    }
+
+    /// `from..to` must be asked for again.
+    pub(crate) fn forget(&mut self, from: u64, to: u64) {
+        self.cut(from, to);
+        self.known.remove(from, to);
+    }
+
+    pub(crate) fn forget_all(&mut self) {
+        self.map.clear();
+        self.known.clear();
+        self.inline_bytes = 0;
+    }
+
+    fn cut(&mut self, from: u64, to: u64) {
+        if from >= to {
+            return;
+        }
+        let first = self.map.range(..from).next_back().map(|(start, _)| *start);
+        let inside = self.map.range(from..to).map(|(start, _)| *start);
+        let touched: Vec<u64> = first.into_iter().chain(inside).collect();
+        for start in touched {
+            if self.map[&start].end() <= from {
+                continue;
+            }
+            let extent = self.map.remove(&start).expect("just seen");
+            for part in [extent.clip(0, from), extent.clip(to, u64::MAX)]
+                .into_iter()
+                .flatten()
+            {
+                self.map.insert(part.offset, part);
+            }
+        }
+    }
+
+    /// Where the bytes of `from..to` are, without gaps, in order.
+    pub(crate) fn locate(&self, from: u64, to: u64) -> Vec<Located> {
+        let mut out = Vec::new();
+        let mut at = from;
+        while at < to {
+            let known_to = self.known.covered_to(at).min(to);
+            if known_to <= at {
+                let next = self.known.next_start(at).unwrap_or(to).min(to);
+                out.push(Located {
+                    from: at,
+                    to: next,
+                    source: Source::Unknown,
+                });
+                at = next;
+                continue;
+            }
+            self.locate_known(at, known_to, &mut out);
+            at = known_to;
+        }
+        out
+    }
+
+    fn locate_known(&self, from: u64, to: u64, out: &mut Vec<Located>) {
+        let mut at = from;
+        let first = self.map.range(..from).next_back();
+        for (_, extent) in first.into_iter().chain(self.map.range(from..to)) {
+            let Some(part) = extent.clip(from, to) else {
+                continue;
+            };
+            if part.offset > at {
+                out.push(Located {
+                    from: at,
+                    to: part.offset,
+                    source: Source::Zeros,
+                });
+            }
+            at = part.end();
+            let from = part.offset;
+            let source = match part.kind {
+                ExtentKind::Data { place, at, .. } => Source::Segment(place, at),
+                ExtentKind::Inline(bytes) => Source::Inline(bytes),
+                ExtentKind::Reserved => Source::Zeros,
+            };
+            out.push(Located {
+                from,
+                to: at,
+                source,
+            });
+        }
+        if at < to {
+            out.push(Located {
+                from: at,
+                to,
+                source: Source::Zeros,
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::CommitNumber;
+    use proptest::prelude::*;
+
+    fn inline(offset: u64, byte: u8, length: usize) -> Extent {
+        let kind = ExtentKind::Inline(Bytes::from(vec![byte; length]));
+        Extent {
+            offset,
+            length: length as u64,
+            kind,
+            birth: CommitNumber(0),
+        }
+    }
+
+    /// 255: unknown.
+    fn paint(extents: &Extents) -> Vec<u8> {
+        let mut out = vec![254; 100];
+        let mut at = 0;
+        for piece in extents.locate(0, 100) {
+            assert_eq!(piece.from, at);
+            at = piece.to;
+            let range = piece.from as usize..piece.to as usize;
+            match piece.source {
+                Source::Zeros => out[range].fill(0),
+                Source::Inline(bytes) => out[range].copy_from_slice(&bytes),
+                Source::Segment(..) => unreachable!("there are none"),
+                Source::Unknown => out[range].fill(255),
+            }
+        }
+        assert_eq!(at, 100);
+        out
+    }
+
+    proptest! {
+        #[test]
+        fn the_cache_says_what_it_was_told_last_or_that_it_does_not_know(
+            steps in prop::collection::vec((0u8..3, 0u64..70, 1usize..30, 1u8..200), 1..60),
+        ) {
+            let mut extents = Extents::default();
+            let mut model = vec![255u8; 100];
+            for (what, from, length, byte) in steps {
+                let to = from + length as u64;
+                let range = from as usize..to as usize;
+                match what {
+                    0 => {
+                        extents.put(&inline(from, byte, length));
+                        model[range].fill(byte);
+                    }
+                    1 => {
+                        extents.punch(from, to);
+                        model[range].fill(0);
+                    }
+                    _ => {
+                        extents.forget(from, to);
+                        model[range].fill(255);
+                    }
+                }
+                prop_assert_eq!(&paint(&extents), &model);
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_replaces_what_was_known_of_its_range() {
+        let mut extents = Extents::default();
+        extents.put(&inline(0, 1, 50));
+        extents.learn(10, 40, &[inline(5, 2, 10), inline(30, 3, 20)]);
+        let paint = paint(&extents);
+        assert_eq!(
+            (paint[9], paint[10], paint[14], paint[15], paint[29]),
+            (1, 2, 2, 0, 0)
+        );
+        assert_eq!(
+            (paint[30], paint[39], paint[40], paint[49], paint[50]),
+            (3, 3, 1, 1, 255)
+        );
+    }
+}

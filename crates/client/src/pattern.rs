@@ -1,0 +1,168 @@
+//! Recognises who reads a file in order, and says how far ahead to fetch. Pure.
+
+/// Streams that are followed in one file.
+const STREAMS_MAX: usize = 4;
+/// The smallest step that is fetched ahead.
+pub(crate) const AHEAD_BYTES_MIN: u64 = 256 * 1024;
+/// What one fetch holds at most.
+pub(crate) const UNIT_BYTES: u64 = 1024 * 1024;
+/// How far a read may lie beside its stream once that is proven: a kernel sends the parts of
+/// one read in any order.
+const SLACK: u64 = 1024 * 1024;
+
+#[derive(Clone, Copy, Debug)]
+struct Stream {
+    /// Where the next read is expected.
+    next: u64,
+    /// Up to here everything has been read or asked for.
+    ahead_to: u64,
+    /// How far ahead to be.
+    window: u64,
+    /// Reads that fitted, at most 255.
+    hits: u8,
+    used: u64,
+}
+
+/// The readers of one file.
+#[derive(Debug, Default)]
+pub(crate) struct Pattern {
+    streams: Vec<Stream>,
+    clock: u64,
+}
+
+impl Pattern {
+    /// Notes a read of `offset..end`. Returns what to fetch ahead now, at most to
+    /// `window_max` behind the read and never behind `size`.
+    pub(crate) fn note(
+        &mut self,
+        offset: u64,
+        end: u64,
+        size: u64,
+        window_max: u64,
+    ) -> Option<(u64, u64)> {
+        self.clock += 1;
+        let clock = self.clock;
+        let Some(stream) = self.streams.iter_mut().find(|stream| stream.fits(offset)) else {
+            self.begin(offset, end);
+            return None;
+        };
+        stream.used = clock;
+        stream.hits = stream.hits.saturating_add(1);
+        stream.next = stream.next.max(end);
+        if stream.hits < 2 || window_max == 0 {
+            return None;
+        }
+        let step = (stream.window / 2).clamp(AHEAD_BYTES_MIN, UNIT_BYTES);
+        let from = stream.ahead_to.max(stream.next);
+        let to = (stream.next + stream.window.min(window_max)).min(size);
+        // Ask in whole steps, but don't leave a rest at the end of the file.
+        if to < from + step && to < size || to <= from {
+            return None;
+        }
+        stream.ahead_to = to;
+        stream.window = (stream.window * 2).min(window_max.max(AHEAD_BYTES_MIN));
+        Some((from, to))
+    }
+
+    fn begin(&mut self, offset: u64, end: u64) {
+        // Reading from the start is a promise to go on.
+        let hits = u8::from(offset == 0);
+        let stream = Stream {
+            next: end,
+            ahead_to: 0,
+            window: 2 * AHEAD_BYTES_MIN,
+            hits,
+            used: self.clock,
+        };
+        if self.streams.len() < STREAMS_MAX {
+            self.streams.push(stream);
+        } else {
+            let oldest = self.streams.iter_mut().min_by_key(|stream| stream.used);
+            *oldest.expect("there are streams") = stream;
+        }
+    }
+}
+
+impl Stream {
+    fn fits(&self, offset: u64) -> bool {
+        if self.hits < 2 {
+            return offset == self.next;
+        }
+        offset + SLACK >= self.next && offset <= self.next + SLACK
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAX: u64 = 8 << 20;
+
+    #[test]
+    fn a_sequential_reader_is_recognised_by_its_second_read_from_the_start() {
+        let mut pattern = Pattern::default();
+        assert_eq!(pattern.note(0, 131_072, 1 << 30, MAX), None);
+        let (from, to) = pattern
+            .note(131_072, 262_144, 1 << 30, MAX)
+            .expect("recognised");
+        assert_eq!(from, 262_144);
+        assert_eq!(to, 262_144 + 2 * AHEAD_BYTES_MIN);
+    }
+
+    #[test]
+    fn the_window_grows_and_every_byte_is_asked_for_once() {
+        let mut pattern = Pattern::default();
+        let size = 64 << 20;
+        let mut asked = 0;
+        let mut most = 0;
+        for at in (0..size).step_by(131_072) {
+            if let Some((from, to)) = pattern.note(at, at + 131_072, size, MAX) {
+                if asked > 0 {
+                    assert_eq!(from, asked);
+                }
+                asked = to;
+                most = most.max(to - at);
+            }
+        }
+        assert_eq!(asked, size);
+        assert!(most > MAX - (1 << 20) && most <= MAX + 131_072, "{most}");
+    }
+
+    #[test]
+    fn random_reads_never_read_ahead() {
+        let mut pattern = Pattern::default();
+        let mut at = 1u64;
+        for _ in 0..10_000 {
+            at = at
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let offset = (at >> 30) % (1 << 18) * 4096;
+            assert_eq!(pattern.note(offset, offset + 4096, 1 << 30, MAX), None);
+        }
+    }
+
+    #[test]
+    fn several_readers_of_one_file_and_parts_out_of_order_stay_recognised() {
+        let mut pattern = Pattern::default();
+        let mut asked = [0u32; 3];
+        for step in (0..64u64).map(|step| step ^ 1) {
+            for (reader, asked) in asked.iter_mut().enumerate() {
+                let at = (reader as u64) * (100 << 20) + step * 131_072;
+                *asked += u32::from(pattern.note(at, at + 131_072, 1 << 30, MAX).is_some());
+            }
+        }
+        assert!(asked[1..].iter().all(|asked| *asked == 0 || *asked > 3));
+    }
+
+    #[test]
+    fn nothing_is_fetched_behind_the_end_or_when_it_is_off() {
+        let mut pattern = Pattern::default();
+        pattern.note(0, 100, 250, MAX);
+        assert_eq!(pattern.note(100, 200, 250, MAX), Some((200, 250)));
+        assert_eq!(pattern.note(200, 250, 250, MAX), None);
+        let mut off = Pattern::default();
+        for at in 0..100u64 {
+            assert_eq!(off.note(at * 4096, (at + 1) * 4096, 1 << 20, 0), None);
+        }
+    }
+}

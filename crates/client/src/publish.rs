@@ -1,0 +1,394 @@
+//! Publishing: dirty runs become batches, batches become extents, in the order of their
+//! numbers. Also fsync and flush, which wait for that.
+
+use crate::client::{Client, misplaced};
+use crate::inode::{Batch, Inner, InodeRef, Pending, Stage, Stored};
+use crate::pages::dirty::Frozen;
+use crate::store::Job;
+use model::operation::Publish;
+use model::{
+    Attributes, CommitNumber, Error, ErrorKind, Extent, ExtentKind, InodeId, Operation, Reply,
+    Result, limits,
+};
+use std::time::Duration;
+use tracing::{info, warn};
+
+/// Pieces that one publish carries inline.
+const INLINE_RUNS_MAX: usize = 64;
+
+/// Data in packs must be published this soon after it was stored; see [`Stored::at`].
+const PACK_FRESH: Duration = Duration::from_secs(10);
+
+/// Whether a program waits for a batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Haste {
+    /// Yes: a little data goes inline, which costs no write of its own now.
+    Waited,
+    /// No: only small whole files go inline; the rest is packed and written once.
+    None,
+}
+
+/// Marks an inode as "a publish is being sent"; unmarks it even if the future is dropped.
+struct Publishing<'a>(&'a InodeRef);
+
+impl Drop for Publishing<'_> {
+    fn drop(&mut self) {
+        self.0.lock().publishing = false;
+        self.0.changed.notify_waiters();
+    }
+}
+
+impl Client {
+    /// close(2) of one descriptor: tells an earlier write error once, publishes small files.
+    /// Doesn't make anything durable.
+    ///
+    /// # Errors
+    /// Why written data couldn't be stored so far. It is kept and tried again.
+    pub async fn flush(&self, inode: InodeId) -> Result<()> {
+        let Some(state) = self.inodes.find(inode) else {
+            return Ok(());
+        };
+        let is_small = {
+            let mut inner = state.lock();
+            if inner.is_published() {
+                return Ok(());
+            }
+            if let Some(error) = untold_failure(&mut inner) {
+                return Err(error);
+            }
+            let small = u64::from(limits::INLINE_FILE_BYTES_MAX);
+            inner.flushing.is_empty() && inner.size().is_some_and(|size| size <= small)
+        };
+        if is_small {
+            return self.publish_pending(&state).await;
+        }
+        Ok(())
+    }
+
+    /// Data and attributes of the inode, and its name if it is new, are durable afterwards.
+    /// Also for directories. `data_only` is fdatasync.
+    ///
+    /// # Errors
+    /// Why data couldn't be stored (it is kept and tried again), or `Unavailable` if the
+    /// metadata couldn't be made durable.
+    pub async fn fsync(&self, inode: InodeId, data_only: bool) -> Result<()> {
+        // Times travel with the publish, so leaving them out would save nothing.
+        let _ = data_only;
+        self.check_open()?;
+        if let Some(state) = self.inodes.find(inode) {
+            self.publish_pending(&state).await?;
+        }
+        self.metanode.sync().await
+    }
+
+    /// Publishes what is dirty now and waits until it and all before it is in the file. Ready
+    /// at once if there is nothing, or little enough to be published inline.
+    pub(crate) async fn publish_pending(&self, state: &InodeRef) -> Result<()> {
+        let (target, jobs) = {
+            let mut inner = state.lock();
+            if inner.is_published() {
+                return Ok(());
+            }
+            let mut jobs = self.retry_failed(state, &mut inner);
+            jobs.extend(self.freeze_all(state, &mut inner, Haste::Waited));
+            (inner.next_batch - 1, jobs)
+        };
+        if !jobs.is_empty() {
+            self.spawn_store(jobs);
+        }
+        self.publish_ready(state).await;
+        self.wait_published(state, target).await
+    }
+
+    /// Waits until the batches that exist now are in the file; what is dirty stays dirty.
+    pub(crate) async fn finish_batches(&self, state: &InodeRef) -> Result<()> {
+        let (target, jobs) = {
+            let mut inner = state.lock();
+            if inner.flushing.is_empty() {
+                return Ok(());
+            }
+            (inner.next_batch - 1, self.retry_failed(state, &mut inner))
+        };
+        if !jobs.is_empty() {
+            self.spawn_store(jobs);
+        }
+        self.publish_ready(state).await;
+        self.wait_published(state, target).await
+    }
+
+    async fn wait_published(&self, state: &InodeRef, target: u64) -> Result<()> {
+        loop {
+            let changed = {
+                let mut inner = state.lock();
+                if inner
+                    .flushing
+                    .front()
+                    .is_none_or(|batch| batch.number > target)
+                {
+                    return Ok(());
+                }
+                for batch in inner.flushing.iter_mut().take_while(|b| b.number <= target) {
+                    if let Stage::Failed(error, told) = &mut batch.stage {
+                        *told = true;
+                        return Err(error.clone());
+                    }
+                }
+                state.changed.notified()
+            };
+            self.wait("written data to be stored", Some(state.id), changed)
+                .await?;
+        }
+    }
+
+    /// Takes everything that is dirty: a little inline, ready to be published; otherwise a
+    /// job to be stored.
+    pub(crate) fn freeze_all(
+        &self,
+        state: &InodeRef,
+        inner: &mut Inner,
+        haste: Haste,
+    ) -> Option<Job> {
+        if inner.dirty.is_empty() {
+            return None;
+        }
+        let inline_max = u64::from(match haste {
+            Haste::Waited => limits::INLINE_WRITE_BYTES_MAX,
+            Haste::None if inner.size() <= Some(u64::from(limits::INLINE_FILE_BYTES_MAX)) => {
+                limits::INLINE_FILE_BYTES_MAX
+            }
+            Haste::None => 0,
+        });
+        let is_inline = inner.dirty.bytes() <= inline_max && inner.dirty.runs() <= INLINE_RUNS_MAX;
+        let runs = inner.dirty.take_all();
+        let job = self.freeze(state, inner, runs);
+        inner.first_dirty = None;
+        if !is_inline {
+            return Some(job);
+        }
+        let extents = job.runs.iter().map(inline_extent).collect();
+        let batch = inner.flushing.back_mut().expect("a batch was just frozen");
+        batch.stage = Stage::Written;
+        batch.stored = Some(Stored {
+            extents,
+            at: self.world.now(),
+            in_pack: false,
+        });
+        None
+    }
+
+    /// Makes a batch of runs that were just taken from the dirty ones.
+    pub(crate) fn freeze(&self, state: &InodeRef, inner: &mut Inner, runs: Vec<Frozen>) -> Job {
+        let pending = inner
+            .pending
+            .expect("dirty bytes come with a pending change");
+        let end = runs.iter().map(Frozen::end).max().unwrap_or(0);
+        // The last batch brings the size; earlier ones only as far as their bytes go.
+        let size = if inner.dirty.is_empty() {
+            pending.size
+        } else {
+            end
+        };
+        let number = inner.next_batch;
+        inner.next_batch += 1;
+        inner.flushing.push_back(Batch {
+            number,
+            bytes: runs.iter().map(|run| run.bytes.len() as u64).sum(),
+            runs: runs.clone(),
+            pending: Pending { size, ..pending },
+            stage: Stage::Writing,
+            stored: None,
+        });
+        Job {
+            state: state.clone(),
+            number,
+            runs,
+        }
+    }
+
+    /// Failed batches get on their way again.
+    pub(crate) fn retry_failed(&self, state: &InodeRef, inner: &mut Inner) -> Vec<Job> {
+        let mut jobs = Vec::new();
+        for batch in &mut inner.flushing {
+            if !matches!(batch.stage, Stage::Failed(..)) {
+                continue;
+            }
+            if batch.stored.is_some() {
+                batch.stage = Stage::Written;
+            } else {
+                batch.stage = Stage::Writing;
+                let (number, runs) = (batch.number, batch.runs.clone());
+                jobs.push(Job {
+                    state: state.clone(),
+                    number,
+                    runs,
+                });
+            }
+        }
+        jobs
+    }
+
+    /// Publishes the batches at the front that are stored, one after the other. If somebody
+    /// else is at it, that one goes on with ours.
+    pub(crate) async fn publish_ready(&self, state: &InodeRef) {
+        loop {
+            let (number, steps) = {
+                let mut inner = state.lock();
+                if inner.publishing {
+                    return;
+                }
+                let Some(front) = inner.flushing.front_mut() else {
+                    return;
+                };
+                if !matches!(front.stage, Stage::Written) {
+                    return;
+                }
+                let stored = front
+                    .stored
+                    .as_ref()
+                    .expect("a written batch says where it is");
+                if stored.in_pack && self.world.now() - stored.at > PACK_FRESH {
+                    front.stored = None;
+                    front.stage = Stage::Writing;
+                    let job = Job {
+                        state: state.clone(),
+                        number: front.number,
+                        runs: front.runs.clone(),
+                    };
+                    self.spawn_store(vec![job]);
+                    return;
+                }
+                let next = (front.number, publishes(state.id, front));
+                inner.publishing = true;
+                next
+            };
+            let mark = Publishing(state);
+            let result = self.send_publishes(steps).await;
+            let went_well = result.is_ok();
+            match result {
+                Ok(attributes) => self.note_published(state, number, &attributes),
+                Err(error) => self.note_unpublished(state, number, error),
+            }
+            drop(mark);
+            if !went_well {
+                return;
+            }
+        }
+    }
+
+    async fn send_publishes(&self, steps: Vec<Publish>) -> Result<Attributes> {
+        let mut last = None;
+        for step in steps {
+            // Not `execute`: what was written before the end is published after it too.
+            let operation = Operation::Publish(step);
+            match self.metanode.execute(&operation, &self.stamp()).await? {
+                Reply::Attributes { attributes, .. } => last = Some(attributes),
+                other => misplaced(&other),
+            }
+        }
+        Ok(last.expect("a batch has at least one step"))
+    }
+
+    fn note_published(&self, state: &InodeRef, number: u64, attributes: &Attributes) {
+        let mut inner = state.lock();
+        let batch = inner
+            .flushing
+            .pop_front()
+            .expect("only the publisher removes batches");
+        assert_eq!(batch.number, number, "batches are published in order");
+        let stored = batch.stored.expect("a published batch was stored");
+        for extent in &stored.extents {
+            match extent.kind {
+                // The bytes are cached, not the record: inline bytes have no budget here.
+                ExtentKind::Inline(_) => inner.extents.forget(extent.offset, extent.end()),
+                _ => inner.extents.put(extent),
+            }
+        }
+        inner.mapping += 1;
+        if !inner.orphan || inner.opens > 0 {
+            for run in batch.runs {
+                self.pages
+                    .cache(state.id, &mut inner, run.offset, run.bytes, false);
+            }
+        }
+        inner.learn(attributes);
+        if inner.is_published() {
+            inner.pending = None;
+            inner.first_dirty = None;
+        }
+        drop(inner);
+        self.pages.release(batch.bytes);
+    }
+
+    fn note_unpublished(&self, state: &InodeRef, number: u64, error: Error) {
+        let mut inner = state.lock();
+        if matches!(error.kind(), ErrorKind::NotFound) {
+            info!(inode = %state.id, "written data goes with its file, which is gone");
+            let batches = std::mem::take(&mut inner.flushing);
+            let mut bytes: u64 = batches.iter().map(|batch| batch.bytes).sum();
+            bytes += inner.dirty.cut(0, u64::MAX);
+            inner.pending = None;
+            inner.first_dirty = None;
+            drop(inner);
+            self.pages.release(bytes);
+            self.delete_unpublished(batches);
+            return;
+        }
+        warn!(inode = %state.id, %error, "written data couldn't be published; it is kept and tried again");
+        let batch = inner
+            .flushing
+            .front_mut()
+            .expect("only the publisher removes batches");
+        assert_eq!(batch.number, number, "batches are published in order");
+        if error.kind() == ErrorKind::Stale {
+            // A pack that died with its other files: the bytes go into a new segment.
+            batch.stored = None;
+        }
+        batch.stage = Stage::Failed(error, false);
+        self.flusher.note_dirty(state.id);
+    }
+}
+
+fn inline_extent(run: &Frozen) -> Extent {
+    Extent {
+        offset: run.offset,
+        length: run.bytes.len() as u64,
+        kind: ExtentKind::Inline(run.bytes.clone()),
+        birth: CommitNumber(0),
+    }
+}
+
+/// The operations that publish a batch.
+fn publishes(inode: InodeId, batch: &Batch) -> Vec<Publish> {
+    let stored = batch
+        .stored
+        .as_ref()
+        .expect("a written batch says where it is");
+    let written = Some((batch.pending.written, batch.pending.generation));
+    let steps = stored.extents.chunks(limits::PUBLISH_EXTENTS_MAX);
+    let last = steps.len().saturating_sub(1);
+    let publish = |(step, extents): (usize, &[Extent])| Publish {
+        inode,
+        extents: extents.to_vec(),
+        size_at_least: match extents.last() {
+            Some(extent) if step < last => extent.end(),
+            _ => batch.pending.size,
+        },
+        written,
+        replaces: None,
+    };
+    steps.enumerate().map(publish).collect()
+}
+
+/// The first failure that no program was told of; it is now.
+fn untold_failure(inner: &mut Inner) -> Option<Error> {
+    inner
+        .flushing
+        .iter_mut()
+        .find_map(|batch| match &mut batch.stage {
+            Stage::Failed(error, told) if !*told => {
+                *told = true;
+                Some(error.clone())
+            }
+            _ => None,
+        })
+}

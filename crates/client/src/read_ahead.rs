@@ -1,0 +1,95 @@
+//! Fetching before it is asked: for recognised sequential readers only, several units at
+//! once, paced by how much of it is used.
+
+use crate::client::Client;
+use crate::inode::{Inner, InodeRef};
+use crate::pages::extents::Source;
+use crate::pattern::UNIT_BYTES;
+use model::{ErrorKind, Result};
+use tokio::sync::OwnedSemaphorePermit;
+use tracing::debug;
+
+/// A range that is being fetched; leaves the inode's list when dropped.
+struct Fetching {
+    state: InodeRef,
+    range: (u64, u64),
+}
+
+impl Drop for Fetching {
+    fn drop(&mut self) {
+        self.state
+            .lock()
+            .fetches
+            .retain(|range| *range != self.range);
+        self.state.changed.notify_waiters();
+    }
+}
+
+impl Client {
+    /// Notes a read for read-ahead and atime. The inode's lock is held by the caller.
+    pub(crate) fn note_read(
+        &self,
+        state: &InodeRef,
+        inner: &mut Inner,
+        offset: u64,
+        end: u64,
+        size: u64,
+    ) {
+        self.note_access(inner);
+        let most = self.settings.read_ahead_bytes_max;
+        if most == 0 {
+            return;
+        }
+        let most = self.pages.ahead_max(most);
+        let Some((from, to)) = inner.pattern.note(offset, end, size, most) else {
+            return;
+        };
+        let mut at = inner.clean.covered_to(from);
+        while at < to {
+            // Units end at multiples of their size, so that they rarely straddle segments.
+            let unit_end = ((at / UNIT_BYTES + 1) * UNIT_BYTES).min(to);
+            let Ok(permit) = self.fetches_ahead.clone().try_acquire_owned() else {
+                return;
+            };
+            inner.fetches.push((at, unit_end));
+            let fetching = Fetching {
+                state: state.clone(),
+                range: (at, unit_end),
+            };
+            let client = self.shared();
+            let work = async move { client.fetch_ahead(fetching, permit).await };
+            self.world.spawn("read-ahead", work).detach();
+            at = unit_end;
+        }
+    }
+
+    async fn fetch_ahead(&self, fetching: Fetching, _permit: OwnedSemaphorePermit) {
+        if let Err(error) = self.fetch_range(&fetching).await {
+            // The reader comes by itself and gets the error if it lasts.
+            debug!(inode = %fetching.state.id, %error, "read-ahead failed");
+        }
+    }
+
+    async fn fetch_range(&self, fetching: &Fetching) -> Result<()> {
+        let (from, to) = fetching.range;
+        // Extents may have to be asked for in several steps; a file that changes all the time
+        // isn't worth more.
+        for _ in 0..8 {
+            let (unknown, wanted) = {
+                let inner = fetching.state.lock();
+                let pieces = inner.extents.locate(from, to);
+                let unknown = pieces.iter().find(|piece| piece.source == Source::Unknown);
+                let unknown = unknown.map(|piece| piece.from);
+                (unknown, pieces)
+            };
+            match unknown {
+                Some(at) => self.ask_extents(&fetching.state, at).await?,
+                None => {
+                    self.fetch(&fetching.state, &wanted, true).await?;
+                    return Ok(());
+                }
+            }
+        }
+        Err(ErrorKind::Changed.into())
+    }
+}

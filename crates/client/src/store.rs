@@ -1,0 +1,264 @@
+//! Storing: frozen runs become segments on the NSDs; small ones of one flush share packs.
+
+use crate::client::Client;
+use crate::inode::{Batch, InodeRef, Stage, Stored};
+use crate::pages::dirty::Frozen;
+use bytes::Bytes;
+use futures::stream::{FuturesUnordered, StreamExt};
+use model::{
+    CommitNumber, DataId, Error, Extent, ExtentKind, FamilyId, InodeNumber, Result, SegmentPlace,
+};
+use pool::SegmentOwner;
+use std::collections::VecDeque;
+use tracing::warn;
+
+/// Runs of at least this size get a segment of their own.
+const OWN_SEGMENT_BYTES: usize = 1024 * 1024;
+
+/// A batch whose runs are to be stored.
+pub(crate) struct Job {
+    pub(crate) state: InodeRef,
+    pub(crate) number: u64,
+    pub(crate) runs: Vec<Frozen>,
+}
+
+/// Which run of which job lies where in a segment.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    job: usize,
+    run: usize,
+    at: u32,
+}
+
+/// A segment to be written.
+#[derive(Debug, Default)]
+struct Plan {
+    parts: Vec<Part>,
+    bytes: usize,
+}
+
+/// What is left to do of a job.
+struct Progress {
+    segments_left: usize,
+    extents: Vec<Extent>,
+    in_pack: bool,
+    failed: Option<Error>,
+}
+
+impl Client {
+    /// Stores jobs in a task of its own, then publishes them.
+    pub(crate) fn spawn_store(&self, jobs: Vec<Job>) {
+        let client = self.shared();
+        self.world
+            .spawn("write-behind", async move { client.store(jobs).await })
+            .detach();
+    }
+
+    /// Stores jobs together and publishes each as soon as all of it is durable.
+    pub(crate) async fn store(&self, jobs: Vec<Job>) {
+        let plans = plan(&jobs, self.blocks.block_bytes() as usize);
+        let mut progress: Vec<Progress> = (0..jobs.len())
+            .map(|job| Progress {
+                segments_left: plans.iter().filter(|plan| plan.holds(job)).count(),
+                extents: Vec::new(),
+                in_pack: plans
+                    .iter()
+                    .any(|plan| plan.holds(job) && plan.parts.len() > 1),
+                failed: None,
+            })
+            .collect();
+        let mut writes: FuturesUnordered<_> = plans
+            .iter()
+            .map(|plan| async { (plan, self.write_plan(&jobs, plan).await) })
+            .collect();
+        while let Some((plan, result)) = writes.next().await {
+            for part in &plan.parts {
+                let progress = &mut progress[part.job];
+                match &result {
+                    Ok(place) => progress.extents.push(extent_of(&jobs, part, place)),
+                    Err(error) => progress.failed = Some(error.clone()),
+                }
+            }
+            let mut held: Vec<usize> = plan.parts.iter().map(|part| part.job).collect();
+            held.dedup();
+            for job in held {
+                progress[job].segments_left -= 1;
+                if progress[job].segments_left == 0 {
+                    self.note_stored(&jobs[job], &mut progress[job]);
+                    self.publish_ready(&jobs[job].state).await;
+                }
+            }
+        }
+    }
+
+    async fn write_plan(&self, jobs: &[Job], plan: &Plan) -> Result<SegmentPlace> {
+        let _permit = self
+            .segments_in_flight
+            .acquire()
+            .await
+            .expect("the semaphore is never closed");
+        let family = |state: &InodeRef| FamilyId(state.id.fileset().0);
+        let first = plan.parts.first().expect("a segment holds something");
+        if plan.parts.len() == 1 {
+            let job = &jobs[first.job];
+            let run = &job.runs[first.run];
+            let owner = SegmentOwner {
+                family: family(&job.state),
+                inode: job.state.id.number(),
+                data: DataId(0),
+                file_offset: run.offset,
+            };
+            return self
+                .pool
+                .write(&self.segments, owner, run.bytes.clone())
+                .await;
+        }
+        let owner = SegmentOwner {
+            family: family(&jobs[first.job].state),
+            inode: InodeNumber(0),
+            data: DataId(0),
+            file_offset: 0,
+        };
+        self.pool
+            .write(&self.segments, owner, packed(jobs, plan))
+            .await
+    }
+
+    fn note_stored(&self, job: &Job, progress: &mut Progress) {
+        let mut inner = job.state.lock();
+        let found = inner
+            .flushing
+            .iter_mut()
+            .find(|batch| batch.number == job.number);
+        let Some(batch) = found else { return };
+        match progress.failed.take() {
+            Some(error) => {
+                warn!(inode = %job.state.id, %error, "written data couldn't be stored; it is kept and tried again");
+                batch.stage = Stage::Failed(error, false);
+                self.flusher.note_dirty(job.state.id);
+            }
+            None => {
+                let mut extents = std::mem::take(&mut progress.extents);
+                extents.sort_by_key(|extent| extent.offset);
+                let at = self.world.now();
+                batch.stored = Some(Stored {
+                    extents: joined(extents),
+                    at,
+                    in_pack: progress.in_pack,
+                });
+                batch.stage = Stage::Written;
+            }
+        }
+        drop(inner);
+        job.state.changed.notify_waiters();
+    }
+
+    /// Segments of batches whose file is gone: those that no other file shares are deleted now
+    /// instead of waiting for the sweep.
+    pub(crate) fn delete_unpublished(&self, batches: VecDeque<Batch>) {
+        let stored = batches.into_iter().filter_map(|batch| batch.stored);
+        let alone = stored.filter(|stored| !stored.in_pack);
+        let places: Vec<SegmentPlace> = alone
+            .flat_map(|stored| stored.extents)
+            .filter_map(|extent| match extent.kind {
+                ExtentKind::Data { place, .. } => Some(place),
+                _ => None,
+            })
+            .collect();
+        if places.is_empty() {
+            return;
+        }
+        let client = self.shared();
+        let work = async move {
+            if let Err(error) = client.pool.delete(&places).await {
+                warn!(%error, "segments of a file that is gone stay until the sweep");
+            }
+        };
+        self.world.spawn("delete unpublished", work).detach();
+    }
+}
+
+impl Plan {
+    fn holds(&self, job: usize) -> bool {
+        self.parts.iter().any(|part| part.job == job)
+    }
+
+    fn add(&mut self, job: usize, run: usize, bytes: usize) {
+        let at = u32::try_from(self.bytes).expect("a segment is at most a block");
+        self.parts.push(Part { job, run, at });
+        self.bytes += bytes;
+    }
+}
+
+/// Large runs alone, small ones together up to the size of a block.
+fn plan(jobs: &[Job], block_bytes: usize) -> Vec<Plan> {
+    let mut plans = Vec::new();
+    let mut pack = Plan::default();
+    for (job, runs) in jobs.iter().map(|job| &job.runs).enumerate() {
+        for (run, bytes) in runs.iter().map(|run| run.bytes.len()).enumerate() {
+            if bytes >= OWN_SEGMENT_BYTES.min(block_bytes) {
+                let mut own = Plan::default();
+                own.add(job, run, bytes);
+                plans.push(own);
+                continue;
+            }
+            if pack.bytes + bytes > block_bytes && !pack.parts.is_empty() {
+                plans.push(std::mem::take(&mut pack));
+            }
+            pack.add(job, run, bytes);
+        }
+    }
+    if !pack.parts.is_empty() {
+        plans.push(pack);
+    }
+    plans
+}
+
+/// The bytes of a pack: its parts one behind the other, then the trailer.
+fn packed(jobs: &[Job], plan: &Plan) -> Bytes {
+    let run = |part: &Part| &jobs[part.job].runs[part.run];
+    let mut plain = world::AlignedBuffer::with_any_content(plan.bytes);
+    for part in &plan.parts {
+        let bytes = &run(part).bytes;
+        plain[part.at as usize..part.at as usize + bytes.len()].copy_from_slice(bytes);
+    }
+    plain.freeze()
+}
+
+fn extent_of(jobs: &[Job], part: &Part, place: &SegmentPlace) -> Extent {
+    let run = &jobs[part.job].runs[part.run];
+    Extent {
+        offset: run.offset,
+        length: run.bytes.len() as u64,
+        kind: ExtentKind::Data {
+            place: *place,
+            at: part.at,
+            codec: 0,
+            key_id: 0,
+        },
+        birth: CommitNumber(0),
+    }
+}
+
+/// Neighbours in the file that are neighbours in their segment become one extent.
+fn joined(extents: Vec<Extent>) -> Vec<Extent> {
+    let mut out: Vec<Extent> = Vec::with_capacity(extents.len());
+    for extent in extents {
+        if let Some(last) = out.last_mut()
+            && last.end() == extent.offset
+            && let (
+                ExtentKind::Data {
+                    place: a, at: from, ..
+                },
+                ExtentKind::Data { place: b, at, .. },
+            ) = (&last.kind, &extent.kind)
+            && a == b
+            && u64::from(*from) + last.length == u64::from(*at)
+        {
+            last.length += extent.length;
+            continue;
+        }
+        out.push(extent);
+    }
+    out
+}
