@@ -2,6 +2,7 @@
 
 use crate::Pool;
 use crate::progress::count;
+use crate::read::is_possible;
 use futures::future::join_all;
 use model::{BlobName, Error, ErrorKind, GroupId, NsdId, Result, SegmentPlace, limits};
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ impl Pool {
     pub async fn delete(&self, places: &[SegmentPlace]) -> Result<()> {
         let groups = self.groups();
         let mut names: BTreeMap<NsdId, Vec<BlobName>> = BTreeMap::new();
-        for place in places.iter().filter(|place| groups.contains(place.group)) {
+        for place in places.iter().filter(|place| is_possible(&groups, place)) {
             self.suspects.forget(place.segment);
             for piece in 0..place.scheme.width() as u8 {
                 let slot = groups.members(place.group)[usize::from(place.slot_of(piece))];

@@ -11,6 +11,8 @@ use world::Instant;
 
 /// How long an NSD that failed or was very late gets no new pieces if others can take them.
 const AVOID_TIME: Duration = Duration::from_secs(5);
+/// Hedged reads in a row after which an NSD is avoided.
+const LATE_MAX: u32 = 3;
 /// Latencies remembered per NSD.
 const SAMPLES: usize = 128;
 /// Shortest and longest wait before a read is hedged.
@@ -70,6 +72,8 @@ pub(crate) struct Member {
 struct Record {
     avoid_until: Option<Instant>,
     failures: u64,
+    /// Reads in a row that were hedged.
+    late: u32,
     reads: Latency,
 }
 
@@ -121,7 +125,9 @@ impl Member {
     /// Notes an answer to a read.
     pub(crate) fn note_read(&self, took: Duration) {
         let micros = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
-        self.record.lock().reads.note(micros);
+        let mut record = self.record.lock();
+        record.late = 0;
+        record.reads.note(micros);
     }
 
     /// Notes that the NSD failed, or kept somebody waiting far too long.
@@ -129,6 +135,16 @@ impl Member {
         let mut record = self.record.lock();
         record.failures += 1;
         record.avoid_until = Some(now + AVOID_TIME);
+    }
+
+    /// Notes that a reader gave up waiting and asked others. An NSD that only ever is late gets
+    /// no more readers to wait for it.
+    pub(crate) fn note_late(&self, now: Instant) {
+        let mut record = self.record.lock();
+        record.late += 1;
+        if record.late >= LATE_MAX {
+            record.avoid_until = Some(now + AVOID_TIME);
+        }
     }
 
     /// How long a reader waits for the NSD before it asks others.

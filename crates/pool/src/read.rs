@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::{debug, warn};
-use world::{Instant, World};
+use world::World;
 
 /// After this an NSD that has not answered a get counts as failed.
 const GET_DEADLINE: Duration = Duration::from_secs(30);
@@ -30,11 +30,10 @@ impl Pool {
         let inside = at
             .checked_add(length)
             .is_some_and(|end| end <= place.length);
-        if !inside || !groups.contains(place.group) || place.scheme.width() > groups.width().max(5)
-        {
+        if !inside || !is_possible(&groups, place) {
             let text = format!(
-                "read {length} bytes at {at} of segment {} of {} bytes in group {}",
-                place.segment, place.length, place.group
+                "read {length} bytes at {at} of segment {} of {} bytes ({}) in group {}",
+                place.segment, place.length, place.scheme, place.group
             );
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
@@ -84,6 +83,13 @@ impl Pool {
             .filter(|member| member.is_readable())
             .collect()
     }
+}
+
+/// Whether the pool has the group, and the group has a slot for each piece.
+pub(crate) fn is_possible(groups: &Groups, place: &SegmentPlace) -> bool {
+    let slots = (1u32 << groups.width()) - 1;
+    let free = (slots & !place.skipped_slots).count_ones() as usize;
+    groups.contains(place.group) && place.length > 0 && place.scheme.width() <= free
 }
 
 /// A part of a data piece that the reader wants.
@@ -163,6 +169,8 @@ impl<'a> Gather<'a> {
         for index in 0..self.wanted.len() {
             let (piece, range) = (self.wanted[index].piece, self.wanted[index].range.clone());
             self.ask(piece, range);
+            // Who had trouble lately is asked, but not waited for.
+            self.wanted[index].is_given_up = self.is_suspect(piece);
         }
         let mut hedge_at = self.pool.world.now() + self.hedge_delay();
         loop {
@@ -192,6 +200,14 @@ impl<'a> Gather<'a> {
                 }
             }
         }
+    }
+
+    fn is_suspect(&self, piece: u8) -> bool {
+        let now = self.pool.world.now();
+        let holders = self.pool.holders(self.groups, self.place, piece);
+        holders
+            .iter()
+            .all(|member| member.state(now) == crate::MemberState::Suspect)
     }
 
     /// The longest that one of the asked NSDs usually takes.
@@ -287,7 +303,12 @@ impl<'a> Gather<'a> {
 
     /// What is still on the way is late: rebuild it, and don't count on it as a source.
     fn give_up_late(&mut self) {
+        let now = self.pool.world.now();
         for flight in &mut self.in_flight {
+            if !flight.is_late {
+                let holders = self.pool.holders(self.groups, self.place, flight.piece);
+                holders.iter().for_each(|member| member.note_late(now));
+            }
             flight.is_late = true;
         }
         for wanted in self
@@ -381,11 +402,9 @@ impl<'a> Gather<'a> {
         let width = self.place.scheme.width() as u8;
         let turn = self.place.segment.counter + u64::from(at / (256 * 1024));
         let mut pieces: Vec<u8> = (0..width).collect();
-        let now: Instant = self.pool.world.now();
         pieces.sort_by_cached_key(|piece| {
             let holders = self.pool.holders(self.groups, self.place, *piece);
-            let state = holders.iter().map(|member| member.state(now)).min();
-            let is_suspect = state == Some(crate::MemberState::Suspect);
+            let is_suspect = self.is_suspect(*piece);
             let is_missing = self.place.missing & (1 << piece) != 0;
             (
                 holders.is_empty(),

@@ -3,7 +3,7 @@
 use crate::Pool;
 use crate::members::Member;
 use crate::progress::count;
-use crate::read::get_from;
+use crate::read::{get_from, is_possible};
 use crate::segment::{SegmentOwner, nonce};
 use crate::write::put_to;
 use bytes::Bytes;
@@ -81,9 +81,9 @@ impl Pool {
     /// InvalidArgument for a place that can't be in this pool.
     pub async fn verify(&self, place: &SegmentPlace, depth: Depth) -> Result<Vec<PieceState>> {
         let groups = self.groups();
-        if !groups.contains(place.group) {
+        if !is_possible(&groups, place) {
             let text = format!(
-                "verify segment {}: the pool has no group {}",
+                "verify segment {}: the pool has no such place in group {}",
                 place.segment, place.group
             );
             return Err(Error::new(ErrorKind::InvalidArgument, text));

@@ -26,8 +26,11 @@ const PUT_DEADLINE: Duration = Duration::from_secs(30);
 /// How long a write waits for its turn behind the bytes in flight.
 const TURN_DEADLINE: Duration = Duration::from_secs(120);
 /// Bounds of the time that a write gives its stragglers.
-const STRAGGLER_WAIT_MIN: Duration = Duration::from_millis(50);
-const STRAGGLER_WAIT_MAX: Duration = Duration::from_secs(1);
+const STRAGGLER_WAIT_MIN: Duration = Duration::from_millis(250);
+const STRAGGLER_WAIT_MAX: Duration = Duration::from_secs(2);
+/// A straggler that is still on the way after this much more makes its NSD suspect. A moment of
+/// load must not: it would make the next segments narrower.
+const SUSPECT_AFTER: Duration = Duration::from_secs(2);
 
 /// Semaphore permits for so many bytes: one for each 4 KiB.
 pub(crate) fn permits(bytes: u64) -> usize {
@@ -244,7 +247,7 @@ impl Pool {
             let next = if waiting.count_ones() <= stragglers_max {
                 let now = self.world.now();
                 let until = *straggler_wait.get_or_insert_with(|| {
-                    now + ((now - started) * 2).clamp(STRAGGLER_WAIT_MIN, STRAGGLER_WAIT_MAX)
+                    now + ((now - started) * 4).clamp(STRAGGLER_WAIT_MIN, STRAGGLER_WAIT_MAX)
                 });
                 self.world
                     .timeout(until - now, pending.next())
@@ -318,21 +321,24 @@ impl Pool {
             ..attempt.place
         };
         self.suspects.add(&place, waiting, SuspectCause::Unfinished);
-        let now = self.world.now();
-        for (piece, targets) in attempt.targets.iter().enumerate() {
-            if waiting & (1 << piece) != 0 {
-                targets.iter().for_each(|member| member.note_trouble(now));
-            }
-        }
-        let late =
+        let bytes =
             pending.len() as u64 * u64::from(layout::piece_length(place.scheme, place.length));
-        let Some(held) = turn.split(permits(late).min(turn.num_permits())) else {
+        let Some(held) = turn.split(permits(bytes).min(turn.num_permits())) else {
             return;
         };
-        let segment = place.segment;
+        let targets = attempt.targets.iter().enumerate();
+        let late: Vec<Arc<Member>> = targets
+            .filter(|(piece, _)| waiting & (1 << piece) != 0)
+            .flat_map(|(_, targets)| targets.iter().cloned())
+            .collect();
+        let world = self.world.clone();
         let stragglers = async move {
-            while let Some(done) = pending.next().await {
-                debug!(%segment, piece = done.piece, failed = !done.failures.is_empty(), "straggler ended");
+            let all = async { while pending.next().await.is_some() {} };
+            let mut all = std::pin::pin!(all);
+            if world.timeout(SUSPECT_AFTER, &mut all).await.is_err() {
+                let now = world.now();
+                late.iter().for_each(|member| member.note_trouble(now));
+                all.await;
             }
             drop(held);
         };

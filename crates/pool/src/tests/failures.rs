@@ -77,7 +77,8 @@ fn a_slow_nsd_does_not_hold_a_write_up_and_its_piece_is_named_missing() {
             NsdId(4)
         );
         assert_eq!(rig.read(&place).await, bytes);
-        // The next one goes without the slow NSD.
+        // When it is still not there, the next ones go without the slow NSD.
+        rig.world.sleep(Duration::from_secs(3)).await;
         let next = rig.write(&bytes).await;
         assert_eq!(
             (next.missing, next.scheme),

@@ -122,7 +122,7 @@ fn damage(rig: &Rig, simulation_disk: &world::sim::SimDisk, piece: &[u8]) {
         .position(|unit| unit.starts_with(&piece[..64]))
         .expect("the piece is on the disk");
     rig.faults
-        .flip_bit(&simulation_disk.name(), at as u64 * 4096 + 5);
+        .flip_bit(simulation_disk.name(), at as u64 * 4096 + 5);
 }
 
 #[test]
