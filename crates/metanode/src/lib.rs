@@ -9,10 +9,15 @@ pub mod locks;
 pub mod pack;
 pub mod report;
 
+mod background;
+mod check;
+mod gate;
+mod holders;
 mod metanode;
 
 pub use crate::locks::{HeldLock, LockKind, LockOwner, LockRange, Locks};
-pub use crate::metanode::Metanode;
+pub use crate::metanode::{DATA_POOL, Metanode, Opening};
 pub use crate::report::{
-    BackgroundReport, CheckOptions, CheckReport, Counters, Fault, FaultKind, RepairStatus, Usage,
+    BackgroundReport, CheckOptions, CheckReport, Counters, Fault, FaultKind, RepairStatus, ScrubOutcome, ShardStatus,
+    Usage,
 };

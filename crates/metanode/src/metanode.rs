@@ -1,30 +1,156 @@
 //! The metanode itself: what a client calls.
 
+use crate::background::Background;
+use crate::gate::Gate;
+use crate::holders::Holders;
 use crate::locks::Locks;
-use crate::report::{BackgroundReport, CheckOptions, CheckReport, Counters, RepairStatus, Usage};
-use model::nsd::ScrubReport;
+use crate::report::{ShardStatus, Usage};
+use coordination::Coordination;
 use model::operation::Stamp;
-use model::{ErrorKind, InodeId, Operation, Reply, Result, SessionId};
+use model::{Error, ErrorKind, FamilyId, InodeId, Operation, Reply, Result, SessionId, ShardId};
+use namespace::Table;
+use parking_lot::{Mutex, RwLock};
+use pool::{Pool, SegmentSource};
+use shard::{HOT_RECORDS_BYTES_DEFAULT, Shard, ShardConfig, TreeCache, Unflushed, successor};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use world::World;
+
+/// Memory for blocks of the tree's tables.
+const TREE_CACHE_BYTES: u64 = 64 * 1024 * 1024;
+/// How long an operation waits for a shard that is being taken over.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// First and longest wait between attempts to take a shard over again.
+const BACK_OFF_MIN: Duration = Duration::from_millis(100);
+const BACK_OFF_MAX: Duration = Duration::from_secs(5);
+/// Steps of one truncate: 2^40 extents are more than any file has.
+const CUT_STEPS_MAX: u64 = 1 << 28;
+/// The pool of data, tables and logs, as coordination names it.
+pub const DATA_POOL: &str = "data";
+/// Records that one page of a scan holds.
+pub(crate) const SCAN_PAGE: usize = 1024;
+
+/// What a metanode needs.
+#[derive(Clone)]
+pub struct Opening {
+    /// The machine.
+    pub world: World,
+    /// The shard to host; it is made if it was never made.
+    pub shard: ShardId,
+    /// The family whose records it holds.
+    pub family: FamilyId,
+    /// Epochs, sessions, maps.
+    pub coordination: Coordination,
+    /// Where data, tables and log are.
+    pub pool: Arc<Pool>,
+}
 
 /// One file system's metadata service in this process.
 pub struct Metanode {
+    pub(crate) world: World,
+    pub(crate) coordination: Coordination,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) family: FamilyId,
+    config: ShardConfig,
+    shard: RwLock<Arc<Shard>>,
+    /// Held by the one who takes the shard over again, with what wasn't durable.
+    reopening: tokio::sync::Mutex<Option<Unflushed>>,
+    pub(crate) holders: Arc<Holders>,
     locks: Locks,
+    /// Clients' sessions, and up to which counter their segments are decided.
+    pub(crate) sessions: Mutex<BTreeMap<SessionId, u64>>,
+    /// The metanode's own session, for fold and clean.
+    pub(crate) segments: SegmentSource,
+    pub(crate) gate: Gate,
+    pub(crate) background: Background,
+    pub(crate) takeovers: AtomicU64,
+    pub(crate) closed: AtomicBool,
 }
 
 impl Metanode {
+    /// Takes the shard over and opens it; makes an empty file system if the shard was never
+    /// made. What a crash left (inodes without names, queued data ids) is finished in the
+    /// background.
+    ///
+    /// # Errors
+    /// `Unavailable` when too few NSDs answer, and those of coordination.
+    pub async fn open(opening: Opening) -> Result<Arc<Self>> {
+        let Opening { world, shard, family, coordination, pool } = opening;
+        let config = ShardConfig {
+            opening: shard::Opening {
+                world: world.clone(),
+                shard,
+                family,
+                coordination: coordination.clone(),
+                pool: pool.clone(),
+                cache: TreeCache::new(TREE_CACHE_BYTES),
+            },
+            hot_records_bytes: HOT_RECORDS_BYTES_DEFAULT,
+        };
+        if coordination.shard(shard).await?.is_none() {
+            Shard::create(&config).await?;
+        }
+        let shard = Shard::open(config.clone()).await?;
+        let session = coordination.next_session().await?;
+        let metanode = Arc::new(Self {
+            family,
+            config,
+            shard: RwLock::new(shard.clone()),
+            reopening: tokio::sync::Mutex::new(None),
+            holders: Arc::default(),
+            locks: Locks::new(),
+            sessions: Mutex::default(),
+            segments: SegmentSource::new(session),
+            gate: Gate::default(),
+            background: Background::default(),
+            takeovers: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            world,
+            coordination,
+            pool,
+        });
+        metanode.attach(&shard);
+        shard.begin_session(session);
+        metanode.release_orphans(&shard).await?;
+        Ok(metanode)
+    }
+
     /// A standing for a client: its id comes from coordination and is never reused, so segment
-    /// ids that begin with it aren't either. Blocks on coordination.
+    /// ids that begin with it aren't either. Waits for coordination.
     ///
     /// # Errors
     /// `Unavailable` when coordination doesn't answer.
     pub async fn open_session(&self) -> Result<SessionId> {
-        Err(ErrorKind::NotImplemented.into())
+        let session = self.coordination.next_session().await?;
+        self.sessions.lock().insert(session, 0);
+        self.shard().begin_session(session);
+        Ok(session)
     }
 
     /// The client is gone: its locks and holds go, orphans that only it held are released.
-    pub async fn close_session(&self, _session: SessionId) -> Result<()> {
-        Err(ErrorKind::NotImplemented.into())
+    ///
+    /// # Errors
+    /// Those of the releases; the session has ended in any case.
+    pub async fn close_session(&self, session: SessionId) -> Result<()> {
+        self.locks.release_session(session);
+        let stamp = self.stamp();
+        let mut result = Ok(());
+        for inode in self.holders.end_session(session) {
+            let released = self.execute(&Operation::Release { inode }, &stamp).await;
+            result = result.and(released.map(drop));
+        }
+        self.sessions.lock().remove(&session);
+        result.and(self.shard().end_session(session).await)
+    }
+
+    /// Every segment of the session with a counter up to this one is published or given up:
+    /// what isn't known of them is garbage. Never goes back.
+    pub fn report_low_water(&self, session: SessionId, counter: u64) {
+        if let Some(mark) = self.sessions.lock().get_mut(&session) {
+            *mark = counter.max(*mark);
+        }
     }
 
     /// Runs one operation. Ready at once when its records are in memory; otherwise reads them
@@ -34,36 +160,61 @@ impl Metanode {
     /// With a slot in the stamp (shipped operations) the reply comes after it is durable.
     ///
     /// # Errors
-    /// POSIX refusals as their kinds; `Unavailable` while the shard is being taken over.
-    pub async fn execute(&self, _operation: &Operation, _stamp: &Stamp) -> Result<Reply> {
-        Err(ErrorKind::NotImplemented.into())
+    /// POSIX refusals as their kinds; `Unavailable` when the shard couldn't be taken over for
+    /// a minute.
+    pub async fn execute(&self, operation: &Operation, stamp: &Stamp) -> Result<Reply> {
+        let _passing = self.gate.pass().await;
+        let reply = self.run(operation, stamp).await;
+        match reply {
+            Ok(Reply::Attributes { unfinished: true, .. }) => {
+                let inode = cut_inodes(operation)[0].expect("only operations on an inode leave a cut");
+                self.finish_cut(inode, stamp).await
+            }
+            Err(error) if error.kind() == ErrorKind::Busy && cut_inodes(operation)[0].is_some() => {
+                for inode in cut_inodes(operation).into_iter().flatten() {
+                    self.finish_cut(inode, stamp).await?;
+                }
+                self.run(operation, stamp).await
+            }
+            reply => reply,
+        }
     }
 
     /// Makes everything that was answered so far durable. Concurrent calls share one commit.
     ///
     /// # Errors
-    /// `Unavailable` when the shard was given up before that; what was answered and not yet
-    /// synced may be lost then.
+    /// `Unavailable` when that isn't possible now; it is tried again in the background.
     pub async fn sync(&self) -> Result<()> {
-        Err(ErrorKind::NotImplemented.into())
+        loop {
+            let shard = self.shard();
+            match shard.sync().await {
+                Err(_) if shard.check_alive().is_err() => self.take_over_again(&shard).await?,
+                other => return other,
+            }
+        }
     }
 
     /// Whether nothing waits to be made durable.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        false
+        self.shard().is_clean()
     }
 
     /// An inode is in use (open, or looked up by a kernel): it survives losing its last name.
     /// Counted; cheap; no I/O.
-    pub fn hold(&self, _session: SessionId, _inode: InodeId) {}
+    pub fn hold(&self, session: SessionId, inode: InodeId) {
+        self.holders.hold(session, inode);
+    }
 
-    /// One use less. The last one of an orphan releases it (`Operation::Release`, with `stamp`).
+    /// One use less, of the stamp's session. The last one of an orphan releases it.
     ///
     /// # Errors
     /// Those of the release; the count is taken back in any case.
-    pub async fn unhold(&self, _inode: InodeId, _stamp: &Stamp) -> Result<()> {
-        Err(ErrorKind::NotImplemented.into())
+    pub async fn unhold(&self, inode: InodeId, stamp: &Stamp) -> Result<()> {
+        if self.holders.unhold(stamp.session, inode) {
+            self.execute(&Operation::Release { inode }, &Stamp { slot: None, ..*stamp }).await?;
+        }
+        Ok(())
     }
 
     /// The lock tables.
@@ -72,53 +223,39 @@ impl Metanode {
         &self.locks
     }
 
-    /// Starts the background tasks: reclaim, dead segments, fold, clean, sweep, repair.
-    pub fn start_background(self: &Arc<Self>) {}
-
-    /// One round of all background work, for tests and for a drained shutdown. Call until
-    /// `steps` is 0.
-    ///
-    /// # Errors
-    /// The first that stopped a kind of work; the other kinds were done.
-    pub async fn run_background_once(&self) -> Result<BackgroundReport> {
-        Err(ErrorKind::NotImplemented.into())
-    }
-
-    /// What background work has done since start.
-    #[must_use]
-    pub fn counters(&self) -> Counters {
-        Counters::default()
-    }
-
-    /// Verifies the live file system: every extent readable and right, counters equal sums,
-    /// names and inodes fit, no orphan that nobody holds, no leak.
-    ///
-    /// # Errors
-    /// Only when the check itself couldn't go on; faults are in the report.
-    pub async fn check(&self, _options: CheckOptions) -> Result<CheckReport> {
-        Err(ErrorKind::NotImplemented.into())
-    }
-
     /// Space and inodes for `df` and statfs. No I/O when the counters are in memory.
     ///
     /// # Errors
     /// `Unavailable` while the shard is being taken over.
     pub async fn usage(&self) -> Result<Usage> {
-        Err(ErrorKind::NotImplemented.into())
+        let reply = self.execute(&Operation::GetUsage { inode: InodeId::ROOT }, &self.stamp()).await?;
+        let Reply::Usage { inodes, logical, allocated } = reply else { unreachable!("GetUsage answers Usage") };
+        let pool = self.pool.usage();
+        Ok(Usage {
+            capacity: pool.capacity,
+            used: pool.used,
+            available: pool.available_to_users,
+            inodes,
+            logical,
+            allocated,
+        })
     }
 
-    /// Progress of repair.
+    /// How the shard is.
     #[must_use]
-    pub fn repair_status(&self) -> RepairStatus {
-        RepairStatus::default()
+    pub fn shard_status(&self) -> ShardStatus {
+        let shard = self.shard();
+        ShardStatus { shard: shard.id(), epoch: shard.epoch(), durable: shard.durable() }
     }
 
-    /// Verifies every blob on every NSD and rebuilds damaged pieces from the others.
-    ///
-    /// # Errors
-    /// When an NSD couldn't be read at all; the others were scrubbed.
-    pub async fn scrub(&self) -> Result<Vec<ScrubReport>> {
-        Err(ErrorKind::NotImplemented.into())
+    /// Memory: what for, bytes in use, budget in bytes.
+    #[must_use]
+    pub fn memory(&self) -> Vec<(&'static str, u64, u64)> {
+        let (_, bytes) = self.shard().hot_records();
+        vec![
+            ("hot records", bytes as u64, HOT_RECORDS_BYTES_DEFAULT as u64),
+            ("table blocks", TREE_CACHE_BYTES, TREE_CACHE_BYTES),
+        ]
     }
 
     /// Ends background work, makes everything durable, closes the tree.
@@ -126,6 +263,120 @@ impl Metanode {
     /// # Errors
     /// `Unavailable` when the last commit couldn't be made durable.
     pub async fn close(&self) -> Result<()> {
-        Err(ErrorKind::NotImplemented.into())
+        self.closed.store(true, Ordering::SeqCst);
+        self.background.stop();
+        let _round = self.background.round.lock().await;
+        self.shard().close().await
+    }
+
+    /// The shard as it is hosted now.
+    pub(crate) fn shard(&self) -> Arc<Shard> {
+        self.shard.read().clone()
+    }
+
+    /// The stamp of the metanode's own operations.
+    pub(crate) fn stamp(&self) -> Stamp {
+        Stamp { now: self.world.wall(), session: self.segments.session(), slot: None }
+    }
+
+    /// Runs an operation on the shard, taking it over again if it was given up. An operation
+    /// that a shard refused because it was given up was not applied.
+    async fn run(&self, operation: &Operation, stamp: &Stamp) -> Result<Reply> {
+        loop {
+            let shard = self.shard();
+            let answer = match stamp.slot {
+                None => shard.execute(operation, stamp).await.map(|(reply, _)| reply),
+                Some(_) => shard.execute_durable(operation, stamp).await,
+            };
+            match answer {
+                Err(error) if error.kind() == ErrorKind::Unavailable && shard.check_alive().is_err() => {
+                    self.take_over_again(&shard).await?;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    async fn finish_cut(&self, inode: InodeId, stamp: &Stamp) -> Result<Reply> {
+        let stamp = Stamp { slot: None, ..*stamp };
+        for _ in 0..CUT_STEPS_MAX {
+            let reply = self.run(&Operation::ContinueCut { inode }, &stamp).await?;
+            if !matches!(reply, Reply::Attributes { unfinished: true, .. }) {
+                return Ok(reply);
+            }
+        }
+        Err(Error::new(ErrorKind::Unavailable, format!("the truncate of inode {inode} doesn't end")))
+    }
+
+    fn attach(&self, shard: &Shard) {
+        let holders = self.holders.clone();
+        shard.set_holders(Arc::new(move |inode| holders.is_held(inode)));
+    }
+
+    /// Takes over again a shard that was given up, with growing pauses between attempts.
+    /// Clients see a pause. Whoever comes while another does it waits for that one.
+    pub(crate) async fn take_over_again(&self, given_up: &Arc<Shard>) -> Result<()> {
+        let attempt = async {
+            let mut unflushed = self.reopening.lock().await;
+            let mut pause = BACK_OFF_MIN;
+            loop {
+                if self.closed.load(Ordering::SeqCst) {
+                    return Err(ErrorKind::ShuttingDown.into());
+                }
+                if !Arc::ptr_eq(&self.shard(), given_up) {
+                    return Ok(());
+                }
+                if unflushed.is_none() {
+                    *unflushed = Some(given_up.end_given_up().await);
+                }
+                match Shard::open_after(self.config.clone(), unflushed.as_mut()).await {
+                    Ok(shard) => {
+                        self.attach(&shard);
+                        self.takeovers.fetch_add(1, Ordering::Relaxed);
+                        tracing::info!(shard = shard.id().0, epoch = shard.epoch().0, "shard taken over again");
+                        *self.shard.write() = shard;
+                        *unflushed = None;
+                        return Ok(());
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, ?pause, "the shard can't be taken over yet");
+                        self.world.sleep(pause).await;
+                        pause = (pause * 2).min(BACK_OFF_MAX);
+                    }
+                }
+            }
+        };
+        self.world.timeout(PAUSE_MAX, attempt).await.unwrap_or_else(|_| {
+            let text = format!("shard {} couldn't be taken over again for {PAUSE_MAX:?}", given_up.id());
+            Err(Error::new(ErrorKind::Unavailable, text))
+        })
+    }
+
+    /// Nobody holds anything yet: inodes without names go.
+    async fn release_orphans(&self, shard: &Shard) -> Result<()> {
+        let (mut from, to) = Table::Orphans.range();
+        let stamp = self.stamp();
+        loop {
+            let page = shard.scan(&from, &to, SCAN_PAGE).await?;
+            let Some((last, _)) = page.last() else { return Ok(()) };
+            from = successor(last);
+            for (key, _) in &page {
+                if let namespace::Key::Orphan(inode) = key {
+                    shard.execute(&Operation::Release { inode: *inode }, &stamp).await?;
+                }
+            }
+        }
+    }
+}
+
+/// The inodes whose unfinished truncate an operation may leave or meet.
+fn cut_inodes(operation: &Operation) -> [Option<InodeId>; 2] {
+    match operation {
+        Operation::SetAttributes { inode, .. }
+        | Operation::ContinueCut { inode }
+        | Operation::ChangeRange { inode, .. } => [Some(*inode), None],
+        Operation::Publish(publish) => [Some(publish.inode), None],
+        Operation::Share { from, to, .. } => [Some(*to), Some(*from)],
+        _ => [None, None],
     }
 }

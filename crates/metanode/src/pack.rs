@@ -1,4 +1,188 @@
-//! The trailer of a packed segment: which byte ranges of which files it holds.
+//! Packed segments: many small byte ranges of many files in one segment.
 //!
-//! Readers never need it (extents name segment and offset); rescue and `fs check` do. See
-//! `docs/formats/pack.md`.
+//! The ranges lie behind each other from byte 0; behind them is a table that says whose they
+//! are (`docs/formats/pack.md`). Readers never need the table, since extents name segment and
+//! offset; the cleaner, rescue and checks do.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use model::{DataId, Error, ErrorKind, InodeId, Result, limits};
+
+/// Bytes of one entry of the table.
+pub const ENTRY_BYTES: usize = 32;
+/// Bytes of the footer behind the table.
+pub const FOOTER_BYTES: usize = 24;
+/// Ranges that one packed segment holds at most.
+pub const ENTRIES_MAX: usize = 65_536;
+
+const MAGIC: [u8; 8] = *b"SHLPACK1";
+
+/// A range of a file and where it lies in the packed segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PackEntry {
+    /// The file.
+    pub inode: InodeId,
+    /// Its data id when the range was packed.
+    pub data: DataId,
+    /// First byte in the file.
+    pub file_offset: u64,
+    /// First byte in the segment.
+    pub at: u32,
+    /// Bytes.
+    pub length: u32,
+}
+
+/// Collects ranges into the bytes of one segment.
+pub struct PackWriter {
+    bytes: BytesMut,
+    entries: Vec<PackEntry>,
+    capacity: usize,
+}
+
+impl PackWriter {
+    /// A segment of at most `capacity` bytes, table included (at most 16 MiB).
+    #[must_use]
+    pub fn new(capacity: u32) -> Self {
+        let capacity = capacity.min(limits::SEGMENT_BYTES_MAX) as usize;
+        Self { bytes: BytesMut::new(), entries: Vec::new(), capacity }
+    }
+
+    /// Whether a range of `length` bytes still fits.
+    #[must_use]
+    pub fn has_room(&self, length: usize) -> bool {
+        let table = (self.entries.len() + 1) * ENTRY_BYTES + FOOTER_BYTES;
+        self.entries.len() < ENTRIES_MAX && self.bytes.len() + length + table <= self.capacity
+    }
+
+    /// Adds a range (it must fit): its entry, with the place in the segment.
+    pub fn add(&mut self, inode: InodeId, data: DataId, file_offset: u64, bytes: &[u8]) -> PackEntry {
+        assert!(self.has_room(bytes.len()), "only what fits is packed");
+        let length = u32::try_from(bytes.len()).expect("segments are at most 16 MiB");
+        let at = u32::try_from(self.bytes.len()).expect("segments are at most 16 MiB");
+        let entry = PackEntry { inode, data, file_offset, at, length };
+        self.bytes.extend_from_slice(bytes);
+        self.entries.push(entry);
+        entry
+    }
+
+    /// The ranges so far.
+    #[must_use]
+    pub fn entries(&self) -> &[PackEntry] {
+        &self.entries
+    }
+
+    /// Whether nothing was added.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The segment's bytes, and its entries.
+    #[must_use]
+    pub fn finish(self) -> (Bytes, Vec<PackEntry>) {
+        let Self { mut bytes, entries, .. } = self;
+        let table_at = bytes.len();
+        bytes.reserve(entries.len() * ENTRY_BYTES + FOOTER_BYTES);
+        for entry in &entries {
+            bytes.put_u64_le(entry.inode.0);
+            bytes.put_u64_le(entry.data.0);
+            bytes.put_u64_le(entry.file_offset);
+            bytes.put_u32_le(entry.at);
+            bytes.put_u32_le(entry.length);
+        }
+        let crc = crc32c(&bytes[table_at..]);
+        bytes.put_u32_le(u32::try_from(table_at).expect("segments are at most 16 MiB"));
+        bytes.put_u32_le(u32::try_from(entries.len()).expect("a pack has at most 65,536 entries"));
+        bytes.put_u32_le(crc);
+        bytes.put_u32_le(0);
+        bytes.put_slice(&MAGIC);
+        (bytes.freeze(), entries)
+    }
+}
+
+/// Reads the table of a packed segment's whole plain bytes; nothing if it isn't packed.
+///
+/// # Errors
+/// `Corrupt` if there is a table and it doesn't fit.
+pub fn decode(segment: &[u8]) -> Result<Option<Vec<PackEntry>>> {
+    let Some(footer_at) = segment.len().checked_sub(FOOTER_BYTES) else { return Ok(None) };
+    let mut footer = &segment[footer_at..];
+    if footer[16..] != MAGIC {
+        return Ok(None);
+    }
+    let wrong = |why: &str| Error::new(ErrorKind::Corrupt, format!("the table of a packed segment {why}"));
+    let (table_at, count, crc) = (footer.get_u32_le() as usize, footer.get_u32_le() as usize, footer.get_u32_le());
+    if count > ENTRIES_MAX || table_at.checked_add(count * ENTRY_BYTES) != Some(footer_at) {
+        return Err(wrong("isn't where its footer says"));
+    }
+    let mut table = &segment[table_at..footer_at];
+    if crc32c(table) != crc {
+        return Err(wrong("doesn't fit its checksum"));
+    }
+    let mut entries = Vec::with_capacity(count);
+    for _ in 0..count {
+        let entry = PackEntry {
+            inode: InodeId(table.get_u64_le()),
+            data: DataId(table.get_u64_le()),
+            file_offset: table.get_u64_le(),
+            at: table.get_u32_le(),
+            length: table.get_u32_le(),
+        };
+        if entry.at as usize + entry.length as usize > table_at {
+            return Err(wrong("names bytes outside of it"));
+        }
+        entries.push(entry);
+    }
+    Ok(Some(entries))
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_pack_reads_back_as_written(parts in prop::collection::vec((any::<u64>(), prop::collection::vec(any::<u8>(), 1..200)), 1..40)) {
+            let mut writer = PackWriter::new(1 << 20);
+            for (number, (offset, bytes)) in parts.iter().enumerate() {
+                writer.add(InodeId(number as u64), DataId(9), *offset, bytes);
+            }
+            let (segment, entries) = writer.finish();
+            for (entry, (_, bytes)) in entries.iter().zip(&parts) {
+                prop_assert_eq!(&segment[entry.at as usize..][..entry.length as usize], &bytes[..]);
+            }
+            prop_assert_eq!(decode(&segment).unwrap(), Some(entries));
+        }
+
+        #[test]
+        fn any_flipped_bit_of_the_table_is_noticed_or_makes_it_no_pack(bit in 0usize..(ENTRY_BYTES + FOOTER_BYTES - 12) * 8) {
+            let mut writer = PackWriter::new(1 << 20);
+            writer.add(InodeId(1), DataId(2), 3, b"some bytes");
+            let (segment, entries) = writer.finish();
+            let mut bad = segment.to_vec();
+            let at = b"some bytes".len() + bit / 8;
+            bad[at] ^= 1 << (bit % 8);
+            prop_assert!(decode(&bad).map_or(true, |found| found != Some(entries)));
+        }
+    }
+
+    #[test]
+    fn a_pack_takes_only_what_fits_with_its_table() {
+        let mut writer = PackWriter::new(100);
+        assert!(writer.has_room(100 - ENTRY_BYTES - FOOTER_BYTES));
+        assert!(!writer.has_room(100 - ENTRY_BYTES - FOOTER_BYTES + 1));
+        writer.add(InodeId(1), DataId(1), 0, &[7; 30]);
+        assert!(!writer.has_room(1));
+        assert!(writer.finish().0.len() <= 100);
+    }
+
+    #[test]
+    fn other_segments_are_no_packs() {
+        assert_eq!(decode(&[]).unwrap(), None);
+        assert_eq!(decode(&[0; 4096]).unwrap(), None);
+    }
+}

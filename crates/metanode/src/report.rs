@@ -1,6 +1,7 @@
 //! What the metanode tells about itself: usage, background progress, repair, faults found.
 
-use model::{NsdId, SegmentId};
+use model::nsd::ScrubReport;
+use model::{CommitNumber, NsdId, SegmentId, ShardEpoch, ShardId};
 use serde::{Deserialize, Serialize};
 
 /// Space and inodes, as `df` shows them. Bytes are plain data that fits in, after redundancy.
@@ -18,6 +19,28 @@ pub struct Usage {
     pub logical: u64,
     /// Sum of the bytes stored or reserved for inodes, before redundancy.
     pub allocated: u64,
+}
+
+/// How the shard is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ShardStatus {
+    /// The shard.
+    pub shard: ShardId,
+    /// The epoch in which this process owns it.
+    pub epoch: ShardEpoch,
+    /// Everything up to this commit is durable.
+    pub durable: CommitNumber,
+}
+
+/// What a scrub of one NSD came to.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ScrubOutcome {
+    /// What the NSD found.
+    pub report: ScrubReport,
+    /// Damaged pieces that were rebuilt from the others, or deleted as garbage.
+    pub rebuilt: u64,
+    /// Damaged pieces that couldn't be rebuilt.
+    pub lost: u64,
 }
 
 /// How often each kind of background work was done since start.
@@ -63,8 +86,14 @@ pub struct RepairStatus {
     pub segments_checked: u64,
     /// Live segments in all, as far as known.
     pub segments_total: u64,
+    /// Segments repaired since start.
+    pub segments_repaired: u64,
     /// Pieces rebuilt since start.
     pub pieces_rebuilt: u64,
+    /// Their bytes.
+    pub bytes_rebuilt: u64,
+    /// Slots that are moving to another NSD.
+    pub slots_moving: u64,
     /// Segments that can't be read: more pieces are gone than the scheme tolerates.
     pub segments_unreadable: Vec<SegmentId>,
     /// A scan is running.

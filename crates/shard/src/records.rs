@@ -9,4 +9,4 @@ mod slots;
 mod tests;
 
 pub use slots::successor;
-pub(crate) use slots::{HotView, Interval, Prefix, Records};
+pub(crate) use slots::Records;

@@ -46,6 +46,8 @@ pub struct ShardConfig {
 /// by the same process brings them in.
 pub struct Unflushed {
     epoch: ShardEpoch,
+    /// Take-overs tried since.
+    attempts: u64,
     open: CommitNumber,
     commits: Vec<(CommitNumber, Arc<Vec<(Key, Option<Record>)>>)>,
     streams: BTreeMap<SessionId, u64>,
@@ -125,7 +127,10 @@ impl Shard {
     ///
     /// # Errors
     /// As [`Shard::open`].
-    pub async fn open_after(config: ShardConfig, unflushed: Option<Unflushed>) -> Result<Arc<Self>> {
+    pub async fn open_after(config: ShardConfig, mut unflushed: Option<&mut Unflushed>) -> Result<Arc<Self>> {
+        if let Some(unflushed) = &mut unflushed {
+            unflushed.attempts += 1;
+        }
         let world = config.opening.world.clone();
         let (id, family) = (config.opening.shard, config.opening.family);
         let opened = takeover::open(config.opening.clone()).await?;
@@ -211,6 +216,13 @@ impl Shard {
     #[must_use]
     pub fn tree(&self) -> &Arc<Tree> {
         &self.tree
+    }
+
+    /// Counts the changes since this owner began: equal before and after a look means that
+    /// nothing changed meanwhile.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.state.lock().changes
     }
 
     /// Hot records in memory, and their bytes.
@@ -398,25 +410,26 @@ impl Shard {
         let (number, rows) = state.records.freeze();
         commits.push((number, Arc::new(rows)));
         let streams = state.streams.iter().map(|(session, stream)| (*session, stream.operations)).collect();
-        Unflushed { epoch: self.epoch, open: number, commits, streams }
+        Unflushed { epoch: self.epoch, attempts: 0, open: number, commits, streams }
     }
 
     /// What an earlier owner of this process had answered and not made durable.
-    fn bring_in(&self, unflushed: Unflushed) {
+    fn bring_in(&self, unflushed: &Unflushed) {
         let mut state = self.state.lock();
-        if self.epoch != unflushed.epoch.next() {
+        // Each attempt raised the epoch at most once.
+        if self.epoch.0 > unflushed.epoch.0 + unflushed.attempts {
             tracing::error!(shard = self.shard.0, "another owner was here: operations that were not synced are lost");
             return;
         }
         let durable = state.durable;
         state.records.raise_open_commit(unflushed.open);
-        for (session, operations) in unflushed.streams {
-            state.records.session_began(session);
-            state.streams.insert(session, Stream { operations, changed: false });
+        for (session, operations) in &unflushed.streams {
+            state.streams.insert(*session, Stream { operations: *operations, changed: false });
         }
-        for (number, rows) in unflushed.commits {
-            if number > durable && !rows.is_empty() {
-                state.change(Effects(rows.to_vec()), None);
+        for (number, rows) in &unflushed.commits {
+            if *number > durable && !rows.is_empty() {
+                state.changes += 1;
+                state.records.restore(rows);
             }
         }
     }

@@ -263,6 +263,11 @@ impl<W> Table<W> {
         held
     }
 
+    #[cfg(test)]
+    pub(super) fn is_waiting(&self, ticket: u64) -> bool {
+        self.waiting.contains_key(&ticket)
+    }
+
     fn conflicts(
         &self,
         space: Space,

@@ -169,6 +169,26 @@ impl Records {
         }
     }
 
+    /// Puts rows that an earlier owner had not made durable into the open commit. Nothing is
+    /// concluded from them: they are what is left of operations, not operations.
+    pub(crate) fn restore(&mut self, rows: &[(Key, Option<Record>)]) {
+        let open = self.open;
+        for (key, value) in rows {
+            if let Some(slot) = self.slots.remove(key) {
+                self.bytes -= SLOT_BYTES + slot.value.as_ref().map_or(0, Record::weight);
+                self.order.remove(key);
+                self.clock.retain(|other| other != key);
+                if slot.changed == open {
+                    self.changed.retain(|other| other != key);
+                }
+            }
+            self.changed.push(key.clone());
+            self.changed_bytes += SLOT_BYTES / 2 + value.as_ref().map_or(0, Record::weight);
+            let slot = Slot { value: value.clone(), changed: open, fresh: false, referenced: Cell::new(true) };
+            self.insert(key.clone(), slot);
+        }
+    }
+
     /// Changes one record in the open commit. `reclaims`: the same operation queues what hangs
     /// under a removed inode, so what is known of it stays useful.
     fn put(&mut self, key: Key, value: Option<Record>, reclaims: bool) {

@@ -1,0 +1,190 @@
+//! What operations leave behind, done in bounded, resumable rounds: queued data ids, dead
+//! segments, inline extents, mostly dead segments, garbage, lost pieces.
+//!
+//! Nothing here is remembered between processes: every kind of work finds what to do in the
+//! records and inventories, so a crash at any point only repeats a step.
+
+mod clean;
+mod dead;
+mod fold;
+mod reclaim;
+mod repair;
+mod rewrite;
+mod scrub;
+mod survey;
+
+use crate::metanode::Metanode;
+use crate::report::{BackgroundReport, Counters, RepairStatus};
+use model::{Result, SegmentId};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::Notify;
+use world::{Instant, Map, Task, World};
+
+pub(crate) use survey::Standing;
+
+/// Pause between rounds that found nothing to do.
+const IDLE_PAUSE: Duration = Duration::from_secs(1);
+/// Pause between rounds that did something, so that operations go first.
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
+/// How long blobs of a dead segment stay for readers that began before it died.
+const GRACE: Duration = Duration::from_secs(5);
+/// A whole survey of the NSDs is made this often, and at once after they change.
+const SURVEY_EVERY: Duration = Duration::from_secs(300);
+/// Inline extents wait this long for company.
+const FOLD_EVERY: Duration = Duration::from_secs(5);
+/// Segments are looked through for mostly dead ones this often.
+const CLEAN_EVERY: Duration = Duration::from_secs(30);
+
+/// How a round goes about it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    /// Everything now, no grace for readers: somebody waits for the end.
+    Drain,
+    /// What is due.
+    Gentle,
+}
+
+/// State of the background work.
+#[derive(Default)]
+pub(crate) struct Background {
+    /// One round at a time; a check keeps rounds away, too.
+    pub(crate) round: tokio::sync::Mutex<()>,
+    task: Mutex<Option<Task<()>>>,
+    stopping: AtomicBool,
+    wake: Notify,
+    pub(crate) counts: Counts,
+    pub(crate) memory: Mutex<Memory>,
+    pub(crate) repair: Mutex<RepairStatus>,
+}
+
+/// Counters that only people and tests read.
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub(crate) reclaim_steps: AtomicU64,
+    pub(crate) segments_deleted: AtomicU64,
+    pub(crate) extents_folded: AtomicU64,
+    pub(crate) segments_cleaned: AtomicU64,
+    pub(crate) publishes_void: AtomicU64,
+    pub(crate) garbage_deleted: AtomicU64,
+}
+
+/// What rounds remember of each other; losing it costs only time.
+#[derive(Default)]
+pub(crate) struct Memory {
+    /// Since when segments are known to be dead.
+    pub(crate) dead_since: Map<SegmentId, Instant>,
+    pub(crate) survey: survey::Progress,
+    pub(crate) clean: clean::Progress,
+    last_fold: Option<Instant>,
+}
+
+impl Background {
+    /// No round begins any more.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.wake.notify_waiters();
+        drop(self.task.lock().take());
+    }
+}
+
+pub(crate) fn count(counter: &AtomicU64, by: u64) {
+    counter.fetch_add(by, Ordering::Relaxed);
+}
+
+impl Metanode {
+    /// Starts the background task: reclaim, dead segments, fold, clean, sweep, repair.
+    pub fn start_background(self: &Arc<Self>) {
+        let task = self.world.spawn("background", rounds(self.world.clone(), Arc::downgrade(self)));
+        *self.background.task.lock() = Some(task);
+    }
+
+    /// One round of all background work, for tests and for a drained shutdown. Call until
+    /// `steps` is 0. Doesn't leave readers time for segments that die: nobody else should be
+    /// reading.
+    ///
+    /// # Errors
+    /// The first that stopped a kind of work; the other kinds were done.
+    pub async fn run_background_once(&self) -> Result<BackgroundReport> {
+        let steps = self.round(Pace::Drain).await?;
+        Ok(BackgroundReport { steps, counters: self.counters() })
+    }
+
+    /// What background work has done since start.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counts = &self.background.counts;
+        Counters {
+            reclaim_steps: read(&counts.reclaim_steps),
+            segments_deleted: read(&counts.segments_deleted),
+            extents_folded: read(&counts.extents_folded),
+            segments_cleaned: read(&counts.segments_cleaned),
+            publishes_void: read(&counts.publishes_void),
+            garbage_deleted: read(&counts.garbage_deleted),
+            pieces_rebuilt: self.pool.repair_progress().rebuilt_pieces,
+            takeovers: self.takeovers.load(Ordering::Relaxed),
+        }
+    }
+
+    async fn round(&self, pace: Pace) -> Result<u64> {
+        let _round = self.background.round.lock().await;
+        let mut steps = 0;
+        let mut result = Ok(());
+        let mut add = |done: Result<u64>| match done {
+            Ok(done) => steps += done,
+            Err(error) => {
+                if result.is_ok() {
+                    result = Err(error);
+                }
+            }
+        };
+        add(self.reclaim_some().await);
+        add(self.fold_if_due(pace).await);
+        add(self.clean_some(pace).await);
+        add(self.delete_dead(pace).await);
+        add(self.repair_suspects().await);
+        add(self.survey_some(pace).await);
+        result.map(|()| steps)
+    }
+
+    async fn fold_if_due(&self, pace: Pace) -> Result<u64> {
+        let now = self.world.now();
+        {
+            let mut memory = self.background.memory.lock();
+            let is_due = memory.last_fold.is_none_or(|last| now - last >= FOLD_EVERY);
+            if pace == Pace::Gentle && !is_due {
+                return Ok(0);
+            }
+            memory.last_fold = Some(now);
+        }
+        self.fold_some().await
+    }
+}
+
+/// Rounds until the metanode ends.
+async fn rounds(world: World, metanode: Weak<Metanode>) {
+    let mut pause = BUSY_PAUSE;
+    loop {
+        world.sleep(pause).await;
+        let Some(metanode) = metanode.upgrade() else { return };
+        if metanode.background.stopping.load(Ordering::SeqCst) {
+            return;
+        }
+        let shard = metanode.shard();
+        if shard.check_alive().is_err() {
+            // Nobody may be asking for anything: the shard comes back all the same.
+            let _ = metanode.take_over_again(&shard).await;
+        }
+        pause = match metanode.round(Pace::Gentle).await {
+            Ok(0) => IDLE_PAUSE,
+            Ok(_) => BUSY_PAUSE,
+            Err(error) => {
+                tracing::warn!(%error, "background work was stopped; it is tried again");
+                IDLE_PAUSE
+            }
+        };
+    }
+}

@@ -1,0 +1,202 @@
+//! Cleans: rewrites the live parts of segments that are mostly dead, and blocks of files that
+//! lie in too many places.
+
+use crate::background::rewrite::Part;
+use crate::background::{CLEAN_EVERY, Pace, count};
+use crate::metanode::{Metanode, SCAN_PAGE};
+use crate::pack;
+use model::{DataId, Extent, ExtentKind, FilesetId, InodeId, Result, SegmentId, limits};
+use namespace::{Key, Record, Segment, Table};
+use shard::successor;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use world::Instant;
+
+/// Pages of segments, and of extents, that one gentle round looks at.
+const PAGES_MAX: usize = 8;
+/// Segments that one round cleans.
+const SEGMENTS_MAX: usize = 64;
+/// A block in more extents than this is rewritten, if that halves them.
+const BLOCK_EXTENTS_MAX: usize = 64;
+/// Extents that are looked through for those of one segment.
+const LOOK_MAX: usize = 8192;
+/// What counts as a block here.
+const BLOCK_BYTES: u64 = limits::BLOCK_BYTES_DEFAULT as u64;
+
+/// Where the passes are.
+#[derive(Default)]
+pub(crate) struct Progress {
+    segments: Option<Key>,
+    extents: Option<Key>,
+    last_pass: Option<Instant>,
+}
+
+impl Metanode {
+    /// Looks at some segments and blocks, cleans what is worth it. Answers how many extents
+    /// were replaced.
+    pub(super) async fn clean_some(&self, pace: Pace) -> Result<u64> {
+        let now = self.world.now();
+        {
+            let mut memory = self.background.memory.lock();
+            let progress = &mut memory.clean;
+            let is_between = progress.segments.is_none() && progress.extents.is_none();
+            let is_due = progress.last_pass.is_none_or(|last| now - last >= CLEAN_EVERY);
+            if pace == Pace::Gentle && is_between && !is_due {
+                return Ok(0);
+            }
+            if is_between {
+                progress.last_pass = Some(now);
+            }
+        }
+        let pages = if pace == Pace::Drain { usize::MAX } else { PAGES_MAX };
+        let replaced = self.clean_segments(pages).await? + self.clean_blocks(pages).await?;
+        Ok(replaced)
+    }
+
+    async fn clean_segments(&self, pages: usize) -> Result<u64> {
+        let shard = self.shard();
+        let (first, to) = Table::Segments.range();
+        let mut from = self.background.memory.lock().clean.segments.take().unwrap_or(first);
+        let mut parts = Vec::new();
+        let mut chosen = 0;
+        for _ in 0..pages {
+            let page = shard.scan(&from, &to, SCAN_PAGE).await?;
+            let Some((last, _)) = page.last() else { break };
+            from = successor(last);
+            for (key, record) in &page {
+                let (Key::Segment(id), Record::Segment(segment)) = (key, record) else { continue };
+                if is_mostly_dead(segment) && chosen < SEGMENTS_MAX {
+                    chosen += 1;
+                    parts.extend(self.live_parts(*id, segment).await?);
+                }
+            }
+            self.background.memory.lock().clean.segments = (page.len() == SCAN_PAGE).then(|| from.clone());
+            if page.len() < SCAN_PAGE {
+                break;
+            }
+        }
+        if parts.is_empty() {
+            return Ok(0);
+        }
+        let done = self.rewrite(parts).await?;
+        count(&self.background.counts.segments_cleaned, chosen as u64);
+        Ok(done.replaced)
+    }
+
+    /// The extents that point at a segment, as far as they are found: in the file that it was
+    /// published for, and in those that its table names if it is packed.
+    async fn live_parts(&self, id: SegmentId, segment: &Arc<Segment>) -> Result<Vec<Part>> {
+        let mut places: BTreeSet<(InodeId, DataId, u64)> = BTreeSet::new();
+        places.insert((segment.inode, segment.data, segment.file_offset));
+        // What can't be read now is for repair; cleaning waits.
+        let Ok(plain) = self.pool.read_whole(&segment.place).await else { return Ok(Vec::new()) };
+        for entry in pack::decode(&plain).unwrap_or_default().unwrap_or_default() {
+            places.insert((entry.inode, entry.data, entry.file_offset));
+        }
+        let mut found: BTreeSet<(InodeId, DataId, u64)> = BTreeSet::new();
+        let mut parts = Vec::new();
+        let mut left = segment.live;
+        for (inode, data, offset) in places {
+            if left == 0 {
+                break;
+            }
+            let is_current = self.inode_record(inode).await?.is_some_and(|record| record.data == data);
+            if !is_current {
+                continue;
+            }
+            let mut extents: Vec<Extent> = Vec::new();
+            let mut looked = 0;
+            self.each_extent(inode, data, offset, |extent| {
+                looked += 1;
+                if points_at(extent, id) && found.insert((inode, data, extent.offset)) {
+                    left = left.saturating_sub(extent.length);
+                    extents.push(extent.clone());
+                }
+                left > 0 && looked < LOOK_MAX
+            })
+            .await?;
+            for run in extents.chunk_by(|a, b| a.end() == b.offset) {
+                parts.push(Part { inode, data, extents: run.to_vec() });
+            }
+        }
+        Ok(parts)
+    }
+
+    async fn clean_blocks(&self, pages: usize) -> Result<u64> {
+        let shard = self.shard();
+        let (first, to) = Table::Extents.range();
+        let mut from = self.background.memory.lock().clean.extents.take().unwrap_or(first);
+        let mut block = Block::default();
+        let mut parts = Vec::new();
+        let mut ended = false;
+        for _ in 0..pages {
+            let page = shard.scan(&from, &to, SCAN_PAGE).await?;
+            ended = page.len() < SCAN_PAGE;
+            let Some((last, _)) = page.last() else { break };
+            from = successor(last);
+            for (key, record) in &page {
+                let (Key::Extent { fileset, data, .. }, Record::Extent(extent)) = (key, record) else { continue };
+                let place = (*fileset, *data, extent.offset / BLOCK_BYTES);
+                if block.place != Some(place) {
+                    parts.extend(self.scattered(std::mem::take(&mut block)).await?);
+                    block.place = Some(place);
+                }
+                block.extents.push((**extent).clone());
+            }
+            if ended || parts.len() >= SEGMENTS_MAX {
+                break;
+            }
+        }
+        parts.extend(self.scattered(block).await?);
+        self.background.memory.lock().clean.extents = (!ended).then_some(from);
+        Ok(if parts.is_empty() { 0 } else { self.rewrite(parts).await?.replaced })
+    }
+
+    /// The parts of a block to rewrite, if it is worth it.
+    async fn scattered(&self, block: Block) -> Result<Vec<Part>> {
+        let Some((fileset, data, _)) = block.place else { return Ok(Vec::new()) };
+        let extents: Vec<Extent> = block.extents.into_iter().filter(|extent| segment_of(extent).is_some()).collect();
+        let runs: Vec<Vec<Extent>> = extents.chunk_by(|a, b| a.end() == b.offset).map(<[Extent]>::to_vec).collect();
+        if extents.len() <= BLOCK_EXTENTS_MAX || runs.len() * 2 > extents.len() {
+            return Ok(Vec::new());
+        }
+        let Some(inode) = self.inode_of(fileset, data, &extents).await? else { return Ok(Vec::new()) };
+        Ok(runs.into_iter().map(|extents| Part { inode, data, extents }).collect())
+    }
+
+    /// The inode whose data id this is: a segment of it tells for whom it was published.
+    async fn inode_of(&self, fileset: FilesetId, data: DataId, extents: &[Extent]) -> Result<Option<InodeId>> {
+        for extent in extents.iter().take(BLOCK_EXTENTS_MAX) {
+            let Some(segment) = segment_of(extent) else { continue };
+            let Some(Record::Segment(record)) = self.shard().record(&Key::Segment(segment)).await? else { continue };
+            if record.data == data && record.inode.fileset() == fileset {
+                let is_current = self.inode_record(record.inode).await?.is_some_and(|inode| inode.data == data);
+                return Ok(is_current.then_some(record.inode));
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[derive(Default)]
+struct Block {
+    place: Option<(FilesetId, DataId, u64)>,
+    extents: Vec<Extent>,
+}
+
+/// Whether less than half of the units are live, so that rewriting frees more than it takes.
+fn is_mostly_dead(segment: &Segment) -> bool {
+    let units = |bytes: u64| bytes.div_ceil(u64::from(limits::UNIT_BYTES));
+    units(segment.live) * 2 < units(u64::from(segment.place.length))
+}
+
+fn segment_of(extent: &Extent) -> Option<SegmentId> {
+    match &extent.kind {
+        ExtentKind::Data { place, .. } => Some(place.segment),
+        _ => None,
+    }
+}
+
+fn points_at(extent: &Extent, segment: SegmentId) -> bool {
+    segment_of(extent) == Some(segment)
+}

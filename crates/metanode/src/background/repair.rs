@@ -1,0 +1,105 @@
+//! Repair: segments that readers and writers found incomplete, slots that have moved, and what
+//! `shale repair status` shows.
+
+use crate::metanode::{DATA_POOL, Metanode};
+use model::map::{PoolMap, SlotException};
+use model::{ErrorKind, GroupId, NsdId, Result};
+use crate::background::Standing;
+use crate::report::RepairStatus;
+use pool::{Depth, MemberState, RepairOutcome, SuspectCause};
+
+/// Suspects of one round.
+const SUSPECTS_MAX: usize = 64;
+
+impl Metanode {
+    /// Progress of repair.
+    #[must_use]
+    pub fn repair_status(&self) -> RepairStatus {
+        let progress = self.pool.repair_progress();
+        let states = self.pool.nsd_states();
+        let is_away = |state: MemberState| matches!(state, MemberState::Failed | MemberState::Missing);
+        let mut status = self.background.repair.lock().clone();
+        status.offline = states.iter().filter(|state| is_away(state.member)).map(|state| state.entry.nsd).collect();
+        status.slots_without_nsd = progress.lost_slots;
+        status.slots_moving = progress.moving_slots;
+        status.pieces_rebuilt = progress.rebuilt_pieces;
+        status.bytes_rebuilt = progress.rebuilt_bytes;
+        status.complete &= progress.queued == 0 && progress.lost_slots == 0 && progress.moving_slots == 0;
+        status
+    }
+
+    /// Repairs what readers and writers met, the most endangered first.
+    pub(super) async fn repair_suspects(&self) -> Result<u64> {
+        let suspects = self.pool.take_suspects(SUSPECTS_MAX);
+        if suspects.is_empty() {
+            return Ok(0);
+        }
+        let judge = self.judge(self.coordination.sessions_below().await?).await?;
+        let mut changed = 0;
+        for suspect in suspects {
+            match self.standing_of(&judge, suspect.place.segment).await? {
+                Standing::Live(place) => {
+                    let damaged = suspect.cause == SuspectCause::Damaged;
+                    let depth = if damaged { Depth::Bytes } else { Depth::Index };
+                    match self.pool.repair_segment(&place, depth).await {
+                        Ok(outcome) => {
+                            self.note_repaired(&outcome);
+                            changed += u64::from(outcome.rebuilt);
+                        }
+                        Err(error) => tracing::warn!(segment = %place.segment, %error, "left to the next survey"),
+                    }
+                }
+                // Its writer hasn't published it yet.
+                Standing::Undecided => self.pool.return_suspect(&suspect),
+                Standing::Dead | Standing::Garbage => {}
+            }
+        }
+        Ok(changed)
+    }
+
+    pub(super) fn note_repaired(&self, outcome: &RepairOutcome) {
+        self.background.repair.lock().segments_repaired += u64::from(outcome.rebuilt > 0);
+    }
+
+    /// Makes the next NSD of these slots current, in coordination and here, then lets the NSDs
+    /// that the slots left forget what they held.
+    pub(super) async fn switch_slots(&self, seen: &PoolMap, moved: &[(GroupId, u8, NsdId)]) -> Result<u64> {
+        let Some(fact) = self.coordination.pool_map(DATA_POOL).await? else { return Ok(0) };
+        if fact.value.epoch != seen.epoch {
+            return Ok(0);
+        }
+        let next = arrived(&fact.value, moved);
+        match self.coordination.set_pool_map(DATA_POOL, fact.version, &next).await {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Changed => return Ok(0),
+            Err(error) => return Err(error),
+        }
+        if let Err(error) = self.pool.set_map(next).await {
+            tracing::warn!(%error, "not every NSD knows the new group versions yet; writers tell them");
+        }
+        tracing::info!(slots = moved.len(), "slots have moved");
+        for (group, _, left) in moved {
+            if *left != NsdId::NONE && self.pool.nsd(*left).is_some() {
+                if let Err(error) = self.pool.leave_group(*left, *group).await {
+                    tracing::debug!(nsd = %left, %group, %error, "moved pieces stay until the NSD is gone");
+                }
+            }
+        }
+        Ok(moved.len() as u64)
+    }
+}
+
+/// The map in which the slots have arrived, each group under a new version.
+fn arrived(map: &PoolMap, moved: &[(GroupId, u8, NsdId)]) -> PoolMap {
+    let mut next = map.clone();
+    next.epoch = map.epoch.next();
+    for (group, slot, _) in moved {
+        if let Some(exception) = next.exceptions.get_mut(&(group.0, *slot))
+            && let Some(arrived) = exception.next
+        {
+            *exception = SlotException { current: arrived, next: None };
+            next.versions.insert(group.0, map.version(*group).next());
+        }
+    }
+    next
+}

@@ -1,0 +1,209 @@
+//! Writes parts of files anew into packed segments, and publishes them only if the parts are
+//! still what they were. Fold and clean differ only in what they choose.
+
+use crate::background::count;
+use crate::metanode::{Metanode, SCAN_PAGE};
+use crate::pack::{PackEntry, PackWriter};
+use bytes::{Bytes, BytesMut};
+use model::operation::Publish;
+use model::{DataId, ErrorKind, Extent, ExtentKind, InodeId, InodeNumber, Operation, Result, limits};
+use namespace::{Key, Record};
+use pool::SegmentOwner;
+use shard::successor;
+
+/// Plain bytes of a packed segment.
+const PACK_BYTES: u32 = limits::BLOCK_BYTES_DEFAULT;
+/// Pages of extents that are looked through for one inode.
+const PAGES_MAX: usize = 1024;
+
+/// Neighbouring extents of a file that become one.
+pub(super) struct Part {
+    pub(super) inode: InodeId,
+    pub(super) data: DataId,
+    /// Without gaps between them; no reserved ones.
+    pub(super) extents: Vec<Extent>,
+}
+
+/// A packed range and what it replaces.
+struct Packed {
+    entry: PackEntry,
+    replaces: Vec<Extent>,
+}
+
+/// What came of a rewrite.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Rewritten {
+    /// Extents that were replaced.
+    pub(super) replaced: u64,
+}
+
+impl Metanode {
+    /// Rewrites the parts in order. What others change meanwhile stays as they made it.
+    pub(super) async fn rewrite(&self, parts: Vec<Part>) -> Result<Rewritten> {
+        let mut done = Rewritten::default();
+        let mut pack = PackWriter::new(PACK_BYTES);
+        let mut packed = Vec::new();
+        for part in parts {
+            for extent in part.extents {
+                let mut rest = extent;
+                while let Some(room) = room_for(&pack, rest.length) {
+                    if room == 0 {
+                        let full = std::mem::replace(&mut pack, PackWriter::new(PACK_BYTES));
+                        done.replaced += self.publish_pack(full, std::mem::take(&mut packed)).await?;
+                        continue;
+                    }
+                    let end = rest.offset + room;
+                    let piece = rest.clip(rest.offset, end).expect("a part of the extent");
+                    if let Some(bytes) = self.bytes_of(&piece).await? {
+                        let entry = pack.add(part.inode, part.data, piece.offset, &bytes);
+                        packed.push(Packed { entry, replaces: vec![piece] });
+                    }
+                    match rest.clip(end, u64::MAX) {
+                        Some(behind) => rest = behind,
+                        None => break,
+                    }
+                }
+            }
+        }
+        done.replaced += self.publish_pack(pack, packed).await?;
+        Ok(done)
+    }
+
+    /// The bytes of an extent; nothing if its segment died meanwhile.
+    async fn bytes_of(&self, extent: &Extent) -> Result<Option<Bytes>> {
+        match &extent.kind {
+            ExtentKind::Inline(bytes) => Ok(Some(bytes.clone())),
+            ExtentKind::Reserved => Ok(None),
+            ExtentKind::Data { place, at, .. } => {
+                let length = u32::try_from(extent.length).expect("an extent lies inside one segment");
+                match self.pool.read(place, *at, length).await {
+                    Ok(chunks) => Ok(Some(joined(chunks))),
+                    Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+                    Err(error) => Err(error),
+                }
+            }
+        }
+    }
+
+    /// Writes the segment, then publishes its ranges file by file. Answers how many extents
+    /// were replaced.
+    async fn publish_pack(&self, pack: PackWriter, packed: Vec<Packed>) -> Result<u64> {
+        if pack.is_empty() {
+            return Ok(0);
+        }
+        let (bytes, _) = pack.finish();
+        let owner =
+            SegmentOwner { family: self.family, inode: InodeNumber(0), data: DataId(0), file_offset: 0 };
+        let place = self.pool.write(&self.segments, owner, bytes).await?;
+        let mut replaced = 0;
+        for group in packed.chunk_by(|a, b| a.entry.inode == b.entry.inode) {
+            for batch in group.chunks(limits::PUBLISH_EXTENTS_MAX) {
+                let old: Vec<Extent> = batch.iter().flat_map(|packed| packed.replaces.clone()).collect();
+                let publish = Publish {
+                    inode: batch[0].entry.inode,
+                    extents: merged(place, batch),
+                    size_at_least: 0,
+                    written: None,
+                    replaces: Some(old),
+                };
+                match self.execute(&Operation::Publish(publish), &self.stamp()).await {
+                    Ok(_) => replaced += batch.len() as u64,
+                    // Changed, truncated or removed meanwhile: it has no effect.
+                    Err(error) if is_overtaken(error.kind()) => count(&self.background.counts.publishes_void, 1),
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        if replaced == 0 {
+            // Nobody ever knew of it.
+            self.pool.delete(&[place]).await?;
+        }
+        Ok(replaced)
+    }
+
+    /// The extents of a data id from `offset` on, in order, as long as `more` wants them.
+    pub(super) async fn each_extent(
+        &self,
+        inode: InodeId,
+        data: DataId,
+        offset: u64,
+        mut more: impl FnMut(&Extent) -> bool,
+    ) -> Result<()> {
+        let shard = self.shard();
+        let fileset = inode.fileset();
+        let mut from = Key::Extent { fileset, data, end: offset.saturating_add(1) };
+        let to = Key::Extent { fileset, data: data.next(), end: 0 };
+        for _ in 0..PAGES_MAX {
+            let page = shard.scan(&from, &to, SCAN_PAGE).await?;
+            let Some((last, _)) = page.last() else { return Ok(()) };
+            from = successor(last);
+            for (_, record) in &page {
+                if let Record::Extent(extent) = record
+                    && !more(extent)
+                {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The inode's record.
+    pub(super) async fn inode_record(&self, inode: InodeId) -> Result<Option<std::sync::Arc<namespace::Inode>>> {
+        Ok(match self.shard().record(&Key::Inode(inode)).await? {
+            Some(Record::Inode(record)) => Some(record),
+            _ => None,
+        })
+    }
+}
+
+/// How many of `length` bytes go into the pack now: 0 if it is full. Nothing for no bytes.
+fn room_for(pack: &PackWriter, length: u64) -> Option<u64> {
+    if length == 0 {
+        return None;
+    }
+    let length = usize::try_from(length).unwrap_or(usize::MAX).min(PACK_BYTES as usize / 2);
+    Some(if pack.has_room(length) { length as u64 } else { 0 })
+}
+
+/// The new extents; ranges that are neighbours in file and segment are one.
+fn merged(place: model::SegmentPlace, batch: &[Packed]) -> Vec<Extent> {
+    let mut out: Vec<Extent> = Vec::new();
+    let mut end_in_segment = 0;
+    for Packed { entry, .. } in batch {
+        if let Some(last) = out.last_mut()
+            && last.end() == entry.file_offset
+            && end_in_segment == entry.at
+        {
+            last.length += u64::from(entry.length);
+        } else {
+            let kind = ExtentKind::Data { place, at: entry.at, codec: 0, key_id: 0 };
+            out.push(Extent {
+                offset: entry.file_offset,
+                length: u64::from(entry.length),
+                kind,
+                birth: model::CommitNumber(0),
+            });
+        }
+        end_in_segment = entry.at + entry.length;
+    }
+    out
+}
+
+fn is_overtaken(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::Changed | ErrorKind::NotFound | ErrorKind::Stale | ErrorKind::Busy | ErrorKind::InvalidArgument
+    )
+}
+
+fn joined(mut chunks: Vec<Bytes>) -> Bytes {
+    if chunks.len() == 1 {
+        return chunks.remove(0);
+    }
+    let mut out = BytesMut::with_capacity(chunks.iter().map(Bytes::len).sum());
+    for chunk in chunks {
+        out.extend_from_slice(&chunk);
+    }
+    out.freeze()
+}

@@ -1,0 +1,262 @@
+//! Compares what NSDs hold with what the shard calls live: garbage is deleted, missing pieces
+//! of live segments are rebuilt, slots that have moved are switched.
+
+use crate::background::{Pace, SURVEY_EVERY, count};
+use crate::metanode::Metanode;
+use model::{
+    BlobName, ErrorKind, GroupId, MapEpoch, NsdId, Result, SegmentId, SegmentPlace, SessionId,
+};
+use namespace::{Key, Record};
+use pool::{Depth, MemberState, SurveyedSegment};
+use std::collections::BTreeMap;
+use world::Instant;
+
+/// Segments of one step.
+const STEP_SEGMENTS: usize = 512;
+/// Steps of one gentle round.
+const STEPS_MAX: usize = 4;
+/// Unreadable segments that are remembered by name.
+const UNREADABLE_MAX: usize = 1000;
+
+/// What a shard says of a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Standing {
+    /// Something points at it.
+    Live(SegmentPlace),
+    /// On the dead list: its blobs go soon.
+    Dead,
+    /// Its writer may still publish it, or another shard knows it.
+    Undecided,
+    /// Nobody will ever point at it.
+    Garbage,
+}
+
+/// What decides whether a pass is needed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Nsds {
+    map: MapEpoch,
+    serving: Vec<(NsdId, bool)>,
+}
+
+/// A pass that is going on, and the last one.
+#[derive(Default)]
+pub(crate) struct Progress {
+    running: Option<Pass>,
+    last: Option<(Instant, Nsds)>,
+    /// Garbage of sessions below this was deleted by a whole pass.
+    pub(crate) swept_below: SessionId,
+}
+
+struct Pass {
+    nsds: Nsds,
+    /// Sessions below had been given out when it began.
+    sessions: SessionId,
+    group: GroupId,
+    after: Option<SegmentId>,
+    checked: u64,
+    degraded: u64,
+    unreachable: bool,
+    unreadable: Vec<SegmentId>,
+}
+
+/// What is needed to judge segments.
+pub(crate) struct Judge {
+    pub(crate) sessions_below: SessionId,
+    tables: BTreeMap<SegmentId, SegmentPlace>,
+}
+
+impl Metanode {
+    /// A part of a pass, or a whole one. Answers how many blobs, pieces and slots it changed;
+    /// a gentle round also counts that the pass isn't at its end.
+    pub(super) async fn survey_some(&self, pace: Pace) -> Result<u64> {
+        let Some(mut pass) = self.survey_due(pace).await? else { return Ok(0) };
+        let steps = if pace == Pace::Drain { usize::MAX } else { STEPS_MAX };
+        let judge = self.judge(pass.sessions).await?;
+        let mut changed = 0;
+        for _ in 0..steps {
+            if pass.group.0 >= self.pool.map().groups {
+                changed += self.switch_arrived(&pass).await?;
+                self.end_pass(pass);
+                return Ok(changed);
+            }
+            changed += self.survey_step(&mut pass, &judge).await?;
+        }
+        self.show(&pass, true);
+        self.background.memory.lock().survey.running = Some(pass);
+        Ok(changed.max(1))
+    }
+
+    async fn survey_due(&self, pace: Pace) -> Result<Option<Pass>> {
+        let nsds = self.nsds_now();
+        {
+            let mut memory = self.background.memory.lock();
+            match memory.survey.running.take() {
+                Some(pass) if pass.nsds == nsds => return Ok(Some(pass)),
+                // The NSDs changed: what was seen so far may be wrong.
+                Some(_) => {}
+                None => {
+                    let now = self.world.now();
+                    let is_recent = |(at, seen): &(Instant, Nsds)| *seen == nsds && now - *at < SURVEY_EVERY;
+                    if pace == Pace::Gentle && memory.survey.last.as_ref().is_some_and(is_recent) {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+        Ok(Some(Pass {
+            nsds,
+            sessions: self.coordination.sessions_below().await?,
+            group: GroupId(0),
+            after: None,
+            checked: 0,
+            degraded: 0,
+            unreachable: false,
+            unreadable: Vec::new(),
+        }))
+    }
+
+    fn nsds_now(&self) -> Nsds {
+        let serves = |state: MemberState| !matches!(state, MemberState::Failed | MemberState::Missing);
+        let states = self.pool.nsd_states();
+        let serving = states.iter().map(|state| (state.entry.nsd, serves(state.member))).collect();
+        Nsds { map: self.pool.map().epoch, serving }
+    }
+
+    async fn survey_step(&self, pass: &mut Pass, judge: &Judge) -> Result<u64> {
+        let survey = self.pool.survey(pass.group, pass.after, STEP_SEGMENTS).await?;
+        pass.unreachable |= !survey.unreachable.is_empty();
+        let mut garbage: BTreeMap<NsdId, Vec<BlobName>> = BTreeMap::new();
+        let mut changed = 0;
+        for segment in &survey.segments {
+            match self.standing(judge, segment).await? {
+                Standing::Live(place) => changed += self.repair_surveyed(pass, segment, &place).await?,
+                Standing::Garbage => {
+                    for (name, nsd) in &segment.present {
+                        garbage.entry(*nsd).or_default().push(*name);
+                    }
+                }
+                Standing::Dead | Standing::Undecided => {}
+            }
+        }
+        for (nsd, names) in garbage {
+            match self.pool.delete_blobs(nsd, &names).await {
+                Ok(()) => {
+                    count(&self.background.counts.garbage_deleted, names.len() as u64);
+                    changed += names.len() as u64;
+                }
+                Err(error) => tracing::debug!(%nsd, %error, "garbage stays until the next pass"),
+            }
+        }
+        pass.after = survey.resume;
+        if pass.after.is_none() {
+            pass.group = pass.group.next();
+        }
+        Ok(changed)
+    }
+
+    async fn repair_surveyed(&self, pass: &mut Pass, found: &SurveyedSegment, place: &SegmentPlace) -> Result<u64> {
+        pass.checked += 1;
+        if found.absent.is_empty() {
+            pass.degraded += u64::from(found.place.missing != 0);
+            return Ok(0);
+        }
+        match self.pool.repair_segment(place, Depth::Index).await {
+            Ok(outcome) => {
+                pass.degraded += u64::from(!outcome.is_complete());
+                self.note_repaired(&outcome);
+                Ok(u64::from(outcome.rebuilt))
+            }
+            Err(error) => {
+                pass.degraded += 1;
+                let is_lost = matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::Unavailable);
+                if is_lost && pass.unreadable.len() < UNREADABLE_MAX {
+                    pass.unreadable.push(place.segment);
+                }
+                Ok(0)
+            }
+        }
+    }
+
+    fn end_pass(&self, pass: Pass) {
+        self.show(&pass, false);
+        let mut memory = self.background.memory.lock();
+        if !pass.unreachable {
+            memory.survey.swept_below = pass.sessions;
+        }
+        memory.survey.last = Some((self.world.now(), pass.nsds));
+    }
+
+    fn show(&self, pass: &Pass, running: bool) {
+        let mut status = self.background.repair.lock();
+        status.running = running;
+        status.segments_checked = pass.checked;
+        status.segments_degraded = pass.degraded;
+        status.segments_unreadable.clone_from(&pass.unreadable);
+        if !running {
+            status.segments_total = pass.checked;
+        }
+        status.complete = !running && pass.degraded == 0;
+    }
+
+    /// What is needed to judge. Taken before the segments are listed.
+    pub(crate) async fn judge(&self, sessions_below: SessionId) -> Result<Judge> {
+        let tables = self.shard().catalog().live_segments();
+        Ok(Judge { sessions_below, tables: tables.into_iter().map(|place| (place.segment, place)).collect() })
+    }
+
+    /// What the shard says of a segment that NSDs hold. Only in a round: the metanode's own
+    /// segments are decided then.
+    pub(crate) async fn standing(&self, judge: &Judge, found: &SurveyedSegment) -> Result<Standing> {
+        if found.owner.family != self.family {
+            return Ok(Standing::Undecided);
+        }
+        self.standing_of(judge, found.place.segment).await
+    }
+
+    /// As [`Metanode::standing`], for a segment of this shard's family.
+    pub(crate) async fn standing_of(&self, judge: &Judge, id: SegmentId) -> Result<Standing> {
+        if let Some(place) = judge.tables.get(&id) {
+            return Ok(Standing::Live(*place));
+        }
+        let shard = self.shard();
+        // The session first: what is published after this look is no garbage by it.
+        let is_decided = self.is_decided(judge, id, shard.session());
+        if let Some(Record::Segment(segment)) = shard.record(&Key::Segment(id)).await? {
+            return Ok(Standing::Live(segment.place));
+        }
+        if shard.record(&Key::Dead(id)).await?.is_some() {
+            return Ok(Standing::Dead);
+        }
+        Ok(if is_decided { Standing::Garbage } else { Standing::Undecided })
+    }
+
+    fn is_decided(&self, judge: &Judge, id: SegmentId, tables: SessionId) -> bool {
+        if id.session == tables || id.session >= judge.sessions_below {
+            return false;
+        }
+        if id.session == self.segments.session() {
+            return true;
+        }
+        self.sessions.lock().get(&id.session).is_none_or(|mark| id.counter <= *mark)
+    }
+
+    /// Slots whose next NSD has everything become current, under a new map.
+    async fn switch_arrived(&self, pass: &Pass) -> Result<u64> {
+        let map = self.pool.map();
+        if map.epoch != pass.nsds.map {
+            return Ok(0);
+        }
+        let mut moved: Vec<(GroupId, u8, NsdId)> = Vec::new();
+        let groups = self.pool.groups();
+        for (group, _) in map.exceptions.iter().filter(|(_, exception)| exception.next.is_some()).map(|(slot, _)| *slot).collect::<std::collections::BTreeSet<_>>() {
+            let group = GroupId(group);
+            for slot in self.pool.arrived_slots(group).await? {
+                moved.push((group, slot, groups.members(group)[usize::from(slot)].current));
+            }
+        }
+        if moved.is_empty() {
+            return Ok(0);
+        }
+        self.switch_slots(&map, &moved).await
+    }
+}

@@ -1,0 +1,247 @@
+//! `fs check`: verifies the live file system and says what is wrong, changing nothing.
+
+use crate::background::Standing;
+use crate::metanode::{Metanode, SCAN_PAGE};
+use crate::report::{CheckOptions, CheckReport, FaultKind};
+use model::{ErrorKind, GroupId, InodeId, NsdId, Result, SegmentId, SegmentPlace};
+use namespace::audit::{Audit, Report};
+use namespace::{Key, Record, Table};
+use pool::{Depth, MemberState, PieceCondition, PieceState};
+use shard::{Shard, successor};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Scans that changes may disturb before operations are held for one.
+const FREE_SCANS: usize = 2;
+/// How long operations get to end before they are held.
+const GATE_PATIENCE: Duration = Duration::from_secs(30);
+/// Segments that one step lists.
+const STEP_SEGMENTS: usize = 512;
+
+/// What a scan of all records gave.
+struct Scanned {
+    audit: Report,
+    names: u64,
+    extents: u64,
+    orphans: Vec<InodeId>,
+    /// For whom live segments were published.
+    published: BTreeMap<SegmentId, InodeId>,
+}
+
+impl Metanode {
+    /// Verifies the live file system: every extent readable and right, counters equal sums,
+    /// names and inodes fit, no orphan that nobody holds, no leak. Background work pauses
+    /// meanwhile; operations go on, except for the moment of one scan if they disturb it.
+    ///
+    /// # Errors
+    /// Only when the check itself couldn't go on; faults are in the report.
+    pub async fn check(&self, options: CheckOptions) -> Result<CheckReport> {
+        let _round = self.background.round.lock().await;
+        let scanned = self.scan_all().await?;
+        let mut report = CheckReport {
+            inodes: scanned.audit.inodes,
+            names: scanned.names,
+            extents: scanned.extents,
+            ..CheckReport::default()
+        };
+        self.report_records(&mut report, &scanned);
+        for place in &scanned.audit.live {
+            let inode = scanned.published.get(&place.segment);
+            let subject = match inode {
+                Some(inode) => format!("segment {} (written for inode {inode})", place.segment),
+                None => format!("segment {}", place.segment),
+            };
+            self.check_segment(&mut report, place, &subject, options).await?;
+        }
+        self.check_tables(&mut report, options).await?;
+        self.check_leaks(&mut report, &scanned).await?;
+        self.check_strangers(&mut report).await?;
+        Ok(report)
+    }
+
+    /// Reads all records as of one moment.
+    async fn scan_all(&self) -> Result<Scanned> {
+        for _ in 0..FREE_SCANS {
+            let shard = self.shard();
+            let before = shard.changes();
+            let scanned = scan(&shard).await?;
+            if shard.changes() == before {
+                return Ok(scanned);
+            }
+        }
+        let closed = self.gate.close(&self.world, GATE_PATIENCE).await;
+        if closed.is_none() {
+            tracing::warn!("the check looks at records while an operation is going on");
+        }
+        scan(&self.shard()).await
+    }
+
+    fn report_records(&self, report: &mut CheckReport, scanned: &Scanned) {
+        for finding in &scanned.audit.findings {
+            let kind = if finding.subject.starts_with("fileset") { FaultKind::Counter } else { FaultKind::Record };
+            report.fault(kind, format!("{} {}", finding.subject, finding.text));
+        }
+        report.more_faults += scanned.audit.finding_count - scanned.audit.findings.len() as u64;
+        for inode in &scanned.orphans {
+            if !self.holders.is_held(*inode) {
+                report.fault(FaultKind::Orphan, format!("inode {inode} has no name and nobody holds it"));
+            }
+        }
+    }
+
+    async fn check_segment(
+        &self,
+        report: &mut CheckReport,
+        place: &SegmentPlace,
+        subject: &str,
+        options: CheckOptions,
+    ) -> Result<()> {
+        report.segments += 1;
+        match self.pool.read_whole(place).await {
+            Ok(plain) => report.bytes += plain.len() as u64,
+            Err(error) => report.fault(FaultKind::Data, format!("{subject} can't be read: {error}")),
+        }
+        let depth = if options.deep { Depth::Bytes } else { Depth::Index };
+        let states = match self.pool.verify(place, depth).await {
+            Ok(states) => states,
+            Err(error) => {
+                report.fault(FaultKind::Record, format!("{subject} is in no place of this pool: {error}"));
+                return Ok(());
+            }
+        };
+        let has_good = |piece: u8| {
+            states.iter().any(|other| other.piece == piece && other.condition == PieceCondition::Good)
+        };
+        for state in states.iter().filter(|state| state.condition != PieceCondition::Good) {
+            // A slot that moves has two; the one that isn't wanted may lack it.
+            if state.is_wanted || !has_good(state.piece) {
+                report.fault(FaultKind::Redundancy, format!("{subject}: {}", condition(state)));
+            }
+        }
+        Ok(())
+    }
+
+    /// The tree's tables. One that is replaced while it is looked at is no fault.
+    async fn check_tables(&self, report: &mut CheckReport, options: CheckOptions) -> Result<()> {
+        for place in self.shard().catalog().live_segments() {
+            let mut own = CheckReport::default();
+            let subject = format!("segment {} of the metadata's tables", place.segment);
+            self.check_segment(&mut own, &place, &subject, options).await?;
+            let tables = self.shard().catalog().live_segments();
+            if tables.iter().any(|now| now.segment == place.segment) {
+                report.segments += own.segments;
+                report.bytes += own.bytes;
+                own.faults.into_iter().for_each(|fault| report.fault(fault.kind, fault.text));
+            }
+        }
+        Ok(())
+    }
+
+    /// Blobs that nobody points at and that the last sweep should have deleted.
+    async fn check_leaks(&self, report: &mut CheckReport, scanned: &Scanned) -> Result<()> {
+        let swept_below = self.background.memory.lock().survey.swept_below;
+        let given_out = self.coordination.sessions_below().await?;
+        let judge = self.judge(given_out).await?;
+        let known: BTreeSet<SegmentId> =
+            scanned.audit.live.iter().chain(&scanned.audit.dead).map(|place| place.segment).collect();
+        for group in 0..self.pool.map().groups {
+            let mut after = None;
+            loop {
+                let survey = self.pool.survey(GroupId(group), after, STEP_SEGMENTS).await?;
+                for segment in &survey.segments {
+                    report.blobs += segment.present.len() as u64;
+                    let id = segment.place.segment;
+                    if known.contains(&id) {
+                        continue;
+                    }
+                    let never_was = id.session >= given_out;
+                    let is_leak = match self.standing(&judge, segment).await? {
+                        Standing::Garbage => id.session < swept_below,
+                        _ => never_was,
+                    };
+                    if is_leak {
+                        let nsds: Vec<String> = segment.present.iter().map(|(_, nsd)| nsd.to_string()).collect();
+                        let text = format!("segment {id} on NSDs {} belongs to nothing", nsds.join(", "));
+                        report.fault(FaultKind::Leak, text);
+                    }
+                }
+                after = survey.resume;
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Blobs on NSDs that aren't members of the blobs' group (any more).
+    async fn check_strangers(&self, report: &mut CheckReport) -> Result<()> {
+        let groups = self.pool.groups();
+        for state in self.pool.nsd_states() {
+            if matches!(state.member, MemberState::Failed | MemberState::Missing) {
+                continue;
+            }
+            for group in (0..groups.count()).map(GroupId) {
+                if is_member(groups.members(group).iter().flat_map(|slot| slot.in_reading_order()), state.entry.nsd) {
+                    continue;
+                }
+                match self.pool.list(state.entry.nsd, group, None, 1).await {
+                    Ok(found) if !found.is_empty() => {
+                        let text = format!("NSD {} holds blobs of group {group}, which it left", state.entry.nsd);
+                        report.fault(FaultKind::Leak, text);
+                    }
+                    Err(error) if error.kind() != ErrorKind::Unavailable => return Err(error),
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn scan(shard: &Shard) -> Result<Scanned> {
+    let mut audit = Audit::new();
+    let mut scanned =
+        Scanned { audit: Report::default(), names: 0, extents: 0, orphans: Vec::new(), published: BTreeMap::new() };
+    for table in Table::ALL {
+        let (mut from, to) = table.range();
+        loop {
+            let page = shard.scan(&from, &to, SCAN_PAGE).await?;
+            for (key, record) in &page {
+                audit.see(key, record);
+                match (key, record) {
+                    (Key::Name { .. }, Record::Name(name)) => scanned.names += u64::from(name.entry.is_some()),
+                    (Key::Extent { .. }, _) => scanned.extents += 1,
+                    (Key::Orphan(inode), _) => scanned.orphans.push(*inode),
+                    (Key::Segment(id), Record::Segment(segment)) => {
+                        scanned.published.insert(*id, segment.inode);
+                    }
+                    _ => {}
+                }
+            }
+            match page.last() {
+                Some((last, _)) if page.len() == SCAN_PAGE => from = successor(last),
+                _ => break,
+            }
+        }
+    }
+    scanned.audit = audit.finish();
+    Ok(scanned)
+}
+
+fn is_member(mut members: impl Iterator<Item = NsdId>, nsd: NsdId) -> bool {
+    members.any(|member| member == nsd)
+}
+
+fn condition(state: &PieceState) -> String {
+    let what = match state.condition {
+        PieceCondition::Good => "is good",
+        PieceCondition::Absent => "is missing",
+        PieceCondition::Damaged => "is damaged",
+        PieceCondition::Unreachable => "can't be reached",
+    };
+    if state.nsd == NsdId::NONE {
+        return format!("piece {} has no NSD", state.piece);
+    }
+    format!("piece {} on NSD {} {what}", state.piece, state.nsd)
+}
