@@ -97,6 +97,36 @@ fn main() {
             world.block_on(disk.flush()).unwrap()
         });
     }
+    let throughput = |name: &str, threads: u64, one: &(dyn Fn(u64) + Sync)| {
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for thread in 0..threads {
+                scope.spawn(move || {
+                    (0..500).for_each(|round| one(((thread * 500 + round) * 4096) % BYTES));
+                });
+            }
+        });
+        let rate = (threads * 500) as f64 / start.elapsed().as_secs_f64();
+        println!("{name}, {threads:2} threads {rate:24.0} per second");
+    };
+    for threads in [1, 4, 16] {
+        throughput("durable write: pwrite", threads, &|at| {
+            plain.write_all_at(&page, at).unwrap()
+        });
+        throughput("durable write: block_on", threads, &|at| {
+            world
+                .block_on(disk.write_durable(at, page.clone()))
+                .unwrap();
+        });
+        throughput("read: pread", threads, &|at| {
+            direct
+                .read_exact_at(&mut AlignedBuffer::zeroed(4096), at)
+                .unwrap();
+        });
+        throughput("read: block_on", threads, &|at| {
+            world.block_on(disk.read(at, 4096)).unwrap();
+        });
+    }
     drop(disk);
     std::fs::remove_file(&path).unwrap();
 }
