@@ -21,6 +21,8 @@ use world::{Disk, World};
 
 /// Bytes of puts that may be under way; more wait.
 const UNDER_WAY_MAX: usize = 64 << 20;
+/// Units of the smallest blob.
+const EXTENT_UNITS_MIN: u64 = 2;
 /// Milliseconds that closing waits for queued records.
 const CLOSE_ROUNDS_MAX: usize = 60_000;
 /// How long a put waits for others to finish.
@@ -131,7 +133,7 @@ impl Core {
             return NsdHealth::Failed;
         }
         let state = self.state.lock();
-        if state.space.available() == 0 || self.index_is_full(&state) {
+        if state.space.available() < EXTENT_UNITS_MIN || self.index_is_full(&state) {
             return NsdHealth::Full;
         }
         NsdHealth::Online

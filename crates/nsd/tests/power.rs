@@ -1,0 +1,314 @@
+//! Power cuts: at every I/O of mixed scenarios; what was acknowledged is there and right.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod scene;
+
+use model::nsd::LogPut;
+use model::{EntryNumber, ErrorKind, GroupId, ShardEpoch, ShardId};
+use nsd::Nsd;
+use parking_lot::Mutex;
+use scene::{DISK, Scene, blob, content, name, small_region};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use world::sim::{Outcome, Simulation, for_every_cut};
+
+/// What the program was told, and what it has asked for.
+#[derive(Default)]
+struct Told {
+    formatted: bool,
+    /// Acknowledged: length.
+    blobs: BTreeMap<u64, usize>,
+    /// Asked for, not acknowledged.
+    perhaps: BTreeMap<u64, usize>,
+    /// Delete asked for, not acknowledged.
+    perhaps_gone: BTreeSet<u64>,
+    log: BTreeMap<u64, usize>,
+    perhaps_log: BTreeMap<u64, usize>,
+    trimmed: u64,
+    perhaps_trimmed: u64,
+    sealed: u64,
+}
+
+const LENGTHS: [usize; 6] = [60, 5000, 16_384, 20_000, 90_000, 300_000];
+const SHARD: ShardId = ShardId(1);
+
+fn entry(number: u64, length: usize) -> LogPut {
+    LogPut {
+        shard: SHARD,
+        epoch: ShardEpoch(1),
+        number: EntryNumber(number),
+        bytes: content(1_000_000 + number, length),
+    }
+}
+
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % sides
+    }
+}
+
+async fn put(nsd: &Nsd, told: &Mutex<Told>, number: u64, length: usize) {
+    told.lock().perhaps.insert(number, length);
+    nsd.put(blob(number, length)).await.unwrap();
+    let mut told = told.lock();
+    told.perhaps.remove(&number);
+    told.blobs.insert(number, length);
+}
+
+async fn delete(nsd: &Nsd, told: &Mutex<Told>, numbers: Vec<u64>) {
+    told.lock().perhaps_gone.extend(&numbers);
+    let names: Vec<_> = numbers.iter().map(|number| name(*number)).collect();
+    nsd.delete(&names).await.unwrap();
+    let mut told = told.lock();
+    for number in numbers {
+        told.perhaps_gone.remove(&number);
+        told.blobs.remove(&number);
+    }
+}
+
+async fn log_put(nsd: &Nsd, told: &Mutex<Told>, number: u64, length: usize) {
+    told.lock().perhaps_log.insert(number, length);
+    nsd.log_put(entry(number, length)).await.unwrap();
+    let mut told = told.lock();
+    told.perhaps_log.remove(&number);
+    told.log.insert(number, length);
+}
+
+async fn trim(nsd: &Nsd, told: &Mutex<Told>, below: u64) {
+    told.lock().perhaps_trimmed = below;
+    nsd.log_trim(SHARD, EntryNumber(below)).await.unwrap();
+    let mut told = told.lock();
+    told.trimmed = below;
+    told.log.retain(|number, _| *number >= below);
+}
+
+/// One life of the program: steps from the dice, several at a time.
+async fn life(scene: &Scene, told: &Mutex<Told>, first: u64, steps: u64, dice: u64) {
+    let nsd = scene.open().await;
+    told.lock().formatted = true;
+    let mut dice = Dice(dice | 1);
+    for step in first..first + steps {
+        let base = step * 10;
+        let length = LENGTHS[dice.roll(6) as usize];
+        match dice.roll(8) {
+            0..=2 => {
+                let puts = (0..1 + dice.roll(4)).map(|index| put(&nsd, told, base + index, length));
+                futures::future::join_all(puts).await;
+            }
+            3 => {
+                let numbers = told.lock().blobs.keys().copied().collect::<Vec<_>>();
+                let some = numbers.into_iter().filter(|_| dice.roll(2) == 0).collect();
+                delete(&nsd, told, some).await;
+            }
+            4 | 5 => {
+                let puts = (0..3).map(|index| log_put(&nsd, told, base + index, length));
+                futures::future::join_all(puts).await;
+            }
+            6 => trim(&nsd, told, base.saturating_sub(15)).await,
+            _ => match dice.roll(3) {
+                0 => nsd.checkpoint().await.unwrap(),
+                1 => {
+                    put(&nsd, told, base, 100).await;
+                    futures::join!(
+                        put(&nsd, told, base + 1, length),
+                        delete(&nsd, told, vec![base]),
+                        log_put(&nsd, told, base + 1, 700),
+                    );
+                }
+                _ => {
+                    nsd.seal(ShardId(2), ShardEpoch(step)).await.unwrap();
+                    told.lock().sealed = step;
+                }
+            },
+        }
+    }
+}
+
+async fn check(nsd: &Nsd, told: &Mutex<Told>) {
+    let told = &mut *told.lock();
+    for (number, length) in told.blobs.clone() {
+        match nsd.get(name(number), 0, length as u32).await {
+            Ok(got) => assert!(got == content(number, length), "blob {number}"),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::NotFound, "blob {number}: {error}");
+                assert!(told.perhaps_gone.contains(&number), "blob {number} is lost");
+                told.blobs.remove(&number);
+            }
+        }
+    }
+    for (number, length) in std::mem::take(&mut told.perhaps) {
+        match nsd.get(name(number), 0, length as u32).await {
+            Ok(got) => {
+                assert!(
+                    got == content(number, length),
+                    "unacknowledged blob {number}"
+                );
+                told.blobs.insert(number, length);
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound),
+        }
+    }
+    told.perhaps_gone.clear();
+    let mut listed = BTreeSet::new();
+    for group in 0..4 {
+        let found = nsd.list(GroupId(group), None, 10_000).await.unwrap();
+        let digest = nsd.digest(GroupId(group)).await.unwrap();
+        assert_eq!(digest.blobs, found.len() as u64);
+        listed.extend(found.iter().map(|info| info.nonce));
+    }
+    assert_eq!(listed, told.blobs.keys().copied().collect());
+    assert_eq!(nsd.usage().blobs, listed.len() as u64);
+    check_log(nsd, told).await;
+    let old = nsd
+        .seal(ShardId(2), ShardEpoch(told.sealed.saturating_sub(1)))
+        .await;
+    assert_eq!(old.is_err(), told.sealed > 0, "seals stay");
+}
+
+async fn check_log(nsd: &Nsd, told: &mut Told) {
+    let floor = told.trimmed.max(told.perhaps_trimmed);
+    let mut found = BTreeMap::new();
+    let mut from = 0;
+    loop {
+        let part = nsd.log_read(SHARD, EntryNumber(from), 7).await.unwrap();
+        let Some(last) = part.last() else { break };
+        from = last.number.0 + 1;
+        found.extend(part.into_iter().map(|entry| (entry.number.0, entry.bytes)));
+    }
+    for (number, length) in &told.log {
+        match found.get(number) {
+            Some(bytes) => assert!(*bytes == content(1_000_000 + number, *length)),
+            None => assert!(*number < floor, "log entry {number} is lost"),
+        }
+    }
+    let perhaps = std::mem::take(&mut told.perhaps_log);
+    for (number, bytes) in &found {
+        assert!(*number >= told.trimmed, "trimmed entry {number} is back");
+        let length = told.log.get(number).or_else(|| perhaps.get(number));
+        let length = *length.expect("nobody put this entry");
+        assert!(*bytes == content(1_000_000 + number, length));
+        told.log.insert(*number, length);
+    }
+    told.log.retain(|number, _| found.contains_key(number));
+}
+
+/// Lives of `steps` each, with a kill between them; a cut ends one early.
+fn scenario(simulation: &Simulation, dice: u64, lives: u64, steps: u64) {
+    simulation.disk(DISK, small_region());
+    let told = Arc::new(Mutex::new(Told::default()));
+    for number in 0..lives {
+        let mut tries = 0;
+        let told = told.clone();
+        let lived = simulation.run({
+            let told = told.clone();
+            async move |world| {
+                let scene = Scene { world };
+                life(&scene, &told, number * 100, steps, dice + number).await;
+            }
+        });
+        loop {
+            let told = told.clone();
+            let outcome = simulation.run(async move |world| {
+                let scene = Scene { world };
+                let nsd = scene.open().await;
+                check(&nsd, &told).await;
+                let report = nsd.scrub().await.unwrap();
+                assert!(
+                    report.damaged.is_empty() && report.damaged_log.is_empty(),
+                    "{report:?}"
+                );
+                if number % 2 == 1 {
+                    nsd.close().await.unwrap();
+                }
+            });
+            match outcome {
+                Outcome::Finished(()) => break,
+                Outcome::Crashed => tries += 1,
+            }
+            assert!(tries < 3, "one cut is scheduled");
+        }
+        if lived.is_crashed() && !told.lock().formatted {
+            return;
+        }
+    }
+}
+
+#[test]
+fn an_acknowledged_put_survives_a_power_cut_at_any_io() {
+    for seed in 1..=6 {
+        for_every_cut(seed, 150, |simulation| {
+            scenario(simulation, seed * 77, 2, 14)
+        });
+    }
+}
+
+#[test]
+fn kills_and_wrapping_journals_lose_nothing() {
+    for seed in 100..110 {
+        let simulation = Simulation::new(seed);
+        scenario(&simulation, seed, 5, 60);
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_ios() {
+    let trace = |seed| {
+        let simulation = Simulation::new(seed);
+        scenario(&simulation, 5, 2, 40);
+        (simulation.io_count(), simulation.trace_hash())
+    };
+    assert_eq!(trace(9), trace(9));
+    assert_ne!(trace(9), trace(10));
+}
+
+#[test]
+fn a_cut_while_formatting_leaves_a_disk_that_can_be_formatted() {
+    for_every_cut(3, 200, |simulation| {
+        simulation.disk(DISK, small_region());
+        for _ in 0..2 {
+            simulation.run(async |world| {
+                let nsd = Scene { world }.open().await;
+                nsd.put(blob(1, 100)).await.unwrap();
+                nsd.get(name(1), 0, 100).await.unwrap();
+            });
+        }
+    });
+}
+
+#[test]
+fn a_failing_disk_stops_everything_until_it_is_opened_again() {
+    let simulation = Simulation::new(4);
+    simulation.disk(DISK, small_region());
+    let faults = simulation.faults();
+    let told = simulation.run(async |world| {
+        let scene = Scene { world };
+        let nsd = scene.open().await;
+        nsd.put(blob(1, 50_000)).await.unwrap();
+        nsd.put(blob(2, 50)).await.unwrap();
+        faults.fail(DISK);
+        for number in 3..6 {
+            let refused = nsd.put(blob(number, 50_000)).await.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Unavailable);
+        }
+        faults.heal(DISK);
+        assert_eq!(nsd.health(), model::nsd::NsdHealth::Failed);
+        let refused = nsd.put(blob(7, 50)).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unavailable);
+        let refused = nsd.get(name(1), 0, 5).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unavailable);
+        let nsd = scene.reopen(nsd).await;
+        assert_eq!(
+            nsd.get(name(1), 0, 50_000).await.unwrap(),
+            content(1, 50_000)
+        );
+        assert_eq!(nsd.get(name(2), 0, 50).await.unwrap(), content(2, 50));
+        nsd.put(blob(3, 50_000)).await.unwrap();
+    });
+    told.finished();
+}

@@ -1,0 +1,123 @@
+//! A small NSD on a simulated disk, and blobs whose bytes follow from their number.
+
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use bytes::Bytes;
+use model::nsd::{BlobHeader, BlobPut};
+use model::{
+    BlobName, DataId, ErrorKind, FamilyId, GroupId, GroupVersion, InodeNumber, NsdId, Scheme,
+    SegmentId, SessionId,
+};
+use nsd::{FormatOptions, Nsd, NsdIdentity};
+use std::path::Path;
+use std::sync::Arc;
+use world::World;
+use world::sim::Simulation;
+
+pub const IDENTITY: NsdIdentity = NsdIdentity {
+    cluster: 0xfeed,
+    nsd: NsdId(7),
+    pool: 0,
+};
+
+pub const DISK: &str = "nsd7";
+
+/// Bytes of the region: 16 MiB data, a journal that wraps soon.
+pub fn small_region() -> u64 {
+    24 << 20
+}
+
+pub fn small_options() -> FormatOptions {
+    FormatOptions {
+        journal_bytes: Some(512 << 10),
+        index_bytes: Some(4 << 20),
+    }
+}
+
+/// Bytes that follow from a seed.
+pub fn content(seed: u64, length: usize) -> Bytes {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes.into()
+}
+
+pub fn name(number: u64) -> BlobName {
+    BlobName {
+        group: GroupId((number % 4) as u32),
+        segment: SegmentId {
+            session: SessionId(1),
+            counter: number,
+        },
+        piece: (number % 3) as u8,
+    }
+}
+
+pub fn blob(number: u64, length: usize) -> BlobPut {
+    BlobPut {
+        name: name(number),
+        nonce: number,
+        header: BlobHeader {
+            family: FamilyId(1),
+            inode: InodeNumber(number),
+            data: DataId(2),
+            file_offset: 3,
+            scheme: Scheme::Erasure { k: 2, m: 1 },
+            skipped_slots: 0,
+            segment_bytes: length as u32,
+            segment_crc: 5,
+        },
+        bytes: content(number, length),
+        fence: GroupVersion(9),
+    }
+}
+
+/// A world with a disk that may hold an NSD.
+pub struct Scene {
+    pub world: World,
+}
+
+impl Scene {
+    pub fn path(&self) -> &Path {
+        Path::new(DISK)
+    }
+
+    /// Opens the NSD; formats the disk on first use.
+    pub async fn open(&self) -> Arc<Nsd> {
+        let disk = self.world.open_disk(self.path()).unwrap();
+        match Nsd::open(&self.world, disk.clone()).await {
+            Ok(nsd) => nsd,
+            Err(error) if error.kind() == ErrorKind::InvalidArgument => {
+                let options = small_options();
+                Nsd::format_with(&self.world, &disk, IDENTITY, options)
+                    .await
+                    .unwrap();
+                Nsd::open(&self.world, disk).await.unwrap()
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Drops the NSD without closing it and opens it again.
+    pub async fn reopen(&self, nsd: Arc<Nsd>) -> Arc<Nsd> {
+        drop(nsd);
+        self.world.sleep(std::time::Duration::from_secs(1)).await;
+        self.open().await
+    }
+}
+
+/// Runs one scenario on a fresh simulated disk.
+pub fn on_disk(seed: u64, scenario: impl AsyncFnOnce(Scene)) {
+    let simulation = Simulation::new(seed);
+    simulation.disk(DISK, small_region());
+    simulation
+        .run(async |world| scenario(Scene { world }).await)
+        .finished();
+}

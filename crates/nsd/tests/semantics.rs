@@ -1,0 +1,408 @@
+//! What every operation of an NSD promises, one at a time, on a simulated disk.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod scene;
+
+use bytes::Bytes;
+use model::nsd::{GroupFence, LogPut};
+use model::{EntryNumber, ErrorKind, GroupId, GroupVersion, ShardEpoch, ShardId};
+use nsd::Nsd;
+use scene::{blob, content, name, on_disk, small_region};
+
+fn entry(shard: u32, epoch: u64, number: u64, length: usize) -> LogPut {
+    LogPut {
+        shard: ShardId(shard),
+        epoch: ShardEpoch(epoch),
+        number: EntryNumber(number),
+        bytes: content(number * 1000 + epoch, length),
+    }
+}
+
+#[test]
+fn blobs_of_every_size_read_back_in_any_range() {
+    on_disk(1, async |scene| {
+        let nsd = scene.open().await;
+        let lengths = [
+            1,
+            100,
+            4095,
+            4096,
+            4097,
+            16384,
+            16385,
+            70_000,
+            300_001,
+            1 << 20,
+            5_000_001,
+        ];
+        for (number, length) in (1u64..).zip(lengths) {
+            nsd.put(blob(number, length)).await.unwrap();
+        }
+        for round in 0..3 {
+            for (number, length) in (1u64..).zip(lengths) {
+                let bytes = content(number, length);
+                for (at, want) in [
+                    (0, length),
+                    (length / 3, length / 2),
+                    (length - 1, 1),
+                    (length, 0),
+                ] {
+                    let want = want.min(length - at);
+                    let got = nsd.get(name(number), at as u32, want as u32).await.unwrap();
+                    assert!(
+                        got == bytes[at..at + want],
+                        "round {round}, {number}, {at}+{want}"
+                    );
+                }
+                let info = nsd.info(name(number)).await.unwrap();
+                assert_eq!((info.length as usize, info.nonce), (length, number));
+                let outside = nsd.get(name(number), length as u32, 1).await.unwrap_err();
+                assert_eq!(outside.kind(), ErrorKind::InvalidArgument);
+            }
+            nsd.checkpoint().await.unwrap();
+        }
+        assert_eq!(
+            nsd.get(name(99), 0, 1).await.unwrap_err().kind(),
+            ErrorKind::NotFound
+        );
+        assert_eq!(nsd.usage().blobs, lengths.len() as u64);
+        let report = nsd.scrub().await.unwrap();
+        assert_eq!(
+            (report.damaged.len(), report.mended.len()),
+            (0, 0),
+            "{report:?}"
+        );
+        assert_eq!(report.checked, lengths.len() as u64);
+    });
+}
+
+#[test]
+fn the_same_put_again_succeeds_and_another_writers_never_does() {
+    on_disk(2, async |scene| {
+        let nsd = scene.open().await;
+        for length in [100, 50_000] {
+            let number = length as u64;
+            nsd.put(blob(number, length)).await.unwrap();
+            for _ in 0..2 {
+                nsd.put(blob(number, length)).await.unwrap();
+                let mut other = blob(number, length);
+                other.nonce += 1;
+                let refused = nsd.put(other).await.unwrap_err();
+                assert_eq!(refused.kind(), ErrorKind::Exists);
+                nsd.checkpoint().await.unwrap();
+            }
+        }
+        // At the same time: exactly one writer wins.
+        let puts = (0..5).map(|nonce| {
+            let mut put = blob(7, 40_000);
+            put.nonce = nonce;
+            nsd.put(put)
+        });
+        let answers = futures::future::join_all(puts).await;
+        assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 1);
+        let used = nsd.usage().used;
+        nsd.delete(&[name(7)]).await.unwrap();
+        assert_eq!(
+            nsd.usage().used,
+            used - 11 * 4096,
+            "losers leave nothing behind"
+        );
+    });
+}
+
+#[test]
+fn deleted_blobs_are_gone_and_their_space_returns() {
+    on_disk(3, async |scene| {
+        let nsd = scene.open().await;
+        for round in 0..6u64 {
+            for number in 1..40 {
+                nsd.put(blob(number, 100_000 + number as usize))
+                    .await
+                    .unwrap();
+                nsd.put(blob(100 + number, 300)).await.unwrap();
+            }
+            if round % 2 == 0 {
+                nsd.checkpoint().await.unwrap();
+            }
+            let names: Vec<_> = (1..40).chain(101..140).chain(500..510).map(name).collect();
+            nsd.delete(&names).await.unwrap();
+            nsd.delete(&names).await.unwrap();
+            for name in names {
+                assert_eq!(
+                    nsd.get(name, 0, 1).await.unwrap_err().kind(),
+                    ErrorKind::NotFound
+                );
+            }
+            if round % 3 == 0 {
+                nsd.checkpoint().await.unwrap();
+            }
+            if nsd.usage().used > 0 {
+                // What a checkpoint in the background was moving is free when it ends.
+                nsd.checkpoint().await.unwrap();
+            }
+            let usage = nsd.usage();
+            assert_eq!((usage.used, usage.blobs), (0, 0), "round {round}");
+        }
+    });
+}
+
+#[test]
+fn listings_and_digests_agree_with_what_is_there() {
+    on_disk(4, async |scene| {
+        let nsd = scene.open().await;
+        for number in 1..=30 {
+            nsd.put(blob(number, 200 + 1000 * number as usize))
+                .await
+                .unwrap();
+            if number % 10 == 0 {
+                nsd.checkpoint().await.unwrap();
+            }
+        }
+        nsd.delete(&[name(3), name(13), name(27)]).await.unwrap();
+        for group in 0..4 {
+            let group = GroupId(group);
+            let mut listed = Vec::new();
+            loop {
+                let part = nsd.list(group, listed.last().copied(), 2).await.unwrap();
+                if part.is_empty() {
+                    break;
+                }
+                listed.extend(part.iter().map(|info| info.name));
+            }
+            let mut expected: Vec<_> = (1..=30)
+                .filter(|number| ![3, 13, 27].contains(number))
+                .map(name)
+                .filter(|name| name.group == group)
+                .collect();
+            expected.sort();
+            assert_eq!(listed, expected);
+            assert_eq!(
+                nsd.digest(group).await.unwrap().blobs,
+                expected.len() as u64
+            );
+        }
+        let before = nsd.digest(GroupId(1)).await.unwrap();
+        nsd.put(blob(33, 10)).await.unwrap();
+        assert_ne!(nsd.digest(GroupId(1)).await.unwrap(), before);
+        nsd.delete(&[name(33)]).await.unwrap();
+        let nsd = scene.reopen(nsd).await;
+        assert_eq!(nsd.digest(GroupId(1)).await.unwrap(), before);
+    });
+}
+
+#[test]
+fn puts_with_an_older_group_version_are_refused() {
+    on_disk(5, async |scene| {
+        let nsd = scene.open().await;
+        let fence = |version| GroupFence {
+            group: GroupId(1),
+            version: GroupVersion(version),
+        };
+        nsd.learn_group(fence(4)).await.unwrap();
+        assert_eq!(
+            nsd.learn_group(fence(3)).await.unwrap_err().kind(),
+            ErrorKind::OldEpoch
+        );
+        let mut nsd = nsd;
+        for _ in 0..2 {
+            nsd = scene.reopen(nsd).await;
+            let put = |version| {
+                let mut put = blob(1, 5000);
+                put.fence = GroupVersion(version);
+                put
+            };
+            assert_eq!(
+                nsd.put(put(3)).await.unwrap_err().kind(),
+                ErrorKind::OldEpoch
+            );
+            nsd.put(put(4)).await.unwrap();
+            nsd.delete(&[name(1)]).await.unwrap();
+            nsd.put(put(5)).await.unwrap();
+            nsd.delete(&[name(1)]).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_sealed_log_takes_no_entry_of_an_older_epoch() {
+    on_disk(6, async |scene| {
+        let nsd = scene.open().await;
+        for number in 1..=5 {
+            nsd.log_put(entry(1, 3, number, 5000)).await.unwrap();
+        }
+        nsd.log_put(entry(2, 1, 77, 50)).await.unwrap();
+        let reply = nsd.seal(ShardId(1), ShardEpoch(5)).await.unwrap();
+        assert_eq!(reply.last, Some(EntryNumber(5)));
+        assert_eq!(reply.last_epoch, Some(ShardEpoch(3)));
+        let mut nsd = nsd;
+        for round in 0..3 {
+            nsd = scene.reopen(nsd).await;
+            let old = nsd.log_put(entry(1, 4, 6, 10)).await.unwrap_err();
+            assert_eq!(old.kind(), ErrorKind::OldEpoch, "round {round}");
+            let old = nsd.seal(ShardId(1), ShardEpoch(4)).await.unwrap_err();
+            assert_eq!(old.kind(), ErrorKind::OldEpoch);
+            nsd.log_put(entry(1, 5, 6, 10)).await.unwrap();
+            nsd.log_put(entry(2, 1, 78 + round, 50)).await.unwrap();
+            nsd.checkpoint().await.unwrap();
+        }
+        let reply = nsd.seal(ShardId(9), ShardEpoch(1)).await.unwrap();
+        assert_eq!((reply.last, reply.last_epoch), (None, None));
+    });
+}
+
+#[test]
+fn log_entries_are_repeated_replaced_trimmed_and_discarded() {
+    on_disk(7, async |scene| {
+        let nsd = scene.open().await;
+        let shard = ShardId(1);
+        for number in 1..=20 {
+            nsd.log_put(entry(1, 1, number, number as usize * 3000))
+                .await
+                .unwrap();
+            if number == 10 {
+                nsd.checkpoint().await.unwrap();
+            }
+        }
+        nsd.log_put(entry(1, 1, 20, 60_000)).await.unwrap();
+        let mut other = entry(1, 1, 20, 60_000);
+        other.bytes = content(1, 60_000);
+        assert_eq!(
+            nsd.log_put(other).await.unwrap_err().kind(),
+            ErrorKind::Exists
+        );
+        nsd.log_trim(shard, EntryNumber(5)).await.unwrap();
+        let below = nsd.log_put(entry(1, 1, 4, 10)).await.unwrap_err();
+        assert_eq!(below.kind(), ErrorKind::InvalidArgument);
+        nsd.seal(shard, ShardEpoch(2)).await.unwrap();
+        nsd.log_put(entry(1, 2, 18, 100)).await.unwrap();
+        let entries = nsd.log_read(shard, EntryNumber(0), 100).await.unwrap();
+        let numbers: Vec<u64> = entries.iter().map(|entry| entry.number.0).collect();
+        assert_eq!(numbers, (5..=20).collect::<Vec<_>>());
+        nsd.log_discard(shard, EntryNumber(18)).await.unwrap();
+        let mut nsd = nsd;
+        for round in 0..2 {
+            nsd = scene.reopen(nsd).await;
+            let entries = nsd.log_read(shard, EntryNumber(7), 100).await.unwrap();
+            let numbers: Vec<u64> = entries.iter().map(|entry| entry.number.0).collect();
+            assert_eq!(numbers, (7..=18).collect::<Vec<_>>(), "round {round}");
+            assert_eq!(entries[0].bytes, content(7001, 21_000));
+            assert_eq!(entries[11].bytes, content(18_002, 100));
+            assert_eq!(entries[11].epoch, ShardEpoch(2));
+            nsd.checkpoint().await.unwrap();
+        }
+        let nsd = scene.reopen(nsd).await;
+        nsd.log_trim(shard, EntryNumber(100)).await.unwrap();
+        assert_eq!(
+            nsd.log_read(shard, EntryNumber(0), 10).await.unwrap(),
+            vec![]
+        );
+        let usage = nsd.usage();
+        assert_eq!((usage.log_entries, usage.log_bytes, usage.used), (0, 0, 0));
+    });
+}
+
+#[test]
+fn a_full_region_refuses_blobs_but_takes_log_entries_and_deletes() {
+    on_disk(8, async |scene| {
+        let nsd = scene.open().await;
+        let mut put = 0;
+        let refused = loop {
+            match nsd.put(blob(put + 1, 200_000)).await {
+                Ok(()) => put += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(refused.kind(), ErrorKind::NoSpace);
+        assert!(put > 50, "{put}");
+        let mut small = 0;
+        while nsd.put(blob(10_000 + small, 10)).await.is_ok() {
+            small += 1;
+        }
+        assert_eq!(nsd.health(), model::nsd::NsdHealth::Full);
+        for number in 1..=10 {
+            nsd.log_put(entry(1, 1, number, 20_000)).await.unwrap();
+        }
+        nsd.checkpoint().await.unwrap();
+        let nsd = scene.reopen(nsd).await;
+        for number in 1..=put {
+            let got = nsd.get(name(number), 0, 200_000).await.unwrap();
+            assert_eq!(got, content(number, 200_000));
+        }
+        let names: Vec<_> = (1..=put).chain(10_000..10_000 + small).map(name).collect();
+        nsd.delete(&names).await.unwrap();
+        nsd.put(blob(1, 1 << 20)).await.unwrap();
+        assert_eq!(nsd.usage().blobs, 1);
+    });
+}
+
+#[test]
+fn a_call_that_is_dropped_leaves_nothing_half_done() {
+    on_disk(9, async |scene| {
+        let nsd = scene.open().await;
+        for number in 1..200u64 {
+            let length = [50, 30_000, 400_000][number as usize % 3];
+            let patience = std::time::Duration::from_millis(number % 4);
+            let put = nsd.put(blob(number, length));
+            if scene.world.timeout(patience, put).await.is_err() {
+                nsd.put(blob(number, length)).await.unwrap();
+            }
+            nsd.delete(&[name(number.saturating_sub(20))])
+                .await
+                .unwrap();
+        }
+        for number in 181..200u64 {
+            let length = [50, 30_000, 400_000][number as usize % 3];
+            let got = nsd.get(name(number), 0, length as u32).await.unwrap();
+            assert_eq!(got, content(number, length));
+        }
+    });
+}
+
+#[test]
+fn formatting_never_overwrites_an_nsd() {
+    on_disk(10, async |scene| {
+        let nsd = scene.open().await;
+        nsd.put(blob(1, 10)).await.unwrap();
+        nsd.close().await.unwrap();
+        assert_eq!(
+            nsd.put(blob(2, 10)).await.unwrap_err().kind(),
+            ErrorKind::ShuttingDown
+        );
+        drop(nsd);
+        let disk = scene.world.open_disk(scene.path()).unwrap();
+        let refused = Nsd::format(&scene.world, &disk, scene::IDENTITY)
+            .await
+            .unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Exists);
+        drop(disk);
+        let empty = scene
+            .world
+            .create_disk("empty".as_ref(), small_region())
+            .unwrap();
+        let refused = Nsd::open(&scene.world, empty).await.err().unwrap();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+        let nsd = scene.open().await;
+        assert_eq!(nsd.get(name(1), 0, 10).await.unwrap(), content(1, 10));
+        assert_eq!(nsd.identity(), scene::IDENTITY);
+    });
+}
+
+#[test]
+fn empty_and_oversized_requests_are_refused() {
+    on_disk(11, async |scene| {
+        let nsd = scene.open().await;
+        let mut put = blob(1, 1);
+        put.bytes = Bytes::new();
+        assert_eq!(
+            nsd.put(put).await.unwrap_err().kind(),
+            ErrorKind::InvalidArgument
+        );
+        assert!(nsd.put(blob(1, (16 << 20) + 1)).await.is_err());
+        assert!(nsd.delete(&vec![name(1); 10_001]).await.is_err());
+        nsd.delete(&vec![name(1); 10_000]).await.unwrap();
+        nsd.log_put(entry(1, 1, 1, 0)).await.unwrap();
+        let entries = nsd.log_read(ShardId(1), EntryNumber(1), 1).await.unwrap();
+        assert_eq!(entries[0].bytes, Bytes::new());
+    });
+}
