@@ -7,7 +7,7 @@ use crate::{
     paths,
 };
 use client::ClientSettings;
-use fuse::{Door, MemoryFileSystem, Mount, MountOptions};
+use fuse::{Door, DoorSettings, Mount, MountOptions, Unmount, memory::{MemoryFileSystem, MemorySettings}};
 use model::{Error, ErrorKind, NsdId, Result, Scheme};
 use shale::node::{Creation, Node, NodePaths};
 use std::{
@@ -146,14 +146,12 @@ impl Bench {
         });
         self.line("library: read stream 1 MiB, cold", "disk, io_uring", Unit::BytesPerSecond, Goal::Ratio(0.85), || {
             let made = stream();
-            self.node.client().drop_clean_pages();
             library.read_stream(made, STREAM)
         }, || disk::read(world, floor, STREAM));
         for depth in [1, 16] {
             let name = format!("library: read random 4 KiB, depth {depth}");
             self.line(&name, "disk, io_uring", Unit::PerSecond, Goal::None, || {
                 let made = stream();
-                self.node.client().drop_clean_pages();
                 library.read_random(made, STREAM, READS, depth)
             }, || disk::read_random(world, floor, STREAM, READS, depth));
         }
@@ -176,13 +174,13 @@ impl Bench {
             Ok(path)
         };
         let (ours, trivial) = (mount_at("mnt")?, mount_at("floor")?);
-        let door = Door::new(self.node.client().clone(), self.world.clone());
-        let mount = Mount::start(&self.world, Arc::new(door), MountOptions::at(&ours))?;
-        let floor_mount = Mount::start(&self.world, Arc::new(MemoryFileSystem::new(&self.world)), MountOptions::at(&trivial))?;
+        let door = Door::new(self.node.client().clone(), DoorSettings::default());
+        let mount = Mount::start(&self.world, Arc::new(door), &MountOptions::new(&ours))?;
+        let floor_mount = Mount::start(&self.world, Arc::new(MemoryFileSystem::new(&self.world, MemorySettings::default())), &MountOptions::new(&trivial))?;
         self.mount_metadata(&ours, &trivial);
         self.mount_data(&ours);
         for mount in [mount, floor_mount] {
-            mount.unmount(true).map_err(|(_, error)| error)?;
+            self.world.block_on(mount.unmount(Unmount::Forced))?;
         }
         Ok(())
     }
@@ -212,11 +210,9 @@ impl Bench {
             paths::write_stream(&path, STREAM);
         }
         self.line("mount: read stream 1 MiB, cold", "disk, io_uring", Unit::BytesPerSecond, Goal::None, || {
-            self.node.client().drop_clean_pages();
             paths::read_stream(&path, STREAM)
         }, || disk::read(world, floor, STREAM));
         self.line("mount: read random 4 KiB, O_DIRECT, depth 16", "disk, io_uring", Unit::PerSecond, Goal::None, || {
-            self.node.client().drop_clean_pages();
             paths::read_random(&path, STREAM, READS, 16)
         }, || disk::read_random(world, floor, STREAM, READS, 16));
         self.line("mount: create, write 4 KiB, fsync", "ext4", Unit::PerSecond, Goal::Ratio(0.5), || paths::synced_files(&ours.join(self.fresh()), SYNCED), || {

@@ -6,7 +6,7 @@ pub use nsds::NsdView;
 
 use client::{Client, ClientSettings};
 use coordination::Coordination;
-use metanode::Metanode;
+use metanode::{DATA_POOL, Metanode};
 use model::{
     Error, ErrorKind, FailureGroupId, FamilyId, NsdId, Result, Scheme, ShardId,
     map::{NsdEntry, NsdState},
@@ -21,8 +21,6 @@ use std::{
 };
 use world::World;
 
-/// The one storage pool of this release.
-pub const POOL: &str = "data";
 /// The one shard of this release: the root shard.
 pub const ROOT_SHARD: ShardId = ShardId(0);
 /// Its family.
@@ -85,7 +83,7 @@ impl Node {
         }
         let map = placement::new_pool(creation.scheme, entries, world.random_u64())?;
         coordination.set_config("block_bytes", 0, &creation.block_bytes.to_string()).await?;
-        coordination.set_pool_map(POOL, 0, &map).await?;
+        coordination.set_pool_map(DATA_POOL, 0, &map).await?;
         // Last, so that a file system with a cluster id is a whole one.
         coordination.set_cluster(cluster).await?;
         Ok(())
@@ -102,7 +100,7 @@ impl Node {
         let cluster = coordination.cluster().await?.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, format!("{} holds no finished file system; its creation was interrupted", paths.coordination.display()))
         })?;
-        let map = coordination.pool_map(POOL).await?.ok_or_else(|| Error::new(ErrorKind::Corrupt, "coordination knows no storage pool"))?.value;
+        let map = coordination.pool_map(DATA_POOL).await?.ok_or_else(|| Error::new(ErrorKind::Corrupt, "coordination knows no storage pool"))?.value;
         let (nsds, regions) = nsds::open_all(world, &coordination, cluster, &map, &paths.nsds).await?;
         let pool = Pool::new(world.clone(), map, nsds);
         let block_bytes = block_bytes(&coordination).await?;

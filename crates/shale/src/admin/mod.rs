@@ -149,8 +149,8 @@ pub struct ScrubLine {
     pub damaged: u64,
     /// Damaged blobs rebuilt from the others.
     pub rebuilt: u64,
-    /// Damage that could not be mended, each in a sentence.
-    pub lost: Vec<String>,
+    /// Damaged blobs that could not be rebuilt.
+    pub lost: u64,
     /// Structures mended from their own redundancy.
     pub mended: Vec<String>,
 }

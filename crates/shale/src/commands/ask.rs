@@ -75,7 +75,7 @@ async fn show<A: DeserializeOwned + Serialize>(
     // The exit code is the same as without --json; only the words differ.
     let bad = answer.get("clean") == Some(&serde_json::Value::Bool(false))
         || answer.get("state").is_some_and(|state| state == "degraded" || state == "critical")
-        || answer.as_array().is_some_and(|rows| rows.iter().any(|row| row.get("lost").and_then(|l| l.as_array()).is_some_and(|l| !l.is_empty())));
+        || answer.as_array().is_some_and(|rows| rows.iter().any(|row| row.get("lost").and_then(serde_json::Value::as_u64).is_some_and(|lost| lost > 0)));
     Ok(if bad { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
@@ -175,7 +175,7 @@ fn scrub(lines: &Vec<ScrubLine>) -> ExitCode {
                 bytes(line.bytes),
                 line.damaged.to_string(),
                 line.rebuilt.to_string(),
-                line.lost.len().to_string(),
+                line.lost.to_string(),
             ]
         })
         .collect();
@@ -184,11 +184,8 @@ fn scrub(lines: &Vec<ScrubLine>) -> ExitCode {
         for mended in &line.mended {
             println!("nsd {}: mended: {mended}", line.nsd);
         }
-        for lost in &line.lost {
-            println!("nsd {}: lost: {lost}", line.nsd);
-        }
     }
-    if lines.iter().all(|line| line.lost.is_empty()) { ExitCode::SUCCESS } else { ExitCode::from(1) }
+    if lines.iter().all(|line| line.lost == 0) { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }
 
 fn repair(repair: &RepairStatus) -> ExitCode {

@@ -4,7 +4,7 @@ use super::config::NodeConfig;
 use crate::admin::{
     AddNsd, CheckResult, Df, Health, HealthEvent, MemoryLine, NsdLine, RepairStatus, ScrubLine, ShardStatus, Status, Waiter,
 };
-use fuse::{Door, Mount, MountOptions};
+use fuse::{Door, DoorSettings, Mount, MountOptions, Unmount};
 use metanode::CheckOptions;
 use model::{Error, ErrorKind, NsdId, Result, map::NsdState, nsd::NsdHealth};
 use parking_lot::Mutex;
@@ -20,7 +20,7 @@ pub struct Serving {
     dir: PathBuf,
     config: Mutex<NodeConfig>,
     node: Arc<Node>,
-    mount: Mutex<Option<Mount>>,
+    mount: Mount,
     mount_point: PathBuf,
     since: world::Instant,
     /// `Some(force)` once somebody asked for the end.
@@ -34,15 +34,19 @@ impl Serving {
     /// What is wrong with the mount point and what to do.
     pub fn mount(dir: &Path, config: NodeConfig, node: Arc<Node>) -> Result<Self> {
         let mount_point = config.mount.clone();
-        let options = MountOptions { allow_other: config.allow_other, ..MountOptions::at(&mount_point) };
-        let door = Door::new(node.client().clone(), node.world().clone());
-        let mount = Mount::start(node.world(), Arc::new(door), options)?;
+        std::fs::create_dir_all(&mount_point)
+            .or_else(|error| if is_dead_mount(&error) { Ok(()) } else { Err(error) })
+            .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()).while_doing(format!("making the mount point {}", mount_point.display())))?;
+        let mut options = MountOptions::new(&mount_point);
+        options.allow_other |= config.allow_other;
+        let door = Door::new(node.client().clone(), DoorSettings::default());
+        let mount = Mount::start(node.world(), Arc::new(door), &options)?;
         Ok(Self {
             dir: dir.to_path_buf(),
             config: Mutex::new(config),
             since: node.world().now(),
             node,
-            mount: Mutex::new(Some(mount)),
+            mount,
             mount_point,
             shutdown: watch::Sender::new(None),
         })
@@ -76,13 +80,14 @@ impl Serving {
     /// # Errors
     /// `Busy` if programs use the mount and `force` isn't set; nothing has changed then.
     pub async fn shutdown(&self, force: bool) -> Result<()> {
-        let mount = self.mount.lock().take();
-        if let Some(mount) = mount
-            && let Err((mount, error)) = mount.unmount(force)
-        {
-            *self.mount.lock() = Some(mount);
-            return Err(error);
-        }
+        let how = if force { Unmount::Forced } else { Unmount::IfIdle };
+        self.mount.unmount(how).await.map_err(|error| match error.kind() {
+            ErrorKind::Busy => Error::new(
+                ErrorKind::Busy,
+                format!("programs still use {}; end them (`fuser -vm` shows them), or use --force", self.mount_point.display()),
+            ),
+            _ => error,
+        })?;
         self.shutdown.send_replace(Some(force));
         Ok(())
     }
@@ -113,8 +118,12 @@ impl Serving {
     }
 
     fn memory(&self) -> Vec<MemoryLine> {
-        let lines = self.node.metanode().memory().into_iter().chain(self.node.client().memory());
-        lines.map(|(what, used, budget)| MemoryLine { what: what.into(), used, budget }).collect()
+        let (dirty, cached) = self.node.client().page_pool_bytes();
+        let pages = ("page pool", dirty + cached, self.node.client().settings().page_pool_bytes);
+        let lines = self.node.metanode().memory().into_iter().chain([pages]);
+        let mut lines: Vec<_> = lines.map(|(what, used, budget)| MemoryLine { what: what.into(), used: Some(used), budget }).collect();
+        lines.sort_by_key(|line| std::cmp::Reverse(line.budget));
+        lines
     }
 
     /// `shale health`.
@@ -158,12 +167,17 @@ impl Serving {
     /// `shale waiters`.
     pub fn waiters(&self) -> Vec<Waiter> {
         let name = |waiter: &client::Waiter| waiter.inode.map_or("an operation".to_string(), |inode| format!("an operation on inode {inode}"));
-        self.node
-            .client()
-            .waiters()
-            .iter()
-            .map(|waiter| Waiter { what: name(waiter), cause: waiter.cause.into(), milliseconds: waiter.since.as_millis() as u64 })
-            .collect()
+        let inside = self.node.client().waiters();
+        let inside = inside.iter().map(|waiter| Waiter { what: name(waiter), cause: waiter.cause.into(), milliseconds: waiter.since.as_millis() as u64 });
+        let requests = self.mount.waiting();
+        let requests = requests.iter().map(|request| Waiter {
+            what: format!("{} of process {} on inode {}", request.request, request.pid, request.inode),
+            cause: "an answer of the file system".into(),
+            milliseconds: request.since.as_millis() as u64,
+        });
+        let mut all: Vec<Waiter> = inside.chain(requests).collect();
+        all.sort_by_key(|waiter| std::cmp::Reverse(waiter.milliseconds));
+        all
     }
 
     /// `shale fs df`.
@@ -337,4 +351,9 @@ fn nsd_event(view: &NsdView) -> Option<HealthEvent> {
 fn resident_bytes() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").ok().and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
     pages.unwrap_or(0) * 4096
+}
+
+/// A killed daemon's mount answers everything with ENOTCONN until mounting clears it.
+fn is_dead_mount(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ENOTCONN) || error.kind() == std::io::ErrorKind::AlreadyExists
 }

@@ -1,12 +1,13 @@
 //! The NSDs of a node: opened at start, added and given up while it runs.
 
-use super::{Node, POOL, Region, entry, make_disk, open_disk};
+use super::{Node, Region, entry, make_disk, open_disk};
 use coordination::Coordination;
 use model::{
     Error, ErrorKind, NsdId, Result,
     map::{NsdState, PoolMap},
     nsd::{NsdHealth, NsdUsage},
 };
+use metanode::DATA_POOL;
 use nsd::{Nsd, NsdIdentity};
 use std::{
     collections::BTreeMap,
@@ -152,11 +153,11 @@ impl Node {
         for _ in 0..ATTEMPTS_MAX {
             let now = self
                 .coordination
-                .pool_map(POOL)
+                .pool_map(DATA_POOL)
                 .await?
                 .ok_or_else(|| Error::new(ErrorKind::Corrupt, "coordination knows no storage pool"))?;
             let next = change(&now.value)?;
-            match self.coordination.set_pool_map(POOL, now.version, &next).await {
+            match self.coordination.set_pool_map(DATA_POOL, now.version, &next).await {
                 Ok(_) => {
                     self.pool.set_map(next);
                     return Ok(());
