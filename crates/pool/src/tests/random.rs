@@ -76,8 +76,10 @@ async fn play(rig: Rig, steps: Vec<Step>) {
                 if let Some(nsd) = away.take() {
                     rig.pool.add_nsd(nsd);
                 }
-                // Before anything else fails, what is incomplete is completed.
-                rig.repair_all().await;
+                // Before anything else fails, what is incomplete is completed, and what
+                // could not be deleted is.
+                rig.repair_live(|id| live.iter().any(|(place, _)| place.segment == id))
+                    .await;
             }
             Step::Read(_) | Step::Delete(_) | Step::Away => {}
         }
