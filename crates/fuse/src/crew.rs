@@ -34,7 +34,7 @@ pub struct WaitingRequest {
     pub request: &'static str,
     /// Whom it is about.
     pub inode: InodeId,
-    /// Which process waits; 0 if it is the kernel itself.
+    /// Which thread waits; 0 if it is the kernel itself.
     pub pid: u32,
     /// For how long.
     pub since: Duration,

@@ -17,7 +17,7 @@ pub struct Caller {
     pub uid: u32,
     /// Its group. Supplementary groups are not told by the kernel.
     pub gid: u32,
-    /// Its process, as seen from the mount's process id namespace; 0 for the kernel's own work.
+    /// Its thread, as seen from the mount's process id namespace; 0 for the kernel's own work.
     pub pid: u32,
     /// Number of the request, never used twice on one mount.
     pub unique: u64,

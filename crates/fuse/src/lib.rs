@@ -8,6 +8,11 @@
 //! as header, fixed arguments and data; `serving` runs them to a reply. FUSE over io_uring
 //! can take the transport's place without the rest noticing.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "this crate is the door to the kernel: it opens /dev/fuse, /proc and /sys"
+)]
+
 mod abi;
 mod crew;
 mod device;

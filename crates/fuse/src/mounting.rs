@@ -419,6 +419,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn fusermount3_mounts_and_passes_the_device() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = fs::canonicalize(directory.path()).unwrap();
+        let device = mount_as_user(&path, &MountOptions::new(&path)).unwrap();
+        assert!(table_line(&path).is_some_and(|line| line.fs_type == FS_TYPE));
+        let mut buffer = vec![0; crate::init::DATA_BYTES_MAX as usize + 4096];
+        let first = device.receive(&mut buffer).unwrap();
+        assert!(matches!(first, crate::device::Received::Request(length) if length >= 56));
+        unmount_as_user(&path, Unmount::Lazy).unwrap();
+        assert!(table_line(&path).is_none());
+        let refused = mount_as_user(&path.join("nowhere"), &MountOptions::new(&path)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NotPermitted);
+    }
+
+    #[test]
     fn a_mountpoint_with_spaces_is_found_in_the_mount_table() {
         let line =
             br"36 35 0:52 / /mnt/my\040files rw,nosuid shared:1 master:2 - fuse.shale shale rw";

@@ -1,0 +1,23 @@
+//! The floor under everything that goes through a mount: the same transport with a file
+//! system in memory behind it.
+
+use fuse::memory::{MemoryFileSystem, MemorySettings};
+use fuse::{Mount, MountOptions};
+use std::path::Path;
+use std::sync::Arc;
+use world::World;
+
+/// Mounts the floor file system in `directory`, with the door's open modes and validity.
+/// `discard`: data goes nowhere and reads give zeros, so that streams measure the transport
+/// and the kernel only; without it files keep their bytes. Dropping the mount ends it.
+///
+/// # Errors
+/// What mounting says.
+pub(crate) fn mount(world: &World, directory: &Path, discard: bool) -> model::Result<Mount> {
+    let settings = MemorySettings {
+        discard,
+        ..MemorySettings::default()
+    };
+    let fs = Arc::new(MemoryFileSystem::new(world, settings));
+    Mount::start(world, fs, &MountOptions::new(directory))
+}

@@ -1,0 +1,501 @@
+//! Beginning, waiting and ending of a mount.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "programs on a mount use the real file system, threads and time"
+)]
+
+mod mounted;
+
+use fuse::memory::{MemoryFileSystem, MemorySettings};
+use fuse::{
+    Caller, Create, Entry, FileSystem, Found, Listing, Lock, Make, Mount, MountOptions, Notice,
+    Open, Opened, Read, Shown, Space, Unmount, Validity, Write,
+};
+use model::operation::RenameMode;
+use model::{Attributes, ErrorKind, FileKind, FileName, InodeId, Result, SetAttributes, Timestamp};
+use mounted::{Mounted, memory};
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::os::fd::AsRawFd;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use world::World;
+
+/// Waits until `reached`, for at most ten seconds.
+fn eventually(what: &str, mut reached: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !reached() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn an_idle_mount_ends_politely_and_a_busy_one_says_so() {
+    let mounted = memory(MemorySettings::default());
+    let path = mounted.path("f");
+    fs::write(&path, b"x").unwrap();
+    let file = File::open(&path).unwrap();
+    let refused = mounted
+        .runtime
+        .block_on(mounted.mount.unmount(Unmount::IfIdle));
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Busy);
+    drop(file);
+    eventually("idle", || {
+        let result = mounted
+            .runtime
+            .block_on(mounted.mount.unmount(Unmount::IfIdle));
+        result.is_ok()
+    });
+    assert!(mounted.mount.is_ended());
+    assert!(
+        !path.exists(),
+        "the directory below shows again, and is empty"
+    );
+}
+
+#[test]
+fn a_lazily_ended_mount_serves_its_last_user() {
+    let mounted = memory(MemorySettings::default());
+    let path = mounted.path("f");
+    fs::write(&path, b"until the end").unwrap();
+    let mut file = File::open(&path).unwrap();
+    mounted
+        .runtime
+        .block_on(mounted.mount.unmount(Unmount::Lazy))
+        .unwrap();
+    assert!(!path.exists());
+    assert!(!mounted.mount.is_ended());
+    let mut text = String::new();
+    file.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "until the end");
+    drop(file);
+    mounted.runtime.block_on(mounted.mount.ended());
+}
+
+#[test]
+fn a_forced_end_takes_the_mount_from_its_users_at_once() {
+    let mounted = memory(MemorySettings::default());
+    let path = mounted.path("f");
+    fs::write(&path, b"x").unwrap();
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    mounted
+        .runtime
+        .block_on(mounted.mount.unmount(Unmount::Forced))
+        .unwrap();
+    assert!(mounted.mount.is_ended());
+    let failed = (&file).read(&mut [0; 10]).unwrap_err();
+    assert!(
+        matches!(
+            failed.raw_os_error(),
+            Some(libc::ENOTCONN | libc::ECONNABORTED | libc::EIO)
+        ),
+        "{failed}"
+    );
+}
+
+#[test]
+fn dropping_a_mount_ends_it_even_in_use() {
+    let mounted = memory(MemorySettings::default());
+    let path = mounted.path("f");
+    fs::write(&path, b"x").unwrap();
+    let file = File::open(&path).unwrap();
+    let Mounted {
+        mount, directory, ..
+    } = mounted;
+    drop(mount);
+    assert!(!directory.path().join("f").exists());
+    drop(file);
+}
+
+#[test]
+fn a_second_mount_on_the_same_directory_is_refused() {
+    let mounted = memory(MemorySettings::default());
+    let world = mounted.runtime.block_on(async { World::real() });
+    let fs = Arc::new(MemoryFileSystem::new(&world, MemorySettings::default()));
+    let error = Mount::start(
+        &world,
+        Arc::clone(&fs),
+        &MountOptions::new(mounted.directory.path()),
+    )
+    .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    assert!(error.to_string().contains("fusermount3 -u"), "{error}");
+    let error = Mount::start(&world, fs, &MountOptions::new("/nowhere/at/all")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.to_string().contains("mkdir"), "{error}");
+}
+
+/// The other half of the next test: a daemon that mounts and dies. Does nothing by itself.
+#[test]
+fn child_that_mounts_and_dies() {
+    let Some(directory) = std::env::var_os("SHALE_TEST_MOUNT_AND_DIE") else {
+        return;
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let world = runtime.block_on(async { World::real() });
+    let fs = Arc::new(MemoryFileSystem::new(&world, MemorySettings::default()));
+    let mount = Mount::start(&world, fs, &MountOptions::new(directory)).unwrap();
+    fs::write(mount.mountpoint().join("f"), b"x").unwrap();
+    std::process::abort();
+}
+
+#[test]
+fn the_mount_of_a_killed_daemon_is_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_that_mounts_and_dies"])
+        .env("SHALE_TEST_MOUNT_AND_DIE", directory.path())
+        .output()
+        .unwrap();
+    assert!(!child.status.success());
+    let dead = fs::metadata(directory.path()).unwrap_err();
+    assert_eq!(
+        dead.raw_os_error(),
+        Some(libc::ENOTCONN),
+        "the dead mount is still there"
+    );
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let world = runtime.block_on(async { World::real() });
+    let fs = Arc::new(MemoryFileSystem::new(&world, MemorySettings::default()));
+    let mount = Mount::start(&world, fs, &MountOptions::new(directory.path())).unwrap();
+    fs::write(directory.path().join("g"), b"alive").unwrap();
+    runtime.block_on(mount.unmount(Unmount::Forced)).unwrap();
+}
+
+#[test]
+fn the_kernel_forgets_what_it_is_told_to() {
+    let valid = Duration::from_secs(3600);
+    let mounted = memory(MemorySettings {
+        valid,
+        ..MemorySettings::default()
+    });
+    let path = mounted.path("late");
+    assert!(!path.exists());
+    let name = FileName::new(b"late").unwrap();
+    let (mode, flags, kill_privileges) = (0o644, libc::O_EXCL, false);
+    let create = Create {
+        mode,
+        flags,
+        kill_privileges,
+    };
+    let caller = Caller::default();
+    let made = mounted
+        .runtime
+        .block_on(mounted.fs.create(&caller, InodeId::ROOT, &name, create));
+    let inode = made.unwrap().0.attributes.inode;
+    assert!(
+        !path.exists(),
+        "the kernel believes its negative entry for an hour"
+    );
+    let tell = |notice| {
+        mounted
+            .runtime
+            .block_on(mounted.mount.notifier().tell(notice))
+            .unwrap();
+    };
+    let directory = InodeId::ROOT;
+    tell(Notice::Name {
+        directory,
+        name,
+        expire_only: false,
+    });
+    assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+    let set = SetAttributes {
+        size: Some(77),
+        ..SetAttributes::default()
+    };
+    mounted
+        .runtime
+        .block_on(mounted.fs.set_attributes(&caller, inode, set))
+        .unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+    tell(Notice::Inode {
+        inode,
+        offset: 0,
+        length: 0,
+    });
+    assert_eq!(fs::metadata(&path).unwrap().len(), 77);
+    // Something that the kernel never heard of is forgotten already.
+    let unknown = InodeId(999_999);
+    tell(Notice::Inode {
+        inode: unknown,
+        offset: 0,
+        length: 0,
+    });
+}
+
+fn flock(file: &File, operation: i32) -> std::io::Result<()> {
+    // SAFETY: the descriptor is open over the call.
+    let result = unsafe { libc::flock(file.as_raw_fd(), operation) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
+}
+
+#[test]
+fn a_lock_is_waited_for_without_holding_a_thread() {
+    let mounted = Mounted::with(
+        |world| MemoryFileSystem::new(world, MemorySettings::default()),
+        |options| (options.threads, options.threads_max) = (1, 1),
+    );
+    let path = mounted.path("lock");
+    let holder = File::create(&path).unwrap();
+    flock(&holder, libc::LOCK_EX).unwrap();
+    let other = File::open(&path).unwrap();
+    let refused = flock(&other, libc::LOCK_EX | libc::LOCK_NB).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EWOULDBLOCK));
+    let waits = std::thread::spawn(move || flock(&other, libc::LOCK_SH));
+    std::thread::sleep(Duration::from_millis(50));
+    // The only thread is free.
+    assert!(fs::metadata(&path).is_ok());
+    assert!(!waits.is_finished());
+    // The last close of the holder's open unlocks.
+    drop(holder);
+    waits.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_a_lock() {
+    let mounted = memory(MemorySettings::default());
+    let path = mounted.path("lock");
+    let holder = File::create(&path).unwrap();
+    flock(&holder, libc::LOCK_EX).unwrap();
+    let mut child = Command::new("flock")
+        .arg(&path)
+        .arg("true")
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(child.try_wait().unwrap().is_none(), "it waits");
+    child.kill().unwrap();
+    let begun = Instant::now();
+    child.wait().unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    flock(&holder, libc::LOCK_UN).unwrap();
+    // The wait that was given up took nothing with it.
+    let next = File::open(&path).unwrap();
+    eventually("unlocked", || {
+        flock(&next, libc::LOCK_EX | libc::LOCK_NB).is_ok()
+    });
+}
+
+#[test]
+fn a_close_ends_the_posix_locks_of_its_process() {
+    // Through the page cache: FLUSH is sent.
+    let mounted = memory(MemorySettings {
+        direct: false,
+        ..MemorySettings::default()
+    });
+    let path = mounted.path("lock");
+    let first = File::create(&path).unwrap();
+    let lock = Lock {
+        inode: InodeId(
+            fs::metadata(&path)
+                .map(|m| std::os::unix::fs::MetadataExt::ino(&m))
+                .unwrap(),
+        ),
+        handle: 0,
+        owner: 12345,
+        start: 10,
+        end: 19,
+        kind: fuse::LockKind::Shared,
+        pid: 0,
+        flock: false,
+    };
+    // SAFETY: plain data; the call reads the structure only.
+    let taken = unsafe {
+        let mut request: libc::flock = std::mem::zeroed();
+        request.l_type = libc::F_WRLCK as i16;
+        (request.l_start, request.l_len) = (0, 100);
+        libc::fcntl(first.as_raw_fd(), libc::F_SETLK, &raw const request)
+    };
+    assert_eq!(taken, 0);
+    let in_the_way = || {
+        let caller = Caller::default();
+        mounted
+            .runtime
+            .block_on(mounted.fs.get_lock(&caller, lock))
+            .unwrap()
+    };
+    let held = in_the_way().unwrap();
+    assert_eq!(
+        (held.start, held.end, held.pid),
+        (0, 99, std::process::id())
+    );
+    // Any close of the file by the process, as POSIX wants it.
+    drop(File::open(&path).unwrap());
+    assert_eq!(in_the_way(), None);
+}
+
+/// A file system whose statfs waits until told to go on.
+struct Waits {
+    go: Arc<Notify>,
+}
+
+impl Waits {
+    fn root() -> Attributes {
+        let at = Timestamp(0);
+        Attributes {
+            inode: InodeId::ROOT,
+            kind: FileKind::Directory,
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            links: 2,
+            size: 0,
+            allocated: 0,
+            rdev: 0,
+            atime: at,
+            mtime: at,
+            ctime: at,
+            btime: at,
+            generation: 0,
+        }
+    }
+}
+
+impl FileSystem for Waits {
+    async fn lookup(&self, _: &Caller, _: InodeId, _: &FileName) -> Result<Found> {
+        Ok(Found::Absent(Duration::ZERO))
+    }
+    async fn lookup_parent(&self, _: &Caller, _: InodeId) -> Result<Entry> {
+        let valid = Validity::default();
+        Ok(Entry {
+            attributes: Self::root(),
+            valid,
+        })
+    }
+    async fn get_attributes(&self, _: &Caller, _: InodeId) -> Result<Shown> {
+        let valid = Duration::ZERO;
+        Ok(Shown {
+            attributes: Self::root(),
+            valid,
+        })
+    }
+    async fn set_attributes(&self, _: &Caller, _: InodeId, _: SetAttributes) -> Result<Shown> {
+        Err(ErrorKind::ReadOnly.into())
+    }
+    async fn create(
+        &self,
+        _: &Caller,
+        _: InodeId,
+        _: &FileName,
+        _: Create,
+    ) -> Result<(Entry, Opened)> {
+        Err(ErrorKind::ReadOnly.into())
+    }
+    async fn make(&self, _: &Caller, _: InodeId, _: &FileName, _: Make<'_>) -> Result<Entry> {
+        Err(ErrorKind::ReadOnly.into())
+    }
+    async fn unlink(&self, _: &Caller, _: InodeId, _: &FileName) -> Result<()> {
+        Err(ErrorKind::ReadOnly.into())
+    }
+    async fn remove_directory(&self, _: &Caller, _: InodeId, _: &FileName) -> Result<()> {
+        Err(ErrorKind::ReadOnly.into())
+    }
+    async fn rename(
+        &self,
+        _: &Caller,
+        _: (InodeId, &FileName),
+        _: (InodeId, &FileName),
+        _: RenameMode,
+    ) -> Result<()> {
+        Err(ErrorKind::ReadOnly.into())
+    }
+    async fn open(&self, _: &Caller, _: InodeId, _: Open) -> Result<Opened> {
+        Err(ErrorKind::ReadOnly.into())
+    }
+    async fn read(&self, _: &Caller, _: Read) -> Result<Vec<bytes::Bytes>> {
+        Err(ErrorKind::ReadOnly.into())
+    }
+    async fn write(&self, _: &Caller, _: Write<'_>) -> Result<u32> {
+        Err(ErrorKind::ReadOnly.into())
+    }
+    async fn read_directory(&self, _: &Caller, _: InodeId, _: u64, _: &mut Listing) -> Result<()> {
+        Ok(())
+    }
+    async fn space(&self, _: &Caller, _: InodeId) -> Result<Space> {
+        self.go.notified().await;
+        Ok(Space {
+            block_bytes: 4096,
+            blocks: 1,
+            free: 1,
+            available: 1,
+            files: 1,
+            files_free: 1,
+        })
+    }
+}
+
+fn statfs(path: &std::path::Path) -> std::thread::JoinHandle<i32> {
+    let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    std::thread::spawn(move || {
+        // SAFETY: the path ends with NUL, the structure is plain data that the call fills.
+        unsafe {
+            let mut answer: libc::statvfs = std::mem::zeroed();
+            libc::statvfs(path.as_ptr(), &raw mut answer)
+        }
+    })
+}
+
+#[test]
+fn operations_that_wait_starve_nobody_and_show() {
+    let go = Arc::new(Notify::new());
+    let fs_go = Arc::clone(&go);
+    let mounted = Mounted::with(
+        |_| Waits { go: fs_go },
+        |options| (options.threads, options.threads_max) = (2, 16),
+    );
+    for round in 0..3 {
+        let waiting: Vec<_> = (0..10).map(|_| statfs(mounted.directory.path())).collect();
+        eventually("ten wait", || mounted.mount.waiting().len() == 10);
+        let shown = mounted.mount.waiting();
+        assert!(
+            shown
+                .iter()
+                .all(|one| one.request == "STATFS" && one.pid != 0)
+        );
+        for _ in 0..20 {
+            assert!(fs::metadata(mounted.directory.path()).is_ok());
+        }
+        eventually("all are answered", || {
+            go.notify_waiters();
+            waiting.iter().all(|one| one.is_finished())
+        });
+        for one in waiting {
+            assert_eq!(one.join().unwrap(), 0, "round {round}");
+        }
+        eventually("nothing waits", || mounted.mount.waiting().is_empty());
+    }
+}
+
+#[test]
+fn a_forced_end_waits_for_no_operation() {
+    let go = Arc::new(Notify::new());
+    let fs_go = Arc::clone(&go);
+    let mounted = Mounted::with(|_| Waits { go: fs_go }, |_| {});
+    let waiting = statfs(mounted.directory.path());
+    eventually("it waits", || mounted.mount.waiting().len() == 1);
+    let releaser = {
+        let go = Arc::clone(&go);
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(300));
+            go.notify_waiters();
+        })
+    };
+    let begun = Instant::now();
+    mounted
+        .runtime
+        .block_on(mounted.mount.unmount(Unmount::Forced))
+        .unwrap();
+    assert_eq!(waiting.join().unwrap(), -1, "the program got an error");
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    releaser.join().unwrap();
+    mounted.runtime.block_on(mounted.mount.ended());
+}

@@ -1,0 +1,68 @@
+//! Mounts the file system in memory (or another one) in a directory of its own.
+
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use fuse::memory::{MemoryFileSystem, MemorySettings};
+use fuse::{FileSystem, Mount, MountOptions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+use world::World;
+
+/// A mount for one test. The mount ends first when it is dropped, then the directory.
+pub(crate) struct Mounted<F> {
+    pub(crate) mount: Mount,
+    pub(crate) fs: Arc<F>,
+    pub(crate) directory: TempDir,
+    pub(crate) runtime: Runtime,
+}
+
+impl<F: FileSystem> Mounted<F> {
+    pub(crate) fn with(
+        make: impl FnOnce(&World) -> F,
+        options: impl FnOnce(&mut MountOptions),
+    ) -> Mounted<F> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let world = runtime.block_on(async { World::real() });
+        let directory = tempfile::tempdir().unwrap();
+        // For the tests that use it as another user.
+        std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let mut mount_options = MountOptions::new(directory.path());
+        options(&mut mount_options);
+        let fs = Arc::new(make(&world));
+        let mount = Mount::start(&world, Arc::clone(&fs), &mount_options).unwrap();
+        Mounted {
+            mount,
+            fs,
+            directory,
+            runtime,
+        }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+}
+
+/// The file system in memory, mounted.
+pub(crate) fn memory(settings: MemorySettings) -> Mounted<MemoryFileSystem> {
+    Mounted::with(|world| MemoryFileSystem::new(world, settings), |_| {})
+}
+
+/// The settings under which a promise about files must hold.
+pub(crate) fn both_ways() -> [MemorySettings; 2] {
+    let direct = MemorySettings::default();
+    [
+        direct,
+        MemorySettings {
+            direct: false,
+            ..direct
+        },
+    ]
+}
