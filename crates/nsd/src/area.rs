@@ -9,7 +9,7 @@
 use crate::checksum::{UNIT, crc32c, crc32c_without};
 use crate::wire::{Reader, Writer};
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use world::Disk;
@@ -21,6 +21,10 @@ const GUARDS: u64 = 4;
 const PAGE0_AT: usize = 64;
 const BLOCK: u64 = UNIT as u64;
 const SUMS_PER_BLOCK: usize = UNIT / 4;
+/// Pages that wait for the next sync at most (32 MiB).
+const PENDING_PAGES_MAX: usize = 8192;
+/// Largest write of joined pages.
+const JOINED_BYTES_MAX: usize = 1 << 20;
 
 /// A redb storage in a range of a disk. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -47,6 +51,9 @@ struct State {
     /// CRC-32C per page; 0: never written, reads as zeros.
     sums: Vec<u32>,
     dirty_tables: BTreeSet<usize>,
+    /// Written pages that are not on the disk yet. redb writes in no stable order; sorted and
+    /// joined they are few writes, and the same in every run of a simulation.
+    pending: BTreeMap<u64, Box<[u8; UNIT]>>,
 }
 
 fn damaged(what: String) -> io::Error {
@@ -76,6 +83,7 @@ impl Area {
                     guard_dirty: false,
                     sums: vec![0; tables as usize * SUMS_PER_BLOCK],
                     dirty_tables: BTreeSet::new(),
+                    pending: BTreeMap::new(),
                 }),
             }),
         }
@@ -177,7 +185,7 @@ impl Area {
             let mut bytes = vec![0; UNIT];
             // The lock keeps page and sum together while redb writes.
             let state = shared.state.lock();
-            if state.sums[page as usize] == 0 {
+            if state.sums[page as usize] == 0 || state.pending.contains_key(&page) {
                 continue;
             }
             let read = shared.disk.read_now(shared.page_offset(page), &mut bytes);
@@ -234,7 +242,7 @@ impl Area {
             state: Mutex::new(ScratchState {
                 length: state.length,
                 page0: state.page0.clone(),
-                pages: std::collections::BTreeMap::new(),
+                pages: BTreeMap::new(),
             }),
         }
     }
@@ -275,6 +283,10 @@ impl Shared {
             out.fill(0);
             return Ok(());
         }
+        if let Some(bytes) = state.pending.get(&page) {
+            out.copy_from_slice(&bytes[..]);
+            return Ok(());
+        }
         self.disk.read_now(self.page_offset(page), out)?;
         if page_sum(out) == sum {
             return Ok(());
@@ -300,13 +312,40 @@ impl Shared {
                 "the index area is full",
             ));
         }
-        self.disk.write_now(self.page_offset(page), bytes)?;
+        let mut copy = Box::new([0; UNIT]);
+        copy.copy_from_slice(bytes);
+        state.pending.insert(page, copy);
         state.sums[page as usize] = page_sum(bytes);
         state.dirty_tables.insert(page as usize / SUMS_PER_BLOCK);
+        if state.pending.len() > PENDING_PAGES_MAX {
+            self.write_pending(state)?;
+        }
+        Ok(())
+    }
+
+    /// Writes pending pages, neighbours together.
+    fn write_pending(&self, state: &mut State) -> io::Result<()> {
+        let mut joined: Vec<u8> = Vec::new();
+        let mut first = 0;
+        for (page, bytes) in std::mem::take(&mut state.pending) {
+            let follows = first + (joined.len() / UNIT) as u64 == page;
+            if !joined.is_empty() && (!follows || joined.len() >= JOINED_BYTES_MAX) {
+                self.disk.write_now(self.page_offset(first), &joined)?;
+                joined.clear();
+            }
+            if joined.is_empty() {
+                first = page;
+            }
+            joined.extend_from_slice(&bytes[..]);
+        }
+        if !joined.is_empty() {
+            self.disk.write_now(self.page_offset(first), &joined)?;
+        }
         Ok(())
     }
 
     fn sync(&self, state: &mut State) -> io::Result<()> {
+        self.write_pending(state)?;
         self.write_tables(state)?;
         self.disk.flush_now()?;
         if !state.guard_dirty {
@@ -475,7 +514,7 @@ pub(crate) struct Scratch {
 struct ScratchState {
     length: u64,
     page0: Box<[u8; UNIT]>,
-    pages: std::collections::BTreeMap<u64, Box<[u8; UNIT]>>,
+    pages: BTreeMap<u64, Box<[u8; UNIT]>>,
 }
 
 impl Scratch {
