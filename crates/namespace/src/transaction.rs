@@ -13,6 +13,9 @@ pub(crate) type Step<T> = Result<T, Stop>;
 /// Up to this many changes are searched one by one; most operations have four.
 const LINEAR: usize = 12;
 
+/// Answers of the view that are kept.
+const SEEN_MAX: usize = 6;
+
 /// One run of one operation.
 pub(crate) struct Transaction<'a, V> {
     view: &'a V,
@@ -24,6 +27,9 @@ pub(crate) struct Transaction<'a, V> {
     /// Where a key is in `changes`, once they are many.
     index: BTreeMap<Key, usize>,
     needs: Vec<Need>,
+    /// The first answers of the view: an operation asks for the same few records again and
+    /// again, and a view's look-up costs more than comparing keys.
+    seen: Vec<(Key, Option<Record>)>,
 }
 
 impl<'a, V: View> Transaction<'a, V> {
@@ -36,6 +42,7 @@ impl<'a, V: View> Transaction<'a, V> {
             changes: Vec::new(),
             index: BTreeMap::new(),
             needs: Vec::new(),
+            seen: Vec::with_capacity(SEEN_MAX),
         }
     }
 
@@ -51,11 +58,20 @@ impl<'a, V: View> Transaction<'a, V> {
 
     /// The record, or `None` and a noted need. Inner `None`: there is no such record.
     pub(crate) fn ask(&mut self, key: &Key) -> Option<Option<Record>> {
-        let record = self.known(key);
-        if record.is_none() {
-            self.needs.push(Need::Key(key.clone()));
+        if let Some(at) = self.position(key) {
+            return Some(self.changes[at].1.clone());
         }
-        record
+        if let Some((_, record)) = self.seen.iter().find(|(seen, _)| seen == key) {
+            return Some(record.clone());
+        }
+        let Ok(record) = self.view.get(key) else {
+            self.needs.push(Need::Key(key.clone()));
+            return None;
+        };
+        if self.seen.len() < SEEN_MAX {
+            self.seen.push((key.clone(), record.clone()));
+        }
+        Some(record)
     }
 
     /// The first `limit` records of a range, own changes included, or `None` and a noted need.

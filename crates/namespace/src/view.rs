@@ -44,10 +44,9 @@ pub enum Need {
 /// Why an operation wasn't applied.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Stop {
-    /// Fetch all of these, then start again on one consistent view. Four rounds are enough for
-    /// every operation but the rename of a directory to another parent, which asks for the
-    /// ancestors of both parents one by one, and the removal of a range in a file with more
-    /// than `limits::OPERATION_RECORDS_MAX` extents in it.
+    /// Fetch all of these, then start again on one consistent view. At most four rounds, but
+    /// for the rename of a directory to another parent, which asks for the ancestors of the
+    /// new parent one after the other (whoever looked the path up has them).
     Missing(Vec<Need>),
     /// Refused; nothing changes.
     Refused(Error),

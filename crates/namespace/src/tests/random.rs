@@ -584,3 +584,11 @@ fn random_operations_do_what_the_model_does() {
         run(seed, 4_000);
     }
 }
+
+#[test]
+#[ignore = "minutes: many seeds, for changes of the rules"]
+fn random_operations_do_what_the_model_does_for_many_seeds() {
+    for seed in 1_000..1_200 {
+        run(seed, 4_000);
+    }
+}

@@ -393,6 +393,51 @@ fn a_slot_applies_each_number_once() {
 }
 
 #[test]
+fn a_slot_costs_no_round_of_its_own() {
+    struct Nothing;
+    impl View for Nothing {
+        fn get(&self, _: &Key) -> Result<Option<Record>, Missing> {
+            Err(Missing)
+        }
+        fn range(&self, _: &Key, _: &Key, _: usize) -> Result<Vec<(Key, Record)>, Missing> {
+            Err(Missing)
+        }
+        fn is_held(&self, _: InodeId) -> bool {
+            false
+        }
+    }
+    let stamp = Stamp {
+        now: Timestamp(1),
+        session: SESSION,
+        slot: Some((3, 1)),
+    };
+    let lookup = Operation::Lookup {
+        directory: ROOT,
+        name: file_name("f"),
+    };
+    let Err(Stop::Missing(needs)) = apply(&lookup, &stamp, CommitNumber(1), &Nothing) else {
+        panic!()
+    };
+    let position = crate::position_hash(ROOT.number(), b"f") << 8;
+    let expected = [
+        Key::Inode(ROOT),
+        Key::Name {
+            directory: ROOT,
+            position,
+        },
+        Key::Slot {
+            session: SESSION,
+            slot: 3,
+        },
+    ];
+    assert_eq!(
+        needs,
+        expected.map(Need::Key),
+        "directory, name and slot come in one round"
+    );
+}
+
+#[test]
 fn usage_counts_inodes_and_bytes() {
     let mut store = Store::new();
     let file = store.file("f");
