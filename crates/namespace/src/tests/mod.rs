@@ -155,7 +155,7 @@ impl Store {
             keys: RefCell::default(),
             ranges: RefCell::default(),
         };
-        if self.commit % 4 == 0 {
+        if self.commit.is_multiple_of(16) {
             // Some records are cached, others not.
             let lucky = |at: &usize| {
                 (*at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40 & self.commit != 0
