@@ -28,10 +28,27 @@ unsafe extern "C" {
     );
 }
 
+/// Page-aligned memory for computed pieces. The caller brings its own, because fresh memory
+/// costs more (a page fault per 4 KiB) than computing what goes in.
+pub trait PieceMemory: Sized {
+    /// `length` page-aligned bytes of any initialised content.
+    fn with_any_content(length: usize) -> Self;
+    /// The bytes.
+    fn bytes_mut(&mut self) -> &mut [u8];
+    /// The same memory, to be shared.
+    fn freeze(self) -> Bytes;
+}
+
 /// All pieces of a segment, in order. Copies and whole data pieces are slices of `plain`;
 /// only pieces that need padding are copied. Parity pieces are page aligned.
 #[must_use]
 pub fn encode(scheme: Scheme, plain: &Bytes) -> Vec<Bytes> {
+    encode_in::<Aligned>(scheme, plain)
+}
+
+/// [`encode`] with the caller's memory.
+#[must_use]
+pub fn encode_in<M: PieceMemory>(scheme: Scheme, plain: &Bytes) -> Vec<Bytes> {
     let (k, m) = match scheme {
         Scheme::Replicate(n) => return vec![plain.clone(); usize::from(n)],
         Scheme::Erasure { k, m } => (usize::from(k), usize::from(m)),
@@ -42,14 +59,14 @@ pub fn encode(scheme: Scheme, plain: &Bytes) -> Vec<Bytes> {
     for piece in 0..k {
         let from = (piece * piece_bytes).min(plain.len());
         let to = (from + piece_bytes).min(plain.len());
-        pieces.push(padded(plain.slice(from..to), piece_bytes));
+        pieces.push(padded::<M>(plain.slice(from..to), piece_bytes));
     }
     if piece_bytes == 0 {
         pieces.resize(k + m, Bytes::new());
         return pieces;
     }
     let sources: Vec<&[u8]> = pieces.iter().map(AsRef::as_ref).collect();
-    let parity = multiply(&matrix(k, m)[k * k..], &sources, m);
+    let parity = multiply::<M>(&matrix(k, m)[k * k..], &sources, m);
     pieces.extend(parity);
     pieces
 }
@@ -58,6 +75,15 @@ pub fn encode(scheme: Scheme, plain: &Bytes) -> Vec<Bytes> {
 /// pieces, and so are the results. `have`: (piece, bytes), any k different ones; more are
 /// ignored. Unavailable if there are fewer.
 pub fn reconstruct(
+    scheme: Scheme,
+    have: &[(u8, Bytes)],
+    wanted: &[u8],
+) -> Result<Vec<Bytes>, Error> {
+    reconstruct_in::<Aligned>(scheme, have, wanted)
+}
+
+/// [`reconstruct`] with the caller's memory.
+pub fn reconstruct_in<M: PieceMemory>(
     scheme: Scheme,
     have: &[(u8, Bytes)],
     wanted: &[u8],
@@ -87,7 +113,7 @@ pub fn reconstruct(
     let rows: Vec<usize> = have.iter().map(|(piece, _)| usize::from(*piece)).collect();
     let coefficients = decoding_rows(k, m, &rows, wanted);
     let sources: Vec<&[u8]> = have.iter().map(|(_, bytes)| bytes.as_ref()).collect();
-    Ok(multiply(&coefficients, &sources, wanted.len()))
+    Ok(multiply::<M>(&coefficients, &sources, wanted.len()))
 }
 
 /// Puts the plain data together from all data pieces in order (copies: from the one piece).
@@ -99,11 +125,11 @@ pub fn join(scheme: Scheme, length: u32, data: &[Bytes]) -> Bytes {
     if let [only] = data {
         return only.slice(..length);
     }
-    let mut plain = aligned(length);
+    let mut plain = Aligned::with_any_content(length);
     let mut at = 0;
     for piece in data {
         let part = piece.len().min(length - at);
-        plain.memory[plain.from + at..plain.from + at + part].copy_from_slice(&piece[..part]);
+        plain.bytes_mut()[at..at + part].copy_from_slice(&piece[..part]);
         at += part;
     }
     plain.freeze()
@@ -116,29 +142,35 @@ struct Aligned {
     length: usize,
 }
 
-impl Aligned {
+impl PieceMemory for Aligned {
+    fn with_any_content(length: usize) -> Self {
+        let memory = vec![0; length + ALIGNMENT];
+        let from = memory.as_ptr().align_offset(ALIGNMENT);
+        assert!(from <= ALIGNMENT, "bytes can be aligned to a page");
+        Self {
+            memory,
+            from,
+            length,
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.from..self.from + self.length]
+    }
+
     fn freeze(self) -> Bytes {
         Bytes::from(self.memory).slice(self.from..self.from + self.length)
     }
 }
 
-fn aligned(length: usize) -> Aligned {
-    let memory = vec![0; length + ALIGNMENT];
-    let from = memory.as_ptr().align_offset(ALIGNMENT);
-    assert!(from <= ALIGNMENT, "bytes can be aligned to a page");
-    Aligned {
-        memory,
-        from,
-        length,
-    }
-}
-
-fn padded(piece: Bytes, length: usize) -> Bytes {
+fn padded<M: PieceMemory>(piece: Bytes, length: usize) -> Bytes {
     if piece.len() == length {
         return piece;
     }
-    let mut out = aligned(length);
-    out.memory[out.from..out.from + piece.len()].copy_from_slice(&piece);
+    let mut out = M::with_any_content(length);
+    let (data, padding) = out.bytes_mut().split_at_mut(piece.len());
+    data.copy_from_slice(&piece);
+    padding.fill(0);
     out.freeze()
 }
 
@@ -183,7 +215,7 @@ fn decoding_rows(k: usize, m: usize, have: &[usize], wanted: &[u8]) -> Vec<u8> {
 }
 
 /// Multiplies the rows of `coefficients` with the sources: one page-aligned result for each row.
-fn multiply(coefficients: &[u8], sources: &[&[u8]], rows: usize) -> Vec<Bytes> {
+fn multiply<M: PieceMemory>(coefficients: &[u8], sources: &[&[u8]], rows: usize) -> Vec<Bytes> {
     let k = sources.len();
     let length = sources[0].len();
     assert_eq!(
@@ -199,11 +231,15 @@ fn multiply(coefficients: &[u8], sources: &[&[u8]], rows: usize) -> Vec<Bytes> {
         return Vec::new();
     }
     let mut tables = vec![0u8; 32 * k * rows];
-    let mut out: Vec<Aligned> = (0..rows).map(|_| aligned(length)).collect();
+    let mut out: Vec<M> = (0..rows).map(|_| M::with_any_content(length)).collect();
+    assert!(
+        out.iter_mut().all(|row| row.bytes_mut().len() == length),
+        "memory as long as was asked for"
+    );
     let data: Vec<*const u8> = sources.iter().map(|source| source.as_ptr()).collect();
     let coded: Vec<*mut u8> = out
         .iter_mut()
-        .map(|row| row.memory[row.from..].as_mut_ptr())
+        .map(|row| row.bytes_mut().as_mut_ptr())
         .collect();
     let bytes = c_int::try_from(length).expect("a piece has at most 16 MiB");
     // SAFETY: `coefficients` has k * rows bytes and `tables` 32 for each of them. `data` points
@@ -225,7 +261,7 @@ fn multiply(coefficients: &[u8], sources: &[&[u8]], rows: usize) -> Vec<Bytes> {
             coded.as_ptr(),
         );
     }
-    out.into_iter().map(Aligned::freeze).collect()
+    out.into_iter().map(M::freeze).collect()
 }
 
 #[cfg(test)]

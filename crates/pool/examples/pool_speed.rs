@@ -31,6 +31,23 @@ fn plain(length: usize) -> Bytes {
     buffer.freeze()
 }
 
+/// The memory that the pool gives to the codec.
+struct Recycled(world::AlignedBuffer);
+
+impl codec::PieceMemory for Recycled {
+    fn with_any_content(length: usize) -> Self {
+        Self(world::AlignedBuffer::with_any_content(length))
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+
+    fn freeze(self) -> Bytes {
+        self.0.freeze()
+    }
+}
+
 fn speed(bytes: usize, seconds: f64) -> String {
     format!("{:8.2} GB/s", bytes as f64 / seconds / 1e9)
 }
@@ -39,15 +56,21 @@ fn encoding(world: &World) {
     let bytes = plain(4 * MIB);
     for (k, m) in [(4, 2), (4, 3), (8, 2), (8, 3), (16, 2), (16, 3)] {
         let scheme = Scheme::Erasure { k, m };
-        let pieces = codec::encode(scheme, &bytes);
+        let pieces = codec::encode_in::<Recycled>(scheme, &bytes);
         let started = world.now();
-        (0..200).for_each(|_| assert_eq!(codec::encode(scheme, &bytes).len(), scheme.width()));
+        (0..200).for_each(|_| {
+            assert_eq!(
+                codec::encode_in::<Recycled>(scheme, &bytes).len(),
+                scheme.width()
+            )
+        });
         let encode = (world.now() - started).as_secs_f64();
         let have: Vec<(u8, Bytes)> = (1..=k)
             .map(|piece| (piece, pieces[usize::from(piece)].clone()))
             .collect();
         let started = world.now();
-        (0..200).for_each(|_| assert!(codec::reconstruct(scheme, &have, &[0]).is_ok()));
+        (0..200)
+            .for_each(|_| assert!(codec::reconstruct_in::<Recycled>(scheme, &have, &[0]).is_ok()));
         let rebuild = (world.now() - started).as_secs_f64();
         println!(
             "{scheme:<15} encode 4 MiB {}   rebuild one piece {}",

@@ -2,6 +2,7 @@
 
 use crate::Pool;
 use crate::members::{Member, is_trouble};
+use crate::segment::Recycled;
 use crate::suspects::SuspectCause;
 use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt};
@@ -61,7 +62,7 @@ impl Pool {
         if chunks.len() == 1 {
             return Ok(chunks.remove(0));
         }
-        let mut plain = world::AlignedBuffer::zeroed(place.length as usize);
+        let mut plain = world::AlignedBuffer::with_any_content(place.length as usize);
         let mut at = 0;
         for chunk in &chunks {
             plain[at..at + chunk.len()].copy_from_slice(chunk);
@@ -348,7 +349,7 @@ impl<'a> Gather<'a> {
         let is_open = |wanted: &&mut Wanted| wanted.is_given_up && wanted.bytes.is_none();
         let open: Vec<&mut Wanted> = self.wanted.iter_mut().filter(is_open).collect();
         let pieces: Vec<u8> = open.iter().map(|wanted| wanted.piece).collect();
-        let rebuilt = codec::reconstruct(self.place.scheme, &have, &pieces)?;
+        let rebuilt = codec::reconstruct_in::<Recycled>(self.place.scheme, &have, &pieces)?;
         for (wanted, bytes) in open.into_iter().zip(rebuilt) {
             wanted.bytes = Some(cut(&bytes, &range, &wanted.range));
         }

@@ -4,7 +4,7 @@ use crate::Pool;
 use crate::members::Member;
 use crate::progress::count;
 use crate::read::{get_from, is_possible};
-use crate::segment::{SegmentOwner, nonce};
+use crate::segment::{Recycled, SegmentOwner, nonce};
 use crate::write::put_to;
 use bytes::Bytes;
 use model::map::NsdState;
@@ -240,7 +240,7 @@ impl Pool {
         let bad = (0..place.scheme.width() as u8).filter(|piece| !good.contains(piece));
         let missing = bad.fold(0, |bits, piece| bits | 1 << piece);
         let plain = self.read_whole(&SegmentPlace { missing, ..*place }).await?;
-        Ok(codec::encode(place.scheme, &plain))
+        Ok(codec::encode_in::<Recycled>(place.scheme, &plain))
     }
 
     async fn header_of(&self, place: &SegmentPlace, states: &[PieceState]) -> Result<BlobHeader> {
@@ -380,7 +380,10 @@ fn check_together(place: &SegmentPlace, states: &mut [PieceState], found: &[(usi
     if crc32c(&plain) != place.crc {
         return;
     }
-    for (piece, bytes) in codec::encode(place.scheme, &plain).iter().enumerate() {
+    for (piece, bytes) in codec::encode_in::<Recycled>(place.scheme, &plain)
+        .iter()
+        .enumerate()
+    {
         for (index, found) in found {
             if usize::from(states[*index].piece) == piece && found != bytes {
                 states[*index].condition = PieceCondition::Damaged;

@@ -1,8 +1,11 @@
 //! What a writer brings along: names for its segments and for whom they are.
 
+use bytes::Bytes;
 use model::nsd::BlobHeader;
 use model::{BlobName, DataId, FamilyId, InodeNumber, SegmentId, SegmentPlace, SessionId};
+use placement::codec::PieceMemory;
 use std::sync::atomic::{AtomicU64, Ordering};
+use world::AlignedBuffer;
 
 /// Gives out the segment ids of one session, each once.
 #[derive(Debug)]
@@ -90,6 +93,23 @@ impl SegmentOwner {
             segment_bytes: place.length,
             segment_crc: place.crc,
         }
+    }
+}
+
+/// Memory of computed pieces: recycled, and written by disks without a copy.
+pub(crate) struct Recycled(AlignedBuffer);
+
+impl PieceMemory for Recycled {
+    fn with_any_content(length: usize) -> Self {
+        Self(AlignedBuffer::with_any_content(length))
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+
+    fn freeze(self) -> Bytes {
+        self.0.freeze()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::Pool;
 use crate::members::{Member, MemberState, free_share, is_trouble};
-use crate::segment::{SegmentOwner, SegmentSource, nonce};
+use crate::segment::{Recycled, SegmentOwner, SegmentSource, nonce};
 use crate::suspects::SuspectCause;
 use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt, join_all};
@@ -236,7 +236,10 @@ impl Pool {
         })?;
         let started = self.world.now();
         let mut pending: FuturesUnordered<PiecePut> = FuturesUnordered::new();
-        for (piece, bytes) in codec::encode(place.scheme, plain).into_iter().enumerate() {
+        for (piece, bytes) in codec::encode_in::<Recycled>(place.scheme, plain)
+            .into_iter()
+            .enumerate()
+        {
             pending.push(put_piece(&self.world, &attempt, piece as u8, bytes));
         }
         let mut waiting: u32 = (1u32 << place.scheme.width()) - 1;
