@@ -46,7 +46,9 @@ pub fn read_random(world: &World, disk: &Disk, bytes: u64, count: u64, depth: u6
                     state ^= state << 13;
                     state ^= state >> 7;
                     state ^= state << 17;
-                    disk.read(state % (bytes / 4096) * 4096, 4096).await.expect("reads");
+                    disk.read(state % (bytes / 4096) * 4096, 4096)
+                        .await
+                        .expect("reads");
                 }
             };
             futures::future::join_all((1..=depth).map(worker)).await;

@@ -20,20 +20,35 @@ fn name(number: u64) -> FileName {
 }
 
 fn new(kind: FileKind) -> NewInode {
-    NewInode { kind, mode: 0o755, uid: 0, gid: 0, rdev: 0, target: Bytes::new() }
+    NewInode {
+        kind,
+        mode: 0o755,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        target: Bytes::new(),
+    }
 }
 
 impl Library<'_> {
     /// Makes a folder under the root.
     pub fn folder(&self, label: &str) -> InodeId {
         let label = FileName::new(label.as_bytes()).expect("a short plain name");
-        self.world.block_on(self.client.create(InodeId::ROOT, label, new(FileKind::Directory))).expect("makes a folder").inode
+        self.world
+            .block_on(
+                self.client
+                    .create(InodeId::ROOT, label, new(FileKind::Directory)),
+            )
+            .expect("makes a folder")
+            .inode
     }
 
     /// Removes an empty folder.
     pub fn remove_folder(&self, label: &str) {
         let label = FileName::new(label.as_bytes()).expect("a short plain name");
-        self.world.block_on(self.client.remove_directory(InodeId::ROOT, label)).expect("the folder is empty");
+        self.world
+            .block_on(self.client.remove_directory(InodeId::ROOT, label))
+            .expect("the folder is empty");
     }
 
     /// Creates, opens and closes empty files.
@@ -41,7 +56,11 @@ impl Library<'_> {
         rate(count, || {
             for number in 0..count {
                 self.world.block_on(async {
-                    let made = self.client.create_and_open(folder, name(number), new(FileKind::File)).await.expect("creates");
+                    let made = self
+                        .client
+                        .create_and_open(folder, name(number), new(FileKind::File))
+                        .await
+                        .expect("creates");
                     self.client.release(made.inode).await;
                 });
             }
@@ -52,7 +71,9 @@ impl Library<'_> {
     pub fn stat(&self, folder: InodeId, count: u64) -> f64 {
         rate(count, || {
             for number in 0..count {
-                self.world.block_on(self.client.lookup(folder, name(number))).expect("finds");
+                self.world
+                    .block_on(self.client.lookup(folder, name(number)))
+                    .expect("finds");
             }
         })
     }
@@ -61,7 +82,9 @@ impl Library<'_> {
     pub fn unlink(&self, folder: InodeId, count: u64) -> f64 {
         rate(count, || {
             for number in 0..count {
-                self.world.block_on(self.client.unlink(folder, name(number))).expect("unlinks");
+                self.world
+                    .block_on(self.client.unlink(folder, name(number)))
+                    .expect("unlinks");
             }
         })
     }
@@ -73,10 +96,18 @@ impl Library<'_> {
         let piece = vec![0x5A; 1 << 20];
         self.world.block_on(async {
             let _ = self.client.unlink(InodeId::ROOT, label.clone()).await;
-            let file = self.client.create_and_open(InodeId::ROOT, label, new(FileKind::File)).await.expect("creates").inode;
+            let file = self
+                .client
+                .create_and_open(InodeId::ROOT, label, new(FileKind::File))
+                .await
+                .expect("creates")
+                .inode;
             let begun = std::time::Instant::now();
             for number in 0..bytes >> 20 {
-                self.client.write(file, number << 20, &piece).await.expect("writes");
+                self.client
+                    .write(file, number << 20, &piece)
+                    .await
+                    .expect("writes");
             }
             self.client.fsync(file, false).await.expect("syncs");
             let speed = crate::measure::per_second(bytes, begun.elapsed());
@@ -88,11 +119,21 @@ impl Library<'_> {
     /// Reads a file in 1 MiB pieces; the caller made its pages cold.
     pub fn read_stream(&self, file: InodeId, bytes: u64) -> f64 {
         self.world.block_on(async {
-            self.client.open(file, OpenFlags::default()).await.expect("opens");
+            self.client
+                .open(file, OpenFlags::default())
+                .await
+                .expect("opens");
             let begun = std::time::Instant::now();
             for number in 0..bytes >> 20 {
-                let pieces = self.client.read(file, number << 20, 1 << 20).await.expect("reads");
-                assert!(pieces.iter().map(Bytes::len).sum::<usize>() == 1 << 20, "a whole piece");
+                let pieces = self
+                    .client
+                    .read(file, number << 20, 1 << 20)
+                    .await
+                    .expect("reads");
+                assert!(
+                    pieces.iter().map(Bytes::len).sum::<usize>() == 1 << 20,
+                    "a whole piece"
+                );
             }
             let speed = crate::measure::per_second(bytes, begun.elapsed());
             self.client.release(file).await;
@@ -110,7 +151,10 @@ impl Library<'_> {
                         state ^= state << 13;
                         state ^= state >> 7;
                         state ^= state << 17;
-                        self.client.read(file, state % (bytes / 4096) * 4096, 4096).await.expect("reads");
+                        self.client
+                            .read(file, state % (bytes / 4096) * 4096, 4096)
+                            .await
+                            .expect("reads");
                     }
                 };
                 futures::future::join_all((1..=depth).map(worker)).await;
@@ -124,7 +168,12 @@ impl Library<'_> {
         rate(count, || {
             for number in 0..count {
                 self.world.block_on(async {
-                    let file = self.client.create_and_open(folder, name(number), new(FileKind::File)).await.expect("creates").inode;
+                    let file = self
+                        .client
+                        .create_and_open(folder, name(number), new(FileKind::File))
+                        .await
+                        .expect("creates")
+                        .inode;
                     self.client.write(file, 0, &data).await.expect("writes");
                     self.client.fsync(file, false).await.expect("syncs");
                     self.client.release(file).await;

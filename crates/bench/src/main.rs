@@ -1,6 +1,11 @@
 //! Measures what users feel, beside the floor that the machine allows: `make bench`.
 
 #![allow(clippy::print_stdout, reason = "the result is what it prints")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "it does what programs do: ordinary files, threads and clocks"
+)]
 
 mod disk;
 mod library;
@@ -40,7 +45,10 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<()> {
     let dir = std::path::absolute(&arguments.dir).unwrap_or_else(|_| arguments.dir.clone());
     let _ = std::fs::remove_dir_all(&dir);
-    std::fs::create_dir_all(&dir).map_err(|e| model::Error::new(model::ErrorKind::Unavailable, e.to_string()).while_doing(format!("creating {}", dir.display())))?;
+    std::fs::create_dir_all(&dir).map_err(|e| {
+        model::Error::new(model::ErrorKind::Unavailable, e.to_string())
+            .while_doing(format!("creating {}", dir.display()))
+    })?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

@@ -42,7 +42,11 @@ pub enum Goal {
 }
 
 /// Runs `measured` and `floor` in turn, `runs` times after one uncounted pair.
-pub fn pairs(runs: usize, mut measured: impl FnMut() -> f64, mut floor: impl FnMut() -> f64) -> (Vec<f64>, Vec<f64>) {
+pub fn pairs(
+    runs: usize,
+    mut measured: impl FnMut() -> f64,
+    mut floor: impl FnMut() -> f64,
+) -> (Vec<f64>, Vec<f64>) {
     let mut out = (Vec::new(), Vec::new());
     for run in 0..=runs {
         let (a, b) = (measured(), floor());
@@ -75,12 +79,20 @@ fn median(values: &[f64]) -> f64 {
 
 /// Prints the heading.
 pub fn heading() {
-    println!("{:<44} {:>12} {:>12} {:>7} {:>15}  {:<20} goal", "what", "measured", "floor", "ratio", "(least..most)", "floor is");
+    println!(
+        "{:<44} {:>12} {:>12} {:>7} {:>15}  {:<20} goal",
+        "what", "measured", "floor", "ratio", "(least..most)", "floor is"
+    );
 }
 
 /// Prints one line at once, so that a long run shows how far it is.
 pub fn print(line: &Line) {
-    let ratios: Vec<f64> = line.measured.iter().zip(&line.floor).map(|(a, b)| a / b).collect();
+    let ratios: Vec<f64> = line
+        .measured
+        .iter()
+        .zip(&line.floor)
+        .map(|(a, b)| a / b)
+        .collect();
     let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
     let most = ratios.iter().copied().fold(0.0, f64::max);
     let (value, ratio) = (median(&line.measured), median(&ratios));

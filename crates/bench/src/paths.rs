@@ -18,7 +18,13 @@ pub fn create(folder: &Path, count: u64) -> f64 {
     fs::create_dir(folder).expect("the folder is new");
     rate(count, || {
         for number in 0..count {
-            drop(OpenOptions::new().write(true).create_new(true).open(name(folder, number)).expect("creates"));
+            drop(
+                OpenOptions::new()
+                    .write(true)
+                    .create_new(true)
+                    .open(name(folder, number))
+                    .expect("creates"),
+            );
         }
     })
 }
@@ -88,14 +94,19 @@ pub fn read_random(path: &Path, bytes: u64, count: u64, depth: u64) -> f64 {
 
 fn read_random_worker(path: &Path, bytes: u64, count: u64, worker: u64) {
     use std::os::unix::fs::FileExt;
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).expect("opens with O_DIRECT");
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(path)
+        .expect("opens with O_DIRECT");
     let mut memory = world::AlignedBuffer::zeroed(4096);
     let mut state = worker.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     for _ in 0..count {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        file.read_exact_at(&mut memory, state % (bytes / 4096) * 4096).expect("reads");
+        file.read_exact_at(&mut memory, state % (bytes / 4096) * 4096)
+            .expect("reads");
     }
 }
 

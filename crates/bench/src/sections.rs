@@ -7,7 +7,10 @@ use crate::{
     paths,
 };
 use client::ClientSettings;
-use fuse::{Door, DoorSettings, Mount, MountOptions, Unmount, memory::{MemoryFileSystem, MemorySettings}};
+use fuse::{
+    Door, DoorSettings, Mount, MountOptions, Unmount,
+    memory::{MemoryFileSystem, MemorySettings},
+};
 use model::{Error, ErrorKind, NsdId, Result, Scheme};
 use shale::node::{Creation, Node, NodePaths};
 use std::{
@@ -47,15 +50,33 @@ pub struct Bench {
 impl Bench {
     /// Makes a file system on one NSD and a region of the same size beside it.
     pub fn new(world: World, dir: PathBuf, runs: usize, only: String) -> Result<Self> {
-        let paths = NodePaths { coordination: dir.join("coordination.region"), nsds: BTreeMap::from([(NsdId(1), dir.join("1.region"))]) };
-        let creation = Creation { scheme: Scheme::Replicate(1), nsd_bytes: 24 * GIB, block_bytes: model::limits::BLOCK_BYTES_DEFAULT };
+        let paths = NodePaths {
+            coordination: dir.join("coordination.region"),
+            nsds: BTreeMap::from([(NsdId(1), dir.join("1.region"))]),
+        };
+        let creation = Creation {
+            scheme: Scheme::Replicate(1),
+            nsd_bytes: 24 * GIB,
+            block_bytes: model::limits::BLOCK_BYTES_DEFAULT,
+        };
         world.block_on(Node::create(&world, &paths, creation))?;
         let node = world.block_on(Node::open(&world, &paths, ClientSettings::default()))?;
         node.metanode().start_background();
         let disk = world
             .create_disk(&dir.join("floor.region"), STREAM)
-            .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()).while_doing("making the floor's region"))?;
-        Ok(Self { world, dir, runs, only, node, disk, next: Cell::new(0) })
+            .map_err(|e| {
+                Error::new(ErrorKind::Unavailable, e.to_string())
+                    .while_doing("making the floor's region")
+            })?;
+        Ok(Self {
+            world,
+            dir,
+            runs,
+            only,
+            node,
+            disk,
+            next: Cell::new(0),
+        })
     }
 
     /// Ends the node.
@@ -69,20 +90,40 @@ impl Bench {
     }
 
     fn settle(&self) {
-        self.world.block_on(self.node.client().sync_all()).expect("syncs");
+        self.world
+            .block_on(self.node.client().sync_all())
+            .expect("syncs");
     }
 
-    fn line(&self, name: &str, floor_name: &'static str, unit: Unit, goal: Goal, measured: impl FnMut() -> f64, floor: impl FnMut() -> f64) {
+    fn line(
+        &self,
+        name: &str,
+        floor_name: &'static str,
+        unit: Unit,
+        goal: Goal,
+        measured: impl FnMut() -> f64,
+        floor: impl FnMut() -> f64,
+    ) {
         if !name.contains(&self.only) {
             return;
         }
         let (measured, floor) = pairs(self.runs, measured, floor);
-        print(&Line { name: name.into(), floor_name, unit, measured, floor, goal });
+        print(&Line {
+            name: name.into(),
+            floor_name,
+            unit,
+            measured,
+            floor,
+            goal,
+        });
     }
 
     /// Lines without a kernel between.
     pub fn through_the_library(&self) -> Result<()> {
-        let library = Library { world: &self.world, client: self.node.client() };
+        let library = Library {
+            world: &self.world,
+            client: self.node.client(),
+        };
         self.library_metadata(&library);
         self.library_data(&library);
         Ok(())
@@ -106,63 +147,118 @@ impl Bench {
         let floor = |which: usize| {
             let path = folder("ext4");
             let created = paths::create(&path, FILES);
-            let stated = if which == 1 { paths::stat(&path, FILES) } else { 0.0 };
+            let stated = if which == 1 {
+                paths::stat(&path, FILES)
+            } else {
+                0.0
+            };
             let removed = paths::unlink(&path, FILES);
             paths::settle(&self.dir);
             [created, stated, removed][which]
         };
-        self.line("library: create empty files, 1 thread", "ext4 through the kernel", Unit::PerSecond, Goal::Value(100_000.0), || {
-            let label = self.fresh();
-            let (made, speed) = create(&label);
-            remove(&label, made);
-            speed
-        }, || floor(0));
-        self.line("library: stat", "ext4 through the kernel", Unit::PerSecond, Goal::None, || {
-            let label = self.fresh();
-            let (made, _) = create(&label);
-            let speed = library.stat(made, FILES);
-            remove(&label, made);
-            speed
-        }, || floor(1));
-        self.line("library: unlink", "ext4 through the kernel", Unit::PerSecond, Goal::None, || {
-            let label = self.fresh();
-            let (made, _) = create(&label);
-            remove(&label, made)
-        }, || floor(2));
+        self.line(
+            "library: create empty files, 1 thread",
+            "ext4 through the kernel",
+            Unit::PerSecond,
+            Goal::Value(100_000.0),
+            || {
+                let label = self.fresh();
+                let (made, speed) = create(&label);
+                remove(&label, made);
+                speed
+            },
+            || floor(0),
+        );
+        self.line(
+            "library: stat",
+            "ext4 through the kernel",
+            Unit::PerSecond,
+            Goal::None,
+            || {
+                let label = self.fresh();
+                let (made, _) = create(&label);
+                let speed = library.stat(made, FILES);
+                remove(&label, made);
+                speed
+            },
+            || floor(1),
+        );
+        self.line(
+            "library: unlink",
+            "ext4 through the kernel",
+            Unit::PerSecond,
+            Goal::None,
+            || {
+                let label = self.fresh();
+                let (made, _) = create(&label);
+                remove(&label, made)
+            },
+            || floor(2),
+        );
     }
 
     fn library_data(&self, library: &Library<'_>) {
         let (world, floor) = (&self.world, &self.disk);
         let file = Cell::new(None);
-        self.line("library: write stream 1 MiB, fsync", "disk, io_uring", Unit::BytesPerSecond, Goal::Ratio(0.85), || {
-            let (made, speed) = library.write_stream("stream", STREAM);
-            file.set(Some(made));
-            speed
-        }, || disk::write(world, floor, STREAM));
-        let stream = || file.get().unwrap_or_else(|| {
-            let (made, _) = library.write_stream("stream", STREAM);
-            file.set(Some(made));
-            made
-        });
-        self.line("library: read stream 1 MiB, cold", "disk, io_uring", Unit::BytesPerSecond, Goal::Ratio(0.85), || {
-            let made = stream();
-            library.read_stream(made, STREAM)
-        }, || disk::read(world, floor, STREAM));
+        self.line(
+            "library: write stream 1 MiB, fsync",
+            "disk, io_uring",
+            Unit::BytesPerSecond,
+            Goal::Ratio(0.85),
+            || {
+                let (made, speed) = library.write_stream("stream", STREAM);
+                file.set(Some(made));
+                speed
+            },
+            || disk::write(world, floor, STREAM),
+        );
+        let stream = || {
+            file.get().unwrap_or_else(|| {
+                let (made, _) = library.write_stream("stream", STREAM);
+                file.set(Some(made));
+                made
+            })
+        };
+        self.line(
+            "library: read stream 1 MiB, cold",
+            "disk, io_uring",
+            Unit::BytesPerSecond,
+            Goal::Ratio(0.85),
+            || {
+                let made = stream();
+                library.read_stream(made, STREAM)
+            },
+            || disk::read(world, floor, STREAM),
+        );
         for depth in [1, 16] {
             let name = format!("library: read random 4 KiB, depth {depth}");
-            self.line(&name, "disk, io_uring", Unit::PerSecond, Goal::None, || {
-                let made = stream();
-                library.read_random(made, STREAM, READS, depth)
-            }, || disk::read_random(world, floor, STREAM, READS, depth));
+            self.line(
+                &name,
+                "disk, io_uring",
+                Unit::PerSecond,
+                Goal::None,
+                || {
+                    let made = stream();
+                    library.read_random(made, STREAM, READS, depth)
+                },
+                || disk::read_random(world, floor, STREAM, READS, depth),
+            );
         }
-        self.line("library: create, write 4 KiB, fsync", "ext4", Unit::PerSecond, Goal::Ratio(0.5), || {
-            let label = self.fresh();
-            let made = library.folder(&label);
-            let speed = library.synced_files(made, SYNCED);
-            library.unlink(made, SYNCED);
-            library.remove_folder(&label);
-            speed
-        }, || paths::synced_files(&self.dir.join("ext4-synced"), SYNCED));
+        self.line(
+            "library: create, write 4 KiB, fsync",
+            "ext4",
+            Unit::PerSecond,
+            Goal::Ratio(0.5),
+            || {
+                let label = self.fresh();
+                let made = library.folder(&label);
+                let speed = library.synced_files(made, SYNCED);
+                library.unlink(made, SYNCED);
+                library.remove_folder(&label);
+                speed
+            },
+            || paths::synced_files(&self.dir.join("ext4-synced"), SYNCED),
+        );
     }
 
     /// Lines through the kernel; the floor of metadata is a file system in memory on the same
@@ -170,13 +266,21 @@ impl Bench {
     pub fn through_the_mount(&self) -> Result<()> {
         let mount_at = |name: &str| -> Result<PathBuf> {
             let path = self.dir.join(name);
-            fs::create_dir_all(&path).map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))?;
+            fs::create_dir_all(&path)
+                .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))?;
             Ok(path)
         };
         let (ours, trivial) = (mount_at("mnt")?, mount_at("floor")?);
         let door = Door::new(self.node.client().clone(), DoorSettings::default());
         let mount = Mount::start(&self.world, Arc::new(door), &MountOptions::new(&ours))?;
-        let floor_mount = Mount::start(&self.world, Arc::new(MemoryFileSystem::new(&self.world, MemorySettings::default())), &MountOptions::new(&trivial))?;
+        let floor_mount = Mount::start(
+            &self.world,
+            Arc::new(MemoryFileSystem::new(
+                &self.world,
+                MemorySettings::default(),
+            )),
+            &MountOptions::new(&trivial),
+        )?;
         self.mount_metadata(&ours, &trivial);
         self.mount_data(&ours);
         for mount in [mount, floor_mount] {
@@ -189,34 +293,74 @@ impl Bench {
         let through = |root: &Path, which: usize| {
             let folder = root.join(self.fresh());
             let created = paths::create(&folder, MOUNT_FILES);
-            let stated = if which == 1 { paths::stat(&folder, MOUNT_FILES) } else { 0.0 };
+            let stated = if which == 1 {
+                paths::stat(&folder, MOUNT_FILES)
+            } else {
+                0.0
+            };
             let removed = paths::unlink(&folder, MOUNT_FILES);
             [created, stated, removed][which]
         };
-        for (which, name) in ["mount: create empty files, 1 process", "mount: stat, kernel caches dropped", "mount: unlink"].into_iter().enumerate() {
+        for (which, name) in [
+            "mount: create empty files, 1 process",
+            "mount: stat, kernel caches dropped",
+            "mount: unlink",
+        ]
+        .into_iter()
+        .enumerate()
+        {
             let measured = || {
                 let speed = through(ours, which);
                 self.settle();
                 speed
             };
-            self.line(name, "memory on our FUSE", Unit::PerSecond, Goal::None, measured, || through(trivial, which));
+            self.line(
+                name,
+                "memory on our FUSE",
+                Unit::PerSecond,
+                Goal::None,
+                measured,
+                || through(trivial, which),
+            );
         }
     }
 
     fn mount_data(&self, ours: &Path) {
         let (world, floor, path) = (&self.world, &self.disk, ours.join("stream"));
-        self.line("mount: write stream 1 MiB, fsync", "disk, io_uring", Unit::BytesPerSecond, Goal::None, || paths::write_stream(&path, STREAM), || disk::write(world, floor, STREAM));
+        self.line(
+            "mount: write stream 1 MiB, fsync",
+            "disk, io_uring",
+            Unit::BytesPerSecond,
+            Goal::None,
+            || paths::write_stream(&path, STREAM),
+            || disk::write(world, floor, STREAM),
+        );
         if !path.exists() {
             paths::write_stream(&path, STREAM);
         }
-        self.line("mount: read stream 1 MiB, cold", "disk, io_uring", Unit::BytesPerSecond, Goal::None, || {
-            paths::read_stream(&path, STREAM)
-        }, || disk::read(world, floor, STREAM));
-        self.line("mount: read random 4 KiB, O_DIRECT, depth 16", "disk, io_uring", Unit::PerSecond, Goal::None, || {
-            paths::read_random(&path, STREAM, READS, 16)
-        }, || disk::read_random(world, floor, STREAM, READS, 16));
-        self.line("mount: create, write 4 KiB, fsync", "ext4", Unit::PerSecond, Goal::Ratio(0.5), || paths::synced_files(&ours.join(self.fresh()), SYNCED), || {
-            paths::synced_files(&self.dir.join("ext4-synced"), SYNCED)
-        });
+        self.line(
+            "mount: read stream 1 MiB, cold",
+            "disk, io_uring",
+            Unit::BytesPerSecond,
+            Goal::None,
+            || paths::read_stream(&path, STREAM),
+            || disk::read(world, floor, STREAM),
+        );
+        self.line(
+            "mount: read random 4 KiB, O_DIRECT, depth 16",
+            "disk, io_uring",
+            Unit::PerSecond,
+            Goal::None,
+            || paths::read_random(&path, STREAM, READS, 16),
+            || disk::read_random(world, floor, STREAM, READS, 16),
+        );
+        self.line(
+            "mount: create, write 4 KiB, fsync",
+            "ext4",
+            Unit::PerSecond,
+            Goal::Ratio(0.5),
+            || paths::synced_files(&ours.join(self.fresh()), SYNCED),
+            || paths::synced_files(&self.dir.join("ext4-synced"), SYNCED),
+        );
     }
 }

@@ -151,7 +151,10 @@ pub enum Repair {
 fn parse_size(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a size; write a number with K, M, G or T, like 20G");
     let upper = text.trim().to_ascii_uppercase();
-    let upper = upper.strip_suffix("IB").or(upper.strip_suffix('B')).unwrap_or(&upper);
+    let upper = upper
+        .strip_suffix("IB")
+        .or(upper.strip_suffix('B'))
+        .unwrap_or(&upper);
     let (digits, shift) = match upper.as_bytes().last() {
         Some(b'K') => (&upper[..upper.len() - 1], 10),
         Some(b'M') => (&upper[..upper.len() - 1], 20),

@@ -71,18 +71,30 @@ impl Node {
     /// # Errors
     /// `Exists`, `NoSpace`, `InvalidArgument`, or what the disks say.
     pub async fn create(world: &World, paths: &NodePaths, creation: Creation) -> Result<()> {
-        let disk = make_disk(world, &paths.coordination, coordination::EMBEDDED_REGION_BYTES)?;
+        let disk = make_disk(
+            world,
+            &paths.coordination,
+            coordination::EMBEDDED_REGION_BYTES,
+        )?;
         let coordination = Coordination::embedded(world, disk).await?;
         let cluster = u128::from(world.random_u64()) << 64 | u128::from(world.random_u64());
         let mut entries = Vec::new();
         for (nsd, path) in &paths.nsds {
             let disk = make_disk(world, path, creation.nsd_bytes)?;
-            let identity = NsdIdentity { cluster, nsd: *nsd, pool: 0 };
-            Nsd::format(world, &disk, identity).await.map_err(|e| e.while_doing(format!("formatting {}", path.display())))?;
+            let identity = NsdIdentity {
+                cluster,
+                nsd: *nsd,
+                pool: 0,
+            };
+            Nsd::format(world, &disk, identity)
+                .await
+                .map_err(|e| e.while_doing(format!("formatting {}", path.display())))?;
             entries.push(entry(*nsd, creation.nsd_bytes));
         }
         let map = placement::new_pool(creation.scheme, entries, world.random_u64())?;
-        coordination.set_config("block_bytes", 0, &creation.block_bytes.to_string()).await?;
+        coordination
+            .set_config("block_bytes", 0, &creation.block_bytes.to_string())
+            .await?;
         coordination.set_pool_map(DATA_POOL, 0, &map).await?;
         // Last, so that a file system with a cluster id is a whole one.
         coordination.set_cluster(cluster).await?;
@@ -94,14 +106,31 @@ impl Node {
     ///
     /// # Errors
     /// What was attempted on which path and why it failed.
-    pub async fn open(world: &World, paths: &NodePaths, settings: ClientSettings) -> Result<Arc<Self>> {
+    pub async fn open(
+        world: &World,
+        paths: &NodePaths,
+        settings: ClientSettings,
+    ) -> Result<Arc<Self>> {
         let disk = open_disk(world, &paths.coordination)?;
-        let coordination = Coordination::embedded(world, disk).await.map_err(|e| e.while_doing("opening coordination"))?;
+        let coordination = Coordination::embedded(world, disk)
+            .await
+            .map_err(|e| e.while_doing("opening coordination"))?;
         let cluster = coordination.cluster().await?.ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("{} holds no finished file system; its creation was interrupted", paths.coordination.display()))
+            Error::new(
+                ErrorKind::NotFound,
+                format!(
+                    "{} holds no finished file system; its creation was interrupted",
+                    paths.coordination.display()
+                ),
+            )
         })?;
-        let map = coordination.pool_map(DATA_POOL).await?.ok_or_else(|| Error::new(ErrorKind::Corrupt, "coordination knows no storage pool"))?.value;
-        let (nsds, regions) = nsds::open_all(world, &coordination, cluster, &map, &paths.nsds).await?;
+        let map = coordination
+            .pool_map(DATA_POOL)
+            .await?
+            .ok_or_else(|| Error::new(ErrorKind::Corrupt, "coordination knows no storage pool"))?
+            .value;
+        let (nsds, regions) =
+            nsds::open_all(world, &coordination, cluster, &map, &paths.nsds).await?;
         let pool = Pool::new(world.clone(), map, nsds);
         let block_bytes = block_bytes(&coordination).await?;
         let metanode = Metanode::open(metanode::Opening {
@@ -114,9 +143,26 @@ impl Node {
         .await
         .map_err(|e| e.while_doing("opening the metadata"))?;
         let session = metanode.open_session().await?;
-        let settings = ClientSettings { block_bytes, ..settings };
-        let client = Client::new(world.clone(), metanode.clone(), pool.clone(), session, settings);
-        Ok(Arc::new(Self { world: world.clone(), coordination, pool, metanode, client, block_bytes, regions: Mutex::new(regions) }))
+        let settings = ClientSettings {
+            block_bytes,
+            ..settings
+        };
+        let client = Client::new(
+            world.clone(),
+            metanode.clone(),
+            pool.clone(),
+            session,
+            settings,
+        );
+        Ok(Arc::new(Self {
+            world: world.clone(),
+            coordination,
+            pool,
+            metanode,
+            client,
+            block_bytes,
+            regions: Mutex::new(regions),
+        }))
     }
 
     /// Makes everything durable and ends all parts. The node must not be used afterwards.
@@ -170,8 +216,12 @@ impl Node {
 }
 
 async fn block_bytes(coordination: &Coordination) -> Result<u32> {
-    let text = coordination.config("block_bytes").await?.map(|fact| fact.value);
-    text.and_then(|text| text.parse().ok()).ok_or_else(|| Error::new(ErrorKind::Corrupt, "coordination knows no block size"))
+    let text = coordination
+        .config("block_bytes")
+        .await?
+        .map(|fact| fact.value);
+    text.and_then(|text| text.parse().ok())
+        .ok_or_else(|| Error::new(ErrorKind::Corrupt, "coordination knows no block size"))
 }
 
 /// On one node every NSD is a failure group of its own: disks fail one by one.
@@ -185,25 +235,45 @@ fn entry(nsd: NsdId, bytes: u64) -> NsdEntry {
 }
 
 fn make_disk(world: &World, path: &Path, bytes: u64) -> Result<world::Disk> {
-    world.create_disk(path, bytes).map_err(|error| disk_error(&error, "creating", path, Some(bytes)))
+    world
+        .create_disk(path, bytes)
+        .map_err(|error| disk_error(&error, "creating", path, Some(bytes)))
 }
 
 fn open_disk(world: &World, path: &Path) -> Result<world::Disk> {
-    world.open_disk(path).map_err(|error| disk_error(&error, "opening", path, None))
+    world
+        .open_disk(path)
+        .map_err(|error| disk_error(&error, "opening", path, None))
 }
 
 /// Says what to do about a region that can't be made or opened.
 fn disk_error(error: &std::io::Error, doing: &str, path: &Path, bytes: Option<u64>) -> Error {
     use std::io::ErrorKind as Io;
     let (kind, hint) = match error.kind() {
-        Io::NotFound => (ErrorKind::NotFound, "; bring it back, or give it up with `shale nsd remove`"),
-        Io::AlreadyExists => (ErrorKind::Exists, "; it is never overwritten: use another path, or remove it if nothing in it is needed"),
-        Io::PermissionDenied => (ErrorKind::AccessDenied, "; run as its owner, or change its rights"),
-        Io::StorageFull => (ErrorKind::NoSpace, "; choose a smaller --nsd-size or another --dir"),
+        Io::NotFound => (
+            ErrorKind::NotFound,
+            "; bring it back, or give it up with `shale nsd remove`",
+        ),
+        Io::AlreadyExists => (
+            ErrorKind::Exists,
+            "; it is never overwritten: use another path, or remove it if nothing in it is needed",
+        ),
+        Io::PermissionDenied => (
+            ErrorKind::AccessDenied,
+            "; run as its owner, or change its rights",
+        ),
+        Io::StorageFull => (
+            ErrorKind::NoSpace,
+            "; choose a smaller --nsd-size or another --dir",
+        ),
         Io::WouldBlock | Io::ResourceBusy => (ErrorKind::Busy, "; another process uses it"),
-        Io::InvalidInput => (ErrorKind::InvalidArgument, "; the file system below must support O_DIRECT (ext4, XFS, block devices)"),
+        Io::InvalidInput => (
+            ErrorKind::InvalidArgument,
+            "; the file system below must support O_DIRECT (ext4, XFS, block devices)",
+        ),
         _ => (ErrorKind::Unavailable, ""),
     };
     let size = bytes.map_or(String::new(), |bytes| format!(" ({bytes} bytes)"));
-    Error::new(kind, format!("{error}{hint}")).while_doing(format!("{doing} {}{size}", path.display()))
+    Error::new(kind, format!("{error}{hint}"))
+        .while_doing(format!("{doing} {}{size}", path.display()))
 }

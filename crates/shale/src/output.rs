@@ -7,8 +7,14 @@ use serde::Serialize;
 /// Prints an error on standard error, as text or JSON.
 pub fn refusal(error: &Error, json: bool) {
     if json {
-        let refusal = Refusal { kind: error.kind().name().into(), message: error.to_string() };
-        eprintln!("{}", serde_json::to_string(&refusal).expect("a refusal is two strings"));
+        let refusal = Refusal {
+            kind: error.kind().name().into(),
+            message: error.to_string(),
+        };
+        eprintln!(
+            "{}",
+            serde_json::to_string(&refusal).expect("a refusal is two strings")
+        );
     } else {
         eprintln!("shale: {error}");
     }
@@ -16,7 +22,10 @@ pub fn refusal(error: &Error, json: bool) {
 
 /// Prints a value as JSON.
 pub fn json(value: &impl Serialize) {
-    println!("{}", serde_json::to_string_pretty(value).expect("answers are plain structs"));
+    println!(
+        "{}",
+        serde_json::to_string_pretty(value).expect("answers are plain structs")
+    );
 }
 
 /// Bytes for people: three digits and a unit.
@@ -28,7 +37,11 @@ pub fn bytes(count: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    if unit == 0 || value >= 100.0 { format!("{value:.0} {}", UNITS[unit]) } else { format!("{value:.1} {}", UNITS[unit]) }
+    if unit == 0 || value >= 100.0 {
+        format!("{value:.0} {}", UNITS[unit])
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
 }
 
 /// Prints rows under a heading, columns aligned.

@@ -1,5 +1,10 @@
 //! The command line as a new user meets it: answers, refusals, exit codes.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests use the mount as programs do"
+)]
+
 mod fixture;
 
 use fixture::Node;
@@ -7,7 +12,10 @@ use std::{fs, process::Command};
 
 fn code(node: &Node, arguments: &[&str]) -> (i32, String) {
     let output = node.run(arguments);
-    (output.status.code().unwrap(), String::from_utf8_lossy(&output.stderr).into_owned())
+    (
+        output.status.code().unwrap(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
 }
 
 #[test]
@@ -18,7 +26,10 @@ fn up_use_down_up_keeps_everything() {
     node.must(&["down"]);
     assert!(!node.path("folder").exists(), "unmounted");
     node.must(&["up"]);
-    assert_eq!(fs::read_to_string(node.path("folder/file")).unwrap(), "content");
+    assert_eq!(
+        fs::read_to_string(node.path("folder/file")).unwrap(),
+        "content"
+    );
 }
 
 #[test]
@@ -77,7 +88,10 @@ fn a_used_directory_is_not_taken() {
     let (exit, text) = code(&node, &["up"]);
     assert_eq!(exit, 1);
     assert!(text.contains("empty or new directory"), "{text}");
-    assert_eq!(fs::read_to_string(node.dir.join("thesis.txt")).unwrap(), "years of work");
+    assert_eq!(
+        fs::read_to_string(node.dir.join("thesis.txt")).unwrap(),
+        "years of work"
+    );
 }
 
 #[test]
@@ -95,9 +109,17 @@ fn other_settings_for_an_existing_file_system_are_refused() {
 #[test]
 fn a_second_daemon_on_the_directory_is_refused() {
     let node = Node::new();
-    let output = Command::new(env!("CARGO_BIN_EXE_shale")).args(["daemon", "--dir"]).arg(&node.dir).output().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_shale"))
+        .args(["daemon", "--dir"])
+        .arg(&node.dir)
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let said = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
     assert!(said.contains("another daemon"), "{said}");
     node.must(&["status"]);
 }

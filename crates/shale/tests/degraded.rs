@@ -1,5 +1,10 @@
 //! erasure(4+2) on six NSDs: losing two is no more than a pause, and flipped bits are mended.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests use the mount as programs do"
+)]
+
 mod fixture;
 
 use fixture::{Node, pattern};
@@ -22,24 +27,37 @@ fn write_files(node: &Node, folder: &str, count: u64) {
 }
 
 fn content(number: u64) -> Vec<u8> {
-    pattern(number, [100, 5_000, 90_000, 700_000, 5_000_000][(number % 5) as usize])
+    pattern(
+        number,
+        [100, 5_000, 90_000, 700_000, 5_000_000][(number % 5) as usize],
+    )
 }
 
 fn verify_files(node: &Node, folder: &str, count: u64) {
     for number in 0..count {
-        assert!(fs::read(node.path(&format!("{folder}/{number}"))).unwrap() == content(number), "{folder}/{number}");
+        assert!(
+            fs::read(node.path(&format!("{folder}/{number}"))).unwrap() == content(number),
+            "{folder}/{number}"
+        );
     }
 }
 
 /// Asks until the answer fits; the bound is for the case that it never does.
-fn wait_for(node: &Node, what: &[&str], fits: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
+fn wait_for(
+    node: &Node,
+    what: &[&str],
+    fits: impl Fn(&serde_json::Value) -> bool,
+) -> serde_json::Value {
     let begun = Instant::now();
     loop {
         let answer = node.ask(what);
         if fits(&answer) {
             return answer;
         }
-        assert!(begun.elapsed() < Duration::from_secs(300), "{what:?} still says {answer}");
+        assert!(
+            begun.elapsed() < Duration::from_secs(300),
+            "{what:?} still says {answer}"
+        );
         std::thread::yield_now();
     }
 }
@@ -62,7 +80,10 @@ fn two_of_six_nsds_may_be_lost_under_load_and_repair_completes_with_new_ones() {
         });
         for nsd in [2, 5] {
             // The disk goes away under the daemon: every read finds the end of the file.
-            let region = OpenOptions::new().write(true).open(node.dir.join(format!("nsd/{nsd}.region"))).unwrap();
+            let region = OpenOptions::new()
+                .write(true)
+                .open(node.dir.join(format!("nsd/{nsd}.region")))
+                .unwrap();
             region.set_len(0).unwrap();
             verify_files(&node, "before", 40);
         }
@@ -88,7 +109,9 @@ fn two_of_six_nsds_may_be_lost_under_load_and_repair_completes_with_new_ones() {
     }
     node.must(&["nsd", "add"]);
     node.must(&["nsd", "add"]);
-    wait_for(&node, &["repair", "status"], |repair| repair["state"] == "idle" && repair["segments_to_do"] == 0);
+    wait_for(&node, &["repair", "status"], |repair| {
+        repair["state"] == "idle" && repair["segments_to_do"] == 0
+    });
     node.must(&["fs", "check", "--deep"]);
 
     // Now two others may go.
@@ -107,7 +130,11 @@ fn flipped_bytes_in_a_region_are_found_and_mended() {
     write_files(&node, "files", 40);
     node.must(&["down"]);
     let path = node.dir.join("nsd/3.region");
-    let region: File = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let region: File = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .unwrap();
     let length = region.metadata().unwrap().len();
     let mut flipped = 0;
     let mut unit = vec![0; 4096];
@@ -129,14 +156,24 @@ fn flipped_bytes_in_a_region_are_found_and_mended() {
             flipped += 1;
         }
     }
-    assert!(flipped > 20, "the region holds enough to damage: {used} pages");
+    assert!(
+        flipped > 20,
+        "the region holds enough to damage: {used} pages"
+    );
     drop(region);
     node.must(&["up"]);
     verify_files(&node, "files", 40);
     node.must(&["nsd", "scrub"]);
     node.must(&["fs", "check", "--deep"]);
     let again = node.ask(&["nsd", "scrub"]);
-    assert!(again.as_array().unwrap().iter().all(|line| line["damaged"] == 0), "{again}");
+    assert!(
+        again
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|line| line["damaged"] == 0),
+        "{again}"
+    );
 }
 
 /// Skips the holes of a sparse region quickly.

@@ -1,5 +1,10 @@
 //! kill -9 of the real daemon at random moments: nothing that was fsynced is lost.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests use the mount as programs do"
+)]
+
 mod fixture;
 
 use fixture::{Node, kill_hard, pattern};
@@ -29,7 +34,8 @@ fn load(mnt: &Path, worker: u64, round: u64, stop: &AtomicBool, durable: &Durabl
             return;
         }
         let seed = (worker << 40) | (round << 20) | step;
-        let length = [10, 3_901, 20_000, 70_000, 1_500_000][(seed % 5) as usize] + (step as usize % 97);
+        let length =
+            [10, 3_901, 20_000, 70_000, 1_500_000][(seed % 5) as usize] + (step as usize % 97);
         let write = || -> std::io::Result<()> {
             let name = format!("worker{worker}/file{}", step % 40);
             let content = pattern(seed, length);
@@ -60,8 +66,13 @@ fn load(mnt: &Path, worker: u64, round: u64, stop: &AtomicBool, durable: &Durabl
 
 fn verify(node: &Node, durable: &Durable) {
     for (name, (seed, length)) in durable.lock().unwrap().iter() {
-        let found = fs::read(node.path(name)).unwrap_or_else(|e| panic!("{name} was fsynced and is gone: {e}"));
-        assert!(found == pattern(*seed, *length), "{name}: {} bytes, {length} were fsynced, content differs", found.len());
+        let found = fs::read(node.path(name))
+            .unwrap_or_else(|e| panic!("{name} was fsynced and is gone: {e}"));
+        assert!(
+            found == pattern(*seed, *length),
+            "{name}: {} bytes, {length} were fsynced, content differs",
+            found.len()
+        );
     }
 }
 

@@ -1,5 +1,10 @@
 //! Random operations through the kernel and the mount see what the model sees.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests use the mount as programs do"
+)]
+
 mod fixture;
 
 use fixture::Node;
@@ -19,7 +24,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const SIZES: Sizes = Sizes { names: 30, inodes: 200, file_bytes: 3_000_000, write_bytes: 400_000, sync_every: 60 };
+const SIZES: Sizes = Sizes {
+    names: 30,
+    inodes: 200,
+    file_bytes: 3_000_000,
+    write_bytes: 400_000,
+    sync_every: 60,
+};
 
 /// Where the model's inodes are in the mount: any of their paths.
 fn path_of(model: &ModelFs, mnt: &Path, wanted: Number) -> PathBuf {
@@ -37,7 +48,11 @@ fn path_of(model: &ModelFs, mnt: &Path, wanted: Number) -> PathBuf {
         }
         None
     }
-    if wanted == ROOT { mnt.to_path_buf() } else { find(model, ROOT, mnt, wanted).expect("the model's inodes have names") }
+    if wanted == ROOT {
+        mnt.to_path_buf()
+    } else {
+        find(model, ROOT, mnt, wanted).expect("the model's inodes have names")
+    }
 }
 
 fn c_path(path: &Path) -> CString {
@@ -45,7 +60,11 @@ fn c_path(path: &Path) -> CString {
 }
 
 fn checked(result: libc::c_int) -> Result<()> {
-    if result == 0 { Ok(()) } else { Err(Error::last_os_error()) }
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(Error::last_os_error())
+    }
 }
 
 fn write_open(path: &Path) -> Result<File> {
@@ -55,36 +74,100 @@ fn write_open(path: &Path) -> Result<File> {
 /// Does an action by system calls; paths are those before the action.
 fn through_the_kernel(before: &ModelFs, mnt: &Path, action: &Action) -> Result<Seen> {
     let path = |number: Number| path_of(before, mnt, number);
-    let child = |directory: Number, name: &model::FileName| path(directory).join(std::ffi::OsStr::from_bytes(name.as_bytes()));
+    let child = |directory: Number, name: &model::FileName| {
+        path(directory).join(std::ffi::OsStr::from_bytes(name.as_bytes()))
+    };
     match action {
-        Action::Create { directory, name, mode } => {
+        Action::Create {
+            directory,
+            name,
+            mode,
+        } => {
             let path = child(*directory, name);
-            let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+            let file = OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .open(&path)?;
             file.set_permissions(fs::Permissions::from_mode(*mode))?;
             Ok(Seen::Made(0))
         }
-        Action::MakeDirectory { directory, name, .. } => fs::create_dir(child(*directory, name)).map(|()| Seen::Made(0)),
-        Action::MakeSymlink { directory, name, target } => {
-            std::os::unix::fs::symlink(std::ffi::OsStr::from_bytes(target), child(*directory, name)).map(|()| Seen::Made(0))
+        Action::MakeDirectory {
+            directory, name, ..
+        } => fs::create_dir(child(*directory, name)).map(|()| Seen::Made(0)),
+        Action::MakeSymlink {
+            directory,
+            name,
+            target,
+        } => {
+            std::os::unix::fs::symlink(std::ffi::OsStr::from_bytes(target), child(*directory, name))
+                .map(|()| Seen::Made(0))
         }
-        Action::Link { inode, directory, name } => fs::hard_link(path(*inode), child(*directory, name)).map(|()| Seen::Done),
-        Action::Unlink { directory, name } => fs::remove_file(child(*directory, name)).map(|()| Seen::Done),
-        Action::RemoveDirectory { directory, name } => fs::remove_dir(child(*directory, name)).map(|()| Seen::Done),
-        Action::Rename { from, to, replace, exchange } => {
+        Action::Link {
+            inode,
+            directory,
+            name,
+        } => fs::hard_link(path(*inode), child(*directory, name)).map(|()| Seen::Done),
+        Action::Unlink { directory, name } => {
+            fs::remove_file(child(*directory, name)).map(|()| Seen::Done)
+        }
+        Action::RemoveDirectory { directory, name } => {
+            fs::remove_dir(child(*directory, name)).map(|()| Seen::Done)
+        }
+        Action::Rename {
+            from,
+            to,
+            replace,
+            exchange,
+        } => {
             let (old, new) = (c_path(&child(from.0, &from.1)), c_path(&child(to.0, &to.1)));
-            let flags = if *exchange { libc::RENAME_EXCHANGE } else if *replace { 0 } else { libc::RENAME_NOREPLACE };
+            let flags = if *exchange {
+                libc::RENAME_EXCHANGE
+            } else if *replace {
+                0
+            } else {
+                libc::RENAME_NOREPLACE
+            };
             // SAFETY: both strings live until the call returns.
-            checked(unsafe { libc::renameat2(libc::AT_FDCWD, old.as_ptr(), libc::AT_FDCWD, new.as_ptr(), flags) }).map(|()| Seen::Done)
+            checked(unsafe {
+                libc::renameat2(
+                    libc::AT_FDCWD,
+                    old.as_ptr(),
+                    libc::AT_FDCWD,
+                    new.as_ptr(),
+                    flags,
+                )
+            })
+            .map(|()| Seen::Done)
         }
-        Action::Truncate { file, size } => write_open(&path(*file))?.set_len(*size as u64).map(|()| Seen::Done),
-        Action::SetMode { inode, mode } => fs::set_permissions(path(*inode), fs::Permissions::from_mode(*mode)).map(|()| Seen::Done),
+        Action::Truncate { file, size } => write_open(&path(*file))?
+            .set_len(*size as u64)
+            .map(|()| Seen::Done),
+        Action::SetMode { inode, mode } => {
+            fs::set_permissions(path(*inode), fs::Permissions::from_mode(*mode))
+                .map(|()| Seen::Done)
+        }
         Action::SetXattr { inode, name, value } => {
-            let (path, name) = (c_path(&path(*inode)), CString::new(name.as_slice()).unwrap());
+            let (path, name) = (
+                c_path(&path(*inode)),
+                CString::new(name.as_slice()).unwrap(),
+            );
             // SAFETY: the strings and the value live until the call returns.
-            checked(unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) }).map(|()| Seen::Done)
+            checked(unsafe {
+                libc::setxattr(
+                    path.as_ptr(),
+                    name.as_ptr(),
+                    value.as_ptr().cast(),
+                    value.len(),
+                    0,
+                )
+            })
+            .map(|()| Seen::Done)
         }
         Action::RemoveXattr { inode, name } => {
-            let (path, name) = (c_path(&path(*inode)), CString::new(name.as_slice()).unwrap());
+            let (path, name) = (
+                c_path(&path(*inode)),
+                CString::new(name.as_slice()).unwrap(),
+            );
             // SAFETY: the strings live until the call returns.
             checked(unsafe { libc::removexattr(path.as_ptr(), name.as_ptr()) }).map(|()| Seen::Done)
         }
@@ -100,7 +183,10 @@ fn through_the_kernel(before: &ModelFs, mnt: &Path, action: &Action) -> Result<S
                 } else {
                     model::FileKind::File
                 };
-                names.insert(model::FileName::new(entry.file_name().as_bytes()).unwrap(), kind);
+                names.insert(
+                    model::FileName::new(entry.file_name().as_bytes()).unwrap(),
+                    kind,
+                );
             }
             Ok(Seen::Names(names))
         }
@@ -120,25 +206,66 @@ fn content_through_the_kernel(before: &ModelFs, mnt: &Path, action: &Action) -> 
     let allocate = |file: Number, how: libc::c_int, offset: usize, length: usize| {
         let file = write_open(&path(file))?;
         // SAFETY: fallocate takes a descriptor that `file` keeps open.
-        checked(unsafe { libc::fallocate(file.as_raw_fd(), how, offset as i64, length as i64) }).map(|()| Seen::Done)
+        checked(unsafe { libc::fallocate(file.as_raw_fd(), how, offset as i64, length as i64) })
+            .map(|()| Seen::Done)
     };
     match action {
-        Action::Write { file, offset, seed, length } => {
-            write_open(&path(*file))?.write_all_at(&content(*seed, *length), *offset as u64).map(|()| Seen::Done)
-        }
+        Action::Write {
+            file,
+            offset,
+            seed,
+            length,
+        } => write_open(&path(*file))?
+            .write_all_at(&content(*seed, *length), *offset as u64)
+            .map(|()| Seen::Done),
         Action::Append { file, seed, length } => {
-            OpenOptions::new().append(true).open(path(*file))?.write_all(&content(*seed, *length))?;
+            OpenOptions::new()
+                .append(true)
+                .open(path(*file))?
+                .write_all(&content(*seed, *length))?;
             Ok(Seen::Count(before.bytes(*file).len()))
         }
-        Action::Punch { file, offset, length } => allocate(*file, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, *offset, *length),
-        Action::Zero { file, offset, length } => allocate(*file, libc::FALLOC_FL_ZERO_RANGE, *offset, *length),
-        Action::Reserve { file, offset, length } => allocate(*file, 0, *offset, *length),
-        Action::CopyRange { from, from_offset, to, to_offset, length } => {
+        Action::Punch {
+            file,
+            offset,
+            length,
+        } => allocate(
+            *file,
+            libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+            *offset,
+            *length,
+        ),
+        Action::Zero {
+            file,
+            offset,
+            length,
+        } => allocate(*file, libc::FALLOC_FL_ZERO_RANGE, *offset, *length),
+        Action::Reserve {
+            file,
+            offset,
+            length,
+        } => allocate(*file, 0, *offset, *length),
+        Action::CopyRange {
+            from,
+            from_offset,
+            to,
+            to_offset,
+            length,
+        } => {
             let (source, target) = (File::open(path(*from))?, write_open(&path(*to))?);
             let (mut at, mut to_at, mut done) = (*from_offset as i64, *to_offset as i64, 0);
             loop {
                 // SAFETY: both descriptors are open and the offsets are ours.
-                let step = unsafe { libc::copy_file_range(source.as_raw_fd(), &raw mut at, target.as_raw_fd(), &raw mut to_at, *length - done, 0) };
+                let step = unsafe {
+                    libc::copy_file_range(
+                        source.as_raw_fd(),
+                        &raw mut at,
+                        target.as_raw_fd(),
+                        &raw mut to_at,
+                        *length - done,
+                        0,
+                    )
+                };
                 if step < 0 {
                     return Err(Error::last_os_error());
                 }
@@ -148,7 +275,11 @@ fn content_through_the_kernel(before: &ModelFs, mnt: &Path, action: &Action) -> 
                 }
             }
         }
-        Action::Read { file, offset, length } => {
+        Action::Read {
+            file,
+            offset,
+            length,
+        } => {
             let file = File::open(path(*file))?;
             let mut out = vec![0; *length];
             let mut got = 0;
@@ -177,7 +308,11 @@ fn agree(expected: &Seen, seen: &Result<Seen>) -> bool {
 
 #[test]
 fn random_operations_through_the_mount_see_what_the_model_sees() {
-    let steps = if std::env::var_os("SHALE_LONG").is_some() { 200_000 } else { 20_000 };
+    let steps = if std::env::var_os("SHALE_LONG").is_some() {
+        200_000
+    } else {
+        20_000
+    };
     let node = Node::new();
     let mut model = ModelFs::default();
     let mut chance = Draw::new(42);
@@ -185,14 +320,22 @@ fn random_operations_through_the_mount_see_what_the_model_sees() {
         let action = draw(&mut chance, &model, &SIZES);
         let seen = through_the_kernel(&model, &node.mnt, &action);
         let expected = action.on_model(&mut model);
-        assert!(agree(&expected, &seen), "step {step} {action:?}: expected {}, saw {}", short(&format!("{expected:?}")), short(&format!("{seen:?}")));
+        assert!(
+            agree(&expected, &seen),
+            "step {step} {action:?}: expected {}, saw {}",
+            short(&format!("{expected:?}")),
+            short(&format!("{seen:?}"))
+        );
         if step == steps / 2 {
             node.must(&["down"]);
             node.must(&["up"]);
         }
     }
     for file in model.files() {
-        assert!(&fs::read(path_of(&model, &node.mnt, file)).unwrap() == model.bytes(file), "content at the end");
+        assert!(
+            &fs::read(path_of(&model, &node.mnt, file)).unwrap() == model.bytes(file),
+            "content at the end"
+        );
     }
     node.check();
 }

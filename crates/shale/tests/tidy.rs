@@ -1,5 +1,10 @@
 //! Checks what a machine can check of STYLE.md and ARCHITECTURE.md.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests use the mount as programs do"
+)]
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -10,7 +15,10 @@ use std::{
 const LINES_MAX: usize = 1000;
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .unwrap()
 }
 
 fn rust_files(dir: &Path, out: &mut Vec<PathBuf>) {
@@ -33,7 +41,10 @@ fn all_rust_files() -> Vec<PathBuf> {
 }
 
 fn crates() -> BTreeSet<String> {
-    fs::read_dir(root().join("crates")).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
+    fs::read_dir(root().join("crates"))
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect()
 }
 
 #[test]
@@ -41,13 +52,18 @@ fn every_file_begins_with_its_responsibility_and_none_is_too_long() {
     let mut wrong = Vec::new();
     for path in all_rust_files() {
         let text = fs::read_to_string(&path).unwrap();
-        let first = text.lines().find(|line| !line.trim().is_empty() && !line.starts_with("#!["));
+        let first = text
+            .lines()
+            .find(|line| !line.trim().is_empty() && !line.starts_with("#!["));
         if !first.is_some_and(|line| line.starts_with("//! ")) {
             wrong.push(format!("{}: no `//!` sentence on top", path.display()));
         }
         let lines = text.lines().count();
         if lines > LINES_MAX {
-            wrong.push(format!("{}: {lines} lines, at most {LINES_MAX}", path.display()));
+            wrong.push(format!(
+                "{}: {lines} lines, at most {LINES_MAX}",
+                path.display()
+            ));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -55,11 +71,17 @@ fn every_file_begins_with_its_responsibility_and_none_is_too_long() {
 
 #[test]
 fn files_and_folders_are_named_after_things() {
-    let forbidden = ["common", "util", "utils", "helper", "helpers", "manager", "misc", "core", "stuff"];
+    let forbidden = [
+        "common", "util", "utils", "helper", "helpers", "manager", "misc", "core", "stuff",
+    ];
     for path in all_rust_files() {
         for part in path.strip_prefix(root()).unwrap().iter() {
             let name = part.to_str().unwrap().trim_end_matches(".rs");
-            assert!(!forbidden.contains(&name), "{} is named {name}", path.display());
+            assert!(
+                !forbidden.contains(&name),
+                "{} is named {name}",
+                path.display()
+            );
         }
     }
 }
@@ -67,15 +89,28 @@ fn files_and_folders_are_named_after_things() {
 #[test]
 fn crates_depend_only_as_the_architecture_says() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
-    let table = text.split("## Arrows").nth(1).expect("ARCHITECTURE.md has the table of arrows");
+    let table = text
+        .split("## Arrows")
+        .nth(1)
+        .expect("ARCHITECTURE.md has the table of arrows");
     let all = crates();
     let mut allowed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for line in table.lines().filter(|line| line.starts_with("| `")) {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
         let name = cells[0].trim_matches('`').to_string();
-        let words: BTreeSet<String> = cells[1].replace("and", " ").replace(',', " ").split_whitespace().map(String::from).collect();
+        let words: BTreeSet<String> = cells[1]
+            .replace("and", " ")
+            .replace(',', " ")
+            .split_whitespace()
+            .map(String::from)
+            .collect();
         let set = if let Some(rest) = cells[1].strip_prefix("all but ") {
-            let not: BTreeSet<String> = rest.replace(" and ", " ").replace(',', " ").split_whitespace().map(String::from).collect();
+            let not: BTreeSet<String> = rest
+                .replace(" and ", " ")
+                .replace(',', " ")
+                .split_whitespace()
+                .map(String::from)
+                .collect();
             all.difference(&not).cloned().collect()
         } else {
             words
@@ -83,14 +118,29 @@ fn crates_depend_only_as_the_architecture_says() {
         allowed.insert(name, set);
     }
     for name in &all {
-        assert!(text.contains(&format!("### `{name}`")), "ARCHITECTURE.md doesn't describe crate {name}");
-        let manifest = fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).unwrap();
-        let rules = allowed.get(name).unwrap_or_else(|| panic!("no row of arrows for crate {name}"));
-        let normal = manifest.split("[dependencies]").nth(1).unwrap_or("").split("\n[").next().unwrap();
+        assert!(
+            text.contains(&format!("### `{name}`")),
+            "ARCHITECTURE.md doesn't describe crate {name}"
+        );
+        let manifest =
+            fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).unwrap();
+        let rules = allowed
+            .get(name)
+            .unwrap_or_else(|| panic!("no row of arrows for crate {name}"));
+        let normal = manifest
+            .split("[dependencies]")
+            .nth(1)
+            .unwrap_or("")
+            .split("\n[")
+            .next()
+            .unwrap();
         for line in normal.lines() {
             let dependency = line.split(['.', ' ', '=']).next().unwrap();
             if all.contains(dependency) {
-                assert!(rules.contains(dependency), "crate {name} must not depend on {dependency} (ARCHITECTURE.md, Arrows)");
+                assert!(
+                    rules.contains(dependency),
+                    "crate {name} must not depend on {dependency} (ARCHITECTURE.md, Arrows)"
+                );
             }
         }
     }
@@ -98,23 +148,49 @@ fn crates_depend_only_as_the_architecture_says() {
 
 #[test]
 fn rules_have_no_input_or_output_and_nobody_uses_side_doors() {
-    let doors = ["std::time::Instant::now", "SystemTime::now", "std::thread::spawn", "tokio::spawn(", "tokio::time::sleep", "std::fs::", "std::net::", "tokio::net::"];
+    let doors = [
+        "std::time::Instant::now",
+        "SystemTime::now",
+        "std::thread::spawn",
+        "tokio::spawn(",
+        "tokio::time::sleep",
+        "std::fs::",
+        "std::net::",
+        "tokio::net::",
+    ];
     let free = ["world", "fuse", "shale", "bench"];
     for path in all_rust_files() {
-        let relative = path.strip_prefix(root().join("crates")).unwrap().to_path_buf();
-        let name = relative.iter().next().unwrap().to_str().unwrap().to_string();
+        let relative = path
+            .strip_prefix(root().join("crates"))
+            .unwrap()
+            .to_path_buf();
+        let name = relative
+            .iter()
+            .next()
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .to_string();
         let text = fs::read_to_string(&path).unwrap();
-        let in_tests = relative.iter().any(|part| part == "tests" || part == "examples" || part == "tests.rs");
+        let in_tests = relative
+            .iter()
+            .any(|part| part == "tests" || part == "examples" || part == "tests.rs");
         if !free.contains(&name.as_str()) && !in_tests {
             let code = text.split("#[cfg(test)]").next().unwrap();
             for door in doors {
-                assert!(!code.contains(door), "{} uses {door}; take it from `world`", path.display());
+                assert!(
+                    !code.contains(door),
+                    "{} uses {door}; take it from `world`",
+                    path.display()
+                );
             }
         }
         if ["placement", "namespace", "model"].contains(&name.as_str()) && !in_tests {
             for word in ["async fn", ".await", "HashMap"] {
                 let code = text.split("#[cfg(test)]").next().unwrap();
-                let used = code.lines().any(|line| !line.trim_start().starts_with("//") && line.contains(word));
+                let used = code
+                    .lines()
+                    .any(|line| !line.trim_start().starts_with("//") && line.contains(word));
                 assert!(!used, "{}: rules have no {word}", path.display());
             }
         }
@@ -125,16 +201,30 @@ fn rules_have_no_input_or_output_and_nobody_uses_side_doors() {
 fn every_dependency_has_its_line() {
     let text = fs::read_to_string(root().join("docs/dependencies.md")).unwrap();
     let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
-    let section = manifest.split("[workspace.dependencies]").nth(1).unwrap().split("\n[").next().unwrap();
+    let section = manifest
+        .split("[workspace.dependencies]")
+        .nth(1)
+        .unwrap()
+        .split("\n[")
+        .next()
+        .unwrap();
     for line in section.lines().filter(|line| line.contains('=')) {
         let name = line.split([' ', '=']).next().unwrap();
-        assert!(line.contains("path =") || text.contains(name), "docs/dependencies.md has no line for {name}");
+        assert!(
+            line.contains("path =") || text.contains(name),
+            "docs/dependencies.md has no line for {name}"
+        );
     }
 }
 
 #[test]
 fn links_in_documents_lead_somewhere() {
-    let mut documents = vec![root().join("README.md"), root().join("ARCHITECTURE.md"), root().join("STYLE.md"), root().join("CHANGELOG.md")];
+    let mut documents = vec![
+        root().join("README.md"),
+        root().join("ARCHITECTURE.md"),
+        root().join("STYLE.md"),
+        root().join("CHANGELOG.md"),
+    ];
     let mut folders = vec![root().join("docs")];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
@@ -153,7 +243,11 @@ fn links_in_documents_lead_somewhere() {
             if target.is_empty() || target.contains("://") || target.contains(' ') {
                 continue;
             }
-            assert!(document.parent().unwrap().join(target).exists(), "{} links to {target}, which isn't there", document.display());
+            assert!(
+                document.parent().unwrap().join(target).exists(),
+                "{} links to {target}, which isn't there",
+                document.display()
+            );
         }
     }
 }

@@ -30,7 +30,11 @@ impl Draw {
 
     /// One of the choices, or `None` if there is none.
     pub fn one_of<'a, T>(&mut self, choices: &'a [T]) -> Option<&'a T> {
-        if choices.is_empty() { None } else { choices.get(self.below(choices.len() as u64) as usize) }
+        if choices.is_empty() {
+            None
+        } else {
+            choices.get(self.below(choices.len() as u64) as usize)
+        }
     }
 }
 
@@ -49,26 +53,101 @@ pub fn content(seed: u64, length: usize) -> Vec<u8> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "the fields are what the verbs of POSIX take")]
 pub enum Action {
-    Create { directory: Number, name: FileName, mode: u32 },
-    MakeDirectory { directory: Number, name: FileName, mode: u32 },
-    MakeSymlink { directory: Number, name: FileName, target: Vec<u8> },
-    Link { inode: Number, directory: Number, name: FileName },
-    Unlink { directory: Number, name: FileName },
-    RemoveDirectory { directory: Number, name: FileName },
-    Rename { from: (Number, FileName), to: (Number, FileName), replace: bool, exchange: bool },
-    Write { file: Number, offset: usize, seed: u64, length: usize },
-    Append { file: Number, seed: u64, length: usize },
-    Truncate { file: Number, size: usize },
-    Punch { file: Number, offset: usize, length: usize },
-    Zero { file: Number, offset: usize, length: usize },
-    Reserve { file: Number, offset: usize, length: usize },
-    CopyRange { from: Number, from_offset: usize, to: Number, to_offset: usize, length: usize },
-    SetMode { inode: Number, mode: u32 },
-    SetXattr { inode: Number, name: Vec<u8>, value: Vec<u8> },
-    RemoveXattr { inode: Number, name: Vec<u8> },
-    Read { file: Number, offset: usize, length: usize },
-    List { directory: Number },
-    Fsync { inode: Number },
+    Create {
+        directory: Number,
+        name: FileName,
+        mode: u32,
+    },
+    MakeDirectory {
+        directory: Number,
+        name: FileName,
+        mode: u32,
+    },
+    MakeSymlink {
+        directory: Number,
+        name: FileName,
+        target: Vec<u8>,
+    },
+    Link {
+        inode: Number,
+        directory: Number,
+        name: FileName,
+    },
+    Unlink {
+        directory: Number,
+        name: FileName,
+    },
+    RemoveDirectory {
+        directory: Number,
+        name: FileName,
+    },
+    Rename {
+        from: (Number, FileName),
+        to: (Number, FileName),
+        replace: bool,
+        exchange: bool,
+    },
+    Write {
+        file: Number,
+        offset: usize,
+        seed: u64,
+        length: usize,
+    },
+    Append {
+        file: Number,
+        seed: u64,
+        length: usize,
+    },
+    Truncate {
+        file: Number,
+        size: usize,
+    },
+    Punch {
+        file: Number,
+        offset: usize,
+        length: usize,
+    },
+    Zero {
+        file: Number,
+        offset: usize,
+        length: usize,
+    },
+    Reserve {
+        file: Number,
+        offset: usize,
+        length: usize,
+    },
+    CopyRange {
+        from: Number,
+        from_offset: usize,
+        to: Number,
+        to_offset: usize,
+        length: usize,
+    },
+    SetMode {
+        inode: Number,
+        mode: u32,
+    },
+    SetXattr {
+        inode: Number,
+        name: Vec<u8>,
+        value: Vec<u8>,
+    },
+    RemoveXattr {
+        inode: Number,
+        name: Vec<u8>,
+    },
+    Read {
+        file: Number,
+        offset: usize,
+        length: usize,
+    },
+    List {
+        directory: Number,
+    },
+    Fsync {
+        inode: Number,
+    },
     SyncAll,
 }
 
@@ -94,16 +173,29 @@ impl Action {
     pub fn changes_metadata(&self) -> bool {
         !matches!(
             self,
-            Self::Write { .. } | Self::Append { .. } | Self::Truncate { .. } | Self::Punch { .. } | Self::Zero { .. }
-                | Self::Reserve { .. } | Self::CopyRange { .. } | Self::Read { .. } | Self::List { .. } | Self::Fsync { .. } | Self::SyncAll
+            Self::Write { .. }
+                | Self::Append { .. }
+                | Self::Truncate { .. }
+                | Self::Punch { .. }
+                | Self::Zero { .. }
+                | Self::Reserve { .. }
+                | Self::CopyRange { .. }
+                | Self::Read { .. }
+                | Self::List { .. }
+                | Self::Fsync { .. }
+                | Self::SyncAll
         )
     }
 
     /// The file whose content it changes.
     pub fn changes_content_of(&self) -> Option<Number> {
         match self {
-            Self::Write { file, .. } | Self::Append { file, .. } | Self::Truncate { file, .. } | Self::Punch { file, .. }
-            | Self::Zero { file, .. } | Self::Reserve { file, .. } => Some(*file),
+            Self::Write { file, .. }
+            | Self::Append { file, .. }
+            | Self::Truncate { file, .. }
+            | Self::Punch { file, .. }
+            | Self::Zero { file, .. }
+            | Self::Reserve { file, .. } => Some(*file),
             Self::CopyRange { to, .. } => Some(*to),
             _ => None,
         }
@@ -111,17 +203,47 @@ impl Action {
 
     /// What the model answers, and does.
     pub fn on_model(&self, fs: &mut ModelFs) -> Seen {
-        let done = |result: Result<(), ErrorKind>| result.map_or_else(Seen::Refused, |()| Seen::Done);
-        let made = |result: Result<Number, ErrorKind>| result.map_or_else(Seen::Refused, Seen::Made);
+        let done =
+            |result: Result<(), ErrorKind>| result.map_or_else(Seen::Refused, |()| Seen::Done);
+        let made =
+            |result: Result<Number, ErrorKind>| result.map_or_else(Seen::Refused, Seen::Made);
         match self {
-            Self::Create { directory, name, mode } => made(fs.create(*directory, name, Body::File(Vec::new()), *mode)),
-            Self::MakeDirectory { directory, name, mode } => made(fs.create(*directory, name, Body::Directory(BTreeMap::new(), 0), *mode)),
-            Self::MakeSymlink { directory, name, target } => made(fs.create(*directory, name, Body::Symlink(target.clone()), 0o777)),
-            Self::Link { inode, directory, name } => done(fs.link(*inode, *directory, name)),
+            Self::Create {
+                directory,
+                name,
+                mode,
+            } => made(fs.create(*directory, name, Body::File(Vec::new()), *mode)),
+            Self::MakeDirectory {
+                directory,
+                name,
+                mode,
+            } => made(fs.create(*directory, name, Body::Directory(BTreeMap::new(), 0), *mode)),
+            Self::MakeSymlink {
+                directory,
+                name,
+                target,
+            } => made(fs.create(*directory, name, Body::Symlink(target.clone()), 0o777)),
+            Self::Link {
+                inode,
+                directory,
+                name,
+            } => done(fs.link(*inode, *directory, name)),
             Self::Unlink { directory, name } => done(fs.unlink(*directory, name)),
-            Self::RemoveDirectory { directory, name } => done(fs.remove_directory(*directory, name)),
-            Self::Rename { from, to, replace, exchange } => done(fs.rename((from.0, &from.1), (to.0, &to.1), *replace, *exchange)),
-            Self::Write { file, offset, seed, length } => {
+            Self::RemoveDirectory { directory, name } => {
+                done(fs.remove_directory(*directory, name))
+            }
+            Self::Rename {
+                from,
+                to,
+                replace,
+                exchange,
+            } => done(fs.rename((from.0, &from.1), (to.0, &to.1), *replace, *exchange)),
+            Self::Write {
+                file,
+                offset,
+                seed,
+                length,
+            } => {
                 fs.write(*file, *offset, &content(*seed, *length));
                 Seen::Done
             }
@@ -134,22 +256,38 @@ impl Action {
                 fs.truncate(*file, *size);
                 Seen::Done
             }
-            Self::Punch { file, offset, length } => {
+            Self::Punch {
+                file,
+                offset,
+                length,
+            } => {
                 fs.zero(*file, *offset, *length, false);
                 Seen::Done
             }
-            Self::Zero { file, offset, length } => {
+            Self::Zero {
+                file,
+                offset,
+                length,
+            } => {
                 fs.zero(*file, *offset, *length, true);
                 Seen::Done
             }
-            Self::Reserve { file, offset, length } => {
+            Self::Reserve {
+                file,
+                offset,
+                length,
+            } => {
                 let end = fs.bytes(*file).len().max(offset + length);
                 fs.truncate(*file, end);
                 Seen::Done
             }
-            Self::CopyRange { from, from_offset, to, to_offset, length } => {
-                Seen::Count(fs.copy_range(*from, *from_offset, *to, *to_offset, *length))
-            }
+            Self::CopyRange {
+                from,
+                from_offset,
+                to,
+                to_offset,
+                length,
+            } => Seen::Count(fs.copy_range(*from, *from_offset, *to, *to_offset, *length)),
             Self::SetMode { inode, mode } => {
                 fs.set_mode(*inode, *mode);
                 Seen::Done
@@ -159,12 +297,25 @@ impl Action {
                 Seen::Done
             }
             Self::RemoveXattr { inode, name } => done(fs.remove_xattr(*inode, name)),
-            Self::Read { file, offset, length } => {
+            Self::Read {
+                file,
+                offset,
+                length,
+            } => {
                 let bytes = fs.bytes(*file);
                 let end = bytes.len().min(offset + length);
-                Seen::Bytes(if *offset < end { bytes[*offset..end].to_vec() } else { Vec::new() })
+                Seen::Bytes(if *offset < end {
+                    bytes[*offset..end].to_vec()
+                } else {
+                    Vec::new()
+                })
             }
-            Self::List { directory } => Seen::Names(fs.entries(*directory).into_iter().map(|(name, number)| (name, fs.kind(number))).collect()),
+            Self::List { directory } => Seen::Names(
+                fs.entries(*directory)
+                    .into_iter()
+                    .map(|(name, number)| (name, fs.kind(number)))
+                    .collect(),
+            ),
             Self::Fsync { .. } | Self::SyncAll => Seen::Done,
         }
     }
@@ -195,55 +346,131 @@ pub fn draw(draw: &mut Draw, fs: &ModelFs, sizes: &Sizes) -> Action {
         let all: Vec<Number> = fs.inodes.keys().copied().collect();
         return match draw.below(4) {
             0 => Action::SyncAll,
-            _ => Action::Fsync { inode: *draw.one_of(&all).expect("there is always the root") },
+            _ => Action::Fsync {
+                inode: *draw.one_of(&all).expect("there is always the root"),
+            },
         };
     }
     let full = fs.inodes.len() > sizes.inodes;
     match (draw.below(100), draw.one_of(&files).copied()) {
-        (0..14, _) if !full => Action::Create { directory, name, mode: 0o600 + draw.below(0o100) as u32 },
-        (14..18, _) if !full => Action::MakeDirectory { directory, name, mode: 0o755 },
-        (18..20, _) if !full => Action::MakeSymlink { directory, name, target: content(draw.bits(), 1 + draw.below(60) as usize).iter().map(|b| b'a' + b % 26).collect() },
+        (0..14, _) if !full => Action::Create {
+            directory,
+            name,
+            mode: 0o600 + draw.below(0o100) as u32,
+        },
+        (14..18, _) if !full => Action::MakeDirectory {
+            directory,
+            name,
+            mode: 0o755,
+        },
+        (18..20, _) if !full => Action::MakeSymlink {
+            directory,
+            name,
+            target: content(draw.bits(), 1 + draw.below(60) as usize)
+                .iter()
+                .map(|b| b'a' + b % 26)
+                .collect(),
+        },
         (0..20, _) | (20..27, _) => Action::Unlink { directory, name },
         (27..30, _) => Action::RemoveDirectory { directory, name },
         (30..37, _) => {
             let to_directory = *draw.one_of(&directories).expect("there is always the root");
             let to_name = any_name(draw, fs, to_directory, sizes);
-            Action::Rename { from: (directory, name), to: (to_directory, to_name), replace: draw.below(4) > 0, exchange: draw.below(6) == 0 }
+            Action::Rename {
+                from: (directory, name),
+                to: (to_directory, to_name),
+                replace: draw.below(4) > 0,
+                exchange: draw.below(6) == 0,
+            }
         }
-        (37..40, Some(inode)) => Action::Link { inode, directory, name },
+        (37..40, Some(inode)) => Action::Link {
+            inode,
+            directory,
+            name,
+        },
         (40..58, Some(file)) => {
             let (offset, length) = range(draw, fs, file, sizes);
-            Action::Write { file, offset, seed: draw.bits(), length }
+            Action::Write {
+                file,
+                offset,
+                seed: draw.bits(),
+                length,
+            }
         }
-        (58..62, Some(file)) => Action::Append { file, seed: draw.bits(), length: 1 + draw.below(sizes.write_bytes) as usize },
+        (58..62, Some(file)) => Action::Append {
+            file,
+            seed: draw.bits(),
+            length: 1 + draw.below(sizes.write_bytes) as usize,
+        },
         (62..66, Some(file)) => {
-            let size = if draw.below(3) == 0 { 0 } else { draw.below(sizes.file_bytes) as usize };
+            let size = if draw.below(3) == 0 {
+                0
+            } else {
+                draw.below(sizes.file_bytes) as usize
+            };
             Action::Truncate { file, size }
         }
         (66..70, Some(file)) => {
             let (offset, length) = range(draw, fs, file, sizes);
             match draw.below(3) {
-                0 => Action::Punch { file, offset, length },
-                1 => Action::Zero { file, offset, length },
-                _ => Action::Reserve { file, offset, length },
+                0 => Action::Punch {
+                    file,
+                    offset,
+                    length,
+                },
+                1 => Action::Zero {
+                    file,
+                    offset,
+                    length,
+                },
+                _ => Action::Reserve {
+                    file,
+                    offset,
+                    length,
+                },
             }
         }
         (70..73, Some(from)) => {
             let to = *draw.one_of(&files).expect("there is at least `from`");
             let (from_offset, length) = range(draw, fs, from, sizes);
             let to_offset = draw.below(sizes.file_bytes / 2) as usize;
-            let overlaps = from == to && from_offset < to_offset + length && to_offset < from_offset + length;
+            let overlaps =
+                from == to && from_offset < to_offset + length && to_offset < from_offset + length;
             if overlaps {
-                return Action::Read { file: from, offset: from_offset, length };
+                return Action::Read {
+                    file: from,
+                    offset: from_offset,
+                    length,
+                };
             }
-            Action::CopyRange { from, from_offset, to, to_offset, length }
+            Action::CopyRange {
+                from,
+                from_offset,
+                to,
+                to_offset,
+                length,
+            }
         }
-        (73..76, Some(inode)) => Action::SetMode { inode, mode: 0o400 + draw.below(0o400) as u32 },
-        (76..79, Some(inode)) => Action::SetXattr { inode, name: format!("user.{}", draw.below(4)).into_bytes(), value: content(draw.bits(), draw.below(300) as usize) },
-        (79..81, Some(inode)) => Action::RemoveXattr { inode, name: format!("user.{}", draw.below(4)).into_bytes() },
+        (73..76, Some(inode)) => Action::SetMode {
+            inode,
+            mode: 0o400 + draw.below(0o400) as u32,
+        },
+        (76..79, Some(inode)) => Action::SetXattr {
+            inode,
+            name: format!("user.{}", draw.below(4)).into_bytes(),
+            value: content(draw.bits(), draw.below(300) as usize),
+        },
+        (79..81, Some(inode)) => Action::RemoveXattr {
+            inode,
+            name: format!("user.{}", draw.below(4)).into_bytes(),
+        },
         (81..92, Some(file)) => {
             let (offset, length) = range(draw, fs, file, sizes);
-            Action::Read { file, offset, length: length * 2 }
+            Action::Read {
+                file,
+                offset,
+                length: length * 2,
+            }
         }
         _ => Action::List { directory },
     }

@@ -21,7 +21,10 @@ pub struct Driver {
 impl Driver {
     /// A driver of a client whose file system is empty.
     pub fn new(client: Arc<Client>) -> Self {
-        Self { client, inodes: BTreeMap::from([(ROOT, InodeId::ROOT)]) }
+        Self {
+            client,
+            inodes: BTreeMap::from([(ROOT, InodeId::ROOT)]),
+        }
     }
 
     fn id(&self, number: Number) -> InodeId {
@@ -35,16 +38,39 @@ impl Driver {
     pub async fn run(&mut self, action: &Action, made: Option<Number>) -> Result<Seen> {
         match self.attempt(action, made).await {
             Ok(seen) => Ok(seen),
-            Err(error) if error.advice() == model::Advice::FixRequest => Ok(Seen::Refused(error.kind())),
+            Err(error) if error.advice() == model::Advice::FixRequest => {
+                Ok(Seen::Refused(error.kind()))
+            }
             Err(error) => Err(error.while_doing(format!("{action:?}"))),
         }
     }
 
-    async fn make(&mut self, directory: Number, name: &FileName, kind: FileKind, mode: u32, target: &[u8], made: Option<Number>) -> Result<Seen> {
-        let new = NewInode { kind, mode, uid: 0, gid: 0, rdev: 0, target: Bytes::copy_from_slice(target) };
-        let attributes = self.client.create(self.id(directory), name.clone(), new).await?;
+    async fn make(
+        &mut self,
+        directory: Number,
+        name: &FileName,
+        kind: FileKind,
+        mode: u32,
+        target: &[u8],
+        made: Option<Number>,
+    ) -> Result<Seen> {
+        let new = NewInode {
+            kind,
+            mode,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            target: Bytes::copy_from_slice(target),
+        };
+        let attributes = self
+            .client
+            .create(self.id(directory), name.clone(), new)
+            .await?;
         let Some(number) = made else {
-            return Err(Error::new(model::ErrorKind::Unavailable, "the client made what the model refuses"));
+            return Err(Error::new(
+                model::ErrorKind::Unavailable,
+                "the client made what the model refuses",
+            ));
         };
         self.inodes.insert(number, attributes.inode);
         Ok(Seen::Made(number))
@@ -53,34 +79,91 @@ impl Driver {
     async fn attempt(&mut self, action: &Action, made: Option<Number>) -> Result<Seen> {
         let client = self.client.clone();
         match action {
-            Action::Create { directory, name, mode } => self.make(*directory, name, FileKind::File, *mode, b"", made).await,
-            Action::MakeDirectory { directory, name, mode } => self.make(*directory, name, FileKind::Directory, *mode, b"", made).await,
-            Action::MakeSymlink { directory, name, target } => self.make(*directory, name, FileKind::Symlink, 0o777, target, made).await,
-            Action::Link { inode, directory, name } => {
-                client.link(self.id(*inode), self.id(*directory), name.clone()).await.map(|_| Seen::Done)
+            Action::Create {
+                directory,
+                name,
+                mode,
+            } => {
+                self.make(*directory, name, FileKind::File, *mode, b"", made)
+                    .await
             }
-            Action::Unlink { directory, name } => client.unlink(self.id(*directory), name.clone()).await.map(|()| Seen::Done),
-            Action::RemoveDirectory { directory, name } => {
-                client.remove_directory(self.id(*directory), name.clone()).await.map(|()| Seen::Done)
+            Action::MakeDirectory {
+                directory,
+                name,
+                mode,
+            } => {
+                self.make(*directory, name, FileKind::Directory, *mode, b"", made)
+                    .await
             }
-            Action::Rename { from, to, replace, exchange } => {
+            Action::MakeSymlink {
+                directory,
+                name,
+                target,
+            } => {
+                self.make(*directory, name, FileKind::Symlink, 0o777, target, made)
+                    .await
+            }
+            Action::Link {
+                inode,
+                directory,
+                name,
+            } => client
+                .link(self.id(*inode), self.id(*directory), name.clone())
+                .await
+                .map(|_| Seen::Done),
+            Action::Unlink { directory, name } => client
+                .unlink(self.id(*directory), name.clone())
+                .await
+                .map(|()| Seen::Done),
+            Action::RemoveDirectory { directory, name } => client
+                .remove_directory(self.id(*directory), name.clone())
+                .await
+                .map(|()| Seen::Done),
+            Action::Rename {
+                from,
+                to,
+                replace,
+                exchange,
+            } => {
                 let mode = match (replace, exchange) {
                     (_, true) => RenameMode::Exchange,
                     (true, false) => RenameMode::Replace,
                     (false, false) => RenameMode::NoReplace,
                 };
-                client.rename(self.id(from.0), from.1.clone(), self.id(to.0), to.1.clone(), mode).await.map(|()| Seen::Done)
+                client
+                    .rename(
+                        self.id(from.0),
+                        from.1.clone(),
+                        self.id(to.0),
+                        to.1.clone(),
+                        mode,
+                    )
+                    .await
+                    .map(|()| Seen::Done)
             }
             Action::SetMode { inode, mode } => {
-                let set = SetAttributes { mode: Some(*mode), ..SetAttributes::default() };
-                client.set_attributes(self.id(*inode), set).await.map(|_| Seen::Done)
+                let set = SetAttributes {
+                    mode: Some(*mode),
+                    ..SetAttributes::default()
+                };
+                client
+                    .set_attributes(self.id(*inode), set)
+                    .await
+                    .map(|_| Seen::Done)
             }
-            Action::SetXattr { inode, name, value } => {
-                client.set_xattr(self.id(*inode), name, value, XattrMode::Set).await.map(|()| Seen::Done)
-            }
-            Action::RemoveXattr { inode, name } => client.remove_xattr(self.id(*inode), name).await.map(|()| Seen::Done),
+            Action::SetXattr { inode, name, value } => client
+                .set_xattr(self.id(*inode), name, value, XattrMode::Set)
+                .await
+                .map(|()| Seen::Done),
+            Action::RemoveXattr { inode, name } => client
+                .remove_xattr(self.id(*inode), name)
+                .await
+                .map(|()| Seen::Done),
             Action::List { directory } => self.list(self.id(*directory)).await.map(Seen::Names),
-            Action::Fsync { inode } => client.fsync(self.id(*inode), false).await.map(|()| Seen::Done),
+            Action::Fsync { inode } => client
+                .fsync(self.id(*inode), false)
+                .await
+                .map(|()| Seen::Done),
             Action::SyncAll => client.sync_all().await.map(|()| Seen::Done),
             content_action => self.attempt_content(content_action).await,
         }
@@ -89,37 +172,101 @@ impl Driver {
     async fn attempt_content(&self, action: &Action) -> Result<Seen> {
         let client = &self.client;
         match action {
-            Action::Write { file, offset, seed, length } => {
-                client.write(self.id(*file), *offset as u64, &content(*seed, *length)).await.map(|()| Seen::Done)
-            }
-            Action::Append { file, seed, length } => {
-                client.append(self.id(*file), &content(*seed, *length)).await.map(|at| Seen::Count(at as usize))
-            }
+            Action::Write {
+                file,
+                offset,
+                seed,
+                length,
+            } => client
+                .write(self.id(*file), *offset as u64, &content(*seed, *length))
+                .await
+                .map(|()| Seen::Done),
+            Action::Append { file, seed, length } => client
+                .append(self.id(*file), &content(*seed, *length))
+                .await
+                .map(|at| Seen::Count(at as usize)),
             Action::Truncate { file, size } => {
-                let set = SetAttributes { size: Some(*size as u64), ..SetAttributes::default() };
-                client.set_attributes(self.id(*file), set).await.map(|_| Seen::Done)
+                let set = SetAttributes {
+                    size: Some(*size as u64),
+                    ..SetAttributes::default()
+                };
+                client
+                    .set_attributes(self.id(*file), set)
+                    .await
+                    .map(|_| Seen::Done)
             }
-            Action::Punch { file, offset, length } => {
-                client.allocate(self.id(*file), Allocate::Punch, *offset as u64, *length as u64).await.map(|()| Seen::Done)
-            }
-            Action::Zero { file, offset, length } => {
-                client.allocate(self.id(*file), Allocate::Zero { keep_size: false }, *offset as u64, *length as u64).await.map(|()| Seen::Done)
-            }
-            Action::Reserve { file, offset, length } => {
-                client.allocate(self.id(*file), Allocate::Reserve { keep_size: false }, *offset as u64, *length as u64).await.map(|()| Seen::Done)
-            }
-            Action::CopyRange { from, from_offset, to, to_offset, length } => {
+            Action::Punch {
+                file,
+                offset,
+                length,
+            } => client
+                .allocate(
+                    self.id(*file),
+                    Allocate::Punch,
+                    *offset as u64,
+                    *length as u64,
+                )
+                .await
+                .map(|()| Seen::Done),
+            Action::Zero {
+                file,
+                offset,
+                length,
+            } => client
+                .allocate(
+                    self.id(*file),
+                    Allocate::Zero { keep_size: false },
+                    *offset as u64,
+                    *length as u64,
+                )
+                .await
+                .map(|()| Seen::Done),
+            Action::Reserve {
+                file,
+                offset,
+                length,
+            } => client
+                .allocate(
+                    self.id(*file),
+                    Allocate::Reserve { keep_size: false },
+                    *offset as u64,
+                    *length as u64,
+                )
+                .await
+                .map(|()| Seen::Done),
+            Action::CopyRange {
+                from,
+                from_offset,
+                to,
+                to_offset,
+                length,
+            } => {
                 let mut done = 0;
                 loop {
                     let (from_at, to_at) = ((from_offset + done) as u64, (to_offset + done) as u64);
-                    let step = client.copy_range(self.id(*from), from_at, self.id(*to), to_at, (length - done) as u64).await?;
+                    let step = client
+                        .copy_range(
+                            self.id(*from),
+                            from_at,
+                            self.id(*to),
+                            to_at,
+                            (length - done) as u64,
+                        )
+                        .await?;
                     done += step as usize;
                     if step == 0 || done == *length {
                         return Ok(Seen::Count(done));
                     }
                 }
             }
-            Action::Read { file, offset, length } => self.read(self.id(*file), *offset, *length).await.map(Seen::Bytes),
+            Action::Read {
+                file,
+                offset,
+                length,
+            } => self
+                .read(self.id(*file), *offset, *length)
+                .await
+                .map(Seen::Bytes),
             other => unreachable!("{other:?} doesn't touch content"),
         }
     }
@@ -134,7 +281,10 @@ impl Driver {
         let mut names = BTreeMap::new();
         let mut after = 0;
         loop {
-            let listing = self.client.read_directory(directory, after, 7, false).await?;
+            let listing = self
+                .client
+                .read_directory(directory, after, 7, false)
+                .await?;
             for entry in &listing.entries {
                 assert!(entry.position > after, "positions grow");
                 after = entry.position;
@@ -193,7 +343,12 @@ pub mod survey {
         Ok((shapes, contents))
     }
 
-    async fn shape(client: &Client, inode: InodeId, kind: FileKind, same_as: Vec<u8>) -> Result<Shape> {
+    async fn shape(
+        client: &Client,
+        inode: InodeId,
+        kind: FileKind,
+        same_as: Vec<u8>,
+    ) -> Result<Shape> {
         let attributes = client.get_attributes(inode).await?;
         assert!(attributes.kind == kind, "entry and inode agree on the kind");
         let mut xattrs = BTreeMap::new();
@@ -201,7 +356,18 @@ pub mod survey {
             let value = client.get_xattr(inode, &name).await?;
             xattrs.insert(name.to_vec(), value.to_vec());
         }
-        let target = if kind == FileKind::Symlink { client.read_link(inode).await?.to_vec() } else { Vec::new() };
-        Ok(Shape { kind, mode: attributes.mode, links: attributes.links, target, same_as, xattrs })
+        let target = if kind == FileKind::Symlink {
+            client.read_link(inode).await?.to_vec()
+        } else {
+            Vec::new()
+        };
+        Ok(Shape {
+            kind,
+            mode: attributes.mode,
+            links: attributes.links,
+            target,
+            same_as,
+            xattrs,
+        })
     }
 }

@@ -48,19 +48,31 @@ pub type Refused = ErrorKind;
 
 impl Default for ModelFs {
     fn default() -> Self {
-        let root = Inode { body: Body::Directory(BTreeMap::new(), ROOT), mode: 0o755, links: 2, xattrs: BTreeMap::new() };
-        Self { inodes: BTreeMap::from([(ROOT, root)]), next: ROOT + 1 }
+        let root = Inode {
+            body: Body::Directory(BTreeMap::new(), ROOT),
+            mode: 0o755,
+            links: 2,
+            xattrs: BTreeMap::new(),
+        };
+        Self {
+            inodes: BTreeMap::from([(ROOT, root)]),
+            next: ROOT + 1,
+        }
     }
 }
 
 impl ModelFs {
     /// The inode.
     pub fn inode(&self, number: Number) -> &Inode {
-        self.inodes.get(&number).expect("the caller names inodes that exist")
+        self.inodes
+            .get(&number)
+            .expect("the caller names inodes that exist")
     }
 
     fn inode_mut(&mut self, number: Number) -> &mut Inode {
-        self.inodes.get_mut(&number).expect("the caller names inodes that exist")
+        self.inodes
+            .get_mut(&number)
+            .expect("the caller names inodes that exist")
     }
 
     fn names(&self, directory: Number) -> &BTreeMap<FileName, Number> {
@@ -88,16 +100,28 @@ impl ModelFs {
 
     /// Entries of a directory.
     pub fn entries(&self, directory: Number) -> Vec<(FileName, Number)> {
-        self.names(directory).iter().map(|(name, number)| (name.clone(), *number)).collect()
+        self.names(directory)
+            .iter()
+            .map(|(name, number)| (name.clone(), *number))
+            .collect()
     }
 
     /// Finds a name.
     pub fn lookup(&self, directory: Number, name: &FileName) -> Result<Number, Refused> {
-        self.names(directory).get(name).copied().ok_or(ErrorKind::NotFound)
+        self.names(directory)
+            .get(name)
+            .copied()
+            .ok_or(ErrorKind::NotFound)
     }
 
     /// Makes a file, directory or symbolic link.
-    pub fn create(&mut self, directory: Number, name: &FileName, body: Body, mode: u32) -> Result<Number, Refused> {
+    pub fn create(
+        &mut self,
+        directory: Number,
+        name: &FileName,
+        body: Body,
+        mode: u32,
+    ) -> Result<Number, Refused> {
         if self.names(directory).contains_key(name) {
             return Err(ErrorKind::Exists);
         }
@@ -110,13 +134,26 @@ impl ModelFs {
             }
             other => (other, 1),
         };
-        self.inodes.insert(number, Inode { body, mode, links, xattrs: BTreeMap::new() });
+        self.inodes.insert(
+            number,
+            Inode {
+                body,
+                mode,
+                links,
+                xattrs: BTreeMap::new(),
+            },
+        );
         self.names_mut(directory).insert(name.clone(), number);
         Ok(number)
     }
 
     /// One more name.
-    pub fn link(&mut self, inode: Number, directory: Number, name: &FileName) -> Result<(), Refused> {
+    pub fn link(
+        &mut self,
+        inode: Number,
+        directory: Number,
+        name: &FileName,
+    ) -> Result<(), Refused> {
         if self.names(directory).contains_key(name) {
             return Err(ErrorKind::Exists);
         }
@@ -225,9 +262,20 @@ impl ModelFs {
         Ok(())
     }
 
-    fn exchange(&mut self, from: (Number, &FileName), to: (Number, &FileName), a: Number, b: Number) -> Result<(), Refused> {
-        let (a_is_directory, b_is_directory) = (self.kind(a) == FileKind::Directory, self.kind(b) == FileKind::Directory);
-        if (a_is_directory && self.is_inside(to.0, a)) || (b_is_directory && self.is_inside(from.0, b)) {
+    fn exchange(
+        &mut self,
+        from: (Number, &FileName),
+        to: (Number, &FileName),
+        a: Number,
+        b: Number,
+    ) -> Result<(), Refused> {
+        let (a_is_directory, b_is_directory) = (
+            self.kind(a) == FileKind::Directory,
+            self.kind(b) == FileKind::Directory,
+        );
+        if (a_is_directory && self.is_inside(to.0, a))
+            || (b_is_directory && self.is_inside(from.0, b))
+        {
             return Err(ErrorKind::InvalidArgument);
         }
         self.names_mut(from.0).insert(from.1.clone(), b);
@@ -294,7 +342,14 @@ impl ModelFs {
     }
 
     /// copy_file_range; returns the bytes copied.
-    pub fn copy_range(&mut self, from: Number, from_offset: usize, to: Number, to_offset: usize, length: usize) -> usize {
+    pub fn copy_range(
+        &mut self,
+        from: Number,
+        from_offset: usize,
+        to: Number,
+        to_offset: usize,
+        length: usize,
+    ) -> usize {
         let source = self.bytes(from);
         if from_offset >= source.len() {
             return 0;
@@ -311,12 +366,18 @@ impl ModelFs {
 
     /// Sets an extended attribute.
     pub fn set_xattr(&mut self, number: Number, name: &[u8], value: &[u8]) {
-        self.inode_mut(number).xattrs.insert(name.to_vec(), value.to_vec());
+        self.inode_mut(number)
+            .xattrs
+            .insert(name.to_vec(), value.to_vec());
     }
 
     /// Removes an extended attribute.
     pub fn remove_xattr(&mut self, number: Number, name: &[u8]) -> Result<(), Refused> {
-        self.inode_mut(number).xattrs.remove(name).map(|_| ()).ok_or(ErrorKind::NoSuchAttribute)
+        self.inode_mut(number)
+            .xattrs
+            .remove(name)
+            .map(|_| ())
+            .ok_or(ErrorKind::NoSuchAttribute)
     }
 
     /// All directories, the root first.
@@ -330,7 +391,11 @@ impl ModelFs {
     }
 
     fn of_kind(&self, kind: FileKind) -> Vec<Number> {
-        self.inodes.keys().copied().filter(|number| self.kind(*number) == kind).collect()
+        self.inodes
+            .keys()
+            .copied()
+            .filter(|number| self.kind(*number) == kind)
+            .collect()
     }
 
     /// The names of the tree as paths, with what is behind them; files by number so that hard
@@ -342,15 +407,32 @@ impl ModelFs {
         out
     }
 
-    fn walk(&self, directory: Number, path: &mut Vec<u8>, out: &mut BTreeMap<Vec<u8>, Shape>, first: &mut BTreeMap<Number, Vec<u8>>) {
+    fn walk(
+        &self,
+        directory: Number,
+        path: &mut Vec<u8>,
+        out: &mut BTreeMap<Vec<u8>, Shape>,
+        first: &mut BTreeMap<Number, Vec<u8>>,
+    ) {
         for (name, number) in self.names(directory) {
             let length = path.len();
             path.push(b'/');
             path.extend_from_slice(name.as_bytes());
             let inode = self.inode(*number);
             let same_as = first.entry(*number).or_insert_with(|| path.clone()).clone();
-            let target = if let Body::Symlink(target) = &inode.body { target.clone() } else { Vec::new() };
-            let shape = Shape { kind: self.kind(*number), mode: inode.mode, links: inode.links, target, same_as, xattrs: inode.xattrs.clone() };
+            let target = if let Body::Symlink(target) = &inode.body {
+                target.clone()
+            } else {
+                Vec::new()
+            };
+            let shape = Shape {
+                kind: self.kind(*number),
+                mode: inode.mode,
+                links: inode.links,
+                target,
+                same_as,
+                xattrs: inode.xattrs.clone(),
+            };
             out.insert(path.clone(), shape);
             if self.kind(*number) == FileKind::Directory {
                 self.walk(*number, path, out, first);

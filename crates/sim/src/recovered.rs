@@ -70,21 +70,35 @@ impl History {
                     Err(why) => nearest = Some((usize::MAX, why)),
                 },
                 Some((count, what)) => {
-                    if nearest.as_ref().is_none_or(|(best, _)| *best != usize::MAX && count < *best) {
+                    if nearest
+                        .as_ref()
+                        .is_none_or(|(best, _)| *best != usize::MAX && count < *best)
+                    {
                         nearest = Some((count, what));
                     }
                 }
             }
         }
         let why = nearest.map_or_else(String::new, |(_, what)| what);
-        Err(format!("after {} actions, {} of them durable, no prefix fits: {why}", self.actions.len(), self.metadata_durable))
+        Err(format!(
+            "after {} actions, {} of them durable, no prefix fits: {why}",
+            self.actions.len(),
+            self.metadata_durable
+        ))
     }
 
-    fn judge_contents(&self, names: &ModelFs, done: usize, contents: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<(), String> {
+    fn judge_contents(
+        &self,
+        names: &ModelFs,
+        done: usize,
+        contents: &BTreeMap<Vec<u8>, Vec<u8>>,
+    ) -> Result<(), String> {
         let mut paths: BTreeMap<Number, Vec<u8>> = BTreeMap::new();
         collect_files(names, crate::model::ROOT, &mut Vec::new(), &mut paths);
         for (file, path) in &paths {
-            let found = contents.get(path).ok_or_else(|| format!("{} has no content", show(path)))?;
+            let found = contents
+                .get(path)
+                .ok_or_else(|| format!("{} has no content", show(path)))?;
             self.judge_file(*file, done, path, found)?;
         }
         Ok(())
@@ -92,7 +106,13 @@ impl History {
 
     /// Replays the versions of one file since its last sync. Content may be ahead of names
     /// (it was flushed while later names weren't) but never behind the sync.
-    fn judge_file(&self, file: Number, _done: usize, path: &[u8], found: &[u8]) -> Result<(), String> {
+    fn judge_file(
+        &self,
+        file: Number,
+        _done: usize,
+        path: &[u8],
+        found: &[u8],
+    ) -> Result<(), String> {
         let from = self.content_durable.get(&file).copied().unwrap_or(0);
         let mut fs = ModelFs::default();
         let mut versions: Vec<Vec<u8>> = Vec::new();
@@ -105,7 +125,9 @@ impl History {
                 }
                 break;
             };
-            let Body::File(bytes) = &inode.body else { continue };
+            let Body::File(bytes) = &inode.body else {
+                continue;
+            };
             if before {
                 versions.clear();
             }
@@ -119,7 +141,11 @@ impl History {
         let sizes = versions.iter().map(Vec::len);
         let (least, most) = (sizes.clone().min().unwrap_or(0), sizes.max().unwrap_or(0));
         if found.len() < least || found.len() > most {
-            return Err(format!("{}: {} bytes, expected {least} to {most}", show(path), found.len()));
+            return Err(format!(
+                "{}: {} bytes, expected {least} to {most}",
+                show(path),
+                found.len()
+            ));
         }
         // A byte that no version has written yet, or that a hole shows, is zero.
         let unsynced = versions.len() > 1;
@@ -127,14 +153,22 @@ impl History {
             let known = versions.iter().any(|version| version.get(at) == Some(byte));
             let gap = unsynced && *byte == 0 && versions.iter().any(|version| version.len() <= at);
             if !known && !gap {
-                return Err(format!("{}: byte {at} is {byte}, which no version since its last sync holds", show(path)));
+                return Err(format!(
+                    "{}: byte {at} is {byte}, which no version since its last sync holds",
+                    show(path)
+                ));
             }
         }
         Ok(())
     }
 }
 
-fn collect_files(fs: &ModelFs, directory: Number, path: &mut Vec<u8>, out: &mut BTreeMap<Number, Vec<u8>>) {
+fn collect_files(
+    fs: &ModelFs,
+    directory: Number,
+    path: &mut Vec<u8>,
+    out: &mut BTreeMap<Number, Vec<u8>>,
+) {
     for (name, number) in fs.entries(directory) {
         let length = path.len();
         path.push(b'/');
@@ -151,13 +185,26 @@ fn collect_files(fs: &ModelFs, directory: Number, path: &mut Vec<u8>, out: &mut 
 }
 
 /// How many paths differ, and the first of them.
-fn difference(expected: &BTreeMap<Vec<u8>, Shape>, found: &BTreeMap<Vec<u8>, Shape>) -> Option<(usize, String)> {
+fn difference(
+    expected: &BTreeMap<Vec<u8>, Shape>,
+    found: &BTreeMap<Vec<u8>, Shape>,
+) -> Option<(usize, String)> {
     let mut count = 0;
     let mut first = None;
-    for path in expected.keys().chain(found.keys().filter(|path| !expected.contains_key(*path))) {
+    for path in expected
+        .keys()
+        .chain(found.keys().filter(|path| !expected.contains_key(*path)))
+    {
         if expected.get(path) != found.get(path) {
             count += 1;
-            first.get_or_insert_with(|| format!("{}: expected {:?}, found {:?}", show(path), expected.get(path), found.get(path)));
+            first.get_or_insert_with(|| {
+                format!(
+                    "{}: expected {:?}, found {:?}",
+                    show(path),
+                    expected.get(path),
+                    found.get(path)
+                )
+            });
         }
     }
     first.map(|what| (count, what))

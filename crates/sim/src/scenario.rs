@@ -37,7 +37,13 @@ impl Scenario {
     pub const SMALL: Self = Self {
         scheme: Scheme::Replicate(1),
         steps: 14,
-        sizes: Sizes { names: 6, inodes: 12, file_bytes: 300_000, write_bytes: 120_000, sync_every: 4 },
+        sizes: Sizes {
+            names: 6,
+            inodes: 12,
+            file_bytes: 300_000,
+            write_bytes: 120_000,
+            sync_every: 4,
+        },
         block_bytes: 64 * 1024,
     };
 
@@ -45,7 +51,13 @@ impl Scenario {
     pub const LONG: Self = Self {
         scheme: Scheme::Replicate(1),
         steps: 3_000,
-        sizes: Sizes { names: 30, inodes: 150, file_bytes: 3_000_000, write_bytes: 400_000, sync_every: 40 },
+        sizes: Sizes {
+            names: 30,
+            inodes: 150,
+            file_bytes: 3_000_000,
+            write_bytes: 400_000,
+            sync_every: 40,
+        },
         block_bytes: 256 * 1024,
     };
 }
@@ -54,13 +66,21 @@ impl Scenario {
 const REGION_BYTES: u64 = 2 << 30;
 
 fn paths(scheme: Scheme) -> NodePaths {
-    let nsds = (1..=scheme.width() as u32).map(|nsd| (NsdId(nsd), PathBuf::from(format!("nsd{nsd}")))).collect();
-    NodePaths { coordination: "coordination".into(), nsds }
+    let nsds = (1..=scheme.width() as u32)
+        .map(|nsd| (NsdId(nsd), PathBuf::from(format!("nsd{nsd}"))))
+        .collect();
+    NodePaths {
+        coordination: "coordination".into(),
+        nsds,
+    }
 }
 
 fn settings() -> ClientSettings {
     // A small pool, so that pressure and read-ahead are part of what is tested.
-    ClientSettings { page_pool_bytes: 16 << 20, ..ClientSettings::default() }
+    ClientSettings {
+        page_pool_bytes: 16 << 20,
+        ..ClientSettings::default()
+    }
 }
 
 /// Makes an empty file system on the simulation's disks.
@@ -68,8 +88,14 @@ pub fn create(simulation: &Simulation, scenario: &Scenario) {
     let (scheme, block_bytes) = (scenario.scheme, scenario.block_bytes);
     simulation
         .run(move |world| async move {
-            let creation = Creation { scheme, nsd_bytes: REGION_BYTES, block_bytes };
-            Node::create(&world, &paths(scheme), creation).await.expect("a new file system is made");
+            let creation = Creation {
+                scheme,
+                nsd_bytes: REGION_BYTES,
+                block_bytes,
+            };
+            Node::create(&world, &paths(scheme), creation)
+                .await
+                .expect("a new file system is made");
         })
         .finished();
 }
@@ -83,7 +109,12 @@ struct Known {
 
 /// Does `actions` drawn from `seed` on an existing empty file system; every answer must be the
 /// model's. Returns normally or by a crash.
-fn act(simulation: &Simulation, scenario: &Scenario, seed: u64, known: &Arc<Mutex<Known>>) -> Outcome<()> {
+fn act(
+    simulation: &Simulation,
+    scenario: &Scenario,
+    seed: u64,
+    known: &Arc<Mutex<Known>>,
+) -> Outcome<()> {
     let (scenario, known) = (*scenario, known.clone());
     simulation.run(move |world| async move {
         let node = open(&world, scenario.scheme).await;
@@ -97,8 +128,16 @@ fn act(simulation: &Simulation, scenario: &Scenario, seed: u64, known: &Arc<Mute
                 action
             };
             let (expected, made) = expect(&known, &action);
-            let seen = driver.run(&action, made).await.unwrap_or_else(|error| panic!("seed {seed} step {step}: {error}"));
-            assert!(seen == expected, "seed {seed} step {step} {action:?}: expected {}, saw {}", brief(&expected), brief(&seen));
+            let seen = driver
+                .run(&action, made)
+                .await
+                .unwrap_or_else(|error| panic!("seed {seed} step {step}: {error}"));
+            assert!(
+                seen == expected,
+                "seed {seed} step {step} {action:?}: expected {}, saw {}",
+                brief(&expected),
+                brief(&seen)
+            );
             let known = &mut *known.lock().expect("one thread");
             known.history.answered(&known.model);
         }
@@ -110,30 +149,49 @@ fn act(simulation: &Simulation, scenario: &Scenario, seed: u64, known: &Arc<Mute
 fn expect(known: &Arc<Mutex<Known>>, action: &Action) -> (Seen, Option<crate::model::Number>) {
     let mut known = known.lock().expect("one thread");
     let expected = action.on_model(&mut known.model);
-    let made = if let Seen::Made(number) = &expected { Some(*number) } else { None };
+    let made = if let Seen::Made(number) = &expected {
+        Some(*number)
+    } else {
+        None
+    };
     (expected, made)
 }
 
 fn brief(seen: &Seen) -> String {
     match seen {
-        Seen::Bytes(bytes) if bytes.len() > 64 => format!("{} bytes, beginning {:?}, sum {}", bytes.len(), &bytes[..16], bytes.iter().map(|b| u64::from(*b)).sum::<u64>()),
+        Seen::Bytes(bytes) if bytes.len() > 64 => format!(
+            "{} bytes, beginning {:?}, sum {}",
+            bytes.len(),
+            &bytes[..16],
+            bytes.iter().map(|b| u64::from(*b)).sum::<u64>()
+        ),
         other => format!("{other:?}"),
     }
 }
 
 async fn open(world: &World, scheme: Scheme) -> Arc<Node> {
-    let node = Node::open(world, &paths(scheme), settings()).await.unwrap_or_else(|error| panic!("the node doesn't open: {error}"));
+    let node = Node::open(world, &paths(scheme), settings())
+        .await
+        .unwrap_or_else(|error| panic!("the node doesn't open: {error}"));
     node.metanode().start_background();
     node
 }
 
 /// Recovers, surveys, judges, checks.
-fn recover_and_judge(simulation: &Simulation, scenario: &Scenario, seed: u64, known: &Arc<Mutex<Known>>, what: &str) {
+fn recover_and_judge(
+    simulation: &Simulation,
+    scenario: &Scenario,
+    seed: u64,
+    known: &Arc<Mutex<Known>>,
+    what: &str,
+) {
     let (scheme, known, what) = (scenario.scheme, known.clone(), what.to_owned());
     simulation
         .run(move |world| async move {
             let node = open(&world, scheme).await;
-            let survey = survey::take(node.client()).await.unwrap_or_else(|error| panic!("seed {seed} {what}: {error}"));
+            let survey = survey::take(node.client())
+                .await
+                .unwrap_or_else(|error| panic!("seed {seed} {what}: {error}"));
             if let Err(why) = known.lock().expect("one thread").history.judge(&survey) {
                 panic!("seed {seed} {what}: {why}");
             }
@@ -147,14 +205,22 @@ fn recover_and_judge(simulation: &Simulation, scenario: &Scenario, seed: u64, kn
 async fn check(node: &Node, seed: u64, what: &str) {
     node.client().sync_all().await.expect("syncs");
     settle(node).await;
-    let report = node.metanode().check(CheckOptions { deep: true }).await.expect("the check can be made");
+    let report = node
+        .metanode()
+        .check(CheckOptions { deep: true })
+        .await
+        .expect("the check can be made");
     assert!(report.is_clean(), "seed {seed} {what}: {:?}", report.faults);
 }
 
 /// Background work until there is none.
 async fn settle(node: &Node) {
     for _ in 0..200 {
-        let done = node.metanode().run_background_once().await.expect("background work goes on");
+        let done = node
+            .metanode()
+            .run_background_once()
+            .await
+            .expect("background work goes on");
         if done.steps == 0 {
             return;
         }
@@ -189,7 +255,14 @@ pub fn crash(seed: u64, scenario: &Scenario) {
     let at = begun + 1 + draw.below(scenario.steps as u64 * 6);
     simulation.faults().cut_at_io(at, cut);
     let outcome = act(&simulation, scenario, seed, &known);
-    let what = format!("cut {cut:?} at I/O {at} ({})", if outcome.is_crashed() { "crashed" } else { "ended before" });
+    let what = format!(
+        "cut {cut:?} at I/O {at} ({})",
+        if outcome.is_crashed() {
+            "crashed"
+        } else {
+            "ended before"
+        }
+    );
     recover_and_judge(&simulation, scenario, seed, &known, &what);
 }
 
@@ -212,7 +285,13 @@ pub fn cut_everywhere(seed: u64, scenario: &Scenario, stride: u64) -> u64 {
             simulation.faults().cut_at_io(at, cut);
             let known = Arc::new(Mutex::new(Known::default()));
             act(&simulation, scenario, seed, &known);
-            recover_and_judge(&simulation, scenario, seed, &known, &format!("cut {cut:?} at I/O {at}"));
+            recover_and_judge(
+                &simulation,
+                scenario,
+                seed,
+                &known,
+                &format!("cut {cut:?} at I/O {at}"),
+            );
             cuts += 1;
         }
         at += stride;

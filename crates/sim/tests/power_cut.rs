@@ -4,7 +4,11 @@ use sim::scenario::{Scenario, crash, cut_everywhere, run};
 
 /// More seeds in the long suite.
 fn seeds(short: u64, long: u64) -> std::ops::Range<u64> {
-    0..if std::env::var_os("SHALE_LONG").is_some() { long } else { short }
+    0..if std::env::var_os("SHALE_LONG").is_some() {
+        long
+    } else {
+        short
+    }
 }
 
 #[test]
@@ -27,12 +31,21 @@ fn one_scenario_survives_a_cut_at_each_of_its_ios() {
 #[test]
 fn a_long_run_survives_a_cut_anywhere() {
     for seed in seeds(10, 200) {
-        crash(seed, &Scenario { steps: 600, ..Scenario::LONG });
+        crash(
+            seed,
+            &Scenario {
+                steps: 600,
+                ..Scenario::LONG
+            },
+        );
     }
 }
 
 #[test]
 fn the_same_seed_gives_the_same_trace() {
-    let scenario = Scenario { steps: 300, ..Scenario::LONG };
+    let scenario = Scenario {
+        steps: 300,
+        ..Scenario::LONG
+    };
     assert_eq!(run(5, &scenario), run(5, &scenario));
 }

@@ -19,24 +19,37 @@ pub struct Admin {
 impl Admin {
     /// The daemon of a directory. Nothing is asked yet.
     pub fn of(dir: &Path) -> Self {
-        Self { socket: dir.join(SOCKET) }
+        Self {
+            socket: dir.join(SOCKET),
+        }
     }
 
     /// Asks and waits for the answer, as long as the daemon takes.
     ///
     /// # Errors
     /// `Unavailable` if no daemon answers; else what the daemon says.
-    pub async fn ask<A: DeserializeOwned>(&self, method: Method, path: &str, body: impl Serialize) -> Result<A> {
+    pub async fn ask<A: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: impl Serialize,
+    ) -> Result<A> {
         let what = || format!("asking the daemon at {}", self.socket.display());
         let lost = |why: String| Error::new(ErrorKind::Unavailable, why).while_doing(what());
-        let stream = tokio::net::UnixStream::connect(&self.socket).await.map_err(|_| {
-            Error::new(
-                ErrorKind::Unavailable,
-                format!("no daemon runs in {}; start it with `shale up --dir {0}`", self.directory().display()),
-            )
-        })?;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| lost(e.to_string()))?;
+        let stream = tokio::net::UnixStream::connect(&self.socket)
+            .await
+            .map_err(|_| {
+                Error::new(
+                    ErrorKind::Unavailable,
+                    format!(
+                        "no daemon runs in {}; start it with `shale up --dir {0}`",
+                        self.directory().display()
+                    ),
+                )
+            })?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|e| lost(e.to_string()))?;
         let body = serde_json::to_vec(&body).expect("request bodies are plain structs");
         let request = Request::builder()
             .method(method)
@@ -61,11 +74,17 @@ impl Admin {
         };
         let (status, bytes) = answer.map_err(|e| lost(e.to_string()))?;
         if status == StatusCode::OK {
-            return serde_json::from_slice(&bytes)
-                .map_err(|e| lost(format!("the daemon is of another version than this command ({e})")));
+            return serde_json::from_slice(&bytes).map_err(|e| {
+                lost(format!(
+                    "the daemon is of another version than this command ({e})"
+                ))
+            });
         }
-        let refusal: Refusal = serde_json::from_slice(&bytes)
-            .map_err(|_| lost(format!("the daemon answered {status}; is it of another version?")))?;
+        let refusal: Refusal = serde_json::from_slice(&bytes).map_err(|_| {
+            lost(format!(
+                "the daemon answered {status}; is it of another version?"
+            ))
+        })?;
         Err(Error::new(ErrorKind::InvalidArgument, refusal.message))
     }
 

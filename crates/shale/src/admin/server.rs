@@ -21,8 +21,10 @@ pub fn listen(serving: &Arc<Serving>) -> Result<impl Future<Output = ()> + use<>
     let path = serving.dir().join(SOCKET);
     // The lock of the directory is ours, so a socket that is here is a dead daemon's.
     let _ = std::fs::remove_file(&path);
-    let listener = tokio::net::UnixListener::bind(&path)
-        .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()).while_doing(format!("listening on {}", path.display())))?;
+    let listener = tokio::net::UnixListener::bind(&path).map_err(|e| {
+        Error::new(ErrorKind::Unavailable, e.to_string())
+            .while_doing(format!("listening on {}", path.display()))
+    })?;
     let routes = routes(serving.clone());
     Ok(async move {
         if let Err(error) = axum::serve(listener, routes).await {
@@ -33,16 +35,34 @@ pub fn listen(serving: &Arc<Serving>) -> Result<impl Future<Output = ()> + use<>
 
 fn routes(serving: Arc<Serving>) -> Router {
     Router::new()
-        .route("/v1/status", get(async |State(s): State<Arc<Serving>>| answer(Ok(s.status()))))
-        .route("/v1/health", get(async |State(s): State<Arc<Serving>>| answer(Ok(s.health()))))
-        .route("/v1/waiters", get(async |State(s): State<Arc<Serving>>| answer(Ok(s.waiters()))))
-        .route("/v1/fs/df", get(async |State(s): State<Arc<Serving>>| answer(s.df().await)))
+        .route(
+            "/v1/status",
+            get(async |State(s): State<Arc<Serving>>| answer(Ok(s.status()))),
+        )
+        .route(
+            "/v1/health",
+            get(async |State(s): State<Arc<Serving>>| answer(Ok(s.health()))),
+        )
+        .route(
+            "/v1/waiters",
+            get(async |State(s): State<Arc<Serving>>| answer(Ok(s.waiters()))),
+        )
+        .route(
+            "/v1/fs/df",
+            get(async |State(s): State<Arc<Serving>>| answer(s.df().await)),
+        )
         .route("/v1/fs/check", post(check))
         .route("/v1/fs/sync", post(sync))
-        .route("/v1/nsds", get(async |State(s): State<Arc<Serving>>| answer(Ok(s.nsds()))).post(add))
+        .route(
+            "/v1/nsds",
+            get(async |State(s): State<Arc<Serving>>| answer(Ok(s.nsds()))).post(add),
+        )
         .route("/v1/nsds/scrub", post(scrub))
         .route("/v1/nsds/{nsd}", delete(remove))
-        .route("/v1/repair", get(async |State(s): State<Arc<Serving>>| answer(Ok(s.repair_status()))))
+        .route(
+            "/v1/repair",
+            get(async |State(s): State<Arc<Serving>>| answer(Ok(s.repair_status()))),
+        )
         .route("/v1/shutdown", post(shutdown))
         .with_state(serving)
 }
@@ -71,7 +91,12 @@ async fn check(State(serving): State<Arc<Serving>>, Query(query): Query<CheckQue
 }
 
 async fn sync(State(serving): State<Arc<Serving>>) -> Response {
-    answer(serving.sync().await.map(|()| serde_json::json!({ "synced": true })))
+    answer(
+        serving
+            .sync()
+            .await
+            .map(|()| serde_json::json!({ "synced": true })),
+    )
 }
 
 async fn add(State(serving): State<Arc<Serving>>, Json(body): Json<AddNsd>) -> Response {
@@ -87,14 +112,22 @@ async fn scrub(State(serving): State<Arc<Serving>>, Query(query): Query<ScrubQue
 }
 
 async fn shutdown(State(serving): State<Arc<Serving>>, Json(body): Json<Shutdown>) -> Response {
-    answer(serving.shutdown(body.force).await.map(|()| serde_json::json!({ "stopping": true })))
+    answer(
+        serving
+            .shutdown(body.force)
+            .await
+            .map(|()| serde_json::json!({ "stopping": true })),
+    )
 }
 
 fn answer<T: Serialize>(result: Result<T>) -> Response {
     match result {
         Ok(value) => Json(value).into_response(),
         Err(error) => {
-            let refusal = Refusal { kind: error.kind().name().into(), message: error.to_string() };
+            let refusal = Refusal {
+                kind: error.kind().name().into(),
+                message: error.to_string(),
+            };
             (StatusCode::CONFLICT, Json(refusal)).into_response()
         }
     }

@@ -2,7 +2,8 @@
 
 use crate::{
     admin::{
-        AddNsd, CheckResult, Df, Health, NsdLine, RepairStatus, ScrubLine, Status, Waiter, client::Admin,
+        AddNsd, CheckResult, Df, Health, NsdLine, RepairStatus, ScrubLine, Status, Waiter,
+        client::Admin,
     },
     cli::{Command, Dir, Fs, Nsd, Repair},
     output::{self, bytes, table},
@@ -22,21 +23,46 @@ pub fn ask(command: Command, json: bool) -> Result<ExitCode> {
         match command {
             Command::Status(dir) => show(&dir, Method::GET, "/v1/status", (), json, status).await,
             Command::Health(dir) => show(&dir, Method::GET, "/v1/health", (), json, health).await,
-            Command::Waiters(dir) => show(&dir, Method::GET, "/v1/waiters", (), json, waiters).await,
+            Command::Waiters(dir) => {
+                show(&dir, Method::GET, "/v1/waiters", (), json, waiters).await
+            }
             Command::Fs(Fs::Df(dir)) => show(&dir, Method::GET, "/v1/fs/df", (), json, df).await,
             Command::Fs(Fs::Check { dir, deep }) => {
-                show(&dir, Method::POST, if deep { "/v1/fs/check?deep=true" } else { "/v1/fs/check" }, (), json, check).await
+                show(
+                    &dir,
+                    Method::POST,
+                    if deep {
+                        "/v1/fs/check?deep=true"
+                    } else {
+                        "/v1/fs/check"
+                    },
+                    (),
+                    json,
+                    check,
+                )
+                .await
             }
             Command::Fs(Fs::Sync(dir)) => {
-                show(&dir, Method::POST, "/v1/fs/sync", (), json, |_: &serde_json::Value| {
-                    println!("everything is durable");
-                    ExitCode::SUCCESS
-                })
+                show(
+                    &dir,
+                    Method::POST,
+                    "/v1/fs/sync",
+                    (),
+                    json,
+                    |_: &serde_json::Value| {
+                        println!("everything is durable");
+                        ExitCode::SUCCESS
+                    },
+                )
                 .await
             }
             Command::Nsd(nsd) => ask_nsd(nsd, json).await,
-            Command::Repair(Repair::Status(dir)) => show(&dir, Method::GET, "/v1/repair", (), json, repair).await,
-            Command::Up(_) | Command::Down(_) | Command::Daemon(_) => unreachable!("these don't ask"),
+            Command::Repair(Repair::Status(dir)) => {
+                show(&dir, Method::GET, "/v1/repair", (), json, repair).await
+            }
+            Command::Up(_) | Command::Down(_) | Command::Daemon(_) => {
+                unreachable!("these don't ask")
+            }
         }
     })
 }
@@ -44,13 +70,45 @@ pub fn ask(command: Command, json: bool) -> Result<ExitCode> {
 async fn ask_nsd(command: Nsd, json: bool) -> Result<ExitCode> {
     match command {
         Nsd::List(dir) => show(&dir, Method::GET, "/v1/nsds", (), json, nsds).await,
-        Nsd::Add { dir, nsd_size, path } => {
-            let path = path.map(|path| std::path::absolute(&path).unwrap_or(path).display().to_string());
-            show(&dir, Method::POST, "/v1/nsds", AddNsd { bytes: nsd_size, path }, json, nsds).await
+        Nsd::Add {
+            dir,
+            nsd_size,
+            path,
+        } => {
+            let path = path.map(|path| {
+                std::path::absolute(&path)
+                    .unwrap_or(path)
+                    .display()
+                    .to_string()
+            });
+            show(
+                &dir,
+                Method::POST,
+                "/v1/nsds",
+                AddNsd {
+                    bytes: nsd_size,
+                    path,
+                },
+                json,
+                nsds,
+            )
+            .await
         }
-        Nsd::Remove { dir, nsd } => show(&dir, Method::DELETE, &format!("/v1/nsds/{nsd}"), (), json, nsds).await,
+        Nsd::Remove { dir, nsd } => {
+            show(
+                &dir,
+                Method::DELETE,
+                &format!("/v1/nsds/{nsd}"),
+                (),
+                json,
+                nsds,
+            )
+            .await
+        }
         Nsd::Scrub { dir, nsd } => {
-            let path = nsd.map_or("/v1/nsds/scrub".to_string(), |nsd| format!("/v1/nsds/scrub?nsd={nsd}"));
+            let path = nsd.map_or("/v1/nsds/scrub".to_string(), |nsd| {
+                format!("/v1/nsds/scrub?nsd={nsd}")
+            });
             show(&dir, Method::POST, &path, (), json, scrub).await
         }
     }
@@ -66,30 +124,63 @@ async fn show<A: DeserializeOwned + Serialize>(
 ) -> Result<ExitCode> {
     let dir = std::path::absolute(&dir.dir).unwrap_or_else(|_| dir.dir.clone());
     let answer: serde_json::Value = Admin::of(&dir).ask(method, path, body).await?;
-    let typed: A = serde_json::from_value(answer.clone())
-        .map_err(|e| Error::new(ErrorKind::Unavailable, format!("the daemon is of another version than this command ({e})")))?;
+    let typed: A = serde_json::from_value(answer.clone()).map_err(|e| {
+        Error::new(
+            ErrorKind::Unavailable,
+            format!("the daemon is of another version than this command ({e})"),
+        )
+    })?;
     if !json {
         return Ok(print(&typed));
     }
     output::json(&answer);
     // The exit code is the same as without --json; only the words differ.
     let bad = answer.get("clean") == Some(&serde_json::Value::Bool(false))
-        || answer.get("state").is_some_and(|state| state == "degraded" || state == "critical")
-        || answer.as_array().is_some_and(|rows| rows.iter().any(|row| row.get("lost").and_then(serde_json::Value::as_u64).is_some_and(|lost| lost > 0)));
-    Ok(if bad { ExitCode::from(1) } else { ExitCode::SUCCESS })
+        || answer
+            .get("state")
+            .is_some_and(|state| state == "degraded" || state == "critical")
+        || answer.as_array().is_some_and(|rows| {
+            rows.iter().any(|row| {
+                row.get("lost")
+                    .and_then(serde_json::Value::as_u64)
+                    .is_some_and(|lost| lost > 0)
+            })
+        });
+    Ok(if bad {
+        ExitCode::from(1)
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 fn status(status: &Status) -> ExitCode {
-    println!("shale {} (pid {}), up {} s", status.version, status.pid, status.up_seconds);
-    println!("mounted at {}, {}, block size {}", status.mount, status.scheme, bytes(status.block_bytes));
+    println!(
+        "shale {} (pid {}), up {} s",
+        status.version, status.pid, status.up_seconds
+    );
+    println!(
+        "mounted at {}, {}, block size {}",
+        status.mount,
+        status.scheme,
+        bytes(status.block_bytes)
+    );
     for shard in &status.shards {
-        println!("shard {}: epoch {}, commit {}", shard.shard, shard.epoch, shard.durable_commit);
+        println!(
+            "shard {}: epoch {}, commit {}",
+            shard.shard, shard.epoch, shard.durable_commit
+        );
     }
     println!("resident {}; budgets:", bytes(status.resident_bytes));
     let rows: Vec<_> = status
         .memory
         .iter()
-        .map(|line| vec![line.what.clone(), line.used.map_or("-".into(), bytes), bytes(line.budget)])
+        .map(|line| {
+            vec![
+                line.what.clone(),
+                line.used.map_or("-".into(), bytes),
+                bytes(line.budget),
+            ]
+        })
         .collect();
     table(&["memory", "used", "at most"], &rows);
     ExitCode::SUCCESS
@@ -98,9 +189,16 @@ fn status(status: &Status) -> ExitCode {
 fn health(health: &Health) -> ExitCode {
     println!("{}", health.state);
     for event in &health.events {
-        println!("{}: {}: {}\n    {}", event.severity, event.subject, event.message, event.remedy);
+        println!(
+            "{}: {}: {}\n    {}",
+            event.severity, event.subject, event.message, event.remedy
+        );
     }
-    if health.state == "healthy" { ExitCode::SUCCESS } else { ExitCode::from(1) }
+    if health.state == "healthy" {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(1)
+    }
 }
 
 fn waiters(waiters: &Vec<Waiter>) -> ExitCode {
@@ -110,7 +208,13 @@ fn waiters(waiters: &Vec<Waiter>) -> ExitCode {
     }
     let rows: Vec<_> = waiters
         .iter()
-        .map(|waiter| vec![format!("{} ms", waiter.milliseconds), waiter.what.clone(), waiter.cause.clone()])
+        .map(|waiter| {
+            vec![
+                format!("{} ms", waiter.milliseconds),
+                waiter.what.clone(),
+                waiter.cause.clone(),
+            ]
+        })
         .collect();
     table(&["since", "what", "waits for"], &rows);
     ExitCode::SUCCESS
@@ -120,8 +224,18 @@ fn df(df: &Df) -> ExitCode {
     table(
         &["", "size", "used", "available"],
         &[
-            vec!["for files".into(), bytes(df.size), bytes(df.used), bytes(df.available)],
-            vec!["on NSDs".into(), bytes(df.raw_size), bytes(df.raw_used), bytes(df.raw_size.saturating_sub(df.raw_used))],
+            vec![
+                "for files".into(),
+                bytes(df.size),
+                bytes(df.used),
+                bytes(df.available),
+            ],
+            vec![
+                "on NSDs".into(),
+                bytes(df.raw_size),
+                bytes(df.raw_used),
+                bytes(df.raw_size.saturating_sub(df.raw_used)),
+            ],
         ],
     );
     println!("{} inodes, {} in files", df.inodes, bytes(df.logical));
@@ -161,7 +275,10 @@ fn nsds(nsds: &Vec<NsdLine>) -> ExitCode {
             ]
         })
         .collect();
-    table(&["nsd", "state", "health", "size", "used", "blobs", "region"], &rows);
+    table(
+        &["nsd", "state", "health", "size", "used", "blobs", "region"],
+        &rows,
+    );
     ExitCode::SUCCESS
 }
 
@@ -179,13 +296,20 @@ fn scrub(lines: &Vec<ScrubLine>) -> ExitCode {
             ]
         })
         .collect();
-    table(&["nsd", "checked", "read", "damaged", "rebuilt", "lost"], &rows);
+    table(
+        &["nsd", "checked", "read", "damaged", "rebuilt", "lost"],
+        &rows,
+    );
     for line in lines {
         for mended in &line.mended {
             println!("nsd {}: mended: {mended}", line.nsd);
         }
     }
-    if lines.iter().all(|line| line.lost == 0) { ExitCode::SUCCESS } else { ExitCode::from(1) }
+    if lines.iter().all(|line| line.lost == 0) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(1)
+    }
 }
 
 fn repair(repair: &RepairStatus) -> ExitCode {

@@ -21,8 +21,9 @@ pub const READY: &str = "ready";
 
 /// Starts this node; creates its file system if the directory is new.
 pub fn up(up: &Up, json: bool) -> Result<ExitCode> {
-    let dir = std::path::absolute(&up.dir.dir)
-        .map_err(|e| Error::new(ErrorKind::InvalidArgument, e.to_string()).while_doing("reading --dir"))?;
+    let dir = std::path::absolute(&up.dir.dir).map_err(|e| {
+        Error::new(ErrorKind::InvalidArgument, e.to_string()).while_doing("reading --dir")
+    })?;
     if let Some(status) = running(&dir)? {
         refuse_other_settings(up, &status)?;
         return report(&status, "is already up", json);
@@ -34,23 +35,28 @@ pub fn up(up: &Up, json: bool) -> Result<ExitCode> {
     }
     let mut daemon = start(&dir)?;
     let mut said = String::new();
-    let mut output_of_daemon = BufReader::new(daemon.stdout.take().expect("the daemon's output is a pipe"));
+    let mut output_of_daemon =
+        BufReader::new(daemon.stdout.take().expect("the daemon's output is a pipe"));
     // The pipe ends when the daemon exits, so this can't wait for a dead one; a live one
     // answers within its own deadlines.
-    output_of_daemon
-        .read_line(&mut said)
-        .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()).while_doing("waiting for the daemon"))?;
+    output_of_daemon.read_line(&mut said).map_err(|e| {
+        Error::new(ErrorKind::Unavailable, e.to_string()).while_doing("waiting for the daemon")
+    })?;
     if said.trim() != READY {
         let _ = output_of_daemon.read_to_string(&mut said);
         let _ = daemon.wait();
         let why = if said.trim().is_empty() {
-            format!("it ended without a word; see {}", dir.join("daemon.log").display())
+            format!(
+                "it ended without a word; see {}",
+                dir.join("daemon.log").display()
+            )
         } else {
             said.trim().to_string()
         };
         return Err(Error::new(ErrorKind::Unavailable, why));
     }
-    let status = running(&dir)?.ok_or_else(|| Error::new(ErrorKind::Unavailable, "the daemon went away at once"))?;
+    let status = running(&dir)?
+        .ok_or_else(|| Error::new(ErrorKind::Unavailable, "the daemon went away at once"))?;
     report(&status, "is up", json)
 }
 
@@ -66,7 +72,13 @@ pub fn down(down: &Down, json: bool) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     block_on(async {
-        Admin::of(&dir).ask::<serde_json::Value>(Method::POST, "/v1/shutdown", serde_json::json!({ "force": down.force })).await
+        Admin::of(&dir)
+            .ask::<serde_json::Value>(
+                Method::POST,
+                "/v1/shutdown",
+                serde_json::json!({ "force": down.force }),
+            )
+            .await
     })??;
     wait_for_lock(&dir)?;
     if json {
@@ -90,7 +102,12 @@ fn report(status: &Status, how: &str, json: bool) -> Result<ExitCode> {
 /// like success.
 fn refuse_other_settings(up: &Up, status: &Status) -> Result<()> {
     let refuse = |what: &str, now: &str| {
-        Err(Error::new(ErrorKind::Exists, format!("this node is up already with {what} {now}; `shale down` first, or leave the option out")))
+        Err(Error::new(
+            ErrorKind::Exists,
+            format!(
+                "this node is up already with {what} {now}; `shale down` first, or leave the option out"
+            ),
+        ))
     };
     if let Some(mount) = &up.mount
         && std::path::absolute(mount).ok().as_deref() != Some(Path::new(&status.mount))
@@ -98,7 +115,9 @@ fn refuse_other_settings(up: &Up, status: &Status) -> Result<()> {
         return refuse("mount point", &status.mount);
     }
     match &up.scheme {
-        Some(scheme) if scheme.parse::<model::Scheme>()?.to_string() != status.scheme => refuse("scheme", &status.scheme),
+        Some(scheme) if scheme.parse::<model::Scheme>()?.to_string() != status.scheme => {
+            refuse("scheme", &status.scheme)
+        }
         _ => Ok(()),
     }
 }
@@ -107,16 +126,39 @@ fn running(dir: &Path) -> Result<Option<Status>> {
     if !crate::daemon::lock::is_held(dir) {
         return Ok(None);
     }
-    block_on(async { Admin::of(dir).ask::<Status>(Method::GET, "/v1/status", ()).await })?.map(Some).map_err(|error| {
-        error.while_doing(format!("a daemon holds {} but doesn't answer yet; try again, or look at {}", dir.display(), dir.join("daemon.log").display()))
+    block_on(async {
+        Admin::of(dir)
+            .ask::<Status>(Method::GET, "/v1/status", ())
+            .await
+    })?
+    .map(Some)
+    .map_err(|error| {
+        error.while_doing(format!(
+            "a daemon holds {} but doesn't answer yet; try again, or look at {}",
+            dir.display(),
+            dir.join("daemon.log").display()
+        ))
     })
 }
 
 fn start(dir: &Path) -> Result<Child> {
-    let failed = |e: std::io::Error| Error::new(ErrorKind::Unavailable, e.to_string()).while_doing("starting the daemon");
-    let log = std::fs::OpenOptions::new().create(true).append(true).open(dir.join("daemon.log")).map_err(failed)?;
+    let failed = |e: std::io::Error| {
+        Error::new(ErrorKind::Unavailable, e.to_string()).while_doing("starting the daemon")
+    };
+    let log = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(dir.join("daemon.log"))
+        .map_err(failed)?;
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-    command.arg("daemon").arg("--dir").arg(dir).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).current_dir("/");
+    command
+        .arg("daemon")
+        .arg("--dir")
+        .arg(dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .current_dir("/");
     // A session of its own: the daemon outlives the terminal that started it.
     // SAFETY: setsid is async-signal-safe and touches no memory of this process.
     unsafe {

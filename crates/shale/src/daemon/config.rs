@@ -65,16 +65,22 @@ impl Plan {
         let wrong = |text: String| Error::new(ErrorKind::InvalidArgument, text);
         let scheme: Option<Scheme> = up.scheme.as_deref().map(str::parse).transpose()?;
         let mount = match &up.mount {
-            Some(mount) => Some(std::path::absolute(mount).map_err(|e| wrong(format!("--mount {}: {e}", mount.display())))?),
+            Some(mount) => Some(
+                std::path::absolute(mount)
+                    .map_err(|e| wrong(format!("--mount {}: {e}", mount.display())))?,
+            ),
             None => None,
         };
         let block_bytes = match up.block_size {
             None => None,
             Some(bytes) => {
                 let fits = bytes.is_power_of_two()
-                    && (u64::from(limits::BLOCK_BYTES_MIN)..=u64::from(limits::SEGMENT_BYTES_MAX)).contains(&bytes);
+                    && (u64::from(limits::BLOCK_BYTES_MIN)..=u64::from(limits::SEGMENT_BYTES_MAX))
+                        .contains(&bytes);
                 if !fits {
-                    return Err(wrong("--block-size must be a power of two from 64K to 16M, like 4M".into()));
+                    return Err(wrong(
+                        "--block-size must be a power of two from 64K to 16M, like 4M".into(),
+                    ));
                 }
                 Some(u32::try_from(bytes).expect("16 MiB fits 32 bits"))
             }
@@ -82,7 +88,14 @@ impl Plan {
         if up.nsd_size.is_some_and(|bytes| bytes < NSD_BYTES_MIN) {
             return Err(wrong("--nsd-size must be at least 512M".into()));
         }
-        Ok(Self { mount, allow_other: up.allow_other, nsd_bytes: up.nsd_size, nsds: up.nsds, scheme, block_bytes })
+        Ok(Self {
+            mount,
+            allow_other: up.allow_other,
+            nsd_bytes: up.nsd_size,
+            nsds: up.nsds,
+            scheme,
+            block_bytes,
+        })
     }
 }
 
@@ -102,10 +115,18 @@ impl NodeConfig {
             Err(error) => return Err(io(error, "reading", &path)),
         };
         let config: Self = toml::from_str(&text).map_err(|e| {
-            Error::new(ErrorKind::InvalidArgument, e.to_string().trim().replace('\n', " ")).while_doing(format!("reading {}", path.display()))
+            Error::new(
+                ErrorKind::InvalidArgument,
+                e.to_string().trim().replace('\n', " "),
+            )
+            .while_doing(format!("reading {}", path.display()))
         })?;
         if config.version != 1 {
-            let text = format!("{} has version {}, this program knows 1; use the program that wrote it", path.display(), config.version);
+            let text = format!(
+                "{} has version {}, this program knows 1; use the program that wrote it",
+                path.display(),
+                config.version
+            );
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
         Ok(Some(config))
@@ -119,11 +140,21 @@ impl NodeConfig {
         let scheme = plan.scheme.unwrap_or(Scheme::Replicate(1));
         let nsds = plan.nsds.unwrap_or(scheme.width() as u32);
         if (nsds as usize) < scheme.width() {
-            let text = format!("scheme {scheme} needs {} NSDs, --nsds says {nsds}; ask for --nsds {0} or a narrower scheme", scheme.width());
+            let text = format!(
+                "scheme {scheme} needs {} NSDs, --nsds says {nsds}; ask for --nsds {0} or a narrower scheme",
+                scheme.width()
+            );
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
         std::fs::create_dir_all(dir).map_err(|e| io(e, "creating", dir))?;
-        let paths = (1..=nsds).map(|nsd| (nsd.to_string(), dir.join("nsd").join(format!("{nsd}.region")))).collect();
+        let paths = (1..=nsds)
+            .map(|nsd| {
+                (
+                    nsd.to_string(),
+                    dir.join("nsd").join(format!("{nsd}.region")),
+                )
+            })
+            .collect();
         let config = Self {
             version: 1,
             mount: plan.mount.clone().unwrap_or_else(|| dir.join("mnt")),
@@ -144,10 +175,18 @@ impl NodeConfig {
     /// # Errors
     /// `Exists` if the plan asks for another scheme, size or number than the file system has.
     pub fn update(&mut self, dir: &Path, plan: &Plan) -> Result<()> {
-        let differs = plan.scheme.is_some_and(|scheme| scheme.to_string() != self.create.scheme)
-            || plan.nsd_bytes.is_some_and(|bytes| bytes != self.create.nsd_bytes)
-            || plan.nsds.is_some_and(|nsds| nsds as usize != self.nsds.len())
-            || plan.block_bytes.is_some_and(|bytes| bytes != self.create.block_bytes);
+        let differs = plan
+            .scheme
+            .is_some_and(|scheme| scheme.to_string() != self.create.scheme)
+            || plan
+                .nsd_bytes
+                .is_some_and(|bytes| bytes != self.create.nsd_bytes)
+            || plan
+                .nsds
+                .is_some_and(|nsds| nsds as usize != self.nsds.len())
+            || plan
+                .block_bytes
+                .is_some_and(|bytes| bytes != self.create.block_bytes);
         if differs {
             let text = format!(
                 "{} already holds a file system with {} on {} NSDs; leave these options out, or use another --dir (`shale nsd add` adds NSDs)",
@@ -192,7 +231,10 @@ fn refuse_used_directory(dir: &Path) -> Result<()> {
         Err(error) => return Err(io(error, "looking into", dir)),
     };
     if entries.next().is_some() {
-        let text = format!("{} isn't empty and holds no Shale node; use an empty or new directory", dir.display());
+        let text = format!(
+            "{} isn't empty and holds no Shale node; use an empty or new directory",
+            dir.display()
+        );
         return Err(Error::new(ErrorKind::InvalidArgument, text));
     }
     Ok(())

@@ -1,11 +1,7 @@
 //! One daemon per directory: a file lock that ends with the process, however it ends.
 
 use model::{Error, ErrorKind, Result};
-use std::{
-    fs::File,
-    os::fd::AsRawFd,
-    path::Path,
-};
+use std::{fs::File, os::fd::AsRawFd, path::Path};
 
 const FILE: &str = "daemon.lock";
 
@@ -20,18 +16,34 @@ pub struct DirectoryLock {
 /// `Busy` if another daemon has it.
 pub fn take(dir: &Path) -> Result<DirectoryLock> {
     let path = dir.join(FILE);
-    let failed = |e: std::io::Error| Error::new(ErrorKind::Unavailable, e.to_string()).while_doing(format!("locking {}", path.display()));
-    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+    let failed = |e: std::io::Error| {
+        Error::new(ErrorKind::Unavailable, e.to_string())
+            .while_doing(format!("locking {}", path.display()))
+    };
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(failed)?;
     if flock(&file, libc::LOCK_EX | libc::LOCK_NB) {
         Ok(DirectoryLock { _file: file })
     } else {
-        Err(Error::new(ErrorKind::Busy, format!("another daemon already runs in {}; `shale status --dir {0}` shows it", dir.display())))
+        Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "another daemon already runs in {}; `shale status --dir {0}` shows it",
+                dir.display()
+            ),
+        ))
     }
 }
 
 /// Whether a daemon has the lock.
 pub fn is_held(dir: &Path) -> bool {
-    let Ok(file) = File::open(dir.join(FILE)) else { return false };
+    let Ok(file) = File::open(dir.join(FILE)) else {
+        return false;
+    };
     !flock(&file, libc::LOCK_SH | libc::LOCK_NB)
 }
 

@@ -10,13 +10,7 @@ use config::NodeConfig;
 use model::{Error, ErrorKind, NsdId, Result};
 use serving::Serving;
 use shale::node::{Creation, Node, NodePaths};
-use std::{
-    io::Write,
-    path::Path,
-    process::ExitCode,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io::Write, path::Path, process::ExitCode, sync::Arc, time::Duration};
 use world::World;
 
 /// Worker threads for commits, disks and the tree; operations run on the FUSE threads.
@@ -32,8 +26,9 @@ const RUNTIME_END: Duration = Duration::from_secs(5);
 pub fn run(dir: &Path) -> Result<ExitCode> {
     tracing_subscriber::fmt()
         .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("SHALE_LOG")
-                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,slatedb=warn,foyer=warn")),
+            tracing_subscriber::EnvFilter::try_from_env("SHALE_LOG").unwrap_or_else(|_| {
+                tracing_subscriber::EnvFilter::new("info,slatedb=warn,foyer=warn")
+            }),
         )
         .with_writer(std::io::stderr)
         .with_ansi(false)
@@ -44,7 +39,9 @@ pub fn run(dir: &Path) -> Result<ExitCode> {
         .thread_name("shale")
         .enable_all()
         .build()
-        .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()).while_doing("starting the runtime"))?;
+        .map_err(|e| {
+            Error::new(ErrorKind::Unavailable, e.to_string()).while_doing("starting the runtime")
+        })?;
     let result = runtime.block_on(live(dir));
     if let Err(error) = &result {
         // The command that started us reads this line; the log keeps it as well.
@@ -58,7 +55,13 @@ pub fn run(dir: &Path) -> Result<ExitCode> {
 async fn live(dir: &Path) -> Result<()> {
     let lock = lock::take(dir)?;
     let mut config = NodeConfig::load(dir)?.ok_or_else(|| {
-        Error::new(ErrorKind::NotFound, format!("{} holds no Shale node; create one with `shale up --dir {0}`", dir.display()))
+        Error::new(
+            ErrorKind::NotFound,
+            format!(
+                "{} holds no Shale node; create one with `shale up --dir {0}`",
+                dir.display()
+            ),
+        )
     })?;
     let world = World::real();
     let begun = world.now();
@@ -94,9 +97,16 @@ async fn live(dir: &Path) -> Result<()> {
 /// our own directory holds are removed, never a device or a path of somebody else's.
 async fn create(world: &World, dir: &Path, paths: &NodePaths, config: &NodeConfig) -> Result<()> {
     let folder = dir.join("nsd");
-    std::fs::create_dir_all(&folder)
-        .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()).while_doing(format!("creating {}", folder.display())))?;
-    for path in paths.nsds.values().chain([&paths.coordination]).filter(|path| path.starts_with(dir)) {
+    std::fs::create_dir_all(&folder).map_err(|e| {
+        Error::new(ErrorKind::Unavailable, e.to_string())
+            .while_doing(format!("creating {}", folder.display()))
+    })?;
+    for path in paths
+        .nsds
+        .values()
+        .chain([&paths.coordination])
+        .filter(|path| path.starts_with(dir))
+    {
         let _ = std::fs::remove_file(path);
     }
     let creation = Creation {
@@ -104,24 +114,35 @@ async fn create(world: &World, dir: &Path, paths: &NodePaths, config: &NodeConfi
         nsd_bytes: config.create.nsd_bytes,
         block_bytes: config.create.block_bytes,
     };
-    Node::create(world, paths, creation).await.map_err(|e| e.while_doing(format!("creating a file system in {}", dir.display())))
+    Node::create(world, paths, creation)
+        .await
+        .map_err(|e| e.while_doing(format!("creating a file system in {}", dir.display())))
 }
 
 fn node_paths(dir: &Path, config: &NodeConfig) -> Result<NodePaths> {
     let mut nsds = std::collections::BTreeMap::new();
     for (number, path) in &config.nsds {
-        let number = number
-            .parse()
-            .map_err(|_| Error::new(ErrorKind::InvalidArgument, format!("node.toml: {number:?} under [nsds] is no NSD number")))?;
+        let number = number.parse().map_err(|_| {
+            Error::new(
+                ErrorKind::InvalidArgument,
+                format!("node.toml: {number:?} under [nsds] is no NSD number"),
+            )
+        })?;
         nsds.insert(NsdId(number), path.clone());
     }
-    Ok(NodePaths { coordination: dir.join("coordination.region"), nsds })
+    Ok(NodePaths {
+        coordination: dir.join("coordination.region"),
+        nsds,
+    })
 }
 
 /// `shale down`, SIGTERM and SIGINT end the daemon; signals can't ask, so they force.
 async fn wait_for_end(serving: &Serving) -> bool {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+    ) else {
         return serving.wait_for_shutdown().await;
     };
     tokio::select! {

@@ -2,7 +2,8 @@
 
 use super::config::NodeConfig;
 use crate::admin::{
-    AddNsd, CheckResult, Df, Health, HealthEvent, MemoryLine, NsdLine, RepairStatus, ScrubLine, ShardStatus, Status, Waiter,
+    AddNsd, CheckResult, Df, Health, HealthEvent, MemoryLine, NsdLine, RepairStatus, ScrubLine,
+    ShardStatus, Status, Waiter,
 };
 use fuse::{Door, DoorSettings, Mount, MountOptions, Unmount};
 use metanode::CheckOptions;
@@ -35,8 +36,17 @@ impl Serving {
     pub fn mount(dir: &Path, config: NodeConfig, node: Arc<Node>) -> Result<Self> {
         let mount_point = config.mount.clone();
         std::fs::create_dir_all(&mount_point)
-            .or_else(|error| if is_dead_mount(&error) { Ok(()) } else { Err(error) })
-            .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()).while_doing(format!("making the mount point {}", mount_point.display())))?;
+            .or_else(|error| {
+                if is_dead_mount(&error) {
+                    Ok(())
+                } else {
+                    Err(error)
+                }
+            })
+            .map_err(|e| {
+                Error::new(ErrorKind::Unavailable, e.to_string())
+                    .while_doing(format!("making the mount point {}", mount_point.display()))
+            })?;
         let mut options = MountOptions::new(&mount_point);
         options.allow_other |= config.allow_other;
         let door = Door::new(node.client().clone(), DoorSettings::default());
@@ -80,14 +90,24 @@ impl Serving {
     /// # Errors
     /// `Busy` if programs use the mount and `force` isn't set; nothing has changed then.
     pub async fn shutdown(&self, force: bool) -> Result<()> {
-        let how = if force { Unmount::Forced } else { Unmount::IfIdle };
-        self.mount.unmount(how).await.map_err(|error| match error.kind() {
-            ErrorKind::Busy => Error::new(
-                ErrorKind::Busy,
-                format!("programs still use {}; end them (`fuser -vm` shows them), or use --force", self.mount_point.display()),
-            ),
-            _ => error,
-        })?;
+        let how = if force {
+            Unmount::Forced
+        } else {
+            Unmount::IfIdle
+        };
+        self.mount
+            .unmount(how)
+            .await
+            .map_err(|error| match error.kind() {
+                ErrorKind::Busy => Error::new(
+                    ErrorKind::Busy,
+                    format!(
+                        "programs still use {}; end them (`fuser -vm` shows them), or use --force",
+                        self.mount_point.display()
+                    ),
+                ),
+                _ => error,
+            })?;
         self.shutdown.send_replace(Some(force));
         Ok(())
     }
@@ -111,7 +131,11 @@ impl Serving {
             mount: self.mount_point.display().to_string(),
             scheme: self.node.pool().map().scheme.to_string(),
             block_bytes: u64::from(self.node.block_bytes()),
-            shards: vec![ShardStatus { shard: shard.shard.0, epoch: shard.epoch.0, durable_commit: shard.durable.0 }],
+            shards: vec![ShardStatus {
+                shard: shard.shard.0,
+                epoch: shard.epoch.0,
+                durable_commit: shard.durable.0,
+            }],
             memory: self.memory(),
             resident_bytes: resident_bytes(),
         }
@@ -119,9 +143,19 @@ impl Serving {
 
     fn memory(&self) -> Vec<MemoryLine> {
         let (dirty, cached) = self.node.client().page_pool_bytes();
-        let pages = ("page pool", dirty + cached, self.node.client().settings().page_pool_bytes);
+        let pages = (
+            "page pool",
+            dirty + cached,
+            self.node.client().settings().page_pool_bytes,
+        );
         let lines = self.node.metanode().memory().into_iter().chain([pages]);
-        let mut lines: Vec<_> = lines.map(|(what, used, budget)| MemoryLine { what: what.into(), used: Some(used), budget }).collect();
+        let mut lines: Vec<_> = lines
+            .map(|(what, used, budget)| MemoryLine {
+                what: what.into(),
+                used: Some(used),
+                budget,
+            })
+            .collect();
         lines.sort_by_key(|line| std::cmp::Reverse(line.budget));
         lines
     }
@@ -151,7 +185,8 @@ impl Serving {
             events.push(HealthEvent {
                 severity: "critical".into(),
                 subject: "space".into(),
-                message: "the storage pool is full; writes are refused with ENOSPC, deleting works".into(),
+                message: "the storage pool is full; writes are refused with ENOSPC, deleting works"
+                    .into(),
                 remedy: "delete files, or add an NSD with `shale nsd add`".into(),
             });
         }
@@ -161,17 +196,31 @@ impl Serving {
             Some("critical") => "critical",
             Some(_) => "degraded",
         };
-        Health { state: state.into(), events }
+        Health {
+            state: state.into(),
+            events,
+        }
     }
 
     /// `shale waiters`.
     pub fn waiters(&self) -> Vec<Waiter> {
-        let name = |waiter: &client::Waiter| waiter.inode.map_or("an operation".to_string(), |inode| format!("an operation on inode {inode}"));
+        let name = |waiter: &client::Waiter| {
+            waiter.inode.map_or("an operation".to_string(), |inode| {
+                format!("an operation on inode {inode}")
+            })
+        };
         let inside = self.node.client().waiters();
-        let inside = inside.iter().map(|waiter| Waiter { what: name(waiter), cause: waiter.cause.into(), milliseconds: waiter.since.as_millis() as u64 });
+        let inside = inside.iter().map(|waiter| Waiter {
+            what: name(waiter),
+            cause: waiter.cause.into(),
+            milliseconds: waiter.since.as_millis() as u64,
+        });
         let requests = self.mount.waiting();
         let requests = requests.iter().map(|request| Waiter {
-            what: format!("{} of process {} on inode {}", request.request, request.pid, request.inode),
+            what: format!(
+                "{} of process {} on inode {}",
+                request.request, request.pid, request.inode
+            ),
             cause: "an answer of the file system".into(),
             milliseconds: request.since.as_millis() as u64,
         });
@@ -214,7 +263,11 @@ impl Serving {
         // What is still in memory belongs to the file system; the check reads what is published.
         self.node.client().sync_all().await?;
         let report = self.node.metanode().check(CheckOptions { deep }).await?;
-        let mut faults: Vec<String> = report.faults.iter().map(|fault| fault.text.clone()).collect();
+        let mut faults: Vec<String> = report
+            .faults
+            .iter()
+            .map(|fault| fault.text.clone())
+            .collect();
         if report.more_faults > 0 {
             faults.push(format!("and {} more", report.more_faults));
         }
@@ -268,7 +321,10 @@ impl Serving {
         if let Some(nsd) = only
             && self.node.pool().nsd(nsd).is_none()
         {
-            return Err(Error::new(ErrorKind::NotFound, format!("NSD {nsd} doesn't serve here; `shale nsd list` shows those that do")));
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("NSD {nsd} doesn't serve here; `shale nsd list` shows those that do"),
+            ));
         }
         let outcomes = self.node.metanode().scrub(only).await?;
         Ok(outcomes
@@ -301,7 +357,14 @@ impl Serving {
             segments_to_do: status.segments_degraded,
             segments_done: status.segments_repaired,
             bytes_done: status.bytes_rebuilt,
-            reason: if waits { format!("{} slots have no NSD; add one with `shale nsd add`", status.slots_without_nsd) } else { String::new() },
+            reason: if waits {
+                format!(
+                    "{} slots have no NSD; add one with `shale nsd add`",
+                    status.slots_without_nsd
+                )
+            } else {
+                String::new()
+            },
         }
     }
 }
@@ -337,23 +400,32 @@ fn nsd_event(view: &NsdView) -> Option<HealthEvent> {
         Some(NsdHealth::Online) => return None,
         Some(NsdHealth::Full) => "its region is full".to_string(),
         Some(NsdHealth::Failed) => "its disk reported errors; it is left alone".to_string(),
-        None => view.refused.as_ref().map_or("it didn't open".to_string(), ToString::to_string),
+        None => view
+            .refused
+            .as_ref()
+            .map_or("it didn't open".to_string(), ToString::to_string),
     };
     Some(HealthEvent {
         severity: "warning".into(),
         subject: format!("NSD {} ({})", view.nsd, view.path.display()),
         message,
-        remedy: format!("mend the disk and restart the node, or give it up with `shale nsd remove {}` and add another with `shale nsd add`", view.nsd),
+        remedy: format!(
+            "mend the disk and restart the node, or give it up with `shale nsd remove {}` and add another with `shale nsd add`",
+            view.nsd
+        ),
     })
 }
 
 /// Resident memory of this process, from the kernel; 0 if it doesn't say.
 fn resident_bytes() -> u64 {
-    let pages = std::fs::read_to_string("/proc/self/statm").ok().and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
+    let pages = std::fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
     pages.unwrap_or(0) * 4096
 }
 
 /// A killed daemon's mount answers everything with ENOTCONN until mounting clears it.
 fn is_dead_mount(error: &std::io::Error) -> bool {
-    error.raw_os_error() == Some(libc::ENOTCONN) || error.kind() == std::io::ErrorKind::AlreadyExists
+    error.raw_os_error() == Some(libc::ENOTCONN)
+        || error.kind() == std::io::ErrorKind::AlreadyExists
 }

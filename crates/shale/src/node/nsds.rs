@@ -2,12 +2,12 @@
 
 use super::{Node, Region, entry, make_disk, open_disk};
 use coordination::Coordination;
+use metanode::DATA_POOL;
 use model::{
     Error, ErrorKind, NsdId, Result,
     map::{NsdState, PoolMap},
     nsd::{NsdHealth, NsdUsage},
 };
-use metanode::DATA_POOL;
 use nsd::{Nsd, NsdIdentity};
 use std::{
     collections::BTreeMap,
@@ -47,8 +47,13 @@ pub(super) async fn open_all(
     let mut nsds = Vec::new();
     let mut regions = BTreeMap::new();
     for entry in &map.nsds {
-        let Some(path) = paths.get(&entry.nsd) else { continue };
-        let mut region = Region { path: path.clone(), refused: None };
+        let Some(path) = paths.get(&entry.nsd) else {
+            continue;
+        };
+        let mut region = Region {
+            path: path.clone(),
+            refused: None,
+        };
         if entry.state != NsdState::Lost {
             match open_one(world, coordination, cluster, entry.nsd, path).await {
                 Ok(nsd) => nsds.push(nsd),
@@ -63,7 +68,13 @@ pub(super) async fn open_all(
     Ok((nsds, regions))
 }
 
-async fn open_one(world: &World, coordination: &Coordination, cluster: u128, id: NsdId, path: &Path) -> Result<Arc<Nsd>> {
+async fn open_one(
+    world: &World,
+    coordination: &Coordination,
+    cluster: u128,
+    id: NsdId,
+    path: &Path,
+) -> Result<Arc<Nsd>> {
     let disk = open_disk(world, path)?;
     let nsd = match Nsd::open(world, disk).await {
         Err(error) if error.kind() == ErrorKind::Corrupt => {
@@ -78,12 +89,21 @@ async fn open_one(world: &World, coordination: &Coordination, cluster: u128, id:
     if identity.cluster != cluster || identity.nsd != id {
         return Err(Error::new(
             ErrorKind::InvalidArgument,
-            format!("{} holds NSD {} of another cluster or another number; expected NSD {id}", path.display(), identity.nsd),
+            format!(
+                "{} holds NSD {} of another cluster or another number; expected NSD {id}",
+                path.display(),
+                identity.nsd
+            ),
         ));
     }
     if nsd.needs_confirmation() {
         // On one node coordination is at hand and this process is the only owner.
-        let epochs: Vec<_> = coordination.shards().await?.iter().map(|shard| (shard.shard, shard.epoch)).collect();
+        let epochs: Vec<_> = coordination
+            .shards()
+            .await?
+            .iter()
+            .map(|shard| (shard.shard, shard.epoch))
+            .collect();
         nsd.confirm_epochs(&epochs).await?;
     }
     Ok(nsd)
@@ -115,16 +135,49 @@ impl Node {
     /// # Errors
     /// `Exists`, `NoSpace`, or what the disk says; the pool is unchanged then.
     pub async fn add_nsd(&self, path: &Path, bytes: u64) -> Result<NsdId> {
-        let cluster = self.coordination.cluster().await?.ok_or_else(|| Error::new(ErrorKind::Corrupt, "coordination knows no cluster"))?;
-        let id = NsdId(self.pool.map().nsds.iter().map(|entry| entry.nsd.0).max().unwrap_or(0) + 1);
+        let cluster = self
+            .coordination
+            .cluster()
+            .await?
+            .ok_or_else(|| Error::new(ErrorKind::Corrupt, "coordination knows no cluster"))?;
+        let id = NsdId(
+            self.pool
+                .map()
+                .nsds
+                .iter()
+                .map(|entry| entry.nsd.0)
+                .max()
+                .unwrap_or(0)
+                + 1,
+        );
         let is_device = std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
-        let disk = if is_device { open_disk(&self.world, path)? } else { make_disk(&self.world, path, bytes)? };
+        let disk = if is_device {
+            open_disk(&self.world, path)?
+        } else {
+            make_disk(&self.world, path, bytes)?
+        };
         let bytes = disk.bytes();
-        Nsd::format(&self.world, &disk, NsdIdentity { cluster, nsd: id, pool: 0 }).await?;
+        Nsd::format(
+            &self.world,
+            &disk,
+            NsdIdentity {
+                cluster,
+                nsd: id,
+                pool: 0,
+            },
+        )
+        .await?;
         let nsd = Nsd::open(&self.world, disk).await?;
         self.pool.add_nsd(nsd);
-        self.regions.lock().insert(id, Region { path: path.to_path_buf(), refused: None });
-        self.change_map(|map| placement::add_nsd(map, entry(id, bytes))).await?;
+        self.regions.lock().insert(
+            id,
+            Region {
+                path: path.to_path_buf(),
+                refused: None,
+            },
+        );
+        self.change_map(|map| placement::add_nsd(map, entry(id, bytes)))
+            .await?;
         tracing::info!(nsd = id.0, path = %path.display(), "NSD added");
         Ok(id)
     }
@@ -134,17 +187,34 @@ impl Node {
     /// # Errors
     /// `NotFound`; `InvalidArgument` if the pool can't do without it.
     pub async fn remove_nsd(&self, nsd: NsdId) -> Result<()> {
-        if self.pool.map().nsd(nsd).is_none_or(|entry| entry.state == NsdState::Lost) {
-            return Err(Error::new(ErrorKind::NotFound, format!("there is no NSD {nsd} in use; `shale nsd list` shows them")));
+        if self
+            .pool
+            .map()
+            .nsd(nsd)
+            .is_none_or(|entry| entry.state == NsdState::Lost)
+        {
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("there is no NSD {nsd} in use; `shale nsd list` shows them"),
+            ));
         }
-        self.change_map(|map| placement::mark_lost(map, nsd)).await?;
+        self.change_map(|map| placement::mark_lost(map, nsd))
+            .await?;
         tracing::info!(nsd = nsd.0, "NSD given up");
         Ok(())
     }
 
     /// Where the region of the next NSD belongs if nobody says otherwise.
     pub fn next_region(&self, folder: &Path) -> PathBuf {
-        let next = self.pool.map().nsds.iter().map(|entry| entry.nsd.0).max().unwrap_or(0) + 1;
+        let next = self
+            .pool
+            .map()
+            .nsds
+            .iter()
+            .map(|entry| entry.nsd.0)
+            .max()
+            .unwrap_or(0)
+            + 1;
         folder.join(format!("{next}.region"))
     }
 
@@ -155,9 +225,15 @@ impl Node {
                 .coordination
                 .pool_map(DATA_POOL)
                 .await?
-                .ok_or_else(|| Error::new(ErrorKind::Corrupt, "coordination knows no storage pool"))?;
+                .ok_or_else(|| {
+                    Error::new(ErrorKind::Corrupt, "coordination knows no storage pool")
+                })?;
             let next = change(&now.value)?;
-            match self.coordination.set_pool_map(DATA_POOL, now.version, &next).await {
+            match self
+                .coordination
+                .set_pool_map(DATA_POOL, now.version, &next)
+                .await
+            {
                 Ok(_) => {
                     self.pool.set_map(next);
                     return Ok(());
@@ -166,6 +242,9 @@ impl Node {
                 Err(error) => return Err(error),
             }
         }
-        Err(Error::new(ErrorKind::Busy, "the map is being changed by others; try again"))
+        Err(Error::new(
+            ErrorKind::Busy,
+            "the map is being changed by others; try again",
+        ))
     }
 }
