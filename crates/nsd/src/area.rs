@@ -21,6 +21,10 @@ const GUARDS: u64 = 4;
 const PAGE0_AT: usize = 64;
 const BLOCK: u64 = UNIT as u64;
 const SUMS_PER_BLOCK: usize = UNIT / 4;
+/// What redb puts in front of its pages, at most.
+const REDB_HEADERS: u64 = 64 << 10;
+/// How redb grows once it is large.
+const REDB_REGION: u64 = 4 << 30;
 /// Pages that wait for the next sync at most (32 MiB).
 const PENDING_PAGES_MAX: usize = 8192;
 /// Largest write of joined pages.
@@ -87,6 +91,12 @@ impl Area {
                 }),
             }),
         }
+    }
+
+    /// Bytes of an area that lets redb use `capacity` bytes.
+    pub(crate) fn bytes_for(capacity: u64) -> u64 {
+        let pages = (capacity + REDB_HEADERS) / BLOCK;
+        (GUARDS + pages + pages.div_ceil(SUMS_PER_BLOCK as u64) + 1) * BLOCK
     }
 
     /// Makes an empty storage. Blocks; durable when it returns. What was there is lost.
@@ -167,9 +177,23 @@ impl Area {
         Ok(())
     }
 
-    /// Bytes that redb may use.
+    /// Bytes that redb can really use: it doubles its length up to 4 GiB, and grows by 4 GiB
+    /// then.
     pub(crate) fn capacity(&self) -> u64 {
-        self.shared.pages_max * BLOCK
+        let most = self.shared.pages_max * BLOCK - REDB_HEADERS;
+        if most < REDB_REGION {
+            return 1 << most.ilog2();
+        }
+        most / REDB_REGION * REDB_REGION
+    }
+
+    /// Pages that hold something, the highest of them, and how many there may be.
+    #[cfg(test)]
+    pub(crate) fn use_of_pages(&self) -> (usize, usize, u64) {
+        let state = self.shared.state.lock();
+        let used = state.sums.iter().filter(|sum| **sum != 0).count();
+        let highest = state.sums.iter().rposition(|sum| *sum != 0);
+        (used, highest.unwrap_or(0), self.shared.pages_max)
     }
 
     /// Pages whose bytes don't fit their checksum, and whether any guard or table block on the
@@ -306,12 +330,7 @@ impl Shared {
             state.guard_dirty = true;
             return Ok(());
         }
-        if page >= self.pages_max {
-            return Err(io::Error::new(
-                io::ErrorKind::StorageFull,
-                "the index area is full",
-            ));
-        }
+        assert!(page < self.pages_max, "redb writes inside its length");
         let mut copy = Box::new([0; UNIT]);
         copy.copy_from_slice(bytes);
         state.pending.insert(page, copy);
@@ -411,13 +430,16 @@ impl redb::StorageBackend for Area {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        // redb doubles its length long before it uses the new pages, so the length may be
-        // larger than the area; `write_page` draws the line.
         let mut state = self.shared.state.lock();
+        if len > self.shared.pages_max * BLOCK {
+            return Err(io::Error::new(
+                io::ErrorKind::StorageFull,
+                format!("the index area is full: it can't grow to {len} bytes"),
+            ));
+        }
         // Pages that are cut off must read as zeros when the storage grows again.
-        let most = state.sums.len();
-        let first = (len.div_ceil(BLOCK) as usize).min(most);
-        let last = (state.length.div_ceil(BLOCK) as usize).min(most);
+        let first = len.div_ceil(BLOCK) as usize;
+        let last = state.length.div_ceil(BLOCK) as usize;
         for page in first..last {
             state.sums[page] = 0;
             state.dirty_tables.insert(page / SUMS_PER_BLOCK);

@@ -119,10 +119,10 @@ impl Index {
             .ok_or_else(|| Error::new(ErrorKind::Corrupt, "the index has no readable ledger"))
     }
 
-    /// Bytes of entries ([`Ledger::index_bytes`]) that surely fit: trees are two thirds full, and
-    /// a commit needs room beside the old state.
+    /// Bytes of entries ([`Ledger::index_bytes`]) that surely fit: trees are two thirds full, a
+    /// commit may copy all of them, and the copies before are freed one commit later.
     pub(crate) fn entry_bytes_max(&self) -> u64 {
-        self.area.capacity() / 5 * 2
+        self.area.capacity() / 5
     }
 
     /// Checks every page. `(lost, mended)`: whether the index itself is damaged, and what was
@@ -205,3 +205,6 @@ impl std::fmt::Debug for Snapshot {
         f.write_str("Snapshot")
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,6 +17,9 @@ const RING: u64 = 4;
 const SEALS_MAX: usize = 240;
 const MIB: u64 = 1 << 20;
 
+/// The index grows in these steps once it is large; see [`crate::area::Area::capacity`].
+const INDEX_STEP: u64 = 4 << 30;
+
 /// The smallest region.
 pub(crate) const REGION_BYTES_MIN: u64 = 8 * MIB;
 /// The smallest journal.
@@ -40,8 +43,9 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Lays a region out. Defaults: journal 1/64 (16..256 MiB, at most 1/8 of the region),
-    /// index 1/32 (at least 64 MiB, at most 1/4 of the region).
+    /// Lays a region out. Defaults: journal 1/64 (16..256 MiB, at most 1/8 of the region);
+    /// index 1/16 up to 1 GiB, then 1/64 (at least 64 MiB, at most 1/4 of the region), rounded
+    /// down to what the index can use: powers of two, then multiples of 4 GiB.
     pub(crate) fn plan(region_bytes: u64, options: FormatOptions) -> Result<Self> {
         let region_bytes = region_bytes / BLOCK * BLOCK;
         if region_bytes < REGION_BYTES_MIN {
@@ -51,7 +55,15 @@ impl Layout {
         let journal = (region_bytes / 64)
             .clamp(16 * MIB, 256 * MIB)
             .min(region_bytes / 8);
-        let index = (region_bytes / 32).max(64 * MIB).min(region_bytes / 4);
+        let index = (region_bytes / 16)
+            .clamp(64 * MIB, 1024 * MIB)
+            .max(region_bytes / 64)
+            .min(region_bytes / 4);
+        let index = match index {
+            large if large >= INDEX_STEP => large / INDEX_STEP * INDEX_STEP,
+            small => 1 << small.ilog2(),
+        };
+        let index = crate::area::Area::bytes_for(index);
         let journal_bytes = options.journal_bytes.unwrap_or(journal) / BLOCK * BLOCK;
         let index_bytes = options.index_bytes.unwrap_or(index) / BLOCK * BLOCK;
         let journal_start = RING * BLOCK;

@@ -1,0 +1,352 @@
+//! Flipped bytes: every one is found, mended or harmless, wherever it is. And rebuilding.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod scene;
+
+use model::nsd::{LogPut, ScrubReport};
+use model::{BlobName, EntryNumber, ErrorKind, GroupId, ShardEpoch, ShardId};
+use nsd::{FormatOptions, Nsd};
+use scene::{DISK, IDENTITY, blob, content, name};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use world::World;
+use world::sim::Simulation;
+
+const REGION: u64 = 8 << 20;
+const SHARD: ShardId = ShardId(1);
+/// The last blob before the kill: its record may look like a torn one.
+const LAST: u64 = 900;
+
+fn length(number: u64) -> usize {
+    [70, 4096, 9000, 17_000, 66_000, 280_000][number as usize % 6]
+}
+
+fn numbers() -> impl Iterator<Item = u64> {
+    (1..48).filter(|number| number % 4 != 1).chain([LAST])
+}
+
+fn entry(number: u64) -> LogPut {
+    LogPut {
+        shard: SHARD,
+        epoch: ShardEpoch(2),
+        number: EntryNumber(number),
+        bytes: content(5000 + number, 1000 * number as usize),
+    }
+}
+
+async fn open(world: &World) -> model::Result<Arc<Nsd>> {
+    Nsd::open(world, world.open_disk(Path::new(DISK)).unwrap()).await
+}
+
+/// A region with blobs of all sizes in index and journal, deleted ones, and log entries.
+fn populated(seed: u64, closed: bool) -> Vec<u8> {
+    let simulation = Simulation::new(seed);
+    let disk = simulation.disk(DISK, REGION);
+    simulation
+        .run(async |world| {
+            let disk = world.open_disk(Path::new(DISK)).unwrap();
+            let options = FormatOptions {
+                journal_bytes: Some(256 << 10),
+                index_bytes: Some((2 << 20) + (100 << 10)),
+            };
+            Nsd::format_with(&world, &disk, IDENTITY, options)
+                .await
+                .unwrap();
+            let nsd = Nsd::open(&world, disk).await.unwrap();
+            for number in 1..48 {
+                nsd.put(blob(number, length(number))).await.unwrap();
+                nsd.log_put(entry(number)).await.unwrap();
+                if number % 4 == 1 {
+                    nsd.delete(&[name(number)]).await.unwrap();
+                }
+                if number == 20 || number == 30 {
+                    nsd.log_trim(SHARD, EntryNumber(number - 10)).await.unwrap();
+                    nsd.checkpoint().await.unwrap();
+                }
+            }
+            nsd.put(blob(LAST, length(LAST))).await.unwrap();
+            if closed {
+                nsd.close().await.unwrap();
+            }
+        })
+        .finished();
+    disk.content(0, REGION as usize)
+}
+
+/// What may be missing after a flip.
+#[derive(Default)]
+struct Excused {
+    blobs: BTreeSet<BlobName>,
+    log: BTreeSet<EntryNumber>,
+    /// The index was rebuilt: what is not there is "unavailable", never "absent".
+    rebuilt: bool,
+    last: bool,
+}
+
+async fn check(nsd: &Nsd, excused: &Excused, what: &str) {
+    for number in numbers() {
+        let length = length(number);
+        match nsd.get(name(number), 0, length as u32).await {
+            Ok(got) => assert!(
+                got == content(number, length),
+                "{what}: wrong bytes in {number}"
+            ),
+            Err(error) => {
+                let kind = error.kind();
+                let told = kind == ErrorKind::Corrupt && excused.blobs.contains(&name(number))
+                    || kind == ErrorKind::Unavailable && excused.rebuilt
+                    || kind == ErrorKind::NotFound && excused.last && number == LAST;
+                assert!(told, "{what}: blob {number}: {error}");
+            }
+        }
+    }
+    for number in (20..48).map(EntryNumber) {
+        match nsd.log_read(SHARD, number, 1).await {
+            Ok(found) => {
+                let found = found
+                    .into_iter()
+                    .next()
+                    .filter(|found| found.number == number);
+                match found {
+                    Some(found) => assert!(found.bytes == entry(number.0).bytes, "{what}"),
+                    None => assert!(excused.rebuilt, "{what}: log entry {number} is lost"),
+                }
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Corrupt);
+                assert!(
+                    excused.log.contains(&number),
+                    "{what}: log entry {number}: {error}"
+                );
+            }
+        }
+    }
+}
+
+fn excuse(report: &ScrubReport, excused: &mut Excused) {
+    excused.blobs.extend(&report.damaged);
+    excused
+        .log
+        .extend(report.damaged_log.iter().map(|(_, number)| *number));
+}
+
+/// Opens a damaged region, scrubs, checks. Returns whether anything was noticed.
+async fn live_with(world: &World, excused: &mut Excused, what: &str) -> bool {
+    let mut nsd = match open(world).await {
+        Ok(nsd) => nsd,
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}: {error}");
+            rebuild(world, excused).await
+        }
+    };
+    let mut noticed = excused.rebuilt;
+    let report = match nsd.scrub().await {
+        Ok(report) => report,
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}: {error}");
+            drop(nsd);
+            nsd = rebuild(world, excused).await;
+            noticed = true;
+            nsd.scrub().await.unwrap()
+        }
+    };
+    excuse(&report, excused);
+    noticed |= !report.mended.is_empty() || !report.damaged.is_empty();
+    noticed |= !report.damaged_log.is_empty();
+    check(&nsd, excused, what).await;
+    let again = nsd.scrub().await.unwrap();
+    assert!(
+        again.mended.is_empty(),
+        "{what}: mended twice: {:?}",
+        again.mended
+    );
+    assert_eq!(again.damaged, report.damaged, "{what}");
+    noticed
+}
+
+async fn rebuild(world: &World, excused: &mut Excused) -> Arc<Nsd> {
+    excused.rebuilt = true;
+    let disk = world.open_disk(Path::new(DISK)).unwrap();
+    let nsd = Nsd::rebuild_index(world, disk).await.unwrap();
+    assert!(nsd.needs_confirmation());
+    nsd
+}
+
+/// Flips one byte in each block that isn't all zeros (every `step`-th of them).
+fn flip_everywhere(region: &[u8], step: usize, last_is_open: bool) -> (usize, usize) {
+    let used: Vec<usize> = (0..region.len() / 4096)
+        .filter(|block| region[block * 4096..][..4096].iter().any(|byte| *byte != 0))
+        .collect();
+    let (mut flips, mut noticed) = (0, 0);
+    for (turn, block) in used.iter().enumerate().step_by(step) {
+        let at = block * 4096 + [0, 13, 80, 700, 2222, 4095][turn % 6];
+        let simulation = Simulation::new(turn as u64);
+        let disk = simulation.disk(DISK, REGION);
+        disk.overwrite(0, region);
+        disk.overwrite(at as u64, &[region[at] ^ (1 << (turn % 8))]);
+        let outcome = simulation.run(async |world| {
+            let mut excused = Excused {
+                last: last_is_open,
+                ..Excused::default()
+            };
+            live_with(&world, &mut excused, &format!("byte {at}")).await
+        });
+        flips += 1;
+        noticed += usize::from(outcome.finished());
+    }
+    (flips, noticed)
+}
+
+#[test]
+fn any_flipped_byte_of_a_closed_region_is_found_or_harmless() {
+    let region = populated(1, true);
+    let (flips, noticed) = flip_everywhere(&region, 3, false);
+    assert!(
+        flips > 250 && noticed > flips / 2,
+        "{noticed} of {flips} noticed"
+    );
+}
+
+#[test]
+fn any_flipped_byte_after_a_kill_is_found_or_harmless() {
+    let region = populated(2, false);
+    let (flips, noticed) = flip_everywhere(&region, 7, true);
+    assert!(
+        flips > 100 && noticed > flips / 3,
+        "{noticed} of {flips} noticed"
+    );
+}
+
+#[test]
+fn a_byte_flipped_under_an_open_nsd_is_found_or_harmless() {
+    let region = populated(3, false);
+    for turn in 0..60u64 {
+        let simulation = Simulation::new(turn);
+        let disk = simulation.disk(DISK, REGION);
+        disk.overwrite(0, &region);
+        let faults = simulation.faults();
+        let used: Vec<u64> = (0..REGION / 4096)
+            .filter(|block| {
+                disk.content(block * 4096, 4096)
+                    .iter()
+                    .any(|byte| *byte != 0)
+            })
+            .collect();
+        let at = used[(turn as usize * 37) % used.len()] * 4096 + turn * 67 % 4096;
+        simulation
+            .run(async |world| {
+                let nsd = open(&world).await.unwrap();
+                faults.flip_bit(DISK, at);
+                let mut excused = Excused::default();
+                let what = format!("byte {at}");
+                match nsd.scrub().await {
+                    Ok(report) => {
+                        excuse(&report, &mut excused);
+                        check(&nsd, &excused, &what).await;
+                        nsd.close().await.unwrap();
+                    }
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}"),
+                }
+                drop(nsd);
+                live_with(&world, &mut excused, &what).await;
+            })
+            .finished();
+    }
+}
+
+#[test]
+fn a_rebuilt_index_has_every_blob_and_refuses_log_puts_until_epochs_are_confirmed() {
+    for closed in [true, false] {
+        let region = populated(4, closed);
+        let simulation = Simulation::new(5);
+        simulation.disk(DISK, REGION).overwrite(0, &region);
+        simulation
+            .run(async |world| {
+                let mut excused = Excused::default();
+                let nsd = rebuild(&world, &mut excused).await;
+                check(&nsd, &Excused::default(), "rebuilt").await;
+                let absent = nsd.get(name(7777), 0, 1).await.unwrap_err();
+                assert_eq!(absent.kind(), ErrorKind::Unavailable);
+                let refused = nsd.log_put(entry(60)).await.unwrap_err();
+                assert_eq!(refused.kind(), ErrorKind::Unavailable);
+                nsd.put(blob(500, 100)).await.unwrap();
+                drop(nsd);
+                let nsd = open(&world).await.unwrap();
+                assert!(nsd.needs_confirmation(), "also after the next open");
+                nsd.confirm_epochs(&[(SHARD, ShardEpoch(3))]).await.unwrap();
+                drop(nsd);
+                let nsd = open(&world).await.unwrap();
+                assert!(!nsd.needs_confirmation());
+                let old = nsd.log_put(entry(60)).await.unwrap_err();
+                assert_eq!(old.kind(), ErrorKind::OldEpoch);
+                let absent = nsd.get(name(7777), 0, 1).await.unwrap_err();
+                assert_eq!(absent.kind(), ErrorKind::NotFound);
+                check(&nsd, &Excused::default(), "confirmed").await;
+                let report = nsd.scrub().await.unwrap();
+                assert!(
+                    report.damaged.is_empty() && report.mended.is_empty(),
+                    "{report:?}"
+                );
+            })
+            .finished();
+    }
+}
+
+#[test]
+fn a_cut_while_rebuilding_is_mended_by_rebuilding_again() {
+    let region = populated(6, false);
+    world::sim::for_every_cut(6, 40, |simulation| {
+        simulation.disk(DISK, REGION).overwrite(0, &region);
+        for _ in 0..3 {
+            let outcome = simulation.run(async |world| {
+                let nsd = rebuild(&world, &mut Excused::default()).await;
+                check(&nsd, &Excused::default(), "rebuilt").await;
+            });
+            if !outcome.is_crashed() {
+                break;
+            }
+        }
+    });
+}
+
+#[test]
+fn units_that_cannot_be_read_hurt_only_their_blob() {
+    let simulation = Simulation::new(7);
+    let disk = simulation.disk(DISK, REGION);
+    disk.overwrite(0, &populated(7, true));
+    let faults = simulation.faults();
+    // Where blob 5's neighbour 11 (280,000 bytes) lies.
+    let needle = content(11, 4096);
+    let region = disk.content(0, REGION as usize);
+    let at = region
+        .chunks(4096)
+        .position(|block| block == needle)
+        .unwrap() as u64
+        * 4096;
+    simulation
+        .run(async |world| {
+            let nsd = open(&world).await.unwrap();
+            faults.read_error(DISK, at + 8192..at + 8193);
+            let damaged = nsd.get(name(11), 0, 280_000).await.unwrap_err();
+            assert_eq!(damaged.kind(), ErrorKind::Corrupt);
+            let good = nsd.get(name(11), 0, 8192).await.unwrap();
+            assert_eq!(good, content(11, 8192));
+            let report = nsd.scrub().await.unwrap();
+            assert_eq!(report.damaged, vec![name(11)]);
+            nsd.put(blob(600, 50_000)).await.unwrap();
+            nsd.delete(&[name(11)]).await.unwrap();
+            assert_eq!(nsd.scrub().await.unwrap().damaged, vec![]);
+            assert_eq!(
+                nsd.list(GroupId(3), None, 100)
+                    .await
+                    .unwrap()
+                    .iter()
+                    .filter(|info| info.nonce == 11)
+                    .count(),
+                0
+            );
+        })
+        .finished();
+}
