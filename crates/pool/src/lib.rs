@@ -17,6 +17,7 @@ mod suspects;
 mod write;
 
 pub use members::{MemberState, NsdStanding};
+pub use placement::finish_moves;
 pub use progress::RepairProgress;
 pub use repair::{Depth, PieceCondition, PieceState, RepairOutcome};
 pub use segment::{SegmentOwner, SegmentSource};
