@@ -1,14 +1,255 @@
-//! Names of the tree's objects and where their bytes are; changed only by log entries.
+//! Names of the tree's objects and where their bytes are; changed only by log entries, so that
+//! one owner under one epoch decides them (`docs/formats/catalog.md`).
 
-use model::SegmentPlace;
+mod reclaim;
+mod state;
+
+pub(crate) use state::{CatalogState, Change, Content, Object, decode_change, decode_snapshot};
+
+use crate::frame::{self, EntryKind};
+use crate::log::Log;
+use model::{EntryNumber, Error, ErrorKind, FamilyId, Result, SegmentPlace};
+use parking_lot::Mutex;
+use pool::{Pool, SegmentOwner, SegmentSource};
+use std::sync::Arc;
+use tokio::sync::Notify;
+use world::World;
 
 /// The catalog of one owner of a shard. Cheap to clone.
 #[derive(Clone)]
-pub struct Catalog {}
+pub struct Catalog {
+    shared: Arc<Shared>,
+}
+
+pub(crate) struct Setup {
+    pub(crate) world: World,
+    pub(crate) log: Log,
+    pub(crate) pool: Arc<Pool>,
+    /// Names for the segments of tables.
+    pub(crate) segments: Arc<SegmentSource>,
+    pub(crate) family: FamilyId,
+    pub(crate) state: CatalogState,
+    /// Where the newest snapshot is in the log; 0 for none.
+    pub(crate) snapshot: EntryNumber,
+}
+
+struct Shared {
+    world: World,
+    log: Log,
+    pool: Arc<Pool>,
+    segments: Arc<SegmentSource>,
+    owner: SegmentOwner,
+    state: Mutex<CatalogState>,
+    snapshot: Mutex<EntryNumber>,
+    /// One change at a time: decided, appended, applied.
+    changing: tokio::sync::Mutex<()>,
+    /// There are dead segments to delete.
+    dead: Notify,
+}
+
+/// What must be true of a name for it to be put.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Condition {
+    /// Nothing.
+    Any,
+    /// It doesn't exist.
+    Absent,
+    /// It exists and has this version.
+    Version(EntryNumber),
+}
+
+/// Why a put wasn't done.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// The condition is false.
+    Condition,
+    /// The log refused.
+    Log(Error),
+}
 
 impl Catalog {
-    /// All segments that the tree's objects need now, for sweep and check.
-    pub fn live_segments(&self) -> Vec<SegmentPlace> {
-        unimplemented!("catalog")
+    pub(crate) fn new(setup: Setup) -> Self {
+        let shared = Shared {
+            world: setup.world,
+            log: setup.log,
+            pool: setup.pool,
+            owner: SegmentOwner::table(setup.family),
+            segments: setup.segments,
+            state: Mutex::new(setup.state),
+            snapshot: Mutex::new(setup.snapshot),
+            changing: tokio::sync::Mutex::new(()),
+            dead: Notify::new(),
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
     }
+
+    /// All segments that the tree's objects need now, and those that wait to be deleted: what
+    /// sweep and check must not call garbage. Segments being written are in none: judge only
+    /// sessions that have ended.
+    #[must_use]
+    pub fn live_segments(&self) -> Vec<SegmentPlace> {
+        self.shared.state.lock().segments()
+    }
+
+    /// Bytes and number of the tree's objects.
+    #[must_use]
+    pub fn usage(&self) -> CatalogUsage {
+        let state = self.shared.state.lock();
+        CatalogUsage {
+            objects: state.objects.len() as u64,
+            bytes: state.objects.values().map(|object| object.size).sum(),
+            dead_segments: state.dead.len() as u64,
+        }
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<Object> {
+        self.shared.state.lock().objects.get(name).cloned()
+    }
+
+    /// Names and objects that begin with `prefix`, in order.
+    pub(crate) fn list(&self, prefix: &str) -> Vec<(String, Object)> {
+        let state = self.shared.state.lock();
+        let from = state.objects.range(prefix.to_owned()..);
+        from.take_while(|(name, _)| name.starts_with(prefix))
+            .map(|(name, object)| (name.clone(), object.clone()))
+            .collect()
+    }
+
+    /// Puts an object, durably; on a refusal the new content's segments are queued for deletion.
+    /// Goes on to its end even if the future is dropped.
+    pub(crate) async fn put(
+        &self,
+        name: String,
+        condition: Condition,
+        content: Content,
+        attributes: Vec<(String, String)>,
+    ) -> std::result::Result<EntryNumber, Refusal> {
+        let catalog = self.clone();
+        self.in_task(async move {
+            let _one_at_a_time = catalog.shared.changing.lock().await;
+            let found = catalog
+                .shared
+                .state
+                .lock()
+                .objects
+                .get(&name)
+                .map(|object| object.version);
+            let holds = match condition {
+                Condition::Any => true,
+                Condition::Absent => found.is_none(),
+                Condition::Version(version) => found == Some(version),
+            };
+            if !holds {
+                catalog.abandon(content.into_segments());
+                return Err(Refusal::Condition);
+            }
+            let change = Change::Put {
+                name,
+                content,
+                attributes,
+                time: catalog.shared.log.clock().now(),
+            };
+            catalog.commit(change).await.map_err(Refusal::Log)
+        })
+        .await
+        .map_err(Refusal::Log)?
+    }
+
+    /// Removes names, durably and together; those that don't exist are no error. Their segments
+    /// are deleted afterwards, in the background.
+    pub(crate) async fn remove(&self, names: Vec<String>) -> Result<()> {
+        let catalog = self.clone();
+        self.in_task(async move {
+            let _one_at_a_time = catalog.shared.changing.lock().await;
+            let names: Vec<String> = {
+                let state = catalog.shared.state.lock();
+                names
+                    .into_iter()
+                    .filter(|name| state.objects.contains_key(name))
+                    .collect()
+            };
+            if names.is_empty() {
+                return Ok(());
+            }
+            let change = Change::Remove {
+                names,
+                time: catalog.shared.log.clock().now(),
+            };
+            catalog.commit(change).await.map(drop)
+        })
+        .await?
+    }
+
+    /// Appends the whole catalog to the log, so that what is before it can be trimmed.
+    pub(crate) async fn append_snapshot(&self) -> Result<EntryNumber> {
+        let catalog = self.clone();
+        self.in_task(async move {
+            let _one_at_a_time = catalog.shared.changing.lock().await;
+            let shared = &catalog.shared;
+            let payload = shared.state.lock().encode_snapshot();
+            let last = shared
+                .log
+                .append(EntryKind::CatalogSnapshot, &payload)
+                .await?;
+            let number = EntryNumber(last.0 + 1 - frame::parts(payload.len()));
+            *shared.snapshot.lock() = number;
+            Ok(number)
+        })
+        .await?
+    }
+
+    /// The first entry of the newest snapshot; 0 for none.
+    pub(crate) fn snapshot(&self) -> EntryNumber {
+        *self.shared.snapshot.lock()
+    }
+
+    pub(crate) fn log(&self) -> &Log {
+        &self.shared.log
+    }
+
+    /// Called with `changing` held.
+    async fn commit(&self, change: Change) -> Result<EntryNumber> {
+        let number = self
+            .shared
+            .log
+            .append(EntryKind::CatalogChange, &change.encode())
+            .await?;
+        let died = {
+            let mut state = self.shared.state.lock();
+            state.apply(number, change);
+            !state.dead.is_empty()
+        };
+        if died {
+            self.shared.dead.notify_one();
+        }
+        Ok(number)
+    }
+
+    async fn in_task<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T> {
+        let (answer, wait) = tokio::sync::oneshot::channel();
+        self.shared
+            .world
+            .spawn("catalog", async move {
+                let _gone = answer.send(work.await);
+            })
+            .detach();
+        wait.await
+            .map_err(|_| Error::new(ErrorKind::ShuttingDown, "the catalog ended during a change"))
+    }
+}
+
+/// What the tree's objects take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CatalogUsage {
+    /// Objects.
+    pub objects: u64,
+    /// Their bytes, before redundancy.
+    pub bytes: u64,
+    /// Segments that wait to be deleted.
+    pub dead_segments: u64,
 }

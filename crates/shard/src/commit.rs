@@ -4,8 +4,8 @@
 //! the committer task drives those that nobody waits for. What is on its way stays readable
 //! in the hot records.
 
-use crate::frame::{CommitFrame, OperationNote};
 use crate::Shard;
+use crate::frame::{CommitFrame, OperationNote};
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Either, Shared, select};
@@ -108,7 +108,10 @@ impl Shard {
         if let Some(running) = running.as_ref() {
             return running.clone();
         }
-        let shard = self.me.upgrade().expect("a method runs on a shard that exists");
+        let shard = self
+            .me
+            .upgrade()
+            .expect("a method runs on a shard that exists");
         let commit = async move { shard.commit().await }.boxed().shared();
         *running = Some(commit.clone());
         commit
@@ -128,15 +131,19 @@ impl Shard {
 
     async fn commit_once(&self) -> Result<()> {
         self.check_alive()?;
-        let Some(batch) = self.freeze() else { return Ok(()) };
+        let Some(batch) = self.freeze() else {
+            return Ok(());
+        };
         let number = batch.number;
         let frame = encode(self.family, batch);
         let entry = self.log.append_commit(&frame).await;
-        let entry = entry.map_err(|error| error.while_doing(format!("appending commit {number} to the log")))?;
+        let entry = entry
+            .map_err(|error| error.while_doing(format!("appending commit {number} to the log")))?;
         self.state.lock().durable = number;
         self.durable_changed.notify_waiters();
         let applied = self.tree.apply(entry, &frame).await;
-        applied.map_err(|error| error.while_doing(format!("giving commit {number} to the tree")))?;
+        applied
+            .map_err(|error| error.while_doing(format!("giving commit {number} to the tree")))?;
         let mut state = self.state.lock();
         state.records.applied(number);
         state.frozen = None;
@@ -154,8 +161,17 @@ impl Shard {
         let rows = Arc::new(rows);
         let notes = std::mem::take(&mut state.notes);
         state.nudged = false;
-        state.frozen = Some(Frozen { number, rows: rows.clone(), operations: notes.len(), bytes });
-        Some(Batch { number, rows, notes })
+        state.frozen = Some(Frozen {
+            number,
+            rows: rows.clone(),
+            operations: notes.len(),
+            bytes,
+        });
+        Some(Batch {
+            number,
+            rows,
+            notes,
+        })
     }
 
     /// This owner ends: nothing is answered any more until the shard is taken over again.
@@ -196,7 +212,11 @@ impl Shard {
 
 /// Runs commits that nobody waits for. Ends with the shard.
 pub(crate) async fn committer(world: World, shard: Weak<Shard>, nudge: Arc<tokio::sync::Notify>) {
-    let mut watch = Watch { changes: 0, quiet_since: world.now(), dirty_since: None };
+    let mut watch = Watch {
+        changes: 0,
+        quiet_since: world.now(),
+        dirty_since: None,
+    };
     loop {
         let _ = world.timeout(TICK, nudge.notified()).await;
         let Some(shard) = shard.upgrade() else { return };
@@ -268,7 +288,12 @@ fn encode(family: FamilyId, batch: Batch) -> CommitFrame {
         at = value_end.unwrap_or(key_end);
         (key, value_end.map(|end| arena.slice(key_end..end)))
     });
-    CommitFrame { commit: batch.number, family, operations: batch.notes, rows: rows.collect() }
+    CommitFrame {
+        commit: batch.number,
+        family,
+        operations: batch.notes,
+        rows: rows.collect(),
+    }
 }
 
 const _: () = assert!(COMMIT_BYTES < limits::UNFLUSHED_BYTES_MAX);

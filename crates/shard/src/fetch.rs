@@ -51,7 +51,11 @@ impl<'a> Pinned<'a> {
     async fn fetch_range(&self, from: &Key, to: &Key, limit: usize) -> Result<()> {
         let removed = {
             let state = self.shard.state.lock();
-            state.records.known_in(from, to).filter(|(_, value)| value.is_none()).count()
+            state
+                .records
+                .known_in(from, to)
+                .filter(|(_, value)| value.is_none())
+                .count()
         };
         let limit = limit.max(1) + removed;
         let rows = self.shard.tree_rows(from, to, limit).await?;
@@ -70,8 +74,19 @@ impl<'a> Pinned<'a> {
     /// A directory's inodes are neighbours: reads dense runs of them by range. Answers the
     /// keys that are left.
     async fn fetch_inode_runs(&self, keys: Vec<Key>) -> Result<Vec<Key>> {
-        let (inodes, mut rest): (Vec<Key>, Vec<Key>) = keys.into_iter().partition(|key| matches!(key, Key::Inode(_)));
-        let mut inodes: Vec<u64> = inodes.iter().map(|key| if let Key::Inode(inode) = key { inode.0 } else { 0 }).collect();
+        let (inodes, mut rest): (Vec<Key>, Vec<Key>) = keys
+            .into_iter()
+            .partition(|key| matches!(key, Key::Inode(_)));
+        let mut inodes: Vec<u64> = inodes
+            .iter()
+            .map(|key| {
+                if let Key::Inode(inode) = key {
+                    inode.0
+                } else {
+                    0
+                }
+            })
+            .collect();
         inodes.sort_unstable();
         let mut from = 0;
         while from < inodes.len() {
@@ -105,7 +120,11 @@ impl<'a> Pinned<'a> {
     }
 
     async fn read(&self, key: &Key) -> Result<Option<Record>> {
-        let bytes = self.shard.tree.get(&key.to_bytes(self.shard.family)).await?;
+        let bytes = self
+            .shard
+            .tree
+            .get(&key.to_bytes(self.shard.family))
+            .await?;
         bytes.map(|bytes| Record::decode(key, &bytes)).transpose()
     }
 }
@@ -121,7 +140,9 @@ impl Shard {
     async fn tree_rows(&self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Record)>> {
         let (first, end) = (from.to_bytes(self.family), to.to_bytes(self.family));
         let rows = self.tree.scan(&first, &end, limit).await?;
-        rows.into_iter().map(|row| decode_row(self.family, row)).collect()
+        rows.into_iter()
+            .map(|row| decode_row(self.family, row))
+            .collect()
     }
 
     /// The records from `from` (inclusive) to `to` (exclusive), at most `limit`, in key order:

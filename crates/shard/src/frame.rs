@@ -3,16 +3,14 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use model::{
-    CommitNumber, EntryNumber, Error, ErrorKind, FamilyId, InodeId, Result, SessionId, ShardEpoch, ShardId, Timestamp,
-    limits,
+    CommitNumber, EntryNumber, Error, ErrorKind, FamilyId, InodeId, Result, SessionId, ShardEpoch,
+    ShardId, Timestamp, limits,
 };
 
 /// Bytes of an entry's header.
 pub(crate) const HEADER_BYTES: usize = 64;
 /// Payload of one entry; what is longer is cut into parts with consecutive numbers.
 pub(crate) const PART_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Longest key of a row in bytes.
-pub const ROW_KEY_BYTES_MAX: usize = u16::MAX as usize;
 
 const MAGIC: [u8; 4] = *b"SHLG";
 const VERSION: u8 = 1;
@@ -25,7 +23,7 @@ const _: () = assert!(HEADER_BYTES + PART_BYTES_MAX <= limits::LOG_ENTRY_BYTES_M
 
 /// What an entry carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum EntryKind {
+pub(crate) enum EntryKind {
     /// A commit frame: rows for the tree.
     Commit,
     /// One change of the catalog.
@@ -73,6 +71,8 @@ pub(crate) struct Header {
     pub(crate) acknowledged: EntryNumber,
     /// The owner's clock.
     pub(crate) time: Timestamp,
+    /// The newest commit that has its place in the log before this entry or with it.
+    pub(crate) commit: CommitNumber,
 }
 
 /// Fills in the first [`HEADER_BYTES`] of an entry whose payload stands behind them.
@@ -91,15 +91,26 @@ pub(crate) fn seal_entry(mut entry: BytesMut, header: &Header) -> Bytes {
     out.put_u64_le(header.acknowledged.0);
     out.put_i64_le(header.time.0);
     out.put_u32_le(payload);
-    out.put_bytes(0, 12);
+    out.put_u32_le(0);
+    out.put_u64_le(header.commit.0);
     let crc = crc32c(&entry);
     entry[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
     entry.freeze()
 }
 
+/// Entries that a payload takes.
+pub(crate) fn parts(payload: usize) -> u64 {
+    payload.div_ceil(PART_BYTES_MAX).max(1) as u64
+}
+
 /// Reads an entry; `Corrupt` if its bytes don't prove themselves.
 pub(crate) fn open_entry(entry: &Bytes) -> Result<(Header, Bytes)> {
-    let wrong = |why: &str| Error::new(ErrorKind::Corrupt, format!("a log entry of {} bytes {why}", entry.len()));
+    let wrong = |why: &str| {
+        Error::new(
+            ErrorKind::Corrupt,
+            format!("a log entry of {} bytes {why}", entry.len()),
+        )
+    };
     if entry.len() < HEADER_BYTES || entry[0..4] != MAGIC {
         return Err(wrong("has no header"));
     }
@@ -115,6 +126,7 @@ pub(crate) fn open_entry(entry: &Bytes) -> Result<(Header, Bytes)> {
     let time = Timestamp(input.get_i64_le());
     let payload = input.get_u32_le() as usize;
     let crc = input.get_u32_le();
+    let commit = CommitNumber(input.get_u64_le());
     if payload != entry.len() - HEADER_BYTES {
         return Err(wrong("is cut short"));
     }
@@ -132,7 +144,17 @@ pub(crate) fn open_entry(entry: &Bytes) -> Result<(Header, Bytes)> {
         ));
     }
     let kind = EntryKind::from_code(kind).ok_or_else(|| wrong("is of an unknown kind"))?;
-    let header = Header { kind, part, parts, shard, epoch, number, acknowledged, time };
+    let header = Header {
+        kind,
+        part,
+        parts,
+        shard,
+        epoch,
+        number,
+        acknowledged,
+        time,
+        commit,
+    };
     Ok((header, entry.slice(HEADER_BYTES..)))
 }
 
@@ -162,8 +184,8 @@ pub struct CommitFrame {
     pub family: FamilyId,
     /// The operations in it; may be empty.
     pub operations: Vec<OperationNote>,
-    /// Key and new value, or nothing for a removed key; each key once. Keys are at most
-    /// [`ROW_KEY_BYTES_MAX`] long, all together at most `limits::UNFLUSHED_BYTES_MAX`.
+    /// Key and new value, or nothing for a removed key; each key once. Keys have 1 to
+    /// 65,535 bytes; all rows together at most `limits::UNFLUSHED_BYTES_MAX`.
     pub rows: Vec<(Bytes, Option<Bytes>)>,
 }
 
@@ -171,7 +193,11 @@ impl CommitFrame {
     /// Bytes of the encoded frame.
     #[must_use]
     pub fn encoded_bytes(&self) -> usize {
-        let rows: usize = self.rows.iter().map(|(key, value)| 6 + key.len() + value.as_ref().map_or(0, Bytes::len)).sum();
+        let rows: usize = self
+            .rows
+            .iter()
+            .map(|(key, value)| 6 + key.len() + value.as_ref().map_or(0, Bytes::len))
+            .sum();
         FRAME_FIXED_BYTES + self.operations.len() * NOTE_BYTES + rows
     }
 
@@ -208,7 +234,13 @@ impl CommitFrame {
     /// Reads a frame; keys and values are slices of `bytes`.
     pub fn decode(mut bytes: Bytes) -> Result<Self> {
         let short = || Error::new(ErrorKind::Corrupt, "a commit frame ends early");
-        let need = |bytes: &Bytes, n: usize| if bytes.remaining() < n { Err(short()) } else { Ok(()) };
+        let need = |bytes: &Bytes, n: usize| {
+            if bytes.remaining() < n {
+                Err(short())
+            } else {
+                Ok(())
+            }
+        };
         need(&bytes, FRAME_FIXED_BYTES)?;
         let commit = CommitNumber(bytes.get_u64_le());
         let family = FamilyId(bytes.get_u32_le());
@@ -222,7 +254,12 @@ impl CommitFrame {
                 time: Timestamp(bytes.get_i64_le()),
             })
             .collect();
-        let mut frame = Self { commit, family, operations, rows: Vec::with_capacity(rows.min(1 << 16)) };
+        let mut frame = Self {
+            commit,
+            family,
+            operations,
+            rows: Vec::with_capacity(rows.min(1 << 16)),
+        };
         for _ in 0..rows {
             need(&bytes, 6)?;
             let key = usize::from(bytes.get_u16_le());
@@ -238,7 +275,10 @@ impl CommitFrame {
             frame.rows.push((key, value));
         }
         if bytes.has_remaining() {
-            return Err(Error::new(ErrorKind::Corrupt, format!("commit frame {commit} has bytes behind its end")));
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                format!("commit frame {commit} has bytes behind its end"),
+            ));
         }
         Ok(frame)
     }
@@ -258,6 +298,7 @@ mod tests {
             number: EntryNumber(77),
             acknowledged: EntryNumber(75),
             time: Timestamp(1_234_567),
+            commit: CommitNumber(70),
         }
     }
 
@@ -265,7 +306,12 @@ mod tests {
         CommitFrame {
             commit: CommitNumber(5),
             family: FamilyId(1),
-            operations: vec![OperationNote { verb: 4, session: SessionId(8), inode: InodeId::ROOT, time: Timestamp(-3) }],
+            operations: vec![OperationNote {
+                verb: 4,
+                session: SessionId(8),
+                inode: InodeId::ROOT,
+                time: Timestamp(-3),
+            }],
             rows: vec![
                 (Bytes::from_static(b"a"), Some(Bytes::from_static(b"one"))),
                 (Bytes::from_static(b"b"), None),
@@ -297,7 +343,10 @@ mod tests {
             assert!(open_entry(&Bytes::from(bad)).is_err(), "bit {bit}");
         }
         for length in 0..entry.len() {
-            assert!(open_entry(&entry.slice(..length)).is_err(), "length {length}");
+            assert!(
+                open_entry(&entry.slice(..length)).is_err(),
+                "length {length}"
+            );
         }
     }
 
@@ -305,7 +354,10 @@ mod tests {
     fn a_frame_that_ends_early_is_refused_and_not_trusted_for_its_counts() {
         let bytes = frame().encode();
         for length in 0..bytes.len() {
-            assert!(CommitFrame::decode(bytes.slice(..length)).is_err(), "length {length}");
+            assert!(
+                CommitFrame::decode(bytes.slice(..length)).is_err(),
+                "length {length}"
+            );
         }
     }
 }

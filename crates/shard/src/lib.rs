@@ -17,7 +17,7 @@ mod store;
 mod takeover;
 mod tree;
 
-pub use catalog::Catalog;
+pub use catalog::{Catalog, CatalogUsage};
 pub use frame::{CommitFrame, OperationNote};
 pub use log::Log;
 pub use records::successor;

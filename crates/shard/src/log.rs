@@ -1,37 +1,362 @@
-//! The shard's log: entries on every NSD of a view, acknowledged in order.
+//! The shard's log: entries on every NSD of a view, acknowledged in order (DESIGN §6).
+//!
+//! An entry is acknowledged when all members of the view have it durably and all entries before
+//! it are acknowledged. A member that fails or is late is replaced by compare-and-set in
+//! coordination first ([`view`]); then everything unacknowledged is put again, to the new view.
 
-use crate::frame::{CommitFrame, EntryKind};
-use bytes::Bytes;
-use model::{EntryNumber, Error, Result};
+mod append;
+mod clock;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use clock::Clock;
+
+use crate::frame::{CommitFrame, EntryKind, HEADER_BYTES, Header, PART_BYTES_MAX, seal_entry};
+use append::Append;
+use bytes::{Bytes, BytesMut};
+use coordination::{Coordination, ShardRecord, Versioned};
+use model::{CommitNumber, EntryNumber, Error, ErrorKind, NsdId, Result, ShardEpoch, ShardId};
+use nsd::Nsd;
+use parking_lot::Mutex;
+use pool::Pool;
+use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+use world::{Instant, World};
+
+/// Entries that may be on the way behind the newest acknowledged one; later ones wait. Take-over
+/// knows by it that an entry further back was acknowledged.
+pub(crate) const IN_FLIGHT_MAX: u64 = 256;
+/// Spacing of the marks that tell how long the log behind an entry is.
+const MARK_BYTES: u64 = 256 * 1024;
+/// Marks that are kept: 64 GiB of log.
+const MARKS_MAX: usize = 1 << 18;
 
 /// The log of one owner (one epoch) of a shard. Cheap to clone.
 #[derive(Clone)]
-pub struct Log {}
+pub struct Log {
+    shared: Arc<Shared>,
+}
+
+/// What an owner begins with after a take-over.
+pub(crate) struct Start {
+    pub(crate) world: World,
+    pub(crate) coordination: Coordination,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) record: Versioned<ShardRecord>,
+    pub(crate) members: Vec<Arc<Nsd>>,
+    pub(crate) end: EntryNumber,
+    pub(crate) last_commit: CommitNumber,
+    pub(crate) clock: Arc<Clock>,
+    /// Entries that are there already with their sizes, oldest first.
+    pub(crate) sizes: Vec<(EntryNumber, u64)>,
+}
+
+struct Shared {
+    world: World,
+    coordination: Coordination,
+    pool: Arc<Pool>,
+    shard: ShardId,
+    epoch: ShardEpoch,
+    clock: Arc<Clock>,
+    state: Mutex<State>,
+    /// Something of `state` has changed that an append may wait for.
+    moved: Notify,
+    /// The shard's record as this owner knows it; held while it is changed.
+    record: tokio::sync::Mutex<Versioned<ShardRecord>>,
+}
+
+struct State {
+    members: Arc<[Arc<Nsd>]>,
+    /// Counts the views of this owner.
+    generation: u64,
+    /// No acknowledgment while the view changes: the new one begins behind the last.
+    view_changing: bool,
+    next: EntryNumber,
+    acknowledged: EntryNumber,
+    /// Durable on the view of this generation, but an earlier entry isn't yet.
+    done: BTreeSet<EntryNumber>,
+    bytes_in_flight: u64,
+    last_commit: CommitNumber,
+    failed: Option<Error>,
+    total: u64,
+    marks: VecDeque<Mark>,
+    trimmed_below: EntryNumber,
+}
+
+/// A stretch of the log.
+struct Mark {
+    /// Its last entry.
+    number: EntryNumber,
+    /// Bytes of the log before it and up to its end, since some beginning.
+    from: u64,
+    total: u64,
+    /// When its first entry was appended.
+    at: Instant,
+}
+
+/// How much of the log lies behind an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Behind {
+    pub(crate) entries: u64,
+    /// Up to 256 KiB more than there is.
+    pub(crate) bytes: u64,
+    /// How long ago the oldest of them was appended; nothing if there are none.
+    pub(crate) age: Duration,
+}
 
 impl Log {
+    pub(crate) fn start(start: Start) -> Self {
+        let now = start.world.now();
+        let mut total = 0;
+        let mut marks = VecDeque::new();
+        for (number, bytes) in start.sizes {
+            push_mark(
+                &mut marks,
+                Mark {
+                    number,
+                    from: total,
+                    total: total + bytes,
+                    at: now,
+                },
+            );
+            total += bytes;
+        }
+        let state = State {
+            members: start.members.into(),
+            generation: 0,
+            view_changing: false,
+            next: start.end.next(),
+            acknowledged: start.end,
+            done: BTreeSet::new(),
+            bytes_in_flight: 0,
+            last_commit: start.last_commit,
+            failed: None,
+            total,
+            marks,
+            trimmed_below: start.record.value.trimmed_below,
+        };
+        let shared = Shared {
+            world: start.world,
+            coordination: start.coordination,
+            pool: start.pool,
+            shard: start.record.value.shard,
+            epoch: start.record.value.epoch,
+            clock: start.clock,
+            state: Mutex::new(state),
+            moved: Notify::new(),
+            record: tokio::sync::Mutex::new(start.record),
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
+    }
+
     /// Appends a commit; durable on every member of the view, with everything before it, when
     /// the future is done. Its place in the order is taken by the call itself (not by the first
     /// poll), so several may be in flight. A dropped future goes on in a task: the order has no
-    /// holes. `OldEpoch`: there is a newer owner; this one must end.
-    pub fn append_commit(&self, frame: &CommitFrame) -> impl Future<Output = Result<EntryNumber>> + Send + use<> {
-        let _ = frame;
-        async { unimplemented!("log") }
+    /// holes. The number that it answers is the commit's for [`crate::Tree::apply`].
+    ///
+    /// # Errors
+    /// `OldEpoch`: there is a newer owner. `Unavailable`: no NSD takes the log. In both cases
+    /// this log is finished and the shard must be taken over again.
+    pub fn append_commit(
+        &self,
+        frame: &CommitFrame,
+    ) -> impl Future<Output = Result<EntryNumber>> + Send + use<> {
+        let mut body = BytesMut::with_capacity(HEADER_BYTES + frame.encoded_bytes());
+        body.resize(HEADER_BYTES, 0);
+        frame.encode_into(&mut body);
+        self.start_append(EntryKind::Commit, body, Some(frame.commit))
     }
 
-    /// As [`Log::append_commit`] for any payload; longer ones are cut into parts.
-    pub(crate) fn append(&self, kind: EntryKind, payload: Bytes) -> impl Future<Output = Result<EntryNumber>> + Send + use<> {
-        let _ = (kind, payload);
-        async { unimplemented!("log") }
+    /// As [`Log::append_commit`] for any payload; long ones are cut into parts, and the number
+    /// is the last part's.
+    pub(crate) fn append(
+        &self,
+        kind: EntryKind,
+        payload: &[u8],
+    ) -> impl Future<Output = Result<EntryNumber>> + Send + use<> {
+        let mut body = BytesMut::with_capacity(HEADER_BYTES + payload.len());
+        body.resize(HEADER_BYTES, 0);
+        body.extend_from_slice(payload);
+        self.start_append(kind, body, None)
+    }
+
+    fn start_append(
+        &self,
+        kind: EntryKind,
+        body: BytesMut,
+        commit: Option<CommitNumber>,
+    ) -> Append {
+        let bodies = cut(body);
+        let parts =
+            u16::try_from(bodies.len()).expect("64 MiB of unflushed records are at most 17 parts");
+        let time = self.shared.clock.now();
+        let mut entries = Vec::with_capacity(bodies.len());
+        {
+            let mut state = self.shared.state.lock();
+            if let Some(error) = &state.failed {
+                return Append::refused(error.clone());
+            }
+            if let Some(commit) = commit {
+                assert!(
+                    commit > state.last_commit,
+                    "commit numbers grow along the log"
+                );
+                state.last_commit = commit;
+            }
+            for (part, body) in bodies.into_iter().enumerate() {
+                let number = state.next;
+                state.next = number.next();
+                let bytes = body.len() as u64;
+                let from = state.total;
+                state.total += bytes;
+                state.bytes_in_flight += bytes;
+                let mark = Mark {
+                    number,
+                    from,
+                    total: state.total,
+                    at: self.shared.world.now(),
+                };
+                push_mark(&mut state.marks, mark);
+                let header = Header {
+                    kind,
+                    part: u16::try_from(part).expect("part is below parts"),
+                    parts,
+                    shard: self.shared.shard,
+                    epoch: self.shared.epoch,
+                    number,
+                    acknowledged: state.acknowledged,
+                    time,
+                    commit: state.last_commit,
+                };
+                entries.push((header, body));
+            }
+        }
+        let entries: Vec<(EntryNumber, Bytes)> = entries
+            .into_iter()
+            .map(|(header, body)| (header.number, seal_entry(body, &header)))
+            .collect();
+        Append::new(self.shared.clone(), entries)
     }
 
     /// The newest entry that is durable with all before it.
+    #[must_use]
     pub fn acknowledged(&self) -> EntryNumber {
-        unimplemented!("log")
+        self.shared.state.lock().acknowledged
     }
 
     /// Why this log takes no more entries, if so. For good: the shard must be taken over again.
+    #[must_use]
     pub fn failed(&self) -> Option<Error> {
-        unimplemented!("log")
+        self.shared.state.lock().failed.clone()
     }
+
+    /// The NSDs that hold the log now.
+    #[must_use]
+    pub fn view(&self) -> Vec<NsdId> {
+        self.shared
+            .state
+            .lock()
+            .members
+            .iter()
+            .map(|nsd| nsd.id())
+            .collect()
+    }
+
+    /// Bytes of entries that replay would read now; what [`crate::Tree::flush`] makes small.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let below = self.shared.state.lock().trimmed_below;
+        self.behind(EntryNumber(below.0.saturating_sub(1))).bytes
+    }
+
+    /// Ends this owner's log: nothing is appended any more. Whoever waits gets `reason`.
+    pub(crate) fn end(&self, reason: Error) {
+        self.shared.fail(reason);
+    }
+
+    pub(crate) fn clock(&self) -> &Arc<Clock> {
+        &self.shared.clock
+    }
+
+    /// How much log lies behind `entry`.
+    pub(crate) fn behind(&self, entry: EntryNumber) -> Behind {
+        let state = self.shared.state.lock();
+        let newest = state.next.0 - 1;
+        if entry.0 >= newest {
+            return Behind::default();
+        }
+        let first = state.marks.partition_point(|mark| mark.number <= entry);
+        let entries = newest - entry.0;
+        state.marks.get(first).map_or(
+            Behind {
+                entries,
+                ..Behind::default()
+            },
+            |mark| Behind {
+                entries,
+                bytes: state.total - mark.from,
+                age: self.shared.world.now() - mark.at,
+            },
+        )
+    }
+
+    /// The first entry that the log still has.
+    pub(crate) fn trimmed_below(&self) -> EntryNumber {
+        self.shared.state.lock().trimmed_below
+    }
+}
+
+impl Shared {
+    /// For good. The first reason stays.
+    fn fail(&self, reason: Error) {
+        {
+            let mut state = self.state.lock();
+            if state.failed.is_none() {
+                if reason.kind() != ErrorKind::ShuttingDown {
+                    tracing::error!(shard = %self.shard, epoch = %self.epoch, %reason, "the log of the shard ends");
+                }
+                state.failed = Some(reason);
+            }
+        }
+        self.moved.notify_waiters();
+    }
+}
+
+/// Cuts a payload into bodies that each begin with room for a header.
+fn cut(body: BytesMut) -> Vec<BytesMut> {
+    if body.len() - HEADER_BYTES <= PART_BYTES_MAX {
+        return vec![body];
+    }
+    let with_room = |part: &[u8]| {
+        let mut out = BytesMut::with_capacity(HEADER_BYTES + part.len());
+        out.resize(HEADER_BYTES, 0);
+        out.extend_from_slice(part);
+        out
+    };
+    body[HEADER_BYTES..]
+        .chunks(PART_BYTES_MAX)
+        .map(with_room)
+        .collect()
+}
+
+/// Keeps one mark per 256 KiB; the newest one covers what was appended since.
+fn push_mark(marks: &mut VecDeque<Mark>, mark: Mark) {
+    if let Some(newest) = marks.back_mut()
+        && newest.total - newest.from < MARK_BYTES
+    {
+        newest.number = mark.number;
+        newest.total = mark.total;
+        return;
+    }
+    if marks.len() == MARKS_MAX {
+        marks.pop_front();
+    }
+    marks.push_back(mark);
 }

@@ -10,7 +10,12 @@ pub(crate) fn changes(operation: &Operation) -> bool {
 
 /// The note of an operation that changed something.
 pub(crate) fn note(operation: &Operation, stamp: &Stamp) -> OperationNote {
-    OperationNote { verb: verb(operation).0, session: stamp.session, inode: subject(operation), time: stamp.now }
+    OperationNote {
+        verb: verb(operation).0,
+        session: stamp.session,
+        inode: subject(operation),
+        time: stamp.now,
+    }
 }
 
 /// The verb's number in `docs/formats/log-frame.md` (never reused), and whether it changes.

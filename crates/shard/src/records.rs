@@ -8,5 +8,5 @@ mod slots;
 #[cfg(test)]
 mod tests;
 
-pub use slots::successor;
 pub(crate) use slots::Records;
+pub use slots::successor;

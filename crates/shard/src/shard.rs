@@ -1,5 +1,6 @@
 //! The shard itself: opens, runs operations on the hot records, ends.
 
+use crate::catalog::Catalog;
 use crate::commit::{COMMIT_BYTES, COMMIT_RECORDS, Frozen, Running, committer};
 use crate::fetch::Pinned;
 use crate::frame::OperationNote;
@@ -8,11 +9,10 @@ use crate::notes;
 use crate::records::Records;
 use crate::takeover::{self, Opened, Opening};
 use crate::tree::Tree;
-use crate::catalog::Catalog;
 use model::operation::Stamp;
 use model::{
-    CommitNumber, Error, ErrorKind, FamilyId, FilesetId, InodeId, Operation, Reply, Result, SessionId, ShardEpoch,
-    ShardId, limits,
+    CommitNumber, Error, ErrorKind, FamilyId, FilesetId, InodeId, Operation, Reply, Result,
+    SessionId, ShardEpoch, ShardId, limits,
 };
 use namespace::{Effects, Key, Need, Outcome, Record, Stop};
 use parking_lot::Mutex;
@@ -127,7 +127,10 @@ impl Shard {
     ///
     /// # Errors
     /// As [`Shard::open`].
-    pub async fn open_after(config: ShardConfig, mut unflushed: Option<&mut Unflushed>) -> Result<Arc<Self>> {
+    pub async fn open_after(
+        config: ShardConfig,
+        mut unflushed: Option<&mut Unflushed>,
+    ) -> Result<Arc<Self>> {
         if let Some(unflushed) = &mut unflushed {
             unflushed.attempts += 1;
         }
@@ -146,13 +149,23 @@ impl Shard {
             shard.sync().await?;
             tracing::info!(shard = id.0, "empty file system made");
         }
-        let task = world.spawn("committer", committer(world.clone(), shard.me.clone(), shard.nudge.clone()));
+        let task = world.spawn(
+            "committer",
+            committer(world.clone(), shard.me.clone(), shard.nudge.clone()),
+        );
         *shard.committer.lock() = Some(task);
         Ok(shard)
     }
 
     fn assemble(config: &ShardConfig, opened: Opened) -> Arc<Self> {
-        let Opened { epoch, session, log, catalog, tree, last_commit } = opened;
+        let Opened {
+            epoch,
+            session,
+            log,
+            catalog,
+            tree,
+            last_commit,
+        } = opened;
         let state = State {
             records: Records::new(config.hot_records_bytes, last_commit),
             notes: Vec::new(),
@@ -250,15 +263,28 @@ impl Shard {
     /// # Errors
     /// `Unavailable` when the shard was given up.
     pub async fn end_session(&self, session: SessionId) -> Result<()> {
-        let (first, end) = (Key::Slot { session, slot: 0 }, Key::Slot { session: session.next(), slot: 0 });
-        let slots = self.scan(&first, &end, usize::from(limits::SESSION_SLOTS)).await?;
+        let (first, end) = (
+            Key::Slot { session, slot: 0 },
+            Key::Slot {
+                session: session.next(),
+                slot: 0,
+            },
+        );
+        let slots = self
+            .scan(&first, &end, usize::from(limits::SESSION_SLOTS))
+            .await?;
         let stream = self.record(&Key::Stream(session)).await?;
         let mut state = self.state.lock();
         state.alive()?;
         state.records.session_ended(session);
         state.streams.remove(&session);
         let mut gone: Vec<_> = slots.into_iter().map(|(key, _)| (key, None)).collect();
-        if stream.is_some() || state.records.get(&Key::Stream(session)).is_some_and(|known| known.is_some()) {
+        if stream.is_some()
+            || state
+                .records
+                .get(&Key::Stream(session))
+                .is_some_and(|known| known.is_some())
+        {
             gone.push((Key::Stream(session), None));
         }
         if !gone.is_empty() {
@@ -273,7 +299,11 @@ impl Shard {
     /// # Errors
     /// The operation's refusals; `Unavailable` when the shard was given up or the tree can't
     /// be read.
-    pub async fn execute(&self, operation: &Operation, stamp: &Stamp) -> Result<(Reply, CommitNumber)> {
+    pub async fn execute(
+        &self,
+        operation: &Operation,
+        stamp: &Stamp,
+    ) -> Result<(Reply, CommitNumber)> {
         match self.attempt(operation, stamp) {
             Attempt::Done(answer, commit) => answer.map(|reply| (reply, commit)),
             other => Box::pin(self.execute_slowly(operation, stamp, other)).await,
@@ -298,7 +328,12 @@ impl Shard {
         answer
     }
 
-    async fn execute_slowly(&self, operation: &Operation, stamp: &Stamp, first: Attempt) -> Result<(Reply, CommitNumber)> {
+    async fn execute_slowly(
+        &self,
+        operation: &Operation,
+        stamp: &Stamp,
+        first: Attempt,
+    ) -> Result<(Reply, CommitNumber)> {
         let work = async {
             let pinned = Pinned::new(self);
             let mut attempt = first;
@@ -310,12 +345,17 @@ impl Shard {
                 }
                 attempt = self.attempt(operation, stamp);
             }
-            let text = format!("records went away {FETCH_ROUNDS_MAX} times while an operation was fetching them");
+            let text = format!(
+                "records went away {FETCH_ROUNDS_MAX} times while an operation was fetching them"
+            );
             Err(Error::new(ErrorKind::Unavailable, text))
         };
         let outcome = self.world.timeout(FETCH_DEADLINE, work).await;
         outcome.unwrap_or_else(|_| {
-            let text = format!("shard {} couldn't read its records within {FETCH_DEADLINE:?}", self.shard);
+            let text = format!(
+                "shard {} couldn't read its records within {FETCH_DEADLINE:?}",
+                self.shard
+            );
             Err(Error::new(ErrorKind::Unavailable, text))
         })
     }
@@ -367,6 +407,12 @@ impl Shard {
         Ok(self.state.lock().records.get(key).flatten())
     }
 
+    /// Puts records behind the rules' back. Only for tests that show that checks find it.
+    #[doc(hidden)]
+    pub fn forge(&self, effects: Effects) {
+        self.state.lock().change(effects, None);
+    }
+
     /// Whether this owner still serves.
     ///
     /// # Errors
@@ -409,8 +455,18 @@ impl Shard {
         }
         let (number, rows) = state.records.freeze();
         commits.push((number, Arc::new(rows)));
-        let streams = state.streams.iter().map(|(session, stream)| (*session, stream.operations)).collect();
-        Unflushed { epoch: self.epoch, attempts: 0, open: number, commits, streams }
+        let streams = state
+            .streams
+            .iter()
+            .map(|(session, stream)| (*session, stream.operations))
+            .collect();
+        Unflushed {
+            epoch: self.epoch,
+            attempts: 0,
+            open: number,
+            commits,
+            streams,
+        }
     }
 
     /// What an earlier owner of this process had answered and not made durable.
@@ -418,13 +474,22 @@ impl Shard {
         let mut state = self.state.lock();
         // Each attempt raised the epoch at most once.
         if self.epoch.0 > unflushed.epoch.0 + unflushed.attempts {
-            tracing::error!(shard = self.shard.0, "another owner was here: operations that were not synced are lost");
+            tracing::error!(
+                shard = self.shard.0,
+                "another owner was here: operations that were not synced are lost"
+            );
             return;
         }
         let durable = state.durable;
         state.records.raise_open_commit(unflushed.open);
         for (session, operations) in &unflushed.streams {
-            state.streams.insert(*session, Stream { operations: *operations, changed: false });
+            state.streams.insert(
+                *session,
+                Stream {
+                    operations: *operations,
+                    changed: false,
+                },
+            );
         }
         for (number, rows) in &unflushed.commits {
             if *number > durable && !rows.is_empty() {
@@ -446,7 +511,9 @@ impl State {
         if self.records.changed().0 > 0 {
             return open;
         }
-        self.frozen.as_ref().map_or(self.durable, |frozen| frozen.number.max(self.durable))
+        self.frozen
+            .as_ref()
+            .map_or(self.durable, |frozen| frozen.number.max(self.durable))
     }
 
     /// Whether the open commit is large enough to be worth one.
@@ -456,7 +523,10 @@ impl State {
     }
 
     fn is_full(&self) -> bool {
-        let (operations, bytes) = self.frozen.as_ref().map_or((0, 0), |frozen| (frozen.operations, frozen.bytes));
+        let (operations, bytes) = self
+            .frozen
+            .as_ref()
+            .map_or((0, 0), |frozen| (frozen.operations, frozen.bytes));
         self.notes.len() + operations >= limits::UNFLUSHED_OPERATIONS_MAX
             || self.records.changed().1 + bytes >= limits::UNFLUSHED_BYTES_MAX
     }
@@ -479,7 +549,10 @@ impl State {
         let mut changed = Vec::new();
         for (session, stream) in &mut self.streams {
             if std::mem::take(&mut stream.changed) {
-                changed.push((Key::Stream(*session), Some(Record::Stream(stream.operations))));
+                changed.push((
+                    Key::Stream(*session),
+                    Some(Record::Stream(stream.operations)),
+                ));
             }
         }
         if !changed.is_empty() {

@@ -1,12 +1,41 @@
-//! Opening a shard = taking it over: raise the epoch, seal the log, record the old epoch's end,
-//! bring the tail to the new view, replay.
+//! Opening a shard = taking it over: raise the epoch, seal the log, find its end, make it whole
+//! on the new view, record the old epoch's end, replay (DESIGN §6).
 
-use crate::{catalog::Catalog, log::Log, tree::{Tree, TreeCache}};
-use coordination::Coordination;
-use model::{CommitNumber, FamilyId, Result, SessionId, ShardEpoch, ShardId};
-use pool::Pool;
+mod replay;
+mod tail;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use replay::ReplayCommit;
+
+use crate::catalog::{self, Catalog};
+use crate::frame::EntryKind;
+use crate::log::{Clock, Log, Start};
+use crate::tree::{Tree, TreeCache, TreeSetup};
+use bytes::Bytes;
+use coordination::{Coordination, EndedEpoch, ShardRecord, Versioned};
+use futures::future::join_all;
+use model::nsd::LogPut;
+use model::{
+    CommitNumber, EntryNumber, Error, ErrorKind, FamilyId, NsdId, Result, SessionId, ShardEpoch,
+    ShardId,
+};
+use nsd::Nsd;
+use pool::{Pool, SegmentSource};
 use std::sync::Arc;
+use std::time::Duration;
+use tail::Tail;
 use world::World;
+
+/// Attempts to raise the epoch while others do, too.
+const RAISES_MAX: usize = 16;
+/// A member that doesn't answer the seal in this time is left out of the view.
+const SEAL_DEADLINE: Duration = Duration::from_secs(3);
+/// An NSD must take the copied tail in this time.
+const COPY_DEADLINE: Duration = Duration::from_secs(30);
+/// Entries on the way to one NSD while the tail is copied.
+const COPY_WINDOW: usize = 16;
 
 /// What a shard needs to be opened.
 #[derive(Clone)]
@@ -29,7 +58,7 @@ pub struct Opening {
 pub struct Opened {
     /// This owner's epoch.
     pub epoch: ShardEpoch,
-    /// The owner's own session, new with each opening: table segments carry it.
+    /// The owner's own session, new with each opening. Only tables are written in it.
     pub session: SessionId,
     /// The log.
     pub log: Log,
@@ -37,19 +66,354 @@ pub struct Opened {
     pub catalog: Catalog,
     /// The records.
     pub tree: Arc<Tree>,
-    /// The newest commit in the tree; 0 for a new shard.
+    /// The newest commit in the tree; 0 for a new shard. The next one must be higher.
     pub last_commit: CommitNumber,
 }
 
-/// Makes a shard that doesn't exist yet, empty. `Exists` if it does.
-pub async fn create(opening: &Opening) -> Result<()> {
-    let _ = opening;
-    unimplemented!("take-over")
+/// Makes a shard that doesn't exist yet, empty.
+///
+/// # Errors
+/// `Exists` if it does; `Unavailable` if the pool has no NSD for its log.
+pub(crate) async fn create(opening: &Opening) -> Result<()> {
+    let view = opening.pool.log_view(view_size(&opening.pool))?;
+    let record = ShardRecord {
+        shard: opening.shard,
+        family: opening.family,
+        epoch: ShardEpoch(0),
+        owner: SessionId(0),
+        view,
+        first_entry: EntryNumber(1),
+        closed: Vec::new(),
+        ended: Vec::new(),
+        trimmed_below: EntryNumber(1),
+        marker: 0,
+    };
+    match opening.coordination.set_shard(0, &record).await {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::Changed => Err(Error::new(
+            ErrorKind::Exists,
+            format!("shard {} exists", opening.shard),
+        )),
+        Err(error) => Err(error.while_doing(format!("create shard {}", opening.shard))),
+    }
 }
 
 /// Takes a shard over and opens it. Every acknowledged commit is in the tree afterwards; the
-/// owner before can't write any more. `NotFound`: it was never created.
-pub async fn open(opening: Opening) -> Result<Opened> {
-    let _ = opening;
-    unimplemented!("take-over")
+/// owner before can't write any more.
+///
+/// # Errors
+/// `NotFound`: it was never created. `Unavailable`: no NSD of its log answers now. `OldEpoch`:
+/// another one took it over meanwhile. `Corrupt`: acknowledged entries are gone.
+pub(crate) async fn open(opening: Opening) -> Result<Opened> {
+    let story = |error: Error| error.while_doing(format!("take over shard {}", opening.shard));
+    take(&opening).await.map_err(story)
+}
+
+/// NSDs that a log should be on: one more than may be lost.
+pub(crate) fn view_size(pool: &Pool) -> usize {
+    pool.map().scheme.tolerance() + 1
+}
+
+async fn take(opening: &Opening) -> Result<Opened> {
+    let session = opening.coordination.next_session().await?;
+    let record = raise_epoch(opening, session).await?;
+    let epoch = record.value.epoch;
+    let answering = seal(opening, &record.value).await?;
+    let tail = if record.value.marker == 0 {
+        // The first owner never told anybody that the shard is open: whatever it left is garbage.
+        Tail::empty()
+    } else {
+        tail::read(&opening.pool, &record.value, &answering).await?
+    };
+    let members = make_whole(opening, &record.value, answering, &tail).await?;
+    let record = record_end(opening, record, &members, tail.end).await?;
+    for member in &members {
+        bounded(
+            opening,
+            COPY_DEADLINE,
+            member,
+            member.log_discard(opening.shard, tail.end),
+        )
+        .await?;
+    }
+    tracing::info!(
+        shard = %opening.shard, %epoch, end = %tail.end, entries = tail.entries.len(), view = ?record.value.view,
+        "shard taken over"
+    );
+    start(opening, session, record, members, tail).await
+}
+
+async fn start(
+    opening: &Opening,
+    session: SessionId,
+    record: Versioned<ShardRecord>,
+    members: Vec<Arc<Nsd>>,
+    tail: Tail,
+) -> Result<Opened> {
+    let epoch = record.value.epoch;
+    let (marker, trimmed_below) = (record.value.marker, record.value.trimmed_below);
+    let sizes = tail
+        .entries
+        .iter()
+        .map(|entry| (entry.header.number, entry.bytes.len() as u64))
+        .collect();
+    let end = tail.end;
+    let replayed = replay::replay(opening.shard, marker, tail)?;
+    let clock = Arc::new(Clock::new(opening.world.clone(), replayed.newest_time));
+    let log = Log::start(Start {
+        world: opening.world.clone(),
+        coordination: opening.coordination.clone(),
+        pool: opening.pool.clone(),
+        record,
+        members,
+        end,
+        last_commit: replayed.last_commit,
+        clock,
+        sizes,
+    });
+    let mut state = replayed.catalog;
+    if marker == 0 {
+        // Never 0, so that "no marker yet" can't be mistaken for one.
+        state.marker = (u128::from(opening.world.random_u64()) << 64) | u128::from(epoch.0);
+        log.append(EntryKind::Marker, &state.marker.to_le_bytes())
+            .await?;
+        log.record_marker(state.marker).await?;
+    }
+    let segments = Arc::new(SegmentSource::new(session));
+    let catalog = Catalog::new(catalog::Setup {
+        world: opening.world.clone(),
+        log: log.clone(),
+        pool: opening.pool.clone(),
+        segments,
+        family: opening.family,
+        state,
+        snapshot: replayed.snapshot,
+    });
+    let tree = Tree::open(TreeSetup {
+        world: opening.world.clone(),
+        log: log.clone(),
+        catalog: catalog.clone(),
+        pool: opening.pool.clone(),
+        cache: opening.cache.clone(),
+        commits: replayed.commits,
+        end,
+        trimmed_below,
+    })
+    .await?;
+    Ok(Opened {
+        epoch,
+        session,
+        log,
+        catalog,
+        tree: Arc::new(tree),
+        last_commit: replayed.last_commit,
+    })
+}
+
+async fn raise_epoch(opening: &Opening, session: SessionId) -> Result<Versioned<ShardRecord>> {
+    for _ in 0..RAISES_MAX {
+        let missing = || Error::new(ErrorKind::NotFound, "it was never created");
+        let record = opening
+            .coordination
+            .shard(opening.shard)
+            .await?
+            .ok_or_else(missing)?;
+        let mut next = record.value;
+        next.epoch = next.epoch.next();
+        next.owner = session;
+        match opening.coordination.set_shard(record.version, &next).await {
+            Ok(version) => {
+                return Ok(Versioned {
+                    value: next,
+                    version,
+                });
+            }
+            Err(error) if error.kind() == ErrorKind::Changed => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(Error::new(
+        ErrorKind::Busy,
+        "others take it over at the same time",
+    ))
+}
+
+/// Seals every member that answers; one is enough, since each has all acknowledged entries.
+async fn seal(opening: &Opening, record: &ShardRecord) -> Result<Vec<Arc<Nsd>>> {
+    let members: Vec<Arc<Nsd>> = record
+        .view
+        .iter()
+        .filter_map(|nsd| opening.pool.nsd(*nsd))
+        .collect();
+    let seals = members
+        .iter()
+        .map(|member| seal_one(opening, record, member));
+    let mut answering = Vec::new();
+    let mut last = Error::new(
+        ErrorKind::Unavailable,
+        format!("no NSD of its log is reached: {:?}", record.view),
+    );
+    for (member, result) in members.iter().zip(join_all(seals).await) {
+        match result {
+            Ok(()) => answering.push(member.clone()),
+            Err(error) if error.kind() == ErrorKind::OldEpoch => return Err(error),
+            Err(error) => {
+                tracing::warn!(shard = %opening.shard, nsd = %member.id(), %error, "a member of the log is left out");
+                last = error;
+            }
+        }
+    }
+    if answering.is_empty() {
+        Err(last)
+    } else {
+        Ok(answering)
+    }
+}
+
+async fn seal_one(opening: &Opening, record: &ShardRecord, member: &Arc<Nsd>) -> Result<()> {
+    bounded(
+        opening,
+        SEAL_DEADLINE,
+        member,
+        member.seal(opening.shard, record.epoch),
+    )
+    .await?;
+    confirm(opening, member).await
+}
+
+/// An NSD whose index was rebuilt has forgotten the seals; all epochs stand in coordination.
+async fn confirm(opening: &Opening, member: &Arc<Nsd>) -> Result<()> {
+    if !member.needs_confirmation() {
+        return Ok(());
+    }
+    let shards = opening.coordination.shards().await?;
+    let epochs: Vec<(ShardId, ShardEpoch)> = shards
+        .iter()
+        .map(|record| (record.shard, record.epoch))
+        .collect();
+    bounded(
+        opening,
+        SEAL_DEADLINE,
+        member,
+        member.confirm_epochs(&epochs),
+    )
+    .await
+}
+
+async fn bounded<T>(
+    opening: &Opening,
+    deadline: Duration,
+    member: &Arc<Nsd>,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let late = |_| {
+        Error::new(
+            ErrorKind::Unavailable,
+            format!("NSD {} doesn't answer", member.id()),
+        )
+    };
+    opening.world.timeout(deadline, work).await.map_err(late)?
+}
+
+/// The members of the new view, each with every entry that replay needs and that its fragment
+/// has: those that answered, and others in the place of those that didn't.
+async fn make_whole(
+    opening: &Opening,
+    record: &ShardRecord,
+    answering: Vec<Arc<Nsd>>,
+    tail: &Tail,
+) -> Result<Vec<Arc<Nsd>>> {
+    let mut members = Vec::new();
+    for member in answering {
+        let missing = tail.missing_on(member.id());
+        match copy(opening, record, &member, missing).await {
+            Ok(()) => members.push(member),
+            Err(error) if error.kind() == ErrorKind::OldEpoch => return Err(error),
+            Err(error) => {
+                tracing::warn!(shard = %opening.shard, nsd = %member.id(), %error, "a member of the log is left out")
+            }
+        }
+    }
+    let mut asked: Vec<NsdId> = record.view.clone();
+    while members.len() < view_size(&opening.pool) {
+        let Some(candidate) = opening.pool.log_replacement(&asked, NsdId(u32::MAX)) else {
+            break;
+        };
+        asked.push(candidate);
+        let Some(nsd) = opening.pool.nsd(candidate) else {
+            continue;
+        };
+        let all = tail
+            .entries
+            .iter()
+            .filter(|entry| entry.header.number >= record.first_entry);
+        let all = all
+            .map(|entry| (entry.header.number, entry.bytes.clone()))
+            .collect();
+        let joined = async {
+            seal_one(opening, record, &nsd).await?;
+            copy(opening, record, &nsd, all).await
+        };
+        match joined.await {
+            Ok(()) => members.push(nsd),
+            Err(error) if error.kind() == ErrorKind::OldEpoch => return Err(error),
+            Err(error) => {
+                tracing::warn!(shard = %opening.shard, nsd = %candidate, %error, "an NSD can't join the log")
+            }
+        }
+    }
+    if members.is_empty() {
+        return Err(Error::new(ErrorKind::Unavailable, "no NSD takes its log"));
+    }
+    Ok(members)
+}
+
+async fn copy(
+    opening: &Opening,
+    record: &ShardRecord,
+    nsd: &Arc<Nsd>,
+    entries: Vec<(EntryNumber, Bytes)>,
+) -> Result<()> {
+    for window in entries.chunks(COPY_WINDOW) {
+        let puts = window.iter().map(|(number, bytes)| {
+            let put = LogPut {
+                shard: opening.shard,
+                epoch: record.epoch,
+                number: *number,
+                bytes: bytes.clone(),
+            };
+            bounded(opening, COPY_DEADLINE, nsd, nsd.log_put(put))
+        });
+        for result in join_all(puts).await {
+            result?;
+        }
+    }
+    Ok(())
+}
+
+/// From here on it is decided what the old epoch has written. The view goes with it: every
+/// member has everything up to the end.
+async fn record_end(
+    opening: &Opening,
+    record: Versioned<ShardRecord>,
+    members: &[Arc<Nsd>],
+    end: EntryNumber,
+) -> Result<Versioned<ShardRecord>> {
+    let mut next = record.value;
+    next.ended.push(EndedEpoch {
+        epoch: ShardEpoch(next.epoch.0 - 1),
+        last: end,
+    });
+    next.view = members.iter().map(|nsd| nsd.id()).collect();
+    match opening.coordination.set_shard(record.version, &next).await {
+        Ok(version) => Ok(Versioned {
+            value: next,
+            version,
+        }),
+        Err(error) if error.kind() == ErrorKind::Changed => Err(Error::new(
+            ErrorKind::OldEpoch,
+            format!("epoch {} has a newer owner", next.epoch),
+        )),
+        Err(error) => Err(error),
+    }
 }

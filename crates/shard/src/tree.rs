@@ -1,62 +1,380 @@
 //! The shard's records on NSDs: SlateDB under our own log. No other file names its types
 //! except the object store and the log adapter.
 
-use crate::frame::CommitFrame;
-use bytes::Bytes;
-use model::{EntryNumber, Error, Result};
+mod clock;
+mod maintain;
+mod settings;
+mod wal;
 
-/// Memory for table blocks and indexes, shared by all shards of a process.
+#[cfg(test)]
+mod tests;
+
+use crate::catalog::Catalog;
+use crate::frame::CommitFrame;
+use crate::log::Log;
+use crate::store::CatalogStore;
+use crate::takeover::ReplayCommit;
+use bytes::Bytes;
+use model::{EntryNumber, Error, ErrorKind, Result};
+use object_store::ObjectStore;
+use parking_lot::Mutex;
+use pool::Pool;
+use slatedb::admin::Admin;
+use slatedb::config::{CloseOptions, FlushOptions, FlushType, ScanOptions, WriteOptions};
+use slatedb::db_cache::foyer::{FoyerCache, FoyerCacheOptions};
+use slatedb::db_cache::{DbCache, SplitCache};
+use slatedb::{CloseReason, Db, WriteBatch};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use world::{Task, World};
+
+/// Where the tree's objects are in the catalog.
+const ROOT: &str = "tree";
+/// Shards of the caches; fixed, so that simulations are the same on all machines.
+const CACHE_SHARDS: usize = 8;
+/// Bytes that a scan reads ahead, and in how many tasks.
+const SCAN_READ_AHEAD: usize = 128 * 1024;
+const SCAN_TASKS: usize = 2;
+/// Opening, flushing and closing end in this time or fail.
+const OPEN_DEADLINE: Duration = Duration::from_secs(120);
+const FLUSH_DEADLINE: Duration = Duration::from_secs(120);
+/// A commit waits this long for memory to be written to tables.
+const APPLY_DEADLINE: Duration = Duration::from_secs(120);
+
+/// Memory for table blocks and indexes, shared by all shards of a process. Cheap to clone.
 #[derive(Clone)]
-pub struct TreeCache {}
+pub struct TreeCache {
+    cache: Arc<dyn DbCache>,
+    /// Keeps the entries of different openings apart.
+    openings: Arc<AtomicU64>,
+}
 
 impl TreeCache {
-    /// A cache of at most `bytes` bytes.
-    pub fn new(bytes: u64) -> TreeCache {
-        let _ = bytes;
-        TreeCache {}
+    /// A cache of at most `bytes` bytes: three quarters for blocks, one for indexes and filters.
+    #[must_use]
+    pub fn new(bytes: u64) -> Self {
+        let part = |max_capacity| -> Arc<dyn DbCache> {
+            Arc::new(FoyerCache::new_with_opts(FoyerCacheOptions {
+                max_capacity,
+                shards: CACHE_SHARDS,
+            }))
+        };
+        let cache = SplitCache::new()
+            .with_block_cache(Some(part(bytes / 4 * 3)))
+            .with_meta_cache(Some(part(bytes / 4)))
+            .build();
+        Self {
+            cache: Arc::new(cache),
+            openings: Arc::default(),
+        }
     }
 }
 
-/// The tree of one owner of a shard.
-pub struct Tree {}
+/// What a tree is opened with.
+pub(crate) struct TreeSetup {
+    pub(crate) world: World,
+    pub(crate) log: Log,
+    pub(crate) catalog: Catalog,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) cache: TreeCache,
+    pub(crate) commits: Vec<ReplayCommit>,
+    pub(crate) end: EntryNumber,
+    pub(crate) trimmed_below: EntryNumber,
+}
+
+/// The tree of one owner of a shard. Dropping it without [`Tree::close`] is like a crash: the
+/// log ends, the next take-over replays.
+pub struct Tree {
+    world: World,
+    log: Log,
+    db: Arc<Db>,
+    admin: Arc<Admin>,
+    scan: ScanOptions,
+    tasks: Mutex<Vec<Task<()>>>,
+    /// The only one that compacts on request.
+    compacting: Arc<tokio::sync::Semaphore>,
+}
 
 impl Tree {
-    /// The newest value of a key.
+    pub(crate) async fn open(setup: TreeSetup) -> Result<Self> {
+        let store: Arc<dyn ObjectStore> = Arc::new(CatalogStore::new(setup.catalog.clone()));
+        let clock = Arc::new(clock::TreeClock {
+            world: setup.world.clone(),
+            clock: setup.log.clock().clone(),
+        });
+        let init = wal::LogInit {
+            log: setup.log.clone(),
+            commits: Mutex::new(setup.commits),
+            end: setup.end,
+            trimmed_below: setup.trimmed_below,
+        };
+        let opening = setup.cache.openings.fetch_add(1, Ordering::Relaxed);
+        let open = Db::builder(ROOT, store.clone())
+            .with_settings(settings::settings())
+            .with_filter_policies(settings::filters())
+            .with_wal_writer(Box::new(init))
+            .with_db_cache(setup.cache.cache.clone(), opening)
+            .with_system_clock(clock.clone())
+            .with_seed(setup.world.random_u64())
+            .build();
+        let late = |_| {
+            Error::new(
+                ErrorKind::Unavailable,
+                format!("the tree isn't open after {OPEN_DEADLINE:?}"),
+            )
+        };
+        let db = setup
+            .world
+            .timeout(OPEN_DEADLINE, open)
+            .await
+            .map_err(late)?;
+        let db = Arc::new(
+            db.map_err(|error| translate(&setup.log, error).while_doing("open the tree"))?,
+        );
+        let admin = Admin::builder(ROOT, store)
+            .with_system_clock(clock)
+            .with_seed(setup.world.random_u64())
+            .build();
+        let admin = Arc::new(admin);
+        let maintenance = maintain::Maintenance {
+            world: setup.world.clone(),
+            log: setup.log.clone(),
+            catalog: setup.catalog.clone(),
+            pool: setup.pool,
+            db: db.clone(),
+            admin: admin.clone(),
+        };
+        let tasks = vec![
+            setup.world.spawn("shard-maintenance", maintenance.run()),
+            setup
+                .world
+                .spawn("table-reclaim", setup.catalog.run_reclaim()),
+        ];
+        let scan = ScanOptions {
+            read_ahead_bytes: SCAN_READ_AHEAD,
+            cache_blocks: true,
+            max_fetch_tasks: SCAN_TASKS,
+            ..ScanOptions::default()
+        };
+        Ok(Self {
+            world: setup.world,
+            log: setup.log,
+            db,
+            admin,
+            scan,
+            tasks: Mutex::new(tasks),
+            compacting: Arc::new(tokio::sync::Semaphore::new(1)),
+        })
+    }
+
+    /// The newest value of a key. Memory of its own, not a slice of a block.
+    ///
+    /// # Errors
+    /// `Unavailable` while tables can't be read; see also [`Tree::failed`].
     pub async fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        let _ = key;
-        unimplemented!("tree")
+        let value = self.db.get(key).await.map_err(|error| self.error(error))?;
+        Ok(value.map(|value| Bytes::copy_from_slice(&value)))
     }
 
     /// Rows with `from <= key < to` in key order, at most `limit`.
+    ///
+    /// # Errors
+    /// As [`Tree::get`].
     pub async fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>> {
-        let _ = (from, to, limit);
-        unimplemented!("tree")
+        let mut out = Vec::new();
+        if from >= to || limit == 0 {
+            return Ok(out);
+        }
+        let mut rows = self
+            .db
+            .scan_with_options(from..to, &self.scan)
+            .await
+            .map_err(|error| self.error(error))?;
+        while out.len() < limit {
+            let Some(row) = rows.next().await.map_err(|error| self.error(error))? else {
+                break;
+            };
+            out.push((
+                Bytes::copy_from_slice(&row.key),
+                Bytes::copy_from_slice(&row.value),
+            ));
+        }
+        Ok(out)
+    }
+
+    /// Rows whose keys begin with `prefix`, at most `limit`, in key order. Tables without the
+    /// prefix's first 13 bytes (family, table, inode) are skipped by their filters.
+    ///
+    /// # Errors
+    /// As [`Tree::get`].
+    pub async fn scan_prefix(&self, prefix: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>> {
+        let mut out = Vec::new();
+        let rows = self
+            .db
+            .scan_prefix_with_options(prefix, .., &self.scan)
+            .await;
+        let mut rows = rows.map_err(|error| self.error(error))?;
+        while out.len() < limit {
+            let Some(row) = rows.next().await.map_err(|error| self.error(error))? else {
+                break;
+            };
+            out.push((
+                Bytes::copy_from_slice(&row.key),
+                Bytes::copy_from_slice(&row.value),
+            ));
+        }
+        Ok(out)
     }
 
     /// Gives a durable commit's rows to the tree; readable when it returns. Call it in the order
-    /// of the entry numbers, one at a time, with what [`crate::log::Log::append_commit`] answered.
+    /// of the entry numbers, one at a time, with what [`Log::append_commit`] answered. Waits
+    /// while more than 64 MiB are not in tables yet.
+    ///
+    /// # Errors
+    /// The tree has failed: [`Tree::failed`].
     pub async fn apply(&self, entry: EntryNumber, frame: &CommitFrame) -> Result<()> {
-        let _ = (entry, frame);
-        unimplemented!("tree")
+        if frame.rows.is_empty() {
+            return Ok(());
+        }
+        let mut batch = WriteBatch::new();
+        for (key, value) in &frame.rows {
+            match value {
+                // A copy: the tree's memory must not hold larger buffers.
+                Some(value) => batch.put(key, value),
+                None => batch.delete(key),
+            }
+        }
+        let options = WriteOptions { seqnum: entry.0 };
+        let late = |_| {
+            Error::new(
+                ErrorKind::Unavailable,
+                format!("the tree takes no rows for {APPLY_DEADLINE:?}"),
+            )
+        };
+        let write = self.db.write_with_options(batch, &options);
+        match self
+            .world
+            .timeout(APPLY_DEADLINE, write)
+            .await
+            .map_err(late)?
+        {
+            Ok(_) => Ok(()),
+            Err(error) => Err(self
+                .error(error)
+                .while_doing(format!("apply entry {entry}"))),
+        }
     }
 
-    /// Writes what is in memory to tables and lets the log be trimmed.
+    /// Writes what is in memory to tables, so that the log can be trimmed.
+    ///
+    /// # Errors
+    /// `Unavailable` if that took too long; the tree has failed: [`Tree::failed`].
     pub async fn flush(&self) -> Result<()> {
-        unimplemented!("tree")
+        let late = |_| {
+            Error::new(
+                ErrorKind::Unavailable,
+                format!("the tree isn't flushed after {FLUSH_DEADLINE:?}"),
+            )
+        };
+        let flush = self.db.flush_with_options(FlushOptions {
+            flush_type: FlushType::MemTable,
+        });
+        self.world
+            .timeout(FLUSH_DEADLINE, flush)
+            .await
+            .map_err(late)?
+            .map_err(|error| self.error(error))
     }
 
-    /// Asks for a full compaction, after mass deletes; returns at once, runs in the background.
-    pub async fn compact(&self) -> Result<()> {
-        unimplemented!("tree")
+    /// Asks for a full compaction, after mass deletes: removed keys leave the tables. It goes on
+    /// in the background; the space of the old tables returns a minute later. `false`: one is
+    /// running already.
+    ///
+    /// # Errors
+    /// As [`Tree::flush`].
+    pub async fn compact(&self) -> Result<bool> {
+        let Ok(permit) = self.compacting.clone().try_acquire_owned() else {
+            return Ok(false);
+        };
+        self.flush().await?;
+        let work = maintain::compact(self.world.clone(), self.admin.clone(), permit);
+        let mut tasks = self.tasks.lock();
+        tasks.retain(|task| !task.is_finished());
+        tasks.push(self.world.spawn("tree-compaction", work));
+        Ok(true)
     }
 
     /// Why the tree can't go on, if so: the owner gives up its epoch and takes over again.
+    #[must_use]
     pub fn failed(&self) -> Option<Error> {
-        unimplemented!("tree")
+        if let Some(error) = self.log.failed() {
+            return Some(error);
+        }
+        let reason = self.db.subscribe().borrow().close_reason?;
+        let kind = match reason {
+            CloseReason::Clean => ErrorKind::ShuttingDown,
+            CloseReason::Fenced => ErrorKind::OldEpoch,
+            _ => ErrorKind::Unavailable,
+        };
+        Some(Error::new(kind, format!("the tree is closed: {reason:?}")))
     }
 
-    /// Flushes and ends all tasks of the tree. Apply nothing afterwards.
+    /// Flushes, trims nothing, ends all tasks of the tree and then its log. Apply nothing
+    /// afterwards.
+    ///
+    /// # Errors
+    /// As [`Tree::flush`]; nothing is lost then, the next opening replays more.
     pub async fn close(&self) -> Result<()> {
-        unimplemented!("tree")
+        let tasks = std::mem::take(&mut *self.tasks.lock());
+        for task in tasks {
+            task.stop().await;
+        }
+        let late = |_| {
+            Error::new(
+                ErrorKind::Unavailable,
+                format!("the tree isn't closed after {FLUSH_DEADLINE:?}"),
+            )
+        };
+        let close = self.db.close_with_options(CloseOptions {
+            flush_type: Some(FlushType::MemTable),
+        });
+        let result = self
+            .world
+            .timeout(FLUSH_DEADLINE, close)
+            .await
+            .map_err(late)?;
+        let result = result.map_err(|error| self.error(error).while_doing("close the tree"));
+        self.log
+            .end(Error::new(ErrorKind::ShuttingDown, "the shard is closed"));
+        result
     }
+
+    fn error(&self, error: slatedb::Error) -> Error {
+        translate(&self.log, error)
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        self.log.end(Error::new(
+            ErrorKind::ShuttingDown,
+            "the shard was given up",
+        ));
+    }
+}
+
+/// The log's failure is the cause of what the tree then says.
+fn translate(log: &Log, error: slatedb::Error) -> Error {
+    if let Some(cause) = log.failed() {
+        return cause.while_doing(format!("tree: {error}"));
+    }
+    let kind = match error.kind() {
+        slatedb::ErrorKind::Closed(CloseReason::Fenced) => ErrorKind::OldEpoch,
+        slatedb::ErrorKind::Closed(CloseReason::Clean) => ErrorKind::ShuttingDown,
+        slatedb::ErrorKind::Data => ErrorKind::Corrupt,
+        slatedb::ErrorKind::Invalid => ErrorKind::InvalidArgument,
+        _ => ErrorKind::Unavailable,
+    };
+    Error::new(kind, format!("tree: {error}"))
 }

@@ -44,16 +44,36 @@ impl Prefix {
     fn range(self) -> (Key, Key) {
         match self {
             Self::Names(directory) => (
-                Key::Name { directory, position: 0 },
-                Key::Name { directory: InodeId(directory.0 + 1), position: 0 },
+                Key::Name {
+                    directory,
+                    position: 0,
+                },
+                Key::Name {
+                    directory: InodeId(directory.0 + 1),
+                    position: 0,
+                },
             ),
             Self::Extents(fileset, data) => (
-                Key::Extent { fileset, data, end: 0 },
-                Key::Extent { fileset, data: DataId(data.0.saturating_add(1)), end: 0 },
+                Key::Extent {
+                    fileset,
+                    data,
+                    end: 0,
+                },
+                Key::Extent {
+                    fileset,
+                    data: DataId(data.0.saturating_add(1)),
+                    end: 0,
+                },
             ),
             Self::Xattrs(inode) => (
-                Key::Xattr { inode, name: Box::default() },
-                Key::Xattr { inode: InodeId(inode.0 + 1), name: Box::default() },
+                Key::Xattr {
+                    inode,
+                    name: Box::default(),
+                },
+                Key::Xattr {
+                    inode: InodeId(inode.0 + 1),
+                    name: Box::default(),
+                },
             ),
         }
     }
@@ -136,7 +156,11 @@ impl Records {
 
     /// What an operation sees.
     pub(crate) fn view<'a>(&'a self, held: &'a dyn Fn(InodeId) -> bool) -> HotView<'a> {
-        HotView { records: self, held, shown: Cell::new(CommitNumber(0)) }
+        HotView {
+            records: self,
+            held,
+            shown: Cell::new(CommitNumber(0)),
+        }
     }
 
     /// The record under a key, if it is known.
@@ -163,7 +187,9 @@ impl Records {
     /// Puts an operation's effects into the open commit.
     pub(crate) fn apply(&mut self, effects: Effects) {
         let Effects(effects) = effects;
-        let reclaims = effects.iter().any(|(key, value)| matches!(key, Key::Reclaim { .. }) && value.is_some());
+        let reclaims = effects
+            .iter()
+            .any(|(key, value)| matches!(key, Key::Reclaim { .. }) && value.is_some());
         for (key, value) in effects {
             self.put(key, value, reclaims);
         }
@@ -184,7 +210,12 @@ impl Records {
             }
             self.changed.push(key.clone());
             self.changed_bytes += SLOT_BYTES / 2 + value.as_ref().map_or(0, Record::weight);
-            let slot = Slot { value: value.clone(), changed: open, fresh: false, referenced: Cell::new(true) };
+            let slot = Slot {
+                value: value.clone(),
+                changed: open,
+                fresh: false,
+                referenced: Cell::new(true),
+            };
             self.insert(key.clone(), slot);
         }
     }
@@ -195,8 +226,16 @@ impl Records {
         let weight = value.as_ref().map_or(0, Record::weight);
         let known_absent = self.is_known_absent(&key);
         let open = self.open;
-        let before = self.slots.get(&key).map(|slot| (slot.value.clone(), slot.changed));
-        self.learn(&key, before.as_ref().and_then(|(value, _)| value.as_ref()), value.as_ref(), reclaims);
+        let before = self
+            .slots
+            .get(&key)
+            .map(|slot| (slot.value.clone(), slot.changed));
+        self.learn(
+            &key,
+            before.as_ref().and_then(|(value, _)| value.as_ref()),
+            value.as_ref(),
+            reclaims,
+        );
         match self.slots.get_mut(&key) {
             Some(slot) => {
                 let old = slot.value.as_ref().map_or(0, Record::weight);
@@ -216,7 +255,15 @@ impl Records {
                 let fresh = known_absent || matches!(key, Key::Inode(_));
                 self.changed.push(key.clone());
                 self.changed_bytes += SLOT_BYTES / 2 + weight;
-                self.insert(key, Slot { value, changed: open, fresh, referenced: Cell::new(true) });
+                self.insert(
+                    key,
+                    Slot {
+                        value,
+                        changed: open,
+                        fresh,
+                        referenced: Cell::new(true),
+                    },
+                );
             }
         }
     }
@@ -230,7 +277,10 @@ impl Records {
         let keys = std::mem::take(&mut self.changed);
         let mut rows = Vec::with_capacity(keys.len());
         for key in keys {
-            let slot = self.slots.get(&key).expect("a changed record stays in memory until it is in the tree");
+            let slot = self
+                .slots
+                .get(&key)
+                .expect("a changed record stays in memory until it is in the tree");
             if slot.value.is_some() || !slot.fresh {
                 rows.push((key, slot.value.clone()));
             }
@@ -246,7 +296,10 @@ impl Records {
 
     /// The open commit gets at least this number.
     pub(crate) fn raise_open_commit(&mut self, at_least: CommitNumber) {
-        assert!(self.changed.is_empty(), "numbers are raised before anything is changed");
+        assert!(
+            self.changed.is_empty(),
+            "numbers are raised before anything is changed"
+        );
         self.open = self.open.max(at_least);
     }
 
@@ -254,7 +307,13 @@ impl Records {
     pub(crate) fn pin(&mut self) -> u64 {
         let pin = self.next_pin;
         self.next_pin += 1;
-        self.pins.insert(pin, Pin { applied: self.applied, intervals: Vec::new() });
+        self.pins.insert(
+            pin,
+            Pin {
+                applied: self.applied,
+                intervals: Vec::new(),
+            },
+        );
         pin
     }
 
@@ -268,7 +327,12 @@ impl Records {
     /// already is never older.
     pub(crate) fn offer(&mut self, key: Key, value: Option<Record>) {
         if !self.slots.contains_key(&key) {
-            let slot = Slot { value, changed: CommitNumber(0), fresh: false, referenced: Cell::new(true) };
+            let slot = Slot {
+                value,
+                changed: CommitNumber(0),
+                fresh: false,
+                referenced: Cell::new(true),
+            };
             self.insert(key, slot);
         }
     }
@@ -293,14 +357,17 @@ impl Records {
         to: &Key,
     ) -> impl Iterator<Item = (&'a Key, Option<&'a Record>)> + use<'a> {
         let keys = (from < to).then(|| self.order.range(from.clone()..to.clone()));
-        keys.into_iter().flatten().map(|key| (key, self.slots[key].value.as_ref()))
+        keys.into_iter()
+            .flatten()
+            .map(|key| (key, self.slots[key].value.as_ref()))
     }
 
     fn is_known_absent(&self, key: &Key) -> bool {
         match key {
-            Key::Segment(SegmentId { session, counter }) => {
-                self.segment_floors.get(session).is_some_and(|floor| counter > floor)
-            }
+            Key::Segment(SegmentId { session, counter }) => self
+                .segment_floors
+                .get(session)
+                .is_some_and(|floor| counter > floor),
             _ => Prefix::of(key).is_some_and(|prefix| self.complete.contains(&prefix)),
         }
     }
@@ -313,40 +380,61 @@ impl Records {
         {
             return true;
         }
-        self.pins.values().flat_map(|pin| &pin.intervals).any(|(first, end)| first <= from && to <= end)
+        self.pins
+            .values()
+            .flat_map(|pin| &pin.intervals)
+            .any(|(first, end)| first <= from && to <= end)
     }
 
     /// How far from `from` all records are in the table by a fetch that is going on.
     fn known_until(&self, from: &Key) -> Option<&Key> {
         let intervals = self.pins.values().flat_map(|pin| &pin.intervals);
-        intervals.filter(|(first, end)| first <= from && from < end).map(|(_, end)| end).max()
+        intervals
+            .filter(|(first, end)| first <= from && from < end)
+            .map(|(_, end)| end)
+            .max()
     }
 
     /// What a changed inode tells about the records that hang under it.
-    fn learn(&mut self, key: &Key, before: Option<&Record>, after: Option<&Record>, reclaims: bool) {
+    fn learn(
+        &mut self,
+        key: &Key,
+        before: Option<&Record>,
+        after: Option<&Record>,
+        reclaims: bool,
+    ) {
         match (key, before, after) {
-            (Key::Inode(inode), None, Some(Record::Inode(new))) if !self.slots.contains_key(key) => {
+            (Key::Inode(inode), None, Some(Record::Inode(new)))
+                if !self.slots.contains_key(key) =>
+            {
                 self.complete.insert(Prefix::Xattrs(*inode));
                 match new.kind {
                     FileKind::Directory => self.complete.insert(Prefix::Names(*inode)),
-                    FileKind::File => self.complete.insert(Prefix::Extents(inode.fileset(), new.data)),
+                    FileKind::File => self
+                        .complete
+                        .insert(Prefix::Extents(inode.fileset(), new.data)),
                     _ => false,
                 };
             }
-            (Key::Inode(inode), Some(Record::Inode(old)), Some(Record::Inode(new))) if old.data != new.data => {
-                self.complete.insert(Prefix::Extents(inode.fileset(), new.data));
+            (Key::Inode(inode), Some(Record::Inode(old)), Some(Record::Inode(new)))
+                if old.data != new.data =>
+            {
+                self.complete
+                    .insert(Prefix::Extents(inode.fileset(), new.data));
             }
             (Key::Inode(inode), Some(Record::Inode(old)), None) => {
                 self.complete.remove(&Prefix::Names(*inode));
                 if !reclaims {
                     self.complete.remove(&Prefix::Xattrs(*inode));
-                    self.complete.remove(&Prefix::Extents(inode.fileset(), old.data));
+                    self.complete
+                        .remove(&Prefix::Extents(inode.fileset(), old.data));
                 }
             }
             (Key::Reclaim { fileset, data }, Some(Record::Reclaim(old)), None) => {
                 self.complete.remove(&Prefix::Extents(*fileset, *data));
                 if old.xattrs {
-                    self.complete.remove(&Prefix::Xattrs(InodeId::new(*fileset, old.inode)));
+                    self.complete
+                        .remove(&Prefix::Xattrs(InodeId::new(*fileset, old.inode)));
                 }
             }
             _ => {}
@@ -366,7 +454,9 @@ impl Records {
         let mut steps = 0;
         while self.bytes > self.budget && steps < EVICTION_STEPS_MAX {
             steps += 1;
-            let Some(key) = self.clock.pop_front() else { return };
+            let Some(key) = self.clock.pop_front() else {
+                return;
+            };
             let slot = &self.slots[&key];
             if slot.referenced.replace(false) || !self.is_forgettable(&key, slot.changed) {
                 self.clock.push_back(key);
@@ -379,12 +469,19 @@ impl Records {
     fn is_forgettable(&self, key: &Key, changed: CommitNumber) -> bool {
         changed <= self.applied
             && self.pins.values().all(|pin| {
-                changed <= pin.applied && !pin.intervals.iter().any(|(first, end)| first <= key && key < end)
+                changed <= pin.applied
+                    && !pin
+                        .intervals
+                        .iter()
+                        .any(|(first, end)| first <= key && key < end)
             })
     }
 
     fn forget(&mut self, key: &Key) {
-        let slot = self.slots.remove(key).expect("every key of the clock is in the table");
+        let slot = self
+            .slots
+            .remove(key)
+            .expect("every key of the clock is in the table");
         self.order.remove(key);
         self.bytes -= SLOT_BYTES + slot.value.as_ref().map_or(0, Record::weight);
         match (key, &slot.value) {
@@ -393,7 +490,8 @@ impl Records {
             (Key::Inode(inode), Some(Record::Inode(record))) => {
                 self.complete.remove(&Prefix::Names(*inode));
                 self.complete.remove(&Prefix::Xattrs(*inode));
-                self.complete.remove(&Prefix::Extents(inode.fileset(), record.data));
+                self.complete
+                    .remove(&Prefix::Extents(inode.fileset(), record.data));
             }
             (Key::Segment(segment), Some(_)) => {
                 if let Some(floor) = self.segment_floors.get_mut(&segment.session) {
@@ -440,7 +538,11 @@ impl View for HotView<'_> {
             return Ok(Vec::new());
         }
         let all = self.records.is_all_known(from, to);
-        let end = if all { to } else { self.records.known_until(from).ok_or(Missing)? };
+        let end = if all {
+            to
+        } else {
+            self.records.known_until(from).ok_or(Missing)?
+        };
         let mut out = Vec::new();
         for key in self.records.order.range(from.clone()..end.clone()) {
             let slot = &self.records.slots[key];
@@ -465,31 +567,52 @@ impl View for HotView<'_> {
 #[must_use]
 pub fn successor(key: &Key) -> Key {
     let inode = |inode: &InodeId| InodeId(inode.0 + 1);
-    let segment = |id: &SegmentId| SegmentId { session: id.session, counter: id.counter.saturating_add(1) };
+    let segment = |id: &SegmentId| SegmentId {
+        session: id.session,
+        counter: id.counter.saturating_add(1),
+    };
     match key {
         Key::Fileset(fileset) => Key::Fileset(FilesetId(fileset.0 + 1)),
         Key::Counters(fileset) => Key::Counters(FilesetId(fileset.0 + 1)),
         Key::Inode(number) => Key::Inode(inode(number)),
-        Key::Name { directory, position } => {
-            Key::Name { directory: *directory, position: position.saturating_add(1) }
-        }
-        Key::Extent { fileset, data, end } => {
-            Key::Extent { fileset: *fileset, data: *data, end: end.saturating_add(1) }
-        }
+        Key::Name {
+            directory,
+            position,
+        } => Key::Name {
+            directory: *directory,
+            position: position.saturating_add(1),
+        },
+        Key::Extent { fileset, data, end } => Key::Extent {
+            fileset: *fileset,
+            data: *data,
+            end: end.saturating_add(1),
+        },
         Key::Xattr { inode, name } => {
             let mut name = name.to_vec();
             name.push(0);
-            Key::Xattr { inode: *inode, name: name.into() }
+            Key::Xattr {
+                inode: *inode,
+                name: name.into(),
+            }
         }
         Key::Segment(id) => Key::Segment(segment(id)),
         Key::Dead(id) => Key::Dead(segment(id)),
         Key::Orphan(number) => Key::Orphan(inode(number)),
-        Key::Reclaim { fileset, data } => Key::Reclaim { fileset: *fileset, data: DataId(data.0.saturating_add(1)) },
+        Key::Reclaim { fileset, data } => Key::Reclaim {
+            fileset: *fileset,
+            data: DataId(data.0.saturating_add(1)),
+        },
         Key::Fold(number) => Key::Fold(inode(number)),
         Key::Cut(number) => Key::Cut(inode(number)),
         Key::Slot { session, slot } => match slot.checked_add(1) {
-            Some(slot) => Key::Slot { session: *session, slot },
-            None => Key::Slot { session: session.next(), slot: 0 },
+            Some(slot) => Key::Slot {
+                session: *session,
+                slot,
+            },
+            None => Key::Slot {
+                session: session.next(),
+                slot: 0,
+            },
         },
         Key::Stream(session) => Key::Stream(session.next()),
     }

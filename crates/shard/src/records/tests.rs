@@ -1,0 +1,276 @@
+use super::*;
+use model::{
+    CommitNumber, DataId, FileKind, FileName, FilesetId, InodeId, InodeNumber, SegmentId,
+    SessionId, Timestamp,
+};
+use namespace::{Effects, Key, Name, NameEntry, Record, View};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+fn nobody(_: InodeId) -> bool {
+    false
+}
+
+fn inode(number: u64, kind: FileKind) -> (Key, Record) {
+    let effects = namespace::genesis(model::FamilyId(1), FilesetId(0), Timestamp(1), 0, 0, 0o755);
+    let Some(Record::Inode(root)) = effects
+        .0
+        .into_iter()
+        .find_map(|(key, value)| matches!(key, Key::Inode(_)).then_some(value?))
+    else {
+        panic!("a new fileset has a root directory");
+    };
+    let record = namespace::Inode {
+        kind,
+        data: DataId(number),
+        parent: InodeNumber(1),
+        ..(*root).clone()
+    };
+    (Key::Inode(InodeId(number)), Record::Inode(Arc::new(record)))
+}
+
+fn name(directory: u64, position: u64) -> (Key, Record) {
+    let entry = NameEntry {
+        name: FileName::new(b"x").unwrap(),
+        inode: InodeNumber(position),
+        kind: FileKind::File,
+    };
+    let record = Record::Name(Arc::new(Name {
+        entry: Some(entry),
+        highest: 0,
+    }));
+    (
+        Key::Name {
+            directory: InodeId(directory),
+            position,
+        },
+        record,
+    )
+}
+
+fn put(records: &mut Records, (key, value): (Key, Record)) {
+    records.apply(Effects(vec![(key, Some(value))]));
+}
+
+fn remove(records: &mut Records, key: &Key) {
+    records.apply(Effects(vec![(key.clone(), None)]));
+}
+
+#[test]
+fn what_was_created_and_removed_in_one_commit_leaves_no_trace() {
+    let mut records = Records::new(1 << 20, CommitNumber(0));
+    put(&mut records, inode(5, FileKind::Directory));
+    put(&mut records, name(5, 256));
+    put(&mut records, inode(6, FileKind::File));
+    remove(&mut records, &name(5, 256).0);
+    remove(&mut records, &inode(6, FileKind::File).0);
+    let (number, rows) = records.freeze();
+    assert_eq!(number, CommitNumber(1));
+    assert_eq!(
+        rows.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>(),
+        [inode(5, FileKind::File).0]
+    );
+}
+
+#[test]
+fn what_an_earlier_commit_created_is_removed_by_a_row() {
+    let mut records = Records::new(1 << 20, CommitNumber(0));
+    put(&mut records, inode(6, FileKind::File));
+    records.freeze();
+    remove(&mut records, &inode(6, FileKind::File).0);
+    let (_, rows) = records.freeze();
+    assert_eq!(rows, [(inode(6, FileKind::File).0, None)]);
+}
+
+#[test]
+fn a_record_changed_often_is_one_row_with_its_last_value() {
+    let mut records = Records::new(1 << 20, CommitNumber(0));
+    let (key, _) = inode(6, FileKind::File);
+    for data in 0..100 {
+        put(&mut records, (key.clone(), inode(data, FileKind::File).1));
+    }
+    let (_, rows) = records.freeze();
+    assert_eq!(rows, [(key, Some(inode(99, FileKind::File).1))]);
+}
+
+#[test]
+fn a_directory_made_here_answers_absence_by_itself_until_a_name_of_it_is_forgotten() {
+    let mut records = Records::new(1, CommitNumber(0));
+    put(&mut records, inode(5, FileKind::Directory));
+    put(&mut records, name(5, 256));
+    {
+        let view = records.view(&nobody);
+        assert_eq!(view.get(&name(5, 512).0), Ok(None));
+        let (first, end) = (name(5, 0).0, name(6, 0).0);
+        assert_eq!(view.range(&first, &end, 10).unwrap().len(), 1);
+        assert_eq!(view.shown(), CommitNumber(1));
+        assert!(view.get(&name(4, 512).0).is_err());
+    }
+    let (number, _) = records.freeze();
+    for _ in 0..10 {
+        records.make_room();
+    }
+    // In flight: still here, although there is no room.
+    assert!(
+        records
+            .view(&nobody)
+            .get(&name(5, 256).0)
+            .is_ok_and(|found| found.is_some())
+    );
+    for _ in 0..10 {
+        records.applied(number);
+    }
+    assert!(records.view(&nobody).get(&name(5, 256).0).is_err());
+    assert!(records.view(&nobody).get(&name(5, 512).0).is_err());
+}
+
+#[test]
+fn segments_of_a_session_that_began_here_are_never_looked_for() {
+    let mut records = Records::new(1 << 20, CommitNumber(0));
+    let segment = |session, counter| {
+        Key::Segment(SegmentId {
+            session: SessionId(session),
+            counter,
+        })
+    };
+    records.session_began(SessionId(9));
+    assert_eq!(records.view(&nobody).get(&segment(9, 1)), Ok(None));
+    assert!(records.view(&nobody).get(&segment(8, 1)).is_err());
+}
+
+/// Steps against a tree that is a map, with fetches that answer late.
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u64, u64),
+    Remove(u64),
+    Look(u64),
+    List(u64, u64, usize),
+    FetchKey(u64),
+    FetchRange(u64, u64, usize),
+    EndFetch,
+    Commit,
+    Applied,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let key = 0u64..24;
+    let step = prop_oneof![
+        (key.clone(), 0u64..1000).prop_map(|(key, value)| Step::Put(key, value)),
+        key.clone().prop_map(Step::Remove),
+        key.clone().prop_map(Step::Look),
+        (key.clone(), key.clone(), 1usize..6)
+            .prop_map(|(from, to, limit)| Step::List(from, to, limit)),
+        key.clone().prop_map(Step::FetchKey),
+        (key.clone(), key, 1usize..6)
+            .prop_map(|(from, to, limit)| Step::FetchRange(from, to, limit)),
+        Just(Step::EndFetch),
+        Just(Step::Commit),
+        Just(Step::Applied),
+    ];
+    prop::collection::vec(step, 1..200)
+}
+
+/// Names of one directory whose number is its position's upper bits.
+fn at(key: u64) -> Key {
+    Key::Name {
+        directory: InodeId(5),
+        position: key << 8,
+    }
+}
+
+struct Late {
+    pin: u64,
+    keys: Vec<(Key, Option<Record>)>,
+    interval: Option<(Key, Key)>,
+}
+
+proptest! {
+    #[test]
+    fn the_cache_never_shows_anything_but_the_newest_state(steps in steps()) {
+        let mut records = Records::new(2000, CommitNumber(0));
+        let mut tree: BTreeMap<Key, Record> = BTreeMap::new();
+        let mut truth: BTreeMap<Key, Record> = BTreeMap::new();
+        let mut frozen: Option<(CommitNumber, Vec<(Key, Option<Record>)>)> = None;
+        let mut late: Option<Late> = None;
+        for step in steps {
+            match step {
+                Step::Put(key, value) => {
+                    let (_, record) = name(5, value);
+                    // As an operation does: it reads what it changes.
+                    if records.view(&nobody).get(&at(key)).is_ok() {
+                        truth.insert(at(key), record.clone());
+                        put(&mut records, (at(key), record));
+                    }
+                }
+                Step::Remove(key) => {
+                    if records.view(&nobody).get(&at(key)).is_ok() {
+                        truth.remove(&at(key));
+                        remove(&mut records, &at(key));
+                    }
+                }
+                Step::Look(key) => {
+                    if let Ok(found) = records.view(&nobody).get(&at(key)) {
+                        prop_assert_eq!(found.as_ref(), truth.get(&at(key)));
+                    }
+                }
+                Step::List(from, to, limit) => {
+                    if let Ok(found) = records.view(&nobody).range(&at(from), &at(to), limit) {
+                        let wanted: Vec<(Key, Record)> = if from < to {
+                            truth.range(at(from)..at(to)).take(limit).map(|(k, v)| (k.clone(), v.clone())).collect()
+                        } else {
+                            Vec::new()
+                        };
+                        prop_assert_eq!(found, wanted);
+                    }
+                }
+                Step::FetchKey(key) if late.is_none() => {
+                    let pin = records.pin();
+                    late = Some(Late { pin, keys: vec![(at(key), tree.get(&at(key)).cloned())], interval: None });
+                }
+                Step::FetchRange(from, to, limit) if late.is_none() && from < to => {
+                    let pin = records.pin();
+                    let rows: Vec<(Key, Record)> =
+                        tree.range(at(from)..at(to)).take(limit).map(|(k, v)| (k.clone(), v.clone())).collect();
+                    let end = if rows.len() == limit { successor(&rows[limit - 1].0) } else { at(to) };
+                    let keys = rows.into_iter().map(|(key, record)| (key, Some(record))).collect();
+                    late = Some(Late { pin, keys, interval: Some((at(from), end)) });
+                }
+                Step::EndFetch => {
+                    if let Some(Late { pin, keys, interval }) = late.take() {
+                        for (key, value) in keys {
+                            records.offer(key, value);
+                        }
+                        if let Some((from, end)) = interval {
+                            records.offered_all(pin, (from.clone(), end.clone()));
+                            let found = records.view(&nobody).range(&from, &end, 1000).unwrap();
+                            let wanted: Vec<(Key, Record)> =
+                                truth.range(from..end).map(|(k, v)| (k.clone(), v.clone())).collect();
+                            prop_assert_eq!(found, wanted);
+                        }
+                        records.unpin(pin);
+                    }
+                }
+                Step::Commit => {
+                    if frozen.is_none() {
+                        frozen = Some(records.freeze());
+                    }
+                }
+                Step::Applied => {
+                    if let Some((number, rows)) = frozen.take() {
+                        for (key, value) in rows {
+                            match value {
+                                Some(value) => tree.insert(key, value),
+                                None => tree.remove(&key),
+                            };
+                        }
+                        for _ in 0..8 {
+                            records.applied(number);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! One append: put to every member, again after a change of the view, acknowledged in order.
+
+use super::{IN_FLIGHT_MAX, Shared};
+use bytes::Bytes;
+use futures::future::{BoxFuture, FutureExt, join_all, try_join_all};
+use model::nsd::LogPut;
+use model::{EntryNumber, Error, ErrorKind, NsdId, Result};
+use nsd::Nsd;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// A member that is later than this is replaced if another NSD can take its place.
+const LATE: Duration = Duration::from_millis(100);
+/// The slowest disk that isn't late for its amount of bytes: 32 MB/s.
+const BYTES_PER_MILLISECOND: u64 = 32 * 1024;
+/// A member that can't be replaced gets this long.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The only member gets this long before the log is given up.
+const LAST_PATIENCE: Duration = Duration::from_secs(60);
+
+/// An entry (or the parts of one) on its way. Dropping it doesn't stop it.
+pub(super) struct Append {
+    work: Option<BoxFuture<'static, Result<EntryNumber>>>,
+    shared: Option<Arc<Shared>>,
+}
+
+impl Append {
+    pub(super) fn refused(error: Error) -> Self {
+        Self {
+            work: Some(async move { Err(error) }.boxed()),
+            shared: None,
+        }
+    }
+
+    pub(super) fn new(shared: Arc<Shared>, mut entries: Vec<(EntryNumber, Bytes)>) -> Self {
+        let log = shared.clone();
+        let work = if entries.len() == 1 {
+            let (number, bytes) = entries.pop().expect("there is one");
+            async move { log.put_entry(number, bytes).await.map(|()| number) }.boxed()
+        } else {
+            async move {
+                let last = entries.last().expect("a payload has at least one part").0;
+                try_join_all(
+                    entries
+                        .into_iter()
+                        .map(|(number, bytes)| log.put_entry(number, bytes)),
+                )
+                .await?;
+                Ok(last)
+            }
+            .boxed()
+        };
+        Self {
+            work: Some(work),
+            shared: Some(shared),
+        }
+    }
+}
+
+impl Future for Append {
+    type Output = Result<EntryNumber>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let work = self
+            .work
+            .as_mut()
+            .expect("an append isn't polled after its end");
+        let result = work.as_mut().poll(context);
+        if result.is_ready() {
+            self.work = None;
+        }
+        result
+    }
+}
+
+impl Drop for Append {
+    /// The order must not get a hole: what was begun is finished, from where it is.
+    fn drop(&mut self) {
+        if let (Some(work), Some(shared)) = (self.work.take(), &self.shared)
+            && shared.state.lock().failed.is_none()
+        {
+            shared.world.spawn("log-append", work).detach();
+        }
+    }
+}
+
+/// What a put told about a member.
+enum Fault {
+    /// There is a newer owner.
+    OldEpoch(Error),
+    /// The member failed or is late.
+    Member(Error),
+}
+
+impl Shared {
+    pub(super) async fn put_entry(
+        self: &Arc<Self>,
+        number: EntryNumber,
+        bytes: Bytes,
+    ) -> Result<()> {
+        self.wait_for_room(number).await?;
+        loop {
+            let (generation, members, late) = {
+                let state = self.state.lock();
+                if let Some(error) = &state.failed {
+                    return Err(error.clone());
+                }
+                let late =
+                    LATE + Duration::from_millis(state.bytes_in_flight / BYTES_PER_MILLISECOND);
+                (state.generation, state.members.clone(), late)
+            };
+            let fault = match &members[..] {
+                [only] => self
+                    .put_to(only, &members, number, &bytes, late)
+                    .await
+                    .err(),
+                all => {
+                    let puts = all
+                        .iter()
+                        .map(|member| self.put_to(member, &members, number, &bytes, late));
+                    join_all(puts)
+                        .await
+                        .into_iter()
+                        .find_map(std::result::Result::err)
+                }
+            };
+            match fault {
+                None => {
+                    if self
+                        .acknowledge(generation, number, bytes.len() as u64)
+                        .await?
+                    {
+                        return Ok(());
+                    }
+                }
+                Some((_, Fault::OldEpoch(error))) => {
+                    self.fail(error.clone());
+                    return Err(error);
+                }
+                Some((nsd, Fault::Member(why))) => self.replace(generation, nsd, why).await?,
+            }
+        }
+    }
+
+    async fn wait_for_room(&self, number: EntryNumber) -> Result<()> {
+        loop {
+            let moved = self.moved.notified();
+            tokio::pin!(moved);
+            moved.as_mut().enable();
+            {
+                let state = self.state.lock();
+                if let Some(error) = &state.failed {
+                    return Err(error.clone());
+                }
+                if number.0 <= state.acknowledged.0 + IN_FLIGHT_MAX {
+                    return Ok(());
+                }
+            }
+            moved.await;
+        }
+    }
+
+    async fn put_to(
+        &self,
+        member: &Arc<Nsd>,
+        view: &[Arc<Nsd>],
+        number: EntryNumber,
+        bytes: &Bytes,
+        late: Duration,
+    ) -> std::result::Result<(), (NsdId, Fault)> {
+        let put = LogPut {
+            shard: self.shard,
+            epoch: self.epoch,
+            number,
+            bytes: bytes.clone(),
+        };
+        let put = member.log_put(put);
+        tokio::pin!(put);
+        let mut result = self.world.timeout(late, put.as_mut()).await;
+        if result.is_err() {
+            let ids: Vec<NsdId> = view.iter().map(|nsd| nsd.id()).collect();
+            if self.pool.log_replacement(&ids, member.id()).is_none() {
+                let patience = if view.len() == 1 {
+                    LAST_PATIENCE
+                } else {
+                    PATIENCE
+                };
+                result = self.world.timeout(patience, put).await;
+            }
+        }
+        match result {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) if error.kind() == ErrorKind::OldEpoch => {
+                let error =
+                    error.while_doing(format!("append entry {number} of shard {}", self.shard));
+                Err((member.id(), Fault::OldEpoch(error)))
+            }
+            Ok(Err(error)) => Err((member.id(), Fault::Member(error))),
+            Err(_) => {
+                let late = Error::new(
+                    ErrorKind::Unavailable,
+                    format!("NSD {} is late with entry {number}", member.id()),
+                );
+                Err((member.id(), Fault::Member(late)))
+            }
+        }
+    }
+
+    /// Waits until the entry is acknowledged. `false`: the view has changed, put it again.
+    async fn acknowledge(&self, generation: u64, number: EntryNumber, bytes: u64) -> Result<bool> {
+        loop {
+            let moved = self.moved.notified();
+            tokio::pin!(moved);
+            moved.as_mut().enable();
+            {
+                let mut guard = self.state.lock();
+                let state = &mut *guard;
+                if state.acknowledged < number {
+                    if let Some(error) = &state.failed {
+                        return Err(error.clone());
+                    }
+                    if state.generation != generation {
+                        return Ok(false);
+                    }
+                    if !state.view_changing {
+                        state.done.insert(number);
+                        let before = state.acknowledged;
+                        while state.done.remove(&state.acknowledged.next()) {
+                            state.acknowledged = state.acknowledged.next();
+                        }
+                        if state.acknowledged > before {
+                            self.moved.notify_waiters();
+                        }
+                    }
+                }
+                if state.acknowledged >= number {
+                    state.bytes_in_flight = state.bytes_in_flight.saturating_sub(bytes);
+                    return Ok(true);
+                }
+            }
+            moved.await;
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! The shard's time: the calendar, but never behind what was already written.
+
+use model::Timestamp;
+use std::sync::atomic::{AtomicI64, Ordering};
+use world::World;
+
+/// max(the machine's calendar, the newest time of this shard): an owner whose clock lags takes
+/// over without waiting, and table times never go back.
+pub(crate) struct Clock {
+    world: World,
+    floor: AtomicI64,
+}
+
+impl Clock {
+    pub(crate) fn new(world: World, floor: Timestamp) -> Self {
+        Self {
+            world,
+            floor: AtomicI64::new(floor.0),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        let now = self.world.wall().0;
+        Timestamp(self.floor.fetch_max(now, Ordering::AcqRel).max(now))
+    }
+}

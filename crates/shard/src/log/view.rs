@@ -1,0 +1,323 @@
+//! Changes of the view, and trimming: what needs a compare-and-set of the shard's record.
+
+use super::{Log, Shared};
+use coordination::{ClosedFragment, ShardRecord, Versioned};
+use model::{EntryNumber, Error, ErrorKind, NsdId, Result};
+use nsd::Nsd;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// NSDs that are tried for one place in the view.
+const CANDIDATES_MAX: usize = 4;
+/// A new member must be ready in this time.
+const PREPARE_DEADLINE: Duration = Duration::from_secs(2);
+/// An NSD has this long to trim; if it doesn't, the next trim does.
+const TRIM_DEADLINE: Duration = Duration::from_secs(10);
+/// Attempts to write a record whose outcome is unknown.
+const WRITES_MAX: usize = 5;
+const WRITE_PAUSE: Duration = Duration::from_millis(50);
+
+/// Why the view changes.
+#[derive(Clone)]
+enum Cause {
+    /// A member must go.
+    Faulty(NsdId, Error),
+    /// Members are missing and may have come back.
+    Missing,
+}
+
+impl Log {
+    /// Adds members if the view has fewer than `wanted` and the pool has NSDs for them.
+    pub(crate) async fn widen(&self, wanted: usize) -> Result<()> {
+        let (generation, view) = {
+            let state = self.shared.state.lock();
+            (
+                state.generation,
+                state.members.iter().map(|nsd| nsd.id()).collect::<Vec<_>>(),
+            )
+        };
+        if view.len() >= wanted || self.shared.pool.log_replacement(&view, NOBODY).is_none() {
+            return Ok(());
+        }
+        self.shared
+            .change_view_in_task(generation, Cause::Missing)
+            .await
+    }
+
+    /// Forgets the entries below `below`: nothing needs them for replay any more.
+    pub(crate) async fn trim(&self, below: EntryNumber) -> Result<()> {
+        let shared = &self.shared;
+        let mut record = shared.record.lock().await;
+        if below <= record.value.trimmed_below {
+            return Ok(());
+        }
+        if let Some(error) = self.failed() {
+            return Err(error);
+        }
+        let mut next = record.value.clone();
+        let mut holders: BTreeSet<NsdId> = next.view.iter().copied().collect();
+        holders.extend(
+            next.closed
+                .iter()
+                .flat_map(|fragment| fragment.view.iter().copied()),
+        );
+        next.trimmed_below = below;
+        next.closed.retain(|fragment| fragment.last >= below);
+        // The newest end below the trim stays: entries of the epochs up to it are garbage.
+        let keep_from = next
+            .ended
+            .iter()
+            .rposition(|end| end.last < below)
+            .unwrap_or(0);
+        next.ended.drain(..keep_from);
+        shared.write_record(&mut record, next).await?;
+        {
+            let mut state = shared.state.lock();
+            state.trimmed_below = below;
+            while state.marks.len() > 1 && state.marks[1].number < below {
+                state.marks.pop_front();
+            }
+        }
+        drop(record);
+        for nsd in holders.into_iter().filter_map(|nsd| shared.pool.nsd(nsd)) {
+            match shared
+                .world
+                .timeout(TRIM_DEADLINE, nsd.log_trim(shared.shard, below))
+                .await
+            {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    tracing::info!(shard = %shared.shard, nsd = %nsd.id(), %error, "log not trimmed")
+                }
+                Err(_) => {
+                    tracing::info!(shard = %shared.shard, nsd = %nsd.id(), "log not trimmed in time")
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the marker into the record, once, after it is in the log.
+    pub(crate) async fn record_marker(&self, marker: u128) -> Result<()> {
+        let mut record = self.shared.record.lock().await;
+        let next = ShardRecord {
+            marker,
+            ..record.value.clone()
+        };
+        self.shared.write_record(&mut record, next).await
+    }
+}
+
+/// No NSD has this id: asks for one more member instead of another one.
+const NOBODY: NsdId = NsdId(u32::MAX);
+
+impl Shared {
+    /// Replaces a member, if the view is still the one that it failed in.
+    pub(super) async fn replace(
+        self: &Arc<Self>,
+        generation: u64,
+        faulty: NsdId,
+        why: Error,
+    ) -> Result<()> {
+        self.change_view_in_task(generation, Cause::Faulty(faulty, why))
+            .await
+    }
+
+    /// In a task of its own: a caller that goes away must not leave the view half changed.
+    async fn change_view_in_task(self: &Arc<Self>, generation: u64, cause: Cause) -> Result<()> {
+        let shared = self.clone();
+        let (answer, wait) = tokio::sync::oneshot::channel();
+        self.world
+            .spawn("log-view", async move {
+                let result = shared.change_view(generation, cause).await;
+                let _gone = answer.send(result);
+            })
+            .detach();
+        wait.await.map_err(|_| {
+            Error::new(
+                ErrorKind::ShuttingDown,
+                "the log ended while its view changed",
+            )
+        })?
+    }
+
+    async fn change_view(&self, generation: u64, cause: Cause) -> Result<()> {
+        let mut record = self.record.lock().await;
+        let first = {
+            let mut state = self.state.lock();
+            if let Some(error) = &state.failed {
+                return Err(error.clone());
+            }
+            if state.generation != generation {
+                return Ok(());
+            }
+            state.view_changing = true;
+            state.acknowledged.next()
+        };
+        let result = self.write_view(&mut record, &cause, first).await;
+        let result = {
+            let mut state = self.state.lock();
+            state.view_changing = false;
+            match result {
+                Ok(members) => {
+                    state.members = members.into();
+                    state.generation += 1;
+                    state.done.clear();
+                    Ok(())
+                }
+                Err(error) => Err(error),
+            }
+        };
+        match (result, cause) {
+            (Ok(()), _) => {
+                self.moved.notify_waiters();
+                Ok(())
+            }
+            // Nothing was lost: the old view goes on.
+            (Err(error), Cause::Missing) if error.kind() != ErrorKind::OldEpoch => {
+                self.moved.notify_waiters();
+                Err(error)
+            }
+            (Err(error), _) => {
+                self.fail(error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    async fn write_view(
+        &self,
+        record: &mut Versioned<ShardRecord>,
+        cause: &Cause,
+        first: EntryNumber,
+    ) -> Result<Vec<Arc<Nsd>>> {
+        let old = record.value.view.clone();
+        let faulty = match cause {
+            Cause::Faulty(nsd, _) => *nsd,
+            Cause::Missing => NOBODY,
+        };
+        let mut view: Vec<NsdId> = old.iter().copied().filter(|nsd| *nsd != faulty).collect();
+        let mut asked = old.clone();
+        for _ in 0..CANDIDATES_MAX {
+            let Some(candidate) = self.pool.log_replacement(&asked, faulty) else {
+                break;
+            };
+            if self.prepare(candidate, first).await? {
+                view.push(candidate);
+                break;
+            }
+            asked.push(candidate);
+        }
+        if view.is_empty() {
+            let error = match cause {
+                Cause::Faulty(_, why) => why.clone(),
+                Cause::Missing => Error::new(ErrorKind::Unavailable, "the view is empty"),
+            };
+            return Err(error.while_doing(format!(
+                "keep the log of shard {}: no NSD is left for it",
+                self.shard
+            )));
+        }
+        if view == old {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "no NSD is ready to join the view",
+            ));
+        }
+        match cause {
+            Cause::Faulty(_, why) => {
+                tracing::warn!(shard = %self.shard, ?old, ?view, %first, %why, "a member of the log's view is replaced");
+            }
+            Cause::Missing => {
+                tracing::info!(shard = %self.shard, ?old, ?view, %first, "the log's view grows")
+            }
+        }
+        let mut next = record.value.clone();
+        if first > next.first_entry {
+            let last = EntryNumber(first.0 - 1);
+            next.closed.push(ClosedFragment {
+                view: old,
+                first: next.first_entry,
+                last,
+            });
+        }
+        next.view = view.clone();
+        next.first_entry = first;
+        self.write_record(record, next).await?;
+        view.into_iter()
+            .map(|nsd| {
+                let missing = || {
+                    Error::new(
+                        ErrorKind::Unavailable,
+                        format!("NSD {nsd} of the log's view is not reached"),
+                    )
+                };
+                self.pool.nsd(nsd).ok_or_else(missing)
+            })
+            .collect()
+    }
+
+    /// Makes an NSD ready to be a member: it refuses older owners and has nothing from `first` on.
+    async fn prepare(&self, nsd: NsdId, first: EntryNumber) -> Result<bool> {
+        let Some(member) = self.pool.nsd(nsd) else {
+            return Ok(false);
+        };
+        let work = async {
+            member.seal(self.shard, self.epoch).await?;
+            member
+                .log_discard(self.shard, EntryNumber(first.0 - 1))
+                .await
+        };
+        match self.world.timeout(PREPARE_DEADLINE, work).await {
+            Ok(Ok(())) => Ok(!member.needs_confirmation()),
+            Ok(Err(error)) if error.kind() == ErrorKind::OldEpoch => Err(error),
+            Ok(Err(_)) | Err(_) => Ok(false),
+        }
+    }
+
+    /// Compare-and-set of the record. The only other writers are newer owners.
+    async fn write_record(
+        &self,
+        record: &mut Versioned<ShardRecord>,
+        next: ShardRecord,
+    ) -> Result<()> {
+        let mut last = None;
+        for attempt in 0..WRITES_MAX {
+            if attempt > 0 {
+                self.world.sleep(WRITE_PAUSE).await;
+            }
+            match self.coordination.set_shard(record.version, &next).await {
+                Ok(version) => {
+                    *record = Versioned {
+                        value: next,
+                        version,
+                    };
+                    return Ok(());
+                }
+                Err(error) if error.kind() == ErrorKind::Changed => {
+                    let now = self.coordination.shard(self.shard).await?;
+                    match now {
+                        // An attempt before this one did it.
+                        Some(now) if now.value == next => {
+                            *record = now;
+                            return Ok(());
+                        }
+                        _ => {
+                            let error = format!(
+                                "shard {} has a newer owner than epoch {}",
+                                self.shard, self.epoch
+                            );
+                            let error = Error::new(ErrorKind::OldEpoch, error);
+                            self.fail(error.clone());
+                            return Err(error);
+                        }
+                    }
+                }
+                Err(error) => last = Some(error),
+            }
+        }
+        let error = last.expect("at least one attempt was made");
+        Err(error.while_doing(format!("change the record of shard {}", self.shard)))
+    }
+}

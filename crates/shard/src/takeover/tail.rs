@@ -1,0 +1,235 @@
+//! What is left of a log: read from the members that answer, its end found, garbage left out.
+
+use crate::frame::{Header, open_entry};
+use crate::log::IN_FLIGHT_MAX;
+use bytes::Bytes;
+use coordination::ShardRecord;
+use model::{EntryNumber, Error, ErrorKind, NsdId, Result, ShardEpoch};
+use nsd::Nsd;
+use pool::Pool;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Entries that one read asks for.
+const READ_LIMIT: usize = 64;
+/// Damaged entries on one NSD after which it is asked no more.
+const DAMAGED_MAX: u64 = 1024;
+
+/// The entries that replay needs.
+pub(super) struct Tail {
+    /// Without gaps, up to `end`.
+    pub(super) entries: Vec<TailEntry>,
+    /// The last entry of the log; what lies behind it was never acknowledged.
+    pub(super) end: EntryNumber,
+    /// For members of the last view: which of the newest entries they have.
+    held: BTreeMap<NsdId, BTreeSet<EntryNumber>>,
+    /// Below this every member of the view has everything.
+    sure_below: EntryNumber,
+}
+
+pub(super) struct TailEntry {
+    pub(super) header: Header,
+    /// The whole entry as it is on NSDs.
+    pub(super) bytes: Bytes,
+    pub(super) payload: Bytes,
+}
+
+impl Tail {
+    pub(super) fn empty() -> Self {
+        Self {
+            entries: Vec::new(),
+            end: EntryNumber(0),
+            held: BTreeMap::new(),
+            sure_below: EntryNumber(1),
+        }
+    }
+
+    /// The entries that a member of the last view lacks: only ones that weren't acknowledged.
+    pub(super) fn missing_on(&self, nsd: NsdId) -> Vec<(EntryNumber, Bytes)> {
+        let nothing = BTreeSet::new();
+        let held = self.held.get(&nsd).unwrap_or(&nothing);
+        let missing = |entry: &&TailEntry| {
+            entry.header.number >= self.sure_below && !held.contains(&entry.header.number)
+        };
+        self.entries
+            .iter()
+            .filter(missing)
+            .map(|entry| (entry.header.number, entry.bytes.clone()))
+            .collect()
+    }
+}
+
+/// Reads everything that isn't trimmed. Fails rather than leave out what was acknowledged.
+pub(super) async fn read(
+    pool: &Pool,
+    record: &ShardRecord,
+    answering: &[Arc<Nsd>],
+) -> Result<Tail> {
+    let mut found = BTreeMap::new();
+    for fragment in &record.closed {
+        let first = fragment.first.max(record.trimmed_below);
+        for nsd in fragment.view.iter().filter_map(|nsd| pool.nsd(*nsd)) {
+            if has_all(&found, first, fragment.last) {
+                break;
+            }
+            collect(record, &nsd, first, Some(fragment.last), &mut found).await;
+        }
+    }
+    let first = record.first_entry.max(record.trimmed_below);
+    let mut held: BTreeMap<NsdId, BTreeSet<EntryNumber>> = BTreeMap::new();
+    let mut sure_below = first;
+    for (at, nsd) in answering.iter().enumerate() {
+        // The first one is read whole. The others have the same up to what may have been on the
+        // way; they are read whole only if something is damaged.
+        let from = if at == 0 || !has_all(&found, first, EntryNumber(sure_below.0 - 1)) {
+            first
+        } else {
+            sure_below
+        };
+        let numbers = collect(record, nsd, from, None, &mut found).await;
+        if at == 0 {
+            let newest = numbers.last().copied().unwrap_or(first);
+            sure_below = first.max(EntryNumber(newest.0.saturating_sub(IN_FLIGHT_MAX)));
+        }
+        held.insert(nsd.id(), numbers);
+    }
+    let end = find_end(record, &found)?;
+    let entries = found
+        .into_values()
+        .take_while(|entry| entry.header.number <= end)
+        .collect();
+    Ok(Tail {
+        entries,
+        end,
+        held,
+        sure_below,
+    })
+}
+
+fn has_all(
+    found: &BTreeMap<EntryNumber, TailEntry>,
+    first: EntryNumber,
+    last: EntryNumber,
+) -> bool {
+    last < first || found.range(first..=last).count() as u64 == last.0 - first.0 + 1
+}
+
+/// Adds the valid entries of one NSD in `first..=last`, and says which it has.
+async fn collect(
+    record: &ShardRecord,
+    nsd: &Arc<Nsd>,
+    first: EntryNumber,
+    last: Option<EntryNumber>,
+    found: &mut BTreeMap<EntryNumber, TailEntry>,
+) -> BTreeSet<EntryNumber> {
+    let mut numbers = BTreeSet::new();
+    let mut from = first;
+    let mut limit = READ_LIMIT;
+    let mut damaged = 0;
+    while last.is_none_or(|last| from <= last) {
+        let entries = match nsd.log_read(record.shard, from, limit).await {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::Corrupt && damaged < DAMAGED_MAX => {
+                // One by one around the damage; another member has what can't be read here.
+                if limit == 1 {
+                    damaged += 1;
+                    from = from.next();
+                }
+                limit = 1;
+                continue;
+            }
+            Err(error) => {
+                tracing::warn!(shard = %record.shard, nsd = %nsd.id(), %from, %error, "log not read to its end");
+                break;
+            }
+        };
+        let Some(newest) = entries.last() else { break };
+        from = newest.number.next();
+        limit = READ_LIMIT;
+        for entry in entries {
+            let Ok((header, payload)) = open_entry(&entry.bytes) else {
+                continue;
+            };
+            if header.number != entry.number
+                || header.shard != record.shard
+                || !is_valid(record, &header)
+            {
+                continue;
+            }
+            if last.is_some_and(|last| header.number > last) {
+                break;
+            }
+            numbers.insert(header.number);
+            found.entry(header.number).or_insert(TailEntry {
+                header,
+                bytes: entry.bytes,
+                payload,
+            });
+        }
+    }
+    numbers
+}
+
+/// Whether an entry is from an epoch that wrote at its place: entries of ended epochs behind
+/// their ends are garbage.
+fn is_valid(record: &ShardRecord, header: &Header) -> bool {
+    let ended_before = record
+        .ended
+        .iter()
+        .filter(|end| end.last < header.number)
+        .map(|end| end.epoch)
+        .max();
+    let ended_after = record
+        .ended
+        .iter()
+        .filter(|end| end.last >= header.number)
+        .map(|end| end.epoch)
+        .min();
+    header.epoch > ended_before.unwrap_or(ShardEpoch(0))
+        && ended_after.is_none_or(|epoch| header.epoch <= epoch)
+}
+
+/// The last entry before the first hole, if nothing acknowledged lies in or behind the hole.
+fn find_end(record: &ShardRecord, found: &BTreeMap<EntryNumber, TailEntry>) -> Result<EntryNumber> {
+    let mut end = EntryNumber(record.trimmed_below.0 - 1);
+    for number in found
+        .range(record.trimmed_below..)
+        .map(|(number, _)| *number)
+    {
+        if number != end.next() {
+            break;
+        }
+        end = number;
+    }
+    let known = found
+        .values()
+        .map(|entry| entry.header.acknowledged)
+        .max()
+        .unwrap_or(EntryNumber(0));
+    let ended = record
+        .ended
+        .last()
+        .map_or(EntryNumber(0), |ended| ended.last);
+    let needed = known
+        .max(ended)
+        .max(record.trimmed_below)
+        .max(EntryNumber(record.first_entry.0 - 1));
+    if end < needed {
+        return Err(Error::new(
+            ErrorKind::Corrupt,
+            format!(
+                "log entry {} was acknowledged, but no NSD that answers has it whole (entries {} to {needed} are needed)",
+                end.next(),
+                record.trimmed_below
+            ),
+        ));
+    }
+    // Parts of a payload whose last part isn't there were acknowledged by nobody.
+    if let Some(newest) = found.get(&end)
+        && newest.header.part + 1 < newest.header.parts
+    {
+        let cut = EntryNumber(end.0 - u64::from(newest.header.part) - 1);
+        return Ok(cut.max(ended).max(EntryNumber(record.trimmed_below.0 - 1)));
+    }
+    Ok(end)
+}

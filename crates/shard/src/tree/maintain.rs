@@ -1,0 +1,147 @@
+//! What goes on beside commits: flush by age, snapshots of the catalog, trimming, a view with
+//! all its members, compaction on request.
+
+use super::wal::REPLAY_AGE_MAX;
+use crate::catalog::Catalog;
+use crate::log::Log;
+use crate::takeover::view_size;
+use model::{EntryNumber, Result};
+use pool::Pool;
+use slatedb::VersionedManifest;
+use slatedb::admin::Admin;
+use slatedb::compactor::{CompactionSpec, CompactionStatus, SourceId};
+use slatedb::config::{FlushOptions, FlushType};
+use slatedb::{CloseReason, Db};
+use std::sync::Arc;
+use std::time::Duration;
+use world::World;
+
+const INTERVAL: Duration = Duration::from_secs(2);
+/// A snapshot is appended when so much log could be trimmed with it.
+const SNAPSHOT_BYTES: u64 = 4 * 1024 * 1024;
+const SNAPSHOT_ENTRIES: u64 = 2048;
+/// Less isn't worth the compare-and-set of a trim.
+const TRIM_ENTRIES: u64 = 64;
+const COMPACTION_ATTEMPTS: usize = 20;
+const COMPACTION_PAUSE: Duration = Duration::from_secs(3);
+const COMPACTION_DEADLINE: Duration = Duration::from_secs(3600);
+
+pub(super) struct Maintenance {
+    pub(super) world: World,
+    pub(super) log: Log,
+    pub(super) catalog: Catalog,
+    pub(super) pool: Arc<Pool>,
+    pub(super) db: Arc<Db>,
+    pub(super) admin: Arc<Admin>,
+}
+
+impl Maintenance {
+    pub(super) async fn run(self) {
+        loop {
+            self.world.sleep(INTERVAL).await;
+            if self.log.failed().is_some() {
+                return;
+            }
+            let reason = self.db.subscribe().borrow().close_reason;
+            if reason.is_some_and(|reason| reason != CloseReason::Clean) {
+                tracing::error!(?reason, "the tree of the shard has failed");
+                return;
+            }
+            if let Err(error) = self.step().await {
+                tracing::info!(%error, "maintenance of the shard is tried again");
+            }
+        }
+    }
+
+    async fn step(&self) -> Result<()> {
+        self.log.widen(view_size(&self.pool)).await?;
+        let frozen = EntryNumber(self.db.manifest().replay_after_wal_id());
+        if self.log.behind(frozen).age >= REPLAY_AGE_MAX && self.log.behind(frozen).entries > 0 {
+            let flush = self.db.flush_with_options(FlushOptions {
+                flush_type: FlushType::MemTable,
+            });
+            if let Err(error) = flush.await {
+                tracing::info!(%error, "memory of the tree isn't flushed");
+            }
+        }
+        // Only what a manifest in the catalog says is safe: the one in memory may be ahead.
+        let Ok(Some(manifest)) = self.admin.read_manifest(None).await else {
+            return Ok(());
+        };
+        let needed_from = EntryNumber(manifest.replay_after_wal_id()).next();
+        self.trim(needed_from).await
+    }
+
+    async fn trim(&self, needed_from: EntryNumber) -> Result<()> {
+        let begin = self.log.trimmed_below();
+        let reach = |to: EntryNumber| needed_from.min(to).0.saturating_sub(begin.0);
+        let snapshot = self.catalog.snapshot();
+        // What a snapshot now would let go, beyond what the last one does.
+        let kept_for_snapshot = self.log.behind(EntryNumber(snapshot.0.max(begin.0) - 1));
+        let is_worth = kept_for_snapshot.bytes >= SNAPSHOT_BYTES
+            || kept_for_snapshot.entries >= SNAPSHOT_ENTRIES;
+        let mut snapshot = snapshot;
+        if is_worth && needed_from > snapshot {
+            snapshot = self.catalog.append_snapshot().await?;
+        }
+        if snapshot.0 > 0 && reach(snapshot) >= TRIM_ENTRIES {
+            self.log.trim(needed_from.min(snapshot)).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Merges everything into one run; the spec must fit the tables of the moment, so several are
+/// tried. Ends when one is done.
+pub(super) async fn compact(
+    world: World,
+    admin: Arc<Admin>,
+    _permit: tokio::sync::OwnedSemaphorePermit,
+) {
+    let work = async {
+        for _ in 0..COMPACTION_ATTEMPTS {
+            match compact_once(&world, &admin).await {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(error) => tracing::info!(%error, "a full compaction is tried again"),
+            }
+            world.sleep(COMPACTION_PAUSE).await;
+        }
+        tracing::warn!("a full compaction found no quiet moment; ordinary ones go on");
+    };
+    if world.timeout(COMPACTION_DEADLINE, work).await.is_err() {
+        tracing::warn!("a full compaction wasn't done in time");
+    }
+}
+
+async fn compact_once(world: &World, admin: &Admin) -> std::result::Result<bool, slatedb::Error> {
+    let view = admin.read_compactor_state_view().await?;
+    let Some(spec) = full(view.manifest()) else {
+        return Ok(true);
+    };
+    let id = admin.submit_compaction(spec).await?.id();
+    loop {
+        world.sleep(Duration::from_secs(1)).await;
+        match admin
+            .read_compaction(id, None)
+            .await?
+            .map(|compaction| compaction.status())
+        {
+            Some(CompactionStatus::Completed) => return Ok(true),
+            Some(CompactionStatus::Failed) | None => return Ok(false),
+            Some(_) => {}
+        }
+    }
+}
+
+/// All tables of level 0, newest first, and all runs into the lowest run; nothing if there is
+/// nothing to merge.
+fn full(manifest: &VersionedManifest) -> Option<CompactionSpec> {
+    let tables = manifest.l0().iter().map(|view| SourceId::SstView(view.id));
+    let runs: Vec<u32> = manifest.compacted().iter().map(|run| run.id).collect();
+    let destination = runs.iter().copied().min().unwrap_or(0);
+    let sources: Vec<SourceId> = tables
+        .chain(runs.into_iter().map(SourceId::SortedRun))
+        .collect();
+    (!sources.is_empty()).then(|| CompactionSpec::new(sources, destination))
+}
