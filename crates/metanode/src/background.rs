@@ -12,6 +12,7 @@ mod repair;
 mod rewrite;
 mod scrub;
 mod survey;
+mod tree;
 
 use crate::metanode::Metanode;
 use crate::report::{BackgroundReport, Counters, RepairStatus};
@@ -79,6 +80,7 @@ pub(crate) struct Memory {
     pub(crate) survey: survey::Progress,
     pub(crate) clean: clean::Progress,
     last_fold: Option<Instant>,
+    pub(crate) tree: tree::Progress,
 }
 
 impl Background {
@@ -147,6 +149,9 @@ impl Metanode {
         add(self.delete_dead(pace).await);
         add(self.repair_suspects().await);
         add(self.survey_some(pace).await);
+        if pace == Pace::Gentle {
+            add(self.tidy_tree().await);
+        }
         result.map(|()| steps)
     }
 

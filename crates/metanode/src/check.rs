@@ -151,6 +151,7 @@ impl Metanode {
                 for segment in &survey.segments {
                     report.blobs += segment.present.len() as u64;
                     let id = segment.place.segment;
+                    report.data_blobs += if judge.is_table(id) { 0 } else { segment.present.len() as u64 };
                     if known.contains(&id) {
                         continue;
                     }

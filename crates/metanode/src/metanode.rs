@@ -269,6 +269,18 @@ impl Metanode {
         self.shard().close().await
     }
 
+    /// The shard as it is hosted now, for status and tests; another one after a take-over.
+    #[must_use]
+    pub fn hosted(&self) -> Arc<Shard> {
+        self.shard()
+    }
+
+    /// Puts records behind the rules' back. Only for tests that show that checks find it.
+    #[doc(hidden)]
+    pub fn forge(&self, effects: namespace::Effects) {
+        self.shard().forge(effects);
+    }
+
     /// The shard as it is hosted now.
     pub(crate) fn shard(&self) -> Arc<Shard> {
         self.shard.read().clone()

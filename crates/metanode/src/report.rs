@@ -151,6 +151,8 @@ pub struct CheckReport {
     pub bytes: u64,
     /// Blobs listed on NSDs.
     pub blobs: u64,
+    /// Those of files' data among them (live or dead); the others are the tree's tables.
+    pub data_blobs: u64,
     /// Everything wrong, at most [`CheckReport::FAULTS_MAX`].
     pub faults: Vec<Fault>,
     /// Faults beyond the listed ones.

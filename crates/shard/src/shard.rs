@@ -84,6 +84,8 @@ pub(crate) struct State {
     pub(crate) frozen: Option<Frozen>,
     /// Operations that changed something, ever.
     pub(crate) changes: u64,
+    /// Removed records in commits, ever.
+    pub(crate) removals: u64,
     /// The committer knows that it is due.
     pub(crate) nudged: bool,
     pub(crate) failed: Option<Error>,
@@ -174,6 +176,7 @@ impl Shard {
             durable: last_commit,
             frozen: None,
             changes: 0,
+            removals: 0,
             nudged: false,
             failed: None,
         };
@@ -236,6 +239,12 @@ impl Shard {
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.state.lock().changes
+    }
+
+    /// Records that commits of this owner removed: what a compaction of the tree can drop.
+    #[must_use]
+    pub fn removals(&self) -> u64 {
+        self.state.lock().removals
     }
 
     /// Hot records in memory, and their bytes.

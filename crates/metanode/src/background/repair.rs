@@ -1,11 +1,11 @@
 //! Repair: segments that readers and writers found incomplete, slots that have moved, and what
 //! `shale repair status` shows.
 
-use crate::metanode::{DATA_POOL, Metanode};
-use model::map::{PoolMap, SlotException};
-use model::{ErrorKind, GroupId, NsdId, Result};
 use crate::background::Standing;
+use crate::metanode::{DATA_POOL, Metanode};
 use crate::report::RepairStatus;
+use model::map::PoolMap;
+use model::{ErrorKind, GroupId, NsdId, Result};
 use pool::{Depth, MemberState, RepairOutcome, SuspectCause};
 
 /// Suspects of one round.
@@ -68,7 +68,8 @@ impl Metanode {
         if fact.value.epoch != seen.epoch {
             return Ok(0);
         }
-        let next = arrived(&fact.value, moved);
+        let arrived: Vec<(GroupId, u8)> = moved.iter().map(|(group, slot, _)| (*group, *slot)).collect();
+        let next = pool::finish_moves(&fact.value, &arrived);
         match self.coordination.set_pool_map(DATA_POOL, fact.version, &next).await {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Changed => return Ok(0),
@@ -79,27 +80,13 @@ impl Metanode {
         }
         tracing::info!(slots = moved.len(), "slots have moved");
         for (group, _, left) in moved {
-            if *left != NsdId::NONE && self.pool.nsd(*left).is_some() {
-                if let Err(error) = self.pool.leave_group(*left, *group).await {
-                    tracing::debug!(nsd = %left, %group, %error, "moved pieces stay until the NSD is gone");
-                }
+            if *left != NsdId::NONE
+                && self.pool.nsd(*left).is_some()
+                && let Err(error) = self.pool.leave_group(*left, *group).await
+            {
+                tracing::debug!(nsd = %left, %group, %error, "moved pieces stay until the NSD is gone");
             }
         }
         Ok(moved.len() as u64)
     }
-}
-
-/// The map in which the slots have arrived, each group under a new version.
-fn arrived(map: &PoolMap, moved: &[(GroupId, u8, NsdId)]) -> PoolMap {
-    let mut next = map.clone();
-    next.epoch = map.epoch.next();
-    for (group, slot, _) in moved {
-        if let Some(exception) = next.exceptions.get_mut(&(group.0, *slot))
-            && let Some(arrived) = exception.next
-        {
-            *exception = SlotException { current: arrived, next: None };
-            next.versions.insert(group.0, map.version(*group).next());
-        }
-    }
-    next
 }

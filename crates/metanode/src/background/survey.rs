@@ -3,12 +3,13 @@
 
 use crate::background::{Pace, SURVEY_EVERY, count};
 use crate::metanode::Metanode;
+use model::map::SlotException;
 use model::{
     BlobName, ErrorKind, GroupId, MapEpoch, NsdId, Result, SegmentId, SegmentPlace, SessionId,
 };
 use namespace::{Key, Record};
 use pool::{Depth, MemberState, SurveyedSegment};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use world::Instant;
 
 /// Segments of one step.
@@ -63,6 +64,14 @@ struct Pass {
 pub(crate) struct Judge {
     pub(crate) sessions_below: SessionId,
     tables: BTreeMap<SegmentId, SegmentPlace>,
+    table_session: SessionId,
+}
+
+impl Judge {
+    /// Whether the segment belongs to the tree.
+    pub(crate) fn is_table(&self, segment: SegmentId) -> bool {
+        self.tables.contains_key(&segment) || segment.session == self.table_session
+    }
 }
 
 impl Metanode {
@@ -200,8 +209,9 @@ impl Metanode {
 
     /// What is needed to judge. Taken before the segments are listed.
     pub(crate) async fn judge(&self, sessions_below: SessionId) -> Result<Judge> {
-        let tables = self.shard().catalog().live_segments();
-        Ok(Judge { sessions_below, tables: tables.into_iter().map(|place| (place.segment, place)).collect() })
+        let shard = self.shard();
+        let tables = shard.catalog().live_segments().into_iter().map(|place| (place.segment, place)).collect();
+        Ok(Judge { sessions_below, tables, table_session: shard.session() })
     }
 
     /// What the shard says of a segment that NSDs hold. Only in a round: the metanode's own
@@ -231,7 +241,7 @@ impl Metanode {
     }
 
     fn is_decided(&self, judge: &Judge, id: SegmentId, tables: SessionId) -> bool {
-        if id.session == tables || id.session >= judge.sessions_below {
+        if id.session == tables || id.session == judge.table_session || id.session >= judge.sessions_below {
             return false;
         }
         if id.session == self.segments.session() {
@@ -246,10 +256,11 @@ impl Metanode {
         if map.epoch != pass.nsds.map {
             return Ok(0);
         }
-        let mut moved: Vec<(GroupId, u8, NsdId)> = Vec::new();
         let groups = self.pool.groups();
-        for (group, _) in map.exceptions.iter().filter(|(_, exception)| exception.next.is_some()).map(|(slot, _)| *slot).collect::<std::collections::BTreeSet<_>>() {
-            let group = GroupId(group);
+        let is_moving = |(_, exception): &(&(u32, u8), &SlotException)| exception.next.is_some();
+        let moving: BTreeSet<u32> = map.exceptions.iter().filter(is_moving).map(|((group, _), _)| *group).collect();
+        let mut moved: Vec<(GroupId, u8, NsdId)> = Vec::new();
+        for group in moving.into_iter().map(GroupId) {
             for slot in self.pool.arrived_slots(group).await? {
                 moved.push((group, slot, groups.members(group)[usize::from(slot)].current));
             }
