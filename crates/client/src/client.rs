@@ -2,6 +2,7 @@
 
 use crate::flusher::Flusher;
 use crate::inode::Inodes;
+use crate::low_water::LowWater;
 use crate::page_pool::PagePool;
 use crate::pages::memory::Blocks;
 use crate::settings::ClientSettings;
@@ -27,6 +28,7 @@ pub struct Client {
     pub(crate) session: SessionId,
     pub(crate) settings: ClientSettings,
     pub(crate) segments: SegmentSource,
+    pub(crate) low_water: LowWater,
     pub(crate) inodes: Arc<Inodes>,
     pub(crate) blocks: Arc<Blocks>,
     pub(crate) pages: PagePool,
@@ -60,6 +62,7 @@ impl Client {
             session,
             settings,
             segments: SegmentSource::new(session),
+            low_water: LowWater::default(),
             inodes: Inodes::new(blocks.clone()),
             blocks,
             pages: PagePool::new(pool.clone(), &settings),
@@ -103,7 +106,7 @@ impl Client {
         published.and(self.metanode.sync().await)
     }
 
-    /// As `sync_all`, then stops the client's task. Later calls fail with `ShuttingDown`.
+    /// As `sync_all`, then ends the session (locks and opens go) and stops the client's task. Later calls fail with `ShuttingDown`.
     ///
     /// # Errors
     /// What couldn't be made durable and is lost when the process ends.
@@ -111,7 +114,7 @@ impl Client {
         let result = self.sync_all().await;
         self.closed.store(true, Ordering::Release);
         self.flusher.stop().await;
-        result
+        result.and(self.metanode.close_session(self.session).await)
     }
 
     /// What waits now, longest first; at most 1,024.

@@ -83,6 +83,9 @@ async fn run(client: Weak<Client>, world: world::World) {
             last_retry = now;
         }
         client.flush_due(now, pressed, retry).await;
+        if retry && let Some(counter) = client.low_water.advance(client.segments.last_counter()) {
+            client.metanode.report_low_water(client.session, counter);
+        }
         if now - last_atimes >= ATIMES_EVERY {
             last_atimes = now;
             client.record_atimes().await;

@@ -1,5 +1,6 @@
 //! The state of the inodes that are open, dirty or cached here.
 
+use crate::low_water::Mark;
 use crate::pages::clean::Clean;
 use crate::pages::dirty::{Dirty, Frozen};
 use crate::pages::extents::Extents;
@@ -84,6 +85,8 @@ pub(crate) struct Batch {
     pub(crate) stage: Stage,
     /// Where its data is, once it is durable (or inline).
     pub(crate) stored: Option<Stored>,
+    /// Keeps the low-water mark of the session's segments below its own.
+    pub(crate) mark: Mark,
 }
 
 /// What is in memory of one inode; behind the inode's lock, never held across a wait.
@@ -248,16 +251,6 @@ impl Inodes {
             table: self.clone(),
             state: state.clone(),
         })
-    }
-
-    /// All inodes of the table, by id.
-    pub(crate) fn ids(&self) -> Vec<InodeId> {
-        let parts = self.parts.iter();
-        let mut ids: Vec<InodeId> = parts
-            .flat_map(|part| part.lock().keys().copied().collect::<Vec<_>>())
-            .collect();
-        ids.sort_unstable();
-        ids
     }
 }
 

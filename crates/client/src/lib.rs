@@ -16,6 +16,7 @@ mod content;
 mod flusher;
 mod inode;
 mod locks;
+mod low_water;
 mod names;
 mod opens;
 mod page_pool;

@@ -190,6 +190,7 @@ impl Client {
         };
         let number = inner.next_batch;
         inner.next_batch += 1;
+        let mark = self.low_water.mark();
         inner.flushing.push_back(Batch {
             number,
             bytes: runs.iter().map(|run| run.bytes.len() as u64).sum(),
@@ -197,12 +198,9 @@ impl Client {
             pending: Pending { size, ..pending },
             stage: Stage::Writing,
             stored: None,
+            mark: mark.clone(),
         });
-        Job {
-            state: state.clone(),
-            number,
-            runs,
-        }
+        Job { state: state.clone(), number, runs, _mark: mark }
     }
 
     /// Failed batches get on their way again.
@@ -216,12 +214,7 @@ impl Client {
                 batch.stage = Stage::Written;
             } else {
                 batch.stage = Stage::Writing;
-                let (number, runs) = (batch.number, batch.runs.clone());
-                jobs.push(Job {
-                    state: state.clone(),
-                    number,
-                    runs,
-                });
+                jobs.push(job_of(state, batch));
             }
         }
         jobs
@@ -249,11 +242,7 @@ impl Client {
                 if stored.in_pack && self.world.now() - stored.at > PACK_FRESH {
                     front.stored = None;
                     front.stage = Stage::Writing;
-                    let job = Job {
-                        state: state.clone(),
-                        number: front.number,
-                        runs: front.runs.clone(),
-                    };
+                    let job = job_of(state, front);
                     self.spawn_store(vec![job]);
                     return;
                 }
@@ -346,6 +335,11 @@ impl Client {
         batch.stage = Stage::Failed(error, false);
         self.flusher.note_dirty(state.id);
     }
+}
+
+fn job_of(state: &InodeRef, batch: &Batch) -> Job {
+    let (number, runs, mark) = (batch.number, batch.runs.clone(), batch.mark.clone());
+    Job { state: state.clone(), number, runs, _mark: mark }
 }
 
 fn inline_extent(run: &Frozen) -> Extent {

@@ -2,11 +2,15 @@
 
 use crate::client::Client;
 use crate::inode::{Batch, InodeRef, Stage, Stored};
+use crate::low_water::Mark;
 use crate::pages::dirty::Frozen;
 use bytes::Bytes;
+use futures::future::FutureExt;
 use futures::stream::{FuturesUnordered, StreamExt};
+use metanode::pack::{ENTRY_BYTES, FOOTER_BYTES, PackWriter};
 use model::{
     CommitNumber, DataId, Error, Extent, ExtentKind, FamilyId, InodeNumber, Result, SegmentPlace,
+    limits,
 };
 use pool::SegmentOwner;
 use std::collections::VecDeque;
@@ -20,6 +24,8 @@ pub(crate) struct Job {
     pub(crate) state: InodeRef,
     pub(crate) number: u64,
     pub(crate) runs: Vec<Frozen>,
+    /// Keeps the low-water mark of the session's segments below those of this job.
+    pub(crate) _mark: Mark,
 }
 
 /// Which run of which job lies where in a segment.
@@ -69,7 +75,7 @@ impl Client {
             .collect();
         let mut writes: FuturesUnordered<_> = plans
             .iter()
-            .map(|plan| async { (plan, self.write_plan(&jobs, plan).await) })
+            .map(|plan| self.write_plan(&jobs, plan).map(move |place| (plan, place)))
             .collect();
         while let Some((plan, result)) = writes.next().await {
             for part in &plan.parts {
@@ -202,7 +208,8 @@ fn plan(jobs: &[Job], block_bytes: usize) -> Vec<Plan> {
                 plans.push(own);
                 continue;
             }
-            if pack.bytes + bytes > block_bytes && !pack.parts.is_empty() {
+            let table = (pack.parts.len() + 1) * ENTRY_BYTES + FOOTER_BYTES;
+            if pack.bytes + bytes + table > block_bytes && !pack.parts.is_empty() {
                 plans.push(std::mem::take(&mut pack));
             }
             pack.add(job, run, bytes);
@@ -214,15 +221,19 @@ fn plan(jobs: &[Job], block_bytes: usize) -> Vec<Plan> {
     plans
 }
 
-/// The bytes of a pack: its parts one behind the other, then the trailer.
+/// The bytes of a pack: its parts one behind the other, then the table.
 fn packed(jobs: &[Job], plan: &Plan) -> Bytes {
-    let run = |part: &Part| &jobs[part.job].runs[part.run];
-    let mut plain = world::AlignedBuffer::with_any_content(plan.bytes);
+    let mut pack = PackWriter::new(limits::SEGMENT_BYTES_MAX);
     for part in &plan.parts {
-        let bytes = &run(part).bytes;
-        plain[part.at as usize..part.at as usize + bytes.len()].copy_from_slice(bytes);
+        let job = &jobs[part.job];
+        let run = &job.runs[part.run];
+        let entry = pack.add(job.state.id, DataId(0), run.offset, &run.bytes);
+        assert_eq!(
+            entry.at, part.at,
+            "a pack has its parts in the planned order"
+        );
     }
-    plain.freeze()
+    pack.finish().0
 }
 
 fn extent_of(jobs: &[Job], part: &Part, place: &SegmentPlace) -> Extent {

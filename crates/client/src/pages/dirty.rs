@@ -87,13 +87,6 @@ impl Dirty {
         self.runs.len()
     }
 
-    /// First byte behind all dirty bytes; 0 if there are none.
-    pub(crate) fn end(&self) -> u64 {
-        self.runs
-            .last_key_value()
-            .map_or(0, |(start, run)| start + run.length())
-    }
-
     /// Takes in a copy of `data`. Returns how many bytes are dirty that weren't before.
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) -> u64 {
         let before = self.bytes;

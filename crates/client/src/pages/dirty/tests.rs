@@ -79,8 +79,6 @@ proptest! {
             });
             prop_assert_eq!(&seen, &model);
             prop_assert_eq!(dirty.bytes(), model.iter().flatten().count() as u64);
-            let end = model.iter().rposition(Option::is_some).map_or(0, |at| at as u64 + 1);
-            prop_assert_eq!(dirty.end(), end);
         }
     }
 }

@@ -1,0 +1,214 @@
+//! A whole file system on simulated disks for the tests of the client.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use bytes::Bytes;
+use client::{Client, ClientSettings};
+use coordination::Coordination;
+use metanode::{Metanode, Opening};
+use model::map::{NsdEntry, NsdState};
+use model::operation::NewInode;
+use model::{FailureGroupId, FamilyId, FileKind, FileName, InodeId, NsdId, Scheme, ShardId};
+use nsd::{Nsd, NsdIdentity};
+use pool::Pool;
+use std::path::PathBuf;
+use std::sync::Arc;
+use world::World;
+use world::sim::Simulation;
+
+/// Where a file system's regions are, and how many.
+#[derive(Clone)]
+pub struct Place {
+    pub directory: PathBuf,
+    pub nsds: u32,
+    pub nsd_bytes: u64,
+    pub scheme: Scheme,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        let scheme = Scheme::Replicate(2);
+        Self {
+            directory: PathBuf::from("sim"),
+            nsds: 3,
+            nsd_bytes: 96 << 20,
+            scheme,
+        }
+    }
+}
+
+impl Place {
+    pub fn nsd(&self, nsd: u32) -> PathBuf {
+        self.directory.join(format!("nsd{nsd}"))
+    }
+
+    fn coordination(&self) -> PathBuf {
+        self.directory.join("coordination")
+    }
+}
+
+/// An opened file system.
+pub struct Node {
+    pub world: World,
+    pub pool: Arc<Pool>,
+    pub metanode: Arc<Metanode>,
+    pub client: Arc<Client>,
+}
+
+/// Small blocks, so that small tests have many.
+pub fn settings() -> ClientSettings {
+    ClientSettings {
+        page_pool_bytes: 16 << 20,
+        block_bytes: 64 * 1024,
+        ..ClientSettings::default()
+    }
+}
+
+impl Node {
+    /// Makes an empty file system.
+    pub async fn create(world: &World, place: &Place) {
+        let disk = world
+            .create_disk(&place.coordination(), coordination::EMBEDDED_REGION_BYTES)
+            .unwrap();
+        let coordination = Coordination::embedded(world, disk).await.unwrap();
+        let mut entries = Vec::new();
+        for nsd in 1..=place.nsds {
+            let disk = world.create_disk(&place.nsd(nsd), place.nsd_bytes).unwrap();
+            let identity = NsdIdentity {
+                cluster: 7,
+                nsd: NsdId(nsd),
+                pool: 0,
+            };
+            Nsd::format(world, &disk, identity).await.unwrap();
+            let failure_group = FailureGroupId(nsd);
+            let state = NsdState::Active;
+            entries.push(NsdEntry {
+                nsd: NsdId(nsd),
+                failure_group,
+                weight: 1,
+                state,
+            });
+        }
+        let map = placement::new_pool(place.scheme, entries, 1).unwrap();
+        coordination.set_pool_map("data", 0, &map).await.unwrap();
+        coordination.set_cluster(7).await.unwrap();
+    }
+
+    /// Opens it, as after a crash.
+    pub async fn open(world: &World, place: &Place, settings: ClientSettings) -> Node {
+        let disk = world.open_disk(&place.coordination()).unwrap();
+        let coordination = Coordination::embedded(world, disk).await.unwrap();
+        let map = coordination.pool_map("data").await.unwrap().unwrap().value;
+        let mut nsds = Vec::new();
+        for nsd in 1..=place.nsds {
+            let disk = world.open_disk(&place.nsd(nsd)).unwrap();
+            nsds.push(Nsd::open(world, disk).await.unwrap());
+        }
+        let pool = Pool::new(world.clone(), map, nsds);
+        let metanode = Metanode::open(Opening {
+            world: world.clone(),
+            shard: ShardId(0),
+            family: FamilyId(0),
+            coordination,
+            pool: pool.clone(),
+        })
+        .await
+        .unwrap();
+        let session = metanode.open_session().await.unwrap();
+        let client = Client::new(
+            world.clone(),
+            metanode.clone(),
+            pool.clone(),
+            session,
+            settings,
+        );
+        Node {
+            world: world.clone(),
+            pool,
+            metanode,
+            client,
+        }
+    }
+
+    pub async fn close(self) {
+        self.client.close().await.unwrap();
+        self.metanode.close().await.unwrap();
+        for standing in self.pool.nsd_states() {
+            self.pool
+                .nsd(standing.entry.nsd)
+                .unwrap()
+                .close()
+                .await
+                .unwrap();
+        }
+    }
+
+    pub async fn file(&self, text: &str) -> InodeId {
+        file(&self.client, text).await
+    }
+}
+
+/// Runs `scenario` in a new file system on one seed.
+pub fn run<T, F>(seed: u64, scenario: impl FnOnce(Node) -> F) -> T
+where
+    F: Future<Output = T>,
+{
+    run_with(seed, settings(), scenario)
+}
+
+/// As `run`, with other settings.
+pub fn run_with<T, F>(seed: u64, settings: ClientSettings, scenario: impl FnOnce(Node) -> F) -> T
+where
+    F: Future<Output = T>,
+{
+    let sim = Simulation::new(seed);
+    sim.run(|world| async move {
+        let place = Place::default();
+        Node::create(&world, &place).await;
+        let node = Node::open(&world, &place, settings).await;
+        scenario(node).await
+    })
+    .finished()
+}
+
+pub fn name(text: &str) -> FileName {
+    FileName::new(text.as_bytes()).unwrap()
+}
+
+pub fn new_file() -> NewInode {
+    NewInode {
+        kind: FileKind::File,
+        mode: 0o644,
+        uid: 1,
+        gid: 1,
+        rdev: 0,
+        target: Bytes::new(),
+    }
+}
+
+/// Makes and opens a file in the root directory.
+pub async fn file(client: &Client, text: &str) -> InodeId {
+    client
+        .create_and_open(InodeId::ROOT, name(text), new_file())
+        .await
+        .unwrap()
+        .inode
+}
+
+pub async fn read(client: &Client, inode: InodeId, offset: u64, length: usize) -> Vec<u8> {
+    client.read(inode, offset, length).await.unwrap().concat()
+}
+
+/// Bytes that differ from each other and from seed to seed.
+pub fn content(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut out = Vec::with_capacity(length + 8);
+    while out.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        out.extend_from_slice(&state.to_le_bytes());
+    }
+    out.truncate(length);
+    out
+}
