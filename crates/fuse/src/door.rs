@@ -240,8 +240,11 @@ impl FileSystem for Door {
         &self,
         _caller: &Caller,
         inode: InodeId,
-        set: SetAttributes,
+        mut set: SetAttributes,
     ) -> Result<Shown> {
+        // HANDLE_KILLPRIV_V2: a chown drops setuid and setgid here, whoever calls; for
+        // writes and truncates the kernel says when.
+        set.kill_privileges |= (set.uid.is_some() || set.gid.is_some()) && set.mode.is_none();
         Ok(Shown {
             attributes: self.client.set_attributes(inode, set).await?,
             valid: self.settings.valid,

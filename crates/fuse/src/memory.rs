@@ -428,6 +428,24 @@ impl FileSystem for MemoryFileSystem {
         Ok((self.entry(attributes), self.opened(create.flags)))
     }
 
+    async fn create_unnamed(
+        &self,
+        caller: &Caller,
+        _directory: InodeId,
+        create: Create,
+    ) -> Result<(Entry, Opened)> {
+        let mut state = self.state.lock();
+        let inode = state.next;
+        state.next = InodeId(inode.0 + 1);
+        let owner = (caller.uid, caller.gid);
+        let mut node = Node::new(inode, FileKind::File, create.mode, owner, self.world.wall());
+        node.attributes.links = 0;
+        node.opens = 1;
+        let entry = self.entry(node.attributes);
+        state.nodes.insert(inode, node);
+        Ok((entry, self.opened(create.flags)))
+    }
+
     async fn make(
         &self,
         caller: &Caller,

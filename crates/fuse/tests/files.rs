@@ -308,6 +308,76 @@ fn an_unlinked_file_lives_until_its_last_close() {
 }
 
 #[test]
+fn a_file_made_without_a_name_can_get_one() {
+    let mounted = memory(MemorySettings::default());
+    let mut file = OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_TMPFILE)
+        .open(mounted.directory.path())
+        .unwrap();
+    file.write_all(b"named later").unwrap();
+    assert_eq!(file.metadata().unwrap().nlink(), 0);
+    let from = std::ffi::CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+    let path = mounted.path("named");
+    let to = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: both paths end with NUL and live over the call.
+    let linked = unsafe {
+        libc::linkat(
+            libc::AT_FDCWD,
+            from.as_ptr(),
+            libc::AT_FDCWD,
+            to.as_ptr(),
+            libc::AT_SYMLINK_FOLLOW,
+        )
+    };
+    assert_eq!(linked, 0, "{}", std::io::Error::last_os_error());
+    drop(file);
+    assert_eq!(fs::read(&path).unwrap(), b"named later");
+}
+
+#[test]
+fn bytes_of_birth_and_seldom_calls_get_an_answer() {
+    let mounted = memory(MemorySettings::default());
+    let path = mounted.path("f");
+    fs::write(&path, b"x").unwrap();
+    assert!(
+        fs::metadata(&path).unwrap().created().is_ok(),
+        "STATX tells btime"
+    );
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .unwrap();
+    file.sync_all().unwrap();
+    File::open(mounted.directory.path())
+        .unwrap()
+        .sync_all()
+        .unwrap();
+    // SAFETY: calls on an open descriptor with plain numbers.
+    unsafe {
+        assert_eq!(libc::fallocate(file.as_raw_fd(), 0, 0, 4096), -1);
+        assert_eq!(
+            std::io::Error::last_os_error().raw_os_error(),
+            Some(libc::EOPNOTSUPP)
+        );
+        // Without the file system's help the kernel takes the whole file for data.
+        assert_eq!(libc::lseek(file.as_raw_fd(), 0, libc::SEEK_DATA), 0);
+    }
+    // The kernel copies itself where the file system can't.
+    assert_eq!(fs::copy(&path, mounted.path("copy")).unwrap(), 1);
+    mkfifo(&mounted.path("pipe"));
+}
+
+fn mkfifo(path: &std::path::Path) {
+    use std::os::unix::fs::FileTypeExt;
+    let c_path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: the path ends with NUL and lives over the call.
+    assert_eq!(unsafe { libc::mkfifo(c_path.as_ptr(), 0o644) }, 0);
+    assert!(fs::metadata(path).unwrap().file_type().is_fifo());
+}
+
+#[test]
 fn the_kernel_judges_permissions_and_umask() {
     let mounted = memory(MemorySettings::default());
     let path = mounted.path("private");
