@@ -1,5 +1,6 @@
 //! Measures what users feel, beside the floor that the machine allows: `make bench`.
 
+#![allow(unreachable_pub, reason = "a program has no outside")]
 #![allow(clippy::print_stdout, reason = "the result is what it prints")]
 #![allow(
     clippy::disallowed_methods,

@@ -172,8 +172,8 @@ impl Node {
     pub async fn close(&self) -> Result<()> {
         let mut result = self.client.close().await;
         result = result.and(self.metanode.close().await);
-        for (nsd, _) in self.pool.nsd_states() {
-            if let Some(nsd) = self.pool.nsd(nsd) {
+        for standing in self.pool.nsd_states() {
+            if let Some(nsd) = self.pool.nsd(standing.entry.nsd) {
                 let closed = nsd.close().await;
                 // A failed NSD can't be closed well, and its loss is known.
                 if nsd.health() != model::nsd::NsdHealth::Failed {

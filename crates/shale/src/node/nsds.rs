@@ -235,7 +235,7 @@ impl Node {
                 .await
             {
                 Ok(_) => {
-                    self.pool.set_map(next);
+                    self.pool.set_map(next).await?;
                     return Ok(());
                 }
                 Err(error) if error.kind() == ErrorKind::Changed => {}
