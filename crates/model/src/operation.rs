@@ -43,6 +43,14 @@ pub enum Operation {
         /// The inode.
         inode: InodeId,
     },
+    /// A file was read: atime becomes at least `at`. ctime stays, and nothing is refused for
+    /// it: whoever reads asks for this at most once a day. → `Done`
+    NoteAccess {
+        /// The inode.
+        inode: InodeId,
+        /// When.
+        at: Timestamp,
+    },
     /// Makes a new inode under a name. `Exists` if the name is taken. → `Entry`
     Create {
         /// The directory.

@@ -177,6 +177,7 @@ fn run<V: View>(tx: &mut Transaction<'_, V>, operation: &Operation) -> Step<Repl
             to_offset,
             length,
         } => ranges::share(tx, *from, *from_offset, *to, *to_offset, *length),
+        Operation::NoteAccess { inode, at } => attributes::note_access(tx, *inode, *at),
         Operation::Release { inode } => lifetime::release(tx, *inode),
         Operation::GetUsage { inode } => usage(tx, inode.fileset()),
         Operation::Reclaim { fileset, data } => lifetime::reclaim(tx, *fileset, *data),

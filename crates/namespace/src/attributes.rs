@@ -68,6 +68,18 @@ pub(crate) fn set<V: View>(
     Ok(reply(id, inode))
 }
 
+/// A read moved atime; nothing else changes, ctime neither.
+pub(crate) fn note_access<V: View>(
+    tx: &mut Transaction<'_, V>,
+    id: InodeId,
+    at: Timestamp,
+) -> Step<Reply> {
+    if tx.inode(id)?.atime < at {
+        tx.inode_mut(id)?.atime = at;
+    }
+    Ok(Reply::Done)
+}
+
 pub(crate) fn continue_cut<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<Reply> {
     tx.ask_change(id);
     tx.settle()?;

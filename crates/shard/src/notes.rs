@@ -46,6 +46,7 @@ fn verb(operation: &Operation) -> (u8, bool) {
         Operation::GetUsage { .. } => (23, false),
         Operation::Reclaim { .. } => (24, true),
         Operation::ForgetDead { .. } => (25, true),
+        Operation::NoteAccess { .. } => (26, true),
     }
 }
 
@@ -71,6 +72,7 @@ fn subject(operation: &Operation) -> InodeId {
         | Operation::RemoveXattr { inode, .. }
         | Operation::ReadExtents { inode, .. }
         | Operation::ChangeRange { inode, .. }
+        | Operation::NoteAccess { inode, .. }
         | Operation::Release { inode }
         | Operation::GetUsage { inode } => *inode,
         Operation::Publish(publish) => publish.inode,
