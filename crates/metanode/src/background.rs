@@ -99,7 +99,10 @@ pub(crate) fn count(counter: &AtomicU64, by: u64) {
 impl Metanode {
     /// Starts the background task: reclaim, dead segments, fold, clean, sweep, repair.
     pub fn start_background(self: &Arc<Self>) {
-        let task = self.world.spawn("background", rounds(self.world.clone(), Arc::downgrade(self)));
+        let task = self.world.spawn(
+            "background",
+            rounds(self.world.clone(), Arc::downgrade(self)),
+        );
         *self.background.task.lock() = Some(task);
     }
 
@@ -111,7 +114,10 @@ impl Metanode {
     /// The first that stopped a kind of work; the other kinds were done.
     pub async fn run_background_once(&self) -> Result<BackgroundReport> {
         let steps = self.round(Pace::Drain).await?;
-        Ok(BackgroundReport { steps, counters: self.counters() })
+        Ok(BackgroundReport {
+            steps,
+            counters: self.counters(),
+        })
     }
 
     /// What background work has done since start.
@@ -174,7 +180,9 @@ async fn rounds(world: World, metanode: Weak<Metanode>) {
     let mut pause = BUSY_PAUSE;
     loop {
         world.sleep(pause).await;
-        let Some(metanode) = metanode.upgrade() else { return };
+        let Some(metanode) = metanode.upgrade() else {
+            return;
+        };
         if metanode.background.stopping.load(Ordering::SeqCst) {
             return;
         }

@@ -51,7 +51,8 @@ impl Metanode {
                 Some(inode) => format!("segment {} (written for inode {inode})", place.segment),
                 None => format!("segment {}", place.segment),
             };
-            self.check_segment(&mut report, place, &subject, options).await?;
+            self.check_segment(&mut report, place, &subject, options)
+                .await?;
         }
         self.check_tables(&mut report, options).await?;
         self.check_leaks(&mut report, &scanned).await?;
@@ -78,13 +79,20 @@ impl Metanode {
 
     fn report_records(&self, report: &mut CheckReport, scanned: &Scanned) {
         for finding in &scanned.audit.findings {
-            let kind = if finding.subject.starts_with("fileset") { FaultKind::Counter } else { FaultKind::Record };
+            let kind = if finding.subject.starts_with("fileset") {
+                FaultKind::Counter
+            } else {
+                FaultKind::Record
+            };
             report.fault(kind, format!("{} {}", finding.subject, finding.text));
         }
         report.more_faults += scanned.audit.finding_count - scanned.audit.findings.len() as u64;
         for inode in &scanned.orphans {
             if !self.holders.is_held(*inode) {
-                report.fault(FaultKind::Orphan, format!("inode {inode} has no name and nobody holds it"));
+                report.fault(
+                    FaultKind::Orphan,
+                    format!("inode {inode} has no name and nobody holds it"),
+                );
             }
         }
     }
@@ -99,23 +107,40 @@ impl Metanode {
         report.segments += 1;
         match self.pool.read_whole(place).await {
             Ok(plain) => report.bytes += plain.len() as u64,
-            Err(error) => report.fault(FaultKind::Data, format!("{subject} can't be read: {error}")),
+            Err(error) => {
+                report.fault(FaultKind::Data, format!("{subject} can't be read: {error}"))
+            }
         }
-        let depth = if options.deep { Depth::Bytes } else { Depth::Index };
+        let depth = if options.deep {
+            Depth::Bytes
+        } else {
+            Depth::Index
+        };
         let states = match self.pool.verify(place, depth).await {
             Ok(states) => states,
             Err(error) => {
-                report.fault(FaultKind::Record, format!("{subject} is in no place of this pool: {error}"));
+                report.fault(
+                    FaultKind::Record,
+                    format!("{subject} is in no place of this pool: {error}"),
+                );
                 return Ok(());
             }
         };
         let has_good = |piece: u8| {
-            states.iter().any(|other| other.piece == piece && other.condition == PieceCondition::Good)
+            states
+                .iter()
+                .any(|other| other.piece == piece && other.condition == PieceCondition::Good)
         };
-        for state in states.iter().filter(|state| state.condition != PieceCondition::Good) {
+        for state in states
+            .iter()
+            .filter(|state| state.condition != PieceCondition::Good)
+        {
             // A slot that moves has two; the one that isn't wanted may lack it.
             if state.is_wanted || !has_good(state.piece) {
-                report.fault(FaultKind::Redundancy, format!("{subject}: {}", condition(state)));
+                report.fault(
+                    FaultKind::Redundancy,
+                    format!("{subject}: {}", condition(state)),
+                );
             }
         }
         Ok(())
@@ -126,12 +151,15 @@ impl Metanode {
         for place in self.shard().catalog().live_segments() {
             let mut own = CheckReport::default();
             let subject = format!("segment {} of the metadata's tables", place.segment);
-            self.check_segment(&mut own, &place, &subject, options).await?;
+            self.check_segment(&mut own, &place, &subject, options)
+                .await?;
             let tables = self.shard().catalog().live_segments();
             if tables.iter().any(|now| now.segment == place.segment) {
                 report.segments += own.segments;
                 report.bytes += own.bytes;
-                own.faults.into_iter().for_each(|fault| report.fault(fault.kind, fault.text));
+                own.faults
+                    .into_iter()
+                    .for_each(|fault| report.fault(fault.kind, fault.text));
             }
         }
         Ok(())
@@ -142,16 +170,28 @@ impl Metanode {
         let swept_below = self.background.memory.lock().survey.swept_below;
         let given_out = self.coordination.sessions_below().await?;
         let judge = self.judge(given_out).await?;
-        let known: BTreeSet<SegmentId> =
-            scanned.audit.live.iter().chain(&scanned.audit.dead).map(|place| place.segment).collect();
+        let known: BTreeSet<SegmentId> = scanned
+            .audit
+            .live
+            .iter()
+            .chain(&scanned.audit.dead)
+            .map(|place| place.segment)
+            .collect();
         for group in 0..self.pool.map().groups {
             let mut after = None;
             loop {
-                let survey = self.pool.survey(GroupId(group), after, STEP_SEGMENTS).await?;
+                let survey = self
+                    .pool
+                    .survey(GroupId(group), after, STEP_SEGMENTS)
+                    .await?;
                 for segment in &survey.segments {
                     report.blobs += segment.present.len() as u64;
                     let id = segment.place.segment;
-                    report.data_blobs += if judge.is_table(id) { 0 } else { segment.present.len() as u64 };
+                    report.data_blobs += if judge.is_table(id) {
+                        0
+                    } else {
+                        segment.present.len() as u64
+                    };
                     if known.contains(&id) {
                         continue;
                     }
@@ -161,8 +201,15 @@ impl Metanode {
                         _ => never_was,
                     };
                     if is_leak {
-                        let nsds: Vec<String> = segment.present.iter().map(|(_, nsd)| nsd.to_string()).collect();
-                        let text = format!("segment {id} on NSDs {} belongs to nothing", nsds.join(", "));
+                        let nsds: Vec<String> = segment
+                            .present
+                            .iter()
+                            .map(|(_, nsd)| nsd.to_string())
+                            .collect();
+                        let text = format!(
+                            "segment {id} on NSDs {} belongs to nothing",
+                            nsds.join(", ")
+                        );
                         report.fault(FaultKind::Leak, text);
                     }
                 }
@@ -183,12 +230,21 @@ impl Metanode {
                 continue;
             }
             for group in (0..groups.count()).map(GroupId) {
-                if is_member(groups.members(group).iter().flat_map(|slot| slot.in_reading_order()), state.entry.nsd) {
+                if is_member(
+                    groups
+                        .members(group)
+                        .iter()
+                        .flat_map(|slot| slot.in_reading_order()),
+                    state.entry.nsd,
+                ) {
                     continue;
                 }
                 match self.pool.list(state.entry.nsd, group, None, 1).await {
                     Ok(found) if !found.is_empty() => {
-                        let text = format!("NSD {} holds blobs of group {group}, which it left", state.entry.nsd);
+                        let text = format!(
+                            "NSD {} holds blobs of group {group}, which it left",
+                            state.entry.nsd
+                        );
                         report.fault(FaultKind::Leak, text);
                     }
                     Err(error) if error.kind() != ErrorKind::Unavailable => return Err(error),
@@ -202,8 +258,13 @@ impl Metanode {
 
 async fn scan(shard: &Shard) -> Result<Scanned> {
     let mut audit = Audit::new();
-    let mut scanned =
-        Scanned { audit: Report::default(), names: 0, extents: 0, orphans: Vec::new(), published: BTreeMap::new() };
+    let mut scanned = Scanned {
+        audit: Report::default(),
+        names: 0,
+        extents: 0,
+        orphans: Vec::new(),
+        published: BTreeMap::new(),
+    };
     for table in Table::ALL {
         let (mut from, to) = table.range();
         loop {
@@ -211,7 +272,9 @@ async fn scan(shard: &Shard) -> Result<Scanned> {
             for (key, record) in &page {
                 audit.see(key, record);
                 match (key, record) {
-                    (Key::Name { .. }, Record::Name(name)) => scanned.names += u64::from(name.entry.is_some()),
+                    (Key::Name { .. }, Record::Name(name)) => {
+                        scanned.names += u64::from(name.entry.is_some())
+                    }
                     (Key::Extent { .. }, _) => scanned.extents += 1,
                     (Key::Orphan(inode), _) => scanned.orphans.push(*inode),
                     (Key::Segment(id), Record::Segment(segment)) => {

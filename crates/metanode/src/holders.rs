@@ -24,7 +24,9 @@ impl Holders {
     /// One use less. True if it was the last of all.
     pub(crate) fn unhold(&self, session: SessionId, inode: InodeId) -> bool {
         let mut held = self.held.lock();
-        let Some(uses) = held.get_mut(&inode) else { return true };
+        let Some(uses) = held.get_mut(&inode) else {
+            return true;
+        };
         if let Some(at) = uses.iter().position(|(holder, _)| *holder == session) {
             uses[at].1 -= 1;
             if uses[at].1 == 0 {
@@ -57,7 +59,6 @@ impl Holders {
     pub(crate) fn is_held(&self, inode: InodeId) -> bool {
         self.held.lock().contains_key(&inode)
     }
-
 }
 
 #[cfg(test)]

@@ -18,6 +18,6 @@ mod metanode;
 pub use crate::locks::{HeldLock, LockKind, LockOwner, LockRange, Locks};
 pub use crate::metanode::{DATA_POOL, Metanode, Opening};
 pub use crate::report::{
-    BackgroundReport, CheckOptions, CheckReport, Counters, Fault, FaultKind, RepairStatus, ScrubOutcome, ShardStatus,
-    Usage,
+    BackgroundReport, CheckOptions, CheckReport, Counters, Fault, FaultKind, RepairStatus,
+    ScrubOutcome, ShardStatus, Usage,
 };

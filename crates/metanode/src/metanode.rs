@@ -77,7 +77,13 @@ impl Metanode {
     /// # Errors
     /// `Unavailable` when too few NSDs answer, and those of coordination.
     pub async fn open(opening: Opening) -> Result<Arc<Self>> {
-        let Opening { world, shard, family, coordination, pool } = opening;
+        let Opening {
+            world,
+            shard,
+            family,
+            coordination,
+            pool,
+        } = opening;
         let config = ShardConfig {
             opening: shard::Opening {
                 world: world.clone(),
@@ -166,8 +172,11 @@ impl Metanode {
         let _passing = self.gate.pass().await;
         let reply = self.run(operation, stamp).await;
         match reply {
-            Ok(Reply::Attributes { unfinished: true, .. }) => {
-                let inode = cut_inodes(operation)[0].expect("only operations on an inode leave a cut");
+            Ok(Reply::Attributes {
+                unfinished: true, ..
+            }) => {
+                let inode =
+                    cut_inodes(operation)[0].expect("only operations on an inode leave a cut");
                 self.finish_cut(inode, stamp).await
             }
             Err(error) if error.kind() == ErrorKind::Busy && cut_inodes(operation)[0].is_some() => {
@@ -212,7 +221,14 @@ impl Metanode {
     /// Those of the release; the count is taken back in any case.
     pub async fn unhold(&self, inode: InodeId, stamp: &Stamp) -> Result<()> {
         if self.holders.unhold(stamp.session, inode) {
-            self.execute(&Operation::Release { inode }, &Stamp { slot: None, ..*stamp }).await?;
+            self.execute(
+                &Operation::Release { inode },
+                &Stamp {
+                    slot: None,
+                    ..*stamp
+                },
+            )
+            .await?;
         }
         Ok(())
     }
@@ -228,8 +244,22 @@ impl Metanode {
     /// # Errors
     /// `Unavailable` while the shard is being taken over.
     pub async fn usage(&self) -> Result<Usage> {
-        let reply = self.execute(&Operation::GetUsage { inode: InodeId::ROOT }, &self.stamp()).await?;
-        let Reply::Usage { inodes, logical, allocated } = reply else { unreachable!("GetUsage answers Usage") };
+        let reply = self
+            .execute(
+                &Operation::GetUsage {
+                    inode: InodeId::ROOT,
+                },
+                &self.stamp(),
+            )
+            .await?;
+        let Reply::Usage {
+            inodes,
+            logical,
+            allocated,
+        } = reply
+        else {
+            unreachable!("GetUsage answers Usage")
+        };
         let pool = self.pool.usage();
         Ok(Usage {
             capacity: pool.capacity,
@@ -245,7 +275,11 @@ impl Metanode {
     #[must_use]
     pub fn shard_status(&self) -> ShardStatus {
         let shard = self.shard();
-        ShardStatus { shard: shard.id(), epoch: shard.epoch(), durable: shard.durable() }
+        ShardStatus {
+            shard: shard.id(),
+            epoch: shard.epoch(),
+            durable: shard.durable(),
+        }
     }
 
     /// Memory: what for, bytes in use, budget in bytes.
@@ -253,7 +287,11 @@ impl Metanode {
     pub fn memory(&self) -> Vec<(&'static str, u64, u64)> {
         let (_, bytes) = self.shard().hot_records();
         vec![
-            ("hot records", bytes as u64, HOT_RECORDS_BYTES_DEFAULT as u64),
+            (
+                "hot records",
+                bytes as u64,
+                HOT_RECORDS_BYTES_DEFAULT as u64,
+            ),
             ("table blocks", TREE_CACHE_BYTES, TREE_CACHE_BYTES),
         ]
     }
@@ -288,7 +326,11 @@ impl Metanode {
 
     /// The stamp of the metanode's own operations.
     pub(crate) fn stamp(&self) -> Stamp {
-        Stamp { now: self.world.wall(), session: self.segments.session(), slot: None }
+        Stamp {
+            now: self.world.wall(),
+            session: self.segments.session(),
+            slot: None,
+        }
     }
 
     /// Runs an operation on the shard, taking it over again if it was given up. An operation
@@ -297,11 +339,16 @@ impl Metanode {
         loop {
             let shard = self.shard();
             let answer = match stamp.slot {
-                None => shard.execute(operation, stamp).await.map(|(reply, _)| reply),
+                None => shard
+                    .execute(operation, stamp)
+                    .await
+                    .map(|(reply, _)| reply),
                 Some(_) => shard.execute_durable(operation, stamp).await,
             };
             match answer {
-                Err(error) if error.kind() == ErrorKind::Unavailable && shard.check_alive().is_err() => {
+                Err(error)
+                    if error.kind() == ErrorKind::Unavailable && shard.check_alive().is_err() =>
+                {
                     self.take_over_again(&shard).await?;
                 }
                 answer => return answer,
@@ -310,14 +357,26 @@ impl Metanode {
     }
 
     async fn finish_cut(&self, inode: InodeId, stamp: &Stamp) -> Result<Reply> {
-        let stamp = Stamp { slot: None, ..*stamp };
+        let stamp = Stamp {
+            slot: None,
+            ..*stamp
+        };
         for _ in 0..CUT_STEPS_MAX {
             let reply = self.run(&Operation::ContinueCut { inode }, &stamp).await?;
-            if !matches!(reply, Reply::Attributes { unfinished: true, .. }) {
+            if !matches!(
+                reply,
+                Reply::Attributes {
+                    unfinished: true,
+                    ..
+                }
+            ) {
                 return Ok(reply);
             }
         }
-        Err(Error::new(ErrorKind::Unavailable, format!("the truncate of inode {inode} doesn't end")))
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            format!("the truncate of inode {inode} doesn't end"),
+        ))
     }
 
     fn attach(&self, shard: &Shard) {
@@ -345,7 +404,11 @@ impl Metanode {
                     Ok(shard) => {
                         self.attach(&shard);
                         self.takeovers.fetch_add(1, Ordering::Relaxed);
-                        tracing::info!(shard = shard.id().0, epoch = shard.epoch().0, "shard taken over again");
+                        tracing::info!(
+                            shard = shard.id().0,
+                            epoch = shard.epoch().0,
+                            "shard taken over again"
+                        );
                         *self.shard.write() = shard;
                         *unflushed = None;
                         return Ok(());
@@ -358,10 +421,16 @@ impl Metanode {
                 }
             }
         };
-        self.world.timeout(PAUSE_MAX, attempt).await.unwrap_or_else(|_| {
-            let text = format!("shard {} couldn't be taken over again for {PAUSE_MAX:?}", given_up.id());
-            Err(Error::new(ErrorKind::Unavailable, text))
-        })
+        self.world
+            .timeout(PAUSE_MAX, attempt)
+            .await
+            .unwrap_or_else(|_| {
+                let text = format!(
+                    "shard {} couldn't be taken over again for {PAUSE_MAX:?}",
+                    given_up.id()
+                );
+                Err(Error::new(ErrorKind::Unavailable, text))
+            })
     }
 
     /// Nobody holds anything yet: inodes without names go.
@@ -370,11 +439,15 @@ impl Metanode {
         let stamp = self.stamp();
         loop {
             let page = shard.scan(&from, &to, SCAN_PAGE).await?;
-            let Some((last, _)) = page.last() else { return Ok(()) };
+            let Some((last, _)) = page.last() else {
+                return Ok(());
+            };
             from = successor(last);
             for (key, _) in &page {
                 if let namespace::Key::Orphan(inode) = key {
-                    shard.execute(&Operation::Release { inode: *inode }, &stamp).await?;
+                    shard
+                        .execute(&Operation::Release { inode: *inode }, &stamp)
+                        .await?;
                 }
             }
         }

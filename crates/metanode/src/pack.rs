@@ -43,7 +43,11 @@ impl PackWriter {
     #[must_use]
     pub fn new(capacity: u32) -> Self {
         let capacity = capacity.min(limits::SEGMENT_BYTES_MAX) as usize;
-        Self { bytes: BytesMut::new(), entries: Vec::new(), capacity }
+        Self {
+            bytes: BytesMut::new(),
+            entries: Vec::new(),
+            capacity,
+        }
     }
 
     /// Whether a range of `length` bytes still fits.
@@ -54,11 +58,23 @@ impl PackWriter {
     }
 
     /// Adds a range (it must fit): its entry, with the place in the segment.
-    pub fn add(&mut self, inode: InodeId, data: DataId, file_offset: u64, bytes: &[u8]) -> PackEntry {
+    pub fn add(
+        &mut self,
+        inode: InodeId,
+        data: DataId,
+        file_offset: u64,
+        bytes: &[u8],
+    ) -> PackEntry {
         assert!(self.has_room(bytes.len()), "only what fits is packed");
         let length = u32::try_from(bytes.len()).expect("segments are at most 16 MiB");
         let at = u32::try_from(self.bytes.len()).expect("segments are at most 16 MiB");
-        let entry = PackEntry { inode, data, file_offset, at, length };
+        let entry = PackEntry {
+            inode,
+            data,
+            file_offset,
+            at,
+            length,
+        };
         self.bytes.extend_from_slice(bytes);
         self.entries.push(entry);
         entry
@@ -79,7 +95,9 @@ impl PackWriter {
     /// The segment's bytes, and its entries.
     #[must_use]
     pub fn finish(self) -> (Bytes, Vec<PackEntry>) {
-        let Self { mut bytes, entries, .. } = self;
+        let Self {
+            mut bytes, entries, ..
+        } = self;
         let table_at = bytes.len();
         bytes.reserve(entries.len() * ENTRY_BYTES + FOOTER_BYTES);
         for entry in &entries {
@@ -104,13 +122,24 @@ impl PackWriter {
 /// # Errors
 /// `Corrupt` if there is a table and it doesn't fit.
 pub fn decode(segment: &[u8]) -> Result<Option<Vec<PackEntry>>> {
-    let Some(footer_at) = segment.len().checked_sub(FOOTER_BYTES) else { return Ok(None) };
+    let Some(footer_at) = segment.len().checked_sub(FOOTER_BYTES) else {
+        return Ok(None);
+    };
     let mut footer = &segment[footer_at..];
     if footer[16..] != MAGIC {
         return Ok(None);
     }
-    let wrong = |why: &str| Error::new(ErrorKind::Corrupt, format!("the table of a packed segment {why}"));
-    let (table_at, count, crc) = (footer.get_u32_le() as usize, footer.get_u32_le() as usize, footer.get_u32_le());
+    let wrong = |why: &str| {
+        Error::new(
+            ErrorKind::Corrupt,
+            format!("the table of a packed segment {why}"),
+        )
+    };
+    let (table_at, count, crc) = (
+        footer.get_u32_le() as usize,
+        footer.get_u32_le() as usize,
+        footer.get_u32_le(),
+    );
     if count > ENTRIES_MAX || table_at.checked_add(count * ENTRY_BYTES) != Some(footer_at) {
         return Err(wrong("isn't where its footer says"));
     }

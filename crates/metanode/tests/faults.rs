@@ -19,12 +19,20 @@ async fn one_file(rig: &Rig) -> (InodeId, model::SegmentPlace) {
     rig.write(file, 0, &pattern(77, 200_000)).await;
     rig.must_be_clean("at first").await;
     let (extents, _) = rig.extents(file).await;
-    let ExtentKind::Data { place, .. } = extents[0].kind else { panic!("the file has a segment") };
+    let ExtentKind::Data { place, .. } = extents[0].kind else {
+        panic!("the file has a segment")
+    };
     (file, place)
 }
 
 async fn kinds(rig: &Rig) -> Vec<FaultKind> {
-    let mut kinds: Vec<FaultKind> = rig.check().await.faults.iter().map(|fault| fault.kind).collect();
+    let mut kinds: Vec<FaultKind> = rig
+        .check()
+        .await
+        .faults
+        .iter()
+        .map(|fault| fault.kind)
+        .collect();
     kinds.dedup();
     kinds
 }
@@ -48,12 +56,27 @@ fn a_deleted_blob_is_found_and_rebuilt_while_there_is_another() {
             let rig = rig::open(&world).await;
             let (file, place) = one_file(&rig).await;
             let first = holder_of(&rig, place.blob(0)).await;
-            rig.pool.nsd(first).unwrap().delete(&[place.blob(0)]).await.unwrap();
+            rig.pool
+                .nsd(first)
+                .unwrap()
+                .delete(&[place.blob(0)])
+                .await
+                .unwrap();
             assert_eq!(kinds(&rig).await, [FaultKind::Redundancy]);
             rig.must_be_clean("repaired").await;
             let second = holder_of(&rig, place.blob(1)).await;
-            rig.pool.nsd(first).unwrap().delete(&[place.blob(0)]).await.unwrap();
-            rig.pool.nsd(second).unwrap().delete(&[place.blob(1)]).await.unwrap();
+            rig.pool
+                .nsd(first)
+                .unwrap()
+                .delete(&[place.blob(0)])
+                .await
+                .unwrap();
+            rig.pool
+                .nsd(second)
+                .unwrap()
+                .delete(&[place.blob(1)])
+                .await
+                .unwrap();
             assert!(kinds(&rig).await.contains(&FaultKind::Data));
             assert!(rig.read(file).await.is_err());
         })
@@ -85,14 +108,19 @@ fn a_flipped_byte_is_found_by_check_and_mended_by_scrub() {
             break;
         }
     }
-    simulation.faults().flip_bit("nsd1", at.expect("the data is on the first NSD"));
+    simulation
+        .faults()
+        .flip_bit("nsd1", at.expect("the data is on the first NSD"));
     simulation
         .run(|world| async move {
             let rig = rig::open(&world).await;
             let file = rig.look(ROOT, "f").await.unwrap().inode;
             assert_eq!(kinds(&rig).await, [FaultKind::Redundancy]);
             let outcomes = rig.metanode.scrub(None).await.unwrap();
-            assert_eq!(outcomes.iter().map(|outcome| outcome.rebuilt).sum::<u64>(), 1);
+            assert_eq!(
+                outcomes.iter().map(|outcome| outcome.rebuilt).sum::<u64>(),
+                1
+            );
             rig.must_be_clean("scrubbed").await;
             assert_eq!(rig.read(file).await.unwrap(), pattern(77, 200_000));
             rig.close().await;
@@ -115,24 +143,50 @@ fn forged_records_are_found() {
             let shard = rig.metanode.hosted();
             // A size that the counters don't know.
             let key = Key::Inode(file);
-            let Some(Record::Inode(inode)) = shard.record(&key).await.unwrap() else { panic!("the inode is there") };
-            let larger = namespace::Inode { size: inode.size + 1, ..(*inode).clone() };
-            forge(&rig.metanode, key.clone(), Some(Record::Inode(Arc::new(larger))));
+            let Some(Record::Inode(inode)) = shard.record(&key).await.unwrap() else {
+                panic!("the inode is there")
+            };
+            let larger = namespace::Inode {
+                size: inode.size + 1,
+                ..(*inode).clone()
+            };
+            forge(
+                &rig.metanode,
+                key.clone(),
+                Some(Record::Inode(Arc::new(larger))),
+            );
             assert_eq!(kinds(&rig).await, [FaultKind::Counter]);
-            forge(&rig.metanode, key.clone(), Some(Record::Inode(inode.clone())));
+            forge(
+                &rig.metanode,
+                key.clone(),
+                Some(Record::Inode(inode.clone())),
+            );
             // An inode that is gone under its name.
             forge(&rig.metanode, key.clone(), None);
             assert!(kinds(&rig).await.contains(&FaultKind::Record));
             forge(&rig.metanode, key, Some(Record::Inode(inode)));
             // A segment that is accounted and pointed at differently.
             let key = Key::Segment(place.segment);
-            let Some(Record::Segment(segment)) = shard.record(&key).await.unwrap() else { panic!("the segment is there") };
-            let more = namespace::Segment { live: segment.live + 1, ..(*segment).clone() };
-            forge(&rig.metanode, key.clone(), Some(Record::Segment(Arc::new(more))));
+            let Some(Record::Segment(segment)) = shard.record(&key).await.unwrap() else {
+                panic!("the segment is there")
+            };
+            let more = namespace::Segment {
+                live: segment.live + 1,
+                ..(*segment).clone()
+            };
+            forge(
+                &rig.metanode,
+                key.clone(),
+                Some(Record::Segment(Arc::new(more))),
+            );
             assert_eq!(kinds(&rig).await, [FaultKind::Record]);
             forge(&rig.metanode, key, Some(Record::Segment(segment)));
             // An orphan that nobody holds.
-            forge(&rig.metanode, Key::Orphan(file), Some(Record::Orphan(namespace::Orphan { linkable: false })));
+            forge(
+                &rig.metanode,
+                Key::Orphan(file),
+                Some(Record::Orphan(namespace::Orphan { linkable: false })),
+            );
             assert!(kinds(&rig).await.contains(&FaultKind::Orphan));
             forge(&rig.metanode, Key::Orphan(file), None);
             rig.must_be_clean("all forgeries undone").await;
@@ -148,11 +202,26 @@ fn what_a_writer_left_unpublished_is_swept_after_its_session() {
             rig::create(&world, Scheme::Replicate(1), 1).await;
             let rig = rig::open(&world).await;
             one_file(&rig).await;
-            let owner = SegmentOwner { family: FAMILY, inode: model::InodeNumber(99), data: model::DataId(99), file_offset: 0 };
-            rig.pool.write(&rig.source, owner, bytes::Bytes::from(pattern(1, 5000))).await.unwrap();
+            let owner = SegmentOwner {
+                family: FAMILY,
+                inode: model::InodeNumber(99),
+                data: model::DataId(99),
+                file_offset: 0,
+            };
+            rig.pool
+                .write(&rig.source, owner, bytes::Bytes::from(pattern(1, 5000)))
+                .await
+                .unwrap();
             rig.settle().await;
-            assert_eq!(rig.metanode.counters().garbage_deleted, 0, "its session may still publish it");
-            rig.metanode.close_session(rig.source.session()).await.unwrap();
+            assert_eq!(
+                rig.metanode.counters().garbage_deleted,
+                0,
+                "its session may still publish it"
+            );
+            rig.metanode
+                .close_session(rig.source.session())
+                .await
+                .unwrap();
             rig.must_be_clean("swept").await;
             assert_eq!(rig.metanode.counters().garbage_deleted, 1);
             assert_eq!(rig.data_blobs().await, 1);
@@ -177,16 +246,28 @@ fn a_lost_nsd_is_rebuilt_on_an_added_one() {
             assert!(rig.metanode.repair_status().complete);
             // NSD 2 is gone for good.
             rig.pool.remove_nsd(NsdId(2)).unwrap();
-            change_map(&rig, |map| placement::change::mark_lost(map, NsdId(2)).unwrap()).await;
+            change_map(&rig, |map| {
+                placement::change::mark_lost(map, NsdId(2)).unwrap()
+            })
+            .await;
             rig.settle().await;
             let status = rig.metanode.repair_status();
-            assert!(!status.complete && status.segments_degraded >= 30 && status.slots_without_nsd > 0, "{status:?}");
+            assert!(
+                !status.complete && status.segments_degraded >= 30 && status.slots_without_nsd > 0,
+                "{status:?}"
+            );
             for (number, file) in files.iter().enumerate() {
-                assert_eq!(rig.read(*file).await.unwrap(), pattern(number as u64, 150_000));
+                assert_eq!(
+                    rig.read(*file).await.unwrap(),
+                    pattern(number as u64, 150_000)
+                );
             }
             rig::format(&world, 4).await;
             rig.pool.add_nsd(rig::open_nsd(&world, 4).await.unwrap());
-            change_map(&rig, |map| placement::change::add_nsd(map, rig::entry(4)).unwrap()).await;
+            change_map(&rig, |map| {
+                placement::change::add_nsd(map, rig::entry(4)).unwrap()
+            })
+            .await;
             rig.must_be_clean("rebuilt").await;
             let status = rig.metanode.repair_status();
             assert!(status.complete && status.pieces_rebuilt >= 30, "{status:?}");
@@ -196,8 +277,16 @@ fn a_lost_nsd_is_rebuilt_on_an_added_one() {
 }
 
 async fn change_map(rig: &Rig, change: impl Fn(&model::map::PoolMap) -> model::map::PoolMap) {
-    let fact = rig.coordination.pool_map(metanode::DATA_POOL).await.unwrap().unwrap();
+    let fact = rig
+        .coordination
+        .pool_map(metanode::DATA_POOL)
+        .await
+        .unwrap()
+        .unwrap();
     let next = change(&fact.value);
-    rig.coordination.set_pool_map(metanode::DATA_POOL, fact.version, &next).await.unwrap();
+    rig.coordination
+        .set_pool_map(metanode::DATA_POOL, fact.version, &next)
+        .await
+        .unwrap();
     rig.pool.set_map(next).await.unwrap();
 }

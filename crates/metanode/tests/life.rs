@@ -17,7 +17,11 @@ fn what_was_synced_is_there_after_a_power_cut() {
         .run(|world| async move {
             rig::create(&world, Scheme::Replicate(2), 3).await;
             let rig = rig::open(&world).await;
-            let directory = rig.make(ROOT, "d", FileKind::Directory).await.unwrap().inode;
+            let directory = rig
+                .make(ROOT, "d", FileKind::Directory)
+                .await
+                .unwrap()
+                .inode;
             for number in 0..50 {
                 let file = rig.file(directory, &format!("f{number}")).await;
                 rig.write(file, 0, &pattern(number, 10_000)).await;
@@ -31,7 +35,11 @@ fn what_was_synced_is_there_after_a_power_cut() {
             let rig = rig::open(&world).await;
             let directory = rig.look(ROOT, "d").await.unwrap().inode;
             for number in 0..50 {
-                let file = rig.look(directory, &format!("f{number}")).await.unwrap().inode;
+                let file = rig
+                    .look(directory, &format!("f{number}"))
+                    .await
+                    .unwrap()
+                    .inode;
                 assert_eq!(rig.read(file).await.unwrap(), pattern(number, 10_000));
             }
             rig.must_be_clean("after the cut").await;
@@ -42,7 +50,11 @@ fn what_was_synced_is_there_after_a_power_cut() {
 
 /// A bit of everything, with a sync in the middle.
 async fn mixed(rig: &Rig) {
-    let directory = rig.make(ROOT, "d", FileKind::Directory).await.unwrap().inode;
+    let directory = rig
+        .make(ROOT, "d", FileKind::Directory)
+        .await
+        .unwrap()
+        .inode;
     let a = rig.file(directory, "a").await;
     let b = rig.file(directory, "b").await;
     rig.write(a, 0, &pattern(1, 70_000)).await;
@@ -72,7 +84,10 @@ fn a_power_cut_at_any_io_leaves_a_right_file_system() {
         for _ in 0..3 {
             if !begun {
                 let made = simulation.run(|world| async move {
-                    if world.open_disk(std::path::Path::new("coordination")).is_err() {
+                    if world
+                        .open_disk(std::path::Path::new("coordination"))
+                        .is_err()
+                    {
                         rig::create(&world, Scheme::Replicate(1), 1).await;
                     }
                 });
@@ -92,11 +107,19 @@ fn a_power_cut_at_any_io_leaves_a_right_file_system() {
                     if let Some(a) = rig.look(directory.inode, "a").await {
                         let content = rig.read(a.inode).await.unwrap();
                         let states = [Vec::new(), pattern(1, 70_000), old_a];
-                        assert!(states.contains(&content) || content.len() == 70_000, "a has {} bytes", content.len());
+                        assert!(
+                            states.contains(&content) || content.len() == 70_000,
+                            "a has {} bytes",
+                            content.len()
+                        );
                     }
                     if let Some(b) = rig.look(directory.inode, "b").await {
                         let content = rig.read(b.inode).await.unwrap();
-                        assert!([Vec::new(), pattern(2, 3000), new_b].contains(&content), "b has {} bytes", content.len());
+                        assert!(
+                            [Vec::new(), pattern(2, 3000), new_b].contains(&content),
+                            "b has {} bytes",
+                            content.len()
+                        );
                     }
                 }
                 rig.must_be_clean("after a power cut").await;
@@ -122,13 +145,18 @@ fn after_deleting_everything_no_blob_of_data_is_left_and_counters_are_zero() {
                 let text = format!("f{number}");
                 let file = rig.file(ROOT, &text).await;
                 for part in 0..4 {
-                    rig.write(file, part * 50_000, &pattern(number, 50_000)).await;
+                    rig.write(file, part * 50_000, &pattern(number, 50_000))
+                        .await;
                 }
-                rig.write_inline(file, 1000, &pattern(number + 1, 100)).await;
+                rig.write_inline(file, 1000, &pattern(number + 1, 100))
+                    .await;
             }
             rig.must_be_clean("full").await;
             let full = rig.metanode.usage().await.unwrap();
-            assert_eq!((full.inodes, full.logical), (empty.inodes + 40, 40 * 200_000));
+            assert_eq!(
+                (full.inodes, full.logical),
+                (empty.inodes + 40, 40 * 200_000)
+            );
             assert!(rig.data_blobs().await >= 160);
             for number in 0..40 {
                 rig.unlink(ROOT, &format!("f{number}")).await;
@@ -136,7 +164,10 @@ fn after_deleting_everything_no_blob_of_data_is_left_and_counters_are_zero() {
             rig.must_be_clean("empty").await;
             assert_eq!(rig.data_blobs().await, 0);
             let after = rig.metanode.usage().await.unwrap();
-            assert_eq!((after.inodes, after.logical, after.allocated), (empty.inodes, 0, 0));
+            assert_eq!(
+                (after.inodes, after.logical, after.allocated),
+                (empty.inodes, 0, 0)
+            );
             rig.close().await;
         })
         .finished();
@@ -167,7 +198,11 @@ fn inline_extents_are_folded_and_read_the_same() {
             for (file, content) in contents {
                 assert_eq!(rig.read(file).await.unwrap(), content);
                 let (extents, _) = rig.extents(file).await;
-                assert!(extents.iter().all(|extent| matches!(extent.kind, model::ExtentKind::Data { .. })));
+                assert!(
+                    extents
+                        .iter()
+                        .all(|extent| matches!(extent.kind, model::ExtentKind::Data { .. }))
+                );
             }
             rig.close().await;
         })

@@ -422,6 +422,12 @@ impl Shard {
         self.state.lock().change(effects, None);
     }
 
+    /// This owner gives the shard up: nothing is answered any more. The host may take it over
+    /// again and bring in what wasn't durable ([`Shard::end_given_up`], [`Shard::open_after`]).
+    pub fn resign(&self, why: &Error) {
+        self.give_up(why);
+    }
+
     /// Whether this owner still serves.
     ///
     /// # Errors

@@ -40,7 +40,9 @@ impl Metanode {
             let mut memory = self.background.memory.lock();
             let progress = &mut memory.clean;
             let is_between = progress.segments.is_none() && progress.extents.is_none();
-            let is_due = progress.last_pass.is_none_or(|last| now - last >= CLEAN_EVERY);
+            let is_due = progress
+                .last_pass
+                .is_none_or(|last| now - last >= CLEAN_EVERY);
             if pace == Pace::Gentle && is_between && !is_due {
                 return Ok(0);
             }
@@ -48,7 +50,11 @@ impl Metanode {
                 progress.last_pass = Some(now);
             }
         }
-        let pages = if pace == Pace::Drain { usize::MAX } else { PAGES_MAX };
+        let pages = if pace == Pace::Drain {
+            usize::MAX
+        } else {
+            PAGES_MAX
+        };
         let replaced = self.clean_segments(pages).await? + self.clean_blocks(pages).await?;
         Ok(replaced)
     }
@@ -56,7 +62,14 @@ impl Metanode {
     async fn clean_segments(&self, pages: usize) -> Result<u64> {
         let shard = self.shard();
         let (first, to) = Table::Segments.range();
-        let mut from = self.background.memory.lock().clean.segments.take().unwrap_or(first);
+        let mut from = self
+            .background
+            .memory
+            .lock()
+            .clean
+            .segments
+            .take()
+            .unwrap_or(first);
         let mut parts = Vec::new();
         let mut chosen = 0;
         for _ in 0..pages {
@@ -64,13 +77,16 @@ impl Metanode {
             let Some((last, _)) = page.last() else { break };
             from = successor(last);
             for (key, record) in &page {
-                let (Key::Segment(id), Record::Segment(segment)) = (key, record) else { continue };
+                let (Key::Segment(id), Record::Segment(segment)) = (key, record) else {
+                    continue;
+                };
                 if is_mostly_dead(segment) && chosen < SEGMENTS_MAX {
                     chosen += 1;
                     parts.extend(self.live_parts(*id, segment).await?);
                 }
             }
-            self.background.memory.lock().clean.segments = (page.len() == SCAN_PAGE).then(|| from.clone());
+            self.background.memory.lock().clean.segments =
+                (page.len() == SCAN_PAGE).then(|| from.clone());
             if page.len() < SCAN_PAGE {
                 break;
             }
@@ -89,7 +105,9 @@ impl Metanode {
         let mut places: BTreeSet<(InodeId, DataId, u64)> = BTreeSet::new();
         places.insert((segment.inode, segment.data, segment.file_offset));
         // What can't be read now is for repair; cleaning waits.
-        let Ok(plain) = self.pool.read_whole(&segment.place).await else { return Ok(Vec::new()) };
+        let Ok(plain) = self.pool.read_whole(&segment.place).await else {
+            return Ok(Vec::new());
+        };
         for entry in pack::decode(&plain).unwrap_or_default().unwrap_or_default() {
             places.insert((entry.inode, entry.data, entry.file_offset));
         }
@@ -100,7 +118,10 @@ impl Metanode {
             if left == 0 {
                 break;
             }
-            let is_current = self.inode_record(inode).await?.is_some_and(|record| record.data == data);
+            let is_current = self
+                .inode_record(inode)
+                .await?
+                .is_some_and(|record| record.data == data);
             if !is_current {
                 continue;
             }
@@ -116,7 +137,11 @@ impl Metanode {
             })
             .await?;
             for run in extents.chunk_by(|a, b| a.end() == b.offset) {
-                parts.push(Part { inode, data, extents: run.to_vec() });
+                parts.push(Part {
+                    inode,
+                    data,
+                    extents: run.to_vec(),
+                });
             }
         }
         Ok(parts)
@@ -125,7 +150,14 @@ impl Metanode {
     async fn clean_blocks(&self, pages: usize) -> Result<u64> {
         let shard = self.shard();
         let (first, to) = Table::Extents.range();
-        let mut from = self.background.memory.lock().clean.extents.take().unwrap_or(first);
+        let mut from = self
+            .background
+            .memory
+            .lock()
+            .clean
+            .extents
+            .take()
+            .unwrap_or(first);
         let mut block = Block::default();
         let mut parts = Vec::new();
         let mut ended = false;
@@ -135,7 +167,10 @@ impl Metanode {
             let Some((last, _)) = page.last() else { break };
             from = successor(last);
             for (key, record) in &page {
-                let (Key::Extent { fileset, data, .. }, Record::Extent(extent)) = (key, record) else { continue };
+                let (Key::Extent { fileset, data, .. }, Record::Extent(extent)) = (key, record)
+                else {
+                    continue;
+                };
                 let place = (*fileset, *data, extent.offset / BLOCK_BYTES);
                 if block.place != Some(place) {
                     parts.extend(self.scattered(std::mem::take(&mut block)).await?);
@@ -149,28 +184,63 @@ impl Metanode {
         }
         parts.extend(self.scattered(block).await?);
         self.background.memory.lock().clean.extents = (!ended).then_some(from);
-        Ok(if parts.is_empty() { 0 } else { self.rewrite(parts).await?.replaced })
+        Ok(if parts.is_empty() {
+            0
+        } else {
+            self.rewrite(parts).await?.replaced
+        })
     }
 
     /// The parts of a block to rewrite, if it is worth it.
     async fn scattered(&self, block: Block) -> Result<Vec<Part>> {
-        let Some((fileset, data, _)) = block.place else { return Ok(Vec::new()) };
-        let extents: Vec<Extent> = block.extents.into_iter().filter(|extent| segment_of(extent).is_some()).collect();
-        let runs: Vec<Vec<Extent>> = extents.chunk_by(|a, b| a.end() == b.offset).map(<[Extent]>::to_vec).collect();
+        let Some((fileset, data, _)) = block.place else {
+            return Ok(Vec::new());
+        };
+        let extents: Vec<Extent> = block
+            .extents
+            .into_iter()
+            .filter(|extent| segment_of(extent).is_some())
+            .collect();
+        let runs: Vec<Vec<Extent>> = extents
+            .chunk_by(|a, b| a.end() == b.offset)
+            .map(<[Extent]>::to_vec)
+            .collect();
         if extents.len() <= BLOCK_EXTENTS_MAX || runs.len() * 2 > extents.len() {
             return Ok(Vec::new());
         }
-        let Some(inode) = self.inode_of(fileset, data, &extents).await? else { return Ok(Vec::new()) };
-        Ok(runs.into_iter().map(|extents| Part { inode, data, extents }).collect())
+        let Some(inode) = self.inode_of(fileset, data, &extents).await? else {
+            return Ok(Vec::new());
+        };
+        Ok(runs
+            .into_iter()
+            .map(|extents| Part {
+                inode,
+                data,
+                extents,
+            })
+            .collect())
     }
 
     /// The inode whose data id this is: a segment of it tells for whom it was published.
-    async fn inode_of(&self, fileset: FilesetId, data: DataId, extents: &[Extent]) -> Result<Option<InodeId>> {
+    async fn inode_of(
+        &self,
+        fileset: FilesetId,
+        data: DataId,
+        extents: &[Extent],
+    ) -> Result<Option<InodeId>> {
         for extent in extents.iter().take(BLOCK_EXTENTS_MAX) {
-            let Some(segment) = segment_of(extent) else { continue };
-            let Some(Record::Segment(record)) = self.shard().record(&Key::Segment(segment)).await? else { continue };
+            let Some(segment) = segment_of(extent) else {
+                continue;
+            };
+            let Some(Record::Segment(record)) = self.shard().record(&Key::Segment(segment)).await?
+            else {
+                continue;
+            };
             if record.data == data && record.inode.fileset() == fileset {
-                let is_current = self.inode_record(record.inode).await?.is_some_and(|inode| inode.data == data);
+                let is_current = self
+                    .inode_record(record.inode)
+                    .await?
+                    .is_some_and(|inode| inode.data == data);
                 return Ok(is_current.then_some(record.inode));
             }
         }

@@ -27,7 +27,9 @@ impl Metanode {
             let gone: Vec<(SegmentId, SegmentPlace)> = page
                 .iter()
                 .filter_map(|(key, record)| match (key, record) {
-                    (Key::Dead(segment), Record::Dead(dead)) if dead.died <= durable => Some((*segment, dead.place)),
+                    (Key::Dead(segment), Record::Dead(dead)) if dead.died <= durable => {
+                        Some((*segment, dead.place))
+                    }
                     _ => None,
                 })
                 .filter(|(segment, _)| pace == Pace::Drain || self.has_passed_grace(*segment))
@@ -45,7 +47,8 @@ impl Metanode {
                 }
             }
             deleted += segments.len() as u64;
-            self.execute(&Operation::ForgetDead { segments }, &self.stamp()).await?;
+            self.execute(&Operation::ForgetDead { segments }, &self.stamp())
+                .await?;
         }
         count(&self.background.counts.segments_deleted, deleted);
         Ok(deleted)
@@ -54,7 +57,13 @@ impl Metanode {
     /// Whether readers that knew the segment alive have had their time.
     fn has_passed_grace(&self, segment: SegmentId) -> bool {
         let now = self.world.now();
-        let since = *self.background.memory.lock().dead_since.entry(segment).or_insert(now);
+        let since = *self
+            .background
+            .memory
+            .lock()
+            .dead_since
+            .entry(segment)
+            .or_insert(now);
         now - since >= GRACE
     }
 }

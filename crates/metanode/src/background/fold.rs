@@ -20,7 +20,9 @@ impl Metanode {
         let mut bytes = 0;
         for (key, _) in shard.scan(&from, &to, FILES_MAX).await? {
             let Key::Fold(inode) = key else { continue };
-            let Some(record) = self.inode_record(inode).await? else { continue };
+            let Some(record) = self.inode_record(inode).await? else {
+                continue;
+            };
             let mut left = record.inline_extents;
             let mut extents: Vec<Extent> = Vec::new();
             self.each_extent(inode, record.data, 0, |extent| {
@@ -33,7 +35,11 @@ impl Metanode {
             })
             .await?;
             for run in extents.chunk_by(|a, b| a.end() == b.offset) {
-                parts.push(Part { inode, data: record.data, extents: run.to_vec() });
+                parts.push(Part {
+                    inode,
+                    data: record.data,
+                    extents: run.to_vec(),
+                });
             }
             if bytes >= BYTES_MAX {
                 break;

@@ -16,14 +16,19 @@ impl Metanode {
         let (from, to) = Table::Cuts.range();
         for (key, _) in shard.scan(&from, &to, STEPS_MAX as usize).await? {
             let Key::Cut(inode) = key else { continue };
-            self.execute(&Operation::ContinueCut { inode }, &self.stamp()).await?;
+            self.execute(&Operation::ContinueCut { inode }, &self.stamp())
+                .await?;
             steps += 1;
         }
         let (from, to) = Table::Reclaims.range();
         for (key, _) in shard.scan(&from, &to, SCAN_PAGE).await? {
-            let Key::Reclaim { fileset, data } = key else { continue };
+            let Key::Reclaim { fileset, data } = key else {
+                continue;
+            };
             while steps < STEPS_MAX {
-                let reply = self.execute(&Operation::Reclaim { fileset, data }, &self.stamp()).await?;
+                let reply = self
+                    .execute(&Operation::Reclaim { fileset, data }, &self.stamp())
+                    .await?;
                 steps += 1;
                 if reply != (Reply::Progress { more: true }) {
                     break;

@@ -17,14 +17,20 @@ impl Metanode {
     pub fn repair_status(&self) -> RepairStatus {
         let progress = self.pool.repair_progress();
         let states = self.pool.nsd_states();
-        let is_away = |state: MemberState| matches!(state, MemberState::Failed | MemberState::Missing);
+        let is_away =
+            |state: MemberState| matches!(state, MemberState::Failed | MemberState::Missing);
         let mut status = self.background.repair.lock().clone();
-        status.offline = states.iter().filter(|state| is_away(state.member)).map(|state| state.entry.nsd).collect();
+        status.offline = states
+            .iter()
+            .filter(|state| is_away(state.member))
+            .map(|state| state.entry.nsd)
+            .collect();
         status.slots_without_nsd = progress.lost_slots;
         status.slots_moving = progress.moving_slots;
         status.pieces_rebuilt = progress.rebuilt_pieces;
         status.bytes_rebuilt = progress.rebuilt_bytes;
-        status.complete &= progress.queued == 0 && progress.lost_slots == 0 && progress.moving_slots == 0;
+        status.complete &=
+            progress.queued == 0 && progress.lost_slots == 0 && progress.moving_slots == 0;
         status
     }
 
@@ -34,7 +40,9 @@ impl Metanode {
         if suspects.is_empty() {
             return Ok(0);
         }
-        let judge = self.judge(self.coordination.sessions_below().await?).await?;
+        let judge = self
+            .judge(self.coordination.sessions_below().await?)
+            .await?;
         let mut changed = 0;
         for suspect in suspects {
             match self.standing_of(&judge, suspect.place.segment).await? {
@@ -46,7 +54,9 @@ impl Metanode {
                             self.note_repaired(&outcome);
                             changed += u64::from(outcome.rebuilt);
                         }
-                        Err(error) => tracing::warn!(segment = %place.segment, %error, "left to the next survey"),
+                        Err(error) => {
+                            tracing::warn!(segment = %place.segment, %error, "left to the next survey")
+                        }
                     }
                 }
                 // Its writer hasn't published it yet.
@@ -63,14 +73,27 @@ impl Metanode {
 
     /// Makes the next NSD of these slots current, in coordination and here, then lets the NSDs
     /// that the slots left forget what they held.
-    pub(super) async fn switch_slots(&self, seen: &PoolMap, moved: &[(GroupId, u8, NsdId)]) -> Result<u64> {
-        let Some(fact) = self.coordination.pool_map(DATA_POOL).await? else { return Ok(0) };
+    pub(super) async fn switch_slots(
+        &self,
+        seen: &PoolMap,
+        moved: &[(GroupId, u8, NsdId)],
+    ) -> Result<u64> {
+        let Some(fact) = self.coordination.pool_map(DATA_POOL).await? else {
+            return Ok(0);
+        };
         if fact.value.epoch != seen.epoch {
             return Ok(0);
         }
-        let arrived: Vec<(GroupId, u8)> = moved.iter().map(|(group, slot, _)| (*group, *slot)).collect();
+        let arrived: Vec<(GroupId, u8)> = moved
+            .iter()
+            .map(|(group, slot, _)| (*group, *slot))
+            .collect();
         let next = pool::finish_moves(&fact.value, &arrived);
-        match self.coordination.set_pool_map(DATA_POOL, fact.version, &next).await {
+        match self
+            .coordination
+            .set_pool_map(DATA_POOL, fact.version, &next)
+            .await
+        {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Changed => return Ok(0),
             Err(error) => return Err(error),

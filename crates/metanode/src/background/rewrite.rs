@@ -6,7 +6,9 @@ use crate::metanode::{Metanode, SCAN_PAGE};
 use crate::pack::{PackEntry, PackWriter};
 use bytes::{Bytes, BytesMut};
 use model::operation::Publish;
-use model::{DataId, ErrorKind, Extent, ExtentKind, InodeId, InodeNumber, Operation, Result, limits};
+use model::{
+    DataId, ErrorKind, Extent, ExtentKind, InodeId, InodeNumber, Operation, Result, limits,
+};
 use namespace::{Key, Record};
 use pool::SegmentOwner;
 use shard::successor;
@@ -49,14 +51,18 @@ impl Metanode {
                 while let Some(room) = room_for(&pack, rest.length) {
                     if room == 0 {
                         let full = std::mem::replace(&mut pack, PackWriter::new(PACK_BYTES));
-                        done.replaced += self.publish_pack(full, std::mem::take(&mut packed)).await?;
+                        done.replaced +=
+                            self.publish_pack(full, std::mem::take(&mut packed)).await?;
                         continue;
                     }
                     let end = rest.offset + room;
                     let piece = rest.clip(rest.offset, end).expect("a part of the extent");
                     if let Some(bytes) = self.bytes_of(&piece).await? {
                         let entry = pack.add(part.inode, part.data, piece.offset, &bytes);
-                        packed.push(Packed { entry, replaces: vec![piece] });
+                        packed.push(Packed {
+                            entry,
+                            replaces: vec![piece],
+                        });
                     }
                     match rest.clip(end, u64::MAX) {
                         Some(behind) => rest = behind,
@@ -75,7 +81,8 @@ impl Metanode {
             ExtentKind::Inline(bytes) => Ok(Some(bytes.clone())),
             ExtentKind::Reserved => Ok(None),
             ExtentKind::Data { place, at, .. } => {
-                let length = u32::try_from(extent.length).expect("an extent lies inside one segment");
+                let length =
+                    u32::try_from(extent.length).expect("an extent lies inside one segment");
                 match self.pool.read(place, *at, length).await {
                     Ok(chunks) => Ok(Some(joined(chunks))),
                     Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -92,13 +99,20 @@ impl Metanode {
             return Ok(0);
         }
         let (bytes, _) = pack.finish();
-        let owner =
-            SegmentOwner { family: self.family, inode: InodeNumber(0), data: DataId(0), file_offset: 0 };
+        let owner = SegmentOwner {
+            family: self.family,
+            inode: InodeNumber(0),
+            data: DataId(0),
+            file_offset: 0,
+        };
         let place = self.pool.write(&self.segments, owner, bytes).await?;
         let mut replaced = 0;
         for group in packed.chunk_by(|a, b| a.entry.inode == b.entry.inode) {
             for batch in group.chunks(limits::PUBLISH_EXTENTS_MAX) {
-                let old: Vec<Extent> = batch.iter().flat_map(|packed| packed.replaces.clone()).collect();
+                let old: Vec<Extent> = batch
+                    .iter()
+                    .flat_map(|packed| packed.replaces.clone())
+                    .collect();
                 let publish = Publish {
                     inode: batch[0].entry.inode,
                     extents: merged(place, batch),
@@ -106,10 +120,15 @@ impl Metanode {
                     written: None,
                     replaces: Some(old),
                 };
-                match self.execute(&Operation::Publish(publish), &self.stamp()).await {
+                match self
+                    .execute(&Operation::Publish(publish), &self.stamp())
+                    .await
+                {
                     Ok(_) => replaced += batch.len() as u64,
                     // Changed, truncated or removed meanwhile: it has no effect.
-                    Err(error) if is_overtaken(error.kind()) => count(&self.background.counts.publishes_void, 1),
+                    Err(error) if is_overtaken(error.kind()) => {
+                        count(&self.background.counts.publishes_void, 1)
+                    }
                     Err(error) => return Err(error),
                 }
             }
@@ -131,11 +150,21 @@ impl Metanode {
     ) -> Result<()> {
         let shard = self.shard();
         let fileset = inode.fileset();
-        let mut from = Key::Extent { fileset, data, end: offset.saturating_add(1) };
-        let to = Key::Extent { fileset, data: data.next(), end: 0 };
+        let mut from = Key::Extent {
+            fileset,
+            data,
+            end: offset.saturating_add(1),
+        };
+        let to = Key::Extent {
+            fileset,
+            data: data.next(),
+            end: 0,
+        };
         for _ in 0..PAGES_MAX {
             let page = shard.scan(&from, &to, SCAN_PAGE).await?;
-            let Some((last, _)) = page.last() else { return Ok(()) };
+            let Some((last, _)) = page.last() else {
+                return Ok(());
+            };
             from = successor(last);
             for (_, record) in &page {
                 if let Record::Extent(extent) = record
@@ -149,7 +178,10 @@ impl Metanode {
     }
 
     /// The inode's record.
-    pub(super) async fn inode_record(&self, inode: InodeId) -> Result<Option<std::sync::Arc<namespace::Inode>>> {
+    pub(super) async fn inode_record(
+        &self,
+        inode: InodeId,
+    ) -> Result<Option<std::sync::Arc<namespace::Inode>>> {
         Ok(match self.shard().record(&Key::Inode(inode)).await? {
             Some(Record::Inode(record)) => Some(record),
             _ => None,
@@ -162,8 +194,14 @@ fn room_for(pack: &PackWriter, length: u64) -> Option<u64> {
     if length == 0 {
         return None;
     }
-    let length = usize::try_from(length).unwrap_or(usize::MAX).min(PACK_BYTES as usize / 2);
-    Some(if pack.has_room(length) { length as u64 } else { 0 })
+    let length = usize::try_from(length)
+        .unwrap_or(usize::MAX)
+        .min(PACK_BYTES as usize / 2);
+    Some(if pack.has_room(length) {
+        length as u64
+    } else {
+        0
+    })
 }
 
 /// The new extents; ranges that are neighbours in file and segment are one.
@@ -177,7 +215,12 @@ fn merged(place: model::SegmentPlace, batch: &[Packed]) -> Vec<Extent> {
         {
             last.length += u64::from(entry.length);
         } else {
-            let kind = ExtentKind::Data { place, at: entry.at, codec: 0, key_id: 0 };
+            let kind = ExtentKind::Data {
+                place,
+                at: entry.at,
+                codec: 0,
+                key_id: 0,
+            };
             out.push(Extent {
                 offset: entry.file_offset,
                 length: u64::from(entry.length),
@@ -193,7 +236,11 @@ fn merged(place: model::SegmentPlace, batch: &[Packed]) -> Vec<Extent> {
 fn is_overtaken(kind: ErrorKind) -> bool {
     matches!(
         kind,
-        ErrorKind::Changed | ErrorKind::NotFound | ErrorKind::Stale | ErrorKind::Busy | ErrorKind::InvalidArgument
+        ErrorKind::Changed
+            | ErrorKind::NotFound
+            | ErrorKind::Stale
+            | ErrorKind::Busy
+            | ErrorKind::InvalidArgument
     )
 }
 

@@ -15,12 +15,22 @@ impl Metanode {
     pub async fn scrub(&self, only: Option<NsdId>) -> Result<Vec<ScrubOutcome>> {
         let ids: Vec<NsdId> = match only {
             Some(nsd) => vec![nsd],
-            None => self.pool.nsd_states().iter().map(|state| state.entry.nsd).collect(),
+            None => self
+                .pool
+                .nsd_states()
+                .iter()
+                .map(|state| state.entry.nsd)
+                .collect(),
         };
         let mut outcomes = Vec::new();
         for id in ids {
-            let Some(nsd) = self.pool.nsd(id) else { continue };
-            let report = nsd.scrub().await.map_err(|error| error.while_doing(format!("scrubbing NSD {id}")))?;
+            let Some(nsd) = self.pool.nsd(id) else {
+                continue;
+            };
+            let report = nsd
+                .scrub()
+                .await
+                .map_err(|error| error.while_doing(format!("scrubbing NSD {id}")))?;
             outcomes.push(self.mend(id, report).await?);
         }
         Ok(outcomes)
@@ -35,14 +45,23 @@ impl Metanode {
             return Ok(outcome);
         }
         let _round = self.background.round.lock().await;
-        let judge = self.judge(self.coordination.sessions_below().await?).await?;
+        let judge = self
+            .judge(self.coordination.sessions_below().await?)
+            .await?;
         for name in damaged {
             let mended = match self.standing_of(&judge, name.segment).await? {
-                Standing::Live(place) => self.pool.repair_segment(&place, Depth::Bytes).await.map(|outcome| {
-                    self.note_repaired(&outcome);
-                    outcome.is_complete()
-                }),
-                Standing::Dead | Standing::Garbage => self.pool.delete_blobs(nsd, &[name]).await.map(|()| true),
+                Standing::Live(place) => {
+                    self.pool
+                        .repair_segment(&place, Depth::Bytes)
+                        .await
+                        .map(|outcome| {
+                            self.note_repaired(&outcome);
+                            outcome.is_complete()
+                        })
+                }
+                Standing::Dead | Standing::Garbage => {
+                    self.pool.delete_blobs(nsd, &[name]).await.map(|()| true)
+                }
                 Standing::Undecided => Ok(false),
             };
             match mended {

@@ -78,8 +78,14 @@ impl Metanode {
     /// A part of a pass, or a whole one. Answers how many blobs, pieces and slots it changed;
     /// a gentle round also counts that the pass isn't at its end.
     pub(super) async fn survey_some(&self, pace: Pace) -> Result<u64> {
-        let Some(mut pass) = self.survey_due(pace).await? else { return Ok(0) };
-        let steps = if pace == Pace::Drain { usize::MAX } else { STEPS_MAX };
+        let Some(mut pass) = self.survey_due(pace).await? else {
+            return Ok(0);
+        };
+        let steps = if pace == Pace::Drain {
+            usize::MAX
+        } else {
+            STEPS_MAX
+        };
         let judge = self.judge(pass.sessions).await?;
         let mut changed = 0;
         for _ in 0..steps {
@@ -105,7 +111,8 @@ impl Metanode {
                 Some(_) => {}
                 None => {
                     let now = self.world.now();
-                    let is_recent = |(at, seen): &(Instant, Nsds)| *seen == nsds && now - *at < SURVEY_EVERY;
+                    let is_recent =
+                        |(at, seen): &(Instant, Nsds)| *seen == nsds && now - *at < SURVEY_EVERY;
                     if pace == Pace::Gentle && memory.survey.last.as_ref().is_some_and(is_recent) {
                         return Ok(None);
                     }
@@ -125,20 +132,32 @@ impl Metanode {
     }
 
     fn nsds_now(&self) -> Nsds {
-        let serves = |state: MemberState| !matches!(state, MemberState::Failed | MemberState::Missing);
+        let serves =
+            |state: MemberState| !matches!(state, MemberState::Failed | MemberState::Missing);
         let states = self.pool.nsd_states();
-        let serving = states.iter().map(|state| (state.entry.nsd, serves(state.member))).collect();
-        Nsds { map: self.pool.map().epoch, serving }
+        let serving = states
+            .iter()
+            .map(|state| (state.entry.nsd, serves(state.member)))
+            .collect();
+        Nsds {
+            map: self.pool.map().epoch,
+            serving,
+        }
     }
 
     async fn survey_step(&self, pass: &mut Pass, judge: &Judge) -> Result<u64> {
-        let survey = self.pool.survey(pass.group, pass.after, STEP_SEGMENTS).await?;
+        let survey = self
+            .pool
+            .survey(pass.group, pass.after, STEP_SEGMENTS)
+            .await?;
         pass.unreachable |= !survey.unreachable.is_empty();
         let mut garbage: BTreeMap<NsdId, Vec<BlobName>> = BTreeMap::new();
         let mut changed = 0;
         for segment in &survey.segments {
             match self.standing(judge, segment).await? {
-                Standing::Live(place) => changed += self.repair_surveyed(pass, segment, &place).await?,
+                Standing::Live(place) => {
+                    changed += self.repair_surveyed(pass, segment, &place).await?
+                }
                 Standing::Garbage => {
                     for (name, nsd) in &segment.present {
                         garbage.entry(*nsd).or_default().push(*name);
@@ -163,7 +182,12 @@ impl Metanode {
         Ok(changed)
     }
 
-    async fn repair_surveyed(&self, pass: &mut Pass, found: &SurveyedSegment, place: &SegmentPlace) -> Result<u64> {
+    async fn repair_surveyed(
+        &self,
+        pass: &mut Pass,
+        found: &SurveyedSegment,
+        place: &SegmentPlace,
+    ) -> Result<u64> {
         pass.checked += 1;
         if found.absent.is_empty() {
             pass.degraded += u64::from(found.place.missing != 0);
@@ -177,7 +201,10 @@ impl Metanode {
             }
             Err(error) => {
                 pass.degraded += 1;
-                let is_lost = matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::Unavailable);
+                let is_lost = matches!(
+                    error.kind(),
+                    ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::Unavailable
+                );
                 if is_lost && pass.unreadable.len() < UNREADABLE_MAX {
                     pass.unreadable.push(place.segment);
                 }
@@ -210,13 +237,26 @@ impl Metanode {
     /// What is needed to judge. Taken before the segments are listed.
     pub(crate) async fn judge(&self, sessions_below: SessionId) -> Result<Judge> {
         let shard = self.shard();
-        let tables = shard.catalog().live_segments().into_iter().map(|place| (place.segment, place)).collect();
-        Ok(Judge { sessions_below, tables, table_session: shard.session() })
+        let tables = shard
+            .catalog()
+            .live_segments()
+            .into_iter()
+            .map(|place| (place.segment, place))
+            .collect();
+        Ok(Judge {
+            sessions_below,
+            tables,
+            table_session: shard.session(),
+        })
     }
 
     /// What the shard says of a segment that NSDs hold. Only in a round: the metanode's own
     /// segments are decided then.
-    pub(crate) async fn standing(&self, judge: &Judge, found: &SurveyedSegment) -> Result<Standing> {
+    pub(crate) async fn standing(
+        &self,
+        judge: &Judge,
+        found: &SurveyedSegment,
+    ) -> Result<Standing> {
         if found.owner.family != self.family {
             return Ok(Standing::Undecided);
         }
@@ -237,17 +277,27 @@ impl Metanode {
         if shard.record(&Key::Dead(id)).await?.is_some() {
             return Ok(Standing::Dead);
         }
-        Ok(if is_decided { Standing::Garbage } else { Standing::Undecided })
+        Ok(if is_decided {
+            Standing::Garbage
+        } else {
+            Standing::Undecided
+        })
     }
 
     fn is_decided(&self, judge: &Judge, id: SegmentId, tables: SessionId) -> bool {
-        if id.session == tables || id.session == judge.table_session || id.session >= judge.sessions_below {
+        if id.session == tables
+            || id.session == judge.table_session
+            || id.session >= judge.sessions_below
+        {
             return false;
         }
         if id.session == self.segments.session() {
             return true;
         }
-        self.sessions.lock().get(&id.session).is_none_or(|mark| id.counter <= *mark)
+        self.sessions
+            .lock()
+            .get(&id.session)
+            .is_none_or(|mark| id.counter <= *mark)
     }
 
     /// Slots whose next NSD has everything become current, under a new map.
@@ -258,11 +308,20 @@ impl Metanode {
         }
         let groups = self.pool.groups();
         let is_moving = |(_, exception): &(&(u32, u8), &SlotException)| exception.next.is_some();
-        let moving: BTreeSet<u32> = map.exceptions.iter().filter(is_moving).map(|((group, _), _)| *group).collect();
+        let moving: BTreeSet<u32> = map
+            .exceptions
+            .iter()
+            .filter(is_moving)
+            .map(|((group, _), _)| *group)
+            .collect();
         let mut moved: Vec<(GroupId, u8, NsdId)> = Vec::new();
         for group in moving.into_iter().map(GroupId) {
             for slot in self.pool.arrived_slots(group).await? {
-                moved.push((group, slot, groups.members(group)[usize::from(slot)].current));
+                moved.push((
+                    group,
+                    slot,
+                    groups.members(group)[usize::from(slot)].current,
+                ));
             }
         }
         if moved.is_empty() {

@@ -31,7 +31,10 @@ impl Metanode {
             let mut memory = self.background.memory.lock();
             let progress = &mut memory.tree;
             if progress.epoch != shard.epoch().0 {
-                *progress = Progress { epoch: shard.epoch().0, ..Progress::default() };
+                *progress = Progress {
+                    epoch: shard.epoch().0,
+                    ..Progress::default()
+                };
             }
             if progress.changes != changes {
                 progress.changes = changes;

@@ -17,7 +17,14 @@ fn range(start: u64, end: u64) -> LockRange {
 }
 
 fn lock(owner: LockOwner, kind: Option<LockKind>, at: LockRange) -> Request {
-    Request { space: Space::Range, inode: FILE, owner, kind, range: at, pid: 1 }
+    Request {
+        space: Space::Range,
+        inode: FILE,
+        owner,
+        kind,
+        range: at,
+        pid: 1,
+    }
 }
 
 fn kind_of(error: Error) -> ErrorKind {
@@ -29,20 +36,41 @@ fn ranges_of_one_owner_split_and_join() {
     let mut table: Table<u32> = Table::default();
     let shared = Some(LockKind::Shared);
     let exclusive = Some(LockKind::Exclusive);
-    table.request(lock(process(1), exclusive, range(0, 99)), None).unwrap();
-    table.request(lock(process(1), shared, range(20, 29)), None).unwrap();
+    table
+        .request(lock(process(1), exclusive, range(0, 99)), None)
+        .unwrap();
+    table
+        .request(lock(process(1), shared, range(20, 29)), None)
+        .unwrap();
     let held = |table: &Table<u32>| -> Vec<(u64, u64, LockKind)> {
-        table.held(Space::Range, FILE).iter().map(|lock| (lock.range.start, lock.range.end, lock.kind)).collect()
+        table
+            .held(Space::Range, FILE)
+            .iter()
+            .map(|lock| (lock.range.start, lock.range.end, lock.kind))
+            .collect()
     };
     assert_eq!(
         held(&table),
-        [(0, 19, LockKind::Exclusive), (20, 29, LockKind::Shared), (30, 99, LockKind::Exclusive)]
+        [
+            (0, 19, LockKind::Exclusive),
+            (20, 29, LockKind::Shared),
+            (30, 99, LockKind::Exclusive)
+        ]
     );
-    table.request(lock(process(1), None, range(10, 39)), None).unwrap();
-    assert_eq!(held(&table), [(0, 9, LockKind::Exclusive), (40, 99, LockKind::Exclusive)]);
-    table.request(lock(process(1), exclusive, range(10, 39)), None).unwrap();
+    table
+        .request(lock(process(1), None, range(10, 39)), None)
+        .unwrap();
+    assert_eq!(
+        held(&table),
+        [(0, 9, LockKind::Exclusive), (40, 99, LockKind::Exclusive)]
+    );
+    table
+        .request(lock(process(1), exclusive, range(10, 39)), None)
+        .unwrap();
     assert_eq!(held(&table), [(0, 99, LockKind::Exclusive)]);
-    table.request(lock(process(1), None, LockRange::ALL), None).unwrap();
+    table
+        .request(lock(process(1), None, LockRange::ALL), None)
+        .unwrap();
     assert_eq!(table.counts(), (0, 0));
 }
 
@@ -50,13 +78,31 @@ fn ranges_of_one_owner_split_and_join() {
 fn getlk_tells_the_first_lock_in_the_way() {
     let locks = Locks::new();
     let mut table = locks.table.lock();
-    table.request(lock(process(1), Some(LockKind::Shared), range(50, 59)), None).unwrap();
-    table.request(lock(process(2), Some(LockKind::Exclusive), range(10, 19)), None).unwrap();
+    table
+        .request(
+            lock(process(1), Some(LockKind::Shared), range(50, 59)),
+            None,
+        )
+        .unwrap();
+    table
+        .request(
+            lock(process(2), Some(LockKind::Exclusive), range(10, 19)),
+            None,
+        )
+        .unwrap();
     drop(table);
-    let found = locks.conflict(FILE, process(3), LockRange::ALL, LockKind::Exclusive).unwrap();
+    let found = locks
+        .conflict(FILE, process(3), LockRange::ALL, LockKind::Exclusive)
+        .unwrap();
     assert_eq!((found.owner, found.range), (process(2), range(10, 19)));
-    assert_eq!(locks.conflict(FILE, process(3), range(50, 55), LockKind::Shared), None);
-    assert_eq!(locks.conflict(FILE, process(1), range(50, 55), LockKind::Exclusive), None);
+    assert_eq!(
+        locks.conflict(FILE, process(3), range(50, 55), LockKind::Shared),
+        None
+    );
+    assert_eq!(
+        locks.conflict(FILE, process(1), range(50, 55), LockKind::Exclusive),
+        None
+    );
 }
 
 #[test]
@@ -64,24 +110,45 @@ fn a_circle_of_waiting_processes_is_refused_and_open_files_are_not_asked() {
     let mut table: Table<u32> = Table::default();
     let exclusive = Some(LockKind::Exclusive);
     for id in 1..=3 {
-        table.request(lock(process(id), exclusive, range(id, id)), None).unwrap();
+        table
+            .request(lock(process(id), exclusive, range(id, id)), None)
+            .unwrap();
     }
-    assert!(matches!(table.request(lock(process(1), exclusive, range(2, 2)), Some(1)), Ok(Answer::Waits(_))));
-    assert!(matches!(table.request(lock(process(2), exclusive, range(3, 3)), Some(2)), Ok(Answer::Waits(_))));
-    let refused = table.request(lock(process(3), exclusive, range(1, 1)), Some(3)).map_err(kind_of);
+    assert!(matches!(
+        table.request(lock(process(1), exclusive, range(2, 2)), Some(1)),
+        Ok(Answer::Waits(_))
+    ));
+    assert!(matches!(
+        table.request(lock(process(2), exclusive, range(3, 3)), Some(2)),
+        Ok(Answer::Waits(_))
+    ));
+    let refused = table
+        .request(lock(process(3), exclusive, range(1, 1)), Some(3))
+        .map_err(kind_of);
     assert_eq!(refused, Err(ErrorKind::WouldDeadlock));
-    assert!(matches!(table.request(lock(open_file(3), exclusive, range(1, 1)), Some(4)), Ok(Answer::Waits(_))));
+    assert!(matches!(
+        table.request(lock(open_file(3), exclusive, range(1, 1)), Some(4)),
+        Ok(Answer::Waits(_))
+    ));
 }
 
 #[test]
 fn a_waiter_gets_its_lock_when_the_holder_lets_go() {
     let mut table: Table<u32> = Table::default();
     let exclusive = Some(LockKind::Exclusive);
-    table.request(lock(process(1), exclusive, range(0, 9)), None).unwrap();
-    table.request(lock(process(2), exclusive, range(5, 14)), Some(2)).unwrap();
-    table.request(lock(process(3), exclusive, range(20, 29)), Some(3)).unwrap();
+    table
+        .request(lock(process(1), exclusive, range(0, 9)), None)
+        .unwrap();
+    table
+        .request(lock(process(2), exclusive, range(5, 14)), Some(2))
+        .unwrap();
+    table
+        .request(lock(process(3), exclusive, range(20, 29)), Some(3))
+        .unwrap();
     assert!(table.take_granted().is_empty());
-    table.request(lock(process(1), None, LockRange::ALL), None).unwrap();
+    table
+        .request(lock(process(1), None, LockRange::ALL), None)
+        .unwrap();
     assert_eq!(table.take_granted(), [2]);
     assert_eq!(table.counts(), (2, 0));
 }
@@ -89,15 +156,39 @@ fn a_waiter_gets_its_lock_when_the_holder_lets_go() {
 #[test]
 fn a_change_of_kind_in_flock_gives_the_old_lock_up_first() {
     let mut table: Table<u32> = Table::default();
-    let whole = |owner, kind| Request { space: Space::Whole, inode: FILE, owner, kind, range: LockRange::ALL, pid: 0 };
-    table.request(whole(open_file(1), Some(LockKind::Shared)), None).unwrap();
-    table.request(whole(open_file(2), Some(LockKind::Shared)), None).unwrap();
+    let whole = |owner, kind| Request {
+        space: Space::Whole,
+        inode: FILE,
+        owner,
+        kind,
+        range: LockRange::ALL,
+        pid: 0,
+    };
+    table
+        .request(whole(open_file(1), Some(LockKind::Shared)), None)
+        .unwrap();
+    table
+        .request(whole(open_file(2), Some(LockKind::Shared)), None)
+        .unwrap();
     // Both want it alone: with waiting the one that asks first loses its shared lock, so the
     // other can get it; nobody waits for ever.
-    assert!(matches!(table.request(whole(open_file(1), Some(LockKind::Exclusive)), Some(1)), Ok(Answer::Waits(_))));
-    assert_eq!(table.request(whole(open_file(2), Some(LockKind::Exclusive)), Some(2)).unwrap(), Answer::Granted);
+    assert!(matches!(
+        table.request(whole(open_file(1), Some(LockKind::Exclusive)), Some(1)),
+        Ok(Answer::Waits(_))
+    ));
+    assert_eq!(
+        table
+            .request(whole(open_file(2), Some(LockKind::Exclusive)), Some(2))
+            .unwrap(),
+        Answer::Granted
+    );
     // flock and ranges don't see each other.
-    table.request(lock(process(9), Some(LockKind::Exclusive), LockRange::ALL), None).unwrap();
+    table
+        .request(
+            lock(process(9), Some(LockKind::Exclusive), LockRange::ALL),
+            None,
+        )
+        .unwrap();
     assert!(table.release_owner(FILE, open_file(2)));
     assert_eq!(table.take_granted(), [1]);
 }
@@ -107,9 +198,15 @@ fn a_session_that_ends_frees_all_its_locks_and_interrupts_its_waiters() {
     let mut table: Table<u32> = Table::default();
     let exclusive = Some(LockKind::Exclusive);
     let other = LockOwner::Process(SessionId(2), 1);
-    table.request(lock(process(1), exclusive, range(0, 9)), None).unwrap();
-    table.request(lock(other, exclusive, range(0, 9)), Some(2)).unwrap();
-    table.request(lock(process(3), exclusive, range(0, 9)), Some(3)).unwrap();
+    table
+        .request(lock(process(1), exclusive, range(0, 9)), None)
+        .unwrap();
+    table
+        .request(lock(other, exclusive, range(0, 9)), Some(2))
+        .unwrap();
+    table
+        .request(lock(process(3), exclusive, range(0, 9)), Some(3))
+        .unwrap();
     table.release_session(SessionId(1));
     assert_eq!(table.take_granted(), [2]);
     assert_eq!(table.counts(), (1, 0));
@@ -119,11 +216,18 @@ fn a_session_that_ends_frees_all_its_locks_and_interrupts_its_waiters() {
 fn a_cancelled_waiter_gives_back_what_it_was_granted_meanwhile() {
     let mut table: Table<u32> = Table::default();
     let exclusive = Some(LockKind::Exclusive);
-    table.request(lock(process(1), exclusive, range(0, 9)), None).unwrap();
-    let Answer::Waits(ticket) = table.request(lock(process(2), exclusive, range(0, 9)), Some(2)).unwrap() else {
+    table
+        .request(lock(process(1), exclusive, range(0, 9)), None)
+        .unwrap();
+    let Answer::Waits(ticket) = table
+        .request(lock(process(2), exclusive, range(0, 9)), Some(2))
+        .unwrap()
+    else {
         panic!("it waits");
     };
-    table.request(lock(process(1), None, range(0, 9)), None).unwrap();
+    table
+        .request(lock(process(1), None, range(0, 9)), None)
+        .unwrap();
     table.cancel(ticket);
     assert_eq!(table.counts(), (0, 0));
 }
@@ -133,9 +237,17 @@ fn a_dropped_future_takes_its_request_back() {
     use futures::FutureExt;
     let locks = Locks::new();
     let exclusive = Some(LockKind::Exclusive);
-    locks.flock(FILE, open_file(1), exclusive, true).now_or_never().unwrap().unwrap();
+    locks
+        .flock(FILE, open_file(1), exclusive, true)
+        .now_or_never()
+        .unwrap()
+        .unwrap();
     assert_eq!(
-        locks.flock(FILE, open_file(2), exclusive, false).now_or_never().unwrap().map_err(kind_of),
+        locks
+            .flock(FILE, open_file(2), exclusive, false)
+            .now_or_never()
+            .unwrap()
+            .map_err(kind_of),
         Err(ErrorKind::WouldBlock)
     );
     let mut waiting = Box::pin(locks.flock(FILE, open_file(2), exclusive, true));
@@ -145,7 +257,11 @@ fn a_dropped_future_takes_its_request_back() {
     assert_eq!(locks.counts(), (1, 0));
     let mut waiting = Box::pin(locks.flock(FILE, open_file(3), exclusive, true));
     assert!(waiting.as_mut().now_or_never().is_none());
-    locks.flock(FILE, open_file(1), None, false).now_or_never().unwrap().unwrap();
+    locks
+        .flock(FILE, open_file(1), None, false)
+        .now_or_never()
+        .unwrap()
+        .unwrap();
     waiting.now_or_never().unwrap().unwrap();
     assert!(locks.release_owner(FILE, open_file(3)));
     assert_eq!(locks.counts(), (0, 0));

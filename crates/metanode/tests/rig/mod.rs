@@ -1,6 +1,11 @@
 //! A metanode over simulated NSDs, and a client's hand: just enough to make files with content.
 
-#![allow(dead_code, reason = "each test file uses its part of the rig")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "each test file uses its part of the rig"
+)]
 
 use bytes::Bytes;
 use coordination::Coordination;
@@ -8,8 +13,8 @@ use metanode::{CheckOptions, CheckReport, Metanode, Opening};
 use model::map::{NsdEntry, NsdState, PoolMap};
 use model::operation::{NewInode, Publish, Stamp};
 use model::{
-    Attributes, Extent, ExtentKind, FailureGroupId, FamilyId, FileKind, FileName, InodeId, NsdId, Operation, Reply,
-    Result, Scheme, SetAttributes, ShardId,
+    Attributes, Extent, ExtentKind, FailureGroupId, FamilyId, FileKind, FileName, InodeId, NsdId,
+    Operation, Reply, Result, Scheme, SetAttributes, ShardId,
 };
 use nsd::{Nsd, NsdIdentity};
 use pool::{Pool, SegmentOwner, SegmentSource};
@@ -32,7 +37,12 @@ pub struct Rig {
 }
 
 pub fn entry(nsd: u32) -> NsdEntry {
-    NsdEntry { nsd: NsdId(nsd), failure_group: FailureGroupId(nsd), weight: 1, state: NsdState::Active }
+    NsdEntry {
+        nsd: NsdId(nsd),
+        failure_group: FailureGroupId(nsd),
+        weight: 1,
+        state: NsdState::Active,
+    }
 }
 
 fn disk_name(nsd: u32) -> String {
@@ -41,36 +51,65 @@ fn disk_name(nsd: u32) -> String {
 
 /// Makes an NSD's region.
 pub async fn format(world: &World, nsd: u32) {
-    let disk = world.create_disk(Path::new(&disk_name(nsd)), REGION_BYTES).unwrap();
-    Nsd::format(world, &disk, NsdIdentity { cluster: 1, nsd: NsdId(nsd), pool: 0 }).await.unwrap();
+    let disk = world
+        .create_disk(Path::new(&disk_name(nsd)), REGION_BYTES)
+        .unwrap();
+    Nsd::format(
+        world,
+        &disk,
+        NsdIdentity {
+            cluster: 1,
+            nsd: NsdId(nsd),
+            pool: 0,
+        },
+    )
+    .await
+    .unwrap();
 }
 
 pub async fn open_nsd(world: &World, nsd: u32) -> Result<Arc<Nsd>> {
-    let disk = world.open_disk(Path::new(&disk_name(nsd))).map_err(|error| {
-        model::Error::new(model::ErrorKind::Unavailable, error.to_string())
-    })?;
+    let disk = world
+        .open_disk(Path::new(&disk_name(nsd)))
+        .map_err(|error| model::Error::new(model::ErrorKind::Unavailable, error.to_string()))?;
     Nsd::open(world, disk).await
 }
 
 /// Makes the disks of an empty pool; the file system is made by the first [`open`].
 pub async fn create(world: &World, scheme: Scheme, nsds: u32) {
-    let disk = world.create_disk(Path::new("coordination"), coordination::EMBEDDED_REGION_BYTES).unwrap();
+    let disk = world
+        .create_disk(
+            Path::new("coordination"),
+            coordination::EMBEDDED_REGION_BYTES,
+        )
+        .unwrap();
     let coordination = Coordination::embedded(world, disk).await.unwrap();
     for nsd in 1..=nsds {
         format(world, nsd).await;
     }
     let entries: Vec<NsdEntry> = (1..=nsds).map(entry).collect();
     let map = placement::new_pool(scheme, entries, 7).unwrap();
-    coordination.set_pool_map(metanode::DATA_POOL, 0, &map).await.unwrap();
+    coordination
+        .set_pool_map(metanode::DATA_POOL, 0, &map)
+        .await
+        .unwrap();
 }
 
 /// Opens everything; NSDs in `without` stay away.
 pub async fn open_without(world: &World, without: &[u32]) -> Rig {
     let disk = world.open_disk(Path::new("coordination")).unwrap();
     let coordination = Coordination::embedded(world, disk).await.unwrap();
-    let map: PoolMap = coordination.pool_map(metanode::DATA_POOL).await.unwrap().unwrap().value;
+    let map: PoolMap = coordination
+        .pool_map(metanode::DATA_POOL)
+        .await
+        .unwrap()
+        .unwrap()
+        .value;
     let mut nsds = Vec::new();
-    for entry in map.nsds.iter().filter(|entry| entry.state != NsdState::Lost && !without.contains(&entry.nsd.0)) {
+    for entry in map
+        .nsds
+        .iter()
+        .filter(|entry| entry.state != NsdState::Lost && !without.contains(&entry.nsd.0))
+    {
         nsds.push(open_nsd(world, entry.nsd.0).await.unwrap());
     }
     let pool = Pool::new(world.clone(), map, nsds);
@@ -83,7 +122,13 @@ pub async fn open_without(world: &World, without: &[u32]) -> Rig {
     };
     let metanode = Metanode::open(opening).await.unwrap();
     let session = metanode.open_session().await.unwrap();
-    Rig { world: world.clone(), coordination, pool, metanode, source: SegmentSource::new(session) }
+    Rig {
+        world: world.clone(),
+        coordination,
+        pool,
+        metanode,
+        source: SegmentSource::new(session),
+    }
 }
 
 pub async fn open(world: &World) -> Rig {
@@ -96,12 +141,18 @@ pub fn name(text: &str) -> FileName {
 
 /// Bytes that differ everywhere and name their file.
 pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
-    (0..length as u64).map(|at| (at.wrapping_mul(2_654_435_761).wrapping_add(seed * 977) >> 7) as u8).collect()
+    (0..length as u64)
+        .map(|at| (at.wrapping_mul(2_654_435_761).wrapping_add(seed * 977) >> 7) as u8)
+        .collect()
 }
 
 impl Rig {
     pub fn stamp(&self) -> Stamp {
-        Stamp { now: self.world.wall(), session: self.source.session(), slot: None }
+        Stamp {
+            now: self.world.wall(),
+            session: self.source.session(),
+            slot: None,
+        }
     }
 
     pub async fn run(&self, operation: Operation) -> Result<Reply> {
@@ -109,19 +160,42 @@ impl Rig {
     }
 
     pub async fn make(&self, directory: InodeId, text: &str, kind: FileKind) -> Result<Attributes> {
-        let new = NewInode { kind, mode: 0o755, uid: 0, gid: 0, rdev: 0, target: Bytes::new() };
-        match self.run(Operation::Create { directory, name: name(text), new }).await? {
+        let new = NewInode {
+            kind,
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            target: Bytes::new(),
+        };
+        match self
+            .run(Operation::Create {
+                directory,
+                name: name(text),
+                new,
+            })
+            .await?
+        {
             Reply::Entry { attributes, .. } => Ok(attributes),
             other => panic!("{other:?}"),
         }
     }
 
     pub async fn file(&self, directory: InodeId, text: &str) -> InodeId {
-        self.make(directory, text, FileKind::File).await.unwrap().inode
+        self.make(directory, text, FileKind::File)
+            .await
+            .unwrap()
+            .inode
     }
 
     pub async fn look(&self, directory: InodeId, text: &str) -> Option<Attributes> {
-        match self.run(Operation::Lookup { directory, name: name(text) }).await {
+        match self
+            .run(Operation::Lookup {
+                directory,
+                name: name(text),
+            })
+            .await
+        {
             Ok(Reply::Entry { attributes, .. }) => Some(attributes),
             Ok(other) => panic!("{other:?}"),
             Err(error) if error.kind() == model::ErrorKind::NotFound => None,
@@ -130,24 +204,54 @@ impl Rig {
     }
 
     pub async fn unlink(&self, directory: InodeId, text: &str) {
-        self.run(Operation::Unlink { directory, name: name(text) }).await.unwrap();
+        self.run(Operation::Unlink {
+            directory,
+            name: name(text),
+        })
+        .await
+        .unwrap();
     }
 
     /// Writes through a segment.
     pub async fn write(&self, inode: InodeId, offset: u64, bytes: &[u8]) {
-        let owner = SegmentOwner { family: FAMILY, inode: inode.number(), data: model::DataId(0), file_offset: offset };
-        let place = self.pool.write(&self.source, owner, Bytes::copy_from_slice(bytes)).await.unwrap();
-        let kind = ExtentKind::Data { place, at: 0, codec: 0, key_id: 0 };
+        let owner = SegmentOwner {
+            family: FAMILY,
+            inode: inode.number(),
+            data: model::DataId(0),
+            file_offset: offset,
+        };
+        let place = self
+            .pool
+            .write(&self.source, owner, Bytes::copy_from_slice(bytes))
+            .await
+            .unwrap();
+        let kind = ExtentKind::Data {
+            place,
+            at: 0,
+            codec: 0,
+            key_id: 0,
+        };
         self.publish(inode, offset, bytes.len() as u64, kind).await;
     }
 
     /// Writes through the log.
     pub async fn write_inline(&self, inode: InodeId, offset: u64, bytes: &[u8]) {
-        self.publish(inode, offset, bytes.len() as u64, ExtentKind::Inline(Bytes::copy_from_slice(bytes))).await;
+        self.publish(
+            inode,
+            offset,
+            bytes.len() as u64,
+            ExtentKind::Inline(Bytes::copy_from_slice(bytes)),
+        )
+        .await;
     }
 
     async fn publish(&self, inode: InodeId, offset: u64, length: u64, kind: ExtentKind) {
-        let extent = Extent { offset, length, kind, birth: model::CommitNumber(0) };
+        let extent = Extent {
+            offset,
+            length,
+            kind,
+            birth: model::CommitNumber(0),
+        };
         let publish = Publish {
             inode,
             extents: vec![extent],
@@ -159,8 +263,13 @@ impl Rig {
     }
 
     pub async fn truncate(&self, inode: InodeId, size: u64) {
-        let set = SetAttributes { size: Some(size), ..SetAttributes::default() };
-        self.run(Operation::SetAttributes { inode, set }).await.unwrap();
+        let set = SetAttributes {
+            size: Some(size),
+            ..SetAttributes::default()
+        };
+        self.run(Operation::SetAttributes { inode, set })
+            .await
+            .unwrap();
     }
 
     /// The file's extents.
@@ -169,8 +278,18 @@ impl Rig {
         let mut offset = 0;
         loop {
             let length = (1 << 62) - offset;
-            let asked = Operation::ReadExtents { inode, offset, length, limit: 1000 };
-            let Reply::Extents { extents, known_to, attributes } = self.run(asked).await.unwrap() else {
+            let asked = Operation::ReadExtents {
+                inode,
+                offset,
+                length,
+                limit: 1000,
+            };
+            let Reply::Extents {
+                extents,
+                known_to,
+                attributes,
+            } = self.run(asked).await.unwrap()
+            else {
                 panic!("ReadExtents answers Extents");
             };
             out.extend(extents);
@@ -186,7 +305,9 @@ impl Rig {
         let (extents, attributes) = self.extents(inode).await;
         let mut out = vec![0; attributes.size as usize];
         for extent in extents {
-            let Some(extent) = extent.clip(0, attributes.size) else { continue };
+            let Some(extent) = extent.clip(0, attributes.size) else {
+                continue;
+            };
             let target = &mut out[extent.offset as usize..extent.end() as usize];
             match &extent.kind {
                 ExtentKind::Inline(bytes) => target.copy_from_slice(bytes),
@@ -211,7 +332,10 @@ impl Rig {
     }
 
     pub async fn check(&self) -> CheckReport {
-        self.metanode.check(CheckOptions { deep: true }).await.unwrap()
+        self.metanode
+            .check(CheckOptions { deep: true })
+            .await
+            .unwrap()
     }
 
     pub async fn must_be_clean(&self, when: &str) {

@@ -1,0 +1,169 @@
+//! A shard that was given up is taken over again; an older owner can't write.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod rig;
+
+use metanode::{Metanode, Opening};
+use model::{Error, ErrorKind, FileKind, InodeId, Operation, Scheme, ShardId};
+use rig::{FAMILY, pattern};
+use std::sync::Arc;
+use std::time::Duration;
+use world::sim::Simulation;
+
+const ROOT: InodeId = InodeId::ROOT;
+
+#[test]
+fn clients_see_a_pause_and_lose_nothing_when_a_shard_is_taken_over_again() {
+    for seed in 0..20 {
+        let simulation = Simulation::new(100 + seed);
+        simulation
+            .run(|world| async move {
+                rig::create(&world, Scheme::Replicate(2), 2).await;
+                let rig = Arc::new(rig::open(&world).await);
+                rig.metanode.start_background();
+                let directory = rig
+                    .make(ROOT, "d", FileKind::Directory)
+                    .await
+                    .unwrap()
+                    .inode;
+                // The owner resigns again and again, at any moment of commits.
+                let troubled = rig.clone();
+                let trouble = world.spawn("trouble", async move {
+                    for _ in 0..5 {
+                        let pause = troubled.world.random_u64() % 40;
+                        troubled.world.sleep(Duration::from_millis(pause)).await;
+                        troubled
+                            .metanode
+                            .hosted()
+                            .resign(&Error::new(ErrorKind::Unavailable, "a test wants it"));
+                    }
+                });
+                for number in 0..200_u64 {
+                    let file = rig.file(directory, &format!("f{number}")).await;
+                    rig.write_inline(file, 0, &pattern(number, 500)).await;
+                    if number % 7 == seed % 7 {
+                        rig.metanode.sync().await.unwrap();
+                    } else if number % 5 == 0 {
+                        world.sleep(Duration::from_millis(1)).await;
+                    }
+                }
+                trouble.await;
+                for number in 0..200_u64 {
+                    let file = rig
+                        .look(directory, &format!("f{number}"))
+                        .await
+                        .unwrap()
+                        .inode;
+                    assert_eq!(rig.read(file).await.unwrap(), pattern(number, 500));
+                }
+                assert!(rig.metanode.counters().takeovers >= 1);
+                rig.must_be_clean("after all that").await;
+                rig.metanode.close().await.unwrap();
+            })
+            .finished();
+        simulation
+            .run(|world| async move {
+                let rig = rig::open(&world).await;
+                rig.must_be_clean("after the restart").await;
+                assert_eq!(rig.metanode.usage().await.unwrap().inodes, 202);
+            })
+            .finished();
+    }
+}
+
+#[test]
+fn an_older_owner_cannot_write_and_does_not_bring_in_what_another_may_have_changed() {
+    let simulation = Simulation::new(40);
+    simulation
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(2), 2).await;
+            let old = rig::open(&world).await;
+            old.make(ROOT, "synced", FileKind::Directory).await.unwrap();
+            old.metanode.sync().await.unwrap();
+            old.make(ROOT, "not-synced", FileKind::Directory)
+                .await
+                .unwrap();
+            let opening = Opening {
+                world: world.clone(),
+                shard: ShardId(0),
+                family: FAMILY,
+                coordination: old.coordination.clone(),
+                pool: old.pool.clone(),
+            };
+            let new = Metanode::open(opening).await.unwrap();
+            let create = |text: &str| {
+                let kind = FileKind::Directory;
+                let new = model::operation::NewInode {
+                    kind,
+                    mode: 0o700,
+                    uid: 0,
+                    gid: 0,
+                    rdev: 0,
+                    target: bytes::Bytes::new(),
+                };
+                Operation::Create {
+                    directory: ROOT,
+                    name: rig::name(text),
+                    new,
+                }
+            };
+            new.execute(&create("by-the-new-owner"), &old.stamp())
+                .await
+                .unwrap();
+            new.sync().await.unwrap();
+            // The old one notices at its first append, and comes back behind the new one.
+            old.metanode.sync().await.unwrap();
+            assert!(old.look(ROOT, "synced").await.is_some());
+            assert!(old.look(ROOT, "by-the-new-owner").await.is_some());
+            assert!(old.look(ROOT, "not-synced").await.is_none());
+            old.must_be_clean("the old owner is the newest again").await;
+        })
+        .finished();
+}
+
+#[test]
+fn operations_with_a_slot_are_applied_once_and_answered_durably() {
+    let simulation = Simulation::new(41);
+    simulation
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let stamp = model::operation::Stamp {
+                slot: Some((3, 1)),
+                ..rig.stamp()
+            };
+            let new = model::operation::NewInode {
+                kind: FileKind::File,
+                mode: 0o600,
+                uid: 0,
+                gid: 0,
+                rdev: 0,
+                target: bytes::Bytes::new(),
+            };
+            let create = Operation::Create {
+                directory: ROOT,
+                name: rig::name("once"),
+                new,
+            };
+            let first = rig.metanode.execute(&create, &stamp).await.unwrap();
+            assert!(rig.metanode.is_clean(), "it is durable when it is answered");
+            let again = rig.metanode.execute(&create, &stamp).await.unwrap();
+            assert_eq!(first, again);
+            rig.metanode
+                .hosted()
+                .resign(&Error::new(ErrorKind::Unavailable, "a test wants it"));
+            let after_takeover = rig.metanode.execute(&create, &stamp).await.unwrap();
+            assert_eq!(first, after_takeover);
+            let session = rig.source.session();
+            rig.metanode.close_session(session).await.unwrap();
+            rig.metanode.sync().await.unwrap();
+            let slots = rig.metanode.hosted();
+            let (from, to) = namespace::Table::Slots.range();
+            assert!(
+                slots.scan(&from, &to, 10).await.unwrap().is_empty(),
+                "an ended session leaves no slot"
+            );
+        })
+        .finished();
+}
