@@ -102,7 +102,7 @@ fn run(work: &str, directory: &Path) -> f64 {
             .map(|at| drop(File::create_new(path(at)).expect("created")))
             .count(),
         "stat" => (0..FILES)
-            .map(|at| drop(fs::metadata(path(at)).expect("there")))
+            .map(|at| fs::metadata(path(at)).expect("there"))
             .count(),
         "open" => (0..FILES)
             .map(|at| drop(File::open(path(at)).expect("there")))
@@ -111,7 +111,7 @@ fn run(work: &str, directory: &Path) -> f64 {
             .map(|_| {
                 let entries = fs::read_dir(directory).expect("a directory");
                 entries
-                    .map(|entry| drop(entry.and_then(|e| e.metadata()).expect("there")))
+                    .map(|entry| entry.and_then(|e| e.metadata()).expect("there"))
                     .count()
             })
             .sum(),
