@@ -4,11 +4,12 @@
 use crate::checksum::UNIT;
 use crate::core::Core;
 use crate::entry::{Entry, Place, Run, header_units};
-use crate::extent::{placed, write_header};
+use crate::extent::{UnitWrite, placed, writes_of};
 use crate::index::Changes;
 use crate::key::Key;
 use crate::space::Asker;
 use crate::state::Move;
+use bytes::Bytes;
 use model::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,6 +17,8 @@ use world::AlignedBuffer;
 
 /// Entries that one write to the data area packs together, in units (1 MiB).
 const PACK_UNITS: u64 = 256;
+/// Largest read of the ring, and write to the data area.
+const SPAN_BYTES_MAX: u64 = 2 << 20;
 /// Changes since the last checkpoint that may be kept in memory.
 const OVERLAY_BYTES_MAX: usize = 32 << 20;
 
@@ -23,6 +26,7 @@ const OVERLAY_BYTES_MAX: usize = 32 << 20;
 struct Moving {
     key: Key,
     entry: Arc<Entry>,
+    position: u64,
 }
 
 impl Core {
@@ -99,79 +103,135 @@ impl Core {
     /// Moves payloads out of the journal; returns the changes with their new places.
     async fn move_out(&self, frozen: &Arc<Changes>) -> Result<Changes> {
         let mut changes = Changes::clone(frozen);
-        let mut pack: Vec<Moving> = Vec::new();
+        let mut leaving: Vec<Moving> = frozen
+            .iter()
+            .filter_map(|(key, slot)| {
+                let entry = slot.clone()?;
+                let Place::Journal(position) = entry.place else {
+                    return None;
+                };
+                Some(Moving {
+                    key: *key,
+                    entry,
+                    position,
+                })
+            })
+            .collect();
+        // Neighbours in the journal are read together.
+        leaving.sort_by_key(|moving| moving.position);
+        let mut pack = Vec::new();
         let mut units = 0;
-        for (key, slot) in frozen.iter() {
-            let Some(entry) = slot else { continue };
-            if !matches!(entry.place, Place::Journal(_)) {
-                continue;
-            }
-            if units + entry.extent_units() > PACK_UNITS && !pack.is_empty() {
+        for moving in leaving {
+            let more = moving.entry.extent_units();
+            if units + more > PACK_UNITS && !pack.is_empty() {
                 self.move_pack(std::mem::take(&mut pack), &mut changes)
                     .await?;
                 units = 0;
             }
-            units += entry.extent_units();
-            let entry = entry.clone();
-            pack.push(Moving { key: *key, entry });
+            units += more;
+            pack.push(moving);
         }
         self.move_pack(pack, &mut changes).await?;
         Ok(changes)
     }
 
-    /// Moves some entries with one write if the space allows it.
+    /// Moves some entries, with one read and one write if their places allow it.
     async fn move_pack(&self, pack: Vec<Moving>, changes: &mut Changes) -> Result<()> {
         let moves = self.place_pack(pack)?;
-        let mut buffers: Vec<(Run, AlignedBuffer)> = Vec::new();
+        let span = self.read_span(&moves).await;
+        let mut writes: Vec<UnitWrite> = Vec::new();
+        let mut joined: Option<Joined> = None;
         for (moving, runs) in moves {
             let entry = placed(&moving.entry, runs);
-            let mut extent = AlignedBuffer::zeroed(entry.extent_units() as usize * UNIT);
-            let head = header_units(entry.units()) as usize * UNIT;
             let table = moving.entry.checksums.clone();
             let table = table.expect("entries in the journal carry their checksums");
-            write_header(
-                &mut extent[..head],
-                self.stamp.region,
-                &moving.key,
-                &entry,
-                &table,
-            );
-            // What can't be read moves as zeros: its checksums tell.
-            match self.read_payload_bytes(&moving.entry).await {
-                Ok(payload) => extent[head..head + payload.len()].copy_from_slice(&payload),
-                Err(error) => {
-                    tracing::error!(key = %moving.key, %error, "journal payload can't be read");
+            let payload = self.payload_of(&moving, span.as_ref()).await;
+            for write in writes_of(self.stamp.region, &moving.key, &entry, &table, &payload) {
+                match &mut joined {
+                    Some(last) if last.takes(&write) => last.add(&write),
+                    _ => {
+                        writes.extend(joined.replace(Joined::new(&write)).map(Joined::done));
+                    }
                 }
-            }
-            let mut at = 0;
-            for run in entry.runs().expect("just placed") {
-                let length = run.count as usize * UNIT;
-                buffers.push((*run, AlignedBuffer::copy_of(&extent[at..at + length])));
-                at += length;
             }
             changes.insert(moving.key, Some(Arc::new(entry)));
         }
-        for (run, bytes) in joined(buffers) {
-            let offset = self.unit_offset(run.unit);
-            let written = self.disk.write(offset, bytes.freeze()).await;
+        writes.extend(joined.map(Joined::done));
+        for write in writes {
+            let offset = self.unit_offset(write.unit);
+            let written = self.disk.write(offset, write.bytes).await;
             written.map_err(|error| self.fail("moves payloads out of its journal", &error))?;
         }
         Ok(())
     }
 
-    /// Finds places for the entries that are still alive.
+    /// The part of the ring that holds all these payloads, if it is in one piece and not much
+    /// more than them.
+    async fn read_span(&self, moves: &[(Moving, Vec<Run>)]) -> Option<(u64, Bytes)> {
+        let (first, _) = moves.first()?;
+        let (last, _) = moves.last()?;
+        let unit = UNIT as u64;
+        let start = first.position / unit * unit;
+        let end = (last.position + u64::from(last.entry.length)).next_multiple_of(unit);
+        let whole = end - start <= SPAN_BYTES_MAX
+            && start / self.ring.bytes() == (end - 1) / self.ring.bytes();
+        if moves.len() < 2 || !whole {
+            return None;
+        }
+        let bytes = self
+            .disk
+            .read(self.ring.offset(start), (end - start) as usize);
+        Some((start, bytes.await.ok()?))
+    }
+
+    /// The payload of an entry in the journal. What can't be read moves as zeros: its checksums
+    /// tell.
+    async fn payload_of(&self, moving: &Moving, span: Option<&(u64, Bytes)>) -> Bytes {
+        let length = moving.entry.length as usize;
+        if let Some((start, bytes)) = span {
+            let at = (moving.position - start) as usize;
+            return bytes.slice(at..at + length);
+        }
+        match self.read_payload_bytes(&moving.entry).await {
+            Ok(payload) => payload,
+            Err(error) => {
+                tracing::error!(key = %moving.key, %error, "journal payload can't be read");
+                Bytes::from(vec![0; length])
+            }
+        }
+    }
+
+    /// Finds places for the entries that are still alive, side by side if there is one.
     fn place_pack(&self, pack: Vec<Moving>) -> Result<Vec<(Moving, Vec<Run>)>> {
         let mut state = self.state.lock();
-        let mut moves = Vec::with_capacity(pack.len());
-        for moving in pack {
-            // Deleted or replaced since: the index gets it as it is, and the journal record
-            // that ended it is replayed after it.
-            if state.overlay.contains_key(&moving.key) {
-                continue;
-            }
+        // Deleted or replaced since: the index gets it as it is, and the journal record that
+        // ended it is replayed after it.
+        let alive: Vec<Moving> = pack
+            .into_iter()
+            .filter(|moving| !state.overlay.contains_key(&moving.key))
+            .collect();
+        let mut moves = Vec::with_capacity(alive.len());
+        let total: u64 = alive.iter().map(|m| m.entry.extent_units()).sum();
+        let whole = u32::try_from(total).expect("a pack is small");
+        let mut side_by_side = state
+            .space
+            .allocate(total, whole, Asker::Promised)
+            .map(|runs| runs[0].unit);
+        for moving in alive {
             let units = moving.entry.extent_units();
-            let head = header_units(moving.entry.units());
-            let Some(runs) = state.space.allocate(units, head, Asker::Promised) else {
+            let count = u32::try_from(units).expect("an extent is small");
+            let runs = match &mut side_by_side {
+                Some(unit) => {
+                    let run = Run { unit: *unit, count };
+                    *unit += units;
+                    Some(vec![run])
+                }
+                None => {
+                    let head = header_units(moving.entry.units());
+                    state.space.allocate(units, head, Asker::Promised)
+                }
+            };
+            let Some(runs) = runs else {
                 let text = format!(
                     "NSD {} has no {units} units in at most eight pieces to empty its journal",
                     self.identity.nsd
@@ -191,34 +251,37 @@ impl Core {
     }
 }
 
-/// Joins buffers whose runs are neighbours.
-fn joined(mut buffers: Vec<(Run, AlignedBuffer)>) -> Vec<(Run, AlignedBuffer)> {
-    buffers.sort_by_key(|(run, _)| run.unit);
-    let mut groups: Vec<Vec<(Run, AlignedBuffer)>> = Vec::new();
-    for (run, bytes) in buffers {
-        let follows = groups.last().and_then(|group| group.last());
-        let follows =
-            follows.is_some_and(|(last, _)| last.unit + u64::from(last.count) == run.unit);
-        match groups.last_mut() {
-            Some(group) if follows => group.push((run, bytes)),
-            _ => groups.push(vec![(run, bytes)]),
+/// Neighbouring writes that become one.
+struct Joined {
+    unit: u64,
+    bytes: Vec<u8>,
+}
+
+impl Joined {
+    fn new(write: &UnitWrite) -> Self {
+        let mut bytes = Vec::with_capacity(PACK_UNITS as usize * UNIT);
+        bytes.extend_from_slice(&write.bytes);
+        Self {
+            unit: write.unit,
+            bytes,
         }
     }
-    groups
-        .into_iter()
-        .map(|group| {
-            let unit = group[0].0.unit;
-            let total: usize = group.iter().map(|(_, bytes)| bytes.len()).sum();
-            let mut whole = AlignedBuffer::with_any_content(total);
-            let mut at = 0;
-            for (_, bytes) in &group {
-                whole[at..at + bytes.len()].copy_from_slice(bytes);
-                at += bytes.len();
-            }
-            let count = u32::try_from(total / UNIT).expect("a pack is small");
-            (Run { unit, count }, whole)
-        })
-        .collect()
+
+    fn takes(&self, write: &UnitWrite) -> bool {
+        let end = self.unit + (self.bytes.len() / UNIT) as u64;
+        write.unit == end && self.bytes.len() + write.bytes.len() <= SPAN_BYTES_MAX as usize
+    }
+
+    fn add(&mut self, write: &UnitWrite) {
+        self.bytes.extend_from_slice(&write.bytes);
+    }
+
+    fn done(self) -> UnitWrite {
+        UnitWrite {
+            unit: self.unit,
+            bytes: AlignedBuffer::copy_of(&self.bytes).freeze(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -227,17 +290,17 @@ mod tests {
 
     #[test]
     fn neighbours_become_one_write() {
-        let buffer = |unit: u64, count: u32| {
-            let mut bytes = AlignedBuffer::zeroed(count as usize * UNIT);
-            bytes.fill(unit as u8);
-            (Run { unit, count }, bytes)
+        let write = |unit: u64, count: usize| UnitWrite {
+            unit,
+            bytes: vec![unit as u8; count * UNIT].into(),
         };
-        let writes = joined(vec![buffer(7, 1), buffer(2, 2), buffer(4, 3), buffer(9, 1)]);
-        let runs: Vec<Run> = writes.iter().map(|write| write.0).collect();
-        let expected = [(2, 6), (9, 1)].map(|(unit, count)| Run { unit, count });
-        assert_eq!(runs, expected);
-        assert_eq!(writes[0].1[0], 2);
-        assert_eq!(writes[0].1[2 * UNIT], 4);
-        assert_eq!(writes[0].1[5 * UNIT], 7);
+        let mut joined = Joined::new(&write(2, 2));
+        assert!(!joined.takes(&write(5, 1)) && !joined.takes(&write(3, 1)));
+        assert!(joined.takes(&write(4, 3)));
+        joined.add(&write(4, 3));
+        assert!(joined.takes(&write(7, 1)));
+        let whole = joined.done();
+        assert_eq!((whole.unit, whole.bytes.len()), (2, 5 * UNIT));
+        assert_eq!((whole.bytes[0], whole.bytes[2 * UNIT]), (2, 4));
     }
 }

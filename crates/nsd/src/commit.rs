@@ -14,6 +14,8 @@ use tokio::sync::oneshot;
 const GROUP_BYTES_MAX: u64 = 4 << 20;
 /// How long a group waits for the journal to be emptied.
 const ROOM_WAIT_MAX: Duration = Duration::from_secs(60);
+/// Between two looks at a full journal.
+const ROOM_PAUSE: Duration = Duration::from_millis(20);
 
 /// Records that wait for the journal, and the fences as they will be when all of them are
 /// applied.
@@ -33,8 +35,6 @@ pub(crate) struct Fences {
 struct Item {
     record: Record,
     bytes: usize,
-    /// Data was written that must be durable before the record is.
-    flush: bool,
     turn: oneshot::Sender<Turn>,
 }
 
@@ -86,7 +86,6 @@ impl Core {
     pub(crate) async fn submit(
         self: &Arc<Self>,
         record: Record,
-        flush: bool,
         check: impl FnOnce(&mut Fences) -> Result<()>,
     ) -> Result<()> {
         let bytes = record.encoded_bytes();
@@ -98,7 +97,6 @@ impl Core {
             queue.waiting.push_back(Item {
                 record,
                 bytes,
-                flush,
                 turn: sender,
             });
             !std::mem::replace(&mut queue.led, true)
@@ -148,10 +146,6 @@ impl Core {
         if self.has_failed() {
             return Err(self.fail("writes its journal", &"the disk failed before"));
         }
-        if group.iter().any(|item| item.flush) {
-            let flushed = self.disk.flush().await;
-            flushed.map_err(|error| self.fail("flushes data", &error))?;
-        }
         let length = group_bytes(group.iter().map(|item| &item.record));
         let padded = length.next_multiple_of(UNIT) as u64;
         let position = self.room_for(padded).await?;
@@ -180,6 +174,8 @@ impl Core {
     /// The position for a group of `length` bytes; waits for a checkpoint while the ring is
     /// full.
     async fn room_for(self: &Arc<Self>, length: u64) -> Result<u64> {
+        let end = self.world.now() + ROOM_WAIT_MAX;
+        let mut again = false;
         loop {
             let checkpointed = self.checkpointed.notified();
             {
@@ -192,9 +188,13 @@ impl Core {
             if self.has_failed() {
                 return Err(self.fail("empties its journal", &"the disk failed before"));
             }
+            if std::mem::replace(&mut again, true) {
+                // A checkpoint that failed for lack of space may succeed later; not at once.
+                self.world.sleep(ROOM_PAUSE).await;
+            }
             self.plan_checkpoint();
             let waited = self.world.timeout(ROOM_WAIT_MAX, checkpointed).await;
-            if waited.is_err() {
+            if waited.is_err() || self.world.now() > end {
                 let text = format!("NSD {}'s journal was full for 60 s", self.identity.nsd);
                 return Err(Error::new(ErrorKind::NoSpace, text));
             }

@@ -2,6 +2,7 @@
 
 use crate::commit::Queue;
 use crate::entry::Entry;
+use crate::flush::Flusher;
 use crate::index::Index;
 use crate::journal::Ring;
 use crate::key::Key;
@@ -43,6 +44,7 @@ pub(crate) struct Core {
     /// Names that somebody is putting.
     claims: Mutex<BTreeMap<Key, Arc<Notify>>>,
     under_way: Semaphore,
+    pub(crate) flusher: Flusher,
     pub(crate) superblock: tokio::sync::Mutex<Superblock>,
     /// Held by the checkpoint that runs.
     pub(crate) checkpointing: tokio::sync::Mutex<()>,
@@ -80,6 +82,7 @@ impl Core {
             claims: Mutex::new(BTreeMap::new()),
             under_way: Semaphore::new(UNDER_WAY_MAX / UNIT),
             unconfirmed: AtomicBool::new(superblock.flags & FLAG_UNCONFIRMED != 0),
+            flusher: Flusher::default(),
             superblock: tokio::sync::Mutex::new(superblock),
             checkpointing: tokio::sync::Mutex::new(()),
             checkpoint_planned: AtomicBool::new(false),

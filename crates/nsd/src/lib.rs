@@ -13,6 +13,7 @@ mod core;
 mod entry;
 mod extent;
 mod finish;
+mod flush;
 mod index;
 mod journal;
 mod key;

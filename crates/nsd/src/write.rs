@@ -167,7 +167,7 @@ impl Core {
             entry: Arc::new(entry),
             payload: piece.bytes,
         };
-        let stored = self.submit(record, false, check).await;
+        let stored = self.submit(record, check).await;
         if stored.is_err() {
             self.state.lock().space.unpromise(units);
         }
@@ -204,12 +204,14 @@ impl Core {
         });
         let written = try_join_all(writes).await;
         written.map_err(|error| self.fail("writes a blob", &error))?;
+        let flushed = self.flusher.flush(&self.disk).await;
+        flushed.map_err(|error| self.fail("flushes data", &error))?;
         let record = Record::Put {
             key: piece.key,
             entry,
             payload: Bytes::new(),
         };
-        let stored = self.submit(record, true, check).await;
+        let stored = self.submit(record, check).await;
         let mut state = self.state.lock();
         match &stored {
             Ok(()) => state.remember_table(piece.key, birth, &table.into()),
@@ -245,7 +247,7 @@ impl Core {
                 // Into the cache, so that the change isn't slowed by disk reads under the lock.
                 self.locate(key)?;
             }
-            self.submit(Record::Delete(keys), false, |_| Ok(())).await?;
+            self.submit(Record::Delete(keys), |_| Ok(())).await?;
         }
         Ok(())
     }
@@ -265,20 +267,18 @@ impl Core {
             Ok(())
         };
         let record = Record::Learn(fence.group, fence.version);
-        self.submit(record, false, check).await
+        self.submit(record, check).await
     }
 
     pub(crate) async fn trim(self: Arc<Self>, shard: ShardId, below: EntryNumber) -> Result<()> {
         if self.state.lock().floor(shard) >= below {
             return self.check_serving();
         }
-        self.submit(Record::Trim(shard, below), false, |_| Ok(()))
-            .await
+        self.submit(Record::Trim(shard, below), |_| Ok(())).await
     }
 
     pub(crate) async fn discard(self: Arc<Self>, shard: ShardId, above: EntryNumber) -> Result<()> {
-        self.submit(Record::Discard(shard, above), false, |_| Ok(()))
-            .await
+        self.submit(Record::Discard(shard, above), |_| Ok(())).await
     }
 
     pub(crate) async fn seal_log(
@@ -288,7 +288,7 @@ impl Core {
     ) -> Result<SealReply> {
         let record = Record::Seal(shard, epoch);
         let check = |fences: &mut Fences| fences.raise_epoch(shard, epoch);
-        self.submit(record, false, check).await?;
+        self.submit(record, check).await?;
         let last = self.state.lock().last_log(shard);
         let last = last.map_err(|error| self.index_error(error))?;
         Ok(SealReply {
@@ -300,7 +300,7 @@ impl Core {
     pub(crate) async fn confirm(self: Arc<Self>, epochs: Vec<(ShardId, ShardEpoch)>) -> Result<()> {
         for (shard, epoch) in epochs {
             let record = Record::Seal(shard, epoch);
-            self.submit(record, false, |fences| fences.raise_epoch(shard, epoch))
+            self.submit(record, |fences| fences.raise_epoch(shard, epoch))
                 .await?;
         }
         let mut superblock = self.superblock.lock().await;

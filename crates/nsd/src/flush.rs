@@ -1,0 +1,80 @@
+//! Flushes that are shared: whoever waits when one begins is served by it.
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use world::Disk;
+
+type Flushed = Result<(), Arc<std::io::Error>>;
+
+/// One flush at a time; those who come while it runs share the next one. Log puts, which need
+/// no flush, don't wait behind it.
+#[derive(Default)]
+pub(crate) struct Flusher {
+    last: Mutex<Option<Round>>,
+}
+
+#[derive(Clone)]
+struct Round {
+    begun: Arc<AtomicBool>,
+    done: Shared<BoxFuture<'static, Flushed>>,
+}
+
+impl Flusher {
+    /// Everything that was written before the call is durable when it returns.
+    pub(crate) async fn flush(&self, disk: &Disk) -> Flushed {
+        self.join(disk).await
+    }
+
+    fn join(&self, disk: &Disk) -> Shared<BoxFuture<'static, Flushed>> {
+        let mut last = self.last.lock();
+        if let Some(round) = &*last
+            && !round.begun.load(Ordering::Acquire)
+        {
+            return round.done.clone();
+        }
+        let begun = Arc::new(AtomicBool::new(false));
+        let before = last.take().map(|round| round.done);
+        let (disk, begins) = (disk.clone(), begun.clone());
+        let work = async move {
+            if let Some(before) = before {
+                // Its failure is told to those who waited for it.
+                let _ = before.await;
+            }
+            begins.store(true, Ordering::Release);
+            disk.flush().await.map_err(Arc::new)
+        };
+        let done = work.boxed().shared();
+        *last = Some(Round {
+            begun,
+            done: done.clone(),
+        });
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use world::sim::Simulation;
+
+    #[test]
+    fn many_who_wait_share_few_flushes() {
+        let simulation = Simulation::new(1);
+        simulation.disk("d", 1 << 20);
+        simulation
+            .run(async |world: world::World| {
+                let disk = world.open_disk("d".as_ref()).unwrap();
+                let flusher = Flusher::default();
+                let all = (0..20).map(|_| flusher.flush(&disk));
+                for done in futures::future::join_all(all).await {
+                    done.unwrap();
+                }
+                flusher.flush(&disk).await.unwrap();
+            })
+            .finished();
+        assert!(simulation.io_count() <= 3, "{}", simulation.io_count());
+    }
+}
