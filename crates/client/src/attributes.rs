@@ -30,6 +30,9 @@ impl Client {
     /// `FileTooLarge`, `IsDirectory` or `InvalidArgument` for a truncate of no file, and what
     /// publishing says.
     pub async fn set_attributes(&self, inode: InodeId, set: SetAttributes) -> Result<Attributes> {
+        if set.atime.is_some() {
+            self.forget_access(inode);
+        }
         let Some(size) = set.size else {
             let state = self.inodes.find(inode);
             if let Some(state) = &state {
@@ -165,6 +168,11 @@ impl Client {
 
     /// Shows unpublished writes in attributes from the owner.
     pub(crate) fn merge(&self, attributes: &mut Attributes) {
+        if self.has_accesses()
+            && let Some(at) = self.unrecorded_access(attributes.inode)
+        {
+            attributes.atime = attributes.atime.max(at);
+        }
         if self.pages.dirty() == 0 {
             return;
         }

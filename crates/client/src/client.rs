@@ -1,5 +1,6 @@
 //! The client itself: its parts, its start and its end.
 
+use crate::atime::Accesses;
 use crate::flusher::Flusher;
 use crate::inode::Inodes;
 use crate::low_water::LowWater;
@@ -29,6 +30,7 @@ pub struct Client {
     pub(crate) settings: ClientSettings,
     pub(crate) segments: SegmentSource,
     pub(crate) low_water: LowWater,
+    pub(crate) accesses: Accesses,
     pub(crate) inodes: Arc<Inodes>,
     pub(crate) blocks: Arc<Blocks>,
     pub(crate) pages: PagePool,
@@ -63,6 +65,7 @@ impl Client {
             settings,
             segments: SegmentSource::new(session),
             low_water: LowWater::default(),
+            accesses: Accesses::default(),
             inodes: Inodes::new(blocks.clone()),
             blocks,
             pages: PagePool::new(pool.clone(), &settings),

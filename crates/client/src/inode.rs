@@ -112,8 +112,6 @@ pub(crate) struct Inner {
     pub(crate) last_write: Option<Instant>,
     /// Without names; goes with its last holder, so its data needn't be written.
     pub(crate) orphan: bool,
-    /// A read since the last recorded atime.
-    pub(crate) read_at: Option<Timestamp>,
 }
 
 impl Inner {
@@ -135,7 +133,6 @@ impl Inner {
             first_dirty: None,
             last_write: None,
             orphan: false,
-            read_at: None,
         }
     }
 
@@ -179,7 +176,6 @@ impl Inner {
             && self.clean.is_empty()
             && self.fetches.is_empty()
             && !self.exclusive
-            && self.read_at.is_none()
     }
 }
 

@@ -200,7 +200,12 @@ impl Client {
             stored: None,
             mark: mark.clone(),
         });
-        Job { state: state.clone(), number, runs, _mark: mark }
+        Job {
+            state: state.clone(),
+            number,
+            runs,
+            _mark: mark,
+        }
     }
 
     /// Failed batches get on their way again.
@@ -339,7 +344,12 @@ impl Client {
 
 fn job_of(state: &InodeRef, batch: &Batch) -> Job {
     let (number, runs, mark) = (batch.number, batch.runs.clone(), batch.mark.clone());
-    Job { state: state.clone(), number, runs, _mark: mark }
+    Job {
+        state: state.clone(),
+        number,
+        runs,
+        _mark: mark,
+    }
 }
 
 fn inline_extent(run: &Frozen) -> Extent {

@@ -35,7 +35,7 @@ impl Client {
         end: u64,
         size: u64,
     ) {
-        self.note_access(inner);
+        self.note_access(state, inner);
         let most = self.settings.read_ahead_bytes_max;
         if most == 0 {
             return;
