@@ -94,7 +94,7 @@ async fn life(scene: &Scene, told: &Mutex<Told>, first: u64, steps: u64, dice: u
     told.lock().formatted = true;
     let mut dice = Dice(dice | 1);
     for step in first..first + steps {
-        let base = step * 10;
+        let base = step * 50;
         let length = LENGTHS[dice.roll(6) as usize];
         match dice.roll(8) {
             0..=2 => {
@@ -110,10 +110,15 @@ async fn life(scene: &Scene, told: &Mutex<Told>, first: u64, steps: u64, dice: u
                 let puts = (0..3).map(|index| log_put(&nsd, told, base + index, length));
                 futures::future::join_all(puts).await;
             }
-            6 => trim(&nsd, told, base.saturating_sub(15)).await,
-            _ => match dice.roll(3) {
+            6 => trim(&nsd, told, base.saturating_sub(75)).await,
+            _ => match dice.roll(4) {
                 0 => nsd.checkpoint().await.unwrap(),
                 1 => {
+                    // More than the whole ring at once: it waits for checkpoints.
+                    let entries = (0..36).map(|index| log_put(&nsd, told, base + index, 18_000));
+                    futures::future::join_all(entries).await;
+                }
+                2 => {
                     put(&nsd, told, base, 100).await;
                     futures::join!(
                         put(&nsd, told, base + 1, length),
