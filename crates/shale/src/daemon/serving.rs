@@ -181,7 +181,7 @@ impl Serving {
             });
         }
         let usage = self.node.pool().usage();
-        if usage.available == 0 {
+        if usage.available_to_users == 0 {
             events.push(HealthEvent {
                 severity: "critical".into(),
                 subject: "space".into(),
