@@ -6,19 +6,21 @@
 //! lives in the guard blocks, alternating, two copies each, written only after everything that
 //! it refers to is durable.
 
-use crate::checksum::{UNIT, crc32c, crc32c_without};
-use crate::wire::{Reader, Writer};
+mod guard;
+mod scratch;
+
+pub(crate) use scratch::Scratch;
+
+use crate::checksum::{UNIT, crc32c};
+use guard::{Guard, PAGE0_AT};
 use parking_lot::Mutex;
+use scratch::ScratchState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use world::Disk;
 
-const MAGIC: &[u8; 8] = b"SHALEIDX";
-const VERSION: u32 = 1;
-const CRC_AT: usize = 12;
 const GUARDS: u64 = 4;
-const PAGE0_AT: usize = 64;
 const BLOCK: u64 = UNIT as u64;
 const SUMS_PER_BLOCK: usize = UNIT / 4;
 /// What redb puts in front of its pages, at most.
@@ -471,129 +473,5 @@ impl redb::StorageBackend for Area {
     fn close(&self) -> io::Result<()> {
         let mut state = self.shared.state.lock();
         self.shared.sync(&mut state)
-    }
-}
-
-/// What a guard block holds: the storage's length and redb's header page.
-struct Guard {
-    sequence: u64,
-    length: u64,
-    page0: Box<[u8; UNIT]>,
-}
-
-impl Guard {
-    fn of(state: &State) -> Self {
-        Self {
-            sequence: state.sequence,
-            length: state.length,
-            page0: state.page0.clone(),
-        }
-    }
-
-    fn encode(&self, region: u128) -> Vec<u8> {
-        let mut out = Writer::default();
-        out.raw(MAGIC);
-        out.u32(VERSION);
-        out.u32(0);
-        out.u128(region);
-        out.u64(self.sequence);
-        out.u64(self.length);
-        out.pad_to(PAGE0_AT);
-        out.raw(&self.page0[..UNIT - PAGE0_AT]);
-        let mut block = out.done();
-        let crc = crc32c_without(&block, CRC_AT);
-        block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
-        block
-    }
-
-    fn decode(block: &[u8], region: u128) -> Option<Self> {
-        let mut input = Reader::new(block);
-        if input.raw(8)? != MAGIC || input.u32()? != VERSION {
-            return None;
-        }
-        if input.u32()? != crc32c_without(block, CRC_AT) || input.u128()? != region {
-            return None;
-        }
-        let (sequence, length) = (input.u64()?, input.u64()?);
-        let mut page0 = Box::new([0; UNIT]);
-        page0[..UNIT - PAGE0_AT].copy_from_slice(&block[PAGE0_AT..]);
-        Some(Self {
-            sequence,
-            length,
-            page0,
-        })
-    }
-}
-
-/// See [`Area::scratch`].
-#[derive(Debug)]
-pub(crate) struct Scratch {
-    area: Area,
-    state: Mutex<ScratchState>,
-}
-
-#[derive(Debug)]
-struct ScratchState {
-    length: u64,
-    page0: Box<[u8; UNIT]>,
-    pages: BTreeMap<u64, Box<[u8; UNIT]>>,
-}
-
-impl Scratch {
-    fn page(&self, state: &ScratchState, page: u64) -> io::Result<Box<[u8; UNIT]>> {
-        if page == 0 {
-            return Ok(state.page0.clone());
-        }
-        if let Some(own) = state.pages.get(&page) {
-            return Ok(own.clone());
-        }
-        let mut bytes = Box::new([0; UNIT]);
-        let below = self.area.shared.state.lock();
-        self.area.shared.read_page(&below, page, &mut bytes[..])?;
-        Ok(bytes)
-    }
-}
-
-impl redb::StorageBackend for Scratch {
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.state.lock().length)
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let state = self.state.lock();
-        check_bounds(offset, out.len(), state.length)?;
-        for_pages(offset, out.len(), |page, inside, range| {
-            let bytes = self.page(&state, page)?;
-            let end = inside + range.len();
-            out[range].copy_from_slice(&bytes[inside..end]);
-            Ok(())
-        })
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.state.lock().length = len;
-        Ok(())
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let mut state = self.state.lock();
-        for_pages(offset, data.len(), |page, inside, range| {
-            let mut bytes = if range.len() == UNIT {
-                Box::new([0; UNIT])
-            } else {
-                self.page(&state, page)?
-            };
-            bytes[inside..inside + range.len()].copy_from_slice(&data[range]);
-            if page == 0 {
-                state.page0 = bytes;
-            } else {
-                state.pages.insert(page, bytes);
-            }
-            Ok(())
-        })
     }
 }

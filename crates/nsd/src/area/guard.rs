@@ -1,0 +1,62 @@
+//! Guard blocks: the length of the redb file and its header page, two copies each.
+
+use super::State;
+use crate::checksum::{UNIT, crc32c_without};
+use crate::wire::{Reader, Writer};
+
+const MAGIC: &[u8; 8] = b"SHALEIDX";
+const VERSION: u32 = 1;
+const CRC_AT: usize = 12;
+/// Where redb's header page starts in a guard block.
+pub(super) const PAGE0_AT: usize = 64;
+
+/// What a guard block holds: the storage's length and redb's header page.
+pub(super) struct Guard {
+    pub(super) sequence: u64,
+    pub(super) length: u64,
+    pub(super) page0: Box<[u8; UNIT]>,
+}
+
+impl Guard {
+    pub(super) fn of(state: &State) -> Self {
+        Self {
+            sequence: state.sequence,
+            length: state.length,
+            page0: state.page0.clone(),
+        }
+    }
+
+    pub(super) fn encode(&self, region: u128) -> Vec<u8> {
+        let mut out = Writer::default();
+        out.raw(MAGIC);
+        out.u32(VERSION);
+        out.u32(0);
+        out.u128(region);
+        out.u64(self.sequence);
+        out.u64(self.length);
+        out.pad_to(PAGE0_AT);
+        out.raw(&self.page0[..UNIT - PAGE0_AT]);
+        let mut block = out.done();
+        let crc = crc32c_without(&block, CRC_AT);
+        block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+        block
+    }
+
+    pub(super) fn decode(block: &[u8], region: u128) -> Option<Self> {
+        let mut input = Reader::new(block);
+        if input.raw(8)? != MAGIC || input.u32()? != VERSION {
+            return None;
+        }
+        if input.u32()? != crc32c_without(block, CRC_AT) || input.u128()? != region {
+            return None;
+        }
+        let (sequence, length) = (input.u64()?, input.u64()?);
+        let mut page0 = Box::new([0; UNIT]);
+        page0[..UNIT - PAGE0_AT].copy_from_slice(&block[PAGE0_AT..]);
+        Some(Self {
+            sequence,
+            length,
+            page0,
+        })
+    }
+}
