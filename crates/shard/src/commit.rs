@@ -29,10 +29,13 @@ const TICK: Duration = Duration::from_millis(250);
 /// The running commit; whoever polls it drives it.
 pub(crate) type Running = Shared<BoxFuture<'static, Result<()>>>;
 
+/// New values of records; nothing for removed ones.
+pub(crate) type Rows = Vec<(Key, Option<Record>)>;
+
 /// A commit between freeze and tree.
 pub(crate) struct Frozen {
     pub(crate) number: CommitNumber,
-    pub(crate) rows: Arc<Vec<(Key, Option<Record>)>>,
+    pub(crate) rows: Arc<Rows>,
     pub(crate) operations: usize,
     pub(crate) bytes: usize,
 }
@@ -40,7 +43,7 @@ pub(crate) struct Frozen {
 /// What goes into the log next.
 struct Batch {
     number: CommitNumber,
-    rows: Arc<Vec<(Key, Option<Record>)>>,
+    rows: Arc<Rows>,
     notes: Vec<OperationNote>,
 }
 

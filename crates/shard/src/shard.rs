@@ -1,12 +1,12 @@
 //! The shard itself: opens, runs operations on the hot records, ends.
 
 use crate::catalog::Catalog;
-use crate::commit::{COMMIT_BYTES, COMMIT_RECORDS, Frozen, Running, committer};
+use crate::commit::{COMMIT_BYTES, COMMIT_RECORDS, Frozen, Rows, Running, committer};
 use crate::fetch::Pinned;
 use crate::frame::OperationNote;
 use crate::log::Log;
 use crate::notes;
-use crate::records::Records;
+use crate::records::{Records, successor};
 use crate::takeover::{self, Opened, Opening};
 use crate::tree::Tree;
 use model::operation::Stamp;
@@ -27,8 +27,10 @@ pub const HOT_RECORDS_BYTES_DEFAULT: usize = 128 * 1024 * 1024;
 /// Rounds of fetching that one operation may need: a rename asks for the ancestors of two
 /// directories one by one, and paths have at most 4,096 bytes.
 const FETCH_ROUNDS_MAX: usize = 4100;
+/// Orphans that are read at once when a shard is opened.
+const ORPHANS_PAGE: usize = 1024;
 /// How long an operation waits for the tree.
-const FETCH_DEADLINE: Duration = Duration::from_secs(30);
+const FETCH_DEADLINE: Duration = Duration::from_secs(120);
 
 /// Tells who is in use here: open files, kernels' references.
 pub type Holders = Arc<dyn Fn(InodeId) -> bool + Send + Sync>;
@@ -49,7 +51,7 @@ pub struct Unflushed {
     /// Take-overs tried since.
     attempts: u64,
     open: CommitNumber,
-    commits: Vec<(CommitNumber, Arc<Vec<(Key, Option<Record>)>>)>,
+    commits: Vec<(CommitNumber, Arc<Rows>)>,
     streams: BTreeMap<SessionId, u64>,
 }
 
@@ -151,6 +153,7 @@ impl Shard {
             shard.sync().await?;
             tracing::info!(shard = id.0, "empty file system made");
         }
+        shard.learn_orphans().await?;
         let task = world.spawn(
             "committer",
             committer(world.clone(), shard.me.clone(), shard.nudge.clone()),
@@ -441,7 +444,11 @@ impl Shard {
     /// # Errors
     /// Why not everything could be made durable or flushed; the shard is closed all the same.
     pub async fn close(&self) -> Result<()> {
-        let synced = self.sync().await;
+        let mut synced = self.sync().await;
+        // What was answered meanwhile counts, too: the end comes when nothing is left.
+        while synced.is_ok() && !self.end_if_clean() {
+            synced = self.sync().await;
+        }
         // The last commit may still be on its way into the tree.
         let running = self.running.lock().clone();
         if let Some(running) = running {
@@ -451,6 +458,34 @@ impl Shard {
         self.give_up(&ErrorKind::ShuttingDown.into());
         let closed = self.tree.close().await;
         synced.and(closed)
+    }
+
+    /// Ends answering if everything is durable.
+    fn end_if_clean(&self) -> bool {
+        let mut state = self.state.lock();
+        let clean = state.newest_change() <= state.durable;
+        if clean && state.failed.is_none() {
+            let text = format!("shard {} is closed", self.shard);
+            state.failed = Some(Error::new(ErrorKind::Unavailable, text));
+        }
+        clean
+    }
+
+    /// Takes all orphans into the hot records: there are few, and they are asked for often.
+    async fn learn_orphans(&self) -> Result<()> {
+        let (mut from, to) = namespace::Table::Orphans.range();
+        loop {
+            let page = self.scan(&from, &to, ORPHANS_PAGE).await?;
+            let mut state = self.state.lock();
+            let Some((last, _)) = page.last() else {
+                state.records.orphans_offered();
+                return Ok(());
+            };
+            from = successor(last);
+            for (key, record) in page {
+                state.records.offer(key, Some(record));
+            }
+        }
     }
 
     /// Ends a shard that was given up and takes out what isn't durable.

@@ -95,6 +95,8 @@ pub(crate) struct Records {
     slots: Map<Key, Slot>,
     order: BTreeSet<Key>,
     complete: Set<Prefix>,
+    /// All orphans are in the table: every last close asks for one.
+    orphans_complete: bool,
     /// Sessions that began under this owner: their segments above the number are all here.
     segment_floors: Map<SessionId, u64>,
     /// Every key of the table once, next candidate for eviction first.
@@ -126,6 +128,7 @@ impl Records {
             slots: Map::default(),
             order: BTreeSet::new(),
             complete: Set::default(),
+            orphans_complete: false,
             segment_floors: Map::default(),
             clock: VecDeque::new(),
             pins: BTreeMap::new(),
@@ -177,6 +180,11 @@ impl Records {
     /// The session began under this owner, so no segment of it is in the tree.
     pub(crate) fn session_began(&mut self, session: SessionId) {
         self.segment_floors.entry(session).or_insert(0);
+    }
+
+    /// Every orphan of the tree was offered.
+    pub(crate) fn orphans_offered(&mut self) {
+        self.orphans_complete = true;
     }
 
     /// The session ended; nothing is published for it any more.
@@ -364,10 +372,11 @@ impl Records {
 
     fn is_known_absent(&self, key: &Key) -> bool {
         match key {
-            Key::Segment(SegmentId { session, counter }) => self
-                .segment_floors
-                .get(session)
-                .is_some_and(|floor| counter > floor),
+            Key::Segment(segment) | Key::Dead(segment) => {
+                let floor = self.segment_floors.get(&segment.session);
+                floor.is_some_and(|floor| segment.counter > *floor)
+            }
+            Key::Orphan(_) => self.orphans_complete,
             _ => Prefix::of(key).is_some_and(|prefix| self.complete.contains(&prefix)),
         }
     }
@@ -493,11 +502,12 @@ impl Records {
                 self.complete
                     .remove(&Prefix::Extents(inode.fileset(), record.data));
             }
-            (Key::Segment(segment), Some(_)) => {
+            (Key::Segment(segment) | Key::Dead(segment), Some(_)) => {
                 if let Some(floor) = self.segment_floors.get_mut(&segment.session) {
                     *floor = (*floor).max(segment.counter);
                 }
             }
+            (Key::Orphan(_), Some(_)) => self.orphans_complete = false,
             _ => {
                 if let Some(prefix) = Prefix::of(key) {
                     self.complete.remove(&prefix);

@@ -1,3 +1,5 @@
+//! Hot records keep their promises: views, eviction, freezing, completeness.
+
 use super::*;
 use model::{
     CommitNumber, DataId, FileKind, FileName, FilesetId, InodeId, InodeNumber, SegmentId,
@@ -191,7 +193,7 @@ proptest! {
         let mut records = Records::new(2000, CommitNumber(0));
         let mut tree: BTreeMap<Key, Record> = BTreeMap::new();
         let mut truth: BTreeMap<Key, Record> = BTreeMap::new();
-        let mut frozen: Option<(CommitNumber, Vec<(Key, Option<Record>)>)> = None;
+        let mut frozen: Option<(CommitNumber, crate::commit::Rows)> = None;
         let mut late: Option<Late> = None;
         for step in steps {
             match step {
@@ -210,7 +212,8 @@ proptest! {
                     }
                 }
                 Step::Look(key) => {
-                    if let Ok(found) = records.view(&nobody).get(&at(key)) {
+                    let view = records.view(&nobody);
+                    if let Ok(found) = view.get(&at(key)) {
                         prop_assert_eq!(found.as_ref(), truth.get(&at(key)));
                     }
                 }
@@ -251,11 +254,7 @@ proptest! {
                         records.unpin(pin);
                     }
                 }
-                Step::Commit => {
-                    if frozen.is_none() {
-                        frozen = Some(records.freeze());
-                    }
-                }
+                Step::Commit if frozen.is_none() => frozen = Some(records.freeze()),
                 Step::Applied => {
                     if let Some((number, rows)) = frozen.take() {
                         for (key, value) in rows {
