@@ -42,7 +42,7 @@ impl Client {
         .await
     }
 
-    /// Makes a file and opens it (O_CREAT): as `create`, then `open`, without a gap.
+    /// Makes a file and opens it (O_CREAT): as `create`, then `open`, at the price of one.
     ///
     /// # Errors
     /// `Exists` if the name is taken.

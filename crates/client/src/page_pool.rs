@@ -4,7 +4,7 @@ use crate::inode::{Inner, Inodes};
 use crate::pages::clean::Visit;
 use crate::settings::ClientSettings;
 use bytes::Bytes;
-use model::{InodeId, Result};
+use model::{Error, InodeId, Result};
 use parking_lot::Mutex;
 use pool::{Pool, Reservation};
 use std::collections::VecDeque;
@@ -28,8 +28,10 @@ pub(crate) struct PagePool {
     dirty: AtomicU64,
     clean: AtomicU64,
     stamps: AtomicU64,
-    /// Dirty bytes became fewer.
+    /// Dirty bytes became fewer, or can't now.
     pub(crate) room: Notify,
+    /// Why dirty bytes couldn't be stored the last time, if they couldn't.
+    failure: Mutex<Option<Error>>,
     ring: Mutex<VecDeque<(InodeId, u64, u64)>>,
     space: Mutex<Space>,
     /// Bytes fetched ahead that were read, and that weren't; halved now and then.
@@ -72,6 +74,7 @@ impl PagePool {
             clean: AtomicU64::new(0),
             stamps: AtomicU64::new(0),
             room: Notify::new(),
+            failure: Mutex::default(),
             ring: Mutex::default(),
             space: Mutex::new(Space {
                 needed: 0,
@@ -107,6 +110,20 @@ impl PagePool {
             return Err(error);
         }
         Ok(Some(Claim { pages: self, bytes }))
+    }
+
+    /// How the last try to store dirty bytes went.
+    pub(crate) fn note_store(&self, failure: Option<Error>) {
+        let is_failure = failure.is_some();
+        *self.failure.lock() = failure;
+        if is_failure {
+            self.room.notify_waiters();
+        }
+    }
+
+    /// Why dirty bytes can't be stored now.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        self.failure.lock().clone()
     }
 
     /// Dirty bytes are stored, or gone.

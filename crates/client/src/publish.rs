@@ -260,6 +260,7 @@ impl Client {
             let went_well = result.is_ok();
             match result {
                 Ok(attributes) => self.note_published(state, number, &attributes),
+                Err(error) if self.is_gone(state.id, &error).await => self.drop_batches(state),
                 Err(error) => self.note_unpublished(state, number, error),
             }
             drop(mark);
@@ -313,20 +314,34 @@ impl Client {
         self.pages.release(batch.bytes);
     }
 
+    /// Whether a publish failed because its file is gone (and not because a segment is).
+    async fn is_gone(&self, inode: InodeId, error: &Error) -> bool {
+        let is_gone =
+            |error: &Error| matches!(error.kind(), ErrorKind::Stale | ErrorKind::NotFound);
+        if !is_gone(error) {
+            return false;
+        }
+        let operation = Operation::GetAttributes { inode };
+        let found = self.metanode.execute(&operation, &self.stamp()).await;
+        found.is_err_and(|error| is_gone(&error))
+    }
+
+    /// Written data goes with its file.
+    fn drop_batches(&self, state: &InodeRef) {
+        info!(inode = %state.id, "written data goes with its file, which is gone");
+        let mut inner = state.lock();
+        let batches = std::mem::take(&mut inner.flushing);
+        let mut bytes: u64 = batches.iter().map(|batch| batch.bytes).sum();
+        bytes += inner.dirty.cut(0, u64::MAX);
+        inner.pending = None;
+        inner.first_dirty = None;
+        drop(inner);
+        self.pages.release(bytes);
+        self.delete_unpublished(batches);
+    }
+
     fn note_unpublished(&self, state: &InodeRef, number: u64, error: Error) {
         let mut inner = state.lock();
-        if matches!(error.kind(), ErrorKind::NotFound) {
-            info!(inode = %state.id, "written data goes with its file, which is gone");
-            let batches = std::mem::take(&mut inner.flushing);
-            let mut bytes: u64 = batches.iter().map(|batch| batch.bytes).sum();
-            bytes += inner.dirty.cut(0, u64::MAX);
-            inner.pending = None;
-            inner.first_dirty = None;
-            drop(inner);
-            self.pages.release(bytes);
-            self.delete_unpublished(batches);
-            return;
-        }
         warn!(inode = %state.id, %error, "written data couldn't be published; it is kept and tried again");
         let batch = inner
             .flushing

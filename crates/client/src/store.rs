@@ -140,6 +140,7 @@ impl Client {
         match progress.failed.take() {
             Some(error) => {
                 warn!(inode = %job.state.id, %error, "written data couldn't be stored; it is kept and tried again");
+                self.pages.note_store(Some(error.clone()));
                 batch.stage = Stage::Failed(error, false);
                 self.flusher.note_dirty(job.state.id);
             }
@@ -153,6 +154,7 @@ impl Client {
                     in_pack: progress.in_pack,
                 });
                 batch.stage = Stage::Written;
+                self.pages.note_store(None);
             }
         }
         drop(inner);

@@ -85,9 +85,17 @@ impl Client {
             if let Some(claim) = self.pages.claim(bytes)? {
                 return Ok(claim);
             }
+            let failure = self.pages.failure();
+            if let Some(error) = failure.filter(|error| error.kind() == ErrorKind::NoSpace) {
+                // What waits in memory has its space reserved, but the NSDs are fuller than
+                // the pool knew: nothing more can be taken in.
+                return Err(error.while_doing("make room for more dirty data"));
+            }
             self.flusher.press();
-            self.wait("memory for dirty data", Some(inode), room)
-                .await?;
+            let waited = self.wait("memory for dirty data", Some(inode), room).await;
+            if let Err(late) = waited {
+                return Err(self.pages.failure().unwrap_or(late));
+            }
         }
     }
 

@@ -6,7 +6,7 @@ mod rig;
 
 use client::Client;
 use model::operation::RenameMode;
-use model::{ErrorKind, InodeId};
+use model::{ErrorKind, InodeId, NsdId};
 use rig::{Node, Place, content, file, name, read, settings};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -217,7 +217,12 @@ fn a_full_pool_refuses_the_write_itself() {
                 Err(error) => break error,
             }
         };
-        assert_eq!(refused.kind(), ErrorKind::NoSpace);
+        assert_eq!(
+            refused.kind(),
+            ErrorKind::NoSpace,
+            "{refused} after {parts} parts; {:?}",
+            node.pool.usage()
+        );
         assert!(parts > 20, "only {parts} parts fitted");
         client.sync_all().await.unwrap();
         assert_eq!(client.page_pool_bytes().0, 0);
@@ -235,7 +240,6 @@ fn a_full_pool_refuses_the_write_itself() {
 #[test]
 fn a_failed_store_is_told_and_the_data_is_kept() {
     let sim = Simulation::new(4);
-    let faults = sim.faults();
     let place = Place::default();
     sim.run(|world| async move {
         Node::create(&world, &place).await;
@@ -243,14 +247,17 @@ fn a_failed_store_is_told_and_the_data_is_kept() {
         let client = &node.client;
         let inode = file(client, "f").await;
         client.fsync(inode, false).await.unwrap();
-        let disks: Vec<String> = (1..=3)
-            .map(|nsd| place.nsd(nsd).to_str().unwrap().to_owned())
+        let away: Vec<_> = (1..=2)
+            .filter_map(|nsd| node.pool.remove_nsd(NsdId(nsd)))
             .collect();
-        disks.iter().for_each(|disk| faults.full(disk));
         client.write(inode, 0, &content(1, 100_000)).await.unwrap();
         assert!(client.fsync(inode, false).await.is_err());
+        assert!(
+            client.flush(inode).await.is_ok(),
+            "fsync has told it already"
+        );
         assert!(read(client, inode, 0, 200_000).await == content(1, 100_000));
-        disks.iter().for_each(|disk| faults.heal(disk));
+        away.into_iter().for_each(|nsd| node.pool.add_nsd(nsd));
         for _ in 0..60 {
             node.world.sleep(Duration::from_secs(1)).await;
             if client.fsync(inode, false).await.is_ok() {
@@ -259,7 +266,7 @@ fn a_failed_store_is_told_and_the_data_is_kept() {
                 return;
             }
         }
-        panic!("the data was not stored when the disks had room again");
+        panic!("the data was not stored when the NSDs were back");
     })
     .finished();
 }

@@ -328,3 +328,55 @@ fn renames_replace_and_exchange_with_data_on_both_sides() {
         assert!(client.get_attributes(a).await.is_err());
     });
 }
+
+#[test]
+fn a_file_that_goes_while_its_data_is_on_the_way_leaves_nothing_behind() {
+    run(12, |node| async move {
+        let client = &node.client;
+        for wait in [0, 1, 3, 20] {
+            let inode = file(client, "f").await;
+            client
+                .write(inode, 0, &content(1, 1_000_000))
+                .await
+                .unwrap();
+            node.world.sleep(Duration::from_millis(wait)).await;
+            client.release(inode).await;
+            client.unlink(InodeId::ROOT, name("f")).await.unwrap();
+            client.sync_all().await.unwrap();
+            node.world.sleep(Duration::from_secs(3)).await;
+            assert_eq!(client.page_pool_bytes(), (0, 0));
+        }
+    });
+}
+
+#[test]
+fn reads_move_atime_as_relatime_says() {
+    run(13, |node| async move {
+        let client = &node.client;
+        let inode = file(client, "f").await;
+        client.write(inode, 0, b"x").await.unwrap();
+        client.fsync(inode, false).await.unwrap();
+        node.world.sleep(Duration::from_secs(1)).await;
+        let written = client.get_attributes(inode).await.unwrap();
+        read(client, inode, 0, 1).await;
+        let once = client.get_attributes(inode).await.unwrap();
+        assert!(
+            once.atime > written.mtime,
+            "a first read after a write counts"
+        );
+        node.world.sleep(Duration::from_secs(60)).await;
+        read(client, inode, 0, 1).await;
+        let again = client.get_attributes(inode).await.unwrap();
+        assert_eq!(
+            (again.atime, again.ctime),
+            (once.atime, written.ctime),
+            "one is enough for a day"
+        );
+        node.world.sleep(Duration::from_secs(25 * 60 * 60)).await;
+        read(client, inode, 0, 1).await;
+        client.sync_all().await.unwrap();
+        let next_day = client.get_attributes(inode).await.unwrap();
+        assert!(next_day.atime > again.atime);
+        assert_eq!(next_day.ctime, written.ctime);
+    });
+}
