@@ -197,7 +197,8 @@ impl Metanode {
         loop {
             let shard = self.shard();
             match shard.sync().await {
-                Err(_) if shard.check_alive().is_err() => self.take_over_again(&shard).await?,
+                // Boxed: the take-over's future is large and rare, every caller's would carry it.
+                Err(_) if shard.check_alive().is_err() => Box::pin(self.take_over_again(&shard)).await?,
                 other => return other,
             }
         }
@@ -349,7 +350,7 @@ impl Metanode {
                 Err(error)
                     if error.kind() == ErrorKind::Unavailable && shard.check_alive().is_err() =>
                 {
-                    self.take_over_again(&shard).await?;
+                    Box::pin(self.take_over_again(&shard)).await?;
                 }
                 answer => return answer,
             }

@@ -72,7 +72,7 @@ fn every_file_begins_with_its_responsibility_and_none_is_too_long() {
 #[test]
 fn files_and_folders_are_named_after_things() {
     let forbidden = [
-        "common", "util", "utils", "helper", "helpers", "manager", "misc", "core", "stuff",
+        "common", "util", "utils", "helper", "helpers", "manager", "misc", "stuff",
     ];
     for path in all_rust_files() {
         for part in path.strip_prefix(root()).unwrap().iter() {

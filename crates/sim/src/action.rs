@@ -434,8 +434,10 @@ pub fn draw(draw: &mut Draw, fs: &ModelFs, sizes: &Sizes) -> Action {
             let to = *draw.one_of(&files).expect("there is at least `from`");
             let (from_offset, length) = range(draw, fs, from, sizes);
             let to_offset = draw.below(sizes.file_bytes / 2) as usize;
-            let overlaps =
-                from == to && from_offset < to_offset + length && to_offset < from_offset + length;
+            // Copies inside one file: apart, and of what it holds now, since it may grow meanwhile.
+            let overlaps = from == to
+                && (from_offset + length > fs.bytes(from).len()
+                    || (from_offset < to_offset + length && to_offset < from_offset + length));
             if overlaps {
                 return Action::Read {
                     file: from,

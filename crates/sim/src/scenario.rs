@@ -131,7 +131,7 @@ fn act(
             let seen = driver
                 .run(&action, made)
                 .await
-                .unwrap_or_else(|error| panic!("seed {seed} step {step}: {error}"));
+                .unwrap_or_else(|error| panic!("seed {seed} step {step}: {error:?}"));
             assert!(
                 seen == expected,
                 "seed {seed} step {step} {action:?}: expected {}, saw {}",
@@ -172,7 +172,7 @@ fn brief(seen: &Seen) -> String {
 async fn open(world: &World, scheme: Scheme) -> Arc<Node> {
     let node = Node::open(world, &paths(scheme), settings())
         .await
-        .unwrap_or_else(|error| panic!("the node doesn't open: {error}"));
+        .unwrap_or_else(|error| panic!("the node doesn't open: {error:?}"));
     node.metanode().start_background();
     node
 }
@@ -186,6 +186,7 @@ fn recover_and_judge(
     what: &str,
 ) {
     let (scheme, known, what) = (scenario.scheme, known.clone(), what.to_owned());
+    simulation.faults().no_cut();
     simulation
         .run(move |world| async move {
             let node = open(&world, scheme).await;

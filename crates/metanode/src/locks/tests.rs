@@ -1,3 +1,5 @@
+//! The lock tables keep their promises: ranges, waiters, deadlocks, against a byte-wise model.
+
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;

@@ -13,7 +13,7 @@ use model::{Error, ErrorKind, NsdId, Result};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Serves until the returned future is dropped.
+/// Serves until the node is told to end and the answers on their way are out.
 ///
 /// # Errors
 /// `Unavailable` if the socket can't be made.
@@ -26,8 +26,11 @@ pub fn listen(serving: &Arc<Serving>) -> Result<impl Future<Output = ()> + use<>
             .while_doing(format!("listening on {}", path.display()))
     })?;
     let routes = routes(serving.clone());
+    let ending = serving.clone();
     Ok(async move {
-        if let Err(error) = axum::serve(listener, routes).await {
+        if let Err(error) = axum::serve(listener, routes).with_graceful_shutdown(async move {
+            let _force = ending.wait_for_shutdown().await;
+        }).await {
             tracing::error!(%error, "the admin API ended");
         }
     })

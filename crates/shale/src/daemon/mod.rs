@@ -15,6 +15,8 @@ use world::World;
 
 /// Worker threads for commits, disks and the tree; operations run on the FUSE threads.
 const WORKERS_MAX: usize = 4;
+/// Answers on their way get this long when the daemon ends.
+const ANSWERS_END: Duration = Duration::from_secs(2);
 /// The runtime's own end waits at most this long for blocking work.
 const RUNTIME_END: Duration = Duration::from_secs(5);
 
@@ -85,8 +87,9 @@ async fn live(dir: &Path) -> Result<()> {
     tracing::info!(mount = %serving.mount_point().display(), milliseconds = world.now().since(begun).as_millis(), "serving");
     say(READY);
     let force = wait_for_end(&serving).await;
-    drop(admin);
     let result = serving.end(force).await;
+    // Whoever asked for the end is still to be told.
+    let _ = world.timeout(ANSWERS_END, admin).await;
     let _ = std::fs::remove_file(dir.join(crate::admin::client::SOCKET));
     tracing::info!("ended");
     drop(lock);
