@@ -58,20 +58,13 @@ impl Admin {
             .header("content-type", "application/json")
             .body(Full::new(Bytes::from(body)))
             .expect("the request is well formed");
-        let exchange = async {
+        // The sender goes with the exchange, which ends the connection beside it.
+        let exchange = async move {
             let response = sender.send_request(request).await?;
             let status = response.status();
             Ok::<_, hyper::Error>((status, response.into_body().collect().await?.to_bytes()))
         };
-        // The connection drives itself beside the exchange; it ends when `sender` is dropped.
-        let answer = tokio::select! {
-            biased;
-            answer = exchange => answer,
-            ended = connection => match ended {
-                Ok(()) => return Err(lost("the daemon closed the connection".into())),
-                Err(error) => return Err(lost(error.to_string())),
-            },
-        };
+        let (answer, _connection) = tokio::join!(exchange, connection);
         let (status, bytes) = answer.map_err(|e| lost(e.to_string()))?;
         if status == StatusCode::OK {
             return serde_json::from_slice(&bytes).map_err(|e| {
