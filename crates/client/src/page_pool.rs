@@ -26,6 +26,8 @@ pub(crate) struct PagePool {
     pool: Arc<Pool>,
     budget: u64,
     dirty: AtomicU64,
+    /// The part of `dirty` that is on its way to the NSDs.
+    on_the_way: AtomicU64,
     clean: AtomicU64,
     stamps: AtomicU64,
     /// Dirty bytes became fewer, or can't now.
@@ -71,6 +73,7 @@ impl PagePool {
             pool,
             budget: settings.page_pool_bytes.max(16 * 1024 * 1024),
             dirty: AtomicU64::new(0),
+            on_the_way: AtomicU64::new(0),
             clean: AtomicU64::new(0),
             stamps: AtomicU64::new(0),
             room: Notify::new(),
@@ -92,6 +95,30 @@ impl PagePool {
     /// Dirty bytes and those on their way.
     pub(crate) fn dirty(&self) -> u64 {
         self.dirty.load(Ordering::Relaxed)
+    }
+
+    /// Dirty bytes get on their way.
+    pub(crate) fn send_off(&self, bytes: u64) {
+        self.on_the_way.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that were on their way are stored, or gone.
+    pub(crate) fn arrive(&self, bytes: u64) {
+        self.on_the_way.fetch_sub(bytes, Ordering::Relaxed);
+        self.release(bytes);
+    }
+
+    /// Whether so much waits that isn't on its way that files should be written before their
+    /// time. What is on its way makes room by itself, and a stream isn't cut for it.
+    pub(crate) fn is_short(&self) -> bool {
+        let on_the_way = self.on_the_way.load(Ordering::Relaxed);
+        let waits = self.dirty().saturating_sub(on_the_way);
+        waits > self.dirty_max() / 2
+    }
+
+    /// Whether anything is on its way.
+    pub(crate) fn is_moving(&self) -> bool {
+        self.on_the_way.load(Ordering::Relaxed) > 0
     }
 
     /// Claims memory and disk space for `bytes` of a write. `None`: there is no memory now,

@@ -191,9 +191,11 @@ impl Client {
         let number = inner.next_batch;
         inner.next_batch += 1;
         let mark = self.low_water.mark();
+        let bytes = runs.iter().map(|run| run.bytes.len() as u64).sum();
+        self.pages.send_off(bytes);
         inner.flushing.push_back(Batch {
             number,
-            bytes: runs.iter().map(|run| run.bytes.len() as u64).sum(),
+            bytes,
             runs: runs.clone(),
             pending: Pending { size, ..pending },
             stage: Stage::Writing,
@@ -311,7 +313,7 @@ impl Client {
             inner.first_dirty = None;
         }
         drop(inner);
-        self.pages.release(batch.bytes);
+        self.pages.arrive(batch.bytes);
     }
 
     /// Whether a publish failed because its file is gone (and not because a segment is).
@@ -331,12 +333,13 @@ impl Client {
         info!(inode = %state.id, "written data goes with its file, which is gone");
         let mut inner = state.lock();
         let batches = std::mem::take(&mut inner.flushing);
-        let mut bytes: u64 = batches.iter().map(|batch| batch.bytes).sum();
-        bytes += inner.dirty.cut(0, u64::MAX);
+        let bytes: u64 = batches.iter().map(|batch| batch.bytes).sum();
+        let dirty = inner.dirty.cut(0, u64::MAX);
         inner.pending = None;
         inner.first_dirty = None;
         drop(inner);
-        self.pages.release(bytes);
+        self.pages.arrive(bytes);
+        self.pages.release(dirty);
         self.delete_unpublished(batches);
     }
 

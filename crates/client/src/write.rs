@@ -61,7 +61,7 @@ impl Client {
         loop {
             match self.try_write(state, at, data, &mut claim)? {
                 Attempt::Done(offset) => {
-                    if self.pages.dirty() > self.pages.dirty_max() / 2 {
+                    if self.pages.is_short() {
                         self.flusher.press();
                     }
                     if self.pages.is_over_budget() {
@@ -91,7 +91,9 @@ impl Client {
                 // the pool knew: nothing more can be taken in.
                 return Err(error.while_doing("make room for more dirty data"));
             }
-            self.flusher.press();
+            if !self.pages.is_moving() || self.pages.is_short() {
+                self.flusher.press();
+            }
             let waited = self.wait("memory for dirty data", Some(inode), room).await;
             if let Err(late) = waited {
                 return Err(self.pages.failure().unwrap_or(late));

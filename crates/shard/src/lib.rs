@@ -12,6 +12,8 @@ mod frame;
 mod log;
 mod notes;
 mod records;
+#[cfg(test)]
+mod rig;
 mod shard;
 mod store;
 mod takeover;

@@ -15,12 +15,13 @@ use crate::log::Log;
 use crate::store::CatalogStore;
 use crate::takeover::ReplayCommit;
 use bytes::Bytes;
+use maintain::Maintenance;
 use model::{EntryNumber, Error, ErrorKind, Result};
 use object_store::ObjectStore;
 use parking_lot::Mutex;
 use pool::Pool;
 use slatedb::admin::Admin;
-use slatedb::config::{CloseOptions, FlushOptions, FlushType, ScanOptions, WriteOptions};
+use slatedb::config::{CloseOptions, FlushOptions, FlushType, WriteOptions};
 use slatedb::db_cache::foyer::{FoyerCache, FoyerCacheOptions};
 use slatedb::db_cache::{DbCache, SplitCache};
 use slatedb::{CloseReason, Db, WriteBatch};
@@ -33,9 +34,6 @@ use world::{Task, World};
 const ROOT: &str = "tree";
 /// Shards of the caches; fixed, so that simulations are the same on all machines.
 const CACHE_SHARDS: usize = 8;
-/// Bytes that a scan reads ahead, and in how many tasks.
-const SCAN_READ_AHEAD: usize = 128 * 1024;
-const SCAN_TASKS: usize = 2;
 /// Opening, flushing and closing end in this time or fail.
 const OPEN_DEADLINE: Duration = Duration::from_secs(120);
 const FLUSH_DEADLINE: Duration = Duration::from_secs(120);
@@ -90,7 +88,7 @@ pub struct Tree {
     log: Log,
     db: Arc<Db>,
     admin: Arc<Admin>,
-    scan: ScanOptions,
+    maintenance: Arc<Maintenance>,
     tasks: Mutex<Vec<Task<()>>>,
     /// The only one that compacts on request.
     compacting: Arc<tokio::sync::Semaphore>,
@@ -137,32 +135,28 @@ impl Tree {
             .with_seed(setup.world.random_u64())
             .build();
         let admin = Arc::new(admin);
-        let maintenance = maintain::Maintenance {
+        let maintenance = Arc::new(Maintenance {
             world: setup.world.clone(),
             log: setup.log.clone(),
             catalog: setup.catalog.clone(),
             pool: setup.pool,
             db: db.clone(),
             admin: admin.clone(),
-        };
+        });
         let tasks = vec![
-            setup.world.spawn("shard-maintenance", maintenance.run()),
+            setup
+                .world
+                .spawn("shard-maintenance", maintenance.clone().run()),
             setup
                 .world
                 .spawn("table-reclaim", setup.catalog.run_reclaim()),
         ];
-        let scan = ScanOptions {
-            read_ahead_bytes: SCAN_READ_AHEAD,
-            cache_blocks: true,
-            max_fetch_tasks: SCAN_TASKS,
-            ..ScanOptions::default()
-        };
         Ok(Self {
             world: setup.world,
             log: setup.log,
             db,
             admin,
-            scan,
+            maintenance,
             tasks: Mutex::new(tasks),
             compacting: Arc::new(tokio::sync::Semaphore::new(1)),
         })
@@ -177,7 +171,8 @@ impl Tree {
         Ok(value.map(|value| Bytes::copy_from_slice(&value)))
     }
 
-    /// Rows with `from <= key < to` in key order, at most `limit`.
+    /// Rows with `from <= key < to` in key order, at most `limit`. Tables that can't have the
+    /// object (inode, directory, file) are skipped by their filters if the range lies in one.
     ///
     /// # Errors
     /// As [`Tree::get`].
@@ -186,50 +181,30 @@ impl Tree {
         if from >= to || limit == 0 {
             return Ok(out);
         }
-        let mut rows = self
-            .db
-            .scan_with_options(from..to, &self.scan)
-            .await
-            .map_err(|error| self.error(error))?;
-        while out.len() < limit {
-            let Some(row) = rows.next().await.map_err(|error| self.error(error))? else {
-                break;
-            };
-            out.push((
-                Bytes::copy_from_slice(&row.key),
-                Bytes::copy_from_slice(&row.value),
-            ));
-        }
-        Ok(out)
-    }
-
-    /// Rows whose keys begin with `prefix`, at most `limit`, in key order. Tables without the
-    /// prefix's first 13 bytes (family, table, inode) are skipped by their filters.
-    ///
-    /// # Errors
-    /// As [`Tree::get`].
-    pub async fn scan_prefix(&self, prefix: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>> {
-        let mut out = Vec::new();
-        let rows = self
-            .db
-            .scan_prefix_with_options(prefix, .., &self.scan)
-            .await;
+        let options = settings::scan(limit);
+        let rows = match settings::within_object(from, to) {
+            Some((prefix, range)) => {
+                self.db
+                    .scan_prefix_with_options(prefix, range, &options)
+                    .await
+            }
+            None => self.db.scan_with_options(from..to, &options).await,
+        };
         let mut rows = rows.map_err(|error| self.error(error))?;
         while out.len() < limit {
             let Some(row) = rows.next().await.map_err(|error| self.error(error))? else {
                 break;
             };
-            out.push((
-                Bytes::copy_from_slice(&row.key),
-                Bytes::copy_from_slice(&row.value),
-            ));
+            let copy = Bytes::copy_from_slice;
+            out.push((copy(&row.key), copy(&row.value)));
         }
         Ok(out)
     }
 
     /// Gives a durable commit's rows to the tree; readable when it returns. Call it in the order
     /// of the entry numbers, one at a time, with what [`Log::append_commit`] answered. Waits
-    /// while more than 64 MiB are not in tables yet.
+    /// while more than 64 MiB are not in tables yet. Keeps the memory of the rows until they are
+    /// in a table.
     ///
     /// # Errors
     /// The tree has failed: [`Tree::failed`].
@@ -240,8 +215,7 @@ impl Tree {
         let mut batch = WriteBatch::new();
         for (key, value) in &frame.rows {
             match value {
-                // A copy: the tree's memory must not hold larger buffers.
-                Some(value) => batch.put(key, value),
+                Some(value) => batch.put_bytes(key.clone(), value.clone()),
                 None => batch.delete(key),
             }
         }
@@ -320,7 +294,7 @@ impl Tree {
         Some(Error::new(kind, format!("the tree is closed: {reason:?}")))
     }
 
-    /// Flushes, trims nothing, ends all tasks of the tree and then its log. Apply nothing
+    /// Flushes, trims the log, ends all tasks of the tree and then the log. Apply nothing
     /// afterwards.
     ///
     /// # Errors
@@ -345,6 +319,11 @@ impl Tree {
             .await
             .map_err(late)?;
         let result = result.map_err(|error| self.error(error).while_doing("close the tree"));
+        if result.is_ok()
+            && let Err(error) = self.maintenance.finish().await
+        {
+            tracing::info!(%error, "the log of a closed shard isn't trimmed");
+        }
         self.log
             .end(Error::new(ErrorKind::ShuttingDown, "the shard is closed"));
         result
@@ -356,11 +335,22 @@ impl Tree {
 }
 
 impl Drop for Tree {
+    /// As after a crash, but its tasks must not live on.
     fn drop(&mut self) {
         self.log.end(Error::new(
             ErrorKind::ShuttingDown,
             "the shard was given up",
         ));
+        let db = self.db.clone();
+        if db.subscribe().borrow().close_reason.is_none() {
+            let end = async move {
+                let options = CloseOptions { flush_type: None };
+                if let Err(error) = db.close_with_options(options).await {
+                    tracing::debug!(%error, "a tree that was given up");
+                }
+            };
+            self.world.spawn("tree-end", end).detach();
+        }
     }
 }
 

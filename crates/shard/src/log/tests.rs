@@ -1,1 +1,168 @@
-//! Tests.
+//! What the log promises: all members, in order, through changes of the view.
+
+use crate::frame::EntryKind;
+use crate::rig::{SHARD, commit, frame, machine, power_on, value};
+use crate::takeover::open;
+use futures::future::join_all;
+use model::{EntryNumber, NsdId, Scheme};
+use std::time::Duration;
+
+const THREE: Scheme = Scheme::Replicate(3);
+
+#[test]
+fn an_acknowledged_entry_is_on_every_member_of_the_view() {
+    machine(11, THREE, 5)
+        .run(|world| async move {
+            let opening = power_on(&world, &[]).await;
+            let opened = open(opening.clone()).await.unwrap();
+            let frames: Vec<_> = (1..=30).map(|number| frame(number, &[("k", Some("v"))])).collect();
+            let entries = join_all(frames.iter().map(|frame| opened.log.append_commit(frame))).await;
+            let entries: Vec<EntryNumber> = entries.into_iter().map(|entry| entry.unwrap()).collect();
+            assert!(entries.windows(2).all(|pair| pair[0].next() == pair[1]), "numbers follow the order of calls");
+            for nsd in opened.log.view() {
+                let held = opening.pool.nsd(nsd).unwrap().log_read(SHARD, entries[0], 1000).await.unwrap();
+                assert!(held.len() >= entries.len(), "NSD {nsd}");
+            }
+        })
+        .finished();
+}
+
+#[test]
+fn a_failed_member_is_replaced_before_the_next_acknowledgment() {
+    let machine = machine(12, THREE, 5);
+    let faults = machine.faults();
+    let view = machine
+        .run(|world| async move {
+            let opening = power_on(&world, &[]).await;
+            let opened = open(opening.clone()).await.unwrap();
+            commit(&opened, 1, &[("a", Some("1"))]).await.unwrap();
+            let old = opened.log.view();
+            faults.fail(&old[1].to_string());
+            let before = world.now();
+            commit(&opened, 2, &[("b", Some("2"))]).await.unwrap();
+            assert!(world.now() - before < Duration::from_secs(1));
+            let new = opened.log.view();
+            assert_eq!(new.len(), 3);
+            assert!(!new.contains(&old[1]));
+            let record = opening.coordination.shard(SHARD).await.unwrap().unwrap().value;
+            assert_eq!(record.view, new);
+            assert_eq!(record.closed.len(), 1);
+            let missing = new.iter().find(|nsd| !old.contains(nsd)).unwrap();
+            let held = opening.pool.nsd(*missing).unwrap().log_read(SHARD, record.first_entry, 100).await.unwrap();
+            assert!(!held.is_empty(), "what wasn't acknowledged is put to the new member");
+            new
+        })
+        .finished();
+    machine.faults().heal(&"1".to_string());
+    for nsd in 1..=5 {
+        machine.faults().heal(&nsd.to_string());
+    }
+    machine
+        .run(|world| async move {
+            let opened = open(power_on(&world, &[view[0].0, view[1].0]).await).await.unwrap();
+            assert_eq!(value(&opened, "a").await.as_deref(), Some("1"));
+            assert_eq!(value(&opened, "b").await.as_deref(), Some("2"));
+        })
+        .finished();
+}
+
+#[test]
+fn a_late_member_is_replaced_in_a_fraction_of_a_second() {
+    let machine = machine(13, THREE, 5);
+    let faults = machine.faults();
+    machine
+        .run(|world| async move {
+            let opened = open(power_on(&world, &[]).await).await.unwrap();
+            let old = opened.log.view();
+            faults.slow(&old[0].to_string(), Duration::from_secs(30));
+            let before = world.now();
+            commit(&opened, 1, &[("a", Some("1"))]).await.unwrap();
+            assert!(world.now() - before < Duration::from_secs(1), "{:?}", world.now() - before);
+            assert!(!opened.log.view().contains(&old[0]));
+        })
+        .finished();
+}
+
+#[test]
+fn the_only_nsd_may_be_slow() {
+    let machine = machine(14, Scheme::Replicate(1), 1);
+    let faults = machine.faults();
+    machine
+        .run(|world| async move {
+            let opened = open(power_on(&world, &[]).await).await.unwrap();
+            faults.slow("1", Duration::from_millis(700));
+            commit(&opened, 1, &[("a", Some("1"))]).await.unwrap();
+            assert_eq!(opened.log.view(), [NsdId(1)]);
+        })
+        .finished();
+}
+
+#[test]
+fn a_dropped_append_leaves_no_hole() {
+    machine(15, Scheme::Replicate(1), 1)
+        .run(|world| async move {
+            let opened = open(power_on(&world, &[]).await).await.unwrap();
+            let first = frame(1, &[("a", Some("1"))]);
+            // Never polled, and polled once.
+            drop(opened.log.append_commit(&first));
+            let second = opened.log.append_commit(&frame(2, &[("b", Some("2"))]));
+            let _late = world.timeout(Duration::ZERO, second).await;
+            commit(&opened, 3, &[("c", Some("3"))]).await.unwrap();
+            let opened = open(power_on_again(&world, opened).await).await.unwrap();
+            assert_eq!(opened.last_commit.0, 3);
+            for key in ["a", "b", "c"] {
+                assert!(value(&opened, key).await.is_some(), "{key}");
+            }
+        })
+        .finished();
+}
+
+async fn power_on_again(world: &world::World, opened: crate::takeover::Opened) -> crate::takeover::Opening {
+    opened.tree.close().await.unwrap();
+    drop(opened);
+    world.sleep(Duration::from_secs(1)).await;
+    power_on(world, &[]).await
+}
+
+#[test]
+fn a_payload_longer_than_an_entry_goes_in_parts_and_comes_back_whole() {
+    let machine = machine(16, Scheme::Replicate(1), 1);
+    machine
+        .run(|world| async move {
+            let opened = open(power_on(&world, &[]).await).await.unwrap();
+            let long = "x".repeat(10 << 20);
+            commit(&opened, 1, &[("long", Some(&long)), ("short", Some("s"))]).await.unwrap();
+            commit(&opened, 2, &[("next", Some("n"))]).await.unwrap();
+        })
+        .finished();
+    machine
+        .run(|world| async move {
+            let opened = open(power_on(&world, &[]).await).await.unwrap();
+            assert_eq!(value(&opened, "long").await.map(|text| text.len()), Some(10 << 20));
+            assert_eq!(value(&opened, "next").await.as_deref(), Some("n"));
+        })
+        .finished();
+}
+
+#[test]
+fn a_trimmed_log_replays_from_its_snapshot() {
+    let machine = machine(17, Scheme::Replicate(1), 1);
+    machine
+        .run(|world| async move {
+            let opening = power_on(&world, &[]).await;
+            let opened = open(opening.clone()).await.unwrap();
+            for number in 1..=40 {
+                commit(&opened, number, &[("k", Some(&number.to_string()))]).await.unwrap();
+            }
+            opened.tree.flush().await.unwrap();
+            let snapshot = opened.catalog.append_snapshot().await.unwrap();
+            opened.log.trim(snapshot).await.unwrap();
+            let record = opening.coordination.shard(SHARD).await.unwrap().unwrap().value;
+            assert_eq!(record.trimmed_below, snapshot);
+            let left = opening.pool.nsd(NsdId(1)).unwrap().log_read(SHARD, EntryNumber(1), 1000).await.unwrap();
+            assert_eq!(left[0].number, snapshot);
+            // A payload of another kind between is no commit.
+            opened.log.append(EntryKind::CatalogSnapshot, &[]).await.ok();
+        })
+        .finished();
+}

@@ -18,7 +18,7 @@ pub(crate) struct ReplayCommit {
 /// What the tail says.
 pub(super) struct Replayed {
     pub(super) catalog: CatalogState,
-    /// The newest snapshot; 0 for none.
+    /// The first entry of the newest snapshot; 0 for none.
     pub(super) snapshot: EntryNumber,
     pub(super) commits: Vec<ReplayCommit>,
     /// 0 for none.
@@ -40,7 +40,11 @@ pub(super) fn replay(shard: ShardId, marker: u128, tail: Tail) -> Result<Replaye
     for (
         number,
         Header {
-            kind, time, commit, ..
+            kind,
+            time,
+            commit,
+            parts,
+            ..
         },
         payload,
     ) in payloads(tail.entries)
@@ -62,7 +66,7 @@ pub(super) fn replay(shard: ShardId, marker: u128, tail: Tail) -> Result<Replaye
             EntryKind::CatalogSnapshot => {
                 // A later one only repeats what the changes before it made.
                 out.catalog = catalog::decode_snapshot(&payload)?;
-                out.snapshot = number;
+                out.snapshot = EntryNumber(number.0 + 1 - u64::from(parts));
                 has_catalog = true;
             }
             EntryKind::Marker => {

@@ -1,1 +1,264 @@
-//! Tests.
+//! What a take-over promises: nothing acknowledged is lost, an old owner can't go on, garbage
+//! behind a recorded end stays garbage.
+
+use super::*;
+use crate::rig::{SHARD, commit, frame, machine, open_nsd, power_on, value};
+use model::Scheme;
+use parking_lot::Mutex;
+use world::sim::{Cut, Outcome};
+
+const SINGLE: Scheme = Scheme::Replicate(1);
+const THREE: Scheme = Scheme::Replicate(3);
+
+#[test]
+fn a_closed_shard_opens_with_its_rows_and_commit_numbers() {
+    let machine = machine(1, SINGLE, 1);
+    machine
+        .run(|world| async move {
+            let opened = open(power_on(&world, &[]).await).await.unwrap();
+            assert_eq!(opened.last_commit, CommitNumber(0));
+            commit(&opened, 1, &[("a", Some("1")), ("b", Some("2"))]).await.unwrap();
+            commit(&opened, 2, &[("a", None), ("c", Some("3"))]).await.unwrap();
+            assert_eq!(value(&opened, "a").await, None);
+            opened.tree.close().await.unwrap();
+        })
+        .finished();
+    machine
+        .run(|world| async move {
+            let opened = open(power_on(&world, &[]).await).await.unwrap();
+            assert_eq!(opened.epoch, ShardEpoch(2));
+            assert_eq!(opened.last_commit, CommitNumber(2));
+            assert_eq!(value(&opened, "a").await, None);
+            assert_eq!(value(&opened, "b").await.as_deref(), Some("2"));
+            let rows = opened.tree.scan(b"a", b"z", 10).await.unwrap();
+            assert_eq!(rows.len(), 2);
+            opened.tree.close().await.unwrap();
+        })
+        .finished();
+}
+
+#[test]
+fn an_owner_that_was_taken_over_can_neither_append_nor_flush() {
+    machine(2, SINGLE, 1)
+        .run(|world| async move {
+            let opening = power_on(&world, &[]).await;
+            let old = open(opening.clone()).await.unwrap();
+            commit(&old, 1, &[("a", Some("old"))]).await.unwrap();
+            let new = open(opening).await.unwrap();
+            assert!(new.epoch > old.epoch);
+            let refused = commit(&old, 2, &[("a", Some("zombie"))]).await.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::OldEpoch);
+            assert!(old.tree.flush().await.is_err());
+            assert_eq!(old.tree.failed().map(|error| error.kind()), Some(ErrorKind::OldEpoch));
+            assert_eq!(value(&new, "a").await.as_deref(), Some("old"));
+            commit(&new, 2, &[("a", Some("new"))]).await.unwrap();
+            assert_eq!(value(&new, "a").await.as_deref(), Some("new"));
+        })
+        .finished();
+}
+
+#[test]
+fn a_take_over_with_one_member_of_three_has_everything_and_a_whole_view_again() {
+    let machine = machine(3, THREE, 6);
+    let view = machine
+        .run(|world| async move {
+            let opened = open(power_on(&world, &[]).await).await.unwrap();
+            for number in 1..=20 {
+                commit(&opened, number, &[(&format!("k{number}"), Some("v"))]).await.unwrap();
+            }
+            opened.log.view()
+        })
+        .finished();
+    assert_eq!(view.len(), 3);
+    machine
+        .run(|world| async move {
+            let dead = [view[0].0, view[1].0];
+            let opened = open(power_on(&world, &dead).await).await.unwrap();
+            for number in 1..=20 {
+                assert!(value(&opened, &format!("k{number}")).await.is_some(), "k{number}");
+            }
+            let now = opened.log.view();
+            assert_eq!(now.len(), 3);
+            assert!(now.contains(&view[2]) && !now.contains(&view[0]));
+            commit(&opened, 21, &[("later", Some("v"))]).await.unwrap();
+        })
+        .finished();
+}
+
+#[test]
+fn without_any_member_the_shard_is_unavailable_and_not_empty() {
+    let machine = machine(4, SINGLE, 2);
+    let view = machine
+        .run(|world| async move {
+            let opened = open(power_on(&world, &[]).await).await.unwrap();
+            commit(&opened, 1, &[("a", Some("1"))]).await.unwrap();
+            opened.log.view()
+        })
+        .finished();
+    machine
+        .run(|world| async move {
+            let refused = open(power_on(&world, &[view[0].0]).await).await.err().unwrap();
+            assert_eq!(refused.kind(), ErrorKind::Unavailable);
+            let opened = open(power_on(&world, &[]).await).await.unwrap();
+            assert_eq!(value(&opened, "a").await.as_deref(), Some("1"));
+        })
+        .finished();
+}
+
+#[test]
+fn a_log_that_lost_acknowledged_entries_is_refused_as_corrupt() {
+    let machine = machine(5, SINGLE, 1);
+    machine
+        .run(|world| async move {
+            let opened = open(power_on(&world, &[]).await).await.unwrap();
+            commit(&opened, 1, &[("a", Some("1"))]).await.unwrap();
+            let first = opened.log.acknowledged();
+            commit(&opened, 2, &[("a", Some("2"))]).await.unwrap();
+            drop(opened);
+            // Entry `first` is gone, the one behind it says that it was acknowledged.
+            let opening = power_on_again(&world).await;
+            let nsd = opening.pool.nsd(NsdId(1)).unwrap();
+            let kept = nsd.log_read(SHARD, EntryNumber(1), 1000).await.unwrap();
+            nsd.log_discard(SHARD, EntryNumber(first.0 - 1)).await.unwrap();
+            for entry in kept.into_iter().filter(|entry| entry.number > first) {
+                let put = LogPut { shard: SHARD, epoch: ShardEpoch(9), number: entry.number, bytes: entry.bytes };
+                nsd.log_put(put).await.unwrap();
+            }
+        })
+        .finished();
+    machine
+        .run(|world| async move {
+            let refused = open(power_on(&world, &[]).await).await.err().unwrap();
+            assert!(matches!(refused.kind(), ErrorKind::Corrupt | ErrorKind::OldEpoch), "{refused}");
+        })
+        .finished();
+}
+
+async fn power_on_again(world: &World) -> Opening {
+    world.sleep(Duration::from_secs(1)).await;
+    power_on(world, &[]).await
+}
+
+#[test]
+fn unacknowledged_entries_of_a_dead_owner_stay_dead_once_an_end_is_recorded() {
+    // The entry reaches one member of two while the other is silent; a take-over that hears
+    // only the other records an end without it. When the first comes back, it is garbage.
+    let machine = machine(6, Scheme::Replicate(2), 2);
+    let simulated = machine.faults();
+    machine
+        .run(|world| async move {
+            let opening = power_on(&world, &[]).await;
+            let opened = open(opening.clone()).await.unwrap();
+            commit(&opened, 1, &[("a", Some("1"))]).await.unwrap();
+            let number = opened.log.acknowledged().next();
+            let record = opening.coordination.shard(SHARD).await.unwrap().unwrap().value;
+            drop(opened);
+            let only_here = crate::frame::seal_entry(
+                {
+                    let mut body = bytes::BytesMut::zeroed(crate::frame::HEADER_BYTES);
+                    frame(2, &[("a", Some("never"))]).encode_into(&mut body);
+                    body
+                },
+                &crate::frame::Header {
+                    kind: EntryKind::Commit,
+                    part: 0,
+                    parts: 1,
+                    shard: SHARD,
+                    epoch: record.epoch,
+                    number,
+                    acknowledged: EntryNumber(number.0 - 1),
+                    time: world.wall(),
+                    commit: CommitNumber(2),
+                },
+            );
+            let put = LogPut { shard: SHARD, epoch: record.epoch, number, bytes: only_here };
+            opening.pool.nsd(NsdId(1)).unwrap().log_put(put).await.unwrap();
+        })
+        .finished();
+    let _ = simulated;
+    machine
+        .run(|world| async move {
+            let opening = power_on(&world, &[1]).await;
+            let opened = open(opening.clone()).await.unwrap();
+            assert_eq!(value(&opened, "a").await.as_deref(), Some("1"));
+            assert_eq!(opened.log.view(), [NsdId(2)]);
+            // The first one is back: it joins the view and its garbage goes.
+            opening.pool.add_nsd(open_nsd(&world, 1).await);
+            commit(&opened, 2, &[("b", Some("2"))]).await.unwrap();
+            opened.log.widen(2).await.unwrap();
+            assert_eq!(opened.log.view().len(), 2);
+            commit(&opened, 3, &[("c", Some("3"))]).await.unwrap();
+        })
+        .finished();
+    machine
+        .run(|world| async move {
+            let opened = open(power_on(&world, &[2]).await).await;
+            // Entry of commit 2 is on NSD 2 alone: the shard waits rather than lose it.
+            assert_eq!(opened.err().unwrap().kind(), ErrorKind::Corrupt);
+            let opened = open(power_on_again(&world).await).await.unwrap();
+            assert_eq!(value(&opened, "a").await.as_deref(), Some("1"));
+            assert_eq!(value(&opened, "b").await.as_deref(), Some("2"));
+            assert_eq!(value(&opened, "c").await.as_deref(), Some("3"));
+        })
+        .finished();
+}
+
+/// Commits and flushes until the machine stops; remembers what was acknowledged.
+async fn busy_life(world: World, acknowledged: Arc<Mutex<u64>>, commits: u64) {
+    let opened = open(power_on(&world, &[]).await).await.unwrap();
+    let first = opened.last_commit.0 + 1;
+    for number in first..first + commits {
+        let (key, value) = (format!("k{:04}", number % 10), format!("v{number}"));
+        commit(&opened, number, &[(&key, Some(&value)), ("last", Some(&number.to_string()))]).await.unwrap();
+        *acknowledged.lock() = number;
+        if number % 4 == 0 {
+            opened.tree.flush().await.unwrap();
+        }
+        if number % 8 == 0 {
+            opened.catalog.append_snapshot().await.unwrap();
+            opened.log.trim(opened.catalog.snapshot().min(EntryNumber(opened.log.acknowledged().0))).await.ok();
+        }
+    }
+    opened.tree.close().await.unwrap();
+}
+
+#[test]
+fn every_acknowledged_commit_survives_a_power_cut_at_any_io() {
+    const COMMITS: u64 = 7;
+    let probe = machine(70, SINGLE, 1);
+    let before = probe.io_count();
+    probe.run(|world| busy_life(world, Arc::default(), COMMITS)).finished();
+    let ios = probe.io_count() - before;
+    // Every I/O would take too long in an ordinary run; the stride differs by kind of cut.
+    let stride = std::env::var("CUT_STRIDE").ok().and_then(|text| text.parse().ok()).unwrap_or(13);
+    for (cut, offset) in [(Cut::Before, 0), (Cut::After, 4), (Cut::Torn, 8)] {
+        for at in (0..ios).skip(offset).step_by(stride) {
+            let machine = machine(70, SINGLE, 1);
+            machine.faults().cut_at_io(machine.io_count() + at, cut);
+            let acknowledged = Arc::new(Mutex::new(0));
+            let seen = acknowledged.clone();
+            let outcome = machine.run(|world| busy_life(world, seen, COMMITS));
+            if matches!(outcome, Outcome::Finished(())) {
+                continue;
+            }
+            machine.faults().no_cut();
+            let acknowledged = *acknowledged.lock();
+            machine
+                .run(|world| async move {
+                    let opened = open(power_on(&world, &[]).await).await.unwrap();
+                    let last: u64 = value(&opened, "last").await.map_or(0, |text| text.parse().unwrap());
+                    assert!(last >= acknowledged, "cut {cut:?} at {at}: {last} of {acknowledged}");
+                    assert!(last <= acknowledged + 1, "cut {cut:?} at {at}: {last} was never asked for");
+                    assert!(opened.last_commit.0 >= last, "cut {cut:?} at {at}: commit numbers go back");
+                    for number in last.saturating_sub(9).max(1)..=last {
+                        let found = value(&opened, &format!("k{:04}", number % 10)).await;
+                        assert_eq!(found, Some(format!("v{number}")), "cut {cut:?} at {at}");
+                    }
+                    // And it goes on.
+                    commit(&opened, opened.last_commit.0 + 1, &[("more", Some("x"))]).await.unwrap();
+                    opened.tree.flush().await.unwrap();
+                })
+                .finished();
+        }
+    }
+}

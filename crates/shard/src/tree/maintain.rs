@@ -36,7 +36,7 @@ pub(super) struct Maintenance {
 }
 
 impl Maintenance {
-    pub(super) async fn run(self) {
+    pub(super) async fn run(self: Arc<Self>) {
         loop {
             self.world.sleep(INTERVAL).await;
             if self.log.failed().is_some() {
@@ -54,7 +54,9 @@ impl Maintenance {
     }
 
     async fn step(&self) -> Result<()> {
-        self.log.widen(view_size(&self.pool)).await?;
+        if let Err(error) = self.log.widen(view_size(&self.pool)).await {
+            tracing::info!(%error, "the log's view stays small");
+        }
         let frozen = EntryNumber(self.db.manifest().replay_after_wal_id());
         if self.log.behind(frozen).age >= REPLAY_AGE_MAX && self.log.behind(frozen).entries > 0 {
             let flush = self.db.flush_with_options(FlushOptions {
@@ -64,12 +66,29 @@ impl Maintenance {
                 tracing::info!(%error, "memory of the tree isn't flushed");
             }
         }
-        // Only what a manifest in the catalog says is safe: the one in memory may be ahead.
-        let Ok(Some(manifest)) = self.admin.read_manifest(None).await else {
-            return Ok(());
-        };
-        let needed_from = EntryNumber(manifest.replay_after_wal_id()).next();
-        self.trim(needed_from).await
+        match self.needed_from().await {
+            Some(needed_from) => self.trim(needed_from).await,
+            None => Ok(()),
+        }
+    }
+
+    /// After the tree was flushed and closed: the next opening has little to read.
+    pub(super) async fn finish(&self) -> Result<()> {
+        let begin = self.log.trimmed_below();
+        match self.needed_from().await {
+            Some(needed_from) if needed_from.0 >= begin.0 + TRIM_ENTRIES => {
+                let snapshot = self.catalog.append_snapshot().await?;
+                self.log.trim(needed_from.min(snapshot)).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The first entry that the tree's replay needs. Only what a manifest in the catalog says is
+    /// safe: the one in memory may be ahead.
+    async fn needed_from(&self) -> Option<EntryNumber> {
+        let manifest = self.admin.read_manifest(None).await.ok()??;
+        Some(EntryNumber(manifest.replay_after_wal_id()).next())
     }
 
     async fn trim(&self, needed_from: EntryNumber) -> Result<()> {

@@ -1,11 +1,13 @@
 //! How SlateDB is set up for one shard among many: little memory, short polls (the catalog
 //! answers them from memory), garbage gone within a minute.
 
+use namespace::Table;
 use slatedb::config::{
     CompactionWorkerOptions, CompactorOptions, GarbageCollectorDirectoryOptions,
-    GarbageCollectorOptions, ObjectStoreCacheOptions, Settings,
+    GarbageCollectorOptions, ObjectStoreCacheOptions, ScanOptions, Settings,
 };
 use slatedb::{BloomFilterPolicy, FilterPolicy, PrefixExtractor, PrefixTarget};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,8 +18,14 @@ const MEMTABLE_BYTES: usize = 16 * MIB;
 const UNFLUSHED_BYTES_MAX: usize = 64 * MIB;
 const TABLE_BYTES_MAX: usize = 64 * MIB;
 const BLOOM_BITS: u32 = 10;
-/// Family, table and inode (or the like) of a key.
+/// Where a key says its table: behind the family.
+const TAG_AT: usize = 4;
+/// Family, table, inode (or the like).
 const PREFIX_BYTES: usize = 13;
+/// Family, table, fileset, data id.
+const EXTENT_PREFIX_BYTES: usize = 16;
+/// Up to here a scan is a look, not a listing.
+const FEW_ROWS: usize = 64;
 /// Smaller tables have no filter: probing costs more than looking.
 const FILTER_KEYS_MIN: u32 = 64;
 /// Unneeded objects are kept so long for reads that are under way, then looked for so often.
@@ -87,20 +95,115 @@ fn garbage() -> GarbageCollectorOptions {
 
 pub(super) fn filters() -> Vec<Arc<dyn FilterPolicy>> {
     vec![Arc::new(
-        BloomFilterPolicy::new(BLOOM_BITS).with_prefix_extractor(Arc::new(InodePrefix)),
+        BloomFilterPolicy::new(BLOOM_BITS).with_prefix_extractor(Arc::new(ObjectPrefix)),
     )]
 }
 
-/// The first bytes of a key: an inode's records are neighbours in several tables of records.
-struct InodePrefix;
+/// How many rows are wanted says how much is read ahead: 128 KiB for listings, a few blocks for
+/// a look.
+pub(super) fn scan(limit: usize) -> ScanOptions {
+    let is_long = limit > FEW_ROWS;
+    ScanOptions {
+        read_ahead_bytes: if is_long { 128 * 1024 } else { 8 * 1024 },
+        max_fetch_tasks: if is_long { 2 } else { 1 },
+        cache_blocks: true,
+        ..ScanOptions::default()
+    }
+}
 
-impl PrefixExtractor for InodePrefix {
+/// Family, table and what the table is about: an inode, or a file's data id. All records of one
+/// object in one table begin with so many bytes.
+fn prefix_bytes(key: &[u8]) -> Option<usize> {
+    let length = if *key.get(TAG_AT)? == Table::Extents.tag() {
+        EXTENT_PREFIX_BYTES
+    } else {
+        PREFIX_BYTES
+    };
+    (key.len() >= length).then_some(length)
+}
+
+/// If all keys of `from..to` are about one object: their common beginning, and the range behind
+/// it.
+pub(super) fn within_object<'a>(
+    from: &'a [u8],
+    to: &[u8],
+) -> Option<(&'a [u8], (Bound<Vec<u8>>, Bound<Vec<u8>>))> {
+    let prefix = &from[..prefix_bytes(from)?];
+    let start = Bound::Included(from[prefix.len()..].to_vec());
+    let end = match to.strip_prefix(prefix) {
+        Some(rest) => Bound::Excluded(rest.to_vec()),
+        None if begins_next(prefix, to) => Bound::Unbounded,
+        None => return None,
+    };
+    Some((prefix, (start, end)))
+}
+
+/// Whether `to` is the first key of the next object (which may have zeros behind its prefix).
+fn begins_next(prefix: &[u8], to: &[u8]) -> bool {
+    let mut next = prefix.to_vec();
+    for byte in next.iter_mut().rev() {
+        *byte = byte.wrapping_add(1);
+        if *byte != 0 {
+            break;
+        }
+    }
+    next[..] > *prefix
+        && to
+            .strip_prefix(&next[..])
+            .is_some_and(|rest| rest.iter().all(|byte| *byte == 0))
+}
+
+struct ObjectPrefix;
+
+impl PrefixExtractor for ObjectPrefix {
     fn name(&self) -> &str {
-        "first13"
+        "object1"
     }
 
     fn prefix_len(&self, target: &PrefixTarget) -> Option<usize> {
         let (PrefixTarget::Point(bytes) | PrefixTarget::Prefix(bytes)) = target;
-        (bytes.len() >= PREFIX_BYTES).then_some(PREFIX_BYTES)
+        prefix_bytes(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::{DataId, FamilyId, FilesetId, InodeId};
+    use namespace::Key;
+
+    #[test]
+    fn a_directorys_names_and_a_files_extents_are_looked_for_by_their_prefix() {
+        let family = FamilyId(1);
+        let name = |directory, position| {
+            Key::Name {
+                directory: InodeId(directory),
+                position,
+            }
+            .to_bytes(family)
+        };
+        let extent = |data, end| {
+            Key::Extent {
+                fileset: FilesetId(0),
+                data: DataId(data),
+                end,
+            }
+            .to_bytes(family)
+        };
+        let (from, to) = (name(255, 3), name(256, 0));
+        let (prefix, range) = within_object(&from, &to).unwrap();
+        assert_eq!(prefix, &from[..13]);
+        assert_eq!(
+            range,
+            (Bound::Included(from[13..].to_vec()), Bound::Unbounded)
+        );
+        assert!(within_object(&name(1, 0), &name(3, 0)).is_none());
+        assert!(within_object(&name(1, 0), &name(2, 1)).is_none());
+        let (from, to) = (extent(1, 5), extent(1, 9));
+        let (prefix, range) = within_object(&from, &to).unwrap();
+        assert_eq!(prefix.len(), 16);
+        assert_eq!(range.1, Bound::Excluded(to[16..].to_vec()));
+        assert!(within_object(&extent(1, 5), &extent(2, 9)).is_none());
+        assert!(within_object(b"short", b"shorter").is_none());
     }
 }

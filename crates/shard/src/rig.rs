@@ -1,0 +1,112 @@
+//! Machines for tests: coordination, NSDs and a pool on simulated disks, and a shard on them.
+
+use crate::frame::CommitFrame;
+use crate::takeover::{self, Opened, Opening};
+use crate::tree::TreeCache;
+use bytes::Bytes;
+use coordination::{Coordination, EMBEDDED_REGION_BYTES};
+use model::map::{NsdEntry, NsdState, PoolMap};
+use model::{CommitNumber, FailureGroupId, FamilyId, MapEpoch, NsdId, Result, Scheme, ShardId};
+use nsd::{Nsd, NsdIdentity};
+use pool::Pool;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use world::World;
+use world::sim::Simulation;
+
+pub(crate) const SHARD: ShardId = ShardId(7);
+const COORDINATION: &str = "coordination";
+const DISK_BYTES: u64 = 512 << 20;
+const POOL: &str = "system";
+
+/// A machine with formatted disks "1".."nsds" and a shard that was created, never opened.
+pub(crate) fn machine(seed: u64, scheme: Scheme, nsds: u32) -> Simulation {
+    let simulation = Simulation::new(seed);
+    simulation.disk(COORDINATION, EMBEDDED_REGION_BYTES);
+    for nsd in 1..=nsds {
+        simulation.disk(&nsd.to_string(), DISK_BYTES);
+    }
+    simulation
+        .run(|world| async move {
+            for nsd in 1..=nsds {
+                let disk = world.open_disk(Path::new(&nsd.to_string())).unwrap();
+                let identity = NsdIdentity { cluster: 1, nsd: NsdId(nsd), pool: 0 };
+                Nsd::format(&world, &disk, identity).await.unwrap();
+            }
+            let disk = world.open_disk(Path::new(COORDINATION)).unwrap();
+            let coordination = Coordination::embedded(&world, disk).await.unwrap();
+            coordination.set_pool_map(POOL, 0, &map(scheme, nsds)).await.unwrap();
+            drop(coordination);
+            takeover::create(&power_on(&world, &[]).await).await.unwrap();
+        })
+        .finished();
+    simulation
+}
+
+/// What a daemon does at its start, without the NSDs in `without`.
+pub(crate) async fn power_on(world: &World, without: &[u32]) -> Opening {
+    let disk = world.open_disk(Path::new(COORDINATION)).unwrap();
+    let coordination = Coordination::embedded(world, disk).await.unwrap();
+    let map = coordination.pool_map(POOL).await.unwrap().unwrap().value;
+    let mut nsds = Vec::new();
+    for entry in &map.nsds {
+        if !without.contains(&entry.nsd.0) {
+            nsds.push(open_nsd(world, entry.nsd.0).await);
+        }
+    }
+    Opening {
+        world: world.clone(),
+        shard: SHARD,
+        family: FamilyId(1),
+        coordination,
+        pool: Pool::new(world.clone(), map, nsds),
+        cache: TreeCache::new(8 << 20),
+    }
+}
+
+pub(crate) async fn open_nsd(world: &World, nsd: u32) -> Arc<Nsd> {
+    Nsd::open(world, world.open_disk(Path::new(&nsd.to_string())).unwrap()).await.unwrap()
+}
+
+pub(crate) fn map(scheme: Scheme, nsds: u32) -> PoolMap {
+    let entry = |nsd| NsdEntry {
+        nsd: NsdId(nsd),
+        failure_group: FailureGroupId(nsd),
+        weight: 1,
+        state: NsdState::Active,
+    };
+    let nsds: Vec<NsdEntry> = (1..=nsds).map(entry).collect();
+    PoolMap {
+        epoch: MapEpoch(1),
+        scheme,
+        seed: 5,
+        groups: 32,
+        seeded: nsds.clone(),
+        nsds,
+        exceptions: BTreeMap::new(),
+        versions: BTreeMap::new(),
+    }
+}
+
+/// Appends and applies one commit.
+pub(crate) async fn commit(opened: &Opened, number: u64, rows: &[(&str, Option<&str>)]) -> Result<()> {
+    let frame = frame(number, rows);
+    let entry = opened.log.append_commit(&frame).await?;
+    opened.tree.apply(entry, &frame).await
+}
+
+pub(crate) fn frame(number: u64, rows: &[(&str, Option<&str>)]) -> CommitFrame {
+    let bytes = |text: &str| Bytes::copy_from_slice(text.as_bytes());
+    CommitFrame {
+        commit: CommitNumber(number),
+        family: FamilyId(1),
+        operations: Vec::new(),
+        rows: rows.iter().map(|(key, value)| (bytes(key), value.map(bytes))).collect(),
+    }
+}
+
+pub(crate) async fn value(opened: &Opened, key: &str) -> Option<String> {
+    let value = opened.tree.get(key.as_bytes()).await.unwrap()?;
+    Some(String::from_utf8(value.to_vec()).unwrap())
+}
