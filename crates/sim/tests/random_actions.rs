@@ -7,7 +7,7 @@ fn random_actions_see_what_the_model_sees() {
     let (seeds, steps) = if std::env::var_os("SHALE_LONG").is_some() {
         (200, 20_000)
     } else {
-        (20, 3_000)
+        (2, 3_000)
     };
     for seed in 0..seeds {
         run(
