@@ -31,14 +31,23 @@ pub(crate) fn machine(seed: u64, scheme: Scheme, nsds: u32) -> Simulation {
         .run(|world| async move {
             for nsd in 1..=nsds {
                 let disk = world.open_disk(Path::new(&nsd.to_string())).unwrap();
-                let identity = NsdIdentity { cluster: 1, nsd: NsdId(nsd), pool: 0 };
+                let identity = NsdIdentity {
+                    cluster: 1,
+                    nsd: NsdId(nsd),
+                    pool: 0,
+                };
                 Nsd::format(&world, &disk, identity).await.unwrap();
             }
             let disk = world.open_disk(Path::new(COORDINATION)).unwrap();
             let coordination = Coordination::embedded(&world, disk).await.unwrap();
-            coordination.set_pool_map(POOL, 0, &map(scheme, nsds)).await.unwrap();
+            coordination
+                .set_pool_map(POOL, 0, &map(scheme, nsds))
+                .await
+                .unwrap();
             drop(coordination);
-            takeover::create(&power_on(&world, &[]).await).await.unwrap();
+            takeover::create(&power_on(&world, &[]).await)
+                .await
+                .unwrap();
         })
         .finished();
     simulation
@@ -66,7 +75,9 @@ pub(crate) async fn power_on(world: &World, without: &[u32]) -> Opening {
 }
 
 pub(crate) async fn open_nsd(world: &World, nsd: u32) -> Arc<Nsd> {
-    Nsd::open(world, world.open_disk(Path::new(&nsd.to_string())).unwrap()).await.unwrap()
+    Nsd::open(world, world.open_disk(Path::new(&nsd.to_string())).unwrap())
+        .await
+        .unwrap()
 }
 
 pub(crate) fn map(scheme: Scheme, nsds: u32) -> PoolMap {
@@ -90,7 +101,11 @@ pub(crate) fn map(scheme: Scheme, nsds: u32) -> PoolMap {
 }
 
 /// Appends and applies one commit.
-pub(crate) async fn commit(opened: &Opened, number: u64, rows: &[(&str, Option<&str>)]) -> Result<()> {
+pub(crate) async fn commit(
+    opened: &Opened,
+    number: u64,
+    rows: &[(&str, Option<&str>)],
+) -> Result<()> {
     let frame = frame(number, rows);
     let entry = opened.log.append_commit(&frame).await?;
     opened.tree.apply(entry, &frame).await
@@ -102,7 +117,10 @@ pub(crate) fn frame(number: u64, rows: &[(&str, Option<&str>)]) -> CommitFrame {
         commit: CommitNumber(number),
         family: FamilyId(1),
         operations: Vec::new(),
-        rows: rows.iter().map(|(key, value)| (bytes(key), value.map(bytes))).collect(),
+        rows: rows
+            .iter()
+            .map(|(key, value)| (bytes(key), value.map(bytes)))
+            .collect(),
     }
 }
 

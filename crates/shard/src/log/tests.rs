@@ -15,12 +15,25 @@ fn an_acknowledged_entry_is_on_every_member_of_the_view() {
         .run(|world| async move {
             let opening = power_on(&world, &[]).await;
             let opened = open(opening.clone()).await.unwrap();
-            let frames: Vec<_> = (1..=30).map(|number| frame(number, &[("k", Some("v"))])).collect();
-            let entries = join_all(frames.iter().map(|frame| opened.log.append_commit(frame))).await;
-            let entries: Vec<EntryNumber> = entries.into_iter().map(|entry| entry.unwrap()).collect();
-            assert!(entries.windows(2).all(|pair| pair[0].next() == pair[1]), "numbers follow the order of calls");
+            let frames: Vec<_> = (1..=30)
+                .map(|number| frame(number, &[("k", Some("v"))]))
+                .collect();
+            let entries =
+                join_all(frames.iter().map(|frame| opened.log.append_commit(frame))).await;
+            let entries: Vec<EntryNumber> =
+                entries.into_iter().map(|entry| entry.unwrap()).collect();
+            assert!(
+                entries.windows(2).all(|pair| pair[0].next() == pair[1]),
+                "numbers follow the order of calls"
+            );
             for nsd in opened.log.view() {
-                let held = opening.pool.nsd(nsd).unwrap().log_read(SHARD, entries[0], 1000).await.unwrap();
+                let held = opening
+                    .pool
+                    .nsd(nsd)
+                    .unwrap()
+                    .log_read(SHARD, entries[0], 1000)
+                    .await
+                    .unwrap();
                 assert!(held.len() >= entries.len(), "NSD {nsd}");
             }
         })
@@ -44,12 +57,27 @@ fn a_failed_member_is_replaced_before_the_next_acknowledgment() {
             let new = opened.log.view();
             assert_eq!(new.len(), 3);
             assert!(!new.contains(&old[1]));
-            let record = opening.coordination.shard(SHARD).await.unwrap().unwrap().value;
+            let record = opening
+                .coordination
+                .shard(SHARD)
+                .await
+                .unwrap()
+                .unwrap()
+                .value;
             assert_eq!(record.view, new);
             assert_eq!(record.closed.len(), 1);
             let missing = new.iter().find(|nsd| !old.contains(nsd)).unwrap();
-            let held = opening.pool.nsd(*missing).unwrap().log_read(SHARD, record.first_entry, 100).await.unwrap();
-            assert!(!held.is_empty(), "what wasn't acknowledged is put to the new member");
+            let held = opening
+                .pool
+                .nsd(*missing)
+                .unwrap()
+                .log_read(SHARD, record.first_entry, 100)
+                .await
+                .unwrap();
+            assert!(
+                !held.is_empty(),
+                "what wasn't acknowledged is put to the new member"
+            );
             new
         })
         .finished();
@@ -59,7 +87,9 @@ fn a_failed_member_is_replaced_before_the_next_acknowledgment() {
     }
     machine
         .run(|world| async move {
-            let opened = open(power_on(&world, &[view[0].0, view[1].0]).await).await.unwrap();
+            let opened = open(power_on(&world, &[view[0].0, view[1].0]).await)
+                .await
+                .unwrap();
             assert_eq!(value(&opened, "a").await.as_deref(), Some("1"));
             assert_eq!(value(&opened, "b").await.as_deref(), Some("2"));
         })
@@ -77,7 +107,11 @@ fn a_late_member_is_replaced_in_a_fraction_of_a_second() {
             faults.slow(&old[0].to_string(), Duration::from_secs(30));
             let before = world.now();
             commit(&opened, 1, &[("a", Some("1"))]).await.unwrap();
-            assert!(world.now() - before < Duration::from_secs(1), "{:?}", world.now() - before);
+            assert!(
+                world.now() - before < Duration::from_secs(1),
+                "{:?}",
+                world.now() - before
+            );
             assert!(!opened.log.view().contains(&old[0]));
         })
         .finished();
@@ -117,7 +151,10 @@ fn a_dropped_append_leaves_no_hole() {
         .finished();
 }
 
-async fn power_on_again(world: &world::World, opened: crate::takeover::Opened) -> crate::takeover::Opening {
+async fn power_on_again(
+    world: &world::World,
+    opened: crate::takeover::Opened,
+) -> crate::takeover::Opening {
     opened.tree.close().await.unwrap();
     drop(opened);
     world.sleep(Duration::from_secs(1)).await;
@@ -131,14 +168,19 @@ fn a_payload_longer_than_an_entry_goes_in_parts_and_comes_back_whole() {
         .run(|world| async move {
             let opened = open(power_on(&world, &[]).await).await.unwrap();
             let long = "x".repeat(10 << 20);
-            commit(&opened, 1, &[("long", Some(&long)), ("short", Some("s"))]).await.unwrap();
+            commit(&opened, 1, &[("long", Some(&long)), ("short", Some("s"))])
+                .await
+                .unwrap();
             commit(&opened, 2, &[("next", Some("n"))]).await.unwrap();
         })
         .finished();
     machine
         .run(|world| async move {
             let opened = open(power_on(&world, &[]).await).await.unwrap();
-            assert_eq!(value(&opened, "long").await.map(|text| text.len()), Some(10 << 20));
+            assert_eq!(
+                value(&opened, "long").await.map(|text| text.len()),
+                Some(10 << 20)
+            );
             assert_eq!(value(&opened, "next").await.as_deref(), Some("n"));
         })
         .finished();
@@ -152,17 +194,35 @@ fn a_trimmed_log_replays_from_its_snapshot() {
             let opening = power_on(&world, &[]).await;
             let opened = open(opening.clone()).await.unwrap();
             for number in 1..=40 {
-                commit(&opened, number, &[("k", Some(&number.to_string()))]).await.unwrap();
+                commit(&opened, number, &[("k", Some(&number.to_string()))])
+                    .await
+                    .unwrap();
             }
             opened.tree.flush().await.unwrap();
             let snapshot = opened.catalog.append_snapshot().await.unwrap();
             opened.log.trim(snapshot).await.unwrap();
-            let record = opening.coordination.shard(SHARD).await.unwrap().unwrap().value;
+            let record = opening
+                .coordination
+                .shard(SHARD)
+                .await
+                .unwrap()
+                .unwrap()
+                .value;
             assert_eq!(record.trimmed_below, snapshot);
-            let left = opening.pool.nsd(NsdId(1)).unwrap().log_read(SHARD, EntryNumber(1), 1000).await.unwrap();
+            let left = opening
+                .pool
+                .nsd(NsdId(1))
+                .unwrap()
+                .log_read(SHARD, EntryNumber(1), 1000)
+                .await
+                .unwrap();
             assert_eq!(left[0].number, snapshot);
             // A payload of another kind between is no commit.
-            opened.log.append(EntryKind::CatalogSnapshot, &[]).await.ok();
+            opened
+                .log
+                .append(EntryKind::CatalogSnapshot, &[])
+                .await
+                .ok();
         })
         .finished();
 }

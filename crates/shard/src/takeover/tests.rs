@@ -17,8 +17,12 @@ fn a_closed_shard_opens_with_its_rows_and_commit_numbers() {
         .run(|world| async move {
             let opened = open(power_on(&world, &[]).await).await.unwrap();
             assert_eq!(opened.last_commit, CommitNumber(0));
-            commit(&opened, 1, &[("a", Some("1")), ("b", Some("2"))]).await.unwrap();
-            commit(&opened, 2, &[("a", None), ("c", Some("3"))]).await.unwrap();
+            commit(&opened, 1, &[("a", Some("1")), ("b", Some("2"))])
+                .await
+                .unwrap();
+            commit(&opened, 2, &[("a", None), ("c", Some("3"))])
+                .await
+                .unwrap();
             assert_eq!(value(&opened, "a").await, None);
             opened.tree.close().await.unwrap();
         })
@@ -49,7 +53,10 @@ fn an_owner_that_was_taken_over_can_neither_append_nor_flush() {
             let refused = commit(&old, 2, &[("a", Some("zombie"))]).await.unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::OldEpoch);
             assert!(old.tree.flush().await.is_err());
-            assert_eq!(old.tree.failed().map(|error| error.kind()), Some(ErrorKind::OldEpoch));
+            assert_eq!(
+                old.tree.failed().map(|error| error.kind()),
+                Some(ErrorKind::OldEpoch)
+            );
             assert_eq!(value(&new, "a").await.as_deref(), Some("old"));
             commit(&new, 2, &[("a", Some("new"))]).await.unwrap();
             assert_eq!(value(&new, "a").await.as_deref(), Some("new"));
@@ -64,7 +71,9 @@ fn a_take_over_with_one_member_of_three_has_everything_and_a_whole_view_again() 
         .run(|world| async move {
             let opened = open(power_on(&world, &[]).await).await.unwrap();
             for number in 1..=20 {
-                commit(&opened, number, &[(&format!("k{number}"), Some("v"))]).await.unwrap();
+                commit(&opened, number, &[(&format!("k{number}"), Some("v"))])
+                    .await
+                    .unwrap();
             }
             opened.log.view()
         })
@@ -75,7 +84,10 @@ fn a_take_over_with_one_member_of_three_has_everything_and_a_whole_view_again() 
             let dead = [view[0].0, view[1].0];
             let opened = open(power_on(&world, &dead).await).await.unwrap();
             for number in 1..=20 {
-                assert!(value(&opened, &format!("k{number}")).await.is_some(), "k{number}");
+                assert!(
+                    value(&opened, &format!("k{number}")).await.is_some(),
+                    "k{number}"
+                );
             }
             let now = opened.log.view();
             assert_eq!(now.len(), 3);
@@ -97,7 +109,10 @@ fn without_any_member_the_shard_is_unavailable_and_not_empty() {
         .finished();
     machine
         .run(|world| async move {
-            let refused = open(power_on(&world, &[view[0].0]).await).await.err().unwrap();
+            let refused = open(power_on(&world, &[view[0].0]).await)
+                .await
+                .err()
+                .unwrap();
             assert_eq!(refused.kind(), ErrorKind::Unavailable);
             let opened = open(power_on(&world, &[]).await).await.unwrap();
             assert_eq!(value(&opened, "a").await.as_deref(), Some("1"));
@@ -119,9 +134,16 @@ fn a_log_that_lost_acknowledged_entries_is_refused_as_corrupt() {
             let opening = power_on_again(&world).await;
             let nsd = opening.pool.nsd(NsdId(1)).unwrap();
             let kept = nsd.log_read(SHARD, EntryNumber(1), 1000).await.unwrap();
-            nsd.log_discard(SHARD, EntryNumber(first.0 - 1)).await.unwrap();
+            nsd.log_discard(SHARD, EntryNumber(first.0 - 1))
+                .await
+                .unwrap();
             for entry in kept.into_iter().filter(|entry| entry.number > first) {
-                let put = LogPut { shard: SHARD, epoch: ShardEpoch(9), number: entry.number, bytes: entry.bytes };
+                let put = LogPut {
+                    shard: SHARD,
+                    epoch: ShardEpoch(9),
+                    number: entry.number,
+                    bytes: entry.bytes,
+                };
                 nsd.log_put(put).await.unwrap();
             }
         })
@@ -129,7 +151,10 @@ fn a_log_that_lost_acknowledged_entries_is_refused_as_corrupt() {
     machine
         .run(|world| async move {
             let refused = open(power_on(&world, &[]).await).await.err().unwrap();
-            assert!(matches!(refused.kind(), ErrorKind::Corrupt | ErrorKind::OldEpoch), "{refused}");
+            assert!(
+                matches!(refused.kind(), ErrorKind::Corrupt | ErrorKind::OldEpoch),
+                "{refused}"
+            );
         })
         .finished();
 }
@@ -151,7 +176,13 @@ fn unacknowledged_entries_of_a_dead_owner_stay_dead_once_an_end_is_recorded() {
             let opened = open(opening.clone()).await.unwrap();
             commit(&opened, 1, &[("a", Some("1"))]).await.unwrap();
             let number = opened.log.acknowledged().next();
-            let record = opening.coordination.shard(SHARD).await.unwrap().unwrap().value;
+            let record = opening
+                .coordination
+                .shard(SHARD)
+                .await
+                .unwrap()
+                .unwrap()
+                .value;
             drop(opened);
             let only_here = crate::frame::seal_entry(
                 {
@@ -171,8 +202,19 @@ fn unacknowledged_entries_of_a_dead_owner_stay_dead_once_an_end_is_recorded() {
                     commit: CommitNumber(2),
                 },
             );
-            let put = LogPut { shard: SHARD, epoch: record.epoch, number, bytes: only_here };
-            opening.pool.nsd(NsdId(1)).unwrap().log_put(put).await.unwrap();
+            let put = LogPut {
+                shard: SHARD,
+                epoch: record.epoch,
+                number,
+                bytes: only_here,
+            };
+            opening
+                .pool
+                .nsd(NsdId(1))
+                .unwrap()
+                .log_put(put)
+                .await
+                .unwrap();
         })
         .finished();
     let _ = simulated;
@@ -209,14 +251,29 @@ async fn busy_life(world: World, acknowledged: Arc<Mutex<u64>>, commits: u64) {
     let first = opened.last_commit.0 + 1;
     for number in first..first + commits {
         let (key, value) = (format!("k{:04}", number % 10), format!("v{number}"));
-        commit(&opened, number, &[(&key, Some(&value)), ("last", Some(&number.to_string()))]).await.unwrap();
+        commit(
+            &opened,
+            number,
+            &[(&key, Some(&value)), ("last", Some(&number.to_string()))],
+        )
+        .await
+        .unwrap();
         *acknowledged.lock() = number;
         if number % 4 == 0 {
             opened.tree.flush().await.unwrap();
         }
         if number % 8 == 0 {
             opened.catalog.append_snapshot().await.unwrap();
-            opened.log.trim(opened.catalog.snapshot().min(EntryNumber(opened.log.acknowledged().0))).await.ok();
+            opened
+                .log
+                .trim(
+                    opened
+                        .catalog
+                        .snapshot()
+                        .min(EntryNumber(opened.log.acknowledged().0)),
+                )
+                .await
+                .ok();
         }
     }
     opened.tree.close().await.unwrap();
@@ -227,10 +284,15 @@ fn every_acknowledged_commit_survives_a_power_cut_at_any_io() {
     const COMMITS: u64 = 7;
     let probe = machine(70, SINGLE, 1);
     let before = probe.io_count();
-    probe.run(|world| busy_life(world, Arc::default(), COMMITS)).finished();
+    probe
+        .run(|world| busy_life(world, Arc::default(), COMMITS))
+        .finished();
     let ios = probe.io_count() - before;
     // Every I/O would take too long in an ordinary run; the stride differs by kind of cut.
-    let stride = std::env::var("CUT_STRIDE").ok().and_then(|text| text.parse().ok()).unwrap_or(13);
+    let stride = std::env::var("CUT_STRIDE")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(13);
     for (cut, offset) in [(Cut::Before, 0), (Cut::After, 4), (Cut::Torn, 8)] {
         for at in (0..ios).skip(offset).step_by(stride) {
             let machine = machine(70, SINGLE, 1);
@@ -246,16 +308,29 @@ fn every_acknowledged_commit_survives_a_power_cut_at_any_io() {
             machine
                 .run(|world| async move {
                     let opened = open(power_on(&world, &[]).await).await.unwrap();
-                    let last: u64 = value(&opened, "last").await.map_or(0, |text| text.parse().unwrap());
-                    assert!(last >= acknowledged, "cut {cut:?} at {at}: {last} of {acknowledged}");
-                    assert!(last <= acknowledged + 1, "cut {cut:?} at {at}: {last} was never asked for");
-                    assert!(opened.last_commit.0 >= last, "cut {cut:?} at {at}: commit numbers go back");
+                    let last: u64 = value(&opened, "last")
+                        .await
+                        .map_or(0, |text| text.parse().unwrap());
+                    assert!(
+                        last >= acknowledged,
+                        "cut {cut:?} at {at}: {last} of {acknowledged}"
+                    );
+                    assert!(
+                        last <= acknowledged + 1,
+                        "cut {cut:?} at {at}: {last} was never asked for"
+                    );
+                    assert!(
+                        opened.last_commit.0 >= last,
+                        "cut {cut:?} at {at}: commit numbers go back"
+                    );
                     for number in last.saturating_sub(9).max(1)..=last {
                         let found = value(&opened, &format!("k{:04}", number % 10)).await;
                         assert_eq!(found, Some(format!("v{number}")), "cut {cut:?} at {at}");
                     }
                     // And it goes on.
-                    commit(&opened, opened.last_commit.0 + 1, &[("more", Some("x"))]).await.unwrap();
+                    commit(&opened, opened.last_commit.0 + 1, &[("more", Some("x"))])
+                        .await
+                        .unwrap();
                     opened.tree.flush().await.unwrap();
                 })
                 .finished();

@@ -9,9 +9,18 @@ const SINGLE: Scheme = Scheme::Replicate(1);
 
 async fn load(opened: &Opened, first: u64, commits: u64, rows: u64) {
     for number in first..first + commits {
-        let rows: Vec<(String, String)> =
-            (0..rows).map(|row| (format!("key-{number:06}-{row:06}"), format!("{:0>200}", number * row))).collect();
-        let rows: Vec<(&str, Option<&str>)> = rows.iter().map(|(key, value)| (&key[..], Some(&value[..]))).collect();
+        let rows: Vec<(String, String)> = (0..rows)
+            .map(|row| {
+                (
+                    format!("key-{number:06}-{row:06}"),
+                    format!("{:0>200}", number * row),
+                )
+            })
+            .collect();
+        let rows: Vec<(&str, Option<&str>)> = rows
+            .iter()
+            .map(|(key, value)| (&key[..], Some(&value[..])))
+            .collect();
         commit(opened, number, &rows).await.unwrap();
     }
 }
@@ -24,15 +33,29 @@ fn scans_are_ordered_and_limited_over_memory_and_tables() {
             load(&opened, 1, 10, 100).await;
             opened.tree.flush().await.unwrap();
             load(&opened, 11, 10, 100).await;
-            commit(&opened, 21, &[("key-000005-000050", None), ("key-000015-000050", None)]).await.unwrap();
+            commit(
+                &opened,
+                21,
+                &[("key-000005-000050", None), ("key-000015-000050", None)],
+            )
+            .await
+            .unwrap();
             let all = opened.tree.scan(b"key-", b"key.", 10_000).await.unwrap();
             assert_eq!(all.len(), 1998);
             assert!(all.windows(2).all(|pair| pair[0].0 < pair[1].0));
-            let some = opened.tree.scan(b"key-000005", b"key-000006", 7).await.unwrap();
+            let some = opened
+                .tree
+                .scan(b"key-000005", b"key-000006", 7)
+                .await
+                .unwrap();
             assert_eq!(some.len(), 7);
             assert_eq!(some[0].0, "key-000005-000000");
             // One object: its first 13 bytes are the same.
-            let one = opened.tree.scan(b"key-000015-000050", b"key-000015-000090", 1000).await.unwrap();
+            let one = opened
+                .tree
+                .scan(b"key-000015-000050", b"key-000015-000090", 1000)
+                .await
+                .unwrap();
             assert_eq!(one.len(), 39);
             assert_eq!(one[0].0, "key-000015-000051");
             assert!(opened.tree.scan(b"z", b"a", 7).await.unwrap().is_empty());
@@ -52,15 +75,25 @@ fn after_mass_deletes_and_a_compaction_the_space_returns() {
             let full = opened.catalog.usage().bytes;
             assert!(full > 8 << 20, "{full}");
             for number in 41..=80 {
-                let keys: Vec<String> = (0..1000).map(|row| format!("key-{:06}-{row:06}", number - 40)).collect();
-                let rows: Vec<(&str, Option<&str>)> = keys.iter().map(|key| (&key[..], None)).collect();
+                let keys: Vec<String> = (0..1000)
+                    .map(|row| format!("key-{:06}-{row:06}", number - 40))
+                    .collect();
+                let rows: Vec<(&str, Option<&str>)> =
+                    keys.iter().map(|key| (&key[..], None)).collect();
                 commit(&opened, number, &rows).await.unwrap();
             }
             assert!(opened.tree.compact().await.unwrap());
             world.sleep(Duration::from_secs(300)).await;
             let usage = opened.catalog.usage();
             assert!(usage.bytes < 1 << 20, "{usage:?}");
-            assert!(opened.tree.scan(b"key-", b"key.", 10).await.unwrap().is_empty());
+            assert!(
+                opened
+                    .tree
+                    .scan(b"key-", b"key.", 10)
+                    .await
+                    .unwrap()
+                    .is_empty()
+            );
             // Everything could be trimmed but the newest snapshot and what came after it.
             assert!(opened.log.bytes() < 8 << 20, "{}", opened.log.bytes());
         })
