@@ -259,12 +259,12 @@ fn encode(version: u64, state: &State) -> Result<Bytes> {
         out.put_slice(key.as_bytes());
         out.put_slice(&value.value);
     }
-    if out.len() > HEADER_BYTES + STATE_BYTES_MAX {
+    if out.len() - BODY_AT > STATE_BYTES_MAX {
         return Err(Error::new(
             ErrorKind::NoSpace,
             format!(
                 "coordination state would have {} bytes, at most {STATE_BYTES_MAX} are kept",
-                out.len()
+                out.len() - BODY_AT
             ),
         ));
     }

@@ -22,7 +22,7 @@ use world::{Disk, World};
 pub const EMBEDDED_REGION_BYTES: u64 = embedded::REGION_BYTES;
 /// Longest key in bytes.
 pub const KEY_BYTES_MAX: usize = 256;
-/// All keys and values together in bytes.
+/// All keys and values together in bytes, with 14 bytes for each.
 pub const STATE_BYTES_MAX: usize = 1024 * 1024;
 
 /// A value and the version to compare with when it is changed.
