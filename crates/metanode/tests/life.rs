@@ -238,6 +238,26 @@ fn mostly_dead_segments_and_scattered_blocks_are_rewritten() {
 }
 
 #[test]
+fn packs_of_tiny_ranges_are_not_rewritten_for_ever() {
+    let simulation = Simulation::new(6);
+    simulation
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            for number in 0..600_u64 {
+                let file = rig.file(ROOT, &format!("f{number}")).await;
+                rig.write_inline(file, 70_000, &pattern(number, 3)).await;
+            }
+            // Runs background work until there is none.
+            rig.must_be_clean("folded").await;
+            assert_eq!(rig.metanode.counters().extents_folded, 600);
+            assert_eq!(rig.metanode.counters().segments_cleaned, 0);
+            rig.close().await;
+        })
+        .finished();
+}
+
+#[test]
 fn an_unlinked_file_lives_as_long_as_it_is_held_and_not_over_a_crash() {
     let simulation = Simulation::new(5);
     simulation

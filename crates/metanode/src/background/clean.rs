@@ -80,9 +80,13 @@ impl Metanode {
                 let (Key::Segment(id), Record::Segment(segment)) = (key, record) else {
                     continue;
                 };
-                if is_mostly_dead(segment) && chosen < SEGMENTS_MAX {
+                if chosen == SEGMENTS_MAX || !is_mostly_dead(segment) {
+                    continue;
+                }
+                let live = self.live_parts(*id, segment).await?;
+                if is_worth_it(&live, segment) {
                     chosen += 1;
-                    parts.extend(self.live_parts(*id, segment).await?);
+                    parts.extend(live);
                 }
             }
             self.background.memory.lock().clean.segments =
@@ -254,10 +258,22 @@ struct Block {
     extents: Vec<Extent>,
 }
 
-/// Whether less than half of the units are live, so that rewriting frees more than it takes.
+/// Whether less than half of the units are live.
 fn is_mostly_dead(segment: &Segment) -> bool {
-    let units = |bytes: u64| bytes.div_ceil(u64::from(limits::UNIT_BYTES));
     units(segment.live) * 2 < units(u64::from(segment.place.length))
+}
+
+/// Whether rewriting frees more than it takes. A pack of many tiny ranges is mostly table, so
+/// that by its live bytes alone it would be rewritten for ever.
+fn is_worth_it(parts: &[Part], segment: &Segment) -> bool {
+    let extents = || parts.iter().flat_map(|part| &part.extents);
+    let bytes: u64 = extents().map(|extent| extent.length).sum();
+    let table = extents().count() * pack::ENTRY_BYTES + pack::FOOTER_BYTES;
+    bytes > 0 && units(bytes + table as u64) * 2 < units(u64::from(segment.place.length))
+}
+
+fn units(bytes: u64) -> u64 {
+    bytes.div_ceil(u64::from(limits::UNIT_BYTES))
 }
 
 fn segment_of(extent: &Extent) -> Option<SegmentId> {

@@ -94,10 +94,16 @@ impl Metanode {
 
     /// Writes the segment, then publishes its ranges file by file. Answers how many extents
     /// were replaced.
-    async fn publish_pack(&self, pack: PackWriter, packed: Vec<Packed>) -> Result<u64> {
+    ///
+    /// A range that is overtaken leaves its bytes in the pack dead, so a pack may be dead before
+    /// its last file is published; a dead segment refuses that publish. Its blobs go only in a
+    /// later round, never between the publishes of one pack.
+    async fn publish_pack(&self, pack: PackWriter, mut packed: Vec<Packed>) -> Result<u64> {
         if pack.is_empty() {
             return Ok(0);
         }
+        // A publish wants its extents in the file's order, whatever segments they came from.
+        packed.sort_by_key(|packed| (packed.entry.inode, packed.entry.file_offset));
         let (bytes, _) = pack.finish();
         let owner = SegmentOwner {
             family: self.family,
@@ -236,11 +242,7 @@ fn merged(place: model::SegmentPlace, batch: &[Packed]) -> Vec<Extent> {
 fn is_overtaken(kind: ErrorKind) -> bool {
     matches!(
         kind,
-        ErrorKind::Changed
-            | ErrorKind::NotFound
-            | ErrorKind::Stale
-            | ErrorKind::Busy
-            | ErrorKind::InvalidArgument
+        ErrorKind::Changed | ErrorKind::NotFound | ErrorKind::Stale | ErrorKind::Busy
     )
 }
 
