@@ -59,8 +59,8 @@ pub(crate) enum Stage {
     Writing,
     /// Its data is durable (or inline); it waits for its turn to be published.
     Written,
-    /// It failed and is tried again; the flag says whether a program has been told.
-    Failed(Error, bool),
+    /// It failed and is tried again.
+    Failed(Error),
 }
 
 /// Data that is durable and where it is.
@@ -83,10 +83,22 @@ pub(crate) struct Batch {
     pub(crate) bytes: u64,
     pub(crate) pending: Pending,
     pub(crate) stage: Stage,
+    /// Whether a program has been told that it failed, however often it fails again.
+    pub(crate) told: bool,
     /// Where its data is, once it is durable (or inline).
     pub(crate) stored: Option<Stored>,
     /// Keeps the low-water mark of the session's segments below its own.
     pub(crate) mark: Mark,
+}
+
+impl Batch {
+    /// Why it isn't stored or published, if that failed.
+    pub(crate) fn failure(&self) -> Option<&Error> {
+        match &self.stage {
+            Stage::Failed(error) => Some(error),
+            Stage::Writing | Stage::Written => None,
+        }
+    }
 }
 
 /// What is in memory of one inode; behind the inode's lock, never held across a wait.

@@ -182,20 +182,18 @@ impl PagePool {
         Ok(())
     }
 
+    /// What was held for stored bytes is used up: it isn't there for the next ones, which ask
+    /// anew.
     fn give_space(&self, bytes: u64) {
         let mut space = self.space.lock();
         space.needed = space
             .needed
             .checked_sub(bytes)
             .expect("space is given back once");
-        let needed = space.needed;
-        if needed == 0 {
+        if space.needed == 0 {
             space.held = None;
-        } else if let Some(held) = &mut space.held
-            && held.bytes() > needed + 2 * SPACE_STEP
-        {
-            let surplus = held.bytes() - needed - SPACE_STEP;
-            held.release(surplus);
+        } else if let Some(held) = &mut space.held {
+            held.release(bytes);
         }
     }
 

@@ -127,11 +127,11 @@ impl Client {
                 {
                     return Ok(());
                 }
-                for batch in inner.flushing.iter_mut().take_while(|b| b.number <= target) {
-                    if let Stage::Failed(error, told) = &mut batch.stage {
-                        *told = true;
-                        return Err(error.clone());
-                    }
+                let mut waited_for = inner.flushing.iter().take_while(|b| b.number <= target);
+                if let Some(error) = waited_for.find_map(Batch::failure) {
+                    let error = error.clone();
+                    mark_told(&mut inner);
+                    return Err(error);
                 }
                 state.changed.notified()
             };
@@ -199,6 +199,7 @@ impl Client {
             runs: runs.clone(),
             pending: Pending { size, ..pending },
             stage: Stage::Writing,
+            told: false,
             stored: None,
             mark: mark.clone(),
         });
@@ -214,7 +215,7 @@ impl Client {
     pub(crate) fn retry_failed(&self, state: &InodeRef, inner: &mut Inner) -> Vec<Job> {
         let mut jobs = Vec::new();
         for batch in &mut inner.flushing {
-            if !matches!(batch.stage, Stage::Failed(..)) {
+            if !matches!(batch.stage, Stage::Failed(_)) {
                 continue;
             }
             if batch.stored.is_some() {
@@ -355,7 +356,7 @@ impl Client {
             // A pack that died with its other files: the bytes go into a new segment.
             batch.stored = None;
         }
-        batch.stage = Stage::Failed(error, false);
+        batch.stage = Stage::Failed(error);
         self.flusher.note_dirty(state.id);
     }
 }
@@ -403,14 +404,15 @@ fn publishes(inode: InodeId, batch: &Batch) -> Vec<Publish> {
 
 /// The first failure that no program was told of; it is now.
 fn untold_failure(inner: &mut Inner) -> Option<Error> {
-    inner
-        .flushing
-        .iter_mut()
-        .find_map(|batch| match &mut batch.stage {
-            Stage::Failed(error, told) if !*told => {
-                *told = true;
-                Some(error.clone())
-            }
-            _ => None,
-        })
+    let untold = inner.flushing.iter().filter(|batch| !batch.told);
+    let error = untold.filter_map(Batch::failure).next()?.clone();
+    mark_told(inner);
+    Some(error)
+}
+
+/// A program knows now that what is on its way has not arrived.
+fn mark_told(inner: &mut Inner) {
+    for batch in &mut inner.flushing {
+        batch.told = true;
+    }
 }

@@ -141,7 +141,7 @@ impl Client {
             Some(error) => {
                 warn!(inode = %job.state.id, %error, "written data couldn't be stored; it is kept and tried again");
                 self.pages.note_store(Some(error.clone()));
-                batch.stage = Stage::Failed(error, false);
+                batch.stage = Stage::Failed(error);
                 self.flusher.note_dirty(job.state.id);
             }
             None => {

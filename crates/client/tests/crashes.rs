@@ -224,7 +224,10 @@ fn a_full_pool_refuses_the_write_itself() {
             node.pool.usage()
         );
         assert!(parts > 20, "only {parts} parts fitted");
-        client.sync_all().await.unwrap();
+        if let Err(error) = client.sync_all().await {
+            let nsds: Vec<_> = (1..=3).map(|nsd| (node.pool.nsd(NsdId(nsd)).unwrap().usage(), node.pool.nsd(NsdId(nsd)).unwrap().health())).collect();
+            panic!("{error} {nsds:#?} {:#?} {:?} {parts}", node.pool.usage(), client.page_pool_bytes());
+        }
         assert_eq!(client.page_pool_bytes().0, 0);
         for part in 0..parts {
             assert!(read(client, inode, part * 100_000, 100_000).await == content(part, 100_000));

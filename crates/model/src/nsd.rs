@@ -97,6 +97,9 @@ pub struct NsdUsage {
     pub capacity: u64,
     /// Bytes that blobs occupy.
     pub used: u64,
+    /// Bytes that data blobs may still take: without what is kept for the log; 0 if the index
+    /// has no room for more of them.
+    pub available: u64,
     /// Blobs.
     pub blobs: u64,
     /// Log entries.

@@ -147,6 +147,11 @@ impl Core {
         NsdUsage {
             capacity: self.layout.data_units * UNIT as u64,
             used: state.space.used_units() * UNIT as u64,
+            available: if self.index_is_full(&state) {
+                0
+            } else {
+                state.space.available() * UNIT as u64
+            },
             blobs: state.ledger.blobs,
             log_entries: state.ledger.log_entries,
             log_bytes: state.ledger.log_bytes,

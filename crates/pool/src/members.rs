@@ -119,7 +119,7 @@ impl Member {
         let usage = self.nsd.usage();
         let keep = FREE_MIN.min(usage.capacity / 64);
         self.nsd.health() == NsdHealth::Online
-            && usage.capacity.saturating_sub(usage.used) >= bytes + keep
+            && usage.available >= bytes + keep
     }
 
     /// Notes an answer to a read.
@@ -180,7 +180,7 @@ pub(crate) fn is_trouble(error: &Error) -> bool {
 
 /// Free share of a capacity in 1/65,536.
 pub(crate) fn free_share(usage: &NsdUsage) -> u32 {
-    let free = u128::from(usage.capacity.saturating_sub(usage.used));
+    let free = u128::from(usage.available);
     ((free << 16) / u128::from(usage.capacity.max(1))) as u32
 }
 

@@ -89,10 +89,12 @@ pub(crate) struct Space {
     cache: Mutex<Option<Cached>>,
 }
 
+#[derive(Clone, Copy)]
 struct Cached {
     at: Instant,
     raw_capacity: u64,
     raw_used: u64,
+    raw_free: u64,
     blobs: u64,
 }
 
@@ -106,6 +108,7 @@ impl Space {
     pub(crate) fn note_written(&self, raw: u64) {
         if let Some(cached) = self.cache.lock().as_mut() {
             cached.raw_used = (cached.raw_used + raw).min(cached.raw_capacity);
+            cached.raw_free = cached.raw_free.saturating_sub(raw);
         }
     }
 }
@@ -114,7 +117,12 @@ impl Pool {
     /// Space of the pool; at most 100 ms old.
     #[must_use]
     pub fn usage(&self) -> PoolUsage {
-        let (raw_capacity, raw_used, blobs) = self.raw_usage();
+        let Cached {
+            raw_capacity,
+            raw_used,
+            blobs,
+            ..
+        } = self.raw_usage();
         let held = self.space.held.load(Ordering::Relaxed);
         PoolUsage {
             capacity: self.plain(raw_capacity - reserve(raw_capacity)),
@@ -150,8 +158,9 @@ impl Pool {
 
     /// Bytes of users that fit, held ones included.
     fn free_to_users(&self) -> u64 {
-        let (raw_capacity, raw_used, _) = self.raw_usage();
-        self.plain(raw_capacity.saturating_sub(raw_used + reserve(raw_capacity)))
+        let raw = self.raw_usage();
+        // What the NSDs themselves keep for their logs isn't theirs to give.
+        self.plain(raw.raw_free.saturating_sub(reserve(raw.raw_capacity)))
     }
 
     /// Bytes of users that `raw` bytes of the NSDs hold, as large segments are written now.
@@ -164,17 +173,18 @@ impl Pool {
         u64::try_from(plain).expect("plain bytes are not more than raw ones")
     }
 
-    fn raw_usage(&self) -> (u64, u64, u64) {
+    fn raw_usage(&self) -> Cached {
         let now = self.world.now();
         let mut cache = self.space.cache.lock();
         if let Some(cached) = cache.as_ref().filter(|cached| now - cached.at < CACHE_TIME) {
-            return (cached.raw_capacity, cached.raw_used, cached.blobs);
+            return *cached;
         }
         let map = self.map();
         let mut cached = Cached {
             at: now,
             raw_capacity: 0,
             raw_used: 0,
+            raw_free: 0,
             blobs: 0,
         };
         for entry in map
@@ -192,10 +202,10 @@ impl Pool {
             // What a draining NSD has free takes no new pieces.
             let takes = entry.state == NsdState::Active;
             cached.raw_capacity += if takes { usage.capacity } else { usage.used };
+            cached.raw_free += if takes { usage.available } else { 0 };
         }
-        let out = (cached.raw_capacity, cached.raw_used, cached.blobs);
         *cache = Some(cached);
-        out
+        cached
     }
 
     /// Counts a written segment until the NSDs are asked again.

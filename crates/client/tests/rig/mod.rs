@@ -13,6 +13,7 @@ use nsd::{Nsd, NsdIdentity};
 use pool::Pool;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use world::World;
 use world::sim::Simulation;
 
@@ -162,6 +163,8 @@ where
     F: Future<Output = T>,
 {
     let sim = Simulation::new(seed);
+    // Some scenarios last for days, none does much.
+    sim.limit_time(Duration::from_secs(100 * 60 * 60));
     sim.run(|world| async move {
         let place = Place::default();
         Node::create(&world, &place).await;

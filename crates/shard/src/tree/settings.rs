@@ -71,6 +71,8 @@ fn compactor() -> CompactorOptions {
             ..CompactionWorkerOptions::default()
         }),
         commit_compacted_interval: Duration::from_millis(250),
+        // What a compaction read is kept so long; the default of 15 minutes breaks P8.
+        checkpoint_lifetime: GARBAGE_AGE,
         ..CompactorOptions::default()
     }
 }
