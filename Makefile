@@ -36,18 +36,8 @@ run: build
 stop:
 	$(SHALE) down --dir $(RUN_DIR)
 
-# Known to fail or not yet measured against the 30 minutes; make test-all runs them too.
-OPEN_TESTS := nothing_synced_is_lost_wherever_the_power_is_cut \
-	random_actions_on_an_erasure_coded_pool_see_what_the_model_sees \
-	two_of_six_nsds_may_be_lost_under_load_and_repair_completes_with_new_ones \
-	a_failed_store_is_told_and_the_data_is_kept \
-	a_full_pool_refuses_the_write_itself \
-	reads_move_atime_as_relatime_says \
-	a_dropped_append_leaves_no_hole \
-	after_mass_deletes_and_a_compaction_the_space_returns
-
 test: test-deps
-	$(CARGO) test --workspace --no-fail-fast -- $(addprefix --skip ,$(OPEN_TESTS))
+	$(CARGO) test --workspace --no-fail-fast
 
 test-all: test-deps
 	SHALE_LONG=1 $(CARGO) test --workspace --no-fail-fast

@@ -227,18 +227,24 @@ impl Slot {
 
 async fn read_slot(disk: &Disk, slot: u64) -> Result<Slot> {
     // A unit that can't be read is damage of this copy only.
-    let Ok(bytes) = disk
-        .read(
-            slot * SLOT_BYTES,
-            usize::try_from(SLOT_BYTES).expect("a slot is 1 MiB"),
-        )
-        .await
-    else {
+    let Ok(header) = disk.read(slot * SLOT_BYTES, HEADER_BYTES).await else {
         return Ok(Slot::Damaged);
     };
-    if bytes.iter().all(|byte| *byte == 0) {
+    if header.iter().all(|byte| *byte == 0) {
         return Ok(Slot::Blank);
     }
+    let body = u32::from_le_bytes(header[12..16].try_into().expect("four bytes"));
+    let length = (BODY_AT + body as usize).next_multiple_of(UNIT);
+    let bytes = match length {
+        HEADER_BYTES => header,
+        length if length as u64 <= SLOT_BYTES => {
+            match disk.read(slot * SLOT_BYTES, length).await {
+                Ok(bytes) => bytes,
+                Err(_) => return Ok(Slot::Damaged),
+            }
+        }
+        _ => return Ok(Slot::Damaged),
+    };
     Ok(decode(&bytes)?.map_or(Slot::Damaged, |(version, state)| {
         Slot::Whole(version, state)
     }))

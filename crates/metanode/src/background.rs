@@ -34,6 +34,8 @@ const BUSY_PAUSE: Duration = Duration::from_millis(10);
 const GRACE: Duration = Duration::from_secs(5);
 /// A whole survey of the NSDs is made this often, and at once after they change.
 const SURVEY_EVERY: Duration = Duration::from_secs(300);
+/// Groups with slots that move are looked at this often until they have.
+const MOVING_EVERY: Duration = Duration::from_secs(5);
 /// Inline extents wait this long for company.
 const FOLD_EVERY: Duration = Duration::from_secs(5);
 /// Segments are looked through for mostly dead ones this often.

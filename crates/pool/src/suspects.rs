@@ -5,6 +5,7 @@ use model::{SegmentId, SegmentPlace};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use world::Instant;
 
 /// Most segments in the queue; surveys find what did not fit.
 const SUSPECTS_MAX: usize = 4096;
@@ -29,6 +30,8 @@ pub struct Suspect {
     pub pieces: u32,
     /// Why.
     pub cause: SuspectCause,
+    /// When it was found first.
+    pub since: Instant,
 }
 
 #[derive(Default)]
@@ -38,19 +41,17 @@ pub(crate) struct Suspects {
 }
 
 impl Suspects {
-    pub(crate) fn add(&self, place: &SegmentPlace, pieces: u32, cause: SuspectCause) {
+    pub(crate) fn add(&self, suspect: Suspect) {
         let mut queue = self.queue.lock();
-        if queue.len() >= SUSPECTS_MAX && !queue.contains_key(&place.segment) {
+        let segment = suspect.place.segment;
+        if queue.len() >= SUSPECTS_MAX && !queue.contains_key(&segment) {
             self.overflowed.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let suspect = queue.entry(place.segment).or_insert(Suspect {
-            place: *place,
-            pieces: 0,
-            cause,
-        });
-        suspect.pieces |= pieces;
-        suspect.cause = suspect.cause.max(cause);
+        let known = queue.entry(segment).or_insert(suspect);
+        known.pieces |= suspect.pieces;
+        known.cause = known.cause.max(suspect.cause);
+        known.since = known.since.min(suspect.since);
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -96,8 +97,17 @@ impl Pool {
 
     /// Puts a suspect back, for instance because its repair failed.
     pub fn return_suspect(&self, suspect: &Suspect) {
-        self.suspects
-            .add(&suspect.place, suspect.pieces, suspect.cause);
+        self.suspects.add(*suspect);
+    }
+
+    /// Notes that a segment should be looked at.
+    pub(crate) fn suspect(&self, place: &SegmentPlace, pieces: u32, cause: SuspectCause) {
+        self.suspects.add(Suspect {
+            place: *place,
+            pieces,
+            cause,
+            since: self.world.now(),
+        });
     }
 }
 
@@ -105,9 +115,16 @@ impl Pool {
 mod tests {
     use super::*;
     use model::{GroupId, Scheme, SessionId};
+    use world::sim::Simulation;
 
-    fn place(counter: u64) -> SegmentPlace {
-        SegmentPlace {
+    fn now() -> Instant {
+        Simulation::new(1)
+            .run(|world| async move { world.now() })
+            .finished()
+    }
+
+    fn suspect(counter: u64, pieces: u32, cause: SuspectCause) -> Suspect {
+        let place = SegmentPlace {
             segment: SegmentId {
                 session: SessionId(1),
                 counter,
@@ -118,15 +135,21 @@ mod tests {
             missing: 0,
             length: 1,
             crc: 0,
+        };
+        Suspect {
+            place,
+            pieces,
+            cause,
+            since: now(),
         }
     }
 
     #[test]
     fn the_most_endangered_come_first_and_none_twice() {
         let suspects = Suspects::default();
-        suspects.add(&place(1), 0b1, SuspectCause::Unfinished);
-        suspects.add(&place(2), 0b1, SuspectCause::Absent);
-        suspects.add(&place(2), 0b10, SuspectCause::Damaged);
+        suspects.add(suspect(1, 0b1, SuspectCause::Unfinished));
+        suspects.add(suspect(2, 0b1, SuspectCause::Absent));
+        suspects.add(suspect(2, 0b10, SuspectCause::Damaged));
         let taken = suspects.take(10);
         assert_eq!(
             taken
@@ -145,7 +168,7 @@ mod tests {
     #[test]
     fn the_queue_has_an_end_and_counts_what_did_not_fit() {
         let suspects = Suspects::default();
-        (0..5000).for_each(|counter| suspects.add(&place(counter), 1, SuspectCause::Absent));
+        (0..5000).for_each(|counter| suspects.add(suspect(counter, 1, SuspectCause::Absent)));
         assert_eq!((suspects.len(), suspects.overflowed()), (SUSPECTS_MAX, 904));
     }
 }

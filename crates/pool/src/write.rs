@@ -323,7 +323,7 @@ impl Pool {
             missing: waiting,
             ..attempt.place
         };
-        self.suspects.add(&place, waiting, SuspectCause::Unfinished);
+        self.suspect(&place, waiting, SuspectCause::Unfinished);
         let bytes =
             pending.len() as u64 * u64::from(layout::piece_length(place.scheme, place.length));
         let Some(held) = turn.split(permits(bytes).min(turn.num_permits())) else {

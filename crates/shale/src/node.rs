@@ -18,6 +18,7 @@ use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 use world::World;
 
@@ -25,6 +26,11 @@ use world::World;
 pub const ROOT_SHARD: ShardId = ShardId(0);
 /// Its family.
 pub const ROOT_FAMILY: FamilyId = FamilyId(0);
+
+/// How long a region may be in use by somebody else before that is an error.
+const IN_USE_PATIENCE: Duration = Duration::from_secs(5);
+/// Between two looks at it.
+const IN_USE_PAUSE: Duration = Duration::from_millis(20);
 
 /// Where a node's things are.
 #[derive(Clone, Debug)]
@@ -111,7 +117,7 @@ impl Node {
         paths: &NodePaths,
         settings: ClientSettings,
     ) -> Result<Arc<Self>> {
-        let disk = open_disk(world, &paths.coordination)?;
+        let disk = open_disk(world, &paths.coordination).await?;
         let coordination = Coordination::embedded(world, disk)
             .await
             .map_err(|e| e.while_doing("opening coordination"))?;
@@ -240,10 +246,22 @@ fn make_disk(world: &World, path: &Path, bytes: u64) -> Result<world::Disk> {
         .map_err(|error| disk_error(&error, "creating", path, Some(bytes)))
 }
 
-fn open_disk(world: &World, path: &Path) -> Result<world::Disk> {
-    world
-        .open_disk(path)
-        .map_err(|error| disk_error(&error, "opening", path, None))
+/// Opens a region. Waits a little if somebody has it: the kernel lets a region of a process that
+/// just ended go only when the last I/O of its ring is cleaned up.
+async fn open_disk(world: &World, path: &Path) -> Result<world::Disk> {
+    let begun = world.now();
+    loop {
+        match world.open_disk(path) {
+            Ok(disk) => return Ok(disk),
+            Err(error)
+                if error.kind() == std::io::ErrorKind::WouldBlock
+                    && world.now() - begun < IN_USE_PATIENCE =>
+            {
+                world.sleep(IN_USE_PAUSE).await;
+            }
+            Err(error) => return Err(disk_error(&error, "opening", path, None)),
+        }
+    }
 }
 
 /// Says what to do about a region that can't be made or opened.

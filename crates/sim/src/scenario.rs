@@ -30,6 +30,8 @@ pub struct Scenario {
     pub sizes: Sizes,
     /// Bytes per block: small, so that little data makes several segments.
     pub block_bytes: u32,
+    /// Bytes of each region. Large ones have large journals, which every start reads.
+    pub region_bytes: u64,
 }
 
 impl Scenario {
@@ -45,6 +47,7 @@ impl Scenario {
             sync_every: 4,
         },
         block_bytes: 64 * 1024,
+        region_bytes: 64 << 20,
     };
 
     /// Many actions, files of some megabytes.
@@ -59,11 +62,9 @@ impl Scenario {
             sync_every: 40,
         },
         block_bytes: 256 * 1024,
+        region_bytes: 2 << 30,
     };
 }
-
-/// Bytes of each simulated region; only what is written takes memory.
-const REGION_BYTES: u64 = 2 << 30;
 
 fn paths(scheme: Scheme) -> NodePaths {
     let nsds = (1..=scheme.width() as u32)
@@ -86,11 +87,12 @@ fn settings() -> ClientSettings {
 /// Makes an empty file system on the simulation's disks.
 pub fn create(simulation: &Simulation, scenario: &Scenario) {
     let (scheme, block_bytes) = (scenario.scheme, scenario.block_bytes);
+    let nsd_bytes = scenario.region_bytes;
     simulation
         .run(move |world| async move {
             let creation = Creation {
                 scheme,
-                nsd_bytes: REGION_BYTES,
+                nsd_bytes,
                 block_bytes,
             };
             Node::create(&world, &paths(scheme), creation)
@@ -273,35 +275,27 @@ pub fn crash(seed: u64, scenario: &Scenario) {
     recover_and_judge(&simulation, scenario, seed, &known, &what);
 }
 
-/// Cuts the power at every `stride`-th I/O of a scenario, in all three ways; returns how many
-/// cuts were made.
-pub fn cut_everywhere(seed: u64, scenario: &Scenario, stride: u64) -> u64 {
-    let (first, last) = {
-        let simulation = Simulation::new(seed);
-        create(&simulation, scenario);
-        let first = simulation.io_count() + 1;
-        act(&simulation, scenario, seed, &Arc::default()).finished();
-        (first, simulation.io_count())
-    };
+/// Cuts the power at every `stride`-th I/O that changes something, in all three ways; returns
+/// how many cuts were made.
+pub fn cut_everywhere(seed: u64, scenario: &Scenario, stride: usize) -> u64 {
+    let created = Simulation::new(seed);
+    create(&created, scenario);
+    let begun = created.io_count();
+    let whole = created.fork();
+    act(&whole, scenario, seed, &Arc::default()).finished();
+    let changes = whole.changing_ios();
+    let first = changes.partition_point(|io| *io < begun) + seed as usize % stride;
     let mut cuts = 0;
-    let mut at = first + seed % stride;
-    while at <= last {
+    for at in changes.into_iter().skip(first).step_by(stride) {
         for cut in [Cut::Before, Cut::After, Cut::Torn] {
-            let simulation = Simulation::new(seed);
-            create(&simulation, scenario);
+            let simulation = created.fork();
             simulation.faults().cut_at_io(at, cut);
             let known = Arc::new(Mutex::new(Known::default()));
             act(&simulation, scenario, seed, &known);
-            recover_and_judge(
-                &simulation,
-                scenario,
-                seed,
-                &known,
-                &format!("cut {cut:?} at I/O {at}"),
-            );
+            let what = format!("cut {cut:?} at I/O {at}");
+            recover_and_judge(&simulation, scenario, seed, &known, &what);
             cuts += 1;
         }
-        at += stride;
     }
     cuts
 }

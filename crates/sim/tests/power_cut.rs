@@ -1,5 +1,6 @@
 //! Power cuts: whatever was synced is there after every one of them.
 
+use sim::each_seed;
 use sim::scenario::{Scenario, crash, cut_everywhere, run};
 
 /// More seeds in the long suite.
@@ -13,32 +14,29 @@ fn seeds(short: u64, long: u64) -> std::ops::Range<u64> {
 
 #[test]
 fn nothing_synced_is_lost_wherever_the_power_is_cut() {
-    let mut cuts = 0;
-    for seed in seeds(200, 1_000) {
-        cuts += cut_everywhere(seed, &Scenario::SMALL, 7);
-    }
-    println!("{cuts} power cuts");
-    assert!(cuts > 2_000);
-}
-
-#[test]
-fn one_scenario_survives_a_cut_at_each_of_its_ios() {
-    for seed in seeds(2, 20) {
-        assert!(cut_everywhere(1_000 + seed, &Scenario::SMALL, 1) > 100);
-    }
+    each_seed(seeds(200, 1_000), |seed| {
+        let cuts = cut_everywhere(seed, &Scenario::SMALL, 1);
+        assert!(cuts > 60, "seed {seed}: only {cuts} cuts");
+    });
 }
 
 #[test]
 fn a_long_run_survives_a_cut_anywhere() {
-    for seed in seeds(10, 200) {
-        crash(
-            seed,
-            &Scenario {
-                steps: 600,
-                ..Scenario::LONG
-            },
-        );
-    }
+    let scenario = Scenario {
+        steps: 600,
+        ..Scenario::LONG
+    };
+    each_seed(seeds(20, 400), |seed| crash(seed, &scenario));
+}
+
+#[test]
+fn a_run_on_an_erasure_coded_pool_survives_a_cut_anywhere() {
+    let scenario = Scenario {
+        scheme: "erasure(4+2)".parse().unwrap(),
+        steps: 300,
+        ..Scenario::LONG
+    };
+    each_seed(seeds(6, 100), |seed| crash(seed, &scenario));
 }
 
 #[test]

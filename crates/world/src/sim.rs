@@ -62,6 +62,16 @@ impl Simulation {
         }
     }
 
+    /// A machine of its own in the state of this one, between two runs. Cheap: both share
+    /// what neither changes. What follows on both is the same if the same is done.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        Self {
+            seed: self.seed,
+            machine: Arc::new(Mutex::new(self.machine.lock().fork())),
+        }
+    }
+
     /// The seed, for messages.
     #[must_use]
     pub fn seed(&self) -> u64 {
@@ -104,6 +114,13 @@ impl Simulation {
     #[must_use]
     pub fn io_count(&self) -> u64 {
         self.machine.lock().io_count
+    }
+
+    /// The numbers of all I/Os so far that changed something or made it durable: power cuts at
+    /// others leave no state that these don't.
+    #[must_use]
+    pub fn changing_ios(&self) -> Vec<u64> {
+        self.machine.lock().changes.clone()
     }
 
     /// Hash of everything that happened on disks so far: which I/O, where, what, when.

@@ -7,9 +7,13 @@ use crate::report::RepairStatus;
 use model::map::PoolMap;
 use model::{ErrorKind, GroupId, NsdId, Result};
 use pool::{Depth, MemberState, RepairOutcome, SuspectCause};
+use std::time::Duration;
 
 /// Suspects of one round.
 const SUSPECTS_MAX: usize = 64;
+/// A suspect that nobody has published for so long is left to the next survey: its writer gave
+/// it up, or it belonged to an object that is gone.
+const UNDECIDED_FOR: Duration = Duration::from_secs(30);
 
 impl Metanode {
     /// Progress of repair.
@@ -27,6 +31,7 @@ impl Metanode {
             .collect();
         status.slots_without_nsd = progress.lost_slots;
         status.slots_moving = progress.moving_slots;
+        status.segments_queued = progress.queued;
         status.pieces_rebuilt = progress.rebuilt_pieces;
         status.bytes_rebuilt = progress.rebuilt_bytes;
         status.complete &=
@@ -60,8 +65,10 @@ impl Metanode {
                     }
                 }
                 // Its writer hasn't published it yet.
-                Standing::Undecided => self.pool.return_suspect(&suspect),
-                Standing::Dead | Standing::Garbage => {}
+                Standing::Undecided if self.world.now() - suspect.since < UNDECIDED_FOR => {
+                    self.pool.return_suspect(&suspect);
+                }
+                Standing::Undecided | Standing::Dead | Standing::Garbage => {}
             }
         }
         Ok(changed)

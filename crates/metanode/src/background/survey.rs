@@ -1,7 +1,7 @@
 //! Compares what NSDs hold with what the shard calls live: garbage is deleted, missing pieces
 //! of live segments are rebuilt, slots that have moved are switched.
 
-use crate::background::{Pace, SURVEY_EVERY, count};
+use crate::background::{MOVING_EVERY, Pace, SURVEY_EVERY, count};
 use crate::metanode::Metanode;
 use model::map::SlotException;
 use model::{
@@ -9,7 +9,7 @@ use model::{
 };
 use namespace::{Key, Record};
 use pool::{Depth, MemberState, SurveyedSegment};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use world::Instant;
 
 /// Segments of one step.
@@ -43,7 +43,10 @@ struct Nsds {
 #[derive(Default)]
 pub(crate) struct Progress {
     running: Option<Pass>,
+    /// The last whole pass: its end, and over what.
     last: Option<(Instant, Nsds)>,
+    /// When the last pass of any kind ended.
+    last_of_any: Option<Instant>,
     /// Garbage of sessions below this was deleted by a whole pass.
     pub(crate) swept_below: SessionId,
 }
@@ -52,7 +55,10 @@ struct Pass {
     nsds: Nsds,
     /// Sessions below had been given out when it began.
     sessions: SessionId,
-    group: GroupId,
+    /// Groups to look at; the first is being looked at.
+    groups: VecDeque<GroupId>,
+    /// All groups, not only those with slots that move.
+    is_whole: bool,
     after: Option<SegmentId>,
     checked: u64,
     degraded: u64,
@@ -89,12 +95,12 @@ impl Metanode {
         let judge = self.judge(pass.sessions).await?;
         let mut changed = 0;
         for _ in 0..steps {
-            if pass.group.0 >= self.pool.map().groups {
+            let Some(group) = pass.groups.front().copied() else {
                 changed += self.switch_arrived(&pass).await?;
                 self.end_pass(pass);
                 return Ok(changed);
-            }
-            changed += self.survey_step(&mut pass, &judge).await?;
+            };
+            changed += self.survey_step(&mut pass, group, &judge).await?;
         }
         self.show(&pass, true);
         self.background.memory.lock().survey.running = Some(pass);
@@ -103,6 +109,7 @@ impl Metanode {
 
     async fn survey_due(&self, pace: Pace) -> Result<Option<Pass>> {
         let nsds = self.nsds_now();
+        let mut is_whole = true;
         {
             let mut memory = self.background.memory.lock();
             match memory.survey.running.take() {
@@ -114,7 +121,16 @@ impl Metanode {
                     let is_recent =
                         |(at, seen): &(Instant, Nsds)| *seen == nsds && now - *at < SURVEY_EVERY;
                     if pace == Pace::Gentle && memory.survey.last.as_ref().is_some_and(is_recent) {
-                        return Ok(None);
+                        // What was being written or deleted then may be settled now.
+                        let is_moving = !self.pool.groups().moving().is_empty();
+                        let is_late = memory
+                            .survey
+                            .last_of_any
+                            .is_none_or(|at| now - at >= MOVING_EVERY);
+                        if !is_moving || !is_late {
+                            return Ok(None);
+                        }
+                        is_whole = false;
                     }
                 }
             }
@@ -122,7 +138,12 @@ impl Metanode {
         Ok(Some(Pass {
             nsds,
             sessions: self.coordination.sessions_below().await?,
-            group: GroupId(0),
+            groups: if is_whole {
+                (0..self.pool.map().groups).map(GroupId).collect()
+            } else {
+                self.moving_groups().into_iter().collect()
+            },
+            is_whole,
             after: None,
             checked: 0,
             degraded: 0,
@@ -145,10 +166,10 @@ impl Metanode {
         }
     }
 
-    async fn survey_step(&self, pass: &mut Pass, judge: &Judge) -> Result<u64> {
+    async fn survey_step(&self, pass: &mut Pass, group: GroupId, judge: &Judge) -> Result<u64> {
         let survey = self
             .pool
-            .survey(pass.group, pass.after, STEP_SEGMENTS)
+            .survey(group, pass.after, STEP_SEGMENTS)
             .await?;
         pass.unreachable |= !survey.unreachable.is_empty();
         let mut garbage: BTreeMap<NsdId, Vec<BlobName>> = BTreeMap::new();
@@ -177,7 +198,7 @@ impl Metanode {
         }
         pass.after = survey.resume;
         if pass.after.is_none() {
-            pass.group = pass.group.next();
+            pass.groups.pop_front();
         }
         Ok(changed)
     }
@@ -215,14 +236,21 @@ impl Metanode {
 
     fn end_pass(&self, pass: Pass) {
         self.show(&pass, false);
+        let now = self.world.now();
         let mut memory = self.background.memory.lock();
-        if !pass.unreachable {
-            memory.survey.swept_below = pass.sessions;
+        memory.survey.last_of_any = Some(now);
+        if pass.is_whole {
+            if !pass.unreachable {
+                memory.survey.swept_below = pass.sessions;
+            }
+            memory.survey.last = Some((now, pass.nsds));
         }
-        memory.survey.last = Some((self.world.now(), pass.nsds));
     }
 
     fn show(&self, pass: &Pass, running: bool) {
+        if !pass.is_whole {
+            return;
+        }
         let mut status = self.background.repair.lock();
         status.running = running;
         status.segments_checked = pass.checked;
@@ -300,6 +328,13 @@ impl Metanode {
             .is_none_or(|mark| id.counter <= *mark)
     }
 
+    fn moving_groups(&self) -> BTreeSet<GroupId> {
+        let map = self.pool.map();
+        let is_moving = |(_, exception): &(&(u32, u8), &SlotException)| exception.next.is_some();
+        let moving = map.exceptions.iter().filter(is_moving);
+        moving.map(|((group, _), _)| GroupId(*group)).collect()
+    }
+
     /// Slots whose next NSD has everything become current, under a new map.
     async fn switch_arrived(&self, pass: &Pass) -> Result<u64> {
         let map = self.pool.map();
@@ -307,15 +342,8 @@ impl Metanode {
             return Ok(0);
         }
         let groups = self.pool.groups();
-        let is_moving = |(_, exception): &(&(u32, u8), &SlotException)| exception.next.is_some();
-        let moving: BTreeSet<u32> = map
-            .exceptions
-            .iter()
-            .filter(is_moving)
-            .map(|((group, _), _)| *group)
-            .collect();
         let mut moved: Vec<(GroupId, u8, NsdId)> = Vec::new();
-        for group in moving.into_iter().map(GroupId) {
+        for group in self.moving_groups() {
             for slot in self.pool.arrived_slots(group).await? {
                 moved.push((
                     group,

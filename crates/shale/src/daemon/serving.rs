@@ -354,13 +354,20 @@ impl Serving {
         };
         RepairStatus {
             state: state.into(),
-            segments_to_do: status.segments_degraded,
+            segments_to_do: status.segments_degraded.max(status.segments_queued),
             segments_done: status.segments_repaired,
             bytes_done: status.bytes_rebuilt,
             reason: if waits {
                 format!(
                     "{} slots have no NSD; add one with `shale nsd add`",
                     status.slots_without_nsd
+                )
+            } else if state == "running" {
+                format!(
+                    "scan {}, {} segments checked, {} slots moving",
+                    if status.running { "running" } else { "due" },
+                    status.segments_checked,
+                    status.slots_moving
                 )
             } else {
                 String::new()

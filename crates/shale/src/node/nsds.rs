@@ -75,12 +75,12 @@ async fn open_one(
     id: NsdId,
     path: &Path,
 ) -> Result<Arc<Nsd>> {
-    let disk = open_disk(world, path)?;
+    let disk = open_disk(world, path).await?;
     let nsd = match Nsd::open(world, disk).await {
         Err(error) if error.kind() == ErrorKind::Corrupt => {
             tracing::warn!(nsd = id.0, %error, "rebuilding the index from the region");
             // The first disk still holds the region's lock until its last user is gone.
-            let disk = open_disk(world, path)?;
+            let disk = open_disk(world, path).await?;
             Nsd::rebuild_index(world, disk).await?
         }
         other => other?,
@@ -152,7 +152,7 @@ impl Node {
         );
         let is_device = std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
         let disk = if is_device {
-            open_disk(&self.world, path)?
+            open_disk(&self.world, path).await?
         } else {
             make_disk(&self.world, path, bytes)?
         };

@@ -15,6 +15,7 @@ const PAGE: u64 = 4096;
 /// Power cuts follow what drives promise: a flushed or forced write stays; any other write
 /// may stay, be lost, or stay in part of its units (512 bytes or 4 KiB, chosen at the cut),
 /// whatever happened to writes before and after it.
+#[derive(Clone)]
 pub(super) struct Device {
     pub(super) bytes: u64,
     visible: Pages,
@@ -28,7 +29,7 @@ pub(super) struct Device {
 }
 
 /// What is broken.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct DeviceFaults {
     pub(super) read_errors: Vec<Range<u64>>,
     pub(super) extra_latency: Duration,
@@ -36,6 +37,7 @@ pub(super) struct DeviceFaults {
     pub(super) failed: bool,
 }
 
+#[derive(Clone)]
 struct CachedWrite {
     completion: u64,
     write: Write,

@@ -20,6 +20,8 @@ const POWERLESS_IO_MAX: u64 = 10_000;
 pub(super) struct Machine {
     pub(super) devices: BTreeMap<String, Device>,
     pub(super) io_count: u64,
+    /// Numbers of the I/Os that were to change something: writes and flushes.
+    pub(super) changes: Vec<u64>,
     pub(super) trace: u64,
     pub(super) cut: Option<(u64, Cut)>,
     pub(super) time_limit: Duration,
@@ -75,6 +77,7 @@ impl Machine {
         Self {
             devices: BTreeMap::new(),
             io_count: 0,
+            changes: Vec::new(),
             trace: seed,
             cut: None,
             time_limit: RUN_TIME_MAX,
@@ -88,6 +91,32 @@ impl Machine {
             tasks: BTreeMap::new(),
             next_number: 0,
             run_io_start: 0,
+            powerless_ios: 0,
+            under_way: BTreeMap::new(),
+            results: BTreeMap::new(),
+        }
+    }
+
+    /// A machine in the same state. Only between runs.
+    pub(super) fn fork(&self) -> Self {
+        assert!(!self.powered, "a machine is copied between runs");
+        Self {
+            devices: self.devices.clone(),
+            io_count: self.io_count,
+            changes: self.changes.clone(),
+            trace: self.trace,
+            cut: self.cut,
+            time_limit: self.time_limit,
+            program_chance: self.program_chance.clone(),
+            order_chance: self.order_chance.clone(),
+            device_chance: self.device_chance.clone(),
+            run: self.run,
+            powered: false,
+            elapsed: self.elapsed,
+            on_power_loss: None,
+            tasks: BTreeMap::new(),
+            next_number: self.next_number,
+            run_io_start: self.run_io_start,
             powerless_ios: 0,
             under_way: BTreeMap::new(),
             results: BTreeMap::new(),
@@ -309,6 +338,9 @@ impl Machine {
         }
         let number = self.io_count;
         self.io_count += 1;
+        if !matches!(request, Request::Read { .. }) {
+            self.changes.push(number);
+        }
         let of_run = self.io_count - self.run_io_start;
         assert!(
             of_run <= RUN_IO_MAX,
