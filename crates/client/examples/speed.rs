@@ -4,6 +4,7 @@
 //! is measured, and the same bytes are written to it raw for comparison.
 
 #![allow(
+    clippy::disallowed_methods,
     clippy::unwrap_used,
     clippy::print_stdout,
     reason = "an example for the terminal"

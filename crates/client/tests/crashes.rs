@@ -225,8 +225,19 @@ fn a_full_pool_refuses_the_write_itself() {
         );
         assert!(parts > 20, "only {parts} parts fitted");
         if let Err(error) = client.sync_all().await {
-            let nsds: Vec<_> = (1..=3).map(|nsd| (node.pool.nsd(NsdId(nsd)).unwrap().usage(), node.pool.nsd(NsdId(nsd)).unwrap().health())).collect();
-            panic!("{error} {nsds:#?} {:#?} {:?} {parts}", node.pool.usage(), client.page_pool_bytes());
+            let nsds: Vec<_> = (1..=3)
+                .map(|nsd| {
+                    (
+                        node.pool.nsd(NsdId(nsd)).unwrap().usage(),
+                        node.pool.nsd(NsdId(nsd)).unwrap().health(),
+                    )
+                })
+                .collect();
+            panic!(
+                "{error} {nsds:#?} {:#?} {:?} {parts}",
+                node.pool.usage(),
+                client.page_pool_bytes()
+            );
         }
         assert_eq!(client.page_pool_bytes().0, 0);
         for part in 0..parts {

@@ -237,12 +237,10 @@ async fn read_slot(disk: &Disk, slot: u64) -> Result<Slot> {
     let length = (BODY_AT + body as usize).next_multiple_of(UNIT);
     let bytes = match length {
         HEADER_BYTES => header,
-        length if length as u64 <= SLOT_BYTES => {
-            match disk.read(slot * SLOT_BYTES, length).await {
-                Ok(bytes) => bytes,
-                Err(_) => return Ok(Slot::Damaged),
-            }
-        }
+        length if length as u64 <= SLOT_BYTES => match disk.read(slot * SLOT_BYTES, length).await {
+            Ok(bytes) => bytes,
+            Err(_) => return Ok(Slot::Damaged),
+        },
         _ => return Ok(Slot::Damaged),
     };
     Ok(decode(&bytes)?.map_or(Slot::Damaged, |(version, state)| {

@@ -198,7 +198,9 @@ impl Metanode {
             let shard = self.shard();
             match shard.sync().await {
                 // Boxed: the take-over's future is large and rare, every caller's would carry it.
-                Err(_) if shard.check_alive().is_err() => Box::pin(self.take_over_again(&shard)).await?,
+                Err(_) if shard.check_alive().is_err() => {
+                    Box::pin(self.take_over_again(&shard)).await?
+                }
                 other => return other,
             }
         }

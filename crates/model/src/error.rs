@@ -127,7 +127,10 @@ impl Error {
     /// A new error. `cause`: lower case, no full stop, says what was met.
     #[must_use]
     pub fn new(kind: ErrorKind, cause: impl Into<String>) -> Self {
-        Self { kind, story: vec![cause.into()] }
+        Self {
+            kind,
+            story: vec![cause.into()],
+        }
     }
 
     /// Adds what was being attempted, and on what.
@@ -159,7 +162,10 @@ impl Error {
 impl From<ErrorKind> for Error {
     /// An error whose kind says it all, as most POSIX refusals do; allocates nothing.
     fn from(kind: ErrorKind) -> Self {
-        Self { kind, story: Vec::new() }
+        Self {
+            kind,
+            story: Vec::new(),
+        }
     }
 }
 

@@ -55,7 +55,12 @@ impl Extent {
         }
         let skip = start - self.offset;
         let kind = match &self.kind {
-            ExtentKind::Data { place, at, codec, key_id } => ExtentKind::Data {
+            ExtentKind::Data {
+                place,
+                at,
+                codec,
+                key_id,
+            } => ExtentKind::Data {
                 place: *place,
                 at: at + u32::try_from(skip).expect("an extent lies inside one segment"),
                 codec: *codec,
@@ -68,6 +73,11 @@ impl Extent {
             }
             ExtentKind::Reserved => ExtentKind::Reserved,
         };
-        Some(Extent { offset: start, length: end - start, kind, birth: self.birth })
+        Some(Extent {
+            offset: start,
+            length: end - start,
+            kind,
+            birth: self.birth,
+        })
     }
 }

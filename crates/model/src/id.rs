@@ -109,7 +109,10 @@ impl InodeId {
     #[must_use]
     pub fn new(fileset: FilesetId, number: InodeNumber) -> Self {
         assert!(fileset.0 < (1 << 24), "fileset ids have 24 bits");
-        assert!(number.0 < (1 << Self::NUMBER_BITS), "inode numbers have 40 bits");
+        assert!(
+            number.0 < (1 << Self::NUMBER_BITS),
+            "inode numbers have 40 bits"
+        );
         Self((u64::from(fileset.0) << Self::NUMBER_BITS) | number.0)
     }
 

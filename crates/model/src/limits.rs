@@ -48,5 +48,5 @@ pub const DELETE_NAMES_MAX: usize = 10_000;
 
 const _: () = assert!(INLINE_FILE_BYTES_MAX <= INLINE_WRITE_BYTES_MAX);
 const _: () = assert!(PUBLISH_EXTENTS_MAX * 8 <= OPERATION_RECORDS_MAX);
-const _: () = assert!(SEGMENT_BYTES_MAX as u64 % UNIT_BYTES as u64 == 0);
+const _: () = assert!((SEGMENT_BYTES_MAX as u64).is_multiple_of(UNIT_BYTES as u64));
 const _: () = assert!(BLOCK_BYTES_DEFAULT <= SEGMENT_BYTES_MAX);

@@ -67,7 +67,10 @@ impl PoolMap {
     /// The version of a group.
     #[must_use]
     pub fn version(&self, group: GroupId) -> GroupVersion {
-        self.versions.get(&group.0).copied().unwrap_or(GroupVersion(1))
+        self.versions
+            .get(&group.0)
+            .copied()
+            .unwrap_or(GroupVersion(1))
     }
 
     /// The entry of an NSD.

@@ -18,9 +18,16 @@ impl FileName {
     /// `NameTooLong` (ENAMETOOLONG) or `InvalidArgument` (EINVAL): fix the request.
     pub fn new(bytes: &[u8]) -> Result<Self, Error> {
         if bytes.len() > Self::BYTES_MAX {
-            return Err(Error::new(ErrorKind::NameTooLong, "file name is longer than 255 bytes"));
+            return Err(Error::new(
+                ErrorKind::NameTooLong,
+                "file name is longer than 255 bytes",
+            ));
         }
-        if bytes.is_empty() || bytes == b"." || bytes == b".." || bytes.iter().any(|b| *b == b'/' || *b == 0) {
+        if bytes.is_empty()
+            || bytes == b"."
+            || bytes == b".."
+            || bytes.iter().any(|b| *b == b'/' || *b == 0)
+        {
             return Err(Error::new(ErrorKind::InvalidArgument, "not a file name"));
         }
         Ok(Self(bytes.into()))

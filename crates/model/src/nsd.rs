@@ -2,7 +2,8 @@
 //! nodes they are messages.
 
 use crate::{
-    BlobName, DataId, EntryNumber, FamilyId, GroupId, GroupVersion, InodeNumber, NsdId, Scheme, ShardEpoch, ShardId,
+    BlobName, DataId, EntryNumber, FamilyId, GroupId, GroupVersion, InodeNumber, NsdId, Scheme,
+    ShardEpoch, ShardId,
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};

@@ -4,7 +4,8 @@
 //! brings its own time and identity: the code that applies it has neither clock nor chance.
 
 use crate::{
-    Attributes, DataId, Extent, FileKind, FileName, InodeId, SegmentPlace, SessionId, SetAttributes, Timestamp,
+    Attributes, DataId, Extent, FileKind, FileName, InodeId, SegmentPlace, SessionId,
+    SetAttributes, Timestamp,
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};

@@ -70,17 +70,33 @@ impl FromStr for Scheme {
         let wrong = || {
             Error::new(
                 ErrorKind::InvalidArgument,
-                format!("scheme {text:?} is unknown; use replicate(1..4) or erasure(k+m) with k 1..16 and m 1..4, like erasure(4+2)"),
+                format!(
+                    "scheme {text:?} is unknown; use replicate(1..4) or erasure(k+m) with k 1..16 and m 1..4, like erasure(4+2)"
+                ),
             )
         };
-        let inner = |prefix: &str| text.trim().strip_prefix(prefix).and_then(|t| t.strip_suffix(')'));
+        let inner = |prefix: &str| {
+            text.trim()
+                .strip_prefix(prefix)
+                .and_then(|t| t.strip_suffix(')'))
+        };
         if let Some(n) = inner("replicate(") {
             let n: u8 = n.trim().parse().map_err(|_| wrong())?;
-            return if (1..=4).contains(&n) { Ok(Self::Replicate(n)) } else { Err(wrong()) };
+            return if (1..=4).contains(&n) {
+                Ok(Self::Replicate(n))
+            } else {
+                Err(wrong())
+            };
         }
-        let (k, m) = inner("erasure(").and_then(|t| t.split_once('+')).ok_or_else(wrong)?;
+        let (k, m) = inner("erasure(")
+            .and_then(|t| t.split_once('+'))
+            .ok_or_else(wrong)?;
         let k: u8 = k.trim().parse().map_err(|_| wrong())?;
         let m: u8 = m.trim().parse().map_err(|_| wrong())?;
-        if (1..=16).contains(&k) && (1..=4).contains(&m) { Ok(Self::Erasure { k, m }) } else { Err(wrong()) }
+        if (1..=16).contains(&k) && (1..=4).contains(&m) {
+            Ok(Self::Erasure { k, m })
+        } else {
+            Err(wrong())
+        }
     }
 }

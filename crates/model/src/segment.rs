@@ -51,7 +51,10 @@ impl BlobName {
         let u64_at = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         Self {
             group: GroupId(u32::from_be_bytes(bytes[0..4].try_into().expect("4 bytes"))),
-            segment: SegmentId { session: SessionId(u64_at(4)), counter: u64_at(12) },
+            segment: SegmentId {
+                session: SessionId(u64_at(4)),
+                counter: u64_at(12),
+            },
             piece: bytes[20],
         }
     }
@@ -87,7 +90,11 @@ impl SegmentPlace {
     /// Name of the blob that holds a piece.
     #[must_use]
     pub fn blob(&self, piece: u8) -> BlobName {
-        BlobName { group: self.group, segment: self.segment, piece }
+        BlobName {
+            group: self.group,
+            segment: self.segment,
+            piece,
+        }
     }
 
     /// The slot of the group that holds a piece.

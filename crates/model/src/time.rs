@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Nanoseconds since 1970-01-01 UTC; negative before it. Covers the years 1677 to 2262.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct Timestamp(pub i64);
 
@@ -12,7 +14,11 @@ impl Timestamp {
     /// Joins seconds and nanoseconds as `struct timespec` has them; clips what doesn't fit.
     #[must_use]
     pub fn from_timespec(seconds: i64, nanoseconds: u32) -> Self {
-        Self(seconds.saturating_mul(1_000_000_000).saturating_add(i64::from(nanoseconds)))
+        Self(
+            seconds
+                .saturating_mul(1_000_000_000)
+                .saturating_add(i64::from(nanoseconds)),
+        )
     }
 
     /// Seconds, rounded towards the past.
@@ -30,7 +36,10 @@ impl Timestamp {
     /// This point and `duration` later.
     #[must_use]
     pub fn plus(self, duration: Duration) -> Self {
-        Self(self.0.saturating_add(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)))
+        Self(
+            self.0
+                .saturating_add(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)),
+        )
     }
 
     /// The time that an operation on an object gets: the client's clock, but always later

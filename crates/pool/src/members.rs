@@ -118,8 +118,7 @@ impl Member {
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         let usage = self.nsd.usage();
         let keep = FREE_MIN.min(usage.capacity / 64);
-        self.nsd.health() == NsdHealth::Online
-            && usage.available >= bytes + keep
+        self.nsd.health() == NsdHealth::Online && usage.available >= bytes + keep
     }
 
     /// Notes an answer to a read.

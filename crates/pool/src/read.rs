@@ -288,10 +288,12 @@ impl<'a> Gather<'a> {
         match kind {
             ErrorKind::Corrupt => {
                 warn!(segment = %self.place.segment, piece, "damaged piece met by a read");
-                self.pool.suspect(self.place, 1 << piece, SuspectCause::Damaged);
+                self.pool
+                    .suspect(self.place, 1 << piece, SuspectCause::Damaged);
             }
             ErrorKind::NotFound if is_expected => {
-                self.pool.suspect(self.place, 1 << piece, SuspectCause::Absent);
+                self.pool
+                    .suspect(self.place, 1 << piece, SuspectCause::Absent);
             }
             _ => debug!(segment = %self.place.segment, piece, kind = kind.name(), "piece not read"),
         }

@@ -2,6 +2,7 @@
 
 #![allow(
     clippy::disallowed_methods,
+    clippy::unwrap_used,
     reason = "tests use the mount as programs do"
 )]
 
@@ -79,7 +80,10 @@ fn two_of_six_nsds_may_be_lost_under_load_and_repair_completes_with_new_ones() {
             rounds
         });
         // One disk forgets everything under the daemon, another is taken out.
-        let region = OpenOptions::new().write(true).open(node.dir.join("nsd/2.region")).unwrap();
+        let region = OpenOptions::new()
+            .write(true)
+            .open(node.dir.join("nsd/2.region"))
+            .unwrap();
         region.set_len(0).unwrap();
         verify_files(&node, "before", 40);
         node.must(&["nsd", "remove", "5"]);

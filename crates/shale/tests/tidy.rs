@@ -2,6 +2,7 @@
 
 #![allow(
     clippy::disallowed_methods,
+    clippy::unwrap_used,
     reason = "tests use the mount as programs do"
 )]
 

@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn a_run_keeps_its_bytes_while_its_memory_grows() {
         let blocks = Blocks::new(1 << 20);
-        let content: Vec<u8> = (0..1 << 20).map(|at: u32| (at * 31 >> 3) as u8).collect();
+        let content: Vec<u8> = (0..1 << 20).map(|at: u32| ((at * 31) >> 3) as u8).collect();
         let mut memory = RunMemory::new(&content[..10], false, &blocks);
         let mut at = 10;
         while at < content.len() {

@@ -167,10 +167,7 @@ impl Metanode {
     }
 
     async fn survey_step(&self, pass: &mut Pass, group: GroupId, judge: &Judge) -> Result<u64> {
-        let survey = self
-            .pool
-            .survey(group, pass.after, STEP_SEGMENTS)
-            .await?;
+        let survey = self.pool.survey(group, pass.after, STEP_SEGMENTS).await?;
         pass.unreachable |= !survey.unreachable.is_empty();
         let mut garbage: BTreeMap<NsdId, Vec<BlobName>> = BTreeMap::new();
         let mut changed = 0;

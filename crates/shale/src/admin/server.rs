@@ -28,9 +28,12 @@ pub fn listen(serving: &Arc<Serving>) -> Result<impl Future<Output = ()> + use<>
     let routes = routes(serving.clone());
     let ending = serving.clone();
     Ok(async move {
-        if let Err(error) = axum::serve(listener, routes).with_graceful_shutdown(async move {
-            let _force = ending.wait_for_shutdown().await;
-        }).await {
+        if let Err(error) = axum::serve(listener, routes)
+            .with_graceful_shutdown(async move {
+                let _force = ending.wait_for_shutdown().await;
+            })
+            .await
+        {
             tracing::error!(%error, "the admin API ended");
         }
     })

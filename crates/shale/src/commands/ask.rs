@@ -201,6 +201,7 @@ fn health(health: &Health) -> ExitCode {
     }
 }
 
+#[allow(clippy::ptr_arg, reason = "it prints the answer as it is decoded")]
 fn waiters(waiters: &Vec<Waiter>) -> ExitCode {
     if waiters.is_empty() {
         println!("nothing waits");
@@ -260,6 +261,7 @@ fn check(check: &CheckResult) -> ExitCode {
     ExitCode::from(1)
 }
 
+#[allow(clippy::ptr_arg, reason = "it prints the answer as it is decoded")]
 fn nsds(nsds: &Vec<NsdLine>) -> ExitCode {
     let rows: Vec<_> = nsds
         .iter()

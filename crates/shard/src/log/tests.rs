@@ -81,7 +81,7 @@ fn a_failed_member_is_replaced_before_the_next_acknowledgment() {
             new
         })
         .finished();
-    machine.faults().heal(&"1".to_string());
+    machine.faults().heal("1");
     for nsd in 1..=5 {
         machine.faults().heal(&nsd.to_string());
     }

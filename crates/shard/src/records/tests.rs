@@ -205,12 +205,11 @@ proptest! {
                         put(&mut records, (at(key), record));
                     }
                 }
-                Step::Remove(key) => {
-                    if records.view(&nobody).get(&at(key)).is_ok() {
+                Step::Remove(key)
+                    if records.view(&nobody).get(&at(key)).is_ok() => {
                         truth.remove(&at(key));
                         remove(&mut records, &at(key));
                     }
-                }
                 Step::Look(key) => {
                     let view = records.view(&nobody);
                     if let Ok(found) = view.get(&at(key)) {

@@ -124,12 +124,12 @@ fn prefix_bytes(key: &[u8]) -> Option<usize> {
     (key.len() >= length).then_some(length)
 }
 
+/// From where to where behind a common beginning.
+type KeyRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
 /// If all keys of `from..to` are about one object: their common beginning, and the range behind
 /// it.
-pub(super) fn within_object<'a>(
-    from: &'a [u8],
-    to: &[u8],
-) -> Option<(&'a [u8], (Bound<Vec<u8>>, Bound<Vec<u8>>))> {
+pub(super) fn within_object<'a>(from: &'a [u8], to: &[u8]) -> Option<(&'a [u8], KeyRange)> {
     let prefix = &from[..prefix_bytes(from)?];
     let start = Bound::Included(from[prefix.len()..].to_vec());
     let end = match to.strip_prefix(prefix) {
