@@ -116,8 +116,9 @@ impl Library<'_> {
         })
     }
 
-    /// Reads a file in 1 MiB pieces; the caller made its pages cold.
+    /// Reads a file in 1 MiB pieces, cold.
     pub fn read_stream(&self, file: InodeId, bytes: u64) -> f64 {
+        self.client.forget_clean();
         self.world.block_on(async {
             self.client
                 .open(file, OpenFlags::default())
@@ -141,8 +142,9 @@ impl Library<'_> {
         })
     }
 
-    /// 4 KiB reads at random places, `depth` at once.
+    /// 4 KiB reads at random places, `depth` at once, cold.
     pub fn read_random(&self, file: InodeId, bytes: u64, count: u64, depth: u64) -> f64 {
+        self.client.forget_clean();
         rate(count, || {
             self.world.block_on(async {
                 let worker = |worker: u64| async move {

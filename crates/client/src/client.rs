@@ -93,6 +93,12 @@ impl Client {
         &self.settings
     }
 
+    /// Forgets clean bytes in the page pool: the next reads go to the NSDs. For measurements, and
+    /// for a node that needs its memory.
+    pub fn forget_clean(&self) {
+        self.pages.forget_clean(&self.inodes);
+    }
+
     /// Dirty and cached bytes in the page pool.
     #[must_use]
     pub fn page_pool_bytes(&self) -> (u64, u64) {

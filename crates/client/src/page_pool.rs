@@ -270,6 +270,17 @@ impl PagePool {
         }
     }
 
+    /// Forgets all clean bytes. Call without holding an inode's lock.
+    pub(crate) fn forget_clean(&self, inodes: &Arc<Inodes>) {
+        let pieces = std::mem::take(&mut *self.ring.lock());
+        for (inode, _, _) in pieces {
+            if let Some(state) = inodes.find(inode) {
+                let mut inner = state.lock();
+                self.uncache(inode, &mut inner, 0, u64::MAX);
+            }
+        }
+    }
+
     /// Bytes that were fetched ahead were read, or went unread.
     pub(crate) fn note_ahead(&self, used: u64, wasted: u64) {
         if used + wasted == 0 {
