@@ -9,10 +9,12 @@
 )]
 
 mod disk;
+mod floor;
 mod library;
 mod measure;
 mod paths;
 mod sections;
+mod start;
 
 use clap::Parser;
 use model::Result;
@@ -30,6 +32,12 @@ struct Arguments {
     /// Only lines whose name contains this.
     #[arg(long, default_value = "")]
     only: String,
+    /// A child's work: make this many files in --dir and die.
+    #[arg(long, hide = true)]
+    fill: Option<u64>,
+    /// A child's work: start what is in --dir and die.
+    #[arg(long, hide = true)]
+    start: bool,
 }
 
 fn main() -> ExitCode {
@@ -45,11 +53,6 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<()> {
     let dir = std::path::absolute(&arguments.dir).unwrap_or_else(|_| arguments.dir.clone());
-    let _ = std::fs::remove_dir_all(&dir);
-    std::fs::create_dir_all(&dir).map_err(|e| {
-        model::Error::new(model::ErrorKind::Unavailable, e.to_string())
-            .while_doing(format!("creating {}", dir.display()))
-    })?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -59,10 +62,22 @@ fn run(arguments: &Arguments) -> Result<()> {
         let _context = runtime.enter();
         world::World::real()
     };
+    if arguments.start {
+        return start::start(&world, &dir);
+    }
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).map_err(|e| {
+        model::Error::new(model::ErrorKind::Unavailable, e.to_string())
+            .while_doing(format!("creating {}", dir.display()))
+    })?;
+    if let Some(files) = arguments.fill {
+        return start::fill(&world, &dir, files);
+    }
     measure::heading();
     let bench = sections::Bench::new(world, dir.clone(), arguments.runs, arguments.only.clone())?;
     bench.through_the_library()?;
     bench.through_the_mount()?;
+    bench.start()?;
     bench.end()?;
     let _ = std::fs::remove_dir_all(&dir);
     Ok(())

@@ -12,6 +12,8 @@ pub enum Unit {
     PerSecond,
     /// Bytes per second.
     BytesPerSecond,
+    /// Seconds; less is better.
+    Seconds,
 }
 
 /// A line of the result.
@@ -37,6 +39,8 @@ pub enum Goal {
     Ratio(f64),
     /// The value itself at least this.
     Value(f64),
+    /// The value itself at most this.
+    AtMost(f64),
     /// Printed only.
     None,
 }
@@ -100,6 +104,9 @@ pub fn print(line: &Line) {
     let goal = match line.goal {
         Goal::Ratio(goal) => format!("ratio {goal}: {}", verdict(ratio >= goal)),
         Goal::Value(goal) => format!("{}: {}", show(goal, line.unit), verdict(value >= goal)),
+        Goal::AtMost(goal) => {
+            format!("{}: {}", show(goal, line.unit), verdict(value <= goal))
+        }
         Goal::None => String::new(),
     };
     println!(
@@ -115,6 +122,7 @@ pub fn print(line: &Line) {
 
 fn show(value: f64, unit: Unit) -> String {
     match unit {
+        Unit::Seconds => format!("{value:.3} s"),
         Unit::PerSecond if value >= 10_000.0 => format!("{:.0} k/s", value / 1000.0),
         Unit::PerSecond => format!("{value:.0} /s"),
         Unit::BytesPerSecond => format!("{:.0} MiB/s", value / 1_048_576.0),

@@ -1,16 +1,13 @@
 //! The lines of the result, in order.
 
 use crate::{
-    disk,
+    disk, floor,
     library::Library,
     measure::{Goal, Line, Unit, pairs, print},
-    paths,
+    paths, start,
 };
 use client::ClientSettings;
-use fuse::{
-    Door, DoorSettings, Mount, MountOptions, Unmount,
-    memory::{MemoryFileSystem, MemorySettings},
-};
+use fuse::{Door, DoorSettings, Mount, MountOptions, Unmount};
 use model::{Error, ErrorKind, NsdId, Result, Scheme};
 use shale::node::{Creation, Node, NodePaths};
 use std::{
@@ -34,6 +31,17 @@ const READS: u64 = 20_000;
 /// Files that are fsynced one by one.
 const SYNCED: u64 = 1_000;
 
+/// Files of the file system whose start is timed.
+const START_FILES: u64 = 1_000_000;
+
+/// Where a node with one NSD in `dir` has its things.
+pub fn node_paths(dir: &Path) -> NodePaths {
+    NodePaths {
+        coordination: dir.join("coordination.region"),
+        nsds: BTreeMap::from([(NsdId(1), dir.join("1.region"))]),
+    }
+}
+
 /// A node on the disk, and what it is compared with.
 pub struct Bench {
     world: World,
@@ -50,10 +58,7 @@ pub struct Bench {
 impl Bench {
     /// Makes a file system on one NSD and a region of the same size beside it.
     pub fn new(world: World, dir: PathBuf, runs: usize, only: String) -> Result<Self> {
-        let paths = NodePaths {
-            coordination: dir.join("coordination.region"),
-            nsds: BTreeMap::from([(NsdId(1), dir.join("1.region"))]),
-        };
+        let paths = node_paths(&dir);
         let creation = Creation {
             scheme: Scheme::Replicate(1),
             nsd_bytes: 24 * GIB,
@@ -77,6 +82,33 @@ impl Bench {
             disk,
             next: Cell::new(0),
         })
+    }
+
+    /// The start after SIGKILL, beside that of an empty file system.
+    pub fn start(&self) -> Result<()> {
+        const NAME: &str = "start after kill -9, a million files";
+        if !NAME.contains(&self.only) {
+            return Ok(());
+        }
+        let folder = |name: &str, files: u64| -> Result<String> {
+            let path = self.dir.join(name).display().to_string();
+            start::in_a_child(&["--dir", &path, "--fill", &files.to_string()])?;
+            Ok(path)
+        };
+        let (full, empty) = (folder("full", START_FILES)?, folder("empty", 0)?);
+        let time = |dir: &str| {
+            let said = start::in_a_child(&["--dir", dir, "--start"]).expect("starts");
+            said.parse().expect("it says the seconds")
+        };
+        self.line(
+            NAME,
+            "an empty one",
+            Unit::Seconds,
+            Goal::AtMost(3.0),
+            || time(&full),
+            || time(&empty),
+        );
+        Ok(())
     }
 
     /// Ends the node.
@@ -273,14 +305,7 @@ impl Bench {
         let (ours, trivial) = (mount_at("mnt")?, mount_at("floor")?);
         let door = Door::new(self.node.client().clone(), DoorSettings::default());
         let mount = Mount::start(&self.world, Arc::new(door), &MountOptions::new(&ours))?;
-        let floor_mount = Mount::start(
-            &self.world,
-            Arc::new(MemoryFileSystem::new(
-                &self.world,
-                MemorySettings::default(),
-            )),
-            &MountOptions::new(&trivial),
-        )?;
+        let floor_mount = floor::mount(&self.world, &trivial, false)?;
         self.mount_metadata(&ours, &trivial);
         self.mount_data(&ours);
         for mount in [mount, floor_mount] {

@@ -80,10 +80,20 @@ impl Client {
 
     /// Memory and space for `bytes`; waits for memory.
     async fn claim(&self, inode: InodeId, bytes: u64) -> Result<Claim<'_>> {
+        let mut has_made_room = false;
         loop {
             let room = Notify::notified(&self.pages.room);
-            if let Some(claim) = self.pages.claim(bytes)? {
-                return Ok(claim);
+            match self.pages.claim(bytes) {
+                Ok(Some(claim)) => return Ok(claim),
+                Ok(None) => {}
+                Err(error) if error.kind() == ErrorKind::NoSpace && !has_made_room => {
+                    has_made_room = true;
+                    let freeing = self.metanode.make_room();
+                    self.wait("space that removed data holds", Some(inode), freeing)
+                        .await??;
+                    continue;
+                }
+                Err(error) => return Err(error),
             }
             let failure = self.pages.failure();
             if let Some(error) = failure.filter(|error| error.kind() == ErrorKind::NoSpace) {

@@ -41,6 +41,9 @@ const FOLD_EVERY: Duration = Duration::from_secs(5);
 /// Segments are looked through for mostly dead ones this often.
 const CLEAN_EVERY: Duration = Duration::from_secs(30);
 
+/// Steps of reclaim and delete that one call for room does; each frees up to hundreds of segments.
+const MAKE_ROOM_STEPS_MAX: usize = 64;
+
 /// How a round goes about it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pace {
@@ -120,6 +123,26 @@ impl Metanode {
             steps,
             counters: self.counters(),
         })
+    }
+
+    /// Frees now what removed and overwritten data still holds, without the time that readers
+    /// are left otherwise (who meets a segment that is gone looks again where the data is).
+    /// For writers that would be refused. Answers whether anything was freed.
+    ///
+    /// # Errors
+    /// What stopped it.
+    pub async fn make_room(&self) -> Result<bool> {
+        let _round = self.background.round.lock().await;
+        let mut freed = 0;
+        for _ in 0..MAKE_ROOM_STEPS_MAX {
+            let reclaimed = self.reclaim_some().await?;
+            let deleted = self.delete_dead(Pace::Drain).await?;
+            freed += deleted;
+            if reclaimed + deleted == 0 {
+                break;
+            }
+        }
+        Ok(freed > 0)
     }
 
     /// What background work has done since start.

@@ -276,6 +276,55 @@ fn a_lost_nsd_is_rebuilt_on_an_added_one() {
         .finished();
 }
 
+#[test]
+fn what_was_written_narrow_is_widened_when_the_pool_is_whole_again() {
+    let scheme = Scheme::Erasure { k: 4, m: 2 };
+    let simulation = Simulation::new(26);
+    simulation
+        .run(|world| async move {
+            rig::create(&world, scheme, 6).await;
+            let rig = rig::open(&world).await;
+            rig.pool.remove_nsd(NsdId(2)).unwrap();
+            change_map(&rig, |map| {
+                placement::change::mark_lost(map, NsdId(2)).unwrap()
+            })
+            .await;
+            let file = rig.file(ROOT, "f").await;
+            for part in 0..3 {
+                rig.write(file, part * 300_000, &pattern(part, 300_000))
+                    .await;
+            }
+            rig.settle().await;
+            let narrow = Scheme::Erasure { k: 3, m: 2 };
+            assert_eq!(schemes(&rig, file).await, [narrow; 3]);
+            rig::format(&world, 7).await;
+            rig.pool.add_nsd(rig::open_nsd(&world, 7).await.unwrap());
+            change_map(&rig, |map| {
+                placement::change::add_nsd(map, rig::entry(7)).unwrap()
+            })
+            .await;
+            rig.must_be_clean("widened").await;
+            let wide = schemes(&rig, file).await;
+            assert!(
+                !wide.is_empty() && wide.iter().all(|seen| *seen == scheme),
+                "{wide:?}"
+            );
+            let content: Vec<u8> = (0..3).flat_map(|part| pattern(part, 300_000)).collect();
+            assert_eq!(rig.read(file).await.unwrap(), content);
+            rig.close().await;
+        })
+        .finished();
+}
+
+async fn schemes(rig: &Rig, file: InodeId) -> Vec<Scheme> {
+    let (extents, _) = rig.extents(file).await;
+    let places = extents.iter().filter_map(|extent| match &extent.kind {
+        ExtentKind::Data { place, .. } => Some(place.scheme),
+        _ => None,
+    });
+    places.collect()
+}
+
 async fn change_map(rig: &Rig, change: impl Fn(&model::map::PoolMap) -> model::map::PoolMap) {
     let fact = rig
         .coordination

@@ -371,3 +371,69 @@ pub mod survey {
         })
     }
 }
+
+/// Many files at once, and none at all.
+pub mod crowd {
+    use super::{Client, FileKind, InodeId, Result};
+    use bytes::Bytes;
+    use model::{FileName, operation::NewInode};
+
+    /// Empty files of a folder of their own.
+    ///
+    /// # Panics
+    /// If one can't be made.
+    pub async fn make(client: &Client, files: u32) {
+        let new = |kind| NewInode {
+            kind,
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            target: Bytes::new(),
+        };
+        let name = |text: String| FileName::new(text.as_bytes()).expect("a short plain name");
+        let folder = client
+            .create(
+                InodeId::ROOT,
+                name("crowd".into()),
+                new(FileKind::Directory),
+            )
+            .await
+            .expect("makes a folder")
+            .inode;
+        for file in 0..files {
+            client
+                .create(folder, name(format!("file{file}")), new(FileKind::File))
+                .await
+                .expect("makes a file");
+        }
+    }
+
+    /// Removes everything below the root.
+    ///
+    /// # Errors
+    /// The first thing that can't be removed.
+    pub async fn remove_all(client: &Client) -> Result<()> {
+        // A directory comes up again behind its entries, which are gone then.
+        let mut to_do = vec![(InodeId::ROOT, None)];
+        while let Some((directory, name)) = to_do.pop() {
+            let entries = client.read_directory(directory, 0, 1024, false).await?.entries;
+            if entries.is_empty() {
+                if let Some((parent, name)) = name {
+                    client.remove_directory(parent, name).await?;
+                    continue;
+                }
+                return Ok(());
+            }
+            to_do.push((directory, name));
+            for entry in entries {
+                if entry.kind == FileKind::Directory {
+                    to_do.push((entry.inode, Some((directory, entry.name))));
+                } else {
+                    client.unlink(directory, entry.name).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

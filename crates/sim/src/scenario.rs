@@ -2,7 +2,7 @@
 
 use crate::{
     action::{self, Action, Draw, Seen, Sizes},
-    drive::{Driver, survey},
+    drive::{Driver, crowd, survey},
     model::ModelFs,
     recovered::History,
 };
@@ -13,6 +13,7 @@ use shale::node::{Creation, Node, NodePaths};
 use std::{
     path::PathBuf,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 use world::{
     World,
@@ -50,6 +51,21 @@ impl Scenario {
         region_bytes: 64 << 20,
     };
 
+    /// Very many actions on small files, seldom synced.
+    pub const MANY: Self = Self {
+        scheme: Scheme::Replicate(1),
+        steps: 20_000,
+        sizes: Sizes {
+            names: 20,
+            inodes: 80,
+            file_bytes: 40_000,
+            write_bytes: 9_000,
+            sync_every: 300,
+        },
+        block_bytes: 64 * 1024,
+        region_bytes: 256 << 20,
+    };
+
     /// Many actions, files of some megabytes.
     pub const LONG: Self = Self {
         scheme: Scheme::Replicate(1),
@@ -65,6 +81,11 @@ impl Scenario {
         region_bytes: 2 << 30,
     };
 }
+
+/// What the tree, the log and the catalog of an empty file system may take, copies included.
+pub const METADATA_BYTES_MAX: u64 = 16 << 20;
+/// When the space of what was removed is there again.
+const SPACE_RETURNS_WITHIN: Duration = Duration::from_secs(600);
 
 fn paths(scheme: Scheme) -> NodePaths {
     let nsds = (1..=scheme.width() as u32)
@@ -252,6 +273,36 @@ pub fn run(seed: u64, scenario: &Scenario) -> u64 {
     }
     recover_and_judge(&simulation, scenario, seed, &known, "after a clean end");
     simulation.trace_hash()
+}
+
+/// Random actions and many files, then everything is removed: ten minutes later no blob of data
+/// is left, and the metadata takes at most [`METADATA_BYTES_MAX`] (P8).
+pub fn space_returns(seed: u64, scenario: &Scenario, files: u32) {
+    let simulation = Simulation::new(seed);
+    create(&simulation, scenario);
+    act(&simulation, scenario, seed, &Arc::default()).finished();
+    let scheme = scenario.scheme;
+    simulation
+        .run(move |world| async move {
+            let node = open(&world, scheme).await;
+            crowd::make(node.client(), files).await;
+            crowd::remove_all(node.client()).await.expect("removes");
+            world.sleep(SPACE_RETURNS_WITHIN).await;
+            let report = node
+                .metanode()
+                .check(CheckOptions { deep: true })
+                .await
+                .expect("the check can be made");
+            assert!(report.is_clean(), "seed {seed}: {:?}", report.faults);
+            assert_eq!(report.data_blobs, 0, "seed {seed}: data stays");
+            let used = node.pool().usage().raw_used;
+            assert!(
+                used <= METADATA_BYTES_MAX,
+                "seed {seed}: {used} bytes of metadata stay"
+            );
+            node.close().await.expect("the node closes");
+        })
+        .finished();
 }
 
 /// Actions ended by a power cut at a random I/O.

@@ -1,7 +1,7 @@
 //! Random actions through the client see exactly what a file system as simple as can be shows.
 
 use sim::each_seed;
-use sim::scenario::{Scenario, run};
+use sim::scenario::{Scenario, run, space_returns};
 
 fn is_long() -> bool {
     std::env::var_os("SHALE_LONG").is_some()
@@ -9,7 +9,7 @@ fn is_long() -> bool {
 
 #[test]
 fn random_actions_see_what_the_model_sees() {
-    let (seeds, steps) = if is_long() { (200, 20_000) } else { (8, 3_000) };
+    let (seeds, steps) = if is_long() { (40, 5_000) } else { (8, 3_000) };
     let scenario = Scenario {
         steps,
         ..Scenario::LONG
@@ -19,15 +19,22 @@ fn random_actions_see_what_the_model_sees() {
     });
 }
 
+/// The long run does four million steps.
 #[test]
-fn many_random_actions_on_small_files_see_what_the_model_sees() {
-    let (seeds, steps) = if is_long() { (100, 40_000) } else { (8, 5_000) };
+fn very_many_random_actions_see_what_the_model_sees() {
+    each_seed(1_000..1_000 + if is_long() { 200 } else { 6 }, |seed| {
+        run(seed, &Scenario::MANY);
+    });
+}
+
+#[test]
+fn after_everything_is_removed_the_space_returns() {
     let scenario = Scenario {
-        steps,
-        ..Scenario::SMALL
+        steps: 600,
+        ..Scenario::LONG
     };
-    each_seed(1_000..1_000 + seeds, |seed| {
-        run(seed, &scenario);
+    each_seed(0..if is_long() { 40 } else { 4 }, |seed| {
+        space_returns(seed, &scenario, 20_000);
     });
 }
 

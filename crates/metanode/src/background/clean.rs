@@ -1,12 +1,14 @@
-//! Cleans: rewrites the live parts of segments that are mostly dead, and blocks of files that
-//! lie in too many places.
+//! Cleans: rewrites the live parts of segments that are mostly dead, blocks of files that lie in
+//! too many places, and segments that were written narrower while NSDs were missing.
 
 use crate::background::rewrite::Part;
 use crate::background::{CLEAN_EVERY, Pace, count};
 use crate::metanode::{Metanode, SCAN_PAGE};
 use crate::pack;
-use model::{DataId, Extent, ExtentKind, FilesetId, InodeId, Result, SegmentId, limits};
+use model::map::NsdState;
+use model::{DataId, Extent, ExtentKind, FilesetId, InodeId, MapEpoch, Result, SegmentId, limits};
 use namespace::{Key, Record, Segment, Table};
+use pool::MemberState;
 use shard::successor;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,6 +31,11 @@ pub(crate) struct Progress {
     segments: Option<Key>,
     extents: Option<Key>,
     last_pass: Option<Instant>,
+    /// The map under which the running pass over segments widens narrow ones, if it does.
+    widening: Option<MapEpoch>,
+    /// The map under which narrow segments were last widened: once is enough, since a segment
+    /// that became narrow again met an NSD in trouble.
+    widened: Option<MapEpoch>,
 }
 
 impl Metanode {
@@ -48,6 +55,9 @@ impl Metanode {
             }
             if is_between {
                 progress.last_pass = Some(now);
+                let map = self.pool.map().epoch;
+                let is_due = progress.widened != Some(map) && self.is_pool_whole();
+                progress.widening = is_due.then_some(map);
             }
         }
         let pages = if pace == Pace::Drain {
@@ -57,6 +67,16 @@ impl Metanode {
         };
         let replaced = self.clean_segments(pages).await? + self.clean_blocks(pages).await?;
         Ok(replaced)
+    }
+
+    /// Whether segments written now are as wide as the pool's scheme.
+    fn is_pool_whole(&self) -> bool {
+        let states = self.pool.nsd_states();
+        let mut kept = states
+            .iter()
+            .filter(|state| state.entry.state != NsdState::Lost);
+        kept.all(|state| state.member == MemberState::Online)
+            && self.pool.groups().moving().is_empty()
     }
 
     async fn clean_segments(&self, pages: usize) -> Result<u64> {
@@ -70,6 +90,7 @@ impl Metanode {
             .segments
             .take()
             .unwrap_or(first);
+        let widening = self.background.memory.lock().clean.widening;
         let mut parts = Vec::new();
         let mut chosen = 0;
         for _ in 0..pages {
@@ -80,18 +101,27 @@ impl Metanode {
                 let (Key::Segment(id), Record::Segment(segment)) = (key, record) else {
                     continue;
                 };
-                if chosen == SEGMENTS_MAX || !is_mostly_dead(segment) {
+                let is_narrow = widening.is_some() && self.pool.is_narrow(&segment.place);
+                if chosen == SEGMENTS_MAX || !(is_narrow || is_mostly_dead(segment)) {
+                    // A pass that leaves narrow ones isn't the last.
+                    if is_narrow {
+                        self.background.memory.lock().clean.widening = None;
+                    }
                     continue;
                 }
                 let live = self.live_parts(*id, segment).await?;
-                if is_worth_it(&live, segment) {
+                if (is_narrow && !live.is_empty()) || is_worth_it(&live, segment) {
                     chosen += 1;
                     parts.extend(live);
                 }
             }
-            self.background.memory.lock().clean.segments =
-                (page.len() == SCAN_PAGE).then(|| from.clone());
-            if page.len() < SCAN_PAGE {
+            let ended = page.len() < SCAN_PAGE;
+            let mut memory = self.background.memory.lock();
+            memory.clean.segments = (!ended).then(|| from.clone());
+            if ended {
+                if let Some(map) = memory.clean.widening.take() {
+                    memory.clean.widened = Some(map);
+                }
                 break;
             }
         }
