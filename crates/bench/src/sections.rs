@@ -73,6 +73,8 @@ impl Bench {
                 Error::new(ErrorKind::Unavailable, e.to_string())
                     .while_doing("making the floor's region")
             })?;
+        // Reads of a region that was never written cost no I/O.
+        disk::write(&world, &disk, STREAM);
         Ok(Self {
             world,
             dir,

@@ -32,7 +32,7 @@ impl Default for ClientSettings {
             block_bytes: model::limits::BLOCK_BYTES_DEFAULT,
             dirty_age_max: Duration::from_secs(5),
             dirty_idle_max: Duration::from_secs(1),
-            segments_in_flight_max: 8,
+            segments_in_flight_max: 16,
             read_ahead_bytes_max: 8 * 1024 * 1024,
             relatime: true,
             patience: Duration::from_secs(60),

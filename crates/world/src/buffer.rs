@@ -14,6 +14,10 @@ pub const DISK_ALIGNMENT: usize = 4096;
 /// fresh memory costs a page fault per 4 KiB (about 250 µs per MiB), recycled memory nothing.
 const RECYCLED_BYTES: usize = 1 << 20;
 
+/// From here on memory comes from the kernel in huge pages where it has them: a disk request
+/// pins each page, which for small pages is a tenth of the CPU time of a stream.
+const HUGE_BYTES: usize = 2 << 20;
+
 /// How many recycled buffers wait at most (64 MiB together).
 const RECYCLED_MAX: usize = 64;
 
@@ -125,6 +129,12 @@ unsafe impl Sync for Memory {}
 impl Memory {
     fn fresh(length: usize) -> Self {
         let capacity = length.max(1).next_multiple_of(DISK_ALIGNMENT);
+        if capacity >= HUGE_BYTES {
+            return Self {
+                start: map_huge(capacity),
+                capacity,
+            };
+        }
         let layout = layout_of(capacity);
         // SAFETY: the layout's size is not zero.
         let start = unsafe { alloc_zeroed(layout) };
@@ -154,9 +164,35 @@ impl Drop for Memory {
                 return;
             }
         }
+        if self.capacity >= HUGE_BYTES {
+            // SAFETY: mapped by `fresh` with this length; nobody has a reference any more.
+            unsafe { libc::munmap(self.start.as_ptr().cast(), self.capacity) };
+            return;
+        }
         // SAFETY: allocated by `fresh` with exactly this layout, and not handed on above.
         unsafe { dealloc(self.start.as_ptr(), layout_of(self.capacity)) };
     }
+}
+
+/// Zeroed memory of its own mapping. Linux aligns such mappings to huge pages since 6.7.
+fn map_huge(capacity: usize) -> NonNull<u8> {
+    // SAFETY: a private anonymous mapping at a place of the kernel's choice touches nothing else.
+    let start = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            capacity,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if start == libc::MAP_FAILED {
+        handle_alloc_error(layout_of(capacity))
+    }
+    // SAFETY: the range was just mapped. Advice that the kernel doesn't take changes nothing.
+    unsafe { libc::madvise(start, capacity, libc::MADV_HUGEPAGE) };
+    NonNull::new(start.cast()).expect("mmap gives no null")
 }
 
 fn layout_of(capacity: usize) -> Layout {
@@ -169,7 +205,7 @@ mod tests {
 
     #[test]
     fn buffers_are_page_aligned_and_zeroed_even_when_recycled() {
-        for length in [0, 1, 4096, 5000, RECYCLED_BYTES] {
+        for length in [0, 1, 4096, 5000, RECYCLED_BYTES, HUGE_BYTES + 1] {
             for _ in 0..3 {
                 let mut buffer = AlignedBuffer::zeroed(length);
                 assert!(is_aligned(&buffer));

@@ -10,7 +10,7 @@ const SMALL_MAX: usize = 128 * 1024;
 
 /// Block buffers that wait for the next block instead of going back to the system, whose
 /// fresh pages would cost a quarter of the time of a stream.
-const RECYCLED_MAX: usize = 16;
+const RECYCLED_MAX: usize = 24;
 
 /// Gives out the block buffers of a client and takes them back.
 #[derive(Debug)]
