@@ -55,12 +55,10 @@ impl Client {
         }
         let state = self.inodes.get(inode);
         let exclusive = self.exclusive(&state).await?;
-        // What is cut away as a whole needn't be written before.
-        if size > 0 {
-            self.publish_pending(&state).await?;
-        } else {
-            self.finish_batches(&state).await?;
-        }
+        // Also what is cut away as a whole is published first: kept dirty it could be frozen by
+        // the flusher or an fsync meanwhile and come back after the cut; dropped it would be lost
+        // if the cut fails.
+        self.publish_pending(&state).await?;
         let attributes = self
             .attributes_after(&Operation::SetAttributes { inode, set })
             .await?;

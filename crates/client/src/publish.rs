@@ -10,6 +10,7 @@ use model::{
     Attributes, CommitNumber, Error, ErrorKind, Extent, ExtentKind, InodeId, Operation, Reply,
     Result, limits,
 };
+use std::collections::VecDeque;
 use std::time::Duration;
 use tracing::{info, warn};
 
@@ -92,22 +93,6 @@ impl Client {
             let mut jobs = self.retry_failed(state, &mut inner);
             jobs.extend(self.freeze_all(state, &mut inner, Haste::Waited));
             (inner.next_batch - 1, jobs)
-        };
-        if !jobs.is_empty() {
-            self.spawn_store(jobs);
-        }
-        self.publish_ready(state).await;
-        self.wait_published(state, target).await
-    }
-
-    /// Waits until the batches that exist now are in the file; what is dirty stays dirty.
-    pub(crate) async fn finish_batches(&self, state: &InodeRef) -> Result<()> {
-        let (target, jobs) = {
-            let mut inner = state.lock();
-            if inner.flushing.is_empty() {
-                return Ok(());
-            }
-            (inner.next_batch - 1, self.retry_failed(state, &mut inner))
         };
         if !jobs.is_empty() {
             self.spawn_store(jobs);
@@ -275,12 +260,27 @@ impl Client {
 
     async fn send_publishes(&self, steps: Vec<Publish>) -> Result<Attributes> {
         let mut last = None;
-        for step in steps {
+        let mut steps = VecDeque::from(steps);
+        while let Some(step) = steps.pop_front() {
             // Not `execute`: what was written before the end is published after it too.
             let operation = Operation::Publish(step);
-            match self.metanode.execute(&operation, &self.stamp()).await? {
-                Reply::Attributes { attributes, .. } => last = Some(attributes),
-                other => misplaced(&other),
+            match self.metanode.execute(&operation, &self.stamp()).await {
+                Ok(Reply::Attributes { attributes, .. }) => last = Some(attributes),
+                Ok(other) => misplaced(&other),
+                Err(error) => {
+                    let Operation::Publish(step) = operation else {
+                        unreachable!("made above")
+                    };
+                    // It would replace too many old extents at once.
+                    let halves = (error.kind() == ErrorKind::Overflow)
+                        .then(|| halved(&step))
+                        .flatten();
+                    let Some([first, second]) = halves else {
+                        return Err(error);
+                    };
+                    steps.push_front(second);
+                    steps.push_front(first);
+                }
             }
         }
         Ok(last.expect("a batch has at least one step"))
@@ -400,6 +400,33 @@ fn publishes(inode: InodeId, batch: &Batch) -> Vec<Publish> {
         replaces: None,
     };
     steps.enumerate().map(publish).collect()
+}
+
+/// A publish as two, the first half of the bytes and the second; nothing if it is too small.
+fn halved(step: &Publish) -> Option<[Publish; 2]> {
+    let (first, last) = (step.extents.first()?, step.extents.last()?);
+    let unit = u64::from(limits::UNIT_BYTES);
+    let middle = (first.offset + (last.end() - first.offset) / 2) / unit * unit;
+    let clipped = |from: u64, to: u64| -> Vec<Extent> {
+        let extents = step.extents.iter();
+        extents.filter_map(|extent| extent.clip(from, to)).collect()
+    };
+    let (low, high) = (clipped(0, middle), clipped(middle, u64::MAX));
+    let size = low.last()?.end();
+    if high.is_empty() {
+        return None;
+    }
+    Some([
+        Publish {
+            extents: low,
+            size_at_least: size,
+            ..step.clone()
+        },
+        Publish {
+            extents: high,
+            ..step.clone()
+        },
+    ])
 }
 
 /// The first failure that no program was told of; it is now.

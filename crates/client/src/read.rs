@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures::future::try_join_all;
 use model::{Error, ErrorKind, FileKind, InodeId, Operation, Reply, Result, SegmentPlace, limits};
 use tokio::sync::futures::Notified;
+use tracing::debug;
 
 /// How often a read starts again because something changed under it.
 const ROUNDS_MAX: usize = 64;
@@ -46,7 +47,7 @@ impl Client {
         self.check_open()?;
         let state = self.inodes.get(inode);
         let mut fetched = Vec::new();
-        let mut was_lost = false;
+        let mut lost_at = None;
         let mut noted = false;
         let mut round = 0;
         while round < ROUNDS_MAX {
@@ -68,9 +69,12 @@ impl Client {
             round += 1;
             match self.fetch(&state, &wanted, false).await {
                 Ok(pieces) => fetched.extend(pieces),
-                // Folded or cleaned meanwhile: the owner knows the new places.
-                Err(error) if error.kind() == ErrorKind::NotFound && !was_lost => {
-                    was_lost = true;
+                // Folded or cleaned meanwhile, perhaps: the owner knows the new places. With an
+                // NSD away a segment that is gone can't be told from one that can't be read, so
+                // only the same places twice are an error.
+                Err(error) if lost_at.as_ref() != Some(&wanted) => {
+                    debug!(%inode, %error, "looking again where the data is");
+                    lost_at = Some(wanted);
                     let mut inner = state.lock();
                     inner.extents.forget_all();
                     inner.mapping += 1;

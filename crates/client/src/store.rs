@@ -5,9 +5,10 @@ use crate::inode::{Batch, InodeRef, Stage, Stored};
 use crate::low_water::Mark;
 use crate::pages::dirty::Frozen;
 use bytes::Bytes;
-use futures::future::FutureExt;
+use futures::channel::mpsc;
+use futures::future::{FutureExt, join};
 use futures::stream::{FuturesUnordered, StreamExt};
-use metanode::pack::{ENTRY_BYTES, FOOTER_BYTES, PackWriter};
+use metanode::pack::{ENTRIES_MAX, ENTRY_BYTES, FOOTER_BYTES, PackWriter};
 use model::{
     CommitNumber, DataId, Error, Extent, ExtentKind, FamilyId, InodeNumber, Result, SegmentPlace,
     limits,
@@ -77,24 +78,37 @@ impl Client {
             .iter()
             .map(|plan| self.write_plan(&jobs, plan).map(move |place| (plan, place)))
             .collect();
-        while let Some((plan, result)) = writes.next().await {
-            for part in &plan.parts {
-                let progress = &mut progress[part.job];
-                match &result {
-                    Ok(place) => progress.extents.push(extent_of(&jobs, part, place)),
-                    Err(error) => progress.failed = Some(error.clone()),
+        // Publishing goes on beside the writes, never in their place: a put that isn't polled may
+        // be the one that the publish's commit waits for in an NSD's journal. At most one
+        // message per job waits.
+        let (ready, mut stored) = mpsc::unbounded();
+        let writing = async {
+            while let Some((plan, result)) = writes.next().await {
+                for part in &plan.parts {
+                    let progress = &mut progress[part.job];
+                    match &result {
+                        Ok(place) => progress.extents.push(extent_of(&jobs, part, place)),
+                        Err(error) => progress.failed = Some(error.clone()),
+                    }
+                }
+                let mut held: Vec<usize> = plan.parts.iter().map(|part| part.job).collect();
+                held.dedup();
+                for job in held {
+                    progress[job].segments_left -= 1;
+                    if progress[job].segments_left == 0 {
+                        self.note_stored(&jobs[job], &mut progress[job]);
+                        let _listening = ready.unbounded_send(job);
+                    }
                 }
             }
-            let mut held: Vec<usize> = plan.parts.iter().map(|part| part.job).collect();
-            held.dedup();
-            for job in held {
-                progress[job].segments_left -= 1;
-                if progress[job].segments_left == 0 {
-                    self.note_stored(&jobs[job], &mut progress[job]);
-                    self.publish_ready(&jobs[job].state).await;
-                }
+            drop(ready);
+        };
+        let publishing = async {
+            while let Some(job) = stored.next().await {
+                self.publish_ready(&jobs[job].state).await;
             }
-        }
+        };
+        join(writing, publishing).await;
     }
 
     async fn write_plan(&self, jobs: &[Job], plan: &Plan) -> Result<SegmentPlace> {
@@ -211,7 +225,9 @@ fn plan(jobs: &[Job], block_bytes: usize) -> Vec<Plan> {
                 continue;
             }
             let table = (pack.parts.len() + 1) * ENTRY_BYTES + FOOTER_BYTES;
-            if pack.bytes + bytes + table > block_bytes && !pack.parts.is_empty() {
+            let is_full =
+                pack.bytes + bytes + table > block_bytes || pack.parts.len() == ENTRIES_MAX;
+            if is_full && !pack.parts.is_empty() {
                 plans.push(std::mem::take(&mut pack));
             }
             pack.add(job, run, bytes);

@@ -107,6 +107,50 @@ fn appends_of_several_tasks_never_overlap() {
 }
 
 #[test]
+fn tens_of_thousands_of_single_bytes_go_out_in_several_packs() {
+    run(20, |node| async move {
+        let client = &node.client;
+        let inode = file(client, "f").await;
+        for number in 0..70_000u64 {
+            client.write(inode, number * 4096, b"x").await.unwrap();
+        }
+        client.fsync(inode, false).await.unwrap();
+        assert_eq!(read(client, inode, 69_999 * 4096, 2).await, b"x");
+        assert_eq!(read(client, inode, 4095, 3).await, [0, b'x', 0]);
+    });
+}
+
+#[test]
+fn a_file_cut_to_nothing_stays_so_whoever_syncs_meanwhile() {
+    for seed in 30..60 {
+        run(seed, |node| async move {
+            let client = &node.client;
+            let inode = file(client, "f").await;
+            // Whole blocks are on their way, a tail is dirty.
+            client
+                .write(inode, 0, &content(seed, 300_000))
+                .await
+                .unwrap();
+            let syncing = {
+                let (client, world) = (client.clone(), node.world.clone());
+                node.world.spawn("syncer", async move {
+                    for _ in 0..4 {
+                        world.sleep(Duration::from_millis(seed % 3)).await;
+                        client.fsync(inode, false).await.unwrap();
+                    }
+                })
+            };
+            node.world.sleep(Duration::from_millis(seed % 5)).await;
+            client.set_attributes(inode, size(0)).await.unwrap();
+            syncing.await;
+            client.sync_all().await.unwrap();
+            assert_eq!(client.get_attributes(inode).await.unwrap().size, 0);
+            assert!(read(client, inode, 0, 400_000).await.is_empty());
+        });
+    }
+}
+
+#[test]
 fn a_cut_file_that_grows_again_shows_zeros() {
     run(4, |node| async move {
         let client = &node.client;

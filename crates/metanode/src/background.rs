@@ -86,6 +86,8 @@ pub(crate) struct Memory {
     pub(crate) clean: clean::Progress,
     last_fold: Option<Instant>,
     pub(crate) tree: tree::Progress,
+    /// When a commit was last made so that the log leaves an earlier view.
+    pub(crate) log_pushed: Option<Instant>,
 }
 
 impl Background {
@@ -180,6 +182,7 @@ impl Metanode {
         add(self.delete_dead(pace).await);
         add(self.repair_suspects().await);
         add(self.survey_some(pace).await);
+        add(self.finish_leaving().await);
         if pace == Pace::Gentle {
             add(self.tidy_tree().await);
         }

@@ -82,6 +82,8 @@ pub struct RepairStatus {
     pub slots_without_nsd: u64,
     /// Live segments found with less than their full redundancy in the running or last scan.
     pub segments_degraded: u64,
+    /// Entries of the log are still only on NSDs that left its view.
+    pub log_moving: bool,
     /// Segments that readers or writers found incomplete and that wait to be repaired.
     pub segments_queued: u64,
     /// Live segments looked at in the running or last scan.

@@ -17,7 +17,7 @@ mod suspects;
 mod write;
 
 pub use members::{MemberState, NsdStanding};
-pub use placement::finish_moves;
+pub use placement::{finish_moves, mark_lost};
 pub use progress::RepairProgress;
 pub use repair::{Depth, PieceCondition, PieceState, RepairOutcome};
 pub use segment::{SegmentOwner, SegmentSource};
@@ -201,6 +201,17 @@ impl Pool {
             return Err(Error::new(ErrorKind::Unavailable, text));
         }
         Ok(view)
+    }
+
+    /// Whether an NSD is one for logs: in use and not failed.
+    #[must_use]
+    pub fn takes_log(&self, nsd: NsdId) -> bool {
+        let states = self.nsd_states();
+        let mut found = states.iter().filter(|state| state.entry.nsd == nsd);
+        found.any(|state| {
+            state.entry.state == model::map::NsdState::Active
+                && !matches!(state.member, MemberState::Failed | MemberState::Missing)
+        })
     }
 
     /// An NSD to take the place of `failed` in a log's view: in another failure group than

@@ -126,6 +126,27 @@ fn two_of_six_nsds_may_be_lost_under_load_and_repair_completes_with_new_ones() {
 }
 
 #[test]
+fn the_only_nsd_is_replaced_and_its_region_may_go() {
+    let node = Node::with(&["--nsd-size", "1G"]);
+    write_files(&node, "files", 40);
+    node.must(&["fs", "sync"]);
+    let refused = node.run(&["nsd", "remove", "1"]);
+    assert_eq!(refused.status.code(), Some(1), "nothing else could hold it");
+    node.must(&["nsd", "add"]);
+    node.must(&["nsd", "remove", "1"]);
+    let is_given_up = |nsds: &serde_json::Value| nsds[0]["state"] == "lost";
+    wait_for(&node, &["nsd", "list"], is_given_up);
+    wait_for(&node, &["repair", "status"], |repair| {
+        repair["state"] == "idle"
+    });
+    node.must(&["down"]);
+    fs::remove_file(node.dir.join("nsd/1.region")).unwrap();
+    node.must(&["up"]);
+    verify_files(&node, "files", 40);
+    node.must(&["fs", "check", "--deep"]);
+}
+
+#[test]
 fn flipped_bytes_in_a_region_are_found_and_mended() {
     let node = six();
     write_files(&node, "files", 40);

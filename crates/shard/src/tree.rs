@@ -240,6 +240,12 @@ impl Tree {
         }
     }
 
+    /// The log below.
+    #[must_use]
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
     /// Writes what is in memory to tables, so that the log can be trimmed.
     ///
     /// # Errors

@@ -417,7 +417,10 @@ pub mod crowd {
         // A directory comes up again behind its entries, which are gone then.
         let mut to_do = vec![(InodeId::ROOT, None)];
         while let Some((directory, name)) = to_do.pop() {
-            let entries = client.read_directory(directory, 0, 1024, false).await?.entries;
+            let entries = client
+                .read_directory(directory, 0, 1024, false)
+                .await?
+                .entries;
             if entries.is_empty() {
                 if let Some((parent, name)) = name {
                     client.remove_directory(parent, name).await?;

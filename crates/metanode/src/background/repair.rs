@@ -4,13 +4,15 @@
 use crate::background::Standing;
 use crate::metanode::{DATA_POOL, Metanode};
 use crate::report::RepairStatus;
-use model::map::PoolMap;
-use model::{ErrorKind, GroupId, NsdId, Result};
+use model::map::{NsdState, PoolMap};
+use model::{ErrorKind, GroupId, InodeId, NsdId, Operation, Result};
 use pool::{Depth, MemberState, RepairOutcome, SuspectCause};
 use std::time::Duration;
 
 /// Suspects of one round.
 const SUSPECTS_MAX: usize = 64;
+/// While an earlier view holds entries, the shard commits this often.
+const LOG_PUSH_EVERY: Duration = Duration::from_secs(5);
 /// A suspect that nobody has published for so long is left to the next survey: its writer gave
 /// it up, or it belonged to an object that is gone.
 const UNDECIDED_FOR: Duration = Duration::from_secs(30);
@@ -34,8 +36,11 @@ impl Metanode {
         status.segments_queued = progress.queued;
         status.pieces_rebuilt = progress.rebuilt_pieces;
         status.bytes_rebuilt = progress.rebuilt_bytes;
-        status.complete &=
-            progress.queued == 0 && progress.lost_slots == 0 && progress.moving_slots == 0;
+        status.log_moving = self.shard().tree().log().closed_end().is_some();
+        status.complete &= progress.queued == 0
+            && progress.lost_slots == 0
+            && progress.moving_slots == 0
+            && !status.log_moving;
         status
     }
 
@@ -72,6 +77,56 @@ impl Metanode {
             }
         }
         Ok(changed)
+    }
+
+    /// Brings the log off NSDs of earlier views, and gives up NSDs that were drained and hold
+    /// nothing any more.
+    pub(super) async fn finish_leaving(&self) -> Result<u64> {
+        let shard = self.shard();
+        let log = shard.tree().log().clone();
+        if log.closed_end().is_some() {
+            let now = self.world.now();
+            {
+                let mut memory = self.background.memory.lock();
+                let is_due = memory
+                    .log_pushed
+                    .is_none_or(|last| now - last >= LOG_PUSH_EVERY);
+                if !is_due {
+                    return Ok(0);
+                }
+                memory.log_pushed = Some(now);
+            }
+            // The tree's replay begins behind a commit: an idle shard needs one.
+            let operation = Operation::NoteAccess {
+                inode: InodeId::ROOT,
+                at: self.world.wall(),
+            };
+            self.execute(&operation, &self.stamp()).await?;
+            self.sync().await?;
+            return Ok(0);
+        }
+        let Some(holders) = log.holders() else {
+            return Ok(0);
+        };
+        let groups = self.pool.groups();
+        let entries = groups.map().nsds.iter();
+        let drained: Vec<NsdId> = entries
+            .filter(|entry| entry.state == NsdState::Draining)
+            .map(|entry| entry.nsd)
+            .filter(|nsd| groups.slots_of(*nsd).is_empty() && !holders.contains(nsd))
+            .collect();
+        for nsd in &drained {
+            let Some(fact) = self.coordination.pool_map(DATA_POOL).await? else {
+                return Ok(0);
+            };
+            let next = pool::mark_lost(&fact.value, *nsd)?;
+            self.coordination
+                .set_pool_map(DATA_POOL, fact.version, &next)
+                .await?;
+            self.pool.set_map(next).await?;
+            tracing::info!(%nsd, "a drained NSD holds nothing any more; its region may go");
+        }
+        Ok(drained.len() as u64)
     }
 
     pub(super) fn note_repaired(&self, outcome: &RepairOutcome) {

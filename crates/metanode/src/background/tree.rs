@@ -11,6 +11,11 @@ const QUIET: Duration = Duration::from_secs(60);
 /// Removed records that make a compaction worth its reads and writes.
 const REMOVALS_MIN: u64 = 4096;
 
+/// Smaller tables aren't compacted after a start.
+const BLOATED_BYTES_MIN: u64 = 8 << 20;
+/// More than any inode's records take, unless it has very many extents.
+const BLOATED_BYTES_PER_INODE: u64 = 4096;
+
 /// What the last look saw.
 #[derive(Default)]
 pub(crate) struct Progress {
@@ -19,6 +24,8 @@ pub(crate) struct Progress {
     since: Option<Instant>,
     flushed: u64,
     compacted: u64,
+    /// Whether the size of the tables is to be looked at once.
+    owed: bool,
 }
 
 impl Metanode {
@@ -27,12 +34,16 @@ impl Metanode {
         let shard = self.shard();
         let (changes, removals) = (shard.changes(), shard.removals());
         let now = self.world.now();
-        let compact = {
+        let (compact, owed) = {
             let mut memory = self.background.memory.lock();
             let progress = &mut memory.tree;
             if progress.epoch != shard.epoch().0 {
+                // What the owner before removed may still be in the tables.
                 *progress = Progress {
                     epoch: shard.epoch().0,
+                    since: Some(now),
+                    flushed: u64::MAX,
+                    owed: true,
                     ..Progress::default()
                 };
             }
@@ -44,18 +55,28 @@ impl Metanode {
             if !is_quiet || progress.flushed == changes {
                 return Ok(0);
             }
-            progress.flushed = changes;
-            let compact = removals - progress.compacted >= REMOVALS_MIN;
-            if compact {
-                progress.compacted = removals;
-            }
-            compact
+            let owed = std::mem::take(&mut progress.owed);
+            (removals - progress.compacted >= REMOVALS_MIN, owed)
         };
         shard.sync().await?;
         shard.tree().flush().await?;
+        let compact = compact || (owed && self.is_tree_bloated().await?);
         if compact {
             shard.tree().compact().await?;
         }
+        let mut memory = self.background.memory.lock();
+        memory.tree.flushed = changes;
+        if compact {
+            memory.tree.compacted = removals;
+        }
         Ok(0)
+    }
+
+    /// Whether the tables are so large for what the file system has that most of them is what
+    /// was removed.
+    async fn is_tree_bloated(&self) -> Result<bool> {
+        let bytes = self.shard().catalog().usage().bytes;
+        let inodes = self.usage().await?.inodes;
+        Ok(bytes > BLOATED_BYTES_MIN && bytes > inodes.saturating_mul(BLOATED_BYTES_PER_INODE))
     }
 }

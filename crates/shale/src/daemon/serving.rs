@@ -296,12 +296,26 @@ impl Serving {
             None => self.node.next_region(&self.dir.join("nsd")),
         };
         let bytes = request.bytes.unwrap_or(self.config.lock().create.nsd_bytes);
-        let id = self.node.add_nsd(&path, bytes).await?;
-        let mut config = self.config.lock();
-        config.nsds.insert(id.0.to_string(), path);
-        config.store(&self.dir)?;
-        drop(config);
+        // The path first: an NSD that the map names and nobody finds at the next start would be
+        // missing. A path that the map doesn't name is harmless.
+        let id = self.node.next_nsd();
+        self.note_path(id, Some(path.clone()))?;
+        if let Err(error) = self.node.add_nsd(&path, bytes).await {
+            if self.node.nsds().iter().all(|nsd| nsd.nsd != id) {
+                self.note_path(id, None)?;
+            }
+            return Err(error);
+        }
         Ok(self.nsds())
+    }
+
+    fn note_path(&self, nsd: NsdId, path: Option<PathBuf>) -> Result<()> {
+        let mut config = self.config.lock();
+        match path {
+            Some(path) => config.nsds.insert(nsd.0.to_string(), path),
+            None => config.nsds.remove(&nsd.0.to_string()),
+        };
+        config.store(&self.dir)
     }
 
     /// `shale nsd remove`.
@@ -364,10 +378,15 @@ impl Serving {
                 )
             } else if state == "running" {
                 format!(
-                    "scan {}, {} segments checked, {} slots moving",
+                    "scan {}, {} segments checked, {} slots moving{}",
                     if status.running { "running" } else { "due" },
                     status.segments_checked,
-                    status.slots_moving
+                    status.slots_moving,
+                    if status.log_moving {
+                        ", log moving"
+                    } else {
+                        ""
+                    }
                 )
             } else {
                 String::new()

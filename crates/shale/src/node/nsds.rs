@@ -140,16 +140,7 @@ impl Node {
             .cluster()
             .await?
             .ok_or_else(|| Error::new(ErrorKind::Corrupt, "coordination knows no cluster"))?;
-        let id = NsdId(
-            self.pool
-                .map()
-                .nsds
-                .iter()
-                .map(|entry| entry.nsd.0)
-                .max()
-                .unwrap_or(0)
-                + 1,
-        );
+        let id = self.next_nsd();
         let is_device = std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
         let disk = if is_device {
             open_disk(&self.world, path).await?
@@ -198,24 +189,33 @@ impl Node {
                 format!("there is no NSD {nsd} in use; `shale nsd list` shows them"),
             ));
         }
-        self.change_map(|map| placement::mark_lost(map, nsd))
-            .await?;
+        // What can be read is moved away, so that nothing is ever without its redundancy. If
+        // there is no room for that, redundancy must bear the loss; without any it is refused.
+        let is_readable = self
+            .pool
+            .nsd(nsd)
+            .is_some_and(|nsd| nsd.health() != NsdHealth::Failed);
+        let tolerates = self.pool.map().scheme.tolerance() > 0;
+        let give_up = |map: &PoolMap| match placement::drain(map, nsd) {
+            Ok(draining) if is_readable => Ok(draining),
+            Err(error) if is_readable && !tolerates => Err(error),
+            _ => placement::mark_lost(map, nsd),
+        };
+        self.change_map(give_up).await?;
         tracing::info!(nsd = nsd.0, "NSD given up");
         Ok(())
     }
 
+    /// The number that the next NSD gets.
+    pub fn next_nsd(&self) -> NsdId {
+        let map = self.pool.map();
+        let highest = map.nsds.iter().map(|entry| entry.nsd.0).max();
+        NsdId(highest.unwrap_or(0) + 1)
+    }
+
     /// Where the region of the next NSD belongs if nobody says otherwise.
     pub fn next_region(&self, folder: &Path) -> PathBuf {
-        let next = self
-            .pool
-            .map()
-            .nsds
-            .iter()
-            .map(|entry| entry.nsd.0)
-            .max()
-            .unwrap_or(0)
-            + 1;
-        folder.join(format!("{next}.region"))
+        folder.join(format!("{}.region", self.next_nsd()))
     }
 
     /// Changes the map in coordination, then here.

@@ -23,6 +23,8 @@ const WRITE_PAUSE: Duration = Duration::from_millis(50);
 enum Cause {
     /// A member must go.
     Faulty(NsdId, Error),
+    /// A member that still answers must go: its NSD is being given up.
+    Leaving(NsdId),
     /// Members are missing and may have come back.
     Missing,
 }
@@ -43,6 +45,50 @@ impl Log {
         self.shared
             .change_view_in_task(generation, Cause::Missing)
             .await
+    }
+
+    /// Lets members go whose NSDs are given up or failed, if others can take their places.
+    pub(crate) async fn leave_given_up(&self) -> Result<()> {
+        let (generation, view) = {
+            let state = self.shared.state.lock();
+            (
+                state.generation,
+                state.members.iter().map(|nsd| nsd.id()).collect::<Vec<_>>(),
+            )
+        };
+        let Some(leaving) = view
+            .iter()
+            .copied()
+            .find(|nsd| !self.shared.pool.takes_log(*nsd))
+        else {
+            return Ok(());
+        };
+        if self.shared.pool.log_replacement(&view, leaving).is_none() {
+            return Ok(());
+        }
+        self.shared
+            .change_view_in_task(generation, Cause::Leaving(leaving))
+            .await
+    }
+
+    /// The end of the newest stretch of the log that a view of before holds. Its entries have
+    /// fewer copies than they should once NSDs of that view go.
+    #[must_use]
+    pub fn closed_end(&self) -> Option<EntryNumber> {
+        match self.shared.record.try_lock() {
+            Ok(record) => record.value.closed.iter().map(|closed| closed.last).max(),
+            // It is being changed: ask again.
+            Err(_) => Some(self.acknowledged()),
+        }
+    }
+
+    /// NSDs that hold entries that a take-over would need.
+    #[must_use]
+    pub fn holders(&self) -> Option<BTreeSet<NsdId>> {
+        let record = self.shared.record.try_lock().ok()?;
+        let closed = record.value.closed.iter();
+        let held = closed.flat_map(|closed| closed.view.iter());
+        Some(held.chain(&record.value.view).copied().collect())
     }
 
     /// Forgets the entries below `below`: nothing needs them for replay any more.
@@ -175,7 +221,9 @@ impl Shared {
                 Ok(())
             }
             // Nothing was lost: the old view goes on.
-            (Err(error), Cause::Missing) if error.kind() != ErrorKind::OldEpoch => {
+            (Err(error), Cause::Missing | Cause::Leaving(_))
+                if error.kind() != ErrorKind::OldEpoch =>
+            {
                 self.moved.notify_waiters();
                 Err(error)
             }
@@ -194,7 +242,7 @@ impl Shared {
     ) -> Result<Vec<Arc<Nsd>>> {
         let old = record.value.view.clone();
         let faulty = match cause {
-            Cause::Faulty(nsd, _) => *nsd,
+            Cause::Faulty(nsd, _) | Cause::Leaving(nsd) => *nsd,
             Cause::Missing => NOBODY,
         };
         let mut view: Vec<NsdId> = old.iter().copied().filter(|nsd| *nsd != faulty).collect();
@@ -209,10 +257,18 @@ impl Shared {
             }
             asked.push(candidate);
         }
+        if matches!(cause, Cause::Leaving(_)) && view.len() < old.len() {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "no NSD is ready to take the place of one that leaves",
+            ));
+        }
         if view.is_empty() {
             let error = match cause {
                 Cause::Faulty(_, why) => why.clone(),
-                Cause::Missing => Error::new(ErrorKind::Unavailable, "the view is empty"),
+                Cause::Missing | Cause::Leaving(_) => {
+                    Error::new(ErrorKind::Unavailable, "the view is empty")
+                }
             };
             return Err(error.while_doing(format!(
                 "keep the log of shard {}: no NSD is left for it",
@@ -228,6 +284,9 @@ impl Shared {
         match cause {
             Cause::Faulty(_, why) => {
                 tracing::warn!(shard = %self.shard, ?old, ?view, %first, %why, "a member of the log's view is replaced");
+            }
+            Cause::Leaving(_) => {
+                tracing::info!(shard = %self.shard, ?old, ?view, %first, "the log leaves an NSD")
             }
             Cause::Missing => {
                 tracing::info!(shard = %self.shard, ?old, ?view, %first, "the log's view grows")

@@ -57,8 +57,16 @@ impl Maintenance {
         if let Err(error) = self.log.widen(view_size(&self.pool)).await {
             tracing::info!(%error, "the log's view stays small");
         }
+        if let Err(error) = self.log.leave_given_up().await {
+            tracing::info!(%error, "the log stays on an NSD that is given up");
+        }
+        let closed = self.log.closed_end();
         let frozen = EntryNumber(self.db.manifest().replay_after_wal_id());
-        if self.log.behind(frozen).age >= REPLAY_AGE_MAX && self.log.behind(frozen).entries > 0 {
+        let is_old = self.log.behind(frozen).age >= REPLAY_AGE_MAX;
+        // What only an earlier view holds has fewer copies than it should, and none once its NSDs
+        // are gone: it is written to tables and trimmed.
+        let is_thin = closed.is_some_and(|closed| closed > frozen);
+        if (is_old || is_thin) && self.log.behind(frozen).entries > 0 {
             let flush = self.db.flush_with_options(FlushOptions {
                 flush_type: FlushType::MemTable,
             });
@@ -67,7 +75,7 @@ impl Maintenance {
             }
         }
         match self.needed_from().await {
-            Some(needed_from) => self.trim(needed_from).await,
+            Some(needed_from) => self.trim(needed_from, closed).await,
             None => Ok(()),
         }
     }
@@ -91,7 +99,7 @@ impl Maintenance {
         Some(EntryNumber(manifest.replay_after_wal_id()).next())
     }
 
-    async fn trim(&self, needed_from: EntryNumber) -> Result<()> {
+    async fn trim(&self, needed_from: EntryNumber, closed: Option<EntryNumber>) -> Result<()> {
         let begin = self.log.trimmed_below();
         let reach = |to: EntryNumber| needed_from.min(to).0.saturating_sub(begin.0);
         let snapshot = self.catalog.snapshot();
@@ -100,10 +108,12 @@ impl Maintenance {
         let is_worth = kept_for_snapshot.bytes >= SNAPSHOT_BYTES
             || kept_for_snapshot.entries >= SNAPSHOT_ENTRIES;
         let mut snapshot = snapshot;
-        if is_worth && needed_from > snapshot {
+        let ends_closed = closed.is_some_and(|closed| needed_from > closed && snapshot <= closed);
+        if (is_worth || ends_closed) && needed_from > snapshot {
             snapshot = self.catalog.append_snapshot().await?;
         }
-        if snapshot.0 > 0 && reach(snapshot) >= TRIM_ENTRIES {
+        let ends_closed = closed.is_some_and(|closed| needed_from.min(snapshot) > closed);
+        if snapshot.0 > 0 && (reach(snapshot) >= TRIM_ENTRIES || ends_closed) {
             self.log.trim(needed_from.min(snapshot)).await?;
         }
         Ok(())
