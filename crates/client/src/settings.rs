@@ -30,7 +30,7 @@ impl Default for ClientSettings {
         Self {
             page_pool_bytes: 256 * 1024 * 1024,
             block_bytes: model::limits::BLOCK_BYTES_DEFAULT,
-            dirty_age_max: Duration::from_secs(5),
+            dirty_age_max: Duration::from_millis(2_500),
             dirty_idle_max: Duration::from_secs(1),
             segments_in_flight_max: 16,
             read_ahead_bytes_max: 8 * 1024 * 1024,

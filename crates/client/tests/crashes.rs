@@ -196,6 +196,43 @@ fn a_rename_never_overtakes_the_data_of_its_file() {
 }
 
 #[test]
+fn a_power_cut_takes_at_most_the_last_five_seconds_of_a_busy_file_system() {
+    const STEPS: u64 = 150;
+    let sim = Simulation::new(5);
+    let faults = sim.faults();
+    let place = Place::default();
+    let (first, second) = (place.clone(), place);
+    let outcome = sim.run(|world| async move {
+        Node::create(&world, &first).await;
+        let node = Node::open(&world, &first, settings()).await;
+        let inode = file(&node.client, "f").await;
+        for step in 0..STEPS {
+            node.client
+                .append(inode, &step.to_le_bytes())
+                .await
+                .unwrap();
+            file(&node.client, &format!("f{step}")).await;
+            world.sleep(Duration::from_millis(100)).await;
+        }
+        faults.cut_now();
+        world.sleep(Duration::from_secs(1)).await;
+    });
+    assert!(outcome.is_crashed());
+    sim.run(|world| async move {
+        let node = Node::open(&world, &second, settings()).await;
+        let find = |text: String| {
+            let client = node.client.clone();
+            async move { client.lookup(InodeId::ROOT, name(&text)).await }
+        };
+        let inode = find("f".into()).await.unwrap().inode;
+        let size = node.client.get_attributes(inode).await.unwrap().size;
+        assert!(size / 8 >= STEPS - 52, "only {} steps are there", size / 8);
+        find(format!("f{}", STEPS - 52)).await.unwrap();
+    })
+    .finished();
+}
+
+#[test]
 fn a_full_pool_refuses_the_write_itself() {
     let sim = Simulation::new(3);
     let place = Place {

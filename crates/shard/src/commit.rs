@@ -21,8 +21,9 @@ pub(crate) const COMMIT_RECORDS: usize = 4096;
 pub(crate) const COMMIT_BYTES: usize = 1024 * 1024;
 /// or nothing changed any more for this long,
 const IDLE: Duration = Duration::from_secs(1);
-/// or the first change is this old.
-const AGE_MAX: Duration = Duration::from_secs(5);
+/// or the first change is this old. With the age of dirty data before it is published it makes
+/// the five seconds that users are told.
+const AGE_MAX: Duration = Duration::from_secs(2);
 /// How often the committer looks at idle and age.
 const TICK: Duration = Duration::from_millis(250);
 

@@ -63,7 +63,7 @@ impl Scenario {
             sync_every: 300,
         },
         block_bytes: 64 * 1024,
-        region_bytes: 256 << 20,
+        region_bytes: 64 << 20,
     };
 
     /// Many actions, files of some megabytes.
@@ -313,7 +313,9 @@ pub fn crash(seed: u64, scenario: &Scenario) {
     let known = Arc::new(Mutex::new(Known::default()));
     let mut draw = Draw::new(seed ^ 0x00C0_FFEE);
     let cut = [Cut::Before, Cut::After, Cut::Torn][draw.below(3) as usize];
-    let at = begun + 1 + draw.below(scenario.steps as u64 * 6);
+    // About as many as such a run does: they come with syncs.
+    let ios = scenario.steps as u64 * 240 / scenario.sizes.sync_every;
+    let at = begun + 1 + draw.below(ios);
     simulation.faults().cut_at_io(at, cut);
     let outcome = act(&simulation, scenario, seed, &known);
     let what = format!(

@@ -30,6 +30,11 @@ fn a_long_run_survives_a_cut_anywhere() {
 }
 
 #[test]
+fn very_many_actions_survive_a_cut_anywhere() {
+    each_seed(seeds(100, 1_000), |seed| crash(seed, &Scenario::MANY));
+}
+
+#[test]
 fn a_run_on_an_erasure_coded_pool_survives_a_cut_anywhere() {
     let scenario = Scenario {
         scheme: "erasure(4+2)".parse().unwrap(),

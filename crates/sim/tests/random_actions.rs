@@ -19,10 +19,10 @@ fn random_actions_see_what_the_model_sees() {
     });
 }
 
-/// The long run does four million steps.
+/// Two million steps; twenty in the long run.
 #[test]
 fn very_many_random_actions_see_what_the_model_sees() {
-    each_seed(1_000..1_000 + if is_long() { 200 } else { 6 }, |seed| {
+    each_seed(1_000..1_000 + if is_long() { 1_000 } else { 100 }, |seed| {
         run(seed, &Scenario::MANY);
     });
 }
