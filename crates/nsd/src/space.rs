@@ -265,6 +265,34 @@ mod tests {
     }
 
     #[test]
+    fn what_waits_in_the_journal_finds_its_units_however_cut_up_the_space_is() {
+        let mut space = Space::new(160);
+        let held = space
+            .allocate(150, 1, Asker::Blob)
+            .expect("all that blobs get");
+        let mut rest = held[0];
+        // Every second unit becomes free again.
+        while rest.count >= 2 {
+            space.release(&[Run {
+                unit: rest.unit,
+                count: 1,
+            }]);
+            rest.unit += 2;
+            rest.count -= 2;
+        }
+        let units = RUNS_MAX as u64;
+        let mut promised = 0;
+        while space.promise(units, Asker::Log) {
+            promised += 1;
+        }
+        assert!(promised > 8);
+        for _ in 0..promised {
+            assert!(space.allocate(units, 1, Asker::Promised).is_some());
+            space.unpromise(units);
+        }
+    }
+
+    #[test]
     fn taken_runs_are_checked() {
         let mut space = Space::new(100);
         assert!(space.take(&[Run { unit: 10, count: 5 }]));

@@ -3,7 +3,7 @@
 use crate::checksum::{UNIT, table_checksum, unit_checksums};
 use crate::commit::Fences;
 use crate::core::Core;
-use crate::entry::{Entry, INLINE_CHECKSUMS_MAX, Place, header_units};
+use crate::entry::{Entry, INLINE_CHECKSUMS_MAX, Place, RUNS_MAX, header_units};
 use crate::extent::{placed, writes_of};
 use crate::key::Key;
 use crate::record::Record;
@@ -17,8 +17,12 @@ use std::sync::Arc;
 
 /// Blobs up to this travel in the journal record.
 const BLOB_IN_JOURNAL_MAX: u64 = 16 * 1024;
-/// Log entries up to this travel in the journal record.
-const LOG_IN_JOURNAL_MAX: u64 = 256 * 1024;
+/// Log entries up to this travel in the journal record. What does needs units later, of which only
+/// the number is promised: with its header it must fit into any [`RUNS_MAX`] units, however cut up
+/// the free space is, or the journal could never be emptied again.
+const LOG_IN_JOURNAL_MAX: u64 = 28 * 1024;
+const _: () = assert!(LOG_IN_JOURNAL_MAX as usize <= (RUNS_MAX - 1) * UNIT);
+const _: () = assert!(BLOB_IN_JOURNAL_MAX as usize <= (RUNS_MAX - 1) * UNIT);
 const _: () = assert!(LOG_IN_JOURNAL_MAX as usize <= INLINE_CHECKSUMS_MAX * UNIT);
 /// Names in one delete record; fits a group of the smallest journal.
 const DELETE_RECORD_NAMES_MAX: usize = 1000;
