@@ -42,6 +42,20 @@ pub fn node_paths(dir: &Path) -> NodePaths {
     }
 }
 
+/// Makes an empty file system on one NSD in `dir` and runs it.
+pub fn new_node(world: &World, dir: &Path, nsd_bytes: u64) -> Result<Arc<Node>> {
+    let paths = node_paths(dir);
+    let creation = Creation {
+        scheme: Scheme::Replicate(1),
+        nsd_bytes,
+        block_bytes: model::limits::BLOCK_BYTES_DEFAULT,
+    };
+    world.block_on(Node::create(world, &paths, creation))?;
+    let node = world.block_on(Node::open(world, &paths, ClientSettings::default()))?;
+    node.metanode().start_background();
+    Ok(node)
+}
+
 /// A node on the disk, and what it is compared with.
 pub struct Bench {
     world: World,
@@ -58,15 +72,7 @@ pub struct Bench {
 impl Bench {
     /// Makes a file system on one NSD and a region of the same size beside it.
     pub fn new(world: World, dir: PathBuf, runs: usize, only: String) -> Result<Self> {
-        let paths = node_paths(&dir);
-        let creation = Creation {
-            scheme: Scheme::Replicate(1),
-            nsd_bytes: 24 * GIB,
-            block_bytes: model::limits::BLOCK_BYTES_DEFAULT,
-        };
-        world.block_on(Node::create(&world, &paths, creation))?;
-        let node = world.block_on(Node::open(&world, &paths, ClientSettings::default()))?;
-        node.metanode().start_background();
+        let node = new_node(&world, &dir, 24 * GIB)?;
         let disk = world
             .create_disk(&dir.join("floor.region"), STREAM)
             .map_err(|e| {

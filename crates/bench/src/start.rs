@@ -3,10 +3,13 @@
 //! Each life is a process of its own, ended by SIGKILL: nothing is closed, and the kernel lets
 //! the regions go as it does after a crash.
 
-use crate::{library::Library, sections::node_paths};
+use crate::{
+    library::Library,
+    sections::{new_node, node_paths},
+};
 use client::ClientSettings;
-use model::{Error, ErrorKind, Result, Scheme};
-use shale::node::{Creation, Node};
+use model::{Error, ErrorKind, Result};
+use shale::node::Node;
 use std::{
     path::Path,
     process::{Command, Stdio},
@@ -20,15 +23,7 @@ const FOLDER: u64 = 10_000;
 
 /// Makes a file system with `files` empty files in `dir` and dies.
 pub fn fill(world: &World, dir: &Path, files: u64) -> Result<()> {
-    let paths = node_paths(dir);
-    let creation = Creation {
-        scheme: Scheme::Replicate(1),
-        nsd_bytes: REGION_BYTES,
-        block_bytes: model::limits::BLOCK_BYTES_DEFAULT,
-    };
-    world.block_on(Node::create(world, &paths, creation))?;
-    let node = world.block_on(Node::open(world, &paths, ClientSettings::default()))?;
-    node.metanode().start_background();
+    let node = new_node(world, dir, REGION_BYTES)?;
     let library = Library {
         world,
         client: node.client(),

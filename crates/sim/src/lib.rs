@@ -11,6 +11,15 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
+/// `short` in `make test`, `long` in `make test-all`.
+pub fn by_suite<T>(short: T, long: T) -> T {
+    if std::env::var_os("SHALE_LONG").is_some() {
+        long
+    } else {
+        short
+    }
+}
+
 /// Calls `work` for every seed, on as many threads as there are cores; a simulation is one
 /// thread's.
 ///

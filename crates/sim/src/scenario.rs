@@ -329,18 +329,17 @@ pub fn crash(seed: u64, scenario: &Scenario) {
     recover_and_judge(&simulation, scenario, seed, &known, &what);
 }
 
-/// Cuts the power at every `stride`-th I/O that changes something, in all three ways; returns
-/// how many cuts were made.
-pub fn cut_everywhere(seed: u64, scenario: &Scenario, stride: usize) -> u64 {
+/// Cuts the power at every I/O that changes something, in all three ways; returns how many cuts
+/// were made.
+pub fn cut_everywhere(seed: u64, scenario: &Scenario) -> u64 {
     let created = Simulation::new(seed);
     create(&created, scenario);
     let begun = created.io_count();
     let whole = created.fork();
     act(&whole, scenario, seed, &Arc::default()).finished();
     let changes = whole.changing_ios();
-    let first = changes.partition_point(|io| *io < begun) + seed as usize % stride;
     let mut cuts = 0;
-    for at in changes.into_iter().skip(first).step_by(stride) {
+    for at in changes.into_iter().filter(|io| *io >= begun) {
         for cut in [Cut::Before, Cut::After, Cut::Torn] {
             let simulation = created.fork();
             simulation.faults().cut_at_io(at, cut);

@@ -1,21 +1,12 @@
 //! Power cuts: whatever was synced is there after every one of them.
 
-use sim::each_seed;
 use sim::scenario::{Scenario, crash, cut_everywhere, run};
-
-/// More seeds in the long suite.
-fn seeds(short: u64, long: u64) -> std::ops::Range<u64> {
-    0..if std::env::var_os("SHALE_LONG").is_some() {
-        long
-    } else {
-        short
-    }
-}
+use sim::{by_suite, each_seed};
 
 #[test]
 fn nothing_synced_is_lost_wherever_the_power_is_cut() {
-    each_seed(seeds(200, 1_000), |seed| {
-        let cuts = cut_everywhere(seed, &Scenario::SMALL, 1);
+    each_seed(0..by_suite(200, 1_000), |seed| {
+        let cuts = cut_everywhere(seed, &Scenario::SMALL);
         assert!(cuts > 60, "seed {seed}: only {cuts} cuts");
     });
 }
@@ -26,12 +17,12 @@ fn a_long_run_survives_a_cut_anywhere() {
         steps: 600,
         ..Scenario::LONG
     };
-    each_seed(seeds(20, 400), |seed| crash(seed, &scenario));
+    each_seed(0..by_suite(20, 400), |seed| crash(seed, &scenario));
 }
 
 #[test]
 fn very_many_actions_survive_a_cut_anywhere() {
-    each_seed(seeds(100, 1_000), |seed| crash(seed, &Scenario::MANY));
+    each_seed(0..by_suite(100, 1_000), |seed| crash(seed, &Scenario::MANY));
 }
 
 #[test]
@@ -41,7 +32,7 @@ fn a_run_on_an_erasure_coded_pool_survives_a_cut_anywhere() {
         steps: 300,
         ..Scenario::LONG
     };
-    each_seed(seeds(6, 100), |seed| crash(seed, &scenario));
+    each_seed(0..by_suite(6, 100), |seed| crash(seed, &scenario));
 }
 
 #[test]

@@ -1,15 +1,11 @@
 //! Random actions through the client see exactly what a file system as simple as can be shows.
 
-use sim::each_seed;
 use sim::scenario::{Scenario, run, space_returns};
-
-fn is_long() -> bool {
-    std::env::var_os("SHALE_LONG").is_some()
-}
+use sim::{by_suite, each_seed};
 
 #[test]
 fn random_actions_see_what_the_model_sees() {
-    let (seeds, steps) = if is_long() { (40, 5_000) } else { (8, 3_000) };
+    let (seeds, steps) = by_suite((8, 3_000), (40, 5_000));
     let scenario = Scenario {
         steps,
         ..Scenario::LONG
@@ -22,7 +18,7 @@ fn random_actions_see_what_the_model_sees() {
 /// Two million steps; twenty in the long run.
 #[test]
 fn very_many_random_actions_see_what_the_model_sees() {
-    each_seed(1_000..1_000 + if is_long() { 1_000 } else { 100 }, |seed| {
+    each_seed(1_000..1_000 + by_suite(100, 1_000), |seed| {
         run(seed, &Scenario::MANY);
     });
 }
@@ -33,7 +29,7 @@ fn after_everything_is_removed_the_space_returns() {
         steps: 600,
         ..Scenario::LONG
     };
-    each_seed(0..if is_long() { 40 } else { 4 }, |seed| {
+    each_seed(0..by_suite(4, 40), |seed| {
         space_returns(seed, &scenario, 20_000);
     });
 }
@@ -45,7 +41,7 @@ fn random_actions_on_an_erasure_coded_pool_see_what_the_model_sees() {
         steps: 800,
         ..Scenario::LONG
     };
-    each_seed(0..if is_long() { 40 } else { 4 }, |seed| {
+    each_seed(0..by_suite(4, 40), |seed| {
         run(seed, &scenario);
     });
 }

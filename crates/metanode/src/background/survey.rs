@@ -3,7 +3,6 @@
 
 use crate::background::{MOVING_EVERY, Pace, SURVEY_EVERY, count};
 use crate::metanode::Metanode;
-use model::map::SlotException;
 use model::{
     BlobName, ErrorKind, GroupId, MapEpoch, NsdId, Result, SegmentId, SegmentPlace, SessionId,
 };
@@ -326,10 +325,8 @@ impl Metanode {
     }
 
     fn moving_groups(&self) -> BTreeSet<GroupId> {
-        let map = self.pool.map();
-        let is_moving = |(_, exception): &(&(u32, u8), &SlotException)| exception.next.is_some();
-        let moving = map.exceptions.iter().filter(is_moving);
-        moving.map(|((group, _), _)| GroupId(*group)).collect()
+        let moving = self.pool.groups().moving();
+        moving.into_iter().map(|(group, _)| group).collect()
     }
 
     /// Slots whose next NSD has everything become current, under a new map.

@@ -32,13 +32,7 @@ enum Cause {
 impl Log {
     /// Adds members if the view has fewer than `wanted` and the pool has NSDs for them.
     pub(crate) async fn widen(&self, wanted: usize) -> Result<()> {
-        let (generation, view) = {
-            let state = self.shared.state.lock();
-            (
-                state.generation,
-                state.members.iter().map(|nsd| nsd.id()).collect::<Vec<_>>(),
-            )
-        };
+        let (generation, view) = self.view_now();
         if view.len() >= wanted || self.shared.pool.log_replacement(&view, NOBODY).is_none() {
             return Ok(());
         }
@@ -47,15 +41,16 @@ impl Log {
             .await
     }
 
+    /// The view, and its number, to change it only if it is still this one.
+    fn view_now(&self) -> (u64, Vec<NsdId>) {
+        let state = self.shared.state.lock();
+        let members = state.members.iter().map(|nsd| nsd.id());
+        (state.generation, members.collect())
+    }
+
     /// Lets members go whose NSDs are given up or failed, if others can take their places.
     pub(crate) async fn leave_given_up(&self) -> Result<()> {
-        let (generation, view) = {
-            let state = self.shared.state.lock();
-            (
-                state.generation,
-                state.members.iter().map(|nsd| nsd.id()).collect::<Vec<_>>(),
-            )
-        };
+        let (generation, view) = self.view_now();
         let Some(leaving) = view
             .iter()
             .copied()
