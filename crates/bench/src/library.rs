@@ -25,6 +25,7 @@ fn new(kind: FileKind) -> NewInode {
         mode: 0o755,
         uid: 0,
         gid: 0,
+        umask: 0,
         rdev: 0,
         target: Bytes::new(),
     }

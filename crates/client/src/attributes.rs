@@ -119,6 +119,23 @@ impl Client {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
+        self.set_xattr_and_bits(inode, name, value, mode, false)
+            .await
+    }
+
+    /// As [`Client::set_xattr`]; `drop_setgid` takes the setgid bit away with it, which an
+    /// access ACL does that is set by somebody outside of the inode's group.
+    ///
+    /// # Errors
+    /// As [`Client::set_xattr`].
+    pub async fn set_xattr_and_bits(
+        &self,
+        inode: InodeId,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        drop_setgid: bool,
+    ) -> Result<()> {
         let name = xattr_name(name)?;
         let value = Bytes::copy_from_slice(value);
         self.attributes_after(&Operation::SetXattr {
@@ -126,6 +143,7 @@ impl Client {
             name,
             value,
             mode,
+            drop_setgid,
         })
         .await
         .map(drop)

@@ -141,6 +141,9 @@ pub(crate) mod opcode {
     }
 }
 
+/// `SetxattrIn::setxattr_flags`: an access ACL by somebody outside of the inode's group.
+pub(crate) const SETXATTR_ACL_KILL_SGID: u32 = 1;
+
 /// Abilities exchanged by INIT, as one 64-bit number (`flags` and `flags2`).
 pub(crate) mod init {
     pub(crate) const ASYNC_READ: u64 = 1 << 0;
@@ -148,6 +151,7 @@ pub(crate) mod init {
     pub(crate) const ATOMIC_O_TRUNC: u64 = 1 << 3;
     pub(crate) const EXPORT_SUPPORT: u64 = 1 << 4;
     pub(crate) const BIG_WRITES: u64 = 1 << 5;
+    pub(crate) const DONT_MASK: u64 = 1 << 6;
     pub(crate) const FLOCK_LOCKS: u64 = 1 << 10;
     pub(crate) const AUTO_INVAL_DATA: u64 = 1 << 12;
     pub(crate) const DO_READDIRPLUS: u64 = 1 << 13;
@@ -156,6 +160,7 @@ pub(crate) mod init {
     pub(crate) const MAX_PAGES: u64 = 1 << 22;
     pub(crate) const CACHE_SYMLINKS: u64 = 1 << 23;
     pub(crate) const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+    pub(crate) const POSIX_ACL: u64 = 1 << 20;
     pub(crate) const SETXATTR_EXT: u64 = 1 << 29;
     pub(crate) const INIT_EXT: u64 = 1 << 30;
     pub(crate) const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;

@@ -5,13 +5,13 @@
 
 use crate::file_system::{
     Caller, CopyRange, Create, Entry, Fallocate, FileSystem, Found, Lock, LockKind, Make, Open,
-    OpenMode, Opened, Read, Release, Shown, Space, Validity, Write,
+    OpenMode, Opened, Read, Release, SetXattr, Shown, Space, Validity, Write,
 };
 use crate::listing::Listing;
 use bytes::Bytes;
 use client::{Allocate, Client, FileLock, LockOwner, LockRange, OpenFlags, Seek};
 use model::limits::LISTING_ENTRIES_MAX;
-use model::operation::{NewInode, RenameMode, XattrMode};
+use model::operation::{NewInode, RenameMode};
 use model::{Attributes, Error, ErrorKind, FileKind, FileName, InodeId, Result, SetAttributes};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -176,25 +176,15 @@ fn is_writing(flags: i32) -> bool {
     flags & libc::O_ACCMODE != libc::O_RDONLY
 }
 
-fn new_inode(caller: &Caller, kind: FileKind, mode: u32) -> NewInode {
+fn new_inode(caller: &Caller, kind: FileKind, mode: u32, umask: u32) -> NewInode {
     NewInode {
         kind,
         mode,
+        umask,
         uid: caller.uid,
         gid: caller.gid,
         rdev: 0,
         target: Bytes::new(),
-    }
-}
-
-/// The namespaces of extended attributes that are stored. POSIX ACLs ("system.") would be
-/// stored but not obeyed, so they are refused.
-fn check_xattr_name(name: &[u8]) -> Result<()> {
-    let stored: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
-    if stored.iter().any(|prefix| name.starts_with(prefix)) {
-        Ok(())
-    } else {
-        Err(ErrorKind::NotSupported.into())
     }
 }
 
@@ -262,7 +252,7 @@ impl FileSystem for Door {
         name: &FileName,
         create: Create,
     ) -> Result<(Entry, Opened)> {
-        let new = new_inode(caller, FileKind::File, create.mode);
+        let new = new_inode(caller, FileKind::File, create.mode, create.umask);
         let attributes = match self
             .client
             .create_and_open(directory, name.clone(), new)
@@ -291,7 +281,7 @@ impl FileSystem for Door {
         directory: InodeId,
         create: Create,
     ) -> Result<(Entry, Opened)> {
-        let new = new_inode(caller, FileKind::File, create.mode);
+        let new = new_inode(caller, FileKind::File, create.mode, create.umask);
         let attributes = self.client.create_unnamed(directory, new).await?;
         Ok((
             self.entry(attributes),
@@ -310,7 +300,7 @@ impl FileSystem for Door {
         let new = NewInode {
             rdev: make.rdev,
             target,
-            ..new_inode(caller, make.kind, make.mode)
+            ..new_inode(caller, make.kind, make.mode, make.umask)
         };
         Ok(self.entry(self.client.create(directory, name.clone(), new).await?))
     }
@@ -519,20 +509,13 @@ impl FileSystem for Door {
         })
     }
 
-    async fn set_xattr(
-        &self,
-        _caller: &Caller,
-        inode: InodeId,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-    ) -> Result<()> {
-        check_xattr_name(name)?;
-        self.client.set_xattr(inode, name, value, mode).await
+    async fn set_xattr(&self, _caller: &Caller, inode: InodeId, set: SetXattr<'_>) -> Result<()> {
+        self.client
+            .set_xattr_and_bits(inode, set.name, set.value, set.mode, set.drop_setgid)
+            .await
     }
 
     async fn get_xattr(&self, _caller: &Caller, inode: InodeId, name: &[u8]) -> Result<Bytes> {
-        check_xattr_name(name)?;
         self.client.get_xattr(inode, name).await
     }
 
@@ -546,7 +529,6 @@ impl FileSystem for Door {
     }
 
     async fn remove_xattr(&self, _caller: &Caller, inode: InodeId, name: &[u8]) -> Result<()> {
-        check_xattr_name(name)?;
         self.client.remove_xattr(inode, name).await
     }
 

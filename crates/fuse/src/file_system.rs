@@ -85,8 +85,10 @@ pub struct Opened {
 /// CREATE and TMPFILE: makes and opens a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Create {
-    /// Permission bits, umask applied.
+    /// Permission bits, umask not applied.
     pub mode: u32,
+    /// Permission bits that the caller doesn't want, unless the directory has a default ACL.
+    pub umask: u32,
     /// Open flags (`libc::O_*`).
     pub flags: i32,
     /// An existing file that is truncated loses setuid and setgid.
@@ -98,12 +100,27 @@ pub struct Create {
 pub struct Make<'a> {
     /// Type.
     pub kind: FileKind,
-    /// Permission bits, umask applied.
+    /// Permission bits, umask not applied.
     pub mode: u32,
+    /// Permission bits that the caller doesn't want, unless the directory has a default ACL.
+    pub umask: u32,
     /// Device number of device files, as Linux's `new_encode_dev`.
     pub rdev: u32,
     /// Target of a symbolic link; empty otherwise.
     pub target: &'a [u8],
+}
+
+/// SETXATTR.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SetXattr<'a> {
+    /// With its namespace.
+    pub name: &'a [u8],
+    /// The value.
+    pub value: &'a [u8],
+    /// Whether it must or must not exist.
+    pub mode: XattrMode,
+    /// The setgid bit goes with it.
+    pub drop_setgid: bool,
 }
 
 /// OPEN.
@@ -417,9 +434,7 @@ pub trait FileSystem: Send + Sync + 'static {
         &self,
         _caller: &Caller,
         _inode: InodeId,
-        _name: &[u8],
-        _value: &[u8],
-        _mode: XattrMode,
+        _set: SetXattr<'_>,
     ) -> impl Future<Output = Result<()>> + Send {
         std::future::ready(Err(ErrorKind::NotSupported.into()))
     }

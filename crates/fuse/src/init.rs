@@ -25,7 +25,10 @@ const WANTED: u64 = init::ASYNC_READ
     | init::HANDLE_KILLPRIV_V2
     | init::SETXATTR_EXT
     | init::INIT_EXT
-    | init::DIRECT_IO_ALLOW_MMAP;
+    | init::DIRECT_IO_ALLOW_MMAP
+    | init::POSIX_ACL
+    // Whether the umask counts depends on the directory's default ACL.
+    | init::DONT_MASK;
 
 /// What both sides understand, for the life of the mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -33,7 +33,7 @@ pub use crew::WaitingRequest;
 pub use door::{Door, DoorSettings};
 pub use file_system::{
     Caller, CopyRange, Create, Entry, Fallocate, FileSystem, Found, Lock, LockKind, Make, Open,
-    OpenMode, Opened, Read, Release, Shown, Space, Validity, Write,
+    OpenMode, Opened, Read, Release, SetXattr, Shown, Space, Validity, Write,
 };
 pub use listing::Listing;
 pub use mount::{Mount, MountOptions, Unmount};

@@ -4,7 +4,7 @@
 
 use crate::file_system::{
     Caller, Create, Entry, FileSystem, Found, Lock, LockKind, Make, Open, OpenMode, Opened, Read,
-    Release, Shown, Space, Validity, Write,
+    Release, SetXattr, Shown, Space, Validity, Write,
 };
 use crate::listing::Listing;
 use bytes::Bytes;
@@ -258,7 +258,13 @@ impl State {
     ) -> Result<Attributes> {
         let inode = self.next;
         self.next = InodeId(inode.0 + 1);
-        let mut node = Node::new(inode, make.kind, make.mode, (caller.uid, caller.gid), now);
+        let mut node = Node::new(
+            inode,
+            make.kind,
+            make.mode & !make.umask,
+            (caller.uid, caller.gid),
+            now,
+        );
         node.attributes.rdev = make.rdev;
         if make.kind == FileKind::Symlink {
             node.attributes.size = make.target.len() as u64;
@@ -413,6 +419,7 @@ impl FileSystem for MemoryFileSystem {
         let make = Make {
             kind: FileKind::File,
             mode: create.mode,
+            umask: create.umask,
             rdev: 0,
             target: &[],
         };
@@ -438,7 +445,13 @@ impl FileSystem for MemoryFileSystem {
         let inode = state.next;
         state.next = InodeId(inode.0 + 1);
         let owner = (caller.uid, caller.gid);
-        let mut node = Node::new(inode, FileKind::File, create.mode, owner, self.world.wall());
+        let mut node = Node::new(
+            inode,
+            FileKind::File,
+            create.mode & !create.umask,
+            owner,
+            self.world.wall(),
+        );
         node.attributes.links = 0;
         node.opens = 1;
         let entry = self.entry(node.attributes);
@@ -674,14 +687,10 @@ impl FileSystem for MemoryFileSystem {
         })
     }
 
-    async fn set_xattr(
-        &self,
-        _caller: &Caller,
-        inode: InodeId,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-    ) -> Result<()> {
+    async fn set_xattr(&self, _caller: &Caller, inode: InodeId, set: SetXattr<'_>) -> Result<()> {
+        let SetXattr {
+            name, value, mode, ..
+        } = set;
         let mut state = self.state.lock();
         let xattrs = &mut state.node(inode)?.xattrs;
         match (mode, xattrs.contains_key(name)) {

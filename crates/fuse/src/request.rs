@@ -100,6 +100,7 @@ pub(crate) enum Request<'a> {
     Syncfs,
     Setxattr {
         flags: u32,
+        drop_setgid: bool,
         name: &'a [u8],
         value: &'a [u8],
     },
@@ -359,15 +360,19 @@ impl<'a> Incoming<'a> {
 
     fn setxattr(&self, long: bool) -> Result<Request<'a>, Malformed> {
         let args: abi::SetxattrInOld = self.fixed()?;
-        let more = if long {
-            size_of::<abi::SetxattrIn>() - size_of::<abi::SetxattrInOld>()
+        let (more, rest) = if long {
+            let behind = size_of::<abi::SetxattrIn>() - size_of::<abi::SetxattrInOld>();
+            let (more, rest) = self.rest.split_at_checked(behind).ok_or(Malformed::Short)?;
+            let more = u32::read_from_prefix(more).map_err(|_| Malformed::Short)?.0;
+            (more, rest)
         } else {
-            0
+            (0, self.rest)
         };
-        let (name, value) = name(self.rest.get(more..).ok_or(Malformed::Short)?)?;
+        let (name, value) = name(rest)?;
         let value = value.get(..args.size as usize).ok_or(Malformed::Short)?;
         Ok(Request::Setxattr {
             flags: args.flags,
+            drop_setgid: more & abi::SETXATTR_ACL_KILL_SGID != 0,
             name,
             value,
         })

@@ -4,7 +4,7 @@ use crate::abi::{self, AttrOut, CreateOut, EntryOut, OpenOut, StatfsOut, StatxOu
 use crate::device::Device;
 use crate::file_system::{
     Caller, CopyRange, Create, Fallocate, FileSystem, Found, Lock, Make, Open, Read, Release,
-    Validity, Write,
+    SetXattr, Validity, Write,
 };
 use crate::init::Agreement;
 use crate::listing::Listing;
@@ -158,6 +158,7 @@ impl<F: FileSystem> Serving<F> {
                 let make = Make {
                     kind: FileKind::Symlink,
                     mode: 0o777,
+                    umask: 0,
                     rdev: 0,
                     target,
                 };
@@ -170,6 +171,7 @@ impl<F: FileSystem> Serving<F> {
                 let make = Make {
                     kind,
                     mode: args.mode & 0o7777,
+                    umask: args.umask,
                     rdev: args.rdev,
                     target: &[],
                 };
@@ -181,6 +183,7 @@ impl<F: FileSystem> Serving<F> {
                 let make = Make {
                     kind: FileKind::Directory,
                     mode: args.mode & 0o7777,
+                    umask: args.umask,
                     rdev: 0,
                     target: &[],
                 };
@@ -282,13 +285,24 @@ impl<F: FileSystem> Serving<F> {
             Request::Statfs => Ok(Reply::fixed(&StatfsOut::of(
                 &self.fs.space(caller, inode).await?,
             ))),
-            Request::Setxattr { flags, name, value } => {
+            Request::Setxattr {
+                flags,
+                drop_setgid,
+                name,
+                value,
+            } => {
                 let mode = match i32::try_from(flags) {
                     Ok(libc::XATTR_CREATE) => XattrMode::Create,
                     Ok(libc::XATTR_REPLACE) => XattrMode::Replace,
                     _ => XattrMode::Set,
                 };
-                self.fs.set_xattr(caller, inode, name, value, mode).await?;
+                let set = SetXattr {
+                    name,
+                    value,
+                    mode,
+                    drop_setgid,
+                };
+                self.fs.set_xattr(caller, inode, set).await?;
                 Ok(Reply::Empty)
             }
             Request::Getxattr { size, name } => {
@@ -405,6 +419,7 @@ impl<F: FileSystem> Serving<F> {
         let kill_privileges = args.open_flags & abi::OPEN_KILL_SUIDGID != 0;
         let create = Create {
             mode: args.mode & 0o7777,
+            umask: args.umask,
             flags: args.flags as i32,
             kill_privileges,
         };

@@ -180,6 +180,7 @@ fn the_kernel_forgets_what_it_is_told_to() {
     let (mode, flags, kill_privileges) = (0o644, libc::O_EXCL, false);
     let create = Create {
         mode,
+        umask: 0,
         flags,
         kill_privileges,
     };

@@ -99,6 +99,7 @@ fn an_older_owner_cannot_write_and_does_not_bring_in_what_another_may_have_chang
                     mode: 0o700,
                     uid: 0,
                     gid: 0,
+                    umask: 0,
                     rdev: 0,
                     target: bytes::Bytes::new(),
                 };
@@ -138,6 +139,7 @@ fn operations_with_a_slot_are_applied_once_and_answered_durably() {
                 mode: 0o600,
                 uid: 0,
                 gid: 0,
+                umask: 0,
                 rdev: 0,
                 target: bytes::Bytes::new(),
             };

@@ -143,6 +143,9 @@ pub enum Operation {
         value: Bytes,
         /// Whether it must or must not exist.
         mode: XattrMode,
+        /// Whether the setgid bit goes with it: an access ACL set by somebody outside of the
+        /// inode's group.
+        drop_setgid: bool,
     },
     /// Removes an extended attribute. → `Attributes`
     RemoveXattr {
@@ -221,8 +224,11 @@ pub enum Operation {
 pub struct NewInode {
     /// Its type.
     pub kind: FileKind,
-    /// Permission bits, umask applied.
+    /// Permission bits, umask not applied.
     pub mode: u32,
+    /// Permission bits that the caller doesn't want (umask). A default ACL of the directory
+    /// takes its place.
+    pub umask: u32,
     /// Owner.
     pub uid: u32,
     /// Group, unless the directory passes on its own (setgid).

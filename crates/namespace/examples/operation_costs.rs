@@ -103,6 +103,7 @@ fn main() {
         mode: 0o644,
         uid: 0,
         gid: 0,
+        umask: 0,
         rdev: 0,
         target: Bytes::new(),
     };

@@ -154,7 +154,8 @@ fn run<V: View>(tx: &mut Transaction<'_, V>, operation: &Operation) -> Step<Repl
             name,
             value,
             mode,
-        } => xattrs::set(tx, *inode, name, value, *mode),
+            drop_setgid,
+        } => xattrs::set(tx, *inode, name, value, *mode, *drop_setgid),
         Operation::RemoveXattr { inode, name } => xattrs::remove(tx, *inode, name),
         Operation::ReadExtents {
             inode,

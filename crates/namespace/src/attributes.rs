@@ -1,8 +1,9 @@
 //! Reading and changing attributes, truncate among them.
 
 use crate::{
-    Inode, Key, Record, View, extents, lifetime,
+    Inode, Key, Record, View, acl, extents, lifetime,
     transaction::{Step, Transaction, touch},
+    xattrs,
 };
 use model::{
     ErrorKind, FileKind, InodeId, Reply, SetAttributes, TimeChange, Timestamp,
@@ -28,6 +29,11 @@ pub(crate) fn set<V: View>(
     }
     if let Some(size) = set.size {
         truncate(tx, id, size)?;
+    }
+    if let Some(mode) = set.mode
+        && let Some(list) = xattrs::acl(tx, id, acl::ACCESS)?
+    {
+        xattrs::put_acl(tx, id, acl::ACCESS, Some(&list.with_mode(mode)))?;
     }
     let now = tx.now;
     let inode = tx.inode_mut(id)?;

@@ -1,11 +1,12 @@
 //! Looking up, making, linking and removing names.
 
 use crate::{
-    Counters, Inode, Key, Orphan, Record, View,
+    Counters, Inode, Key, Orphan, Record, View, acl,
     genesis::blank,
     lifetime,
     names::{self, Found},
     transaction::{Step, Transaction, touch, touch_content},
+    xattrs,
 };
 use model::{
     Error, ErrorKind, FileKind, FileName, InodeId, InodeNumber, Reply, Timestamp,
@@ -78,8 +79,9 @@ pub(crate) fn create<V: View>(
         inode.parent = directory.number();
     }
     let id = InodeId::new(directory.fileset(), number);
-    let attributes = inode.attributes(id);
     tx.put(Key::Inode(id), Record::Inode(Arc::new(inode)));
+    inherit_acl(tx, directory, id, new)?;
+    let attributes = tx.inode(id)?.attributes(id);
     names::insert(tx, directory, name, number, new.kind)?;
     let parent = tx.inode(directory)?;
     Ok(Reply::Entry {
@@ -108,8 +110,9 @@ pub(crate) fn create_unnamed<V: View>(
     let time = tx.now.after(parent.ctime);
     let (number, inode) = make(tx, directory, new, time)?;
     let id = InodeId::new(directory.fileset(), number);
-    let attributes = inode.attributes(id);
     tx.put(Key::Inode(id), Record::Inode(Arc::new(inode)));
+    inherit_acl(tx, directory, id, new)?;
+    let attributes = tx.inode(id)?.attributes(id);
     tx.put(Key::Orphan(id), Record::Orphan(Orphan { linkable: true }));
     let parent = tx.inode(directory)?;
     Ok(Reply::Entry {
@@ -262,7 +265,7 @@ fn make<V: View>(
     let number = take_number(tx, directory)?;
     let parent = tx.inode(directory)?;
     let mut inode = blank(new.kind, number, time);
-    inode.mode = new.mode & 0o7777;
+    inode.mode = new.mode & 0o7777 & !(new.umask & 0o777);
     inode.uid = new.uid;
     inode.gid = new.gid;
     if parent.mode & SETGID != 0 {
@@ -281,6 +284,32 @@ fn make<V: View>(
         _ => {}
     }
     Ok((number, inode))
+}
+
+/// A default ACL of the directory decides about the rights of a new inode, instead of the
+/// umask. Costs nothing where the directory has no extended attribute.
+fn inherit_acl<V: View>(
+    tx: &mut Transaction<'_, V>,
+    directory: InodeId,
+    id: InodeId,
+    new: &NewInode,
+) -> Step<()> {
+    if new.kind == FileKind::Symlink {
+        return Ok(());
+    }
+    let Some(default) = xattrs::acl(tx, directory, acl::DEFAULT)? else {
+        return Ok(());
+    };
+    if new.kind == FileKind::Directory {
+        xattrs::put_acl(tx, id, acl::DEFAULT, Some(&default))?;
+    }
+    let (access, mode) = default.inherited(new.mode & 0o777);
+    let inode = tx.inode_mut(id)?;
+    inode.mode = inode.mode & !0o777 | mode;
+    if !access.is_minimal() {
+        xattrs::put_acl(tx, id, acl::ACCESS, Some(&access))?;
+    }
+    Ok(())
 }
 
 fn take_number<V: View>(tx: &mut Transaction<'_, V>, directory: InodeId) -> Step<InodeNumber> {

@@ -12,6 +12,7 @@
 //! 4. In the background: [`Table::Orphans`] after an open, [`Table::Reclaims`], [`Table::Cuts`],
 //!    [`Table::Folds`] and [`Table::Deads`], each entry with the operation that its doc names.
 
+mod acl;
 mod apply;
 mod attributes;
 pub mod audit;

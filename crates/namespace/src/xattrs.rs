@@ -2,15 +2,18 @@
 
 use crate::{
     Key, Record, View,
+    acl::{self, Acl},
     transaction::{Step, Transaction, touch},
 };
 use bytes::Bytes;
 use model::{
-    ErrorKind, InodeId, Reply,
+    ErrorKind, FileKind, InodeId, Reply,
     limits::{XATTR_INODE_BYTES_MAX, XATTR_NAME_BYTES_MAX},
     operation::XattrMode,
 };
 use std::sync::Arc;
+
+const SETGID: u32 = 0o2000;
 
 /// All extended attributes of an inode.
 pub(crate) fn key_range(inode: InodeId) -> (Key, Key) {
@@ -48,7 +51,11 @@ pub(crate) fn set<V: View>(
     name: &[u8],
     value: &Bytes,
     mode: XattrMode,
+    drop_setgid: bool,
 ) -> Step<Reply> {
+    if name == acl::ACCESS || name == acl::DEFAULT {
+        return set_acl(tx, id, name, value, drop_setgid);
+    }
     if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
         // ERANGE, as Linux answers.
         return Err(ErrorKind::BufferTooSmall.into());
@@ -59,20 +66,8 @@ pub(crate) fn set<V: View>(
         (XattrMode::Replace, None) => return Err(ErrorKind::NoSuchAttribute.into()),
         _ => {}
     }
-    let inode = tx.inode(id)?;
-    let freed = old.map_or(0, |old| name.len() + old.len());
-    let bytes = inode.xattr_bytes as usize - freed + name.len() + value.len();
-    if bytes > XATTR_INODE_BYTES_MAX {
-        return Err(ErrorKind::NoSpace.into());
-    }
-    tx.put(
-        Key::Xattr {
-            inode: id,
-            name: name.into(),
-        },
-        Record::Xattr(Arc::new(value.clone())),
-    );
-    finish(tx, id, bytes)
+    put(tx, id, name, old, Some(value.clone()))?;
+    finish(tx, id)
 }
 
 pub(crate) fn remove<V: View>(
@@ -81,20 +76,108 @@ pub(crate) fn remove<V: View>(
     name: &[u8],
 ) -> Step<Reply> {
     let Some(old) = current(tx, id, name)? else {
+        if name == acl::ACCESS || name == acl::DEFAULT {
+            // Every inode has an access list, its permission bits, and may have no default.
+            return finish(tx, id);
+        }
         return Err(ErrorKind::NoSuchAttribute.into());
     };
-    let inode = tx.inode(id)?;
-    tx.delete(Key::Xattr {
-        inode: id,
-        name: name.into(),
-    });
-    finish(tx, id, inode.xattr_bytes as usize - name.len() - old.len())
+    put(tx, id, name, Some(old), None)?;
+    finish(tx, id)
 }
 
-fn finish<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, bytes: usize) -> Step<Reply> {
+/// The list of an inode, if it says more than the permission bits.
+pub(crate) fn acl<V: View>(
+    tx: &mut Transaction<'_, V>,
+    id: InodeId,
+    name: &[u8],
+) -> Step<Option<Acl>> {
+    match current(tx, id, name)? {
+        Some(value) => Ok(Acl::parse(&value)?),
+        None => Ok(None),
+    }
+}
+
+/// Stores a list, or that there is none. Times stay: this is part of a larger change.
+pub(crate) fn put_acl<V: View>(
+    tx: &mut Transaction<'_, V>,
+    id: InodeId,
+    name: &[u8],
+    list: Option<&Acl>,
+) -> Step<()> {
+    let old = current(tx, id, name)?;
+    put(tx, id, name, old, list.map(Acl::to_value))
+}
+
+/// Sets a list. An access list shows in the permission bits, and one that says no more than
+/// they can isn't kept.
+fn set_acl<V: View>(
+    tx: &mut Transaction<'_, V>,
+    id: InodeId,
+    name: &[u8],
+    value: &[u8],
+    drop_setgid: bool,
+) -> Step<Reply> {
+    let list = Acl::parse(value)?;
+    let inode = tx.inode(id)?;
+    if inode.kind == FileKind::Symlink {
+        return Err(ErrorKind::NotSupported.into());
+    }
+    if name == acl::DEFAULT {
+        if inode.kind != FileKind::Directory && list.is_some() {
+            // EACCES, as Linux answers.
+            return Err(ErrorKind::AccessDenied.into());
+        }
+        put_acl(tx, id, name, list.as_ref())?;
+        return finish(tx, id);
+    }
+    if let Some(list) = &list {
+        let inode = tx.inode_mut(id)?;
+        inode.mode = list.shown_in(inode.mode);
+        if drop_setgid {
+            inode.mode &= !SETGID;
+        }
+    }
+    put_acl(
+        tx,
+        id,
+        name,
+        list.as_ref().filter(|list| !list.is_minimal()),
+    )?;
+    finish(tx, id)
+}
+
+/// Replaces one attribute and keeps the count of bytes.
+fn put<V: View>(
+    tx: &mut Transaction<'_, V>,
+    id: InodeId,
+    name: &[u8],
+    old: Option<Arc<Bytes>>,
+    new: Option<Bytes>,
+) -> Step<()> {
+    let key = || Key::Xattr {
+        inode: id,
+        name: name.into(),
+    };
+    let bytes_of = |value: usize| name.len() + value;
+    let freed = old.as_ref().map_or(0, |old| bytes_of(old.len()));
+    let taken = new.as_ref().map_or(0, |new| bytes_of(new.len()));
+    let bytes = tx.inode(id)?.xattr_bytes as usize - freed + taken;
+    if bytes > XATTR_INODE_BYTES_MAX {
+        return Err(ErrorKind::NoSpace.into());
+    }
+    match new {
+        Some(new) => tx.put(key(), Record::Xattr(Arc::new(new))),
+        None if old.is_some() => tx.delete(key()),
+        None => return Ok(()),
+    }
+    tx.inode_mut(id)?.xattr_bytes = u32::try_from(bytes).expect("at most 64 KiB");
+    Ok(())
+}
+
+fn finish<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<Reply> {
     let now = tx.now;
     let inode = tx.inode_mut(id)?;
-    inode.xattr_bytes = u32::try_from(bytes).expect("at most 64 KiB");
     touch(inode, now);
     Ok(Reply::Attributes {
         attributes: inode.attributes(id),

@@ -59,6 +59,7 @@ impl Driver {
             mode,
             uid: 0,
             gid: 0,
+            umask: 0,
             rdev: 0,
             target: Bytes::copy_from_slice(target),
         };
@@ -388,6 +389,7 @@ pub mod crowd {
             mode: 0o755,
             uid: 0,
             gid: 0,
+            umask: 0,
             rdev: 0,
             target: Bytes::new(),
         };

@@ -184,6 +184,7 @@ pub fn new_file() -> NewInode {
         mode: 0o644,
         uid: 1,
         gid: 1,
+        umask: 0,
         rdev: 0,
         target: Bytes::new(),
     }

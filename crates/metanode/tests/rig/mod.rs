@@ -165,6 +165,7 @@ impl Rig {
             mode: 0o755,
             uid: 0,
             gid: 0,
+            umask: 0,
             rdev: 0,
             target: Bytes::new(),
         };

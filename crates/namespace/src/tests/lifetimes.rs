@@ -141,6 +141,7 @@ fn after_deleting_everything_nothing_is_left_but_the_root() {
                 name,
                 value,
                 mode: model::operation::XattrMode::Set,
+                drop_setgid: false,
             })
             .unwrap();
         store.unlink(directory, "f").unwrap();
@@ -165,6 +166,7 @@ fn the_audit_finds_what_is_wrong() {
             name,
             value,
             mode: model::operation::XattrMode::Set,
+            drop_setgid: false,
         })
         .unwrap();
     whole.write_inline(file, 20, &[1; 5]).unwrap();

@@ -494,6 +494,7 @@ pub(super) fn new_inode(kind: FileKind) -> NewInode {
         mode: 0o644,
         uid: 10,
         gid: 20,
+        umask: 0,
         rdev: 0,
         target,
     }

@@ -402,6 +402,7 @@ impl Pair {
             name: name_bytes,
             value: value.clone().into(),
             mode,
+            drop_setgid: false,
         };
         let expected = match (mode, xattrs.contains_key(name)) {
             (XattrMode::Create, true) => Err(ErrorKind::Exists),

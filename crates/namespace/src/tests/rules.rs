@@ -296,6 +296,7 @@ fn extended_attributes_obey_their_modes_and_the_limit() {
                 name: Bytes::from_static(name.as_bytes()),
                 value,
                 mode,
+                drop_setgid: false,
             })
             .map(|_| ())
     };
