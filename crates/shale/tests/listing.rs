@@ -1,0 +1,168 @@
+//! Listing directories while they change, and very large ones, through the kernel.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests use the mount as programs do"
+)]
+
+mod fixture;
+
+use fixture::Node;
+use std::{
+    collections::BTreeMap,
+    ffi::{CStr, CString},
+    fs,
+    os::unix::ffi::OsStrExt,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+/// An open directory stream of the C library.
+struct Stream(*mut libc::DIR);
+
+impl Stream {
+    fn open(path: &Path) -> Self {
+        let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+        // SAFETY: the path ends with NUL.
+        let stream = unsafe { libc::opendir(path.as_ptr()) };
+        assert!(!stream.is_null());
+        Self(stream)
+    }
+
+    /// The next name.
+    fn next(&mut self) -> Option<String> {
+        // SAFETY: the stream is open; the entry lives until the next call.
+        unsafe {
+            let entry = libc::readdir(self.0);
+            (!entry.is_null()).then(|| {
+                CStr::from_ptr((*entry).d_name.as_ptr())
+                    .to_str()
+                    .unwrap()
+                    .to_owned()
+            })
+        }
+    }
+
+    fn tell(&mut self) -> libc::c_long {
+        // SAFETY: the stream is open.
+        unsafe { libc::telldir(self.0) }
+    }
+
+    fn seek(&mut self, to: libc::c_long) {
+        // SAFETY: the stream is open and `to` comes from telldir.
+        unsafe { libc::seekdir(self.0, to) }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: the stream is open and not used again.
+        unsafe { libc::closedir(self.0) };
+    }
+}
+
+#[test]
+fn names_that_stay_are_listed_once_while_others_come_and_go() {
+    let node = Node::new();
+    let directory = node.path("d");
+    fs::create_dir(&directory).unwrap();
+    for number in 0..3000 {
+        fs::write(directory.join(format!("stays{number}")), b"").unwrap();
+    }
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0u64.. {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                let name = |number: u64| directory.join(format!("goes{number}"));
+                fs::write(name(round), b"").unwrap();
+                if round >= 100 {
+                    if round % 3 == 0 {
+                        fs::rename(name(round - 100), directory.join("moved")).unwrap();
+                    } else {
+                        fs::remove_file(name(round - 100)).unwrap();
+                    }
+                }
+            }
+        });
+        for _ in 0..10 {
+            let mut stream = Stream::open(&directory);
+            let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+            while let Some(name) = stream.next() {
+                if name.starts_with("stays") {
+                    *seen.entry(name).or_default() += 1;
+                }
+            }
+            assert_eq!(seen.len(), 3000);
+            assert!(seen.values().all(|times| *times == 1));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    node.check();
+}
+
+#[test]
+fn a_position_stays_good_while_names_come_and_go() {
+    let node = Node::new();
+    for number in 0..2000 {
+        fs::write(node.path(&format!("f{number}")), b"").unwrap();
+    }
+    let mut stream = Stream::open(&node.mnt);
+    let mut listed = Vec::new();
+    loop {
+        let at = stream.tell();
+        let Some(name) = stream.next() else { break };
+        listed.push((at, name));
+    }
+    assert_eq!(listed.len(), 2002);
+    // Every third name goes, new ones come; positions of the others still lead to them.
+    let goes = |name: &str| name.len() > 2 && name.as_bytes()[name.len() - 1] % 3 == 0;
+    for (_, name) in &listed {
+        if goes(name) {
+            fs::remove_file(node.path(name)).unwrap();
+            fs::write(node.path(&format!("new{name}")), b"").unwrap();
+        }
+    }
+    // Without what the C library has read ahead.
+    let mut stream = Stream::open(&node.mnt);
+    for (at, name) in listed.iter().rev().filter(|(_, name)| !goes(name)) {
+        stream.seek(*at);
+        // New names may lie between the one before and this one.
+        let next = std::iter::from_fn(|| stream.next()).find(|name| !name.starts_with("new"));
+        assert_eq!(next.as_deref(), Some(name.as_str()));
+    }
+}
+
+#[test]
+fn a_directory_of_very_many_entries_lists_finds_and_empties() {
+    let count: u64 = if std::env::var_os("SHALE_LONG").is_some() {
+        1_000_000
+    } else {
+        100_000
+    };
+    let node = Node::new();
+    let directory = node.path("many");
+    fs::create_dir(&directory).unwrap();
+    for number in 0..count {
+        fs::File::create(directory.join(number.to_string())).unwrap();
+    }
+    node.must(&["down"]);
+    node.must(&["up"]);
+    let mut seen = vec![false; count as usize];
+    for entry in fs::read_dir(&directory).unwrap() {
+        let name = entry.unwrap().file_name();
+        let number: usize = name.to_str().unwrap().parse().unwrap();
+        assert!(
+            !std::mem::replace(&mut seen[number], true),
+            "{number} twice"
+        );
+    }
+    assert!(seen.iter().all(|seen| *seen));
+    assert!(directory.join((count / 2).to_string()).exists());
+    assert!(!directory.join(count.to_string()).exists());
+    fs::remove_dir_all(&directory).unwrap();
+    node.check();
+}

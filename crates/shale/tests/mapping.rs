@@ -1,0 +1,188 @@
+//! Shared and private mappings mixed with read, write, O_DIRECT and truncate on one file, at
+//! random: every way sees the bytes that were written last.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests use the mount as programs do"
+)]
+
+mod fixture;
+
+use fixture::{Node, pattern};
+use sim::action::Draw;
+use std::{
+    fs::{self, File, OpenOptions},
+    os::{
+        fd::AsRawFd,
+        unix::fs::{FileExt, OpenOptionsExt},
+    },
+    ptr::NonNull,
+};
+
+const BYTES: usize = 1 << 20;
+const PAGE: usize = 4096;
+
+struct Mapping {
+    at: NonNull<u8>,
+}
+
+impl Mapping {
+    fn new(file: &File, flags: i32) -> Self {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping of an open file, at an address that the kernel chooses.
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                BYTES,
+                protection,
+                flags,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        assert!(
+            at != libc::MAP_FAILED,
+            "{}",
+            std::io::Error::last_os_error()
+        );
+        Self {
+            at: NonNull::new(at.cast()).unwrap(),
+        }
+    }
+
+    fn read(&self, at: usize, length: usize) -> Vec<u8> {
+        assert!(at + length <= BYTES);
+        (at..at + length)
+            // SAFETY: inside the mapping; nobody else runs while this test reads.
+            .map(|at| unsafe { self.at.add(at).read_volatile() })
+            .collect()
+    }
+
+    fn write(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= BYTES);
+        for (index, byte) in bytes.iter().enumerate() {
+            // SAFETY: as in `read`.
+            unsafe { self.at.add(at + index).write_volatile(*byte) }
+        }
+    }
+
+    fn sync(&self) {
+        // SAFETY: the whole mapping.
+        let result = unsafe { libc::msync(self.at.as_ptr().cast(), BYTES, libc::MS_SYNC) };
+        assert_eq!(result, 0);
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the whole mapping, not used again.
+        unsafe { libc::munmap(self.at.as_ptr().cast(), BYTES) };
+    }
+}
+
+/// Memory aligned for O_DIRECT.
+fn aligned(bytes: usize) -> (Vec<u8>, usize) {
+    let memory = vec![0u8; bytes + PAGE];
+    let skip = memory.as_ptr().align_offset(PAGE);
+    (memory, skip)
+}
+
+#[test]
+fn every_way_to_the_bytes_sees_the_last_write() {
+    let node = Node::new();
+    let path = node.path("f");
+    let mut expected = pattern(1, BYTES);
+    fs::write(&path, &expected).unwrap();
+    let plain = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .unwrap();
+    let reader = File::open(&path).unwrap();
+    let direct = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(&path)
+        .unwrap();
+    let shared = Mapping::new(&plain, libc::MAP_SHARED);
+    let mut chance = Draw::new(7);
+    for step in 0..4000u64 {
+        let length = 1 + chance.below(20_000) as usize;
+        let at = chance.below((BYTES - length) as u64) as usize;
+        let (page, pages) = (at / PAGE * PAGE, length.div_ceil(PAGE) * PAGE);
+        let pages = pages.min(BYTES - page);
+        let bytes = pattern(step, length);
+        let mut seen = vec![0; length];
+        match chance.below(9) {
+            0 => {
+                plain.write_all_at(&bytes, at as u64).unwrap();
+                expected[at..at + length].copy_from_slice(&bytes);
+            }
+            1 => {
+                shared.write(at, &bytes);
+                expected[at..at + length].copy_from_slice(&bytes);
+            }
+            2 => {
+                let (mut memory, skip) = aligned(pages);
+                let bytes = pattern(step, pages);
+                memory[skip..skip + pages].copy_from_slice(&bytes);
+                direct
+                    .write_all_at(&memory[skip..skip + pages], page as u64)
+                    .unwrap();
+                expected[page..page + pages].copy_from_slice(&bytes);
+            }
+            3 => {
+                let (mut memory, skip) = aligned(pages);
+                let seen = &mut memory[skip..skip + pages];
+                direct.read_exact_at(seen, page as u64).unwrap();
+                assert!(
+                    seen == &expected[page..page + pages],
+                    "step {step}: O_DIRECT"
+                );
+            }
+            4 => {
+                plain.read_exact_at(&mut seen, at as u64).unwrap();
+                assert!(seen == expected[at..at + length], "step {step}: read");
+            }
+            5 => {
+                // A reader with cached pages sees stores into a mapping once they are synced.
+                shared.sync();
+                reader.read_exact_at(&mut seen, at as u64).unwrap();
+                assert!(
+                    seen == expected[at..at + length],
+                    "step {step}: cached read"
+                );
+            }
+            6 => {
+                let seen = shared.read(at, length);
+                assert!(seen == expected[at..at + length], "step {step}: mapping");
+            }
+            7 => {
+                let private = Mapping::new(&plain, libc::MAP_PRIVATE);
+                private.write(at, &bytes);
+                assert!(private.read(at, length) == bytes);
+                let seen = shared.read(at, length);
+                assert!(
+                    seen == expected[at..at + length],
+                    "step {step}: a private store leaked"
+                );
+            }
+            _ => {
+                let cut = (BYTES - chance.below(100_000) as usize) as u64;
+                // The mapping may not be touched behind the end meanwhile.
+                plain.set_len(cut).unwrap();
+                plain.set_len(BYTES as u64).unwrap();
+                expected[cut as usize..].fill(0);
+            }
+        }
+    }
+    shared.sync();
+    drop((shared, plain, reader, direct));
+    assert!(fs::read(&path).unwrap() == expected);
+    node.must(&["down"]);
+    node.must(&["up"]);
+    assert!(fs::read(&path).unwrap() == expected);
+    node.check();
+}
