@@ -4,9 +4,9 @@
 //! it, [`Door`] is the file system of a [`client::Client`]. Which requests the kernel sends,
 //! which of its caches are used and why that is safe: `docs/protocols/fuse.md`.
 //!
-//! Inside: a transport (`device`, `crew`: threads with cloned descriptors) delivers requests
-//! as header, fixed arguments and data; `serving` runs them to a reply. FUSE over io_uring
-//! can take the transport's place without the rest noticing.
+//! Inside: a transport delivers requests as header, fixed arguments and data; `serving` runs
+//! them to a reply. There are two: /dev/fuse (`device`, `crew`: threads with cloned
+//! descriptors) and FUSE over io_uring (`ring_entry`, `ring_crew`: threads with a ring each).
 
 #![allow(
     clippy::disallowed_methods,
@@ -27,9 +27,12 @@ mod mounting;
 mod notifier;
 mod reply;
 mod request;
+mod ring_crew;
+mod ring_entry;
 mod serving;
+mod transport;
+mod waiting;
 
-pub use crew::WaitingRequest;
 pub use door::{Door, DoorSettings};
 pub use file_system::{
     Caller, CopyRange, Create, Entry, Fallocate, FileSystem, Found, Lock, LockKind, Make, Open,
@@ -38,3 +41,5 @@ pub use file_system::{
 pub use listing::Listing;
 pub use mount::{Mount, MountOptions, Unmount};
 pub use notifier::{Notice, Notifier};
+pub use transport::{Transport, TransportChoice};
+pub use waiting::WaitingRequest;
