@@ -102,6 +102,7 @@ kernel_struct! {
     }
     NotifyInvalInodeOut { ino: u64, off: i64, len: i64, }
     NotifyInvalEntryOut { parent: u64, namelen: u32, flags: u32, }
+    NotifyRetrieveOut { notify_unique: u64, nodeid: u64, offset: u64, size: u32, padding: u32, }
     NotifyDeleteOut { parent: u64, child: u64, namelen: u32, padding: u32, }
     /// What an io_uring command of FUSE carries behind the SQE's 64 bytes.
     RingCommand { flags: u64, commit_id: u64, qid: u16, padding: [u8; 6], }
@@ -229,6 +230,7 @@ const STATX_MASK: u32 = 0x0fff;
 
 /// Numbers of the notifications.
 pub(crate) mod notify {
+    pub(crate) const RETRIEVE: i32 = 5;
     pub(crate) const INVAL_INODE: i32 = 2;
     pub(crate) const INVAL_ENTRY: i32 = 3;
     pub(crate) const DELETE: i32 = 6;

@@ -130,6 +130,8 @@ pub(crate) enum Request<'a> {
     },
     Init(abi::InitIn),
     Destroy,
+    /// What RETRIEVE brought.
+    NotifyReply,
 }
 
 /// Bytes of the fixed arguments of an opcode; 0 for unknown ones.
@@ -324,6 +326,7 @@ impl<'a> Incoming<'a> {
                 Request::Init(zerocopy::transmute!(whole))
             }
             opcode::DESTROY => Request::Destroy,
+            opcode::NOTIFY_REPLY => Request::NotifyReply,
             _ => return Err(Malformed::Unknown),
         })
     }

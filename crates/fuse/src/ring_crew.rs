@@ -5,17 +5,21 @@
 //! on, to the entry that came back last. An entry can't be taken back from the kernel, so a
 //! thread that stood in for a waiting one stays, asleep, for the next time.
 
+use crate::abi::{NotifyRetrieveOut, notify};
 use crate::device::Device;
 use crate::file_system::FileSystem;
 use crate::reply::Reply;
 use crate::ring_entry::{Fetched, RingEntry, run_on};
 use crate::serving::{Ending, Place, ReplyTo, Serving};
 use crate::transport;
+use model::InodeId;
 use parking_lot::{Condvar, Mutex};
 use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use zerocopy::IntoBytes;
 
 /// All threads, those that rest included, as a multiple of those that may wait at once: what a
 /// burst on one CPU leaves behind can't serve another one.
@@ -83,6 +87,8 @@ pub(crate) struct RingCrew<F: FileSystem> {
     threads_max: usize,
     /// Ends the connection: better than a mount that answers nobody.
     abort: Box<dyn Fn() + Send + Sync>,
+    /// How often a queue was stirred.
+    stirred: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -139,6 +145,7 @@ impl<F: FileSystem> RingCrew<F> {
             device: Arc::clone(device),
             threads_max,
             abort,
+            stirred: AtomicU64::new(0),
             state: Mutex::new(state),
         });
         let registrations = Arc::new(Registrations::default());
@@ -164,10 +171,10 @@ impl<F: FileSystem> RingCrew<F> {
         let (crew, ending) = (Arc::clone(self), Arc::clone(ending));
         let run = move || {
             let mut entry = entry;
-            run_on(entry.queue());
+            let bound = run_on(entry.queue());
             let registered = match registrations {
                 Some(registrations) => registrations.add(entry.register()),
-                None => crew.register_at_last(&mut entry),
+                None => crew.register_at_last(&mut entry) && crew.stir(&entry, bound),
             };
             if registered {
                 crew.run(&ending, &mut entry);
@@ -191,6 +198,30 @@ impl<F: FileSystem> RingCrew<F> {
             }
             tracing::warn!(%error, queue = entry.queue(), "the kernel refused a ring entry");
             std::thread::sleep(REGISTER_PAUSE);
+        }
+        true
+    }
+
+    /// Makes the kernel look at a queue. Requests that came while it had no entry stay in it:
+    /// a registration doesn't look, only a commit does. So the calling thread, which is bound
+    /// to the queue's CPU, has the kernel send it a request about nothing.
+    fn stir(&self, entry: &RingEntry, bound: bool) -> bool {
+        let out = NotifyRetrieveOut {
+            // Even, as the kernel's own ones, and far from them.
+            notify_unique: (1 << 63) | (self.stirred.fetch_add(1, Ordering::Relaxed) << 1),
+            nodeid: InodeId::ROOT.0,
+            ..NotifyRetrieveOut::default()
+        };
+        let stirred = self.device.notify(notify::RETRIEVE, &[out.as_bytes()]);
+        match stirred.map_err(|error| (error.raw_os_error(), error)) {
+            Ok(()) | Err((Some(libc::ENODEV | libc::ENOTCONN | libc::ENOENT), _)) if bound => {}
+            // The next request that a program makes on that CPU does it too.
+            stirred => tracing::warn!(
+                queue = entry.queue(),
+                bound,
+                ?stirred,
+                "requests on one CPU may have to wait for the next one"
+            ),
         }
         true
     }

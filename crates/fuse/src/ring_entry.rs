@@ -329,28 +329,25 @@ impl Drop for Memory {
     }
 }
 
-/// Binds the calling thread to a CPU, if it may run there: a CPU can be off, forbidden by a
-/// cpuset, or left out with `taskset`.
-pub(crate) fn run_on(cpu: u16) {
+/// Binds the calling thread to a CPU. False if it may not run there, or not now: a CPU can be
+/// off, forbidden by a cpuset, or left out with `taskset`.
+pub(crate) fn run_on(cpu: u16) -> bool {
     let cpu = usize::from(cpu);
     if cpu >= libc::CPU_SETSIZE as usize {
-        return;
+        return false;
     }
     let size = size_of::<libc::cpu_set_t>();
     // SAFETY: the sets are plain data (zeros are valid) of the length that is passed, and
     // `cpu` is below their size.
-    let result = unsafe {
+    unsafe {
         let mut allowed: libc::cpu_set_t = std::mem::zeroed();
         if libc::sched_getaffinity(0, size, &raw mut allowed) != 0
             || !libc::CPU_ISSET(cpu, &allowed)
         {
-            return;
+            return false;
         }
         let mut only: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut only);
-        libc::sched_setaffinity(0, size, &raw const only)
-    };
-    if result != 0 {
-        tracing::debug!(cpu, "a FUSE thread runs on any CPU");
+        libc::sched_setaffinity(0, size, &raw const only) == 0
     }
 }

@@ -145,7 +145,7 @@ impl<F: FileSystem> Serving<F> {
             }
             // The kernel judges itself (default_permissions) and doesn't ask again.
             Request::Access => Ok(Reply::Errno(libc::ENOSYS)),
-            Request::Destroy => Ok(Reply::Empty),
+            Request::Destroy | Request::NotifyReply => Ok(Reply::Empty),
             // A second INIT on one connection doesn't exist.
             Request::Init(_) => Ok(Reply::Errno(libc::EIO)),
             _ => self.files(&caller, inode, request).await,
