@@ -4,11 +4,16 @@
 //! The kernel has a queue per CPU and gives a request to the queue of the CPU that it was made
 //! on, to the entry that came back last. An entry can't be taken back from the kernel, so a
 //! thread that stood in for a waiting one stays, asleep, for the next time.
+//!
+//! Requests that come while a queue has no entry stay in it: a new registration doesn't look
+//! there, only a commit does. So a queue has one entry more than it needs, and who adds one
+//! *stirs* the queue: has the kernel send it a request about nothing, whose commit looks.
 
-use crate::abi::{NotifyRetrieveOut, notify};
+use crate::abi::{EntryOut, NotifyRetrieveOut, notify, opcode};
 use crate::device::Device;
 use crate::file_system::FileSystem;
 use crate::reply::Reply;
+use crate::request::Incoming;
 use crate::ring_entry::{Fetched, RingEntry, run_on};
 use crate::serving::{Ending, Place, ReplyTo, Serving};
 use crate::transport;
@@ -19,13 +24,15 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// All threads, those that rest included, as a multiple of those that may wait at once: what a
 /// burst on one CPU leaves behind can't serve another one.
 const SURPLUS_MAX: usize = 4;
 /// Threads that a queue may have however many there are in the others.
 const QUEUE_SHARE: usize = 8;
+/// Entries of a queue whose threads don't wait: one that runs a request, one for the next.
+const READY: usize = 2;
 /// How long a registration may take; it waits for nothing but its thread.
 const REGISTER_MAX: Duration = Duration::from_secs(5);
 /// A thread that stands in tries again after so long if the kernel refuses its entry.
@@ -45,7 +52,9 @@ impl Rings {
     /// Why there is no io_uring here, in words.
     pub(crate) fn prepare(device: &Device) -> Result<Self, String> {
         let queues = transport::queues()?;
-        let entries = (0..queues).map(|queue| RingEntry::new(device, queue));
+        let entries = (0..queues)
+            .flat_map(|queue| [queue; READY])
+            .map(|queue| RingEntry::new(device, queue));
         let not_allowed = |error: io::Error| match error.raw_os_error() {
             Some(libc::EPERM | libc::ENOSYS) => format!(
                 "io_uring is not allowed here ({error}): see kernel.io_uring_disabled and the \
@@ -89,6 +98,8 @@ pub(crate) struct RingCrew<F: FileSystem> {
     abort: Box<dyn Fn() + Send + Sync>,
     /// How often a queue was stirred.
     stirred: AtomicU64,
+    /// A regular file that the kernel has heard of lately; 0 if there was none.
+    known_file: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -106,6 +117,14 @@ struct Queue {
     threads: usize,
     /// Threads that fetch, or run an operation that hasn't had to wait.
     free: usize,
+}
+
+/// Why a thread starts.
+enum Start {
+    /// With the mount.
+    First(Arc<Registrations>),
+    /// Because a request about this inode must wait.
+    StandIn(InodeId),
 }
 
 /// What became of the first registrations.
@@ -129,14 +148,14 @@ impl<F: FileSystem> RingCrew<F> {
         abort: Box<dyn Fn() + Send + Sync>,
     ) -> io::Result<Result<(), String>> {
         let Rings { entries, refusal } = rings;
-        let queues = entries.len();
+        let threads = entries.len();
         let queue = Queue {
-            threads: 1,
-            free: 1,
+            threads: READY,
+            free: READY,
         };
         let state = State {
-            queues: vec![queue; queues],
-            threads: queues,
+            queues: vec![queue; threads / READY],
+            threads,
             waiting: 0,
             ending: false,
         };
@@ -146,15 +165,17 @@ impl<F: FileSystem> RingCrew<F> {
             threads_max,
             abort,
             stirred: AtomicU64::new(0),
+            known_file: AtomicU64::new(0),
             state: Mutex::new(state),
         });
         let registrations = Arc::new(Registrations::default());
         let registered = entries
             .into_iter()
             .try_for_each(|entry| {
-                crew.start_thread(ending, entry, Some(Arc::clone(&registrations)))
+                let start = Start::First(Arc::clone(&registrations));
+                crew.start_thread(ending, entry, start)
             })
-            .and_then(|()| registrations.wait(queues));
+            .and_then(|()| registrations.wait(threads));
         match registered {
             Ok(()) => Ok(Ok(())),
             Err(error) => Rings::refuse(refusal)
@@ -166,18 +187,23 @@ impl<F: FileSystem> RingCrew<F> {
         self: &Arc<Self>,
         ending: &Arc<Ending<F>>,
         entry: RingEntry,
-        registrations: Option<Arc<Registrations>>,
+        start: Start,
     ) -> io::Result<()> {
         let (crew, ending) = (Arc::clone(self), Arc::clone(ending));
         let run = move || {
             let mut entry = entry;
-            let bound = run_on(entry.queue());
-            let registered = match registrations {
-                Some(registrations) => registrations.add(entry.register()),
-                None => crew.register_at_last(&mut entry) && crew.stir(&entry, bound),
+            let bound = Cell::new(run_on(entry.queue()));
+            let registered = match start {
+                Start::First(registrations) => registrations.add(entry.register()),
+                Start::StandIn(inode) => {
+                    let registered = crew.register_at_last(&mut entry);
+                    // The operations that wait do look when they are answered, if not this.
+                    let _ = registered && bound.get() && crew.stir(inode);
+                    registered
+                }
             };
             if registered {
-                crew.run(&ending, &mut entry);
+                crew.run(&ending, &mut entry, &bound);
             }
         };
         self.serving
@@ -202,31 +228,25 @@ impl<F: FileSystem> RingCrew<F> {
         true
     }
 
-    /// Makes the kernel look at a queue. Requests that came while it had no entry stay in it:
-    /// a registration doesn't look, only a commit does. So the calling thread, which is bound
-    /// to the queue's CPU, has the kernel send it a request about nothing.
-    fn stir(&self, entry: &RingEntry, bound: bool) -> bool {
-        let out = NotifyRetrieveOut {
-            // Even, as the kernel's own ones, and far from them.
-            notify_unique: (1 << 63) | (self.stirred.fetch_add(1, Ordering::Relaxed) << 1),
-            nodeid: InodeId::ROOT.0,
-            ..NotifyRetrieveOut::default()
-        };
-        let stirred = self.device.notify(notify::RETRIEVE, &[out.as_bytes()]);
-        match stirred.map_err(|error| (error.raw_os_error(), error)) {
-            Ok(()) | Err((Some(libc::ENODEV | libc::ENOTCONN | libc::ENOENT), _)) if bound => {}
-            // The next request that a program makes on that CPU does it too.
-            stirred => tracing::warn!(
-                queue = entry.queue(),
-                bound,
-                ?stirred,
-                "requests on one CPU may have to wait for the next one"
-            ),
-        }
-        true
+    /// Makes the kernel look at the queue of the CPU that the calling thread is bound to.
+    /// `inode`: the kernel knows it. False if the kernel didn't: it must be a regular file.
+    fn stir(&self, inode: InodeId) -> bool {
+        let known_file = self.known_file.load(Ordering::Relaxed);
+        [inode.0, known_file].into_iter().any(|nodeid| {
+            let out = NotifyRetrieveOut {
+                // Even, as the kernel's own ones, and far from them.
+                notify_unique: (1 << 63) | (self.stirred.fetch_add(1, Ordering::Relaxed) << 1),
+                nodeid,
+                // Of size 0: none of the file's pages.
+                ..NotifyRetrieveOut::default()
+            };
+            self.device
+                .notify(notify::RETRIEVE, &[out.as_bytes()])
+                .is_ok()
+        })
     }
 
-    fn run(self: &Arc<Self>, ending: &Arc<Ending<F>>, entry: &mut RingEntry) {
+    fn run(self: &Arc<Self>, ending: &Arc<Ending<F>>, entry: &mut RingEntry, bound: &Cell<bool>) {
         loop {
             match entry.fetch() {
                 Ok(Fetched::Request) => {}
@@ -237,7 +257,7 @@ impl<F: FileSystem> RingCrew<F> {
                     break;
                 }
             }
-            let reply = self.serve(ending, entry);
+            let reply = self.serve(ending, entry, bound);
             entry.commit(&reply);
         }
         self.state.lock().ending = true;
@@ -245,7 +265,12 @@ impl<F: FileSystem> RingCrew<F> {
         self.serving.locks.close();
     }
 
-    fn serve(self: &Arc<Self>, ending: &Arc<Ending<F>>, entry: &RingEntry) -> Reply {
+    fn serve(
+        self: &Arc<Self>,
+        ending: &Arc<Ending<F>>,
+        entry: &RingEntry,
+        bound: &Cell<bool>,
+    ) -> Reply {
         let Ok(incoming) = entry.request() else {
             tracing::error!("the kernel sent a request that is too short");
             return Reply::Errno(libc::EIO);
@@ -253,13 +278,31 @@ impl<F: FileSystem> RingCrew<F> {
         let place = RingPlace {
             crew: self,
             ending,
-            queue: usize::from(entry.queue()),
+            queue: entry.queue(),
+            inode: incoming.inode(),
+            bound,
             left: Cell::new(false),
         };
-        self.serving.run(&incoming, &ReplyTo::Place(&place), || {
+        let reply = self.serving.run(&incoming, &ReplyTo::Place(&place), || {
             // Without another thread the queue waits as long as this operation does.
             let _ = place.leave();
-        })
+        });
+        if let Some(inode) = regular_file(&incoming, &reply) {
+            self.known_file.store(inode.0, Ordering::Relaxed);
+        }
+        reply
+    }
+}
+
+/// A regular file that the kernel knows by a request and its reply.
+fn regular_file(incoming: &Incoming<'_>, reply: &Reply) -> Option<InodeId> {
+    match (incoming.header.opcode, reply) {
+        (opcode::OPEN | opcode::READ | opcode::WRITE | opcode::FSYNC, _) => Some(incoming.inode()),
+        (opcode::LOOKUP | opcode::CREATE, Reply::Fixed(fixed)) => {
+            let (entry, _) = EntryOut::read_from_prefix(fixed.as_bytes()).ok()?;
+            (entry.attr.mode & libc::S_IFMT == libc::S_IFREG).then_some(InodeId(entry.nodeid))
+        }
+        _ => None,
     }
 }
 
@@ -267,7 +310,10 @@ impl<F: FileSystem> RingCrew<F> {
 struct RingPlace<'a, F: FileSystem> {
     crew: &'a Arc<RingCrew<F>>,
     ending: &'a Arc<Ending<F>>,
-    queue: usize,
+    queue: u16,
+    inode: InodeId,
+    /// The thread runs on the queue's CPU and nowhere else.
+    bound: &'a Cell<bool>,
     left: Cell<bool>,
 }
 
@@ -275,38 +321,47 @@ impl<F: FileSystem> RingPlace<'_, F> {
     /// The calling thread must wait: its queue needs another one. False if there is none.
     fn leave(&self) -> bool {
         let mut state = self.crew.state.lock();
+        let at = usize::from(self.queue);
         if !self.left.replace(true) {
-            state.queues[self.queue].free -= 1;
+            state.queues[at].free -= 1;
             state.waiting += 1;
         }
-        let (queue, threads_max) = (state.queues[self.queue], self.crew.threads_max);
-        if queue.free > 0 || state.ending {
+        let (queue, threads_max) = (state.queues[at], self.crew.threads_max);
+        if queue.free >= READY || state.ending {
             return true;
         }
-        let all_max = state.queues.len() + SURPLUS_MAX * threads_max;
-        if state.waiting > threads_max || (state.threads >= all_max && queue.threads > QUEUE_SHARE)
-        {
+        let all_max = state.queues.len() * READY + SURPLUS_MAX * threads_max;
+        let has_room = state.threads < all_max || queue.threads <= QUEUE_SHARE;
+        if state.waiting > threads_max || !has_room {
             tracing::debug!(threads = state.threads, "no further FUSE thread may wait");
-            return false;
+            return queue.free > 0;
         }
         // Under the lock, so that nobody relies on a thread that doesn't come. Rare: the
         // thread stays for the next time.
-        let started = RingEntry::new(&self.crew.device, self.queue as u16)
-            .and_then(|entry| self.crew.start_thread(self.ending, entry, None));
+        let start = Start::StandIn(self.inode);
+        let started = RingEntry::new(&self.crew.device, self.queue)
+            .and_then(|entry| self.crew.start_thread(self.ending, entry, start));
         if let Err(error) = started {
             tracing::warn!(%error, threads = state.threads, "no further FUSE thread");
-            return false;
+            return queue.free > 0;
         }
         state.threads += 1;
-        state.queues[self.queue].threads += 1;
-        state.queues[self.queue].free += 1;
+        state.queues[at].threads += 1;
+        state.queues[at].free += 1;
         true
     }
 }
 
 impl<F: FileSystem> Place for RingPlace<'_, F> {
+    /// The file that is locked is regular and open, so the kernel knows it. Stirred in any
+    /// case: what ends the wait may be in the queue, and who added the entry that is free may
+    /// have failed to stir.
     fn leave_for_long(&self) -> bool {
-        self.leave()
+        if !self.bound.get() {
+            // The CPU was off when this thread began.
+            self.bound.set(run_on(self.queue));
+        }
+        self.bound.get() && self.leave() && self.crew.stir(self.inode)
     }
 
     /// Each holds a thread, and other operations need some.
@@ -320,7 +375,7 @@ impl<F: FileSystem> Drop for RingPlace<'_, F> {
     fn drop(&mut self) {
         if self.left.get() {
             let mut state = self.crew.state.lock();
-            state.queues[self.queue].free += 1;
+            state.queues[usize::from(self.queue)].free += 1;
             state.waiting -= 1;
         }
     }

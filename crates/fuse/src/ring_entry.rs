@@ -329,25 +329,26 @@ impl Drop for Memory {
     }
 }
 
-/// Binds the calling thread to a CPU. False if it may not run there, or not now: a CPU can be
-/// off, forbidden by a cpuset, or left out with `taskset`.
-pub(crate) fn run_on(cpu: u16) -> bool {
-    let cpu = usize::from(cpu);
-    if cpu >= libc::CPU_SETSIZE as usize {
-        return false;
-    }
-    let size = size_of::<libc::cpu_set_t>();
-    // SAFETY: the sets are plain data (zeros are valid) of the length that is passed, and
-    // `cpu` is below their size.
+/// Whether the calling thread may run on a CPU: it can be off, forbidden by a cpuset, or left
+/// out with `taskset`.
+pub(crate) fn may_run_on(cpu: u16) -> bool {
+    // SAFETY: the set is plain data (zeros are valid) of the length that is passed; `cpu` is
+    // compared with its size first.
     unsafe {
         let mut allowed: libc::cpu_set_t = std::mem::zeroed();
-        if libc::sched_getaffinity(0, size, &raw mut allowed) != 0
-            || !libc::CPU_ISSET(cpu, &allowed)
-        {
-            return false;
-        }
-        let mut only: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut only);
-        libc::sched_setaffinity(0, size, &raw const only) == 0
+        usize::from(cpu) < libc::CPU_SETSIZE as usize
+            && libc::sched_getaffinity(0, size_of_val(&allowed), &raw mut allowed) == 0
+            && libc::CPU_ISSET(usize::from(cpu), &allowed)
     }
+}
+
+/// Binds the calling thread to a CPU. False if it may not run there, or not now.
+pub(crate) fn run_on(cpu: u16) -> bool {
+    // SAFETY: as in `may_run_on`, which has compared `cpu` with the set's size.
+    may_run_on(cpu)
+        && unsafe {
+            let mut only: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(usize::from(cpu), &mut only);
+            libc::sched_setaffinity(0, size_of_val(&only), &raw const only) == 0
+        }
 }

@@ -33,7 +33,7 @@ on_both_transports! {
     a_second_mount_on_the_same_directory_is_refused,
     the_mount_of_a_killed_daemon_is_replaced,
     the_kernel_forgets_what_it_is_told_to,
-    a_lock_is_waited_for_without_holding_a_thread,
+    a_lock_that_is_waited_for_leaves_a_thread_for_others,
     a_signal_ends_the_wait_for_a_lock,
     a_close_ends_the_posix_locks_of_its_process,
     operations_that_wait_starve_nobody_and_show,
@@ -261,7 +261,7 @@ fn flock(file: &File, operation: i32) -> std::io::Result<()> {
     }
 }
 
-fn a_lock_is_waited_for_without_holding_a_thread(transport: TransportChoice) {
+fn a_lock_that_is_waited_for_leaves_a_thread_for_others(transport: TransportChoice) {
     let mounted = Mounted::with(
         transport,
         |world| MemoryFileSystem::new(world, MemorySettings::default()),
@@ -357,17 +357,21 @@ fn a_close_ends_the_posix_locks_of_its_process(transport: TransportChoice) {
     assert_eq!(in_the_way(), None);
 }
 
-/// A file system whose statfs waits until told to go on.
+/// A file system of one file, whose statfs waits until told to go on.
 struct Waits {
     go: Arc<Notify>,
 }
 
 impl Waits {
-    fn root() -> Attributes {
+    fn attributes(inode: InodeId) -> Attributes {
         let at = Timestamp(0);
+        let kind = match inode {
+            InodeId::ROOT => FileKind::Directory,
+            _ => FileKind::File,
+        };
         Attributes {
-            inode: InodeId::ROOT,
-            kind: FileKind::Directory,
+            inode,
+            kind,
             mode: 0o755,
             uid: 0,
             gid: 0,
@@ -385,20 +389,27 @@ impl Waits {
 }
 
 impl FileSystem for Waits {
-    async fn lookup(&self, _: &Caller, _: InodeId, _: &FileName) -> Result<Found> {
-        Ok(Found::Absent(Duration::ZERO))
+    async fn lookup(&self, _: &Caller, _: InodeId, name: &FileName) -> Result<Found> {
+        if name.as_bytes() != b"f" {
+            return Ok(Found::Absent(Duration::ZERO));
+        }
+        let valid = Validity::default();
+        Ok(Found::Entry(Entry {
+            attributes: Self::attributes(InodeId(2)),
+            valid,
+        }))
     }
     async fn lookup_parent(&self, _: &Caller, _: InodeId) -> Result<Entry> {
         let valid = Validity::default();
         Ok(Entry {
-            attributes: Self::root(),
+            attributes: Self::attributes(InodeId::ROOT),
             valid,
         })
     }
-    async fn get_attributes(&self, _: &Caller, _: InodeId) -> Result<Shown> {
+    async fn get_attributes(&self, _: &Caller, inode: InodeId) -> Result<Shown> {
         let valid = Duration::ZERO;
         Ok(Shown {
-            attributes: Self::root(),
+            attributes: Self::attributes(inode),
             valid,
         })
     }
@@ -477,7 +488,7 @@ fn operations_that_wait_starve_nobody_and_show(transport: TransportChoice) {
         |options| (options.threads, options.threads_max) = (2, 16),
     );
     for round in 0..3 {
-        let waiting: Vec<_> = (0..10).map(|_| statfs(mounted.directory.path())).collect();
+        let waiting: Vec<_> = (0..10).map(|_| statfs(&mounted.path("f"))).collect();
         eventually("ten wait", || mounted.mount.waiting().len() == 10);
         let shown = mounted.mount.waiting();
         assert!(
@@ -486,7 +497,7 @@ fn operations_that_wait_starve_nobody_and_show(transport: TransportChoice) {
                 .all(|one| one.request == "STATFS" && one.pid != 0)
         );
         for _ in 0..20 {
-            assert!(fs::metadata(mounted.directory.path()).is_ok());
+            assert!(fs::metadata(mounted.path("f")).is_ok());
         }
         eventually("all are answered", || {
             go.notify_waiters();
@@ -503,7 +514,7 @@ fn a_forced_end_waits_for_no_operation(transport: TransportChoice) {
     let go = Arc::new(Notify::new());
     let fs_go = Arc::clone(&go);
     let mounted = Mounted::with(transport, |_| Waits { go: fs_go }, |_| {});
-    let waiting = statfs(mounted.directory.path());
+    let waiting = statfs(&mounted.path("f"));
     eventually("it waits", || mounted.mount.waiting().len() == 1);
     let releaser = {
         let go = Arc::clone(&go);
