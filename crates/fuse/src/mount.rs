@@ -319,3 +319,47 @@ fn first_request(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{MemoryFileSystem, MemorySettings};
+    use std::fs;
+
+    #[test]
+    fn a_mount_goes_on_by_the_device_if_registering_with_the_kernel_fails() {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let world = runtime.block_on(async { World::real() });
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = fs::canonicalize(directory.path()).expect("it exists");
+        let options = MountOptions::new(&path);
+        let device = Arc::new(mounting::mount(&path, &options).expect("a mount"));
+        let rings = Rings::prepare(&device);
+        let (agreement, _) = first_request(&device, &options, rings.is_ok()).expect("INIT");
+        match rings {
+            Ok(rings) if agreement.has(abi::init::OVER_IO_URING) => {
+                Rings::refuse(rings.into_refusal()).expect("the kernel gives up io_uring");
+            }
+            _ => eprintln!("skipped: no FUSE over io_uring here"),
+        }
+        let fs = Arc::new(MemoryFileSystem::new(&world, MemorySettings::default()));
+        let (ended_sender, ended) = watch::channel(false);
+        let ending = Arc::new(Ending {
+            serving: Arc::new(Serving::new(world, fs, agreement)),
+            ended: ended_sender,
+        });
+        let size = CrewSize {
+            readers: 2,
+            most: 4,
+        };
+        Crew::start(&ending, &device, size);
+        drop(ending);
+        fs::write(path.join("f"), b"served").expect("it is served");
+        assert_eq!(fs::read(path.join("f")).expect("it is served"), b"served");
+        mounting::unmount(&path, Unmount::Lazy, None).expect("idle");
+        let is_ended = async {
+            let _ = ended.clone().wait_for(|ended| *ended).await;
+        };
+        runtime.block_on(is_ended);
+    }
+}

@@ -38,6 +38,7 @@ on_both_transports! {
     a_close_ends_the_posix_locks_of_its_process,
     operations_that_wait_starve_nobody_and_show,
     a_forced_end_waits_for_no_operation,
+    more_operations_than_threads_are_answered_in_turn,
 }
 
 /// Waits until `reached`, for at most ten seconds.
@@ -514,8 +515,8 @@ fn a_forced_end_waits_for_no_operation(transport: TransportChoice) {
     let go = Arc::new(Notify::new());
     let fs_go = Arc::clone(&go);
     let mounted = Mounted::with(transport, |_| Waits { go: fs_go }, |_| {});
-    let waiting = statfs(&mounted.path("f"));
-    eventually("it waits", || mounted.mount.waiting().len() == 1);
+    let waiting: Vec<_> = (0..8).map(|_| statfs(&mounted.path("f"))).collect();
+    eventually("all wait", || mounted.mount.waiting().len() == 8);
     let releaser = {
         let go = Arc::clone(&go);
         std::thread::spawn(move || {
@@ -528,8 +529,29 @@ fn a_forced_end_waits_for_no_operation(transport: TransportChoice) {
         .runtime
         .block_on(mounted.mount.unmount(Unmount::Forced))
         .unwrap();
-    assert_eq!(waiting.join().unwrap(), -1, "the program got an error");
+    for one in waiting {
+        assert_eq!(one.join().unwrap(), -1, "the program got an error");
+    }
     assert!(begun.elapsed() < Duration::from_secs(5));
     releaser.join().unwrap();
     mounted.runtime.block_on(mounted.mount.ended());
+}
+
+fn more_operations_than_threads_are_answered_in_turn(transport: TransportChoice) {
+    let go = Arc::new(Notify::new());
+    let fs_go = Arc::clone(&go);
+    let mounted = Mounted::with(
+        transport,
+        |_| Waits { go: fs_go },
+        |options| (options.threads, options.threads_max) = (2, 3),
+    );
+    let waiting: Vec<_> = (0..30).map(|_| statfs(&mounted.path("f"))).collect();
+    eventually("threads wait", || mounted.mount.waiting().len() >= 3);
+    eventually("all are answered", || {
+        go.notify_waiters();
+        waiting.iter().all(|one| one.is_finished())
+    });
+    for one in waiting {
+        assert_eq!(one.join().unwrap(), 0);
+    }
 }
