@@ -127,7 +127,7 @@ fn client(directory: &Path, files: usize) {
         .collect();
     let phases: [&dyn Fn(&Path); 3] = [
         &|path| drop(File::create(path).unwrap()),
-        &|path| drop(fs::metadata(path).unwrap()),
+        &|path| assert!(fs::metadata(path).unwrap().is_file()),
         &|path| fs::remove_file(path).unwrap(),
     ];
     for phase in phases {

@@ -6,7 +6,8 @@
 //!
 //! Inside: a transport delivers requests as header, fixed arguments and data; `serving` runs
 //! them to a reply. There are two: /dev/fuse (`device`, `crew`: threads with cloned
-//! descriptors) and FUSE over io_uring (`ring_entry`, `ring_crew`: threads with a ring each).
+//! descriptors) and FUSE over io_uring (`rings`, `ring_entry`,
+//! `ring_crew`: threads with a ring each).
 
 #![allow(
     clippy::disallowed_methods,
@@ -14,6 +15,7 @@
 )]
 
 mod abi;
+mod cpus;
 mod crew;
 mod device;
 mod door;
@@ -29,10 +31,12 @@ mod reply;
 mod request;
 mod ring_crew;
 mod ring_entry;
+mod rings;
 mod serving;
 mod transport;
 mod waiting;
 
+pub use cpus::run_on_all_cpus;
 pub use door::{Door, DoorSettings};
 pub use file_system::{
     Caller, CopyRange, Create, Entry, Fallocate, FileSystem, Found, Lock, LockKind, Make, Open,

@@ -9,7 +9,8 @@ use crate::mounting;
 use crate::notifier::Notifier;
 use crate::reply::Reply;
 use crate::request::{Incoming, Request};
-use crate::ring_crew::{RingCrew, Rings};
+use crate::ring_crew::RingCrew;
+use crate::rings::Rings;
 use crate::serving::{Ending, Serving};
 use crate::transport::{self, Transport, TransportChoice};
 use crate::waiting::WaitingRequest;
@@ -338,7 +339,10 @@ mod tests {
         let (agreement, _) = first_request(&device, &options, rings.is_ok()).expect("INIT");
         match rings {
             Ok(rings) if agreement.has(abi::init::OVER_IO_URING) => {
-                Rings::refuse(rings.into_refusal()).expect("the kernel gives up io_uring");
+                rings
+                    .refusal
+                    .refuse()
+                    .expect("the kernel gives up io_uring");
             }
             _ => eprintln!("skipped: no FUSE over io_uring here"),
         }

@@ -10,15 +10,16 @@
 //! *stirs* the queue: has the kernel send it a request about nothing, whose commit looks.
 
 use crate::abi::{EntryOut, NotifyRetrieveOut, notify, opcode};
+use crate::cpus::run_on;
 use crate::device::Device;
 use crate::file_system::FileSystem;
 use crate::reply::Reply;
 use crate::request::Incoming;
-use crate::ring_entry::{Fetched, RingEntry, run_on};
+use crate::ring_entry::{Fetched, RingEntry};
+use crate::rings::{READY, Registrations, Rings};
 use crate::serving::{Ending, Place, ReplyTo, Serving};
-use crate::transport;
 use model::InodeId;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
@@ -31,63 +32,8 @@ use zerocopy::{FromBytes, IntoBytes};
 const SURPLUS_MAX: usize = 4;
 /// Threads that a queue may have however many there are in the others.
 const QUEUE_SHARE: usize = 8;
-/// Entries of a queue whose threads don't wait: one that runs a request, one for the next.
-const READY: usize = 2;
-/// How long a registration may take; it waits for nothing but its thread.
-const REGISTER_MAX: Duration = Duration::from_secs(5);
 /// A thread that stands in tries again after so long if the kernel refuses its entry.
 const REGISTER_PAUSE: Duration = Duration::from_millis(100);
-
-/// Entries for all queues, made before the kernel is told that it may use io_uring.
-pub(crate) struct Rings {
-    entries: Vec<RingEntry>,
-    /// Takes back what INIT has said, should a registration fail.
-    refusal: RingEntry,
-}
-
-impl Rings {
-    /// One entry per queue.
-    ///
-    /// # Errors
-    /// Why there is no io_uring here, in words.
-    pub(crate) fn prepare(device: &Device) -> Result<Self, String> {
-        let queues = transport::queues()?;
-        let entries = (0..queues)
-            .flat_map(|queue| [queue; READY])
-            .map(|queue| RingEntry::new(device, queue));
-        let not_allowed = |error: io::Error| match error.raw_os_error() {
-            Some(libc::EPERM | libc::ENOSYS) => format!(
-                "io_uring is not allowed here ({error}): see kernel.io_uring_disabled and the \
-                 container's seccomp profile"
-            ),
-            Some(libc::EINVAL) => "kernel older than 6.14".to_owned(),
-            Some(libc::EMFILE) => format!("{error}: raise the limit (ulimit -n)"),
-            _ => format!("making a ring: {error}"),
-        };
-        Ok(Self {
-            entries: entries.collect::<io::Result<_>>().map_err(not_allowed)?,
-            refusal: RingEntry::to_refuse(device).map_err(not_allowed)?,
-        })
-    }
-
-    /// Makes the kernel go on with /dev/fuse, after INIT has agreed on io_uring. Entries that
-    /// it has already got rest until the mount ends.
-    ///
-    /// # Errors
-    /// What the kernel says if it doesn't understand.
-    pub(crate) fn refuse(mut refusal: RingEntry) -> io::Result<()> {
-        match refusal.register() {
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
-            Err(error) => Err(error),
-            Ok(()) => Err(io::Error::other("the kernel has more queues than CPUs")),
-        }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn into_refusal(self) -> RingEntry {
-        self.refusal
-    }
-}
 
 /// The threads of a mount and their queues.
 pub(crate) struct RingCrew<F: FileSystem> {
@@ -125,13 +71,6 @@ enum Start {
     First(Arc<Registrations>),
     /// Because a request about this inode must wait.
     StandIn(InodeId),
-}
-
-/// What became of the first registrations.
-#[derive(Default)]
-struct Registrations {
-    results: Mutex<Vec<io::Result<()>>>,
-    wake: Condvar,
 }
 
 impl<F: FileSystem> RingCrew<F> {
@@ -178,7 +117,8 @@ impl<F: FileSystem> RingCrew<F> {
             .and_then(|()| registrations.wait(threads));
         match registered {
             Ok(()) => Ok(Ok(())),
-            Err(error) => Rings::refuse(refusal)
+            Err(error) => refusal
+                .refuse()
                 .map(|()| Err(format!("registering with the kernel: {error}"))),
         }
     }
@@ -378,25 +318,5 @@ impl<F: FileSystem> Drop for RingPlace<'_, F> {
             state.queues[usize::from(self.queue)].free += 1;
             state.waiting -= 1;
         }
-    }
-}
-
-impl Registrations {
-    fn add(&self, result: io::Result<()>) -> bool {
-        let registered = result.is_ok();
-        self.results.lock().push(result);
-        self.wake.notify_one();
-        registered
-    }
-
-    /// Waits for `count` results: the first error, if there is one.
-    fn wait(&self, count: usize) -> io::Result<()> {
-        let mut results = self.results.lock();
-        while results.len() < count {
-            if self.wake.wait_for(&mut results, REGISTER_MAX).timed_out() {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-        }
-        results.drain(..).collect()
     }
 }

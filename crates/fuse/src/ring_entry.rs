@@ -77,10 +77,23 @@ impl RingEntry {
         })
     }
 
-    /// An entry that `register` can only fail for: the kernel then gives up io_uring for a
-    /// connection that doesn't use it yet.
+    /// An entry for `refuse` only: registering it fails, and for a connection that doesn't use
+    /// io_uring yet, the kernel then gives it up.
     pub(crate) fn to_refuse(device: &Device) -> io::Result<Self> {
         Self::new(device, NO_QUEUE)
+    }
+
+    /// Makes the kernel go on with /dev/fuse, after INIT has agreed on io_uring. Entries that
+    /// it has already got rest until the mount ends.
+    ///
+    /// # Errors
+    /// What the kernel says if it doesn't understand.
+    pub(crate) fn refuse(mut self) -> io::Result<()> {
+        match self.register() {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+            Err(error) => Err(error),
+            Ok(()) => Err(io::Error::other("the kernel has more queues than CPUs")),
+        }
     }
 
     pub(crate) fn queue(&self) -> u16 {
@@ -327,28 +340,4 @@ impl Drop for Memory {
         // SAFETY: exactly the mapping; its owner is gone.
         unsafe { libc::munmap(self.start.as_ptr(), MEMORY_BYTES) };
     }
-}
-
-/// Whether the calling thread may run on a CPU: it can be off, forbidden by a cpuset, or left
-/// out with `taskset`.
-pub(crate) fn may_run_on(cpu: u16) -> bool {
-    // SAFETY: the set is plain data (zeros are valid) of the length that is passed; `cpu` is
-    // compared with its size first.
-    unsafe {
-        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
-        usize::from(cpu) < libc::CPU_SETSIZE as usize
-            && libc::sched_getaffinity(0, size_of_val(&allowed), &raw mut allowed) == 0
-            && libc::CPU_ISSET(usize::from(cpu), &allowed)
-    }
-}
-
-/// Binds the calling thread to a CPU. False if it may not run there, or not now.
-pub(crate) fn run_on(cpu: u16) -> bool {
-    // SAFETY: as in `may_run_on`, which has compared `cpu` with the set's size.
-    may_run_on(cpu)
-        && unsafe {
-            let mut only: libc::cpu_set_t = std::mem::zeroed();
-            libc::CPU_SET(usize::from(cpu), &mut only);
-            libc::sched_setaffinity(0, size_of_val(&only), &raw const only) == 0
-        }
 }
