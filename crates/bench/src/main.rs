@@ -55,6 +55,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     let dir = std::path::absolute(&arguments.dir).unwrap_or_else(|_| arguments.dir.clone());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
+        .on_thread_start(fuse::run_on_all_cpus)
         .enable_all()
         .build()
         .map_err(|e| model::Error::new(model::ErrorKind::Unavailable, e.to_string()))?;

@@ -102,7 +102,27 @@ kernel_struct! {
     }
     NotifyInvalInodeOut { ino: u64, off: i64, len: i64, }
     NotifyInvalEntryOut { parent: u64, namelen: u32, flags: u32, }
+    NotifyRetrieveOut { notify_unique: u64, nodeid: u64, offset: u64, size: u32, padding: u32, }
     NotifyDeleteOut { parent: u64, child: u64, namelen: u32, padding: u32, }
+    /// What an io_uring command of FUSE carries behind the SQE's 64 bytes.
+    RingCommand { flags: u64, commit_id: u64, qid: u16, padding: [u8; 6], }
+}
+
+/// The memory of a ring entry besides its payload (`fuse_uring_req_header`).
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct RingHeader {
+    /// `InHeader` of the request, then `OutHeader` of the reply.
+    pub(crate) in_out: [u8; 128],
+    /// The opcode's own structure.
+    pub(crate) op_in: [u8; 128],
+    pub(crate) flags: u64,
+    /// Names the request when its reply is committed.
+    pub(crate) commit_id: u64,
+    /// Bytes of the payload, in both directions.
+    pub(crate) payload_sz: u32,
+    pub(crate) padding: u32,
+    pub(crate) reserved: u64,
 }
 
 const _: () = assert!(size_of::<InHeader>() == 40 && size_of::<OutHeader>() == 16);
@@ -112,6 +132,7 @@ const _: () =
 const _: () = assert!(
     size_of::<WriteIn>() == 40 && size_of::<ReadIn>() == 40 && size_of::<SetattrIn>() == 88
 );
+const _: () = assert!(size_of::<RingHeader>() == 288 && size_of::<RingCommand>() == 24);
 const _: () = assert!(
     size_of::<StatfsOut>() == 80 && size_of::<StatxOut>() == 288 && size_of::<LkIn>() == 48
 );
@@ -164,6 +185,13 @@ pub(crate) mod init {
     pub(crate) const SETXATTR_EXT: u64 = 1 << 29;
     pub(crate) const INIT_EXT: u64 = 1 << 30;
     pub(crate) const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    pub(crate) const OVER_IO_URING: u64 = 1 << 41;
+}
+
+/// Commands of FUSE over io_uring.
+pub(crate) mod ring_command {
+    pub(crate) const REGISTER: u32 = 1;
+    pub(crate) const COMMIT_AND_FETCH: u32 = 2;
 }
 
 /// Answer to OPEN: how the kernel serves the file.
@@ -207,6 +235,7 @@ const STATX_MASK: u32 = 0x0fff;
 
 /// Numbers of the notifications.
 pub(crate) mod notify {
+    pub(crate) const RETRIEVE: i32 = 5;
     pub(crate) const INVAL_INODE: i32 = 2;
     pub(crate) const INVAL_ENTRY: i32 = 3;
     pub(crate) const DELETE: i32 = 6;

@@ -4,21 +4,17 @@
 //! device, so that slow operations starve nobody; when it goes on, a surplus thread rests and
 //! ends after a while.
 
-use crate::abi::{InHeader, WriteIn, opcode};
+use crate::abi::{InHeader, WriteIn, init};
 use crate::device::{Device, Received};
 use crate::file_system::FileSystem;
 use crate::init::DATA_BYTES_MAX;
 use crate::request::Incoming;
-use crate::serving::{ReplyTo, Serving};
-use model::InodeId;
+use crate::serving::{Ending, ReplyTo, Serving};
 use parking_lot::{Condvar, Mutex};
-use std::future::Future;
-use std::pin::{Pin, pin};
+use std::io;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::sync::watch;
-use world::{AlignedBuffer, Instant, Map};
+use world::AlignedBuffer;
 
 /// A surplus thread ends after resting so long.
 const REST_MAX: Duration = Duration::from_secs(10);
@@ -26,19 +22,6 @@ const REST_MAX: Duration = Duration::from_secs(10);
 const DATA_AT: usize = 4096;
 /// A request is read to here, so that what stands before the data of a WRITE ends at `DATA_AT`.
 const REQUEST_AT: usize = DATA_AT - size_of::<InHeader>() - size_of::<WriteIn>();
-
-/// A request that waits for something, for `shale waiters`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct WaitingRequest {
-    /// The kernel's name of the request.
-    pub request: &'static str,
-    /// Whom it is about.
-    pub inode: InodeId,
-    /// Which thread waits; 0 if it is the kernel itself.
-    pub pid: u32,
-    /// For how long.
-    pub since: Duration,
-}
 
 /// How many threads serve a mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,7 +38,6 @@ pub(crate) struct Crew<F> {
     size: CrewSize,
     state: Mutex<State>,
     wake: Condvar,
-    ended: watch::Sender<bool>,
 }
 
 #[derive(Default)]
@@ -69,7 +51,6 @@ struct State {
     /// All threads.
     threads: usize,
     ending: bool,
-    waiting: Map<u64, (u32, InodeId, u32, Instant)>,
 }
 
 /// What a thread does next.
@@ -80,62 +61,36 @@ enum Next {
 }
 
 impl<F: FileSystem> Crew<F> {
-    /// Starts reading. `ended` turns true when the mount is gone and all threads have ended.
-    pub(crate) fn start(
-        serving: Arc<Serving<F>>,
-        device: Arc<Device>,
-        size: CrewSize,
-        ended: watch::Sender<bool>,
-    ) -> Arc<Self> {
+    /// Starts reading.
+    pub(crate) fn start(ending: &Arc<Ending<F>>, device: &Arc<Device>, size: CrewSize) {
         let state = State {
             readers: size.readers,
             threads: size.readers,
             ..State::default()
         };
         let crew = Arc::new(Self {
-            serving,
-            device,
+            serving: Arc::clone(&ending.serving),
+            device: Arc::clone(device),
             size,
             state: Mutex::new(state),
             wake: Condvar::new(),
-            ended,
         });
         for _ in 0..size.readers {
-            crew.start_thread();
+            crew.start_thread(ending)
+                .expect("the machine has room for the program's threads at start-up");
         }
-        crew
     }
 
-    /// What waits now, longest first.
-    pub(crate) fn waiting(&self) -> Vec<WaitingRequest> {
-        let now = self.serving.world.now();
-        let mut waiting: Vec<_> = self
-            .state
-            .lock()
-            .waiting
-            .values()
-            .map(|(code, inode, pid, since)| WaitingRequest {
-                request: opcode::name(*code),
-                inode: *inode,
-                pid: *pid,
-                since: now - *since,
-            })
-            .collect();
-        waiting.sort_by_key(|request| std::cmp::Reverse(request.since));
-        waiting
+    fn start_thread(self: &Arc<Self>, ending: &Arc<Ending<F>>) -> io::Result<()> {
+        let (crew, ending) = (Arc::clone(self), Arc::clone(ending));
+        // The handle isn't needed: `Ending` tells when the last thread is gone.
+        self.serving
+            .world
+            .try_spawn_thread("shale-fuse", move || crew.run(&ending))
+            .map(drop)
     }
 
-    fn start_thread(self: &Arc<Self>) {
-        let crew = Arc::clone(self);
-        // The handle isn't needed: `ended` tells when the last thread is gone.
-        drop(
-            self.serving
-                .world
-                .spawn_thread("shale-fuse", move || crew.run()),
-        );
-    }
-
-    fn run(self: &Arc<Self>) {
+    fn run(self: &Arc<Self>, ending: &Arc<Ending<F>>) {
         // Own descriptor, own queue. Sharing the first one is only slower.
         let device = self
             .device
@@ -152,52 +107,38 @@ impl<F: FileSystem> Crew<F> {
                     break self.finish();
                 }
             };
-            if self.serve(&device, &buffer[REQUEST_AT..REQUEST_AT + length]) == Next::End {
+            if self.serve(ending, &device, &buffer[REQUEST_AT..REQUEST_AT + length]) == Next::End {
                 break;
             }
         }
     }
 
-    fn serve(self: &Arc<Self>, device: &Arc<Device>, bytes: &[u8]) -> Next {
-        let Ok(incoming) = Incoming::from_device(bytes) else {
+    fn serve(
+        self: &Arc<Self>,
+        ending: &Arc<Ending<F>>,
+        device: &Arc<Device>,
+        bytes: &[u8],
+    ) -> Next {
+        let long_setxattr = self.serving.agreement.has(init::SETXATTR_EXT);
+        let Ok(incoming) = Incoming::from_device(bytes, long_setxattr) else {
             tracing::error!(
                 length = bytes.len(),
                 "the kernel sent a request that is too short"
             );
             return Next::Read;
         };
-        let unique = incoming.header.unique;
-        let reply_to = ReplyTo {
-            device: Arc::clone(device),
-            unique,
-        };
         let mut waited = false;
-        let operation = pin!(self.serving.answer(&incoming, &reply_to));
-        let on_wait = || {
+        let reply = self.serving.run(&incoming, &ReplyTo::Device(device), || {
             waited = true;
-            self.stand_in(&incoming);
-        };
-        let reply = self.serving.world.block_on(WithWaitHook {
-            operation,
-            on_wait: Some(on_wait),
+            self.stand_in(ending);
         });
-        reply_to.send(&reply);
-        if waited {
-            self.come_back(unique)
-        } else {
-            Next::Read
-        }
+        device.answer(incoming.header.unique, &reply);
+        if waited { self.come_back() } else { Next::Read }
     }
 
     /// The operation of the calling thread must wait: somebody else reads in its place.
-    fn stand_in(self: &Arc<Self>, incoming: &Incoming<'_>) {
-        let header = incoming.header;
-        let now = self.serving.world.now();
+    fn stand_in(self: &Arc<Self>, ending: &Arc<Ending<F>>) {
         let mut state = self.state.lock();
-        state.waiting.insert(
-            header.unique,
-            (header.opcode, incoming.inode(), header.pid, now),
-        );
         state.readers -= 1;
         if state.readers >= self.size.readers || state.ending {
             return;
@@ -211,16 +152,20 @@ impl<F: FileSystem> Crew<F> {
             state.threads += 1;
             state.readers += 1;
             drop(state);
-            self.start_thread();
+            if let Err(error) = self.start_thread(ending) {
+                tracing::warn!(%error, "no further FUSE thread");
+                let mut state = self.state.lock();
+                state.threads -= 1;
+                state.readers -= 1;
+            }
         } else {
             tracing::debug!(threads = state.threads, "all FUSE threads wait");
         }
     }
 
     /// The operation of the calling thread is answered: read again, or rest.
-    fn come_back(&self, unique: u64) -> Next {
+    fn come_back(&self) -> Next {
         let mut state = self.state.lock();
-        state.waiting.remove(&unique);
         if state.readers < self.size.readers || state.ending {
             state.readers += 1;
             return Next::Read;
@@ -234,7 +179,7 @@ impl<F: FileSystem> Crew<F> {
             }
             if timed_out || state.ending {
                 state.resting -= 1;
-                self.leave(&mut state);
+                state.threads -= 1;
                 return Next::End;
             }
         }
@@ -242,38 +187,11 @@ impl<F: FileSystem> Crew<F> {
 
     /// The mount is gone.
     fn finish(&self) {
+        self.serving.locks.close();
         let mut state = self.state.lock();
         state.ending = true;
         state.readers -= 1;
-        self.wake.notify_all();
-        self.leave(&mut state);
-    }
-
-    fn leave(&self, state: &mut State) {
         state.threads -= 1;
-        if state.threads == 0 {
-            self.serving.fs.unmounted();
-            self.ended.send_replace(true);
-        }
-    }
-}
-
-/// Calls `on_wait` once, when the operation first has to wait.
-struct WithWaitHook<'a, O, H> {
-    operation: Pin<&'a mut O>,
-    on_wait: Option<H>,
-}
-
-impl<O: Future, H: FnOnce() + Unpin> Future for WithWaitHook<'_, O, H> {
-    type Output = O::Output;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<O::Output> {
-        let answer = self.operation.as_mut().poll(context);
-        if answer.is_pending()
-            && let Some(on_wait) = self.on_wait.take()
-        {
-            on_wait();
-        }
-        answer
+        self.wake.notify_all();
     }
 }

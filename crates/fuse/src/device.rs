@@ -100,6 +100,16 @@ impl Device {
         }
     }
 
+    /// Sends the reply, and logs what can't be sent.
+    pub(crate) fn answer(&self, unique: u64, reply: &Reply) {
+        if let Err(error) = self.reply(unique, reply) {
+            // EINVAL would be our bug; ENODEV and others: the mount is ending.
+            if error.raw_os_error() != Some(libc::ENODEV) {
+                tracing::error!(unique, %error, ?reply, "the kernel refused a reply");
+            }
+        }
+    }
+
     /// Sends a notification: a reply without a request.
     pub(crate) fn notify(&self, code: i32, body: &[&[u8]]) -> io::Result<()> {
         let mut slices = vec![IoSlice::new(&[])];

@@ -41,8 +41,19 @@ pub(crate) struct Agreement {
     pub(crate) data_bytes: u32,
 }
 
-/// The answer to INIT, or why the kernel is too old.
-pub(crate) fn agree(offer: &InitIn, readahead_bytes: u32) -> Result<(Agreement, InitOut), String> {
+impl Agreement {
+    pub(crate) fn has(&self, flag: u64) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// The answer to INIT, or why the kernel is too old. `over_io_uring`: wanted if the kernel
+/// offers it; it then holds back requests until each of its queues has an entry.
+pub(crate) fn agree(
+    offer: &InitIn,
+    readahead_bytes: u32,
+    over_io_uring: bool,
+) -> Result<(Agreement, InitOut), String> {
     if offer.major != abi::MAJOR || offer.minor < abi::MINOR_MIN {
         return Err(format!(
             "the kernel speaks FUSE {}.{}; at least {}.{} (Linux 5.4) is needed",
@@ -56,7 +67,8 @@ pub(crate) fn agree(offer: &InitIn, readahead_bytes: u32) -> Result<(Agreement, 
     if offered & init::INIT_EXT != 0 {
         offered |= u64::from(offer.flags2) << 32;
     }
-    let flags = offered & WANTED;
+    let wanted = WANTED | (u64::from(over_io_uring) * init::OVER_IO_URING);
+    let flags = offered & wanted;
     let page_bytes = 4096;
     // Without MAX_PAGES the kernel sends at most 32 pages.
     let data_bytes = if flags & init::MAX_PAGES != 0 {
@@ -99,7 +111,7 @@ mod tests {
             flags: (init::MAX_PAGES | init::INIT_EXT) as u32,
             ..Default::default()
         };
-        let (agreement, out) = agree(&offer, 0).expect("new enough");
+        let (agreement, out) = agree(&offer, 0, true).expect("new enough");
         assert_eq!(agreement.flags, init::MAX_PAGES | init::INIT_EXT);
         assert_eq!(
             (out.max_write, out.max_pages, out.minor),
@@ -109,12 +121,35 @@ mod tests {
     }
 
     #[test]
+    fn io_uring_is_agreed_on_if_both_sides_want_it() {
+        let offer = InitIn {
+            major: 7,
+            minor: 45,
+            flags: init::INIT_EXT as u32,
+            flags2: (init::OVER_IO_URING >> 32) as u32,
+            ..Default::default()
+        };
+        let has = |offer, wanted| {
+            let (agreement, out) = agree(offer, 0, wanted).expect("new enough");
+            assert_eq!(agreement.flags >> 32, u64::from(out.flags2));
+            agreement.has(init::OVER_IO_URING)
+        };
+        assert!(has(&offer, true) && !has(&offer, false));
+        let without = InitIn { flags2: 0, ..offer };
+        assert!(!has(&without, true));
+    }
+
+    #[test]
     fn an_old_kernel_is_refused_with_the_version_that_is_needed() {
         let offer = InitIn {
             major: 7,
             minor: 26,
             ..Default::default()
         };
-        assert!(agree(&offer, 0).expect_err("too old").contains("7.31"));
+        assert!(
+            agree(&offer, 0, true)
+                .expect_err("too old")
+                .contains("7.31")
+        );
     }
 }

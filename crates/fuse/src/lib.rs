@@ -4,9 +4,10 @@
 //! it, [`Door`] is the file system of a [`client::Client`]. Which requests the kernel sends,
 //! which of its caches are used and why that is safe: `docs/protocols/fuse.md`.
 //!
-//! Inside: a transport (`device`, `crew`: threads with cloned descriptors) delivers requests
-//! as header, fixed arguments and data; `serving` runs them to a reply. FUSE over io_uring
-//! can take the transport's place without the rest noticing.
+//! Inside: a transport delivers requests as header, fixed arguments and data; `serving` runs
+//! them to a reply. There are two: /dev/fuse (`device`, `crew`: threads with cloned
+//! descriptors) and FUSE over io_uring (`rings`, `ring_entry`,
+//! `ring_crew`: threads with a ring each).
 
 #![allow(
     clippy::disallowed_methods,
@@ -14,6 +15,7 @@
 )]
 
 mod abi;
+mod cpus;
 mod crew;
 mod device;
 mod door;
@@ -27,9 +29,14 @@ mod mounting;
 mod notifier;
 mod reply;
 mod request;
+mod ring_crew;
+mod ring_entry;
+mod rings;
 mod serving;
+mod transport;
+mod waiting;
 
-pub use crew::WaitingRequest;
+pub use cpus::run_on_all_cpus;
 pub use door::{Door, DoorSettings};
 pub use file_system::{
     Caller, CopyRange, Create, Entry, Fallocate, FileSystem, Found, Lock, LockKind, Make, Open,
@@ -38,3 +45,5 @@ pub use file_system::{
 pub use listing::Listing;
 pub use mount::{Mount, MountOptions, Unmount};
 pub use notifier::{Notice, Notifier};
+pub use transport::{Transport, TransportChoice};
+pub use waiting::WaitingRequest;

@@ -1,4 +1,5 @@
-//! Locks that are waited for: a task each, so that no thread is held, ended by INTERRUPT.
+//! Locks that are waited for, ended by INTERRUPT: a task each, so that no thread is held, or the
+//! thread itself if only it can answer (FUSE over io_uring).
 
 use crate::file_system::{Caller, FileSystem, Lock, LockKind};
 use crate::reply::Reply;
@@ -27,6 +28,8 @@ struct State {
     /// An INTERRUPT can overtake its request when two threads read them. Numbers of requests
     /// are never reused, so an old one here does no harm.
     early: VecDeque<u64>,
+    /// The mount has ended.
+    closed: bool,
 }
 
 /// Why a wait can't begin.
@@ -51,13 +54,28 @@ impl LockWaits {
         }
     }
 
-    fn begin(&self, unique: u64) -> std::result::Result<oneshot::Receiver<()>, NoWait> {
+    /// Ends all waits and lets no more begin: nobody is left to be answered.
+    pub(crate) fn close(&self) {
+        let mut state = self.state.lock();
+        state.closed = true;
+        // A wait whose sender is gone ends.
+        state.waits.clear();
+    }
+
+    fn begin(
+        &self,
+        unique: u64,
+        waits_max: usize,
+    ) -> std::result::Result<oneshot::Receiver<()>, NoWait> {
         let mut state = self.state.lock();
         if let Some(at) = state.early.iter().position(|early| *early == unique) {
             state.early.remove(at);
             return Err(NoWait::Interrupted);
         }
-        if state.waits.len() >= WAITS_MAX {
+        if state.closed {
+            return Err(NoWait::Interrupted);
+        }
+        if state.waits.len() >= waits_max {
             return Err(NoWait::TooMany);
         }
         let (interrupt, interrupted) = oneshot::channel();
@@ -76,40 +94,69 @@ impl<F: FileSystem> Serving<F> {
         caller: &Caller,
         lock: Lock,
         wait: bool,
-        reply_to: &ReplyTo,
+        reply_to: &ReplyTo<'_>,
     ) -> Result<Reply> {
         match self.fs.set_lock(caller, lock, false).await {
             Ok(()) => Ok(Reply::Empty),
             Err(error) if wait && error.kind() == ErrorKind::WouldBlock => {
-                Ok(self.wait_for_lock(*caller, lock, reply_to))
+                Ok(self.wait_for_lock(*caller, lock, reply_to).await)
             }
             Err(error) => Err(error),
         }
     }
 
-    fn wait_for_lock(self: &Arc<Self>, caller: Caller, lock: Lock, reply_to: &ReplyTo) -> Reply {
-        let interrupted = match self.locks.begin(caller.unique) {
+    async fn wait_for_lock(
+        self: &Arc<Self>,
+        caller: Caller,
+        lock: Lock,
+        reply_to: &ReplyTo<'_>,
+    ) -> Reply {
+        let waits_max = match reply_to {
+            ReplyTo::Device(_) => WAITS_MAX,
+            ReplyTo::Place(place) => place.lock_waits_max(),
+        };
+        let interrupted = match self.locks.begin(caller.unique, waits_max) {
             Ok(interrupted) => interrupted,
             Err(NoWait::Interrupted) => return Reply::Errno(libc::EINTR),
             Err(NoWait::TooMany) => return Reply::Errno(libc::ENOLCK),
         };
-        let serving = Arc::clone(self);
-        let reply_to = reply_to.clone();
-        let wait = async move {
-            let reply = tokio::select! {
-                // A lock that was granted stays granted, so look there first.
-                biased;
-                result = serving.fs.set_lock(&caller, lock, true) => match result {
-                    Ok(()) => Reply::Empty,
-                    Err(error) => Reply::Errno(error.errno()),
-                },
-                _ = interrupted => Reply::Errno(libc::EINTR),
-            };
-            serving.locks.end(caller.unique);
-            reply_to.send(&reply);
+        match reply_to {
+            ReplyTo::Place(place) => {
+                if !place.leave_for_long() {
+                    self.locks.end(caller.unique);
+                    return Reply::Errno(libc::ENOLCK);
+                }
+                self.lock_or_interrupt(&caller, lock, interrupted).await
+            }
+            ReplyTo::Device(device) => {
+                let (serving, device) = (Arc::clone(self), Arc::clone(device));
+                let wait = async move {
+                    let reply = serving.lock_or_interrupt(&caller, lock, interrupted).await;
+                    device.answer(caller.unique, &reply);
+                };
+                self.world.spawn("lock wait", wait).detach();
+                Reply::Later
+            }
+        }
+    }
+
+    async fn lock_or_interrupt(
+        &self,
+        caller: &Caller,
+        lock: Lock,
+        interrupted: oneshot::Receiver<()>,
+    ) -> Reply {
+        let reply = tokio::select! {
+            // A lock that was granted stays granted, so look there first.
+            biased;
+            result = self.fs.set_lock(caller, lock, true) => match result {
+                Ok(()) => Reply::Empty,
+                Err(error) => Reply::Errno(error.errno()),
+            },
+            _ = interrupted => Reply::Errno(libc::EINTR),
         };
-        self.world.spawn("lock wait", wait).detach();
-        Reply::Later
+        self.locks.end(caller.unique);
+        reply
     }
 }
 

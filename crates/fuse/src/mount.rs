@@ -1,6 +1,7 @@
 //! A mounted file system: starting, watching and ending it.
 
-use crate::crew::{Crew, CrewSize, WaitingRequest};
+use crate::abi;
+use crate::crew::{Crew, CrewSize};
 use crate::device::{Device, Received};
 use crate::file_system::FileSystem;
 use crate::init::{self, Agreement, DATA_BYTES_MAX};
@@ -8,7 +9,11 @@ use crate::mounting;
 use crate::notifier::Notifier;
 use crate::reply::Reply;
 use crate::request::{Incoming, Request};
-use crate::serving::Serving;
+use crate::ring_crew::RingCrew;
+use crate::rings::Rings;
+use crate::serving::{Ending, Serving};
+use crate::transport::{self, Transport, TransportChoice};
+use crate::waiting::WaitingRequest;
 use model::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,9 +42,13 @@ pub struct MountOptions {
     /// How far the kernel reads ahead of files that it caches, in bytes. More than 128 KiB
     /// takes effect only if root mounts.
     pub read_ahead_bytes: u32,
-    /// Threads that read requests at any time.
+    /// Which way requests come from the kernel.
+    pub transport: TransportChoice,
+    /// Threads that read requests from /dev/fuse at any time, if that is the transport.
     pub threads: usize,
-    /// Threads at most: each operation that waits for a disk holds one.
+    /// Threads at most: each operation that waits for a disk holds one. With io_uring, each
+    /// CPU's first thread comes on top, and each lock that is waited for holds one too: at
+    /// most three quarters of these, further ones get ENOLCK.
     pub threads_max: usize,
 }
 
@@ -56,11 +65,16 @@ impl MountOptions {
             no_suid: false,
             no_dev: false,
             read_ahead_bytes: 1024 * 1024,
+            transport: TransportChoice::Auto,
             threads: std::thread::available_parallelism().map_or(2, |cpus| cpus.get().clamp(2, 8)),
-            threads_max: 64,
+            threads_max: THREADS_MAX,
         }
     }
 }
+
+/// Threads of a mount, unless told otherwise. Enough for a disk queue of 64 on each of a few
+/// file systems' disks, and for some hundred waiting locks.
+const THREADS_MAX: usize = 256;
 
 /// How a mount is ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,6 +93,7 @@ pub struct Mount {
     mountpoint: PathBuf,
     device_number: Option<mounting::DeviceNumber>,
     notifier: Notifier,
+    transport: Transport,
     waiting: Box<dyn Fn() -> Vec<WaitingRequest> + Send + Sync>,
     ended: watch::Receiver<bool>,
     world: World,
@@ -106,35 +121,11 @@ impl Mount {
         let device = Arc::new(
             mounting::mount(&mountpoint, options).map_err(|error| error.while_doing(doing()))?,
         );
-        let agreement = match first_request(&device, options) {
-            Ok(agreement) => agreement,
-            Err(error) => {
-                // The error counts; what is left of the mount ends with the descriptor.
-                let _ = mounting::unmount(&mountpoint, Unmount::Forced, None);
-                return Err(error.while_doing(doing()));
-            }
-        };
-        let device_number = mounting::device_number(&mountpoint);
-        if let Some(number) = device_number {
-            mounting::raise_read_ahead(number, options.read_ahead_bytes);
-        }
-        let notifier = Notifier::start(world, Arc::clone(&device));
-        let (ended_sender, ended) = watch::channel(false);
-        let serving = Arc::new(Serving::new(world.clone(), fs, agreement));
-        let size = CrewSize {
-            readers: options.threads,
-            most: options.threads_max,
-        };
-        let crew = Crew::start(serving, device, size, ended_sender);
-        tracing::info!(mountpoint = %mountpoint.display(), protocol = agreement.minor, "mounted");
-        let waiting = Box::new(move || crew.waiting());
-        Ok(Self {
-            mountpoint,
-            device_number,
-            notifier,
-            waiting,
-            ended,
-            world: world.clone(),
+        let begin = || begin(world, fs, &device, &mountpoint, options);
+        begin().map_err(|error| {
+            // The error counts; what is left of the mount ends with the descriptor.
+            let _ = mounting::unmount(&mountpoint, Unmount::Forced, None);
+            error.while_doing(doing())
         })
     }
 
@@ -142,6 +133,12 @@ impl Mount {
     #[must_use]
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
+    }
+
+    /// Which way requests come, and why not through io_uring if they don't.
+    #[must_use]
+    pub fn transport(&self) -> &Transport {
+        &self.transport
     }
 
     /// Tells the kernel what to forget.
@@ -196,6 +193,7 @@ impl std::fmt::Debug for Mount {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Mount")
             .field("mountpoint", &self.mountpoint)
+            .field("transport", &self.transport)
             .field("ended", &self.is_ended())
             .finish()
     }
@@ -214,8 +212,83 @@ impl Drop for Mount {
     }
 }
 
-/// Answers INIT, which the kernel sends before anything else.
-fn first_request(device: &Device, options: &MountOptions) -> Result<Agreement> {
+/// Serves what was just mounted.
+fn begin<F: FileSystem>(
+    world: &World,
+    fs: Arc<F>,
+    device: &Arc<Device>,
+    mountpoint: &Path,
+    options: &MountOptions,
+) -> Result<Mount> {
+    let rings = match options.transport {
+        TransportChoice::Classic => Err("switched off for this mount".to_owned()),
+        _ => Rings::prepare(device),
+    };
+    let (agreement, offered_minor) = first_request(device, options, rings.is_ok())?;
+    let device_number = mounting::device_number(mountpoint);
+    let (ended_sender, ended) = watch::channel(false);
+    let serving = Arc::new(Serving::new(world.clone(), fs, agreement));
+    let ending = Arc::new(Ending {
+        serving: Arc::clone(&serving),
+        ended: ended_sender,
+    });
+    let over_io_uring = match rings {
+        Ok(rings) if agreement.has(abi::init::OVER_IO_URING) => {
+            let abort = Box::new(move || {
+                // Without fusectl nothing can be done; the log has said what happened.
+                let _ = device_number.map(mounting::abort);
+            });
+            RingCrew::start(&ending, device, rings, options.threads_max, abort).map_err(
+                |error| {
+                    let why = format!("the kernel neither begins nor gives up io_uring: {error}");
+                    Error::new(ErrorKind::NotSupported, why)
+                },
+            )?
+        }
+        Ok(_) => Err(transport::why_not_offered(offered_minor)),
+        Err(why) => Err(why),
+    };
+    let transport = match over_io_uring {
+        Ok(()) => Transport::IoUring,
+        Err(why) if options.transport == TransportChoice::IoUring => {
+            let why = format!("no FUSE over io_uring: {why}");
+            return Err(Error::new(ErrorKind::NotSupported, why));
+        }
+        Err(why) => Transport::Classic { why },
+    };
+    // With io_uring only what nobody waits for comes here: FORGET, INTERRUPT.
+    let readers = if transport.is_io_uring() {
+        1
+    } else {
+        options.threads
+    };
+    let size = CrewSize {
+        readers,
+        most: options.threads_max,
+    };
+    Crew::start(&ending, device, size);
+    if let Some(number) = device_number {
+        mounting::raise_read_ahead(number, options.read_ahead_bytes);
+    }
+    tracing::info!(mountpoint = %mountpoint.display(), protocol = agreement.minor, %transport, "mounted");
+    Ok(Mount {
+        mountpoint: mountpoint.to_owned(),
+        device_number,
+        notifier: Notifier::start(world, Arc::clone(device)),
+        transport,
+        waiting: Box::new(move || serving.waiting.list(serving.world.now())),
+        ended,
+        world: world.clone(),
+    })
+}
+
+/// Answers INIT, which the kernel sends before anything else. Also returns the kernel's minor
+/// version of the protocol.
+fn first_request(
+    device: &Device,
+    options: &MountOptions,
+    over_io_uring: bool,
+) -> Result<(Agreement, u32)> {
     let failed = |why: String| Error::new(ErrorKind::NotSupported, why);
     let mut buffer = vec![0; DATA_BYTES_MAX as usize + 4096];
     let length = loop {
@@ -228,22 +301,69 @@ fn first_request(device: &Device, options: &MountOptions) -> Result<Agreement> {
             Err(error) => return Err(failed(format!("reading /dev/fuse: {error}"))),
         }
     };
-    let incoming = Incoming::from_device(&buffer[..length]);
-    let Ok(Ok(Request::Init(offer))) = incoming.map(|incoming| incoming.parse(true)) else {
+    let incoming = Incoming::from_device(&buffer[..length], true);
+    let Ok(Ok(Request::Init(offer))) = incoming.map(|incoming| incoming.parse()) else {
         return Err(failed("the kernel's first request isn't INIT".to_owned()));
     };
     let unique = incoming.map_or(0, |incoming| incoming.header.unique);
-    match init::agree(&offer, options.read_ahead_bytes) {
+    match init::agree(&offer, options.read_ahead_bytes, over_io_uring) {
         Ok((agreement, out)) => {
             device
                 .reply(unique, &Reply::fixed(&out))
                 .map_err(|error| failed(format!("answering INIT: {error}")))?;
-            Ok(agreement)
+            Ok((agreement, offer.minor))
         }
         Err(why) => {
             // The mount ends right after this anyway.
             let _ = device.reply(unique, &Reply::Errno(libc::EPROTO));
             Err(failed(why))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{MemoryFileSystem, MemorySettings};
+    use std::fs;
+
+    #[test]
+    fn a_mount_goes_on_by_the_device_if_registering_with_the_kernel_fails() {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let world = runtime.block_on(async { World::real() });
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = fs::canonicalize(directory.path()).expect("it exists");
+        let options = MountOptions::new(&path);
+        let device = Arc::new(mounting::mount(&path, &options).expect("a mount"));
+        let rings = Rings::prepare(&device);
+        let (agreement, _) = first_request(&device, &options, rings.is_ok()).expect("INIT");
+        match rings {
+            Ok(rings) if agreement.has(abi::init::OVER_IO_URING) => {
+                rings
+                    .refusal
+                    .refuse()
+                    .expect("the kernel gives up io_uring");
+            }
+            _ => eprintln!("skipped: no FUSE over io_uring here"),
+        }
+        let fs = Arc::new(MemoryFileSystem::new(&world, MemorySettings::default()));
+        let (ended_sender, ended) = watch::channel(false);
+        let ending = Arc::new(Ending {
+            serving: Arc::new(Serving::new(world, fs, agreement)),
+            ended: ended_sender,
+        });
+        let size = CrewSize {
+            readers: 2,
+            most: 4,
+        };
+        Crew::start(&ending, &device, size);
+        drop(ending);
+        fs::write(path.join("f"), b"served").expect("it is served");
+        assert_eq!(fs::read(path.join("f")).expect("it is served"), b"served");
+        mounting::unmount(&path, Unmount::Lazy, None).expect("idle");
+        let is_ended = async {
+            let _ = ended.clone().wait_for(|ended| *ended).await;
+        };
+        runtime.block_on(is_ended);
     }
 }

@@ -187,15 +187,18 @@ fn mount_as_user(path: &Path, options: &MountOptions) -> Result<Device> {
     Ok(Device::from_fd(fd))
 }
 
+/// Fails all requests, those under way included, and ends the connection to the kernel.
+pub(crate) fn abort(number: DeviceNumber) -> io::Result<()> {
+    let connection = format!("/sys/fs/fuse/connections/{}/abort", number.minor);
+    fs::write(connection, "1")
+}
+
 /// Ends a mount as `how` says.
 pub(crate) fn unmount(path: &Path, how: Unmount, number: Option<DeviceNumber>) -> Result<()> {
     if how == Unmount::Forced {
         // Requests that run fail now, so the unmount can't wait for one of them.
-        if let Some(number) = number {
-            let abort = format!("/sys/fs/fuse/connections/{}/abort", number.minor);
-            // Without fusectl mounted, MNT_FORCE below does the same (for root).
-            let _ = fs::write(abort, "1");
-        }
+        // Without fusectl mounted, MNT_FORCE below does the same (for root).
+        let _ = number.map(abort);
     }
     if !is_root() {
         return unmount_as_user(path, how);

@@ -3,7 +3,7 @@
 //! A transport hands over the header, the fixed arguments and the rest (names, data)
 //! separately: /dev/fuse delivers them in one piece, FUSE over io_uring in separate buffers.
 
-use crate::abi::{self, InHeader, opcode};
+use crate::abi::{self, InHeader, RingHeader, opcode};
 use crate::file_system::{Caller, Lock, LockKind};
 use model::InodeId;
 use zerocopy::FromBytes;
@@ -131,6 +131,8 @@ pub(crate) enum Request<'a> {
     },
     Init(abi::InitIn),
     Destroy,
+    /// What RETRIEVE brought.
+    NotifyReply,
 }
 
 /// Bytes of the fixed arguments of an opcode; 0 for unknown ones.
@@ -154,7 +156,7 @@ fn fixed_bytes(code: u32) -> usize {
         opcode::RELEASE | opcode::RELEASEDIR => size_of::<abi::ReleaseIn>(),
         opcode::FSYNC | opcode::FSYNCDIR => size_of::<abi::FsyncIn>(),
         opcode::SYNCFS => size_of::<abi::SyncfsIn>(),
-        // The short form: what follows depends on what INIT agreed on.
+        // The short form; which one comes depends on what INIT agreed on.
         opcode::SETXATTR => size_of::<abi::SetxattrInOld>(),
         opcode::GETXATTR | opcode::LISTXATTR => size_of::<abi::GetxattrIn>(),
         opcode::GETLK | opcode::SETLK | opcode::SETLKW => size_of::<abi::LkIn>(),
@@ -169,8 +171,9 @@ fn fixed_bytes(code: u32) -> usize {
 }
 
 impl<'a> Incoming<'a> {
-    /// Takes apart what one read of /dev/fuse returned.
-    pub(crate) fn from_device(bytes: &'a [u8]) -> Result<Self, Malformed> {
+    /// Takes apart what one read of /dev/fuse returned. `long_setxattr`: INIT agreed on
+    /// SETXATTR_EXT.
+    pub(crate) fn from_device(bytes: &'a [u8], long_setxattr: bool) -> Result<Self, Malformed> {
         let (header, body) = InHeader::read_from_prefix(bytes).map_err(|_| Malformed::Short)?;
         // Extensions (security context, groups) stand at the end; none is asked for.
         let body_bytes = (header.len as usize)
@@ -178,11 +181,31 @@ impl<'a> Incoming<'a> {
             .filter(|length| *length <= body.len())
             .ok_or(Malformed::Short)?;
         let body = &body[..body_bytes];
+        let fixed_bytes = match header.opcode {
+            opcode::SETXATTR if long_setxattr => size_of::<abi::SetxattrIn>(),
+            other => fixed_bytes(other),
+        };
         // INIT is shorter on kernels before 5.17 (no second half of the flags).
-        let (fixed, rest) = body.split_at(fixed_bytes(header.opcode).min(body.len()));
+        let (fixed, rest) = body.split_at(fixed_bytes.min(body.len()));
         Ok(Self {
             header,
             fixed,
+            rest,
+        })
+    }
+
+    /// Takes apart what FUSE over io_uring delivered: the kernel has split off the first
+    /// argument, which has a structure of its own, and put the others behind each other into
+    /// `payload`. Opcodes that have only names leave the first one empty.
+    pub(crate) fn from_ring(ring: &'a RingHeader, payload: &'a [u8]) -> Result<Self, Malformed> {
+        let (header, _) = InHeader::read_from_prefix(&ring.in_out).map_err(|_| Malformed::Short)?;
+        let rest = (ring.payload_sz as usize)
+            .checked_sub(8 * usize::from(header.total_extlen))
+            .and_then(|length| payload.get(..length))
+            .ok_or(Malformed::Short)?;
+        Ok(Self {
+            header,
+            fixed: &ring.op_in[..fixed_bytes(header.opcode)],
             rest,
         })
     }
@@ -207,8 +230,8 @@ impl<'a> Incoming<'a> {
         InodeId(self.header.nodeid)
     }
 
-    /// The typed request. `long_setxattr`: INIT agreed on SETXATTR_EXT.
-    pub(crate) fn parse(&self, long_setxattr: bool) -> Result<Request<'a>, Malformed> {
+    /// The typed request.
+    pub(crate) fn parse(&self) -> Result<Request<'a>, Malformed> {
         let names = |names| self.name_request(names);
         Ok(match self.header.opcode {
             opcode::LOOKUP
@@ -267,7 +290,7 @@ impl<'a> Incoming<'a> {
             },
             opcode::STATFS => Request::Statfs,
             opcode::SYNCFS => Request::Syncfs,
-            opcode::SETXATTR => self.setxattr(long_setxattr)?,
+            opcode::SETXATTR => self.setxattr()?,
             opcode::GETXATTR => Request::Getxattr {
                 size: self.fixed::<abi::GetxattrIn>()?.size,
                 name: name(self.rest)?.0,
@@ -304,6 +327,7 @@ impl<'a> Incoming<'a> {
                 Request::Init(zerocopy::transmute!(whole))
             }
             opcode::DESTROY => Request::Destroy,
+            opcode::NOTIFY_REPLY => Request::NotifyReply,
             _ => return Err(Malformed::Unknown),
         })
     }
@@ -358,17 +382,13 @@ impl<'a> Incoming<'a> {
         })
     }
 
-    fn setxattr(&self, long: bool) -> Result<Request<'a>, Malformed> {
+    fn setxattr(&self) -> Result<Request<'a>, Malformed> {
+        // The long structure begins like the short one.
         let args: abi::SetxattrInOld = self.fixed()?;
-        let (more, rest) = if long {
-            let behind = size_of::<abi::SetxattrIn>() - size_of::<abi::SetxattrInOld>();
-            let (more, rest) = self.rest.split_at_checked(behind).ok_or(Malformed::Short)?;
-            let more = u32::read_from_prefix(more).map_err(|_| Malformed::Short)?.0;
-            (more, rest)
-        } else {
-            (0, self.rest)
-        };
-        let (name, value) = name(rest)?;
+        let more = self.fixed.get(size_of::<abi::SetxattrInOld>()..);
+        let more = more.and_then(|more| u32::read_from_prefix(more).ok());
+        let more = more.map_or(0, |(flags, _)| flags);
+        let (name, value) = name(self.rest)?;
         let value = value.get(..args.size as usize).ok_or(Malformed::Short)?;
         Ok(Request::Setxattr {
             flags: args.flags,
@@ -426,7 +446,7 @@ pub(crate) fn forgets(count: usize, ones: &[u8]) -> impl Iterator<Item = (InodeI
 #[cfg(test)]
 mod tests {
     use super::*;
-    use zerocopy::IntoBytes;
+    use zerocopy::{FromZeros, IntoBytes};
 
     fn bytes(code: u32, body: &[u8]) -> Vec<u8> {
         let len = u32::try_from(40 + body.len()).expect("short");
@@ -448,9 +468,9 @@ mod tests {
             padding: 0,
         };
         let whole = bytes(opcode::RENAME2, &[args.as_bytes(), b"old\0new\0"].concat());
-        let request = Incoming::from_device(&whole)
+        let request = Incoming::from_device(&whole, true)
             .expect("well formed")
-            .parse(true)
+            .parse()
             .expect("well formed");
         assert!(matches!(
             request,
@@ -468,21 +488,23 @@ mod tests {
         let short = abi::SetxattrInOld { size: 3, flags: 0 };
         let long = abi::SetxattrIn {
             size: 3,
+            setxattr_flags: abi::SETXATTR_ACL_KILL_SGID,
             ..Default::default()
         };
         for (is_long, head) in [(false, short.as_bytes()), (true, long.as_bytes())] {
             let whole = bytes(opcode::SETXATTR, &[head, b"user.a\0xyz"].concat());
-            let request = Incoming::from_device(&whole)
+            let request = Incoming::from_device(&whole, is_long)
                 .expect("well formed")
-                .parse(is_long)
+                .parse()
                 .expect("well formed");
             assert!(matches!(
                 request,
                 Request::Setxattr {
                     name: b"user.a",
                     value: b"xyz",
+                    drop_setgid,
                     ..
-                }
+                } if drop_setgid == is_long
             ));
         }
     }
@@ -492,15 +514,86 @@ mod tests {
         for code in 0..60 {
             for length in 0..24 {
                 let whole = bytes(code, &vec![1; length]);
-                if let Ok(incoming) = Incoming::from_device(&whole) {
-                    let _ = incoming.parse(true);
+                if let Ok(incoming) = Incoming::from_device(&whole, length % 2 == 0) {
+                    let _ = incoming.parse();
                 }
             }
         }
         let mut whole = bytes(opcode::LOOKUP, b"x\0");
         whole[0] = 200;
-        assert_eq!(Incoming::from_device(&whole).err(), Some(Malformed::Short));
+        assert_eq!(
+            Incoming::from_device(&whole, true).err(),
+            Some(Malformed::Short)
+        );
         whole[0] = 3;
-        assert_eq!(Incoming::from_device(&whole).err(), Some(Malformed::Short));
+        assert_eq!(
+            Incoming::from_device(&whole, true).err(),
+            Some(Malformed::Short)
+        );
+    }
+
+    #[test]
+    fn a_ring_delivers_the_same_requests_in_two_parts() {
+        let ring = |code, first: &[u8], payload_sz: usize, total_extlen| {
+            let header = InHeader {
+                opcode: code,
+                total_extlen,
+                ..InHeader::default()
+            };
+            let mut ring = RingHeader::new_zeroed();
+            ring.in_out[..40].copy_from_slice(header.as_bytes());
+            ring.op_in[..first.len()].copy_from_slice(first);
+            ring.payload_sz = u32::try_from(payload_sz).expect("short");
+            ring
+        };
+        let rename = abi::Rename2In {
+            newdir: 5,
+            ..Default::default()
+        };
+        // What an earlier request left behind the payload isn't part of this one.
+        let payload = b"old\0new\0garbage";
+        let two_names = ring(opcode::RENAME2, rename.as_bytes(), 8, 0);
+        let parsed = Incoming::from_ring(&two_names, payload).map(|incoming| incoming.parse());
+        assert!(matches!(
+            parsed,
+            Ok(Ok(Request::Rename {
+                from_name: b"old",
+                to_name: b"new",
+                ..
+            }))
+        ));
+        let names_only = ring(opcode::SYMLINK, &[], 8, 0);
+        let parsed = Incoming::from_ring(&names_only, payload).map(|incoming| incoming.parse());
+        assert!(matches!(
+            parsed,
+            Ok(Ok(Request::Symlink {
+                name: b"old",
+                target: b"new"
+            }))
+        ));
+        let long = abi::SetxattrIn {
+            size: 3,
+            ..Default::default()
+        };
+        let xattr = ring(opcode::SETXATTR, long.as_bytes(), 7, 0);
+        let parsed = Incoming::from_ring(&xattr, payload).map(|incoming| incoming.parse());
+        assert!(matches!(
+            parsed,
+            Ok(Ok(Request::Setxattr {
+                name: b"old",
+                value: b"new",
+                ..
+            }))
+        ));
+        let extended = ring(opcode::MKDIR, &[0; 8], 12, 1);
+        let parsed = Incoming::from_ring(&extended, payload).map(|incoming| incoming.rest);
+        assert_eq!(parsed.ok(), Some(&b"old\0"[..]), "the extension is cut off");
+        for wrong in [
+            ring(opcode::LOOKUP, &[], 99, 0),
+            ring(opcode::LOOKUP, &[], 4, 1),
+        ] {
+            let parsed = Incoming::from_ring(&wrong, payload);
+            assert_eq!(parsed.err(), Some(Malformed::Short));
+        }
     }
 }

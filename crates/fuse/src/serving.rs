@@ -11,32 +11,32 @@ use crate::listing::Listing;
 use crate::locks::LockWaits;
 use crate::reply::Reply;
 use crate::request::{Incoming, Malformed, Request, forgets};
+use crate::waiting::{Waiting, WithWaitHook};
 use bytes::Bytes;
 use model::operation::{RenameMode, XattrMode};
 use model::{
     Error, ErrorKind, FileKind, FileName, InodeId, Result, SetAttributes, TimeChange, Timestamp,
 };
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use world::World;
 
-/// Where the answer to a request goes when it is given later. (FUSE over io_uring will add
-/// the queue that must commit it.)
-#[derive(Clone, Debug)]
-pub(crate) struct ReplyTo {
-    pub(crate) device: Arc<Device>,
-    pub(crate) unique: u64,
+/// How a lock that must be waited for is answered.
+pub(crate) enum ReplyTo<'a> {
+    /// By whoever gets it, through the descriptor that the request came from.
+    Device(&'a Arc<Device>),
+    /// By the thread that has the request: its ring entry holds it.
+    Place(&'a dyn Place),
 }
 
-impl ReplyTo {
-    pub(crate) fn send(&self, reply: &Reply) {
-        if let Err(error) = self.device.reply(self.unique, reply) {
-            // EINVAL would be our bug; ENODEV and others: the mount is ending.
-            if error.raw_os_error() != Some(libc::ENODEV) {
-                tracing::error!(unique = self.unique, %error, ?reply, "the kernel refused a reply");
-            }
-        }
-    }
+/// The place of a thread where requests arrive.
+pub(crate) trait Place {
+    /// The calling thread will wait, perhaps for long. False if nobody can take its place.
+    fn leave_for_long(&self) -> bool;
+    /// Locks of the mount that may be waited for at once.
+    fn lock_waits_max(&self) -> usize;
 }
 
 /// A file system that answers the requests of one mount.
@@ -45,6 +45,20 @@ pub(crate) struct Serving<F> {
     pub(crate) world: World,
     pub(crate) agreement: Agreement,
     pub(crate) locks: LockWaits,
+    pub(crate) waiting: Waiting,
+}
+
+/// Each thread of a mount holds it: the last one that ends says so.
+pub(crate) struct Ending<F: FileSystem> {
+    pub(crate) serving: Arc<Serving<F>>,
+    pub(crate) ended: watch::Sender<bool>,
+}
+
+impl<F: FileSystem> Drop for Ending<F> {
+    fn drop(&mut self) {
+        self.serving.fs.unmounted();
+        self.ended.send_replace(true);
+    }
 }
 
 impl<F: FileSystem> Serving<F> {
@@ -54,16 +68,36 @@ impl<F: FileSystem> Serving<F> {
             world,
             agreement,
             locks: LockWaits::default(),
+            waiting: Waiting::default(),
         }
     }
 
-    /// Runs a request to its answer.
-    pub(crate) async fn answer(
+    /// Runs a request to its answer on the calling thread. `on_wait` is called if it must wait.
+    pub(crate) fn run(
         self: &Arc<Self>,
         incoming: &Incoming<'_>,
-        reply_to: &ReplyTo,
+        reply_to: &ReplyTo<'_>,
+        on_wait: impl FnOnce() + Unpin,
     ) -> Reply {
-        let request = match incoming.parse(self.agreement.flags & abi::init::SETXATTR_EXT != 0) {
+        let mut waited = false;
+        let operation = pin!(self.answer(incoming, reply_to));
+        let on_wait = || {
+            waited = true;
+            self.waiting.begin(incoming, self.world.now());
+            on_wait();
+        };
+        let reply = self.world.block_on(WithWaitHook {
+            operation,
+            on_wait: Some(on_wait),
+        });
+        if waited {
+            self.waiting.end(incoming.header.unique);
+        }
+        reply
+    }
+
+    async fn answer(self: &Arc<Self>, incoming: &Incoming<'_>, reply_to: &ReplyTo<'_>) -> Reply {
+        let request = match incoming.parse() {
             Ok(request) => request,
             Err(Malformed::Unknown) => return Reply::Errno(libc::ENOSYS),
             Err(Malformed::Short) => {
@@ -111,7 +145,7 @@ impl<F: FileSystem> Serving<F> {
             }
             // The kernel judges itself (default_permissions) and doesn't ask again.
             Request::Access => Ok(Reply::Errno(libc::ENOSYS)),
-            Request::Destroy => Ok(Reply::Empty),
+            Request::Destroy | Request::NotifyReply => Ok(Reply::Empty),
             // A second INIT on one connection doesn't exist.
             Request::Init(_) => Ok(Reply::Errno(libc::EIO)),
             _ => self.files(&caller, inode, request).await,

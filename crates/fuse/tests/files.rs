@@ -8,8 +8,9 @@
 
 mod mounted;
 
+use fuse::TransportChoice;
 use fuse::memory::MemorySettings;
-use mounted::{both_ways, memory};
+use mounted::{both_ways, memory, on_both_transports};
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -18,16 +19,31 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, sy
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+on_both_transports! {
+    written_bytes_come_back_at_every_length,
+    a_reader_with_cached_pages_sees_each_later_write,
+    appends_of_two_descriptors_all_stay,
+    truncate_and_o_trunc_cut_what_readers_have_cached,
+    mappings_and_calls_see_each_others_bytes,
+    ten_thousand_names_are_each_listed_once,
+    names_move_link_and_vanish_as_posix_says,
+    an_unlinked_file_lives_until_its_last_close,
+    a_file_made_without_a_name_can_get_one,
+    bytes_of_birth_and_seldom_calls_get_an_answer,
+    the_kernel_judges_permissions_and_umask,
+    extended_attributes_and_times_are_kept,
+    two_threads_in_own_directories_disturb_nobody,
+}
+
 fn pattern(length: usize, seed: usize) -> Vec<u8> {
     (0..length)
         .map(|at| ((at * 31 + at / 4096 + seed) % 251) as u8)
         .collect()
 }
 
-#[test]
-fn written_bytes_come_back_at_every_length() {
+fn written_bytes_come_back_at_every_length(transport: TransportChoice) {
     for settings in both_ways() {
-        let mounted = memory(settings);
+        let mounted = memory(transport, settings);
         for length in [
             0,
             1,
@@ -51,10 +67,9 @@ fn written_bytes_come_back_at_every_length() {
     }
 }
 
-#[test]
-fn a_reader_with_cached_pages_sees_each_later_write() {
+fn a_reader_with_cached_pages_sees_each_later_write(transport: TransportChoice) {
     for settings in both_ways() {
-        let mounted = memory(settings);
+        let mounted = memory(transport, settings);
         let path = mounted.path("f");
         fs::write(&path, pattern(64 * 1024, 0)).unwrap();
         let reader = File::open(&path).unwrap();
@@ -69,9 +84,8 @@ fn a_reader_with_cached_pages_sees_each_later_write() {
     }
 }
 
-#[test]
-fn appends_of_two_descriptors_all_stay() {
-    let mounted = memory(MemorySettings::default());
+fn appends_of_two_descriptors_all_stay(transport: TransportChoice) {
+    let mounted = memory(transport, MemorySettings::default());
     let path = mounted.path("log");
     let line = |writer: u8| vec![b'a' + writer; 100];
     std::thread::scope(|scope| {
@@ -98,9 +112,8 @@ fn appends_of_two_descriptors_all_stay() {
     );
 }
 
-#[test]
-fn truncate_and_o_trunc_cut_what_readers_have_cached() {
-    let mounted = memory(MemorySettings::default());
+fn truncate_and_o_trunc_cut_what_readers_have_cached(transport: TransportChoice) {
+    let mounted = memory(transport, MemorySettings::default());
     let path = mounted.path("f");
     fs::write(&path, pattern(10_000, 1)).unwrap();
     assert_eq!(fs::read(&path).unwrap().len(), 10_000);
@@ -166,10 +179,9 @@ impl Drop for Mapping {
     }
 }
 
-#[test]
-fn mappings_and_calls_see_each_others_bytes() {
+fn mappings_and_calls_see_each_others_bytes(transport: TransportChoice) {
     for settings in both_ways() {
-        let mounted = memory(settings);
+        let mounted = memory(transport, settings);
         let path = mounted.path("mapped");
         fs::write(&path, pattern(3 * 4096, 3)).unwrap();
         let both = OpenOptions::new()
@@ -209,9 +221,8 @@ fn mappings_and_calls_see_each_others_bytes() {
     }
 }
 
-#[test]
-fn ten_thousand_names_are_each_listed_once() {
-    let mounted = memory(MemorySettings::default());
+fn ten_thousand_names_are_each_listed_once(transport: TransportChoice) {
+    let mounted = memory(transport, MemorySettings::default());
     let directory = mounted.path("many");
     fs::create_dir(&directory).unwrap();
     for at in 0..10_000 {
@@ -234,9 +245,8 @@ fn ten_thousand_names_are_each_listed_once() {
     fs::remove_dir(&directory).unwrap();
 }
 
-#[test]
-fn names_move_link_and_vanish_as_posix_says() {
-    let mounted = memory(MemorySettings::default());
+fn names_move_link_and_vanish_as_posix_says(transport: TransportChoice) {
+    let mounted = memory(transport, MemorySettings::default());
     let path = |name: &str| mounted.path(name);
     fs::create_dir(path("d")).unwrap();
     fs::write(path("d/a"), b"a").unwrap();
@@ -278,9 +288,8 @@ fn names_move_link_and_vanish_as_posix_says() {
     );
 }
 
-#[test]
-fn an_unlinked_file_lives_until_its_last_close() {
-    let mounted = memory(MemorySettings::default());
+fn an_unlinked_file_lives_until_its_last_close(transport: TransportChoice) {
+    let mounted = memory(transport, MemorySettings::default());
     let path = mounted.path("gone");
     let mut file = OpenOptions::new()
         .read(true)
@@ -308,9 +317,8 @@ fn an_unlinked_file_lives_until_its_last_close() {
     panic!("the inode was never released");
 }
 
-#[test]
-fn a_file_made_without_a_name_can_get_one() {
-    let mounted = memory(MemorySettings::default());
+fn a_file_made_without_a_name_can_get_one(transport: TransportChoice) {
+    let mounted = memory(transport, MemorySettings::default());
     let mut file = OpenOptions::new()
         .write(true)
         .custom_flags(libc::O_TMPFILE)
@@ -336,9 +344,8 @@ fn a_file_made_without_a_name_can_get_one() {
     assert_eq!(fs::read(&path).unwrap(), b"named later");
 }
 
-#[test]
-fn bytes_of_birth_and_seldom_calls_get_an_answer() {
-    let mounted = memory(MemorySettings::default());
+fn bytes_of_birth_and_seldom_calls_get_an_answer(transport: TransportChoice) {
+    let mounted = memory(transport, MemorySettings::default());
     let path = mounted.path("f");
     fs::write(&path, b"x").unwrap();
     assert!(
@@ -378,9 +385,8 @@ fn mkfifo(path: &std::path::Path) {
     assert!(fs::metadata(path).unwrap().file_type().is_fifo());
 }
 
-#[test]
-fn the_kernel_judges_permissions_and_umask() {
-    let mounted = memory(MemorySettings::default());
+fn the_kernel_judges_permissions_and_umask(transport: TransportChoice) {
+    let mounted = memory(transport, MemorySettings::default());
     let path = mounted.path("private");
     fs::write(&path, b"secret").unwrap();
     fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
@@ -406,9 +412,8 @@ fn the_kernel_judges_permissions_and_umask() {
     assert_eq!(made.metadata().unwrap().mode() & 0o777, 0o640);
 }
 
-#[test]
-fn extended_attributes_and_times_are_kept() {
-    let mounted = memory(MemorySettings::default());
+fn extended_attributes_and_times_are_kept(transport: TransportChoice) {
+    let mounted = memory(transport, MemorySettings::default());
     let path = mounted.path("f");
     fs::write(&path, b"").unwrap();
     let run = |program: &str, arguments: &[&str]| {
@@ -457,9 +462,8 @@ fn extended_attributes_and_times_are_kept() {
     }
 }
 
-#[test]
-fn two_threads_in_own_directories_disturb_nobody() {
-    let mounted = memory(MemorySettings::default());
+fn two_threads_in_own_directories_disturb_nobody(transport: TransportChoice) {
+    let mounted = memory(transport, MemorySettings::default());
     std::thread::scope(|scope| {
         for thread in 0..2 {
             let directory = mounted.path(&format!("t{thread}"));

@@ -11,11 +11,11 @@ mod mounted;
 use fuse::memory::{MemoryFileSystem, MemorySettings};
 use fuse::{
     Caller, Create, Entry, FileSystem, Found, Listing, Lock, Make, Mount, MountOptions, Notice,
-    Open, Opened, Read, Shown, Space, Unmount, Validity, Write,
+    Open, Opened, Read, Shown, Space, TransportChoice, Unmount, Validity, Write,
 };
 use model::operation::RenameMode;
 use model::{Attributes, ErrorKind, FileKind, FileName, InodeId, Result, SetAttributes, Timestamp};
-use mounted::{Mounted, memory};
+use mounted::{Mounted, memory, on_both_transports};
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::fd::AsRawFd;
@@ -24,6 +24,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use world::World;
+
+on_both_transports! {
+    an_idle_mount_ends_politely_and_a_busy_one_says_so,
+    a_lazily_ended_mount_serves_its_last_user,
+    a_forced_end_takes_the_mount_from_its_users_at_once,
+    dropping_a_mount_ends_it_even_in_use,
+    a_second_mount_on_the_same_directory_is_refused,
+    the_mount_of_a_killed_daemon_is_replaced,
+    the_kernel_forgets_what_it_is_told_to,
+    a_lock_that_is_waited_for_leaves_a_thread_for_others,
+    a_signal_ends_the_wait_for_a_lock,
+    a_close_ends_the_posix_locks_of_its_process,
+    operations_that_wait_starve_nobody_and_show,
+    a_forced_end_waits_for_no_operation,
+    more_operations_than_threads_are_answered_in_turn,
+}
 
 /// Waits until `reached`, for at most ten seconds.
 fn eventually(what: &str, mut reached: impl FnMut() -> bool) {
@@ -34,9 +50,8 @@ fn eventually(what: &str, mut reached: impl FnMut() -> bool) {
     }
 }
 
-#[test]
-fn an_idle_mount_ends_politely_and_a_busy_one_says_so() {
-    let mounted = memory(MemorySettings::default());
+fn an_idle_mount_ends_politely_and_a_busy_one_says_so(transport: TransportChoice) {
+    let mounted = memory(transport, MemorySettings::default());
     let path = mounted.path("f");
     fs::write(&path, b"x").unwrap();
     let file = File::open(&path).unwrap();
@@ -58,9 +73,8 @@ fn an_idle_mount_ends_politely_and_a_busy_one_says_so() {
     );
 }
 
-#[test]
-fn a_lazily_ended_mount_serves_its_last_user() {
-    let mounted = memory(MemorySettings::default());
+fn a_lazily_ended_mount_serves_its_last_user(transport: TransportChoice) {
+    let mounted = memory(transport, MemorySettings::default());
     let path = mounted.path("f");
     fs::write(&path, b"until the end").unwrap();
     let mut file = File::open(&path).unwrap();
@@ -77,9 +91,8 @@ fn a_lazily_ended_mount_serves_its_last_user() {
     mounted.runtime.block_on(mounted.mount.ended());
 }
 
-#[test]
-fn a_forced_end_takes_the_mount_from_its_users_at_once() {
-    let mounted = memory(MemorySettings::default());
+fn a_forced_end_takes_the_mount_from_its_users_at_once(transport: TransportChoice) {
+    let mounted = memory(transport, MemorySettings::default());
     let path = mounted.path("f");
     fs::write(&path, b"x").unwrap();
     let file = File::options().read(true).write(true).open(&path).unwrap();
@@ -98,9 +111,8 @@ fn a_forced_end_takes_the_mount_from_its_users_at_once() {
     );
 }
 
-#[test]
-fn dropping_a_mount_ends_it_even_in_use() {
-    let mounted = memory(MemorySettings::default());
+fn dropping_a_mount_ends_it_even_in_use(transport: TransportChoice) {
+    let mounted = memory(transport, MemorySettings::default());
     let path = mounted.path("f");
     fs::write(&path, b"x").unwrap();
     let file = File::open(&path).unwrap();
@@ -112,9 +124,8 @@ fn dropping_a_mount_ends_it_even_in_use() {
     drop(file);
 }
 
-#[test]
-fn a_second_mount_on_the_same_directory_is_refused() {
-    let mounted = memory(MemorySettings::default());
+fn a_second_mount_on_the_same_directory_is_refused(transport: TransportChoice) {
+    let mounted = memory(transport, MemorySettings::default());
     let world = mounted.runtime.block_on(async { World::real() });
     let fs = Arc::new(MemoryFileSystem::new(&world, MemorySettings::default()));
     let error = Mount::start(
@@ -139,41 +150,53 @@ fn child_that_mounts_and_dies() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let world = runtime.block_on(async { World::real() });
     let fs = Arc::new(MemoryFileSystem::new(&world, MemorySettings::default()));
-    let mount = Mount::start(&world, fs, &MountOptions::new(directory)).unwrap();
+    let mut options = MountOptions::new(directory);
+    options.transport = match std::env::var("SHALE_TEST_TRANSPORT").as_deref() {
+        Ok("io_uring") => TransportChoice::IoUring,
+        _ => TransportChoice::Classic,
+    };
+    let mount = Mount::start(&world, fs, &options).unwrap();
     fs::write(mount.mountpoint().join("f"), b"x").unwrap();
     std::process::abort();
 }
 
-#[test]
-fn the_mount_of_a_killed_daemon_is_replaced() {
+fn the_mount_of_a_killed_daemon_is_replaced(transport: TransportChoice) {
+    let name = match transport {
+        TransportChoice::IoUring => "io_uring",
+        _ => "classic",
+    };
     let directory = tempfile::tempdir().unwrap();
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child_that_mounts_and_dies"])
         .env("SHALE_TEST_MOUNT_AND_DIE", directory.path())
+        .env("SHALE_TEST_TRANSPORT", name)
         .output()
         .unwrap();
     assert!(!child.status.success());
-    let dead = fs::metadata(directory.path()).unwrap_err();
-    assert_eq!(
-        dead.raw_os_error(),
-        Some(libc::ENOTCONN),
-        "the dead mount is still there"
-    );
+    // The kernel takes a dead process's rings apart some time after its end.
+    eventually("the dead mount says so", || {
+        let dead = fs::metadata(directory.path());
+        dead.is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
+    });
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let world = runtime.block_on(async { World::real() });
     let fs = Arc::new(MemoryFileSystem::new(&world, MemorySettings::default()));
-    let mount = Mount::start(&world, fs, &MountOptions::new(directory.path())).unwrap();
+    let mut options = MountOptions::new(directory.path());
+    options.transport = transport;
+    let mount = Mount::start(&world, fs, &options).unwrap();
     fs::write(directory.path().join("g"), b"alive").unwrap();
     runtime.block_on(mount.unmount(Unmount::Forced)).unwrap();
 }
 
-#[test]
-fn the_kernel_forgets_what_it_is_told_to() {
+fn the_kernel_forgets_what_it_is_told_to(transport: TransportChoice) {
     let valid = Duration::from_secs(3600);
-    let mounted = memory(MemorySettings {
-        valid,
-        ..MemorySettings::default()
-    });
+    let mounted = memory(
+        transport,
+        MemorySettings {
+            valid,
+            ..MemorySettings::default()
+        },
+    );
     let path = mounted.path("late");
     assert!(!path.exists());
     let name = FileName::new(b"late").unwrap();
@@ -240,9 +263,9 @@ fn flock(file: &File, operation: i32) -> std::io::Result<()> {
     }
 }
 
-#[test]
-fn a_lock_is_waited_for_without_holding_a_thread() {
+fn a_lock_that_is_waited_for_leaves_a_thread_for_others(transport: TransportChoice) {
     let mounted = Mounted::with(
+        transport,
         |world| MemoryFileSystem::new(world, MemorySettings::default()),
         |options| (options.threads, options.threads_max) = (1, 1),
     );
@@ -262,9 +285,8 @@ fn a_lock_is_waited_for_without_holding_a_thread() {
     waits.join().unwrap().unwrap();
 }
 
-#[test]
-fn a_signal_ends_the_wait_for_a_lock() {
-    let mounted = memory(MemorySettings::default());
+fn a_signal_ends_the_wait_for_a_lock(transport: TransportChoice) {
+    let mounted = memory(transport, MemorySettings::default());
     let path = mounted.path("lock");
     let holder = File::create(&path).unwrap();
     flock(&holder, libc::LOCK_EX).unwrap();
@@ -287,13 +309,15 @@ fn a_signal_ends_the_wait_for_a_lock() {
     });
 }
 
-#[test]
-fn a_close_ends_the_posix_locks_of_its_process() {
+fn a_close_ends_the_posix_locks_of_its_process(transport: TransportChoice) {
     // Through the page cache: FLUSH is sent.
-    let mounted = memory(MemorySettings {
-        direct: false,
-        ..MemorySettings::default()
-    });
+    let mounted = memory(
+        transport,
+        MemorySettings {
+            direct: false,
+            ..MemorySettings::default()
+        },
+    );
     let path = mounted.path("lock");
     let first = File::create(&path).unwrap();
     let lock = Lock {
@@ -335,17 +359,21 @@ fn a_close_ends_the_posix_locks_of_its_process() {
     assert_eq!(in_the_way(), None);
 }
 
-/// A file system whose statfs waits until told to go on.
+/// A file system of one file, whose statfs waits until told to go on.
 struct Waits {
     go: Arc<Notify>,
 }
 
 impl Waits {
-    fn root() -> Attributes {
+    fn attributes(inode: InodeId) -> Attributes {
         let at = Timestamp(0);
+        let kind = match inode {
+            InodeId::ROOT => FileKind::Directory,
+            _ => FileKind::File,
+        };
         Attributes {
-            inode: InodeId::ROOT,
-            kind: FileKind::Directory,
+            inode,
+            kind,
             mode: 0o755,
             uid: 0,
             gid: 0,
@@ -363,20 +391,27 @@ impl Waits {
 }
 
 impl FileSystem for Waits {
-    async fn lookup(&self, _: &Caller, _: InodeId, _: &FileName) -> Result<Found> {
-        Ok(Found::Absent(Duration::ZERO))
+    async fn lookup(&self, _: &Caller, _: InodeId, name: &FileName) -> Result<Found> {
+        if name.as_bytes() != b"f" {
+            return Ok(Found::Absent(Duration::ZERO));
+        }
+        let valid = Validity::default();
+        Ok(Found::Entry(Entry {
+            attributes: Self::attributes(InodeId(2)),
+            valid,
+        }))
     }
     async fn lookup_parent(&self, _: &Caller, _: InodeId) -> Result<Entry> {
         let valid = Validity::default();
         Ok(Entry {
-            attributes: Self::root(),
+            attributes: Self::attributes(InodeId::ROOT),
             valid,
         })
     }
-    async fn get_attributes(&self, _: &Caller, _: InodeId) -> Result<Shown> {
+    async fn get_attributes(&self, _: &Caller, inode: InodeId) -> Result<Shown> {
         let valid = Duration::ZERO;
         Ok(Shown {
-            attributes: Self::root(),
+            attributes: Self::attributes(inode),
             valid,
         })
     }
@@ -446,16 +481,16 @@ fn statfs(path: &std::path::Path) -> std::thread::JoinHandle<i32> {
     })
 }
 
-#[test]
-fn operations_that_wait_starve_nobody_and_show() {
+fn operations_that_wait_starve_nobody_and_show(transport: TransportChoice) {
     let go = Arc::new(Notify::new());
     let fs_go = Arc::clone(&go);
     let mounted = Mounted::with(
+        transport,
         |_| Waits { go: fs_go },
         |options| (options.threads, options.threads_max) = (2, 16),
     );
     for round in 0..3 {
-        let waiting: Vec<_> = (0..10).map(|_| statfs(mounted.directory.path())).collect();
+        let waiting: Vec<_> = (0..10).map(|_| statfs(&mounted.path("f"))).collect();
         eventually("ten wait", || mounted.mount.waiting().len() == 10);
         let shown = mounted.mount.waiting();
         assert!(
@@ -464,7 +499,7 @@ fn operations_that_wait_starve_nobody_and_show() {
                 .all(|one| one.request == "STATFS" && one.pid != 0)
         );
         for _ in 0..20 {
-            assert!(fs::metadata(mounted.directory.path()).is_ok());
+            assert!(fs::metadata(mounted.path("f")).is_ok());
         }
         eventually("all are answered", || {
             go.notify_waiters();
@@ -477,13 +512,12 @@ fn operations_that_wait_starve_nobody_and_show() {
     }
 }
 
-#[test]
-fn a_forced_end_waits_for_no_operation() {
+fn a_forced_end_waits_for_no_operation(transport: TransportChoice) {
     let go = Arc::new(Notify::new());
     let fs_go = Arc::clone(&go);
-    let mounted = Mounted::with(|_| Waits { go: fs_go }, |_| {});
-    let waiting = statfs(mounted.directory.path());
-    eventually("it waits", || mounted.mount.waiting().len() == 1);
+    let mounted = Mounted::with(transport, |_| Waits { go: fs_go }, |_| {});
+    let waiting: Vec<_> = (0..8).map(|_| statfs(&mounted.path("f"))).collect();
+    eventually("all wait", || mounted.mount.waiting().len() == 8);
     let releaser = {
         let go = Arc::clone(&go);
         std::thread::spawn(move || {
@@ -496,8 +530,29 @@ fn a_forced_end_waits_for_no_operation() {
         .runtime
         .block_on(mounted.mount.unmount(Unmount::Forced))
         .unwrap();
-    assert_eq!(waiting.join().unwrap(), -1, "the program got an error");
+    for one in waiting {
+        assert_eq!(one.join().unwrap(), -1, "the program got an error");
+    }
     assert!(begun.elapsed() < Duration::from_secs(5));
     releaser.join().unwrap();
     mounted.runtime.block_on(mounted.mount.ended());
+}
+
+fn more_operations_than_threads_are_answered_in_turn(transport: TransportChoice) {
+    let go = Arc::new(Notify::new());
+    let fs_go = Arc::clone(&go);
+    let mounted = Mounted::with(
+        transport,
+        |_| Waits { go: fs_go },
+        |options| (options.threads, options.threads_max) = (2, 3),
+    );
+    let waiting: Vec<_> = (0..30).map(|_| statfs(&mounted.path("f"))).collect();
+    eventually("threads wait", || mounted.mount.waiting().len() >= 3);
+    eventually("all are answered", || {
+        go.notify_waiters();
+        waiting.iter().all(|one| one.is_finished())
+    });
+    for one in waiting {
+        assert_eq!(one.join().unwrap(), 0);
+    }
 }

@@ -172,6 +172,19 @@ impl World {
         name: &str,
         work: impl FnOnce() + Send + 'static,
     ) -> std::thread::JoinHandle<()> {
+        self.try_spawn_thread(name, work)
+            .expect("the machine has room for the program's threads at start-up")
+    }
+
+    /// As [`World::spawn_thread`], for threads that come and go while the program runs.
+    ///
+    /// # Errors
+    /// The machine, or the container, has no thread left.
+    pub fn try_spawn_thread(
+        &self,
+        name: &str,
+        work: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<std::thread::JoinHandle<()>> {
         assert!(
             !self.is_simulated(),
             "a simulation has one thread; {name} can't have its own"
@@ -179,7 +192,6 @@ impl World {
         std::thread::Builder::new()
             .name(name.to_owned())
             .spawn(work)
-            .expect("the machine has room for the program's threads at start-up")
     }
 
     /// The runtime that tasks run on, for parts that bring their own tasks (the tree).

@@ -39,6 +39,7 @@ pub fn run(dir: &Path) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(cores.clamp(2, WORKERS_MAX))
         .thread_name("shale")
+        .on_thread_start(fuse::run_on_all_cpus)
         .enable_all()
         .build()
         .map_err(|e| {

@@ -1,0 +1,113 @@
+//! Programs that use a mount: processes of their own, so that the daemon's CPU time is only its
+//! own, and what it costs in the background counts until it rests.
+
+use crate::paths;
+use model::{Error, ErrorKind, Result};
+use std::{
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+/// Programs at once.
+pub const WORKERS: u64 = 2;
+
+/// What a worker does with its folder.
+pub const WORKS: [&str; 8] = [
+    "create", "stat", "unlink", "scan", "write-small", "read-small", "write-empty", "remove-small",
+];
+
+/// What a crowd of workers cost.
+#[derive(Clone, Copy, Debug)]
+pub struct Cost {
+    /// From the start of the first to the end of the last.
+    pub wall: Duration,
+    /// The same until this process, the daemon, rests again.
+    pub until_idle: Duration,
+    /// CPU time of this process meanwhile.
+    pub cpu: Duration,
+}
+
+/// A worker's whole life: `count` files in `folder`.
+pub fn work(what: &str, folder: &Path, count: u64, number: u64) {
+    match what {
+        "create" => drop(paths::create(folder, count)),
+        "stat" => drop(paths::stat_each(folder, count)),
+        "unlink" => drop(paths::unlink(folder, count)),
+        "scan" => drop(paths::scan(folder)),
+        "write-small" => paths::write_small(folder, number, count, paths::SMALL_BYTES),
+        "write-empty" => paths::write_small(folder, number, count, 0),
+        "read-small" => paths::read_small(folder, number, count),
+        "remove-small" => paths::remove_small(folder, number, count),
+        other => panic!("no worker knows {other}"),
+    }
+}
+
+/// Lets all workers do the same, each with the folder and number that it is given.
+///
+/// # Errors
+/// A worker that couldn't start or failed.
+pub fn crowd(what: &str, folders: &[&Path], count: u64) -> Result<Cost> {
+    let failed = |what: String| Error::new(ErrorKind::Unavailable, what);
+    let program = std::env::current_exe().map_err(|e| failed(e.to_string()))?;
+    let (begun, cpu) = (Instant::now(), own_cpu());
+    let children: std::io::Result<Vec<Child>> = folders
+        .iter()
+        .zip(1u64..)
+        .map(|(folder, number)| {
+            Command::new(&program)
+                .args(["--work", what, "--dir"])
+                .arg(folder)
+                .args(["--count", &count.to_string()])
+                .args(["--number", &number.to_string()])
+                .stdin(Stdio::null())
+                .spawn()
+        })
+        .collect();
+    for mut child in children.map_err(|e| failed(e.to_string()))? {
+        let status = child.wait().map_err(|e| failed(e.to_string()))?;
+        if !status.success() {
+            return Err(failed(format!("the worker for {what} failed: {status}")));
+        }
+    }
+    let wall = begun.elapsed();
+    let until_idle = wait_until_idle(begun);
+    Ok(Cost {
+        wall,
+        until_idle: until_idle.max(wall),
+        cpu: own_cpu().saturating_sub(cpu),
+    })
+}
+
+/// Waits until this process needed next to no CPU for a second; the time from `begun` to the
+/// beginning of that second. Compaction looks for work every 500 ms, so a second has a look.
+fn wait_until_idle(begun: Instant) -> Duration {
+    const WINDOW: Duration = Duration::from_millis(50);
+    const QUIET: u32 = 20;
+    const PATIENCE: Duration = Duration::from_secs(120);
+    let mut busy_until = begun.elapsed();
+    let mut quiet = 0;
+    while quiet < QUIET && begun.elapsed() < busy_until + PATIENCE {
+        let before = own_cpu();
+        std::thread::sleep(WINDOW);
+        if own_cpu().saturating_sub(before) < WINDOW / 20 {
+            quiet += 1;
+        } else {
+            quiet = 0;
+            busy_until = begun.elapsed();
+        }
+    }
+    busy_until
+}
+
+/// CPU time of this process so far, the kernel's part included.
+pub fn own_cpu() -> Duration {
+    // SAFETY: rusage is plain data, and the pointer lives over the call.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
+        usage
+    };
+    let time = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1000);
+    time(usage.ru_utime) + time(usage.ru_stime)
+}

@@ -1,0 +1,109 @@
+//! The machine's CPUs, and binding threads to them: FUSE over io_uring has a queue for each.
+
+use std::fs;
+
+/// CPUs that may ever be plugged in, as `0-3,8`.
+const POSSIBLE_CPUS: &str = "/sys/devices/system/cpu/possible";
+/// CPUs that are on.
+const ONLINE_CPUS: &str = "/sys/devices/system/cpu/online";
+
+/// How many queues the kernel makes: one per CPU that may ever be plugged in. An error if this
+/// process may not run where programs do: a queue is served on its own CPU.
+pub(crate) fn queues() -> Result<u16, String> {
+    let list = |path| {
+        let text = fs::read_to_string(path).map_err(|error| format!("reading {path}: {error}"))?;
+        cpus(text.trim()).ok_or_else(|| format!("{path} says {text:?}"))
+    };
+    let online: Vec<u16> = list(ONLINE_CPUS)?;
+    if let Some(cpu) = online.into_iter().find(|cpu| !may_run_on(*cpu)) {
+        return Err(format!(
+            "this process may not run on CPU {cpu} (cpuset, taskset), but each request is \
+             answered on the CPU that it was made on"
+        ));
+    }
+    let possible = list(POSSIBLE_CPUS)?.len();
+    u16::try_from(possible).map_err(|_| format!("{possible} CPUs are too many"))
+}
+
+/// The numbers in a list like `0-3,8`.
+fn cpus(list: &str) -> Option<Vec<u16>> {
+    let mut cpus = Vec::new();
+    for range in list.split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last) = (first.parse::<u16>().ok()?, last.parse::<u16>().ok()?);
+        (first <= last).then(|| cpus.extend(first..=last))?;
+    }
+    Some(cpus)
+}
+
+/// Whether the calling thread may run on a CPU: it can be off, forbidden by a cpuset, or left
+/// out with `taskset`.
+pub(crate) fn may_run_on(cpu: u16) -> bool {
+    // SAFETY: the set is plain data (zeros are valid) of the length that is passed; `cpu` is
+    // compared with its size first.
+    unsafe {
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        usize::from(cpu) < libc::CPU_SETSIZE as usize
+            && libc::sched_getaffinity(0, size_of_val(&allowed), &raw mut allowed) == 0
+            && libc::CPU_ISSET(usize::from(cpu), &allowed)
+    }
+}
+
+/// Lets the calling thread run wherever the process may. A thread that serves requests from
+/// io_uring is bound to a CPU, and so is at first each thread that it starts: runtimes whose
+/// threads start on demand call this in each (`on_thread_start`).
+pub fn run_on_all_cpus() {
+    // SAFETY: the set is plain data (zeros are valid) of the length that is passed. The first
+    // thread of the process has the process's set, as nobody binds it.
+    unsafe {
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        if libc::sched_getaffinity(libc::getpid(), size_of_val(&allowed), &raw mut allowed) == 0 {
+            libc::sched_setaffinity(0, size_of_val(&allowed), &raw const allowed);
+        }
+    }
+}
+
+/// Binds the calling thread to a CPU. False if it may not run there, or not now.
+pub(crate) fn run_on(cpu: u16) -> bool {
+    // SAFETY: as in `may_run_on`, which has compared `cpu` with the set's size.
+    may_run_on(cpu)
+        && unsafe {
+            let mut only: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(usize::from(cpu), &mut only);
+            libc::sched_setaffinity(0, size_of_val(&only), &raw const only) == 0
+        }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_are_listed_over_all_ranges() {
+        for (list, expected) in [
+            ("0", vec![0]),
+            ("0-1", vec![0, 1]),
+            ("0-2,8-9", vec![0, 1, 2, 8, 9]),
+            ("0,2,5-5", vec![0, 2, 5]),
+        ] {
+            assert_eq!(cpus(list), Some(expected), "{list}");
+        }
+        for nonsense in ["", "a", "3-1", "0-70000"] {
+            assert_eq!(cpus(nonsense), None, "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn a_thread_can_be_bound_to_a_cpu_and_set_free_again() {
+        let bound = || {
+            let Some(cpu) = (0..1024).find(|cpu| may_run_on(*cpu)) else {
+                panic!("a thread runs somewhere");
+            };
+            assert!(run_on(cpu) && may_run_on(cpu) && !may_run_on(cpu + 1));
+            run_on_all_cpus();
+            (0..1024).filter(|cpu| may_run_on(*cpu)).count()
+        };
+        let cpus = std::thread::spawn(bound).join().expect("no panic");
+        assert_eq!(cpus, (0..1024).filter(|cpu| may_run_on(*cpu)).count());
+    }
+}

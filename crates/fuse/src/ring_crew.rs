@@ -1,0 +1,322 @@
+//! The threads that serve requests through FUSE over io_uring: each owns one ring entry, runs
+//! a request to its answer, and sends the reply and gets the next request in one system call.
+//!
+//! The kernel has a queue per CPU and gives a request to the queue of the CPU that it was made
+//! on, to the entry that came back last. An entry can't be taken back from the kernel, so a
+//! thread that stood in for a waiting one stays, asleep, for the next time.
+//!
+//! Requests that come while a queue has no entry stay in it: a new registration doesn't look
+//! there, only a commit does. So a queue has one entry more than it needs, and who adds one
+//! *stirs* the queue: has the kernel send it a request about nothing, whose commit looks.
+
+use crate::abi::{EntryOut, NotifyRetrieveOut, notify, opcode};
+use crate::cpus::run_on;
+use crate::device::Device;
+use crate::file_system::FileSystem;
+use crate::reply::Reply;
+use crate::request::Incoming;
+use crate::ring_entry::{Fetched, RingEntry};
+use crate::rings::{READY, Registrations, Rings};
+use crate::serving::{Ending, Place, ReplyTo, Serving};
+use model::InodeId;
+use parking_lot::Mutex;
+use std::cell::Cell;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// All threads, those that rest included, as a multiple of those that may wait at once: what a
+/// burst on one CPU leaves behind can't serve another one.
+const SURPLUS_MAX: usize = 4;
+/// Threads that a queue may have however many there are in the others.
+const QUEUE_SHARE: usize = 8;
+/// A thread that stands in tries again after so long if the kernel refuses its entry.
+const REGISTER_PAUSE: Duration = Duration::from_millis(100);
+
+/// The threads of a mount and their queues.
+pub(crate) struct RingCrew<F: FileSystem> {
+    serving: Arc<Serving<F>>,
+    device: Arc<Device>,
+    threads_max: usize,
+    /// Ends the connection: better than a mount that answers nobody.
+    abort: Box<dyn Fn() + Send + Sync>,
+    /// How often a queue was stirred.
+    stirred: AtomicU64,
+    /// A regular file that the kernel has heard of lately; 0 if there was none.
+    known_file: AtomicU64,
+    state: Mutex<State>,
+}
+
+struct State {
+    queues: Vec<Queue>,
+    /// All threads.
+    threads: usize,
+    /// Threads whose operations wait.
+    waiting: usize,
+    ending: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Queue {
+    threads: usize,
+    /// Threads that fetch, or run an operation that hasn't had to wait.
+    free: usize,
+}
+
+/// Why a thread starts.
+enum Start {
+    /// With the mount.
+    First(Arc<Registrations>),
+    /// Because a request about this inode must wait.
+    StandIn(InodeId),
+}
+
+impl<F: FileSystem> RingCrew<F> {
+    /// Starts a thread per queue. When it returns, the kernel sends requests through them, or
+    /// it goes on with /dev/fuse: then `Ok(Err(why))`.
+    ///
+    /// # Errors
+    /// The kernel does neither.
+    pub(crate) fn start(
+        ending: &Arc<Ending<F>>,
+        device: &Arc<Device>,
+        rings: Rings,
+        threads_max: usize,
+        abort: Box<dyn Fn() + Send + Sync>,
+    ) -> io::Result<Result<(), String>> {
+        let Rings { entries, refusal } = rings;
+        let threads = entries.len();
+        let queue = Queue {
+            threads: READY,
+            free: READY,
+        };
+        let state = State {
+            queues: vec![queue; threads / READY],
+            threads,
+            waiting: 0,
+            ending: false,
+        };
+        let crew = Arc::new(Self {
+            serving: Arc::clone(&ending.serving),
+            device: Arc::clone(device),
+            threads_max,
+            abort,
+            stirred: AtomicU64::new(0),
+            known_file: AtomicU64::new(0),
+            state: Mutex::new(state),
+        });
+        let registrations = Arc::new(Registrations::default());
+        let registered = entries
+            .into_iter()
+            .try_for_each(|entry| {
+                let start = Start::First(Arc::clone(&registrations));
+                crew.start_thread(ending, entry, start)
+            })
+            .and_then(|()| registrations.wait(threads));
+        match registered {
+            Ok(()) => Ok(Ok(())),
+            Err(error) => refusal
+                .refuse()
+                .map(|()| Err(format!("registering with the kernel: {error}"))),
+        }
+    }
+
+    fn start_thread(
+        self: &Arc<Self>,
+        ending: &Arc<Ending<F>>,
+        entry: RingEntry,
+        start: Start,
+    ) -> io::Result<()> {
+        let (crew, ending) = (Arc::clone(self), Arc::clone(ending));
+        let run = move || {
+            let mut entry = entry;
+            let bound = Cell::new(run_on(entry.queue()));
+            let registered = match start {
+                Start::First(registrations) => registrations.add(entry.register()),
+                Start::StandIn(inode) => {
+                    let registered = crew.register_at_last(&mut entry);
+                    // The operations that wait do look when they are answered, if not this.
+                    let _ = registered && bound.get() && crew.stir(inode);
+                    registered
+                }
+            };
+            if registered {
+                crew.run(&ending, &mut entry, &bound);
+            }
+        };
+        self.serving
+            .world
+            .try_spawn_thread("shale-fuse", run)
+            .map(drop)
+    }
+
+    /// Registers an entry that the queue needs: others wait in the belief that it comes.
+    fn register_at_last(&self, entry: &mut RingEntry) -> bool {
+        while let Err(error) = entry.register() {
+            let gone = matches!(
+                error.raw_os_error(),
+                Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV)
+            );
+            if gone || self.state.lock().ending {
+                return false;
+            }
+            tracing::warn!(%error, queue = entry.queue(), "the kernel refused a ring entry");
+            std::thread::sleep(REGISTER_PAUSE);
+        }
+        true
+    }
+
+    /// Makes the kernel look at the queue of the CPU that the calling thread is bound to.
+    /// `inode`: the kernel knows it. False if the kernel didn't: it must be a regular file.
+    fn stir(&self, inode: InodeId) -> bool {
+        let known_file = self.known_file.load(Ordering::Relaxed);
+        [inode.0, known_file].into_iter().any(|nodeid| {
+            let out = NotifyRetrieveOut {
+                // Even, as the kernel's own ones, and far from them.
+                notify_unique: (1 << 63) | (self.stirred.fetch_add(1, Ordering::Relaxed) << 1),
+                nodeid,
+                // Of size 0: none of the file's pages.
+                ..NotifyRetrieveOut::default()
+            };
+            self.device
+                .notify(notify::RETRIEVE, &[out.as_bytes()])
+                .is_ok()
+        })
+    }
+
+    fn run(self: &Arc<Self>, ending: &Arc<Ending<F>>, entry: &mut RingEntry, bound: &Cell<bool>) {
+        loop {
+            match entry.fetch() {
+                Ok(Fetched::Request) => {}
+                Ok(Fetched::Ended) => break,
+                Err(error) => {
+                    tracing::error!(%error, "fetching from io_uring failed; this mount is ended");
+                    (self.abort)();
+                    break;
+                }
+            }
+            let reply = self.serve(ending, entry, bound);
+            entry.commit(&reply);
+        }
+        self.state.lock().ending = true;
+        // Nobody can be answered any more; the threads that wait for locks come back.
+        self.serving.locks.close();
+    }
+
+    fn serve(
+        self: &Arc<Self>,
+        ending: &Arc<Ending<F>>,
+        entry: &RingEntry,
+        bound: &Cell<bool>,
+    ) -> Reply {
+        let Ok(incoming) = entry.request() else {
+            tracing::error!("the kernel sent a request that is too short");
+            return Reply::Errno(libc::EIO);
+        };
+        let place = RingPlace {
+            crew: self,
+            ending,
+            queue: entry.queue(),
+            inode: incoming.inode(),
+            bound,
+            left: Cell::new(false),
+        };
+        let reply = self.serving.run(&incoming, &ReplyTo::Place(&place), || {
+            // Without another thread the queue waits as long as this operation does.
+            let _ = place.leave();
+        });
+        if let Some(inode) = regular_file(&incoming, &reply) {
+            self.known_file.store(inode.0, Ordering::Relaxed);
+        }
+        reply
+    }
+}
+
+/// A regular file that the kernel knows by a request and its reply.
+fn regular_file(incoming: &Incoming<'_>, reply: &Reply) -> Option<InodeId> {
+    match (incoming.header.opcode, reply) {
+        (opcode::OPEN | opcode::READ | opcode::WRITE | opcode::FSYNC, _) => Some(incoming.inode()),
+        (opcode::LOOKUP | opcode::CREATE, Reply::Fixed(fixed)) => {
+            let (entry, _) = EntryOut::read_from_prefix(fixed.as_bytes()).ok()?;
+            (entry.attr.mode & libc::S_IFMT == libc::S_IFREG).then_some(InodeId(entry.nodeid))
+        }
+        _ => None,
+    }
+}
+
+/// The place of one thread at its queue while it runs a request.
+struct RingPlace<'a, F: FileSystem> {
+    crew: &'a Arc<RingCrew<F>>,
+    ending: &'a Arc<Ending<F>>,
+    queue: u16,
+    inode: InodeId,
+    /// The thread runs on the queue's CPU and nowhere else.
+    bound: &'a Cell<bool>,
+    left: Cell<bool>,
+}
+
+impl<F: FileSystem> RingPlace<'_, F> {
+    /// The calling thread must wait: its queue needs another one. False if there is none.
+    fn leave(&self) -> bool {
+        let mut state = self.crew.state.lock();
+        let at = usize::from(self.queue);
+        if !self.left.replace(true) {
+            state.queues[at].free -= 1;
+            state.waiting += 1;
+        }
+        let (queue, threads_max) = (state.queues[at], self.crew.threads_max);
+        if queue.free >= READY || state.ending {
+            return true;
+        }
+        let all_max = state.queues.len() * READY + SURPLUS_MAX * threads_max;
+        let has_room = state.threads < all_max || queue.threads <= QUEUE_SHARE;
+        if state.waiting > threads_max || !has_room {
+            tracing::debug!(threads = state.threads, "no further FUSE thread may wait");
+            return queue.free > 0;
+        }
+        // Under the lock, so that nobody relies on a thread that doesn't come. Rare: the
+        // thread stays for the next time.
+        let start = Start::StandIn(self.inode);
+        let started = RingEntry::new(&self.crew.device, self.queue)
+            .and_then(|entry| self.crew.start_thread(self.ending, entry, start));
+        if let Err(error) = started {
+            tracing::warn!(%error, threads = state.threads, "no further FUSE thread");
+            return queue.free > 0;
+        }
+        state.threads += 1;
+        state.queues[at].threads += 1;
+        state.queues[at].free += 1;
+        true
+    }
+}
+
+impl<F: FileSystem> Place for RingPlace<'_, F> {
+    /// The file that is locked is regular and open, so the kernel knows it. Stirred in any
+    /// case: what ends the wait may be in the queue, and who added the entry that is free may
+    /// have failed to stir.
+    fn leave_for_long(&self) -> bool {
+        if !self.bound.get() {
+            // The CPU was off when this thread began.
+            self.bound.set(run_on(self.queue));
+        }
+        self.bound.get() && self.leave() && self.crew.stir(self.inode)
+    }
+
+    /// Each holds a thread, and other operations need some.
+    fn lock_waits_max(&self) -> usize {
+        (self.crew.threads_max / 4 * 3).max(1)
+    }
+}
+
+impl<F: FileSystem> Drop for RingPlace<'_, F> {
+    /// The operation is answered.
+    fn drop(&mut self) {
+        if self.left.get() {
+            let mut state = self.crew.state.lock();
+            state.queues[usize::from(self.queue)].free += 1;
+            state.waiting -= 1;
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Requests that wait for something: who, for what, since when, and who is told when it begins.
+
+use crate::abi::opcode;
+use crate::request::Incoming;
+use model::InodeId;
+use parking_lot::Mutex;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use world::{Instant, Map};
+
+/// A request that waits for something, for `shale waiters`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WaitingRequest {
+    /// The kernel's name of the request.
+    pub request: &'static str,
+    /// Whom it is about.
+    pub inode: InodeId,
+    /// Which thread waits; 0 if it is the kernel itself.
+    pub pid: u32,
+    /// For how long.
+    pub since: Duration,
+}
+
+/// The requests of one mount that wait and hold a thread, by their number.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    requests: Mutex<Map<u64, (u32, InodeId, u32, Instant)>>,
+}
+
+impl Waiting {
+    pub(crate) fn begin(&self, incoming: &Incoming<'_>, now: Instant) {
+        let header = incoming.header;
+        let request = (header.opcode, incoming.inode(), header.pid, now);
+        self.requests.lock().insert(header.unique, request);
+    }
+
+    pub(crate) fn end(&self, unique: u64) {
+        self.requests.lock().remove(&unique);
+    }
+
+    /// What waits now, longest first.
+    pub(crate) fn list(&self, now: Instant) -> Vec<WaitingRequest> {
+        let mut waiting: Vec<_> = self
+            .requests
+            .lock()
+            .values()
+            .map(|(code, inode, pid, since)| WaitingRequest {
+                request: opcode::name(*code),
+                inode: *inode,
+                pid: *pid,
+                since: now - *since,
+            })
+            .collect();
+        waiting.sort_by_key(|request| std::cmp::Reverse(request.since));
+        waiting
+    }
+}
+
+/// Calls `on_wait` once, when the operation first has to wait.
+pub(crate) struct WithWaitHook<'a, O, H> {
+    pub(crate) operation: Pin<&'a mut O>,
+    pub(crate) on_wait: Option<H>,
+}
+
+impl<O: Future, H: FnOnce() + Unpin> Future for WithWaitHook<'_, O, H> {
+    type Output = O::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<O::Output> {
+        let answer = self.operation.as_mut().poll(context);
+        if answer.is_pending()
+            && let Some(on_wait) = self.on_wait.take()
+        {
+            on_wait();
+        }
+        answer
+    }
+}

@@ -1,0 +1,235 @@
+//! What the two ways between kernel and mount promise: locks, waiting, falling back.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "programs on a mount use the real file system, threads and time"
+)]
+
+mod mounted;
+
+use fuse::memory::{MemoryFileSystem, MemorySettings};
+use fuse::{Mount, MountOptions, Transport, TransportChoice, Unmount};
+use mounted::{Mounted, has_io_uring, memory, on_both_transports};
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use world::World;
+
+on_both_transports! {
+    a_hundred_waiting_locks_disturb_nobody,
+    a_forced_end_ends_the_waits_for_locks,
+    each_mount_says_how_it_is_served,
+    data_and_names_of_every_size_arrive_whole,
+}
+
+/// Waits until `reached`, for at most twenty seconds.
+fn eventually(what: &str, mut reached: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !reached() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The errno of flock(2), 0 if it succeeded.
+fn flock(file: &File, operation: i32) -> i32 {
+    // SAFETY: the descriptor is open over the call.
+    if unsafe { libc::flock(file.as_raw_fd(), operation) } == 0 {
+        return 0;
+    }
+    std::io::Error::last_os_error().raw_os_error().unwrap()
+}
+
+/// Threads that wait for a shared lock; each returns what flock said.
+fn lockers(path: &Path, count: usize) -> Vec<JoinHandle<i32>> {
+    (0..count)
+        .map(|_| {
+            let file = File::open(path).unwrap();
+            std::thread::spawn(move || flock(&file, libc::LOCK_SH))
+        })
+        .collect()
+}
+
+/// A file that is locked, and `count` threads that wait for the lock.
+fn locked(mounted: &Mounted<MemoryFileSystem>, count: usize) -> (File, Vec<JoinHandle<i32>>) {
+    let path = mounted.path("lock");
+    let holder = File::create(&path).unwrap();
+    assert_eq!(flock(&holder, libc::LOCK_EX), 0);
+    let waiting = lockers(&path, count);
+    // Over /dev/fuse a lock that is waited for holds no thread, and isn't in the list.
+    if mounted.mount.transport().is_io_uring() {
+        eventually("all wait", || mounted.mount.waiting().len() == count);
+    } else {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    (holder, waiting)
+}
+
+fn a_hundred_waiting_locks_disturb_nobody(transport: TransportChoice) {
+    let mounted = memory(transport, MemorySettings::default());
+    let (holder, waiting) = locked(&mounted, 100);
+    let busy = |name: &'static str| {
+        let path = mounted.path(name);
+        std::thread::spawn(move || {
+            for round in 0..200 {
+                fs::write(&path, vec![7; round * 10]).unwrap();
+                assert_eq!(fs::metadata(&path).unwrap().len(), round as u64 * 10);
+                fs::remove_file(&path).unwrap();
+            }
+        })
+    };
+    let others = [busy("one"), busy("two"), busy("three")];
+    // One more waits, and is given up.
+    let mut child = Command::new("flock")
+        .arg(mounted.path("lock"))
+        .arg("true")
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(child.try_wait().unwrap().is_none(), "it waits");
+    child.kill().unwrap();
+    let begun = Instant::now();
+    child.wait().unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(10));
+    for other in others {
+        other.join().unwrap();
+    }
+    assert!(waiting.iter().all(|one| !one.is_finished()));
+    assert_eq!(flock(&holder, libc::LOCK_UN), 0);
+    for one in waiting {
+        assert_eq!(one.join().unwrap(), 0);
+    }
+    eventually("nothing waits", || mounted.mount.waiting().is_empty());
+}
+
+fn a_forced_end_ends_the_waits_for_locks(transport: TransportChoice) {
+    let mounted = memory(transport, MemorySettings::default());
+    let (_holder, waiting) = locked(&mounted, 20);
+    let begun = Instant::now();
+    mounted
+        .runtime
+        .block_on(mounted.mount.unmount(Unmount::Forced))
+        .unwrap();
+    for one in waiting {
+        assert_ne!(one.join().unwrap(), 0, "the program got an error");
+    }
+    mounted.runtime.block_on(mounted.mount.ended());
+    assert!(begun.elapsed() < Duration::from_secs(5));
+}
+
+fn each_mount_says_how_it_is_served(transport: TransportChoice) {
+    let mounted = memory(transport, MemorySettings::default());
+    let said = mounted.mount.transport().to_string();
+    match transport {
+        TransportChoice::IoUring => assert_eq!(said, "io_uring"),
+        _ => assert!(said.contains("switched off for this mount"), "{said}"),
+    }
+}
+
+/// Requests of several arguments, and payloads up to the largest.
+fn data_and_names_of_every_size_arrive_whole(transport: TransportChoice) {
+    let mounted = memory(transport, MemorySettings::default());
+    for length in [1, 100, 255] {
+        let (from, to) = (
+            mounted.path(&"a".repeat(length)),
+            mounted.path(&"b".repeat(length)),
+        );
+        let target = "t".repeat(length * 16);
+        std::os::unix::fs::symlink(&target, &from).unwrap();
+        fs::rename(&from, &to).unwrap();
+        assert_eq!(fs::read_link(&to).unwrap().to_str(), Some(target.as_str()));
+        assert!(!from.exists());
+        fs::remove_file(&to).unwrap();
+    }
+    let path = mounted.path("x");
+    fs::write(&path, b"").unwrap();
+    let file = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    for length in [0, 1, 4096, 65_536] {
+        let value: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
+        let mut read = vec![0u8; length.max(1)];
+        let name = c"user.long";
+        // SAFETY: the names end with NUL, the buffers are as long as stated.
+        let (set, got) = unsafe {
+            let value = value.as_ptr().cast();
+            let set = libc::setxattr(file.as_ptr(), name.as_ptr(), value, length, 0);
+            let read = read.as_mut_ptr().cast();
+            let room = length.max(1);
+            (
+                set,
+                libc::getxattr(file.as_ptr(), name.as_ptr(), read, room),
+            )
+        };
+        assert_eq!((set, got), (0, length as isize));
+        assert_eq!(read[..length], value);
+    }
+    let bytes: Vec<u8> = (0..2_000_003usize).map(|at| (at % 253) as u8).collect();
+    fs::write(&path, &bytes).unwrap();
+    assert!(fs::read(&path).unwrap() == bytes);
+}
+
+#[test]
+fn locks_over_the_maximum_are_refused_and_nothing_hangs() {
+    if !has_io_uring("locks_over_the_maximum_are_refused_and_nothing_hangs") {
+        return;
+    }
+    let mounted = Mounted::with(
+        TransportChoice::IoUring,
+        |world| MemoryFileSystem::new(world, MemorySettings::default()),
+        |options| options.threads_max = 8,
+    );
+    let (holder, waiting) = locked(&mounted, 6);
+    for one in lockers(&mounted.path("lock"), 5) {
+        assert_eq!(one.join().unwrap(), libc::ENOLCK);
+    }
+    fs::write(mounted.path("other"), b"goes on").unwrap();
+    assert_eq!(fs::read(mounted.path("other")).unwrap(), b"goes on");
+    drop(holder);
+    for one in waiting {
+        assert_eq!(one.join().unwrap(), 0);
+    }
+}
+
+/// The other half of the next test. Does nothing by itself.
+#[test]
+fn child_that_mounts_on_one_cpu() {
+    let Some(directory) = std::env::var_os("SHALE_TEST_MOUNT_ON_ONE_CPU") else {
+        return;
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let world = runtime.block_on(async { World::real() });
+    let fs = Arc::new(MemoryFileSystem::new(&world, MemorySettings::default()));
+    let mut options = MountOptions::new(&directory);
+    let mount = Mount::start(&world, Arc::clone(&fs), &options).unwrap();
+    let Transport::Classic { why } = mount.transport() else {
+        panic!("io_uring needs all CPUs");
+    };
+    assert!(why.contains("may not run on CPU"), "{why}");
+    fs::write(mount.mountpoint().join("f"), b"x").unwrap();
+    runtime.block_on(mount.unmount(Unmount::Forced)).unwrap();
+    options.transport = TransportChoice::IoUring;
+    let refused = Mount::start(&world, fs, &options).unwrap_err();
+    assert_eq!(refused.kind(), model::ErrorKind::NotSupported);
+    assert!(refused.to_string().contains("taskset"), "{refused}");
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 0, "unmounted");
+}
+
+#[test]
+fn a_process_that_may_not_use_all_cpus_is_served_by_the_device() {
+    if std::thread::available_parallelism().unwrap().get() < 2 {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let child = Command::new("taskset")
+        .args(["-c", "0"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "child_that_mounts_on_one_cpu"])
+        .env("SHALE_TEST_MOUNT_ON_ONE_CPU", directory.path())
+        .output()
+        .unwrap();
+    assert!(child.status.success(), "{child:?}");
+}
