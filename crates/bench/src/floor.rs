@@ -2,7 +2,7 @@
 //! system in memory behind it.
 
 use fuse::memory::{MemoryFileSystem, MemorySettings};
-use fuse::{Mount, MountOptions};
+use fuse::{Mount, MountOptions, TransportChoice};
 use std::path::Path;
 use std::sync::Arc;
 use world::World;
@@ -13,11 +13,20 @@ use world::World;
 ///
 /// # Errors
 /// What mounting says.
-pub(crate) fn mount(world: &World, directory: &Path, discard: bool) -> model::Result<Mount> {
+pub(crate) fn mount(
+    world: &World,
+    directory: &Path,
+    discard: bool,
+    transport: TransportChoice,
+) -> model::Result<Mount> {
     let settings = MemorySettings {
         discard,
         ..MemorySettings::default()
     };
     let fs = Arc::new(MemoryFileSystem::new(world, settings));
-    Mount::start(world, fs, &MountOptions::new(directory))
+    let options = MountOptions {
+        transport,
+        ..MountOptions::new(directory)
+    };
+    Mount::start(world, fs, &options)
 }

@@ -12,9 +12,11 @@ mod disk;
 mod floor;
 mod library;
 mod measure;
+mod mounted;
 mod paths;
 mod sections;
 mod start;
+mod workers;
 
 use clap::Parser;
 use model::Result;
@@ -38,6 +40,15 @@ struct Arguments {
     /// A child's work: start what is in --dir and die.
     #[arg(long, hide = true)]
     start: bool,
+    /// A child's work on the files in --dir.
+    #[arg(long, hide = true, requires = "count", value_parser = workers::WORKS)]
+    work: Option<String>,
+    /// How many files.
+    #[arg(long, hide = true)]
+    count: Option<u64>,
+    /// Which of the workers it is.
+    #[arg(long, hide = true, default_value_t = 1)]
+    number: u64,
 }
 
 fn main() -> ExitCode {
@@ -53,6 +64,10 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<()> {
     let dir = std::path::absolute(&arguments.dir).unwrap_or_else(|_| arguments.dir.clone());
+    if let (Some(what), Some(count)) = (&arguments.work, arguments.count) {
+        workers::work(what, &dir, count, arguments.number);
+        return Ok(());
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .on_thread_start(fuse::run_on_all_cpus)
@@ -75,11 +90,16 @@ fn run(arguments: &Arguments) -> Result<()> {
         return start::fill(&world, &dir, files);
     }
     measure::heading();
-    let bench = sections::Bench::new(world, dir.clone(), arguments.runs, arguments.only.clone())?;
+    let bench = sections::Bench::new(
+        world.clone(),
+        dir.clone(),
+        arguments.runs,
+        arguments.only.clone(),
+    )?;
     bench.through_the_library()?;
-    bench.through_the_mount()?;
-    bench.start()?;
     bench.end()?;
+    mounted::lines(&world, &dir, arguments.runs, &arguments.only)?;
+    start::lines(&dir, arguments.runs, &arguments.only)?;
     let _ = std::fs::remove_dir_all(&dir);
     Ok(())
 }

@@ -14,6 +14,12 @@ pub enum Unit {
     BytesPerSecond,
     /// Seconds; less is better.
     Seconds,
+    /// Microseconds; less is better.
+    Microseconds,
+    /// A plain number; less is better.
+    Times,
+    /// Bytes; less is better.
+    Bytes,
 }
 
 /// A line of the result.
@@ -58,6 +64,25 @@ pub fn pairs(
         if run > 0 {
             out.0.push(a);
             out.1.push(b);
+        }
+    }
+    out
+}
+
+/// The same for runs that give several values at once: one pair of lists for each.
+pub fn pairs_of<const N: usize>(
+    runs: usize,
+    mut measured: impl FnMut() -> [f64; N],
+    mut floor: impl FnMut() -> [f64; N],
+) -> [(Vec<f64>, Vec<f64>); N] {
+    let mut out = std::array::from_fn(|_| (Vec::new(), Vec::new()));
+    for run in 0..=runs {
+        let (a, b) = (measured(), floor());
+        if run > 0 {
+            for (values, (a, b)) in out.iter_mut().zip(a.into_iter().zip(b)) {
+                values.0.push(a);
+                values.1.push(b);
+            }
         }
     }
     out
@@ -123,6 +148,9 @@ pub fn print(line: &Line) {
 fn show(value: f64, unit: Unit) -> String {
     match unit {
         Unit::Seconds => format!("{value:.3} s"),
+        Unit::Microseconds => format!("{value:.1} µs"),
+        Unit::Times => format!("{value:.2}"),
+        Unit::Bytes => format!("{:.0} MiB", value / 1_048_576.0),
         Unit::PerSecond if value >= 10_000.0 => format!("{:.0} k/s", value / 1000.0),
         Unit::PerSecond => format!("{value:.0} /s"),
         Unit::BytesPerSecond => format!("{:.0} MiB/s", value / 1_048_576.0),

@@ -89,8 +89,7 @@ impl Mounted {
 
     fn folder(&self, name: &str) -> Result<PathBuf> {
         let path = self.dir.join(name);
-        fs::create_dir_all(&path)
-            .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))?;
+        fs::create_dir_all(&path).map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))?;
         Ok(path)
     }
 
@@ -173,7 +172,13 @@ impl Mounted {
             let times = pairs(self.runs, || ours("write-small"), || ours("write-empty"));
             let cost: Vec<f64> = times.0.iter().zip(&times.1).map(|(a, b)| a / b).collect();
             let one = vec![1.0; cost.len()];
-            self.print(SHARED, "empty files", Unit::Times, Goal::AtMost(1.5), (cost, one));
+            self.print(
+                SHARED,
+                "empty files",
+                Unit::Times,
+                Goal::AtMost(1.5),
+                (cost, one),
+            );
         }
         self.world.block_on(floor_mount.unmount(Unmount::Forced))?;
         self.end(served)
@@ -223,7 +228,9 @@ impl Mounted {
         paths::create(&trivial.join("large"), FILES);
         let restarted = || {
             let Served { node, mount, .. } = served.take().expect("it serves");
-            self.world.block_on(mount.unmount(Unmount::Forced)).expect("unmounts");
+            self.world
+                .block_on(mount.unmount(Unmount::Forced))
+                .expect("unmounts");
             drop(mount);
             self.world.block_on(node.close()).expect("closes");
             drop(node);
@@ -274,7 +281,13 @@ impl Mounted {
         };
         let device = floor::mount(&self.world, &other, false, TransportChoice::Classic)?;
         let values = pairs(self.runs, || create(&one), || create(&other));
-        self.print(TRIVIAL, "/dev/fuse", Unit::PerSecond, Goal::Ratio(1.6), values);
+        self.print(
+            TRIVIAL,
+            "/dev/fuse",
+            Unit::PerSecond,
+            Goal::Ratio(1.6),
+            values,
+        );
         for mount in [ring, device] {
             self.world.block_on(mount.unmount(Unmount::Forced))?;
         }
@@ -295,7 +308,8 @@ impl Mounted {
         let path = self.folder("disk")?.join("floor.region");
         let _ = fs::remove_file(&path);
         let disk = self.world.create_disk(&path, STREAM).map_err(|e| {
-            Error::new(ErrorKind::Unavailable, e.to_string()).while_doing("making the floor's region")
+            Error::new(ErrorKind::Unavailable, e.to_string())
+                .while_doing("making the floor's region")
         })?;
         // Reads of a region that was never written cost no I/O.
         disk::write(&self.world, &disk, STREAM);
@@ -321,7 +335,13 @@ impl Mounted {
             || paths::write_stream(&ours, STREAM),
             || disk::write(world, &disk, STREAM).min(paths::write_stream(&theirs, STREAM)),
         );
-        self.print(WRITE, bytes, Unit::BytesPerSecond, Goal::Ratio(0.85), values);
+        self.print(
+            WRITE,
+            bytes,
+            Unit::BytesPerSecond,
+            Goal::Ratio(0.85),
+            values,
+        );
         let values = pairs(
             self.runs,
             || paths::read_stream(&ours, STREAM),
@@ -403,13 +423,25 @@ impl Mounted {
             || paths::write_stream(&file, STREAM) * 1.5,
             || disk::write(world, &disk, STREAM),
         );
-        self.print(WRITE, "disk, io_uring", Unit::BytesPerSecond, Goal::Ratio(0.8), values);
+        self.print(
+            WRITE,
+            "disk, io_uring",
+            Unit::BytesPerSecond,
+            Goal::Ratio(0.8),
+            values,
+        );
         let values = pairs(
             self.runs,
             || paths::read_stream(&file, STREAM),
             || disk::read(world, &disk, STREAM),
         );
-        self.print(READ, "disk, io_uring", Unit::BytesPerSecond, Goal::Ratio(0.8), values);
+        self.print(
+            READ,
+            "disk, io_uring",
+            Unit::BytesPerSecond,
+            Goal::Ratio(0.8),
+            values,
+        );
         self.end(served)
     }
 }

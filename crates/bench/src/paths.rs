@@ -29,9 +29,17 @@ pub fn create(folder: &Path, count: u64) -> f64 {
     })
 }
 
+/// Size of the files that mdtest-hard writes: the largest that many systems inline.
+pub const SMALL_BYTES: usize = 3901;
+
 /// stat of each file, after the kernel forgot what it knew.
 pub fn stat(folder: &Path, count: u64) -> f64 {
     drop_kernel_caches();
+    stat_each(folder, count)
+}
+
+/// stat of each file.
+pub fn stat_each(folder: &Path, count: u64) -> f64 {
     rate(count, || {
         for number in 0..count {
             fs::symlink_metadata(name(folder, number)).expect("stats");
@@ -47,6 +55,66 @@ pub fn unlink(folder: &Path, count: u64) -> f64 {
         }
     });
     fs::remove_dir(folder).expect("the folder is empty");
+    speed
+}
+
+/// Lists a folder with the attributes of each entry, as `ls -l` does; entries per second.
+pub fn scan(folder: &Path) -> f64 {
+    let mut count = 0;
+    let begun = std::time::Instant::now();
+    for entry in fs::read_dir(folder).expect("lists") {
+        entry.expect("lists").metadata().expect("stats");
+        count += 1;
+    }
+    crate::measure::per_second(count, begun.elapsed())
+}
+
+/// Creates and writes files in a folder that other workers use as well.
+pub fn write_small(folder: &Path, worker: u64, count: u64, bytes: usize) {
+    let data = vec![7; bytes];
+    for number in 0..count {
+        let path = folder.join(format!("w{worker}.{number}"));
+        let mut file = File::create_new(path).expect("creates");
+        if bytes > 0 {
+            file.write_all(&data).expect("writes");
+        }
+    }
+}
+
+/// Reads them whole.
+pub fn read_small(folder: &Path, worker: u64, count: u64) {
+    for number in 0..count {
+        fs::read(folder.join(format!("w{worker}.{number}"))).expect("reads");
+    }
+}
+
+/// Removes them.
+pub fn remove_small(folder: &Path, worker: u64, count: u64) {
+    for number in 0..count {
+        fs::remove_file(folder.join(format!("w{worker}.{number}"))).expect("removes");
+    }
+}
+
+/// SQLite: `count` transactions of one row each into a new database, per second.
+pub fn sqlite(folder: &Path, count: u64) -> f64 {
+    use std::process::{Command, Stdio};
+    fs::create_dir(folder).expect("the folder is new");
+    let mut script = String::from("create table t(id integer primary key, v text);\n");
+    for number in 0..count {
+        script.push_str(&format!("insert into t(v) values('row {number}');\n"));
+    }
+    let speed = rate(count, || {
+        let mut child = Command::new("sqlite3")
+            .arg(folder.join("db"))
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("sqlite3 runs; `make bench` installs it");
+        let mut stdin = child.stdin.take().expect("it is piped");
+        stdin.write_all(script.as_bytes()).expect("it listens");
+        drop(stdin);
+        assert!(child.wait().expect("ends").success(), "sqlite3 failed");
+    });
+    fs::remove_dir_all(folder).expect("removes");
     speed
 }
 

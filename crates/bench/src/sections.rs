@@ -1,60 +1,26 @@
-//! The lines of the result, in order.
+//! Lines without a kernel between: the client as a library.
 
 use crate::{
-    disk, floor,
+    disk,
     library::Library,
     measure::{Goal, Line, Unit, pairs, print},
-    paths, start,
+    paths,
+    start::new_node,
 };
-use client::ClientSettings;
-use fuse::{Door, DoorSettings, Mount, MountOptions, Unmount};
-use model::{Error, ErrorKind, NsdId, Result, Scheme};
-use shale::node::{Creation, Node, NodePaths};
-use std::{
-    cell::Cell,
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use model::{Error, ErrorKind, Result, Scheme};
+use shale::node::Node;
+use std::{cell::Cell, path::PathBuf, sync::Arc};
 use world::{Disk, World};
 
 const GIB: u64 = 1 << 30;
 /// Files of the metadata lines; a burst, so that the tree's compaction is in the next lines.
 const FILES: u64 = 50_000;
-/// Files through the mount: fewer, because a request costs more than an operation.
-const MOUNT_FILES: u64 = 20_000;
 /// Bytes of a stream.
 const STREAM: u64 = 2 * GIB;
 /// Random reads.
 const READS: u64 = 20_000;
 /// Files that are fsynced one by one.
 const SYNCED: u64 = 1_000;
-
-/// Files of the file system whose start is timed.
-const START_FILES: u64 = 1_000_000;
-
-/// Where a node with one NSD in `dir` has its things.
-pub fn node_paths(dir: &Path) -> NodePaths {
-    NodePaths {
-        coordination: dir.join("coordination.region"),
-        nsds: BTreeMap::from([(NsdId(1), dir.join("1.region"))]),
-    }
-}
-
-/// Makes an empty file system on one NSD in `dir` and runs it.
-pub fn new_node(world: &World, dir: &Path, nsd_bytes: u64) -> Result<Arc<Node>> {
-    let paths = node_paths(dir);
-    let creation = Creation {
-        scheme: Scheme::Replicate(1),
-        nsd_bytes,
-        block_bytes: model::limits::BLOCK_BYTES_DEFAULT,
-    };
-    world.block_on(Node::create(world, &paths, creation))?;
-    let node = world.block_on(Node::open(world, &paths, ClientSettings::default()))?;
-    node.metanode().start_background();
-    Ok(node)
-}
 
 /// A node on the disk, and what it is compared with.
 pub struct Bench {
@@ -72,7 +38,7 @@ pub struct Bench {
 impl Bench {
     /// Makes a file system on one NSD and a region of the same size beside it.
     pub fn new(world: World, dir: PathBuf, runs: usize, only: String) -> Result<Self> {
-        let node = new_node(&world, &dir, 24 * GIB)?;
+        let node = new_node(&world, &dir, Scheme::Replicate(1), 24 * GIB)?;
         let disk = world
             .create_disk(&dir.join("floor.region"), STREAM)
             .map_err(|e| {
@@ -90,33 +56,6 @@ impl Bench {
             disk,
             next: Cell::new(0),
         })
-    }
-
-    /// The start after SIGKILL, beside that of an empty file system.
-    pub fn start(&self) -> Result<()> {
-        const NAME: &str = "start after kill -9, a million files";
-        if !NAME.contains(&self.only) {
-            return Ok(());
-        }
-        let folder = |name: &str, files: u64| -> Result<String> {
-            let path = self.dir.join(name).display().to_string();
-            start::in_a_child(&["--dir", &path, "--fill", &files.to_string()])?;
-            Ok(path)
-        };
-        let (full, empty) = (folder("full", START_FILES)?, folder("empty", 0)?);
-        let time = |dir: &str| {
-            let said = start::in_a_child(&["--dir", dir, "--start"]).expect("starts");
-            said.parse().expect("it says the seconds")
-        };
-        self.line(
-            NAME,
-            "an empty one",
-            Unit::Seconds,
-            Goal::AtMost(3.0),
-            || time(&full),
-            || time(&empty),
-        );
-        Ok(())
     }
 
     /// Ends the node.
@@ -158,7 +97,7 @@ impl Bench {
         });
     }
 
-    /// Lines without a kernel between.
+    /// All lines.
     pub fn through_the_library(&self) -> Result<()> {
         let library = Library {
             world: &self.world,
@@ -297,102 +236,6 @@ impl Bench {
                 library.remove_folder(&label);
                 speed
             },
-            || paths::synced_files(&self.dir.join("ext4-synced"), SYNCED),
-        );
-    }
-
-    /// Lines through the kernel; the floor of metadata is a file system in memory on the same
-    /// FUSE layer.
-    pub fn through_the_mount(&self) -> Result<()> {
-        let mount_at = |name: &str| -> Result<PathBuf> {
-            let path = self.dir.join(name);
-            fs::create_dir_all(&path)
-                .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))?;
-            Ok(path)
-        };
-        let (ours, trivial) = (mount_at("mnt")?, mount_at("floor")?);
-        let door = Door::new(self.node.client().clone(), DoorSettings::default());
-        let mount = Mount::start(&self.world, Arc::new(door), &MountOptions::new(&ours))?;
-        let floor_mount = floor::mount(&self.world, &trivial, false)?;
-        self.mount_metadata(&ours, &trivial);
-        self.mount_data(&ours);
-        for mount in [mount, floor_mount] {
-            self.world.block_on(mount.unmount(Unmount::Forced))?;
-        }
-        Ok(())
-    }
-
-    fn mount_metadata(&self, ours: &Path, trivial: &Path) {
-        let through = |root: &Path, which: usize| {
-            let folder = root.join(self.fresh());
-            let created = paths::create(&folder, MOUNT_FILES);
-            let stated = if which == 1 {
-                paths::stat(&folder, MOUNT_FILES)
-            } else {
-                0.0
-            };
-            let removed = paths::unlink(&folder, MOUNT_FILES);
-            [created, stated, removed][which]
-        };
-        for (which, name) in [
-            "mount: create empty files, 1 process",
-            "mount: stat, kernel caches dropped",
-            "mount: unlink",
-        ]
-        .into_iter()
-        .enumerate()
-        {
-            let measured = || {
-                let speed = through(ours, which);
-                self.settle();
-                speed
-            };
-            self.line(
-                name,
-                "memory on our FUSE",
-                Unit::PerSecond,
-                Goal::None,
-                measured,
-                || through(trivial, which),
-            );
-        }
-    }
-
-    fn mount_data(&self, ours: &Path) {
-        let (world, floor, path) = (&self.world, &self.disk, ours.join("stream"));
-        self.line(
-            "mount: write stream 1 MiB, fsync",
-            "disk, io_uring",
-            Unit::BytesPerSecond,
-            Goal::None,
-            || paths::write_stream(&path, STREAM),
-            || disk::write(world, floor, STREAM),
-        );
-        if !path.exists() {
-            paths::write_stream(&path, STREAM);
-        }
-        self.line(
-            "mount: read stream 1 MiB, cold",
-            "disk, io_uring",
-            Unit::BytesPerSecond,
-            Goal::None,
-            || paths::read_stream(&path, STREAM),
-            || disk::read(world, floor, STREAM),
-        );
-        self.line(
-            "mount: read random 4 KiB, O_DIRECT, depth 16",
-            "disk, io_uring",
-            Unit::PerSecond,
-            Goal::None,
-            || paths::read_random(&path, STREAM, READS, 16),
-            || disk::read_random(world, floor, STREAM, READS, 16),
-        );
-        self.line(
-            "mount: create, write 4 KiB, fsync",
-            "ext4",
-            Unit::PerSecond,
-            Goal::Ratio(0.5),
-            || paths::synced_files(&ours.join(self.fresh()), SYNCED),
             || paths::synced_files(&self.dir.join("ext4-synced"), SYNCED),
         );
     }

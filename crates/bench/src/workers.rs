@@ -14,7 +14,14 @@ pub const WORKERS: u64 = 2;
 
 /// What a worker does with its folder.
 pub const WORKS: [&str; 8] = [
-    "create", "stat", "unlink", "scan", "write-small", "read-small", "write-empty", "remove-small",
+    "create",
+    "stat",
+    "unlink",
+    "scan",
+    "write-small",
+    "read-small",
+    "write-empty",
+    "remove-small",
 ];
 
 /// What a crowd of workers cost.
