@@ -90,14 +90,16 @@ fn run(arguments: &Arguments) -> Result<()> {
         return start::fill(&world, &dir, files);
     }
     measure::heading();
+    let library = dir.join("library");
     let bench = sections::Bench::new(
         world.clone(),
-        dir.clone(),
+        library.clone(),
         arguments.runs,
         arguments.only.clone(),
     )?;
     bench.through_the_library()?;
     bench.end()?;
+    let _ = std::fs::remove_dir_all(&library);
     mounted::lines(&world, &dir, arguments.runs, &arguments.only)?;
     start::lines(&dir, arguments.runs, &arguments.only)?;
     let _ = std::fs::remove_dir_all(&dir);

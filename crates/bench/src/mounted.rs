@@ -106,7 +106,7 @@ impl Mounted {
 
     fn new_served(&self, scheme: Scheme, transport: TransportChoice) -> Result<Served> {
         let home = self.folder("node")?;
-        let node = new_node(&self.world, &home, scheme, 24 * GIB / scheme.width() as u64)?;
+        let node = new_node(&self.world, &home, scheme, 12 * GIB / scheme.width() as u64)?;
         self.serve(node, transport)
     }
 

@@ -38,7 +38,9 @@ pub struct Bench {
 impl Bench {
     /// Makes a file system on one NSD and a region of the same size beside it.
     pub fn new(world: World, dir: PathBuf, runs: usize, only: String) -> Result<Self> {
-        let node = new_node(&world, &dir, Scheme::Replicate(1), 24 * GIB)?;
+        std::fs::create_dir_all(&dir)
+            .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))?;
+        let node = new_node(&world, &dir, Scheme::Replicate(1), 12 * GIB)?;
         let disk = world
             .create_disk(&dir.join("floor.region"), STREAM)
             .map_err(|e| {
