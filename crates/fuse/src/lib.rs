@@ -28,6 +28,8 @@ mod notifier;
 mod reply;
 mod request;
 mod serving;
+mod siblings;
+mod table;
 
 pub use crew::WaitingRequest;
 pub use door::{Door, DoorSettings};
@@ -37,4 +39,7 @@ pub use file_system::{
 };
 pub use listing::Listing;
 pub use mount::{Mount, MountOptions, Unmount};
+pub use mounting::unmount_foreign;
 pub use notifier::{Notice, Notifier};
+pub use siblings::Siblings;
+pub use table::{MountedShale, mounted_shales};
