@@ -13,6 +13,7 @@ use crate::table::{DeviceNumber, mount_on};
 use model::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 use world::World;
@@ -85,6 +86,8 @@ pub struct Mount {
     notifier: Notifier,
     waiting: Box<dyn Fn() -> Vec<WaitingRequest> + Send + Sync>,
     ended: watch::Receiver<bool>,
+    /// Unmounted from here, not lazily.
+    is_let_go: AtomicBool,
     world: World,
 }
 
@@ -141,6 +144,7 @@ impl Mount {
             notifier,
             waiting,
             ended,
+            is_let_go: AtomicBool::new(false),
             world: world.clone(),
         })
     }
@@ -193,6 +197,10 @@ impl Mount {
         if self.is_ended() {
             return Ok(());
         }
+        if self.is_let_go.load(Ordering::Acquire) {
+            // A mount namespace that was copied meanwhile may still have it.
+            return Ok(());
+        }
         if how == Unmount::IfIdle && !self.is_attached() {
             // Unmounted by somebody else. The path is no longer ours, so it is left alone.
             let ended = self.world.timeout(DETACHED_MAX, self.ended()).await;
@@ -211,8 +219,10 @@ impl Mount {
             .await;
         result
             .map_err(|error| error.while_doing(format!("unmount {}", self.mountpoint.display())))?;
+        self.is_let_go
+            .store(how != Unmount::Lazy, Ordering::Release);
         if how != Unmount::Lazy && self.world.timeout(END_MAX, self.ended()).await.is_err() {
-            tracing::warn!(waiting = ?self.waiting(), "unmounted, but operations still wait for something");
+            tracing::warn!(waiting = ?self.waiting(), "unmounted, but operations still wait for something, or a mount namespace still has a copy");
         }
         tracing::info!(mountpoint = %self.mountpoint.display(), ?how, "unmounted");
         Ok(())

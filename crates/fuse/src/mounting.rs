@@ -198,6 +198,8 @@ fn mount_as_user(path: &Path, options: &MountOptions) -> Result<Device> {
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         let hint = if said.contains("allow_other") {
             "; put `user_allow_other` into /etc/fuse.conf, or mount without it"
+        } else if said.contains("open /dev/fuse") {
+            "; allow ordinary users with `chmod 666 /dev/fuse`, as distributions do"
         } else if said.contains("write access") || said.contains("not owned") {
             "; an ordinary user mounts only on directories that are theirs"
         } else {

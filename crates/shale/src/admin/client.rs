@@ -51,6 +51,9 @@ impl Admin {
                 bytes = &mut answer => break bytes?,
                 () = tokio::time::sleep(SILENCE_MAX) => {}
             }
+            if lock::holder(self.directory()).is_some_and(lock::is_stopped) {
+                return Err(silent(self.directory()));
+            }
             // What only looks answers at once or never.
             let ping = self.exchange(Method::GET, "/v1/ping", Vec::new());
             let alive = tokio::time::timeout(SILENCE_MAX, ping).await;

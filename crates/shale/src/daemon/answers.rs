@@ -15,7 +15,9 @@ impl Serving {
             pid: std::process::id(),
             up_seconds: self.node.world().now().since(self.since).as_secs(),
             mount: own.mount.display().to_string(),
-            options: own.options.clone(),
+            options: own
+                .options()
+                .map_or(own.options.clone(), |it| it.to_string()),
             mounts: self.mounts.lines(),
             scheme: self.node.pool().map().scheme.to_string(),
             block_bytes: u64::from(self.node.block_bytes()),
