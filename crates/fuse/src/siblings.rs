@@ -114,7 +114,8 @@ mod tests {
     fn one_door_is_alone_and_two_wait_for_what_the_first_kernel_believes() {
         let all = Arc::new(Siblings::default());
         let valid = Duration::from_secs(6);
-        let start = Instant::ZERO;
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let start = runtime.block_on(async { world::World::real() }).now();
         let first = all.join(start, valid);
         assert!(!all.are_several());
         assert_eq!(first.believed_for(start), Duration::ZERO);

@@ -165,7 +165,8 @@ fn a_node_that_mount_brought_up_ends_with_its_last_mount_also_without_a_helper()
         "x\n"
     );
     // One that `up` started stays when mount(8) added a mount and took it away.
-    machine.must("mount -T $FSTAB ~/whole && umount ~/whole");
+    machine.node.must(&["down"]);
+    machine.must("$SHALE up --dir $NODE && mount -T $FSTAB ~/whole && umount ~/whole");
     machine.node.must(&["status"]);
 }
 

@@ -103,7 +103,13 @@ impl Admin {
                 "the daemon answered {status}; is it of another version?"
             ))
         })?;
-        Err(Error::new(ErrorKind::InvalidArgument, refusal.message))
+        // Only a daemon that goes down is asked again, when the next one is up.
+        let kind = if refusal.kind == ErrorKind::ShuttingDown.name() {
+            ErrorKind::ShuttingDown
+        } else {
+            ErrorKind::InvalidArgument
+        };
+        Err(Error::new(kind, refusal.message))
     }
 
     fn no_daemon(&self, error: &std::io::Error) -> Error {

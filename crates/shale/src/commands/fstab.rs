@@ -147,13 +147,13 @@ fn mount(call: &Call) -> Result<()> {
     }
     let begun = Instant::now();
     loop {
-        let tried = bring_up(dir).and_then(|()| add(dir, mountpoint, &options));
-        match tried {
+        bring_up(dir)?;
+        match add(dir, mountpoint, &options) {
             // Another line of fstab starts the same node at this moment, or it is going down.
             Err(error)
-                if matches!(error.kind(), ErrorKind::Unavailable)
-                    && is_passing(dir)
-                    && begun.elapsed() < COME_UP_MAX =>
+                if begun.elapsed() < COME_UP_MAX
+                    && (error.kind() == ErrorKind::ShuttingDown
+                        || error.kind() == ErrorKind::Unavailable && is_passing(dir)) =>
             {
                 std::thread::sleep(PAUSE);
             }
@@ -173,15 +173,12 @@ fn bring_up(dir: &Path) -> Result<()> {
     }
 }
 
-/// Whether the daemon is on its way up or down: it has the directory, isn't stopped, and no
-/// socket listens.
+/// Whether the daemon is on its way up or down: nobody has the directory any more, or who has
+/// it isn't stopped and no socket listens.
 fn is_passing(dir: &Path) -> bool {
-    let listens = std::os::unix::net::UnixStream::connect(dir.join(crate::admin::client::SOCKET));
-    match lock::holder(dir) {
-        Some(process) => !lock::is_stopped(process) && listens.is_err(),
-        // It went just now.
-        None => dir.join("daemon.lock").exists() && listens.is_err() && !lock::is_held(dir),
-    }
+    let socket = dir.join(crate::admin::client::SOCKET);
+    let listens = std::os::unix::net::UnixStream::connect(socket).is_ok();
+    !listens && !lock::holder(dir).is_some_and(lock::is_stopped)
 }
 
 fn umount(call: &Call) -> Result<()> {

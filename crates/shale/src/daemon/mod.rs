@@ -72,12 +72,16 @@ async fn live(dir: &Path, on_demand: bool) -> Result<()> {
     let world = World::real();
     let begun = world.now();
     let paths = node_paths(dir, &config)?;
-    if !config.created {
+    let is_new = !config.created;
+    if is_new {
         create(&world, dir, &paths, &config).await?;
+    }
+    let node = Node::open(&world, &paths, client::ClientSettings::default()).await?;
+    if is_new {
+        give_root_to_maker(&node).await?;
         config.created = true;
         config.store(dir)?;
     }
-    let node = Node::open(&world, &paths, client::ClientSettings::default()).await?;
     node.metanode().start_background();
     let serving = Arc::new(Serving::new(dir, config, node.clone(), on_demand));
     if !on_demand && let Err(error) = serving.mount_own().await {
@@ -99,6 +103,21 @@ async fn live(dir: &Path, on_demand: bool) -> Result<()> {
     tracing::info!("ended");
     drop(lock);
     result
+}
+
+/// The root directory belongs to who made the file system: an ordinary user could make nothing
+/// in root's.
+async fn give_root_to_maker(node: &Node) -> Result<()> {
+    // SAFETY: both have no preconditions and can't fail.
+    let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let owner = model::SetAttributes {
+        uid: Some(uid),
+        gid: Some(gid),
+        ..model::SetAttributes::default()
+    };
+    let root = model::InodeId::ROOT;
+    node.client().set_attributes(root, owner).await?;
+    node.client().sync_all().await
 }
 
 /// What daemons that died left in the tree of files. The lock is ours, so nobody serves them.

@@ -24,8 +24,10 @@ pub struct Mounts {
     source: PathBuf,
     siblings: Arc<Siblings>,
     list: Mutex<Vec<Arc<OneMount>>>,
-    /// One mount is made at a time.
-    making: tokio::sync::Mutex<()>,
+    /// One mount is made at a time; none any more once this is true.
+    making: tokio::sync::Mutex<bool>,
+    /// An attempt to mount failed.
+    failed: tokio::sync::Notify,
     /// How many there are, for those who wait for a change.
     count: watch::Sender<usize>,
 }
@@ -45,6 +47,7 @@ impl Mounts {
             siblings: Arc::default(),
             list: Mutex::default(),
             making: tokio::sync::Mutex::default(),
+            failed: tokio::sync::Notify::new(),
             count: watch::Sender::new(0),
         })
     }
@@ -55,7 +58,19 @@ impl Mounts {
     /// # Errors
     /// What is wrong with the mount point or the options, and what to do.
     pub async fn add(self: &Arc<Self>, mountpoint: &Path, options: &Options) -> Result<()> {
-        let _making = self.making.lock().await;
+        let made = self.make(mountpoint, options).await;
+        if made.is_err() {
+            self.failed.notify_one();
+        }
+        made
+    }
+
+    async fn make(self: &Arc<Self>, mountpoint: &Path, options: &Options) -> Result<()> {
+        let closed = self.making.lock().await;
+        if *closed {
+            let text = "the node ends, because its last mount is gone";
+            return Err(Error::new(ErrorKind::ShuttingDown, text));
+        }
         if self.list.lock().len() >= MOUNTS_MAX {
             let text = format!("this node has {MOUNTS_MAX} mounts already; unmount one first");
             return Err(Error::new(ErrorKind::Busy, text));
@@ -197,9 +212,20 @@ impl Mounts {
         let _ = self.count.subscribe().wait_for(|count| *count == 0).await;
     }
 
-    /// Waits until there is a mount.
-    pub async fn some(&self) {
-        let _ = self.count.subscribe().wait_for(|count| *count > 0).await;
+    /// Waits until there is a mount, or an attempt to make one has failed.
+    pub async fn first_attempt(&self) {
+        let mut count = self.count.subscribe();
+        tokio::select! {
+            _ = count.wait_for(|count| *count > 0) => {}
+            () = self.failed.notified() => {}
+        }
+    }
+
+    /// Makes no mount any more, if there is none.
+    pub async fn close_if_none(&self) -> bool {
+        let mut closed = self.making.lock().await;
+        *closed = self.list.lock().is_empty();
+        *closed
     }
 
     /// Lines of `shale status`.

@@ -106,23 +106,18 @@ impl Serving {
     /// Waits until nobody needs the node any more: the last mount of one that ends with it is
     /// gone, or none came.
     pub async fn wait_for_idle(&self) {
+        if !self.is_on_demand() {
+            return std::future::pending().await;
+        }
         loop {
+            let first = self.mounts.first_attempt();
+            // Whether one came or not is looked at next.
+            let _ = self.node.world().timeout(FIRST_MOUNT_MAX, first).await;
+            self.mounts.none_left().await;
             if !self.is_on_demand() {
                 return std::future::pending().await;
             }
-            let first = self.mounts.some();
-            if self
-                .node
-                .world()
-                .timeout(FIRST_MOUNT_MAX, first)
-                .await
-                .is_err()
-            {
-                tracing::info!("nobody mounted");
-                return;
-            }
-            self.mounts.none_left().await;
-            if self.is_on_demand() {
+            if self.mounts.close_if_none().await {
                 return;
             }
         }
