@@ -344,6 +344,10 @@ fn status_lists_the_mounts_and_each_can_be_ended() {
     let text = refused(&node, &["umount", place.to_str().unwrap()]);
     assert!(text.contains("no mount at"), "{text}");
     assert_eq!(node.ask(&["status"])["mounts"].as_array().unwrap().len(), 1);
+    let link = place.with_file_name("link");
+    std::os::unix::fs::symlink(&place, &link).unwrap();
+    node.must(&["mount", link.to_str().unwrap()]);
+    node.must(&["umount", link.to_str().unwrap()]);
     node.must(&["mount", place.to_str().unwrap()]);
     node.must(&["down"]);
     assert_eq!(mounted_as(&shown), None, "down ends all mounts");

@@ -251,14 +251,9 @@ impl Mounts {
     }
 }
 
-/// The path without symbolic links in what leads to the mount point. The last part isn't
-/// looked at: a stopped daemon would have to answer.
+/// The path as the mount table has it, without symbolic links. Asks no file system that is
+/// mounted there: only links are read, and the root of a mount is none.
 pub fn real_path(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-    match (absolute.parent(), absolute.file_name()) {
-        (Some(parent), Some(name)) => parent
-            .canonicalize()
-            .map_or_else(|_| absolute.clone(), |parent| parent.join(name)),
-        _ => absolute,
-    }
+    absolute.canonicalize().unwrap_or(absolute)
 }
