@@ -4,15 +4,20 @@ CARGO ?= cargo
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get
 BUILD_PACKAGES := gcc pkg-config libisal-dev fuse3
-TEST_PACKAGES := git make gcc sqlite3 rsync tar diffutils
+TEST_PACKAGES := git make gcc sqlite3 rsync tar diffutils util-linux mount procps systemd
 SHALE := target/release/shale
 RUN_DIR ?= $(CURDIR)/target/run
+PREFIX ?= /usr/local
+# Where mount(8) looks for its helpers, and systemd for units; both are fixed.
+SBINDIR ?= /sbin
+UNITDIR ?= /usr/lib/systemd
 
-.PHONY: help build deps test-deps run stop test test-all lint bench clean
+.PHONY: help build deps test-deps run stop install uninstall test test-all lint bench clean
 
 help:
 	@echo "make run       build, mount a file system in target/run, use it, say how to stop"
 	@echo "make stop      stop what make run started"
+	@echo "make install   program, names for mount(8), systemd units (PREFIX, DESTDIR); after make build"
 	@echo "make test      everything that must hold (under 30 minutes on 2 cores)"
 	@echo "make test-all  the longer suites as well"
 	@echo "make bench     measured value, floor, ratio"
@@ -35,6 +40,20 @@ run: build
 
 stop:
 	$(SHALE) down --dir $(RUN_DIR)
+
+HELPERS := mount.shale mount.fuse.shale umount.shale umount.fuse.shale
+
+install:
+	@test -x $(SHALE) || { echo "$(SHALE) isn't built; run \`make build\` first"; exit 1; }
+	install -D -m 755 $(SHALE) $(DESTDIR)$(PREFIX)/bin/shale
+	install -d $(DESTDIR)$(SBINDIR) $(DESTDIR)$(UNITDIR)/system $(DESTDIR)$(UNITDIR)/user
+	for name in $(HELPERS); do ln -sf $(PREFIX)/bin/shale $(DESTDIR)$(SBINDIR)/$$name; done
+	sed 's|@PREFIX@|$(PREFIX)|' scripts/systemd/shale@.service > $(DESTDIR)$(UNITDIR)/system/shale@.service
+	sed 's|@PREFIX@|$(PREFIX)|' scripts/systemd/shale-user@.service > $(DESTDIR)$(UNITDIR)/user/shale@.service
+
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/shale $(addprefix $(DESTDIR)$(SBINDIR)/,$(HELPERS))
+	rm -f $(DESTDIR)$(UNITDIR)/system/shale@.service $(DESTDIR)$(UNITDIR)/user/shale@.service
 
 test: test-deps
 	$(CARGO) test --workspace --no-fail-fast

@@ -44,14 +44,38 @@ impl Client {
     /// # Errors
     /// `Unavailable` or `Corrupt` (both EIO) if data can't be had or proven.
     pub async fn read(&self, inode: InodeId, offset: u64, length: usize) -> Result<Vec<Bytes>> {
+        self.read_as(inode, offset, length, true).await
+    }
+
+    /// As `read`, but atime stays (noatime, O_NOATIME).
+    ///
+    /// # Errors
+    /// As `read`.
+    pub async fn read_unnoticed(
+        &self,
+        inode: InodeId,
+        offset: u64,
+        length: usize,
+    ) -> Result<Vec<Bytes>> {
+        self.read_as(inode, offset, length, false).await
+    }
+
+    async fn read_as(
+        &self,
+        inode: InodeId,
+        offset: u64,
+        length: usize,
+        moves_atime: bool,
+    ) -> Result<Vec<Bytes>> {
         self.check_open()?;
         let state = self.inodes.get(inode);
         let mut fetched = Vec::new();
         let mut lost_at = None;
-        let mut noted = false;
+        // Whether the read is still to be noted, and if so, whether it moves atime.
+        let mut unnoted = Some(moves_atime);
         let mut round = 0;
         while round < ROUNDS_MAX {
-            let missing = self.put_together(&state, offset, length, &fetched, &mut noted)?;
+            let missing = self.put_together(&state, offset, length, &fetched, &mut unnoted)?;
             let wanted = match missing {
                 Missing::Nothing(pieces) => return Ok(pieces),
                 Missing::Arrival(arrival) => {
@@ -93,7 +117,7 @@ impl Client {
         offset: u64,
         length: usize,
         fetched: &[(u64, Bytes)],
-        noted: &mut bool,
+        unnoted: &mut Option<bool>,
     ) -> Result<Missing<'a>> {
         let mut inner = state.lock();
         let (Some(known), Some(size)) = (inner.known, inner.size()) else {
@@ -108,7 +132,10 @@ impl Client {
         if offset >= end {
             return Ok(Missing::Nothing(Vec::new()));
         }
-        if !std::mem::replace(noted, true) {
+        if let Some(moves_atime) = unnoted.take() {
+            if moves_atime {
+                self.note_access(state, &mut inner);
+            }
             self.note_read(state, &mut inner, offset, end, size);
         }
         let mut answer = Answer::default();

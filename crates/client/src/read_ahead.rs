@@ -26,7 +26,7 @@ impl Drop for Fetching {
 }
 
 impl Client {
-    /// Notes a read for read-ahead and atime. The inode's lock is held by the caller.
+    /// Notes a read for read-ahead. The inode's lock is held by the caller.
     pub(crate) fn note_read(
         &self,
         state: &InodeRef,
@@ -35,7 +35,6 @@ impl Client {
         end: u64,
         size: u64,
     ) {
-        self.note_access(state, inner);
         let most = self.settings.read_ahead_bytes_max;
         if most == 0 {
             return;

@@ -8,12 +8,16 @@ use crate::file_system::{
     OpenMode, Opened, Read, Release, SetXattr, Shown, Space, Validity, Write,
 };
 use crate::listing::Listing;
+use crate::notifier::{Notice, Notifier};
+use crate::siblings::{Sibling, Siblings};
 use bytes::Bytes;
 use client::{Allocate, Client, FileLock, LockOwner, LockRange, OpenFlags, Seek};
 use model::limits::LISTING_ENTRIES_MAX;
 use model::operation::{NewInode, RenameMode};
 use model::{Attributes, Error, ErrorKind, FileKind, FileName, InodeId, Result, SetAttributes};
 use parking_lot::Mutex;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -36,6 +40,8 @@ pub struct DoorSettings {
     pub absent_valid: Duration,
     /// Files opened for writing bypass the kernel's page cache.
     pub direct_writes: bool,
+    /// Reads never move atime; else they do as relatime says.
+    pub no_atime: bool,
     /// A close asks the file system only where locks were taken. False: always, so that
     /// close(2) tells write errors, at the price of one request per close.
     pub quiet_close: bool,
@@ -48,6 +54,7 @@ impl Default for DoorSettings {
             valid,
             absent_valid: valid,
             direct_writes: true,
+            no_atime: false,
             quiet_close: true,
         }
     }
@@ -57,6 +64,12 @@ impl Default for DoorSettings {
 pub struct Door {
     client: Arc<Client>,
     settings: DoorSettings,
+    /// The directory that is the root of the mount. Its node id and inode number are 1 there,
+    /// as the kernel demands; nothing else inside can have that number.
+    root: InodeId,
+    /// Gone when the mount has ended.
+    sibling: Mutex<Option<Arc<Sibling>>>,
+    siblings: Arc<Siblings>,
     next_handle: AtomicU64,
     locks: Mutex<LocksSeen>,
 }
@@ -73,30 +86,141 @@ struct LocksSeen {
 }
 
 impl Door {
-    /// A door to `client`.
+    /// A door to all of `client`, its only one in this process.
     #[must_use]
     pub fn new(client: Arc<Client>, settings: DoorSettings) -> Self {
+        let siblings = Arc::new(Siblings::default());
+        Self::of(client, settings, InodeId::ROOT, &siblings)
+    }
+
+    /// A door to the directory at `path` inside `client` and what is below it. All doors of a
+    /// client in this process must be `siblings`.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, `InvalidArgument`: the path, and which part of it.
+    pub async fn to_directory(
+        client: Arc<Client>,
+        settings: DoorSettings,
+        path: &Path,
+        siblings: &Arc<Siblings>,
+    ) -> Result<Self> {
+        let root = find_directory(&client, path)
+            .await
+            .map_err(|error| error.while_doing(format!("finding subdir={}", path.display())))?;
+        // Held, so that the root of the mount outlives its last name.
+        if root != InodeId::ROOT {
+            client.open(root, OpenFlags::default()).await?;
+        }
+        Ok(Self::of(client, settings, root, siblings))
+    }
+
+    fn of(
+        client: Arc<Client>,
+        settings: DoorSettings,
+        root: InodeId,
+        siblings: &Arc<Siblings>,
+    ) -> Self {
+        let sibling = siblings.join(client.world().now(), settings.valid);
         Self {
             client,
             settings,
+            root,
+            sibling: Mutex::new(Some(Arc::new(sibling))),
+            siblings: Arc::clone(siblings),
             next_handle: AtomicU64::new(1),
             locks: Mutex::default(),
         }
     }
 
-    fn entry(&self, attributes: Attributes) -> Entry {
+    /// Waits until no kernel believes what it was told while its door was the only one. To be
+    /// called before the door is mounted; takes time only for the second of two doors.
+    pub async fn wait_for_siblings(&self) {
+        let world = self.client.world();
+        let believed = self.sibling().map(|me| me.believed_for(world.now()));
+        match believed {
+            Some(time) if !time.is_zero() => world.sleep(time).await,
+            _ => {}
+        }
+    }
+
+    /// The door is mounted: how its siblings reach its kernel.
+    pub fn reach_by(&self, notifier: &Notifier) {
+        if let Some(me) = self.sibling() {
+            me.reach_by(notifier.clone());
+        }
+    }
+
+    fn sibling(&self) -> Option<Arc<Sibling>> {
+        self.sibling.lock().clone()
+    }
+
+    /// The inode behind a node of the kernel.
+    fn inside(&self, node: InodeId) -> InodeId {
+        if node == InodeId::ROOT {
+            self.root
+        } else {
+            node
+        }
+    }
+
+    /// How the kernel knows an inode.
+    fn outside(&self, inode: InodeId) -> InodeId {
+        if inode == self.root {
+            InodeId::ROOT
+        } else {
+            inode
+        }
+    }
+
+    /// How long the kernel may believe what it is told; nothing while another kernel's changes
+    /// come past it.
+    fn valid(&self) -> Duration {
+        if self.siblings.are_several() {
+            Duration::ZERO
+        } else {
+            self.settings.valid
+        }
+    }
+
+    fn shown(&self, mut attributes: Attributes) -> Shown {
+        attributes.inode = self.outside(attributes.inode);
+        Shown {
+            attributes,
+            valid: self.valid(),
+        }
+    }
+
+    fn entry(&self, mut attributes: Attributes) -> Entry {
+        attributes.inode = self.outside(attributes.inode);
+        let valid = self.valid();
         Entry {
             attributes,
             valid: Validity {
-                entry: self.settings.valid,
-                attributes: self.settings.valid,
+                entry: valid,
+                attributes: valid,
             },
         }
     }
 
+    /// Bytes of a file changed: pages that other kernels have mapped are old.
+    fn note_change(&self, inode: InodeId) {
+        if !self.siblings.are_several() {
+            return;
+        }
+        let Some(me) = self.sibling() else { return };
+        me.tell_others(&Notice::Inode {
+            inode,
+            offset: 0,
+            length: 0,
+        });
+    }
+
     fn opened(&self, inode: InodeId, flags: i32) -> Opened {
-        let direct =
-            (self.settings.direct_writes && is_writing(flags)) || flags & libc::O_DIRECT != 0;
+        // With several kernels none keeps pages: a write that leaves mtime where it is (utimes
+        // has set it into the future) would not show.
+        let direct = (self.settings.direct_writes && is_writing(flags))
+            || flags & libc::O_DIRECT != 0
+            || self.siblings.are_several();
         let no_flush = self.settings.quiet_close && !self.is_lock_seen(inode);
         // Pages stay: what this mount writes the kernel itself drops, what others write shows
         // as a new mtime (AUTO_INVAL_DATA).
@@ -148,6 +272,9 @@ impl Door {
                 },
             )
             .await?;
+        if truncate {
+            self.note_change(inode);
+        }
         if truncate && kill {
             self.kill_privileges(caller, inode, &attributes).await?;
         }
@@ -170,6 +297,40 @@ impl Door {
         }
         Ok(())
     }
+}
+
+/// Walks from the root; symbolic links are not followed, since they may lead out.
+async fn find_directory(client: &Client, path: &Path) -> Result<InodeId> {
+    let mut found = InodeId::ROOT;
+    for part in path.components() {
+        let name = match part {
+            Component::RootDir | Component::CurDir => continue,
+            Component::Normal(name) => FileName::new(name.as_bytes())?,
+            _ => {
+                return Err(Error::new(
+                    ErrorKind::InvalidArgument,
+                    "\"..\" may not be in it; write the path from the root of the file system",
+                ));
+            }
+        };
+        let shown = String::from_utf8_lossy(name.as_bytes()).into_owned();
+        let attributes = client.lookup(found, name).await.map_err(|error| {
+            if error.kind() == ErrorKind::NotFound {
+                let text = format!(
+                    "there is no {shown:?} in the file system; mount the whole of it and make it with `mkdir -p`"
+                );
+                Error::new(ErrorKind::NotFound, text)
+            } else {
+                error
+            }
+        })?;
+        if attributes.kind != FileKind::Directory {
+            let text = format!("{shown:?} is no directory (symbolic links aren't followed)");
+            return Err(Error::new(ErrorKind::NotDirectory, text));
+        }
+        found = attributes.inode;
+    }
+    Ok(found)
 }
 
 fn is_writing(flags: i32) -> bool {
@@ -206,24 +367,30 @@ fn file_lock(lock: &Lock) -> FileLock {
 
 impl FileSystem for Door {
     async fn lookup(&self, _caller: &Caller, directory: InodeId, name: &FileName) -> Result<Found> {
+        let directory = self.inside(directory);
         match self.client.lookup(directory, name.clone()).await {
             Ok(attributes) => Ok(Found::Entry(self.entry(attributes))),
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                Ok(Found::Absent(self.settings.absent_valid))
+                Ok(Found::Absent(self.settings.absent_valid.min(self.valid())))
             }
             Err(error) => Err(error),
         }
     }
 
     async fn lookup_parent(&self, _caller: &Caller, directory: InodeId) -> Result<Entry> {
-        Ok(self.entry(self.client.lookup_parent(directory).await?))
+        let directory = self.inside(directory);
+        // The root of the mount is its own parent: nothing above it is to be seen.
+        let parent = if directory == self.root {
+            self.client.get_attributes(directory).await?
+        } else {
+            self.client.lookup_parent(directory).await?
+        };
+        Ok(self.entry(parent))
     }
 
     async fn get_attributes(&self, _caller: &Caller, inode: InodeId) -> Result<Shown> {
-        Ok(Shown {
-            attributes: self.client.get_attributes(inode).await?,
-            valid: self.settings.valid,
-        })
+        let inode = self.inside(inode);
+        Ok(self.shown(self.client.get_attributes(inode).await?))
     }
 
     async fn set_attributes(
@@ -235,10 +402,12 @@ impl FileSystem for Door {
         // HANDLE_KILLPRIV_V2: a chown drops setuid and setgid here, whoever calls; for
         // writes and truncates the kernel says when.
         set.kill_privileges |= (set.uid.is_some() || set.gid.is_some()) && set.mode.is_none();
-        Ok(Shown {
-            attributes: self.client.set_attributes(inode, set).await?,
-            valid: self.settings.valid,
-        })
+        let inode = self.inside(inode);
+        let attributes = self.client.set_attributes(inode, set).await?;
+        if set.size.is_some() {
+            self.note_change(inode);
+        }
+        Ok(self.shown(attributes))
     }
 
     async fn read_link(&self, _caller: &Caller, inode: InodeId) -> Result<Bytes> {
@@ -252,6 +421,7 @@ impl FileSystem for Door {
         name: &FileName,
         create: Create,
     ) -> Result<(Entry, Opened)> {
+        let directory = self.inside(directory);
         let new = new_inode(caller, FileKind::File, create.mode, create.umask);
         let attributes = match self
             .client
@@ -281,6 +451,7 @@ impl FileSystem for Door {
         directory: InodeId,
         create: Create,
     ) -> Result<(Entry, Opened)> {
+        let directory = self.inside(directory);
         let new = new_inode(caller, FileKind::File, create.mode, create.umask);
         let attributes = self.client.create_unnamed(directory, new).await?;
         Ok((
@@ -296,6 +467,7 @@ impl FileSystem for Door {
         name: &FileName,
         make: Make<'_>,
     ) -> Result<Entry> {
+        let directory = self.inside(directory);
         let target = Bytes::copy_from_slice(make.target);
         let new = NewInode {
             rdev: make.rdev,
@@ -312,10 +484,12 @@ impl FileSystem for Door {
         directory: InodeId,
         name: &FileName,
     ) -> Result<Entry> {
+        let directory = self.inside(directory);
         Ok(self.entry(self.client.link(inode, directory, name.clone()).await?))
     }
 
     async fn unlink(&self, _caller: &Caller, directory: InodeId, name: &FileName) -> Result<()> {
+        let directory = self.inside(directory);
         self.client.unlink(directory, name.clone()).await
     }
 
@@ -325,6 +499,7 @@ impl FileSystem for Door {
         directory: InodeId,
         name: &FileName,
     ) -> Result<()> {
+        let directory = self.inside(directory);
         self.client.remove_directory(directory, name.clone()).await
     }
 
@@ -335,8 +510,10 @@ impl FileSystem for Door {
         to: (InodeId, &FileName),
         mode: RenameMode,
     ) -> Result<()> {
+        let (from_directory, to_directory) = (self.inside(from.0), self.inside(to.0));
+        let (from_name, to_name) = (from.1.clone(), to.1.clone());
         self.client
-            .rename(from.0, from.1.clone(), to.0, to.1.clone(), mode)
+            .rename(from_directory, from_name, to_directory, to_name, mode)
             .await
     }
 
@@ -347,9 +524,12 @@ impl FileSystem for Door {
     }
 
     async fn read(&self, _caller: &Caller, read: Read) -> Result<Vec<Bytes>> {
-        self.client
-            .read(read.inode, read.offset, read.length as usize)
-            .await
+        let (inode, offset, length) = (read.inode, read.offset, read.length as usize);
+        if self.settings.no_atime || read.flags & libc::O_NOATIME != 0 {
+            self.client.read_unnoticed(inode, offset, length).await
+        } else {
+            self.client.read(inode, offset, length).await
+        }
     }
 
     async fn write(&self, caller: &Caller, write: Write<'_>) -> Result<u32> {
@@ -364,6 +544,7 @@ impl FileSystem for Door {
         } else {
             self.client.write(inode, write.offset, write.data).await?;
         }
+        self.note_change(inode);
         // The kernel sends no FSYNC after a write that bypasses its page cache; O_SYNC
         // contains O_DSYNC.
         if write.flags & libc::O_DSYNC != 0 && !write.from_cache {
@@ -421,7 +602,7 @@ impl FileSystem for Door {
     }
 
     async fn fsync(&self, _caller: &Caller, inode: InodeId, data_only: bool) -> Result<()> {
-        self.client.fsync(inode, data_only).await
+        self.client.fsync(self.inside(inode), data_only).await
     }
 
     async fn sync_all(&self, _caller: &Caller) -> Result<()> {
@@ -429,6 +610,7 @@ impl FileSystem for Door {
     }
 
     async fn open_directory(&self, _caller: &Caller, inode: InodeId) -> Result<Opened> {
+        let inode = self.inside(inode);
         self.client.open(inode, OpenFlags::default()).await?;
         Ok(Opened::default())
     }
@@ -440,16 +622,20 @@ impl FileSystem for Door {
         _handle: u64,
         listing: &mut Listing,
     ) -> Result<()> {
-        if listing.offset() < 1 && !listing.add(inode, FileKind::Directory, b".", 1) {
+        let inode = self.inside(inode);
+        let shown = self.outside(inode);
+        if listing.offset() < 1 && !listing.add(shown, FileKind::Directory, b".", 1) {
             return Ok(());
         }
         if listing.offset() < 2 {
-            // A directory that was removed while open has no parent any more.
-            let parent = self
-                .client
-                .lookup_parent(inode)
-                .await
-                .map_or(inode, |parent| parent.inode);
+            // The root has no parent to be seen, and a directory that was removed while open has
+            // none any more.
+            let parent = if inode == self.root {
+                shown
+            } else {
+                let parent = self.client.lookup_parent(inode).await;
+                parent.map_or(shown, |parent| self.outside(parent.inode))
+            };
             if !listing.add(parent, FileKind::Directory, b"..", 2) {
                 return Ok(());
             }
@@ -490,12 +676,12 @@ impl FileSystem for Door {
         inode: InodeId,
         _handle: u64,
     ) -> Result<()> {
-        self.client.release(inode).await;
+        self.client.release(self.inside(inode)).await;
         Ok(())
     }
 
     async fn space(&self, _caller: &Caller, inode: InodeId) -> Result<Space> {
-        let usage = self.client.usage(inode).await?;
+        let usage = self.client.usage(self.inside(inode)).await?;
         let unit = u64::from(SPACE_UNIT_BYTES);
         // Inodes are limited by space only: each takes about a unit.
         let files_free = usage.available / unit;
@@ -510,17 +696,18 @@ impl FileSystem for Door {
     }
 
     async fn set_xattr(&self, _caller: &Caller, inode: InodeId, set: SetXattr<'_>) -> Result<()> {
+        let inode = self.inside(inode);
         self.client
             .set_xattr_and_bits(inode, set.name, set.value, set.mode, set.drop_setgid)
             .await
     }
 
     async fn get_xattr(&self, _caller: &Caller, inode: InodeId, name: &[u8]) -> Result<Bytes> {
-        self.client.get_xattr(inode, name).await
+        self.client.get_xattr(self.inside(inode), name).await
     }
 
     async fn list_xattrs(&self, caller: &Caller, inode: InodeId) -> Result<Vec<Bytes>> {
-        let mut names = self.client.list_xattrs(inode).await?;
+        let mut names = self.client.list_xattrs(self.inside(inode)).await?;
         if caller.uid != 0 {
             // The kernel guards reading and writing them, not that they are listed.
             names.retain(|name| !name.starts_with(b"trusted."));
@@ -529,7 +716,7 @@ impl FileSystem for Door {
     }
 
     async fn remove_xattr(&self, _caller: &Caller, inode: InodeId, name: &[u8]) -> Result<()> {
-        self.client.remove_xattr(inode, name).await
+        self.client.remove_xattr(self.inside(inode), name).await
     }
 
     async fn get_lock(&self, _caller: &Caller, lock: Lock) -> Result<Option<Lock>> {
@@ -576,9 +763,12 @@ impl FileSystem for Door {
             libc::FALLOC_FL_ZERO_RANGE => Allocate::Zero { keep_size },
             _ => return Err(ErrorKind::NotSupported.into()),
         };
-        self.client
+        let allocated = self
+            .client
             .allocate(request.inode, how, request.offset, request.length)
-            .await
+            .await;
+        self.note_change(request.inode);
+        allocated
     }
 
     async fn seek(
@@ -604,8 +794,21 @@ impl FileSystem for Door {
             to_offset,
             length,
         } = request;
-        self.client
+        let copied = self
+            .client
             .copy_range(from, from_offset, to, to_offset, length)
-            .await
+            .await;
+        self.note_change(to);
+        copied
+    }
+
+    fn unmounted(&self) {
+        if self.sibling.lock().take().is_some() && self.root != InodeId::ROOT {
+            let (client, root) = (Arc::clone(&self.client), self.root);
+            let world = client.world().clone();
+            world
+                .spawn("end of a mount", async move { client.release(root).await })
+                .detach();
+        }
     }
 }

@@ -33,6 +33,8 @@ mod ring_crew;
 mod ring_entry;
 mod rings;
 mod serving;
+mod siblings;
+mod table;
 mod transport;
 mod waiting;
 
@@ -44,6 +46,9 @@ pub use file_system::{
 };
 pub use listing::Listing;
 pub use mount::{Mount, MountOptions, Unmount};
+pub use mounting::{KernelFlags, remount, unmount_foreign};
 pub use notifier::{Notice, Notifier};
+pub use siblings::Siblings;
+pub use table::{MountedShale, mounted_shales};
 pub use transport::{Transport, TransportChoice};
 pub use waiting::WaitingRequest;

@@ -12,11 +12,13 @@ use crate::request::{Incoming, Request};
 use crate::ring_crew::RingCrew;
 use crate::rings::Rings;
 use crate::serving::{Ending, Serving};
+use crate::table::{DeviceNumber, mount_on};
 use crate::transport::{self, Transport, TransportChoice};
 use crate::waiting::WaitingRequest;
 use model::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 use world::World;
@@ -39,6 +41,8 @@ pub struct MountOptions {
     pub no_suid: bool,
     /// nodev; always so unless root mounts.
     pub no_dev: bool,
+    /// noexec.
+    pub no_exec: bool,
     /// How far the kernel reads ahead of files that it caches, in bytes. More than 128 KiB
     /// takes effect only if root mounts.
     pub read_ahead_bytes: u32,
@@ -64,6 +68,7 @@ impl MountOptions {
             no_atime: false,
             no_suid: false,
             no_dev: false,
+            no_exec: false,
             read_ahead_bytes: 1024 * 1024,
             transport: TransportChoice::Auto,
             threads: std::thread::available_parallelism().map_or(2, |cpus| cpus.get().clamp(2, 8)),
@@ -91,14 +96,19 @@ pub enum Unmount {
 /// A mounted file system. Dropping it ends the mount as [`Unmount::Forced`] does.
 pub struct Mount {
     mountpoint: PathBuf,
-    device_number: Option<mounting::DeviceNumber>,
+    device_number: Option<DeviceNumber>,
     notifier: Notifier,
     transport: Transport,
     waiting: Box<dyn Fn() -> Vec<WaitingRequest> + Send + Sync>,
     ended: watch::Receiver<bool>,
+    /// Unmounted from here, not lazily.
+    is_let_go: AtomicBool,
     world: World,
 }
 
+/// A mount that somebody else took out of the tree of files ends within this, unless programs
+/// still use it.
+const DETACHED_MAX: Duration = Duration::from_secs(1);
 /// How long an unmount waits for the threads to end before it leaves them behind.
 const END_MAX: Duration = Duration::from_secs(5);
 
@@ -159,6 +169,15 @@ impl Mount {
         *self.ended.borrow()
     }
 
+    /// Whether it is still to be found in the tree of files. After a lazy unmount it isn't,
+    /// but who uses it is served until [`Mount::ended`].
+    #[must_use]
+    pub fn is_attached(&self) -> bool {
+        !self.is_ended()
+            && mount_on(&self.mountpoint)
+                .is_some_and(|line| Some(line.number) == self.device_number)
+    }
+
     /// Waits until the mount is gone, by whoever's hand, and no request runs any more.
     pub async fn ended(&self) {
         // An error means that the threads are gone too.
@@ -174,6 +193,21 @@ impl Mount {
         if self.is_ended() {
             return Ok(());
         }
+        if self.is_let_go.load(Ordering::Acquire) {
+            // A mount namespace that was copied meanwhile may still have it.
+            return Ok(());
+        }
+        if how == Unmount::IfIdle && !self.is_attached() {
+            // Unmounted by somebody else. The path is no longer ours, so it is left alone.
+            let ended = self.world.timeout(DETACHED_MAX, self.ended()).await;
+            return ended.map_err(|_| {
+                Error::new(
+                    ErrorKind::Busy,
+                    "it was unmounted lazily, and programs still use files in it; end them, or unmount by force",
+                )
+                .while_doing(format!("unmount {}", self.mountpoint.display()))
+            });
+        }
         let (mountpoint, number) = (self.mountpoint.clone(), self.device_number);
         let result = self
             .world
@@ -181,8 +215,10 @@ impl Mount {
             .await;
         result
             .map_err(|error| error.while_doing(format!("unmount {}", self.mountpoint.display())))?;
+        self.is_let_go
+            .store(how != Unmount::Lazy, Ordering::Release);
         if how != Unmount::Lazy && self.world.timeout(END_MAX, self.ended()).await.is_err() {
-            tracing::warn!(waiting = ?self.waiting(), "unmounted, but operations still wait for something");
+            tracing::warn!(waiting = ?self.waiting(), "unmounted, but operations still wait for something, or a mount namespace still has a copy");
         }
         tracing::info!(mountpoint = %self.mountpoint.display(), ?how, "unmounted");
         Ok(())
@@ -274,6 +310,7 @@ fn begin<F: FileSystem>(
     Ok(Mount {
         mountpoint: mountpoint.to_owned(),
         device_number,
+        is_let_go: AtomicBool::new(false),
         notifier: Notifier::start(world, Arc::clone(device)),
         transport,
         waiting: Box::new(move || serving.waiting.list(serving.world.now())),

@@ -2,6 +2,7 @@
 
 use crate::device::Device;
 use crate::mount::{MountOptions, Unmount};
+use crate::table::{DeviceNumber, mount_on};
 use model::{Error, ErrorKind, Result};
 use std::ffi::CString;
 use std::fs;
@@ -11,37 +12,98 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 /// Type of the file system in the mount table.
-const FS_TYPE: &str = "fuse.shale";
+pub(crate) const FS_TYPE: &str = "fuse.shale";
 
-/// The number of a mount's device: names its connection and its read-ahead setting in /sys.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct DeviceNumber {
-    major: u32,
-    minor: u32,
-}
-
-/// A line of the mount table.
-struct TableLine {
-    number: DeviceNumber,
-    fs_type: String,
-}
+/// How long a mounted directory may take to answer stat(2).
+const LOOK_MAX: Duration = Duration::from_secs(3);
 
 pub(crate) fn is_root() -> bool {
     // SAFETY: geteuid has no preconditions and can't fail.
     unsafe { libc::geteuid() == 0 }
 }
 
+/// What the kernel obeys by itself on any mount.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct KernelFlags {
+    /// ro.
+    pub read_only: bool,
+    /// noatime.
+    pub no_atime: bool,
+    /// nosuid.
+    pub no_suid: bool,
+    /// nodev.
+    pub no_dev: bool,
+    /// noexec.
+    pub no_exec: bool,
+}
+
+impl KernelFlags {
+    fn bits(self) -> libc::c_ulong {
+        [
+            (self.read_only, libc::MS_RDONLY),
+            (self.no_atime, libc::MS_NOATIME),
+            (self.no_suid, libc::MS_NOSUID),
+            (self.no_dev, libc::MS_NODEV),
+            (self.no_exec, libc::MS_NOEXEC),
+        ]
+        .into_iter()
+        .filter(|(wanted, _)| *wanted)
+        .fold(0, |bits, (_, bit)| bits | bit)
+    }
+}
+
+/// Gives a mount of ours other flags (`mount -o remount`). Asks the kernel only.
+///
+/// # Errors
+/// `NotFound` if no Shale is mounted there; `Busy` for read-only while files are open for
+/// writing; `NotPermitted`.
+pub fn remount(path: &Path, flags: KernelFlags) -> Result<()> {
+    let failed = |error: Error| error.while_doing(format!("remount {}", path.display()));
+    let real = fs::canonicalize(path).map_err(|error| failed(refused(&error, "the path")))?;
+    if device_number(&real).is_none() {
+        let text = "no Shale file system is mounted there";
+        return Err(failed(Error::new(ErrorKind::NotFound, text)));
+    }
+    let target = CString::new(real.as_os_str().as_bytes())
+        .map_err(|_| Error::new(ErrorKind::InvalidArgument, "paths contain no NUL byte"))?;
+    // SAFETY: the path ends with NUL and lives over the call; a remount takes no other strings.
+    let result = unsafe {
+        libc::mount(
+            std::ptr::null(),
+            target.as_ptr(),
+            std::ptr::null(),
+            libc::MS_REMOUNT | flags.bits(),
+            std::ptr::null(),
+        )
+    };
+    if result == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    Err(failed(match error.raw_os_error() {
+        Some(libc::EBUSY) => {
+            let text = format!(
+                "files are open for writing (`fuser -vm {}` shows who has them)",
+                real.display()
+            );
+            Error::new(ErrorKind::Busy, text)
+        }
+        _ => refused(&error, "mount(2)"),
+    }))
+}
+
 /// Checks the mountpoint, removes a dead mount of ours from it, and makes the path absolute.
 pub(crate) fn prepare(path: &Path) -> Result<PathBuf> {
     let absolute = std::path::absolute(path).map_err(|error| refused(&error, "the path"))?;
-    let found = fs::metadata(&absolute);
+    let found = look_at(&absolute);
     if found
         .as_ref()
         .is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
     {
-        let ours = table_line(&absolute).is_some_and(|line| line.fs_type == FS_TYPE);
+        let ours = mount_on(&absolute).is_some_and(|line| line.is_shale());
         let hint = format!(
             "run `fusermount3 -uz {}` (or `umount -l`), then try again",
             absolute.display()
@@ -60,7 +122,14 @@ pub(crate) fn prepare(path: &Path) -> Result<PathBuf> {
             )
         })?;
     }
-    let found = fs::metadata(&absolute).map_err(|error| match error.kind() {
+    let found = look_at(&absolute).map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut => Error::new(
+            ErrorKind::Busy,
+            format!(
+                "a file system is mounted there that doesn't answer; `umount -f {}` ends it",
+                absolute.display()
+            ),
+        ),
         io::ErrorKind::NotFound => Error::new(
             ErrorKind::NotFound,
             "the directory doesn't exist; make it with `mkdir -p`",
@@ -71,7 +140,7 @@ pub(crate) fn prepare(path: &Path) -> Result<PathBuf> {
         return Err(Error::new(ErrorKind::NotDirectory, "it is no directory"));
     }
     let real = fs::canonicalize(&absolute).map_err(|error| refused(&error, "the path"))?;
-    if table_line(&real).is_some_and(|line| line.fs_type == FS_TYPE) {
+    if mount_on(&real).is_some_and(|line| line.is_shale()) {
         return Err(Error::new(
             ErrorKind::Busy,
             format!(
@@ -81,6 +150,23 @@ pub(crate) fn prepare(path: &Path) -> Result<PathBuf> {
         ));
     }
     Ok(real)
+}
+
+/// stat(2) of a path on which a file system may be mounted whose daemon is stopped: that would
+/// wait until the daemon goes on.
+fn look_at(path: &Path) -> io::Result<fs::Metadata> {
+    if mount_on(path).is_none() {
+        return fs::metadata(path);
+    }
+    let (found, wait) = std::sync::mpsc::channel();
+    let path = path.to_owned();
+    // Left behind if it hangs; it ends with the mount that it waits for.
+    drop(std::thread::spawn(move || {
+        // Nobody listens any more if it took too long.
+        let _ = found.send(fs::metadata(path));
+    }));
+    wait.recv_timeout(LOOK_MAX)
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// Mounts; the kernel's first request waits on the device then.
@@ -104,17 +190,14 @@ fn mount_as_root(path: &Path, options: &MountOptions) -> Result<Device> {
         device.raw_fd(),
         crate::init::DATA_BYTES_MAX
     );
-    let mut flags = 0;
-    for (wanted, flag) in [
-        (options.read_only, libc::MS_RDONLY),
-        (options.no_atime, libc::MS_NOATIME),
-        (options.no_suid, libc::MS_NOSUID),
-        (options.no_dev, libc::MS_NODEV),
-    ] {
-        if wanted {
-            flags |= flag;
-        }
-    }
+    let flags = KernelFlags {
+        read_only: options.read_only,
+        no_atime: options.no_atime,
+        no_suid: options.no_suid,
+        no_dev: options.no_dev,
+        no_exec: options.no_exec,
+    };
+    let flags = flags.bits();
     let text = |text: &[u8]| {
         CString::new(text).map_err(|_| {
             Error::new(
@@ -147,18 +230,21 @@ fn mount_as_root(path: &Path, options: &MountOptions) -> Result<Device> {
 
 /// fusermount3 opens the device, mounts, and passes the descriptor through a socket.
 fn mount_as_user(path: &Path, options: &MountOptions) -> Result<Device> {
-    // The program alone would only say that it failed.
-    drop(Device::open().map_err(|error| no_device(&error))?);
+    // The program alone would only say that it failed. It may open a device that we may not.
+    if let Err(error) = fs::metadata("/dev/fuse") {
+        return Err(no_device(&error));
+    }
     let (ours, theirs) = UnixStream::pair().map_err(|error| refused(&error, "socketpair(2)"))?;
     clear_close_on_exec(&theirs).map_err(|error| refused(&error, "fcntl(2)"))?;
+    let name = options.name.replace('\\', r"\\").replace(',', r"\,");
     let mut list = format!(
-        "default_permissions,nosuid,nodev,fsname={},subtype=shale,max_read={}",
-        options.name,
+        "default_permissions,nosuid,nodev,fsname={name},subtype=shale,max_read={}",
         crate::init::DATA_BYTES_MAX
     );
     for (wanted, word) in [
         (options.read_only, ",ro"),
         (options.no_atime, ",noatime"),
+        (options.no_exec, ",noexec"),
         (options.allow_other, ",allow_other"),
     ] {
         if wanted {
@@ -178,6 +264,10 @@ fn mount_as_user(path: &Path, options: &MountOptions) -> Result<Device> {
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         let hint = if said.contains("allow_other") {
             "; put `user_allow_other` into /etc/fuse.conf, or mount without it"
+        } else if said.contains("open /dev/fuse") {
+            "; allow ordinary users with `chmod 666 /dev/fuse`, as distributions do"
+        } else if said.contains("write access") || said.contains("not owned") {
+            "; an ordinary user mounts only on directories that are theirs"
         } else {
             ""
         };
@@ -191,6 +281,16 @@ fn mount_as_user(path: &Path, options: &MountOptions) -> Result<Device> {
 pub(crate) fn abort(number: DeviceNumber) -> io::Result<()> {
     let connection = format!("/sys/fs/fuse/connections/{}/abort", number.minor);
     fs::write(connection, "1")
+}
+
+/// Ends a mount that another process serves, or nobody any more, as `how` says. Asks the kernel
+/// only, so a daemon that is stopped doesn't make it wait.
+///
+/// # Errors
+/// `Busy` after `IfIdle`; `NotPermitted`.
+pub fn unmount_foreign(path: &Path, how: Unmount) -> Result<()> {
+    unmount(path, how, device_number(path))
+        .map_err(|error| error.while_doing(format!("unmount {}", path.display())))
 }
 
 /// Ends a mount as `how` says.
@@ -249,7 +349,7 @@ fn unmount_as_user(path: &Path, how: Unmount) -> Result<()> {
         .arg(path)
         .output()
         .map_err(|error| no_program(&error))?;
-    if output.status.success() || table_line(path).is_none_or(|line| line.fs_type != FS_TYPE) {
+    if output.status.success() || mount_on(path).is_none_or(|line| !line.is_shale()) {
         return Ok(());
     }
     Err(Error::new(
@@ -263,7 +363,7 @@ fn unmount_as_user(path: &Path, how: Unmount) -> Result<()> {
 
 /// The device number of what is mounted on `path`. Asks the mount table, not the mount.
 pub(crate) fn device_number(path: &Path) -> Option<DeviceNumber> {
-    table_line(path).map(|line| line.number)
+    mount_on(path).map(|line| line.number)
 }
 
 /// Sets the kernel's read-ahead, which INIT can only lower. Needs root; without it reads are
@@ -276,56 +376,6 @@ pub(crate) fn raise_read_ahead(number: DeviceNumber, bytes: u32) {
     if let Err(error) = fs::write(&file, (bytes / 1024).to_string()) {
         tracing::debug!(%error, file, "the kernel's read-ahead stays at its default");
     }
-}
-
-fn table_line(path: &Path) -> Option<TableLine> {
-    let table = fs::read("/proc/self/mountinfo").ok()?;
-    // The last mount on a directory covers the earlier ones.
-    table
-        .split(|byte| *byte == b'\n')
-        .rev()
-        .find_map(|line| parse_line(line, path))
-}
-
-/// A line is `id parent major:minor root mountpoint options optional* - type source options`.
-fn parse_line(line: &[u8], path: &Path) -> Option<TableLine> {
-    let mut fields = line.split(|byte| *byte == b' ');
-    let number = std::str::from_utf8(fields.nth(2)?).ok()?;
-    let (major, minor) = number.split_once(':')?;
-    if unescape(fields.nth(1)?) != path.as_os_str().as_bytes() {
-        return None;
-    }
-    let fs_type =
-        String::from_utf8(fields.skip_while(|field| *field != b"-").nth(1)?.to_vec()).ok()?;
-    Some(TableLine {
-        number: DeviceNumber {
-            major: major.parse().ok()?,
-            minor: minor.parse().ok()?,
-        },
-        fs_type,
-    })
-}
-
-/// The mount table writes space, tab, newline and backslash as `\ooo`.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((first, behind)) = rest.split_first() {
-        let octal = behind
-            .get(..3)
-            .and_then(|digits| std::str::from_utf8(digits).ok());
-        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) if *first == b'\\' => {
-                out.push(byte);
-                rest = &behind[3..];
-            }
-            _ => {
-                out.push(*first);
-                rest = behind;
-            }
-        }
-    }
-    out
 }
 
 fn clear_close_on_exec(socket: &UnixStream) -> io::Result<()> {
@@ -426,29 +476,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = fs::canonicalize(directory.path()).unwrap();
         let device = mount_as_user(&path, &MountOptions::new(&path)).unwrap();
-        assert!(table_line(&path).is_some_and(|line| line.fs_type == FS_TYPE));
+        assert!(mount_on(&path).is_some_and(|line| line.is_shale()));
         let mut buffer = vec![0; crate::init::DATA_BYTES_MAX as usize + 4096];
         let first = device.receive(&mut buffer).unwrap();
         assert!(matches!(first, crate::device::Received::Request(length) if length >= 56));
         unmount_as_user(&path, Unmount::Lazy).unwrap();
-        assert!(table_line(&path).is_none());
+        assert!(mount_on(&path).is_none());
         let refused = mount_as_user(&path.join("nowhere"), &MountOptions::new(&path)).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::NotPermitted);
-    }
-
-    #[test]
-    fn a_mountpoint_with_spaces_is_found_in_the_mount_table() {
-        let line =
-            br"36 35 0:52 / /mnt/my\040files rw,nosuid shared:1 master:2 - fuse.shale shale rw";
-        let found = parse_line(line, Path::new("/mnt/my files")).expect("the path fits");
-        assert_eq!(found.fs_type, "fuse.shale");
-        assert_eq!(
-            found.number,
-            DeviceNumber {
-                major: 0,
-                minor: 52
-            }
-        );
-        assert!(parse_line(line, Path::new("/mnt/my")).is_none());
     }
 }

@@ -63,7 +63,7 @@ struct Queue {
 
 #[derive(Debug, Default)]
 struct State {
-    notices: VecDeque<(Notice, oneshot::Sender<Result<()>>)>,
+    notices: VecDeque<(Notice, Option<oneshot::Sender<Result<()>>>)>,
     closed: bool,
 }
 
@@ -95,12 +95,28 @@ impl Notifier {
                 ));
             }
             let (tell, told) = oneshot::channel();
-            state.notices.push_back((notice, tell));
+            state.notices.push_back((notice, Some(tell)));
             told
         };
         self.queue.wake.notify_one();
         told.await
             .unwrap_or_else(|_| Err(ErrorKind::ShuttingDown.into()))
+    }
+
+    /// Tells the kernel soon; waits for nothing, so it may be called while answering requests.
+    /// False if the queue is full or the mount has ended.
+    pub fn post(&self, notice: Notice) -> bool {
+        let mut state = self.queue.state.lock();
+        if state.closed || state.notices.len() >= QUEUE_MAX {
+            return false;
+        }
+        // A stream of writes to one file is one notice.
+        if state.notices.back().is_none_or(|(last, _)| *last != notice) {
+            state.notices.push_back((notice, None));
+        }
+        drop(state);
+        self.queue.wake.notify_one();
+        true
     }
 
     pub(crate) fn close(&self) {
@@ -135,8 +151,10 @@ fn run(queue: &Queue, device: &Device) {
                 )),
             },
         };
-        // Nobody may be waiting any more.
-        let _ = tell.send(result);
+        if let Some(tell) = tell {
+            // Nobody may be waiting any more.
+            let _ = tell.send(result);
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The command line: names, arguments and their help texts.
 
+use crate::options::Options;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -32,7 +33,18 @@ pub enum Command {
     Down(Down),
     /// Run the node in the foreground (what `up` starts in the background).
     #[command(hide = true)]
-    Daemon(Dir),
+    Daemon {
+        /// The node's directory.
+        #[command(flatten)]
+        dir: Dir,
+        /// Mount nothing; end with the last mount that others ask for.
+        #[arg(long)]
+        on_demand: bool,
+    },
+    /// Add a mount to the running node, until it is unmounted or the node ends.
+    Mount(Mount),
+    /// End one mount. What was written through it is durable afterwards.
+    Umount(Umount),
     /// What runs, since when, with how much memory.
     Status(Dir),
     /// What is wrong and what to do about it. Exit code 1 if anything is.
@@ -71,9 +83,55 @@ pub struct Up {
     /// Bytes in one segment of a streamed file, 64K to 16M (first use only) [default: 4M].
     #[arg(long, value_parser = parse_size)]
     pub block_size: Option<u64>,
-    /// Let other users than the one that mounts use the file system.
+    /// Let other users than the one that mounts use the file system (as -o allow_other).
     #[arg(long)]
     pub allow_other: bool,
+    /// Mount options: ro, noatime, nosuid, nodev, noexec, allow_other, subdir=PATH
+    /// [default on first use: rw; later: as before].
+    #[arg(short = 'o', value_name = "LIST")]
+    pub options: Vec<String>,
+}
+
+impl Up {
+    /// The mount options, if any were given.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an option that doesn't exist.
+    pub fn options(&self) -> model::Result<Option<Options>> {
+        if self.options.is_empty() {
+            return Ok(None);
+        }
+        Options::parse(&self.options.join(",")).map(Some)
+    }
+}
+
+/// Arguments of `mount`.
+#[derive(Args, Debug)]
+pub struct Mount {
+    /// The node's directory.
+    #[command(flatten)]
+    pub dir: Dir,
+    /// An existing directory.
+    pub mountpoint: PathBuf,
+    /// Mount options: ro, noatime, nosuid, nodev, noexec, allow_other, subdir=PATH.
+    #[arg(short = 'o', value_name = "LIST")]
+    pub options: Vec<String>,
+}
+
+/// Arguments of `umount`.
+#[derive(Args, Debug)]
+pub struct Umount {
+    /// The node's directory [default: the one that the mount table names].
+    #[arg(long, env = "SHALE_DIR")]
+    pub dir: Option<PathBuf>,
+    /// Where it is mounted.
+    pub mountpoint: PathBuf,
+    /// Take it out of the tree of files now; programs that use it go on until they close.
+    #[arg(long, conflicts_with = "force")]
+    pub lazy: bool,
+    /// End it now, even if programs use it or the daemon doesn't answer.
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// Arguments of `down`.
@@ -85,6 +143,9 @@ pub struct Down {
     /// Unmount even if programs still use the mount; their open files fail from then on.
     #[arg(long)]
     pub force: bool,
+    /// Kill a daemon that doesn't answer. What was synced is kept.
+    #[arg(long, conflicts_with = "force")]
+    pub kill: bool,
 }
 
 /// Commands on file systems.

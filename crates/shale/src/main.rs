@@ -11,12 +11,20 @@ mod admin;
 mod cli;
 mod commands;
 mod daemon;
+mod options;
 mod output;
 
 use clap::Parser;
-use std::process::ExitCode;
+use commands::fstab::CalledAs;
+use std::{path::Path, process::ExitCode};
 
 fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().peekable();
+    let name = arguments.next().unwrap_or_default();
+    let first = arguments.peek().map(Path::new);
+    if let Some(called_as) = CalledAs::of(Path::new(&name), first) {
+        return commands::fstab::run(called_as, arguments);
+    }
     let cli = cli::Cli::parse();
     match commands::run(cli) {
         Ok(code) => code,

@@ -1,15 +1,22 @@
 //! Asks the daemon over its socket.
 
 use super::Refusal;
+use crate::daemon::lock;
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode, body::Bytes};
 use hyper_util::rt::TokioIo;
 use model::{Error, ErrorKind, Result};
 use serde::{Serialize, de::DeserializeOwned};
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 /// Name of the socket in the node's directory.
 pub const SOCKET: &str = "daemon.sock";
+
+/// A daemon that says nothing for so long is asked whether it is there, and gets as long again.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 /// A way to one daemon.
 pub struct Admin {
@@ -24,7 +31,8 @@ impl Admin {
         }
     }
 
-    /// Asks and waits for the answer, as long as the daemon takes.
+    /// Asks and waits for the answer. Work may take long; a daemon that doesn't even say that
+    /// it is there is given up after about 10 s.
     ///
     /// # Errors
     /// `Unavailable` if no daemon answers; else what the daemon says.
@@ -34,23 +42,44 @@ impl Admin {
         path: &str,
         body: impl Serialize,
     ) -> Result<A> {
-        let what = || format!("asking the daemon at {}", self.socket.display());
-        let lost = |why: String| Error::new(ErrorKind::Unavailable, why).while_doing(what());
+        let body = serde_json::to_vec(&body).expect("request bodies are plain structs");
+        let is_look = method == Method::GET;
+        let mut answer = std::pin::pin!(self.exchange(method, path, body));
+        let bytes = loop {
+            tokio::select! {
+                biased;
+                bytes = &mut answer => break bytes?,
+                () = tokio::time::sleep(SILENCE_MAX) => {}
+            }
+            if lock::holder(self.directory()).is_some_and(lock::is_stopped) {
+                return Err(silent(self.directory()));
+            }
+            // What only looks answers at once or never.
+            let ping = self.exchange(Method::GET, "/v1/ping", Vec::new());
+            let alive = tokio::time::timeout(SILENCE_MAX, ping).await;
+            if is_look || alive.is_err() {
+                return Err(silent(self.directory()));
+            }
+        };
+        serde_json::from_slice(&bytes).map_err(|e| {
+            self.lost(format!(
+                "the daemon is of another version than this command ({e})"
+            ))
+        })
+    }
+
+    fn lost(&self, why: String) -> Error {
+        Error::new(ErrorKind::Unavailable, why)
+            .while_doing(format!("asking the daemon at {}", self.socket.display()))
+    }
+
+    async fn exchange(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Bytes> {
         let stream = tokio::net::UnixStream::connect(&self.socket)
             .await
-            .map_err(|_| {
-                Error::new(
-                    ErrorKind::Unavailable,
-                    format!(
-                        "no daemon runs in {}; start it with `shale up --dir {0}`",
-                        self.directory().display()
-                    ),
-                )
-            })?;
+            .map_err(|error| self.no_daemon(&error))?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
-            .map_err(|e| lost(e.to_string()))?;
-        let body = serde_json::to_vec(&body).expect("request bodies are plain structs");
+            .map_err(|e| self.lost(e.to_string()))?;
         let request = Request::builder()
             .method(method)
             .uri(path)
@@ -65,23 +94,60 @@ impl Admin {
             Ok::<_, hyper::Error>((status, response.into_body().collect().await?.to_bytes()))
         };
         let (answer, _connection) = tokio::join!(exchange, connection);
-        let (status, bytes) = answer.map_err(|e| lost(e.to_string()))?;
+        let (status, bytes) = answer.map_err(|e| self.lost(e.to_string()))?;
         if status == StatusCode::OK {
-            return serde_json::from_slice(&bytes).map_err(|e| {
-                lost(format!(
-                    "the daemon is of another version than this command ({e})"
-                ))
-            });
+            return Ok(bytes);
         }
         let refusal: Refusal = serde_json::from_slice(&bytes).map_err(|_| {
-            lost(format!(
+            self.lost(format!(
                 "the daemon answered {status}; is it of another version?"
             ))
         })?;
-        Err(Error::new(ErrorKind::InvalidArgument, refusal.message))
+        // Only a daemon that goes down is asked again, when the next one is up.
+        let kind = if refusal.kind == ErrorKind::ShuttingDown.name() {
+            ErrorKind::ShuttingDown
+        } else {
+            ErrorKind::InvalidArgument
+        };
+        Err(Error::new(kind, refusal.message))
+    }
+
+    fn no_daemon(&self, error: &std::io::Error) -> Error {
+        let dir = self.directory().display();
+        let (kind, text) = if error.kind() == std::io::ErrorKind::PermissionDenied {
+            (
+                ErrorKind::NotPermitted,
+                format!("the node in {dir} belongs to another user; run as its owner"),
+            )
+        } else {
+            (
+                ErrorKind::Unavailable,
+                format!("no daemon runs in {dir}; start it with `shale up --dir {dir}`"),
+            )
+        };
+        Error::new(kind, text)
     }
 
     fn directory(&self) -> &Path {
         self.socket.parent().unwrap_or(Path::new("."))
     }
+}
+
+/// A daemon that holds its directory and says nothing: why, as far as that is to be seen, and
+/// what to do.
+pub fn silent(dir: &Path) -> Error {
+    let shown = dir.display();
+    let who = match lock::holder(dir) {
+        Some(process) if lock::is_stopped(process) => format!(
+            "the daemon in {shown} (process {process}) is stopped; `kill -CONT {process}` lets it go on"
+        ),
+        Some(process) => format!(
+            "the daemon in {shown} (process {process}) doesn't answer; see {}",
+            dir.join("daemon.log").display()
+        ),
+        None => format!("the daemon in {shown} went away without an answer"),
+    };
+    let text =
+        format!("{who}; `shale down --kill --dir {shown}` ends it and keeps what was synced");
+    Error::new(ErrorKind::Unavailable, text)
 }

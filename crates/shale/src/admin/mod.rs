@@ -23,8 +23,12 @@ pub struct Status {
     pub pid: u32,
     /// Seconds since the daemon began to serve.
     pub up_seconds: u64,
-    /// Where the file system is mounted.
+    /// Where the node's own mount is, or belongs.
     pub mount: String,
+    /// Options of the node's own mount.
+    pub options: String,
+    /// The mounts there are.
+    pub mounts: Vec<MountLine>,
     /// The pool's scheme.
     pub scheme: String,
     /// Bytes per block.
@@ -35,6 +39,66 @@ pub struct Status {
     pub memory: Vec<MemoryLine>,
     /// Resident bytes of the daemon.
     pub resident_bytes: u64,
+}
+
+/// One mount.
+#[derive(Serialize, Deserialize, Debug, Clone)]
+pub struct MountLine {
+    /// Where.
+    pub path: String,
+    /// How, as behind `-o`.
+    pub options: String,
+    /// `mounted`, or `detached`: unmounted lazily and still in use.
+    pub state: String,
+    /// How requests come from the kernel, and why not through io_uring.
+    pub transport: String,
+}
+
+/// Body of `mount`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct MountRequest {
+    /// Where; none: the node's own mount.
+    pub path: Option<String>,
+    /// How, as behind `-o`.
+    pub options: String,
+}
+
+/// Body of `umount`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct UnmountRequest {
+    /// Where.
+    pub path: String,
+    /// How.
+    pub how: How,
+}
+
+/// How a mount is ended.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum How {
+    /// Only if nobody uses it.
+    IfIdle,
+    /// Out of sight now, served until its last user is gone.
+    Lazy,
+    /// Now.
+    Forced,
+}
+
+impl From<How> for fuse::Unmount {
+    fn from(how: How) -> Self {
+        match how {
+            How::IfIdle => Self::IfIdle,
+            How::Lazy => Self::Lazy,
+            How::Forced => Self::Forced,
+        }
+    }
+}
+
+/// Answer to `umount`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct Unmounted {
+    /// Whether the daemon ends with it.
+    pub daemon_ends: bool,
 }
 
 /// One shard.

@@ -1,6 +1,6 @@
 //! Answers the admin API on a UNIX socket: asks the node, translates, says no clearly.
 
-use super::{AddNsd, Refusal, client::SOCKET};
+use super::{AddNsd, MountRequest, Refusal, UnmountRequest, Unmounted, client::SOCKET};
 use crate::daemon::serving::Serving;
 use axum::{
     Json, Router,
@@ -69,6 +69,9 @@ fn routes(serving: Arc<Serving>) -> Router {
             "/v1/repair",
             get(async |State(s): State<Arc<Serving>>| answer(Ok(s.repair_status()))),
         )
+        .route("/v1/ping", get(async || Json(serde_json::json!({}))))
+        .route("/v1/mount", post(mount))
+        .route("/v1/umount", post(umount))
         .route("/v1/shutdown", post(shutdown))
         .with_state(serving)
 }
@@ -115,6 +118,26 @@ async fn remove(State(serving): State<Arc<Serving>>, Path(nsd): Path<u32>) -> Re
 
 async fn scrub(State(serving): State<Arc<Serving>>, Query(query): Query<ScrubQuery>) -> Response {
     answer(serving.scrub(query.nsd.map(NsdId)).await)
+}
+
+async fn mount(State(serving): State<Arc<Serving>>, Json(body): Json<MountRequest>) -> Response {
+    // A task of its own: if the asker goes away it isn't left half done.
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let world = serving.world().clone();
+    let mounting = async move {
+        // Nobody may listen any more.
+        let _ = tell.send(serving.mount(&body).await);
+    };
+    world.spawn("mount", mounting).detach();
+    let mounted = told
+        .await
+        .unwrap_or_else(|_| Err(ErrorKind::ShuttingDown.into()));
+    answer(mounted.map(|()| serde_json::json!({ "mounted": true })))
+}
+
+async fn umount(State(serving): State<Arc<Serving>>, Json(body): Json<UnmountRequest>) -> Response {
+    let ended = serving.unmount(&body).await;
+    answer(ended.map(|daemon_ends| Unmounted { daemon_ends }))
 }
 
 async fn shutdown(State(serving): State<Arc<Serving>>, Json(body): Json<Shutdown>) -> Response {

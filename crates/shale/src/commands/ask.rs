@@ -60,7 +60,11 @@ pub fn ask(command: Command, json: bool) -> Result<ExitCode> {
             Command::Repair(Repair::Status(dir)) => {
                 show(&dir, Method::GET, "/v1/repair", (), json, repair).await
             }
-            Command::Up(_) | Command::Down(_) | Command::Daemon(_) => {
+            Command::Up(_)
+            | Command::Down(_)
+            | Command::Daemon { .. }
+            | Command::Mount(_)
+            | Command::Umount(_) => {
                 unreachable!("these don't ask")
             }
         }
@@ -159,11 +163,14 @@ fn status(status: &Status) -> ExitCode {
         status.version, status.pid, status.up_seconds
     );
     println!(
-        "mounted at {}, {}, block size {}",
-        status.mount,
+        "{}, block size {}",
         status.scheme,
         bytes(status.block_bytes)
     );
+    for line in &status.mounts {
+        println!("{} at {} ({})", line.state, line.path, line.options);
+        println!("  requests through {}", line.transport);
+    }
     for shard in &status.shards {
         println!(
             "shard {}: epoch {}, commit {}",

@@ -1,21 +1,29 @@
 //! One function per command.
 
 mod ask;
+mod down;
+pub mod fstab;
+mod mount;
+mod start;
 mod up;
-
-pub use up::READY;
 
 use crate::cli::{Cli, Command};
 use model::Error;
 use std::process::ExitCode;
+
+/// First thing that the daemon says on its standard output when it serves; anything else is
+/// the reason why it doesn't.
+pub const READY: &str = "ready";
 
 /// Runs the command; an error comes with whether it is to be printed as JSON.
 pub fn run(cli: Cli) -> Result<ExitCode, (Error, bool)> {
     let json = cli.json;
     let result = match cli.command {
         Command::Up(up) => up::up(&up, json),
-        Command::Down(down) => up::down(&down, json),
-        Command::Daemon(dir) => crate::daemon::run(&dir.dir),
+        Command::Down(down) => down::down(&down, json),
+        Command::Mount(mount) => mount::mount(&mount, json),
+        Command::Umount(umount) => mount::umount(&umount, json),
+        Command::Daemon { dir, on_demand } => crate::daemon::run(&dir.dir, on_demand),
         other => ask::ask(other, json),
     };
     result.map_err(|error| (error, json))

@@ -1,12 +1,13 @@
 //! The node's own file: where its NSDs are and where it mounts. Facts of the cluster are in
 //! coordination, not here.
 
-use crate::cli::Up;
+use crate::{cli::Up, options::Options};
 use model::{Error, ErrorKind, Result, Scheme, limits};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
     io::Write,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -26,6 +27,9 @@ pub struct NodeConfig {
     pub mount: PathBuf,
     /// Whether other users may use the mount.
     pub allow_other: bool,
+    /// The other mount options, as they stand behind `-o`.
+    #[serde(default)]
+    pub options: String,
     /// Set when the file system has been created; until then `create` says how.
     pub created: bool,
     /// How the file system is created at the first start.
@@ -49,6 +53,7 @@ pub struct Creation {
 /// What `shale up` was asked for, checked.
 pub struct Plan {
     mount: Option<PathBuf>,
+    options: Option<Options>,
     allow_other: bool,
     nsd_bytes: Option<u64>,
     nsds: Option<u32>,
@@ -64,6 +69,7 @@ impl Plan {
     pub fn from_arguments(up: &Up) -> Result<Self> {
         let wrong = |text: String| Error::new(ErrorKind::InvalidArgument, text);
         let scheme: Option<Scheme> = up.scheme.as_deref().map(str::parse).transpose()?;
+        let options = up.options()?;
         let mount = match &up.mount {
             Some(mount) => Some(
                 std::path::absolute(mount)
@@ -90,6 +96,7 @@ impl Plan {
         }
         Ok(Self {
             mount,
+            options,
             allow_other: up.allow_other,
             nsd_bytes: up.nsd_size,
             nsds: up.nsds,
@@ -106,6 +113,7 @@ impl NodeConfig {
     /// `InvalidArgument` if the directory holds something else, or the file can't be read.
     pub fn load(dir: &Path) -> Result<Option<Self>> {
         let path = dir.join(FILE);
+        refuse_other_owner(dir, &path)?;
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -159,6 +167,7 @@ impl NodeConfig {
             version: 1,
             mount: plan.mount.clone().unwrap_or_else(|| dir.join("mnt")),
             allow_other: plan.allow_other,
+            options: plan.options.clone().unwrap_or_default().to_string(),
             created: false,
             create: Creation {
                 scheme: scheme.to_string(),
@@ -168,6 +177,17 @@ impl NodeConfig {
             nsds: paths,
         };
         config.store(dir)
+    }
+
+    /// How the node's own mount is made.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if somebody wrote nonsense into the file.
+    pub fn options(&self) -> Result<Options> {
+        let mut options = Options::parse(&self.options)
+            .map_err(|error| error.while_doing(format!("reading options in {FILE}")))?;
+        options.allow_other |= self.allow_other;
+        Ok(options)
     }
 
     /// Takes over what may change from start to start; refuses what can't.
@@ -199,7 +219,14 @@ impl NodeConfig {
         if let Some(mount) = &plan.mount {
             self.mount = mount.clone();
         }
-        self.allow_other |= plan.allow_other;
+        match &plan.options {
+            // A whole new list, so that an option can also be taken back.
+            Some(options) => {
+                self.options = options.to_string();
+                self.allow_other = plan.allow_other;
+            }
+            None => self.allow_other |= plan.allow_other,
+        }
         self.store(dir)
     }
 
@@ -221,6 +248,27 @@ impl NodeConfig {
         };
         write().map_err(|e| io(e, "writing", &path))
     }
+}
+
+/// A node belongs to the user who made it; even root would leave files in it that its owner
+/// can't use.
+fn refuse_other_owner(dir: &Path, file: &Path) -> Result<()> {
+    let found = match std::fs::metadata(file) {
+        Ok(found) => found,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(io(error, "looking at", file)),
+    };
+    // SAFETY: geteuid has no preconditions and can't fail.
+    let me = unsafe { libc::geteuid() };
+    if found.uid() == me {
+        return Ok(());
+    }
+    let text = format!(
+        "the node in {} belongs to user {}, and this is user {me}; run as its owner, or use another --dir",
+        dir.display(),
+        found.uid()
+    );
+    Err(Error::new(ErrorKind::NotPermitted, text))
 }
 
 /// A directory with other people's files is never made ours by a typing error.

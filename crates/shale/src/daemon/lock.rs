@@ -1,9 +1,18 @@
 //! One daemon per directory: a file lock that ends with the process, however it ends.
 
 use model::{Error, ErrorKind, Result};
-use std::{fs::File, os::fd::AsRawFd, path::Path};
+use std::{
+    fs::File,
+    os::{fd::AsRawFd, unix::fs::FileExt},
+    path::Path,
+    time::{Duration, Instant},
+};
 
 const FILE: &str = "daemon.lock";
+/// Between two looks at the lock.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Nobody waits longer for a process that is stopped.
+const STOPPED_MAX: Duration = Duration::from_secs(5);
 
 /// Held as long as this lives.
 pub struct DirectoryLock {
@@ -27,6 +36,10 @@ pub fn take(dir: &Path) -> Result<DirectoryLock> {
         .open(&path)
         .map_err(failed)?;
     if flock(&file, libc::LOCK_EX | libc::LOCK_NB) {
+        // For messages, and for who must kill a daemon that doesn't answer.
+        file.set_len(0).map_err(failed)?;
+        file.write_all_at(std::process::id().to_string().as_bytes(), 0)
+            .map_err(failed)?;
         Ok(DirectoryLock { _file: file })
     } else {
         Err(Error::new(
@@ -47,13 +60,41 @@ pub fn is_held(dir: &Path) -> bool {
     !flock(&file, libc::LOCK_SH | libc::LOCK_NB)
 }
 
+/// Process id of the daemon that has the lock.
+pub fn holder(dir: &Path) -> Option<i32> {
+    if !is_held(dir) {
+        return None;
+    }
+    let text = std::fs::read_to_string(dir.join(FILE)).ok()?;
+    text.trim().parse().ok()
+}
+
+/// Whether a process is stopped (SIGSTOP, a debugger).
+pub fn is_stopped(process: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // The name before it may contain anything, also blanks and brackets.
+    let state = stat
+        .rsplit(')')
+        .next()
+        .and_then(|rest| rest.trim().chars().next());
+    matches!(state, Some('T' | 't'))
+}
+
 /// Waits until no daemon has the lock.
 ///
 /// # Errors
-/// None that isn't the system's; the daemon itself bounds its shutdown.
-pub fn wait_until_free(dir: &Path) -> Result<()> {
-    if let Ok(file) = File::open(dir.join(FILE)) {
-        flock(&file, libc::LOCK_SH);
+/// `Busy` if one still has it after `patience`, or is stopped.
+pub fn wait_until_free(dir: &Path, patience: Duration) -> Result<()> {
+    let begun = Instant::now();
+    let mut stopped_since = None;
+    while is_held(dir) {
+        let is_stopped_now = holder(dir).is_some_and(is_stopped);
+        stopped_since = is_stopped_now.then(|| stopped_since.unwrap_or_else(Instant::now));
+        let stopped_for = stopped_since.map_or(Duration::ZERO, |since| since.elapsed());
+        if begun.elapsed() > patience || stopped_for > STOPPED_MAX {
+            return Err(crate::admin::client::silent(dir));
+        }
+        std::thread::sleep(PAUSE);
     }
     Ok(())
 }

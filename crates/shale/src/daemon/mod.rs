@@ -1,9 +1,13 @@
 //! The daemon: takes the directory's lock, starts the node, mounts, serves the admin API, ends
 //! in order.
 
+mod answers;
 pub mod config;
 pub mod lock;
+pub mod mounts;
 pub mod serving;
+mod supervisor;
+mod users;
 
 use crate::commands::READY;
 use config::NodeConfig;
@@ -21,11 +25,11 @@ const ANSWERS_END: Duration = Duration::from_secs(2);
 const RUNTIME_END: Duration = Duration::from_secs(5);
 
 /// Runs the daemon of a directory until it is told to end. Says `ready`, or why not, on
-/// standard output.
+/// standard output. `on_demand`: mounts nothing by itself and ends with its last mount.
 ///
 /// # Errors
 /// Why it couldn't start.
-pub fn run(dir: &Path) -> Result<ExitCode> {
+pub fn run(dir: &Path, on_demand: bool) -> Result<ExitCode> {
     tracing_subscriber::fmt()
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("SHALE_LOG").unwrap_or_else(|_| {
@@ -45,7 +49,7 @@ pub fn run(dir: &Path) -> Result<ExitCode> {
         .map_err(|e| {
             Error::new(ErrorKind::Unavailable, e.to_string()).while_doing("starting the runtime")
         })?;
-    let result = runtime.block_on(live(dir));
+    let result = runtime.block_on(live(dir, on_demand));
     if let Err(error) = &result {
         // The command that started us reads this line; the log keeps it as well.
         say(&error.to_string());
@@ -55,39 +59,44 @@ pub fn run(dir: &Path) -> Result<ExitCode> {
     result.map(|()| ExitCode::SUCCESS)
 }
 
-async fn live(dir: &Path) -> Result<()> {
-    let lock = lock::take(dir)?;
+async fn live(dir: &Path, on_demand: bool) -> Result<()> {
+    let dir = &std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf());
     let mut config = NodeConfig::load(dir)?.ok_or_else(|| {
-        Error::new(
-            ErrorKind::NotFound,
-            format!(
-                "{} holds no Shale node; create one with `shale up --dir {0}`",
-                dir.display()
-            ),
-        )
+        let text = format!(
+            "{} holds no Shale node; create one with `shale up --dir {0}`",
+            dir.display()
+        );
+        Error::new(ErrorKind::NotFound, text)
     })?;
+    let lock = lock::take(dir)?;
+    clear_dead_mounts(dir);
     let world = World::real();
     let begun = world.now();
     let paths = node_paths(dir, &config)?;
-    if !config.created {
+    let is_new = !config.created;
+    if is_new {
         create(&world, dir, &paths, &config).await?;
+    }
+    let node = Node::open(&world, &paths, client::ClientSettings::default()).await?;
+    if is_new {
+        give_root_to_maker(&node).await?;
         config.created = true;
         config.store(dir)?;
     }
-    let node = Node::open(&world, &paths, client::ClientSettings::default()).await?;
     node.metanode().start_background();
-    let serving = match Serving::mount(dir, config, node.clone()) {
-        Ok(serving) => Arc::new(serving),
-        Err(error) => {
-            let _ = node.close().await;
-            return Err(error);
-        }
-    };
+    let serving = Arc::new(Serving::new(dir, config, node.clone(), on_demand));
+    if !on_demand && let Err(error) = serving.mount_own().await {
+        let _ = node.close().await;
+        return Err(error);
+    }
     let admin = crate::admin::server::listen(&serving)?;
     let admin = world.spawn("admin API", admin);
-    tracing::info!(mount = %serving.mount_point().display(), milliseconds = world.now().since(begun).as_millis(), "serving");
+    let milliseconds = world.now().since(begun).as_millis();
+    tracing::info!(dir = %dir.display(), milliseconds, "serving");
     say(READY);
+    supervisor::tell("READY=1");
     let force = wait_for_end(&serving).await;
+    supervisor::tell("STOPPING=1");
     let result = serving.end(force).await;
     // Whoever asked for the end is still to be told.
     let _ = world.timeout(ANSWERS_END, admin).await;
@@ -95,6 +104,37 @@ async fn live(dir: &Path) -> Result<()> {
     tracing::info!("ended");
     drop(lock);
     result
+}
+
+/// The root directory belongs to who made the file system: an ordinary user could make nothing
+/// in root's.
+async fn give_root_to_maker(node: &Node) -> Result<()> {
+    // SAFETY: both have no preconditions and can't fail.
+    let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let owner = model::SetAttributes {
+        uid: Some(uid),
+        gid: Some(gid),
+        ..model::SetAttributes::default()
+    };
+    let root = model::InodeId::ROOT;
+    node.client().set_attributes(root, owner).await?;
+    node.client().sync_all().await
+}
+
+/// What daemons that died left in the tree of files. The lock is ours, so nobody serves them.
+fn clear_dead_mounts(dir: &Path) {
+    let Ok(source) = dir.canonicalize() else {
+        return;
+    };
+    for mount in fuse::mounted_shales() {
+        if mount.source == source {
+            tracing::warn!(mountpoint = %mount.mountpoint.display(), "removing the mount of a daemon that died");
+            if let Err(error) = fuse::unmount_foreign(&mount.mountpoint, fuse::Unmount::Lazy) {
+                // Mounting there will say what to do; elsewhere it is in nobody's way.
+                tracing::warn!(%error, "the mount of a daemon that died is left");
+            }
+        }
+    }
 }
 
 /// A creation that was interrupted left nothing that anybody used: begin again. Only files that
@@ -152,6 +192,7 @@ async fn wait_for_end(serving: &Serving) -> bool {
     tokio::select! {
         biased;
         force = serving.wait_for_shutdown() => force,
+        () = serving.wait_for_idle() => false,
         _ = terminate.recv() => true,
         _ = interrupt.recv() => true,
     }

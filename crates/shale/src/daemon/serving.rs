@@ -1,65 +1,126 @@
 //! What a running daemon does for the admin API, in the words of the API.
 
 use super::config::NodeConfig;
-use crate::admin::{
-    AddNsd, CheckResult, Df, Health, HealthEvent, MemoryLine, NsdLine, RepairStatus, ScrubLine,
-    ShardStatus, Status, Waiter,
+use super::mounts::Mounts;
+use crate::{
+    admin::{AddNsd, CheckResult, Df, MountRequest, NsdLine, ScrubLine, UnmountRequest},
+    options::Options,
 };
-use fuse::{Door, DoorSettings, Mount, MountOptions, Unmount};
+use fuse::Unmount;
 use metanode::CheckOptions;
 use model::{Error, ErrorKind, NsdId, Result, map::NsdState, nsd::NsdHealth};
 use parking_lot::Mutex;
 use shale::node::{Node, NsdView};
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 use tokio::sync::watch;
 
-/// A node that is mounted.
+/// A daemon that was brought up for a mount and got none ends after this.
+const FIRST_MOUNT_MAX: Duration = Duration::from_secs(60);
+
+/// A node that serves its file system.
 pub struct Serving {
-    dir: PathBuf,
-    config: Mutex<NodeConfig>,
-    node: Arc<Node>,
-    mount: Mount,
-    mount_point: PathBuf,
-    since: world::Instant,
+    pub(super) dir: PathBuf,
+    pub(super) config: Mutex<NodeConfig>,
+    pub(super) node: Arc<Node>,
+    pub(super) mounts: Arc<Mounts>,
+    pub(super) since: world::Instant,
+    /// Ends with its last mount, as mount(8) and umount(8) lead to expect.
+    on_demand: AtomicBool,
     /// `Some(force)` once somebody asked for the end.
     shutdown: watch::Sender<Option<bool>>,
 }
 
 impl Serving {
-    /// Mounts the node's file system.
-    ///
-    /// # Errors
-    /// What is wrong with the mount point and what to do.
-    pub fn mount(dir: &Path, config: NodeConfig, node: Arc<Node>) -> Result<Self> {
-        let mount_point = config.mount.clone();
-        std::fs::create_dir_all(&mount_point)
-            .or_else(|error| {
-                if is_dead_mount(&error) {
-                    Ok(())
-                } else {
-                    Err(error)
-                }
-            })
-            .map_err(|e| {
-                Error::new(ErrorKind::Unavailable, e.to_string())
-                    .while_doing(format!("making the mount point {}", mount_point.display()))
-            })?;
-        let mut options = MountOptions::new(&mount_point);
-        options.allow_other |= config.allow_other;
-        let door = Door::new(node.client().clone(), DoorSettings::default());
-        let mount = Mount::start(node.world(), Arc::new(door), &options)?;
-        Ok(Self {
+    /// A node without mounts yet. `on_demand`: it is brought up for mounts that others ask for,
+    /// and ends with the last of them.
+    pub fn new(dir: &Path, config: NodeConfig, node: Arc<Node>, on_demand: bool) -> Self {
+        // Only a path without symbolic links is what fstab's line is compared with.
+        let source = dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf());
+        Self {
             dir: dir.to_path_buf(),
             config: Mutex::new(config),
             since: node.world().now(),
+            mounts: Mounts::new(node.client(), source),
             node,
-            mount,
-            mount_point,
+            on_demand: AtomicBool::new(on_demand),
             shutdown: watch::Sender::new(None),
-        })
+        }
+    }
+
+    /// Makes the node's own mount; it stays up from now on until `shale down`.
+    ///
+    /// # Errors
+    /// What is wrong with the mount point and what to do.
+    pub async fn mount_own(&self) -> Result<()> {
+        let config = self.config.lock().clone();
+        if !self.mounts.has(&config.mount) {
+            make_mount_point(&config.mount)?;
+            self.mounts.add(&config.mount, &config.options()?).await?;
+        }
+        self.on_demand.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// Whether it ends with its last mount.
+    pub fn is_on_demand(&self) -> bool {
+        self.on_demand.load(Ordering::Acquire)
+    }
+
+    /// `shale mount`.
+    ///
+    /// # Errors
+    /// What is wrong with the mount point or the options, and what to do.
+    pub async fn mount(&self, request: &MountRequest) -> Result<()> {
+        if self.shutdown.borrow().is_some() {
+            return Err(Error::new(
+                ErrorKind::ShuttingDown,
+                "the node is going down",
+            ));
+        }
+        let Some(path) = &request.path else {
+            return self.mount_own().await;
+        };
+        let options = Options::parse(&request.options)?;
+        self.mounts.add(Path::new(path), &options).await
+    }
+
+    /// `shale umount`. True if the daemon ends with it.
+    ///
+    /// # Errors
+    /// `NotFound`, `Busy`.
+    pub async fn unmount(&self, request: &UnmountRequest) -> Result<bool> {
+        let path = Path::new(&request.path);
+        self.mounts.remove(path, request.how.into()).await?;
+        // Whoever unmounts may pull the plug afterwards.
+        self.node.client().sync_all().await?;
+        Ok(self.is_on_demand() && self.mounts.lines().is_empty())
+    }
+
+    /// Waits until nobody needs the node any more: the last mount of one that ends with it is
+    /// gone, or none came.
+    pub async fn wait_for_idle(&self) {
+        if !self.is_on_demand() {
+            return std::future::pending().await;
+        }
+        loop {
+            let first = self.mounts.first_attempt();
+            // Whether one came or not is looked at next.
+            let _ = self.node.world().timeout(FIRST_MOUNT_MAX, first).await;
+            self.mounts.none_left().await;
+            if !self.is_on_demand() {
+                return std::future::pending().await;
+            }
+            if self.mounts.close_if_none().await {
+                return;
+            }
+        }
     }
 
     /// The node's directory.
@@ -67,9 +128,9 @@ impl Serving {
         &self.dir
     }
 
-    /// Where the file system is mounted.
-    pub fn mount_point(&self) -> &Path {
-        &self.mount_point
+    /// Time and tasks.
+    pub fn world(&self) -> &world::World {
+        self.node.world()
     }
 
     /// Waits until somebody asked for the end; tells whether by force.
@@ -85,29 +146,17 @@ impl Serving {
         }
     }
 
-    /// Unmounts if nothing uses the mount (or by force) and lets the daemon end.
+    /// Unmounts if nothing uses the mounts (or by force) and lets the daemon end.
     ///
     /// # Errors
-    /// `Busy` if programs use the mount and `force` isn't set; nothing has changed then.
+    /// `Busy` if programs use a mount and `force` isn't set; nothing has changed then.
     pub async fn shutdown(&self, force: bool) -> Result<()> {
         let how = if force {
             Unmount::Forced
         } else {
             Unmount::IfIdle
         };
-        self.mount
-            .unmount(how)
-            .await
-            .map_err(|error| match error.kind() {
-                ErrorKind::Busy => Error::new(
-                    ErrorKind::Busy,
-                    format!(
-                        "programs still use {}; end them (`fuser -vm` shows them), or use --force",
-                        self.mount_point.display()
-                    ),
-                ),
-                _ => error,
-            })?;
+        self.mounts.end_all(how).await?;
         self.shutdown.send_replace(Some(force));
         Ok(())
     }
@@ -119,114 +168,6 @@ impl Serving {
     pub async fn end(&self, force: bool) -> Result<()> {
         let unmounted = self.shutdown(force).await;
         self.node.close().await.and(unmounted)
-    }
-
-    /// `shale status`.
-    pub fn status(&self) -> Status {
-        let shard = self.node.metanode().shard_status();
-        Status {
-            version: env!("CARGO_PKG_VERSION").into(),
-            pid: std::process::id(),
-            up_seconds: self.node.world().now().since(self.since).as_secs(),
-            mount: self.mount_point.display().to_string(),
-            scheme: self.node.pool().map().scheme.to_string(),
-            block_bytes: u64::from(self.node.block_bytes()),
-            shards: vec![ShardStatus {
-                shard: shard.shard.0,
-                epoch: shard.epoch.0,
-                durable_commit: shard.durable.0,
-            }],
-            memory: self.memory(),
-            resident_bytes: resident_bytes(),
-        }
-    }
-
-    fn memory(&self) -> Vec<MemoryLine> {
-        let (dirty, cached) = self.node.client().page_pool_bytes();
-        let pages = (
-            "page pool",
-            dirty + cached,
-            self.node.client().settings().page_pool_bytes,
-        );
-        let lines = self.node.metanode().memory().into_iter().chain([pages]);
-        let mut lines: Vec<_> = lines
-            .map(|(what, used, budget)| MemoryLine {
-                what: what.into(),
-                used: Some(used),
-                budget,
-            })
-            .collect();
-        lines.sort_by_key(|line| std::cmp::Reverse(line.budget));
-        lines
-    }
-
-    /// `shale health`.
-    pub fn health(&self) -> Health {
-        let mut events: Vec<HealthEvent> = self.node.nsds().iter().filter_map(nsd_event).collect();
-        let repair = self.node.metanode().repair_status();
-        for segment in &repair.segments_unreadable {
-            events.push(HealthEvent {
-                severity: "critical".into(),
-                subject: format!("segment {segment}"),
-                message: "more of its pieces are gone than its scheme tolerates".into(),
-                remedy: "bring a lost NSD back; `shale fs check` names the files".into(),
-            });
-        }
-        if repair.segments_degraded > 0 {
-            events.push(HealthEvent {
-                severity: "warning".into(),
-                subject: "redundancy".into(),
-                message: format!("{} segments lack pieces", repair.segments_degraded),
-                remedy: "`shale repair status` shows how far repair is; add an NSD with `shale nsd add` if it waits for one".into(),
-            });
-        }
-        let usage = self.node.pool().usage();
-        if usage.available_to_users == 0 {
-            events.push(HealthEvent {
-                severity: "critical".into(),
-                subject: "space".into(),
-                message: "the storage pool is full; writes are refused with ENOSPC, deleting works"
-                    .into(),
-                remedy: "delete files, or add an NSD with `shale nsd add`".into(),
-            });
-        }
-        events.sort_by_key(|event| event.severity != "critical");
-        let state = match events.first().map(|event| event.severity.as_str()) {
-            None => "healthy",
-            Some("critical") => "critical",
-            Some(_) => "degraded",
-        };
-        Health {
-            state: state.into(),
-            events,
-        }
-    }
-
-    /// `shale waiters`.
-    pub fn waiters(&self) -> Vec<Waiter> {
-        let name = |waiter: &client::Waiter| {
-            waiter.inode.map_or("an operation".to_string(), |inode| {
-                format!("an operation on inode {inode}")
-            })
-        };
-        let inside = self.node.client().waiters();
-        let inside = inside.iter().map(|waiter| Waiter {
-            what: name(waiter),
-            cause: waiter.cause.into(),
-            milliseconds: waiter.since.as_millis() as u64,
-        });
-        let requests = self.mount.waiting();
-        let requests = requests.iter().map(|request| Waiter {
-            what: format!(
-                "{} of process {} on inode {}",
-                request.request, request.pid, request.inode
-            ),
-            cause: "an answer of the file system".into(),
-            milliseconds: request.since.as_millis() as u64,
-        });
-        let mut all: Vec<Waiter> = inside.chain(requests).collect();
-        all.sort_by_key(|waiter| std::cmp::Reverse(waiter.milliseconds));
-        all
     }
 
     /// `shale fs df`.
@@ -354,45 +295,6 @@ impl Serving {
             })
             .collect())
     }
-
-    /// `shale repair status`.
-    pub fn repair_status(&self) -> RepairStatus {
-        let status = self.node.metanode().repair_status();
-        let waits = status.slots_without_nsd > 0;
-        let state = if waits {
-            "waiting"
-        } else if status.running || status.segments_degraded > 0 || !status.complete {
-            "running"
-        } else {
-            "idle"
-        };
-        RepairStatus {
-            state: state.into(),
-            segments_to_do: status.segments_degraded.max(status.segments_queued),
-            segments_done: status.segments_repaired,
-            bytes_done: status.bytes_rebuilt,
-            reason: if waits {
-                format!(
-                    "{} slots have no NSD; add one with `shale nsd add`",
-                    status.slots_without_nsd
-                )
-            } else if state == "running" {
-                format!(
-                    "scan {}, {} segments checked, {} slots moving{}",
-                    if status.running { "running" } else { "due" },
-                    status.segments_checked,
-                    status.slots_moving,
-                    if status.log_moving {
-                        ", log moving"
-                    } else {
-                        ""
-                    }
-                )
-            } else {
-                String::new()
-            },
-        }
-    }
 }
 
 fn nsd_line(view: &NsdView) -> NsdLine {
@@ -418,40 +320,15 @@ fn nsd_line(view: &NsdView) -> NsdLine {
     }
 }
 
-fn nsd_event(view: &NsdView) -> Option<HealthEvent> {
-    if view.state == NsdState::Lost {
-        return None;
+/// Makes a missing mount point. What is mounted already isn't asked: its daemon may be dead or
+/// stopped.
+fn make_mount_point(path: &Path) -> Result<()> {
+    let real = super::mounts::real_path(path);
+    if fuse::mounted_shales().iter().any(|m| m.mountpoint == real) {
+        return Ok(());
     }
-    let message = match view.health {
-        Some(NsdHealth::Online) => return None,
-        Some(NsdHealth::Full) => "its region is full".to_string(),
-        Some(NsdHealth::Failed) => "its disk reported errors; it is left alone".to_string(),
-        None => view
-            .refused
-            .as_ref()
-            .map_or("it didn't open".to_string(), ToString::to_string),
-    };
-    Some(HealthEvent {
-        severity: "warning".into(),
-        subject: format!("NSD {} ({})", view.nsd, view.path.display()),
-        message,
-        remedy: format!(
-            "mend the disk and restart the node, or give it up with `shale nsd remove {}` and add another with `shale nsd add`",
-            view.nsd
-        ),
+    std::fs::create_dir_all(path).map_err(|e| {
+        Error::new(ErrorKind::Unavailable, e.to_string())
+            .while_doing(format!("making the mount point {}", path.display()))
     })
-}
-
-/// Resident memory of this process, from the kernel; 0 if it doesn't say.
-fn resident_bytes() -> u64 {
-    let pages = std::fs::read_to_string("/proc/self/statm")
-        .ok()
-        .and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
-    pages.unwrap_or(0) * 4096
-}
-
-/// A killed daemon's mount answers everything with ENOTCONN until mounting clears it.
-fn is_dead_mount(error: &std::io::Error) -> bool {
-    error.raw_os_error() == Some(libc::ENOTCONN)
-        || error.kind() == std::io::ErrorKind::AlreadyExists
 }

@@ -46,6 +46,8 @@ impl RealDisk {
             .read(true)
             .write(true)
             .create_new(true)
+            // What is in it has owners of its own: nobody reads it past the file system.
+            .mode(0o600)
             .open(path)?;
         let made = preallocate(&file, bytes)
             .and_then(|()| file.sync_all())

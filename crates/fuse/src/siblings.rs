@@ -1,0 +1,131 @@
+//! The doors of one client in one process: several mounts of the same file system, each with
+//! caches of its own in the kernel.
+//!
+//! A lone door lets its kernel believe what it was told, since every change goes through that
+//! kernel. As soon as there are two, no kernel may believe anything: the answer to a change
+//! can't wait until another kernel has forgotten, because that may hold locks for a change that
+//! waits for this kernel in turn.
+
+use crate::notifier::{Notice, Notifier};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use world::Instant;
+
+/// An answer that was put together before a sibling joined is with the kernel after this.
+const IN_FLIGHT_MAX: Duration = Duration::from_millis(250);
+
+/// The doors of one client.
+#[derive(Debug, Default)]
+pub struct Siblings {
+    next: AtomicU64,
+    several: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    doors: Vec<(u64, Option<Notifier>)>,
+    /// Until then a kernel may believe what it was told while its door was the only one.
+    believed_until: Option<Instant>,
+}
+
+impl Siblings {
+    /// Whether more than one door exists.
+    #[must_use]
+    pub fn are_several(&self) -> bool {
+        self.several.load(Ordering::Acquire)
+    }
+
+    /// A new door. The kernels of the others stop believing what they are told from now on; what
+    /// they were told before they believe until its validity is over.
+    pub(crate) fn join(self: &Arc<Self>, now: Instant, valid: Duration) -> Sibling {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut state = self.state.lock();
+        state.doors.push((id, None));
+        if state.doors.len() == 2 {
+            state.believed_until = Some(now + valid + IN_FLIGHT_MAX);
+        }
+        self.several.store(state.doors.len() > 1, Ordering::Release);
+        Sibling {
+            id,
+            all: Arc::clone(self),
+        }
+    }
+}
+
+/// One door's place among its siblings; leaves it when dropped.
+#[derive(Debug)]
+pub(crate) struct Sibling {
+    id: u64,
+    all: Arc<Siblings>,
+}
+
+impl Sibling {
+    /// How long from now a sibling's kernel may still believe something.
+    pub(crate) fn believed_for(&self, now: Instant) -> Duration {
+        let state = self.all.state.lock();
+        match state.believed_until {
+            Some(until) if state.doors.len() > 1 && until > now => until - now,
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// The way to this door's kernel, once it is mounted.
+    pub(crate) fn reach_by(&self, notifier: Notifier) {
+        let mut state = self.all.state.lock();
+        if let Some(door) = state.doors.iter_mut().find(|(id, _)| *id == self.id) {
+            door.1 = Some(notifier);
+        }
+    }
+
+    /// Lets the other kernels know soon. Only mapped pages need it: everything else they ask
+    /// for each time. If a queue is full they see it with the next change.
+    pub(crate) fn tell_others(&self, notice: &Notice) {
+        let others: Vec<Notifier> = {
+            let state = self.all.state.lock();
+            let others = state.doors.iter().filter(|(id, _)| *id != self.id);
+            others
+                .filter_map(|(_, notifier)| notifier.clone())
+                .collect()
+        };
+        for other in others {
+            other.post(notice.clone());
+        }
+    }
+}
+
+impl Drop for Sibling {
+    fn drop(&mut self) {
+        let mut state = self.all.state.lock();
+        state.doors.retain(|(id, _)| *id != self.id);
+        self.all
+            .several
+            .store(state.doors.len() > 1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_door_is_alone_and_two_wait_for_what_the_first_kernel_believes() {
+        let all = Arc::new(Siblings::default());
+        let valid = Duration::from_secs(6);
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let start = runtime.block_on(async { world::World::real() }).now();
+        let first = all.join(start, valid);
+        assert!(!all.are_several());
+        assert_eq!(first.believed_for(start), Duration::ZERO);
+        let second = all.join(start, valid);
+        assert!(all.are_several());
+        assert!(second.believed_for(start) >= valid);
+        let later = start + 2 * valid;
+        let third = all.join(later, valid);
+        assert_eq!(third.believed_for(later), Duration::ZERO);
+        drop((first, third));
+        assert!(!all.are_several());
+    }
+}

@@ -1,0 +1,75 @@
+//! `shale down`: unmounts and ends the daemon, asked, by force or killed.
+
+use super::start::{ask, running};
+use crate::{cli::Down, daemon::lock, output};
+use fuse::Unmount;
+use model::{Error, ErrorKind, Result};
+use std::{path::Path, process::ExitCode, time::Duration};
+
+/// A daemon that was told to end makes everything durable first; the disk may be slow.
+const END_MAX: Duration = Duration::from_secs(150);
+/// A killed process is gone when the kernel has cleaned up its I/O.
+const KILLED_MAX: Duration = Duration::from_secs(60);
+
+/// Ends this node.
+///
+/// # Errors
+/// `Busy` if programs use a mount; `Unavailable` if the daemon doesn't answer.
+pub fn down(down: &Down, json: bool) -> Result<ExitCode> {
+    let dir = std::path::absolute(&down.dir.dir).unwrap_or_else(|_| down.dir.dir.clone());
+    if down.kill {
+        return kill(&dir, json);
+    }
+    if running(&dir)?.is_none() {
+        return say(json, false, &format!("no daemon runs in {}", dir.display()));
+    }
+    let how = serde_json::json!({ "force": down.force });
+    ask::<serde_json::Value>(&dir, "/v1/shutdown", how)?;
+    wait_for_end(&dir)?;
+    let text = format!("stopped; everything is durable in {}", dir.display());
+    say(json, true, &text)
+}
+
+/// Waits until the daemon of a directory has ended: it releases its lock as the last thing.
+///
+/// # Errors
+/// `Unavailable` if it is stopped or takes too long.
+pub fn wait_for_end(dir: &Path) -> Result<()> {
+    lock::wait_until_free(dir, END_MAX)
+}
+
+/// The way out when the daemon doesn't answer: what was synced is on the NSDs.
+fn kill(dir: &Path, json: bool) -> Result<ExitCode> {
+    let holder = lock::holder(dir);
+    if let Some(process) = holder {
+        // SAFETY: kill takes two numbers. The process holds the lock of the directory.
+        if unsafe { libc::kill(process, libc::SIGKILL) } != 0 {
+            let error = std::io::Error::last_os_error();
+            return Err(Error::new(ErrorKind::NotPermitted, error.to_string())
+                .while_doing(format!("killing the daemon (process {process})")));
+        }
+    }
+    lock::wait_until_free(dir, KILLED_MAX)?;
+    let source = dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf());
+    for mount in fuse::mounted_shales() {
+        if mount.source == source {
+            fuse::unmount_foreign(&mount.mountpoint, Unmount::Lazy)?;
+        }
+    }
+    match holder {
+        None => say(json, false, &format!("no daemon runs in {}", dir.display())),
+        Some(_) => {
+            let text = format!("killed; what was synced is durable in {}", dir.display());
+            say(json, true, &text)
+        }
+    }
+}
+
+fn say(json: bool, stopped: bool, text: &str) -> Result<ExitCode> {
+    if json {
+        output::json(&serde_json::json!({ "stopped": stopped }));
+    } else {
+        println!("{text}");
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,102 @@
+//! `shale mount` and `shale umount`: mounts beside the node's own.
+
+use super::{down::wait_for_end, start::ask};
+use crate::{
+    admin::{How, MountRequest, UnmountRequest, Unmounted},
+    cli::{Mount, Umount},
+    daemon::{lock, mounts::real_path},
+    options::Options,
+    output,
+};
+use model::{Error, ErrorKind, Result};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+/// Adds a mount to the running node.
+///
+/// # Errors
+/// What is wrong with the options or the mount point, and what to do.
+pub fn mount(mount: &Mount, json: bool) -> Result<ExitCode> {
+    let options = Options::parse(&mount.options.join(","))?;
+    let dir = std::path::absolute(&mount.dir.dir).unwrap_or_else(|_| mount.dir.dir.clone());
+    add(&dir, &mount.mountpoint, &options)?;
+    say(json, "mounted", &mount.mountpoint)
+}
+
+/// Ends one mount.
+///
+/// # Errors
+/// `NotFound`; `Busy` with who uses it.
+pub fn umount(umount: &Umount, json: bool) -> Result<ExitCode> {
+    let how = match (umount.lazy, umount.force) {
+        (true, _) => How::Lazy,
+        (_, true) => How::Forced,
+        _ => How::IfIdle,
+    };
+    end(umount.dir.as_deref(), &umount.mountpoint, how)?;
+    say(json, "unmounted", &umount.mountpoint)
+}
+
+/// Asks the daemon of `dir` for a mount.
+///
+/// # Errors
+/// As [`mount`].
+pub fn add(dir: &Path, mountpoint: &Path, options: &Options) -> Result<()> {
+    let request = MountRequest {
+        path: Some(real_path(mountpoint).display().to_string()),
+        options: options.to_string(),
+    };
+    ask::<serde_json::Value>(dir, "/v1/mount", request).map(drop)
+}
+
+/// Ends a mount, durably if its daemon answers.
+///
+/// # Errors
+/// As [`umount`].
+pub fn end(dir: Option<&Path>, mountpoint: &Path, how: How) -> Result<()> {
+    let mountpoint = real_path(mountpoint);
+    let Some(dir) = dir.map(Path::to_path_buf).or_else(|| node_of(&mountpoint)) else {
+        let text = format!(
+            "no Shale file system is mounted at {}",
+            mountpoint.display()
+        );
+        return Err(Error::new(ErrorKind::NotFound, text));
+    };
+    if how == How::Forced || !lock::is_held(&dir) {
+        // The kernel alone can do it, so it works whatever the daemon does.
+        return fuse::unmount_foreign(&mountpoint, how.into());
+    }
+    let request = UnmountRequest {
+        path: mountpoint.display().to_string(),
+        how,
+    };
+    match ask::<Unmounted>(&dir, "/v1/umount", request) {
+        Ok(answer) if answer.daemon_ends => wait_for_end(&dir),
+        Ok(_) => Ok(()),
+        // It ended meanwhile, and its mounts with it.
+        Err(error) if error.kind() == ErrorKind::Unavailable && !lock::is_held(&dir) => {
+            fuse::unmount_foreign(&mountpoint, how.into())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The directory of the node that is mounted at a place, as the mount table says.
+fn node_of(mountpoint: &Path) -> Option<PathBuf> {
+    let mut mounts = fuse::mounted_shales().into_iter().rev();
+    mounts
+        .find(|mount| mount.mountpoint == mountpoint)
+        .map(|mount| mount.source)
+}
+
+fn say(json: bool, what: &str, mountpoint: &Path) -> Result<ExitCode> {
+    let path = real_path(mountpoint).display().to_string();
+    if json {
+        output::json(&serde_json::json!({ what: path }));
+    } else {
+        println!("{what} {path}");
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,113 @@
+//! Starts the daemon in the background and waits until it serves.
+
+use super::READY;
+use crate::{
+    admin::{Status, client::Admin},
+    daemon::lock,
+};
+use hyper::Method;
+use model::{Error, ErrorKind, Result};
+use serde::{Serialize, de::DeserializeOwned};
+use std::{
+    io::{BufRead, BufReader, Read},
+    os::unix::process::CommandExt,
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+/// Starts the daemon of a directory that has a node.
+///
+/// # Errors
+/// What the daemon says about why it can't serve.
+pub fn start(dir: &Path, on_demand: bool) -> Result<()> {
+    let mut daemon = spawn(dir, on_demand)?;
+    let mut said = String::new();
+    let mut output_of_daemon =
+        BufReader::new(daemon.stdout.take().expect("the daemon's output is a pipe"));
+    // The pipe ends when the daemon exits, so this can't wait for a dead one; a live one
+    // answers within its own deadlines.
+    output_of_daemon.read_line(&mut said).map_err(|e| {
+        Error::new(ErrorKind::Unavailable, e.to_string()).while_doing("waiting for the daemon")
+    })?;
+    if said.trim() == READY {
+        return Ok(());
+    }
+    let _ = output_of_daemon.read_to_string(&mut said);
+    let _ = daemon.wait();
+    let why = if said.trim().is_empty() {
+        format!(
+            "it ended without a word; see {}",
+            dir.join("daemon.log").display()
+        )
+    } else {
+        said.trim().to_string()
+    };
+    Err(Error::new(ErrorKind::Unavailable, why))
+}
+
+/// The status of the daemon of a directory, if one runs.
+///
+/// # Errors
+/// `Unavailable` if it runs but doesn't answer.
+pub fn running(dir: &Path) -> Result<Option<Status>> {
+    if !lock::is_held(dir) {
+        return Ok(None);
+    }
+    let status = block_on(async {
+        let admin = Admin::of(dir);
+        admin.ask::<Status>(Method::GET, "/v1/status", ()).await
+    });
+    status?.map(Some).map_err(|error| {
+        error.while_doing(format!(
+            "a daemon holds {} but doesn't answer yet; try again, or look at {}",
+            dir.display(),
+            dir.join("daemon.log").display()
+        ))
+    })
+}
+
+/// Asks the daemon of a directory and waits for the answer.
+///
+/// # Errors
+/// As [`Admin::ask`].
+pub fn ask<A: DeserializeOwned>(dir: &Path, path: &str, body: impl Serialize) -> Result<A> {
+    block_on(async { Admin::of(dir).ask(Method::POST, path, body).await })?
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))?;
+    Ok(runtime.block_on(future))
+}
+
+fn spawn(dir: &Path, on_demand: bool) -> Result<Child> {
+    let failed = |e: std::io::Error| {
+        Error::new(ErrorKind::Unavailable, e.to_string()).while_doing("starting the daemon")
+    };
+    let log = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(dir.join("daemon.log"))
+        .map_err(failed)?;
+    let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+    command
+        .arg("daemon")
+        .arg("--dir")
+        .arg(dir)
+        .args(on_demand.then_some("--on-demand"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .current_dir("/");
+    // A session of its own: the daemon outlives the terminal that started it.
+    // SAFETY: setsid is async-signal-safe and touches no memory of this process.
+    unsafe {
+        command.pre_exec(|| {
+            libc::setsid();
+            Ok(())
+        });
+    }
+    command.spawn().map_err(failed)
+}

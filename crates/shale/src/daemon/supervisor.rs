@@ -1,0 +1,30 @@
+//! Tells the program that supervises the daemon (systemd, Type=notify) how far it is.
+
+use std::os::{
+    linux::net::SocketAddrExt,
+    unix::{
+        ffi::OsStrExt,
+        net::{SocketAddr, UnixDatagram},
+    },
+};
+
+/// Sends a state like `READY=1`. Without a supervisor, or if it doesn't listen, nothing happens.
+pub fn tell(state: &str) {
+    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else {
+        return;
+    };
+    let address = match name.as_bytes() {
+        // An abstract socket.
+        [b'@', rest @ ..] => SocketAddr::from_abstract_name(rest),
+        _ => SocketAddr::from_pathname(&name),
+    };
+    let sent = address.and_then(|address| {
+        let socket = UnixDatagram::unbound()?;
+        // A supervisor that doesn't read must not hold the daemon up.
+        socket.set_nonblocking(true)?;
+        socket.send_to_addr(state.as_bytes(), &address)
+    });
+    if let Err(error) = sent {
+        tracing::warn!(%error, state, "the supervisor at NOTIFY_SOCKET wasn't told");
+    }
+}

@@ -1,0 +1,222 @@
+//! Mount options as they stand behind `-o` and in /etc/fstab: what each means to a mount here.
+
+use fuse::TransportChoice;
+use model::{Error, ErrorKind, Result};
+use std::{fmt, path::PathBuf};
+
+/// How a mount is made. Written and read as the list that stands behind `-o`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// ro: the kernel refuses every change with EROFS.
+    pub read_only: bool,
+    /// noatime: reads never move atime.
+    pub no_atime: bool,
+    /// nosuid.
+    pub no_suid: bool,
+    /// nodev.
+    pub no_dev: bool,
+    /// noexec.
+    pub no_exec: bool,
+    /// Others than the mounting user may use the mount.
+    pub allow_other: bool,
+    /// The directory of the file system that is the root of the mount.
+    pub subdir: Option<PathBuf>,
+    /// Which way requests take from the kernel.
+    pub transport: TransportChoice,
+}
+
+/// What is obeyed, for the message that refuses everything else.
+const OBEYED: &str = "ro, rw, noatime, atime, relatime, nosuid, suid, nodev, dev, noexec, exec, \
+     allow_other, subdir=PATH, transport=auto|fuse|io_uring";
+/// Meant for mount(8), systemd and people; nothing to do for a mount itself.
+const IGNORED: [&str; 20] = [
+    "defaults",
+    "auto",
+    "noauto",
+    "nofail",
+    "_netdev",
+    "nouser",
+    "async",
+    "diratime",
+    "nodiratime",
+    "lazytime",
+    "nolazytime",
+    "nostrictatime",
+    "silent",
+    "loud",
+    "noiversion",
+    "nomand",
+    // What every mount of ours has anyway.
+    "default_permissions",
+    "nonempty",
+    "uhelper",
+    "helper",
+];
+
+impl Options {
+    /// Reads a list like `ro,noatime,subdir=projects/a`. Later options win.
+    ///
+    /// # Errors
+    /// `InvalidArgument` with what exists.
+    pub fn parse(list: &str) -> Result<Self> {
+        Self::read(list, false)
+    }
+
+    /// As `parse`, but options that nobody knows are left out (`mount -s`).
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a known option that can't be had.
+    pub fn parse_sloppily(list: &str) -> Result<Self> {
+        Self::read(list, true)
+    }
+
+    fn read(list: &str, sloppy: bool) -> Result<Self> {
+        let mut options = Self::default();
+        for option in list.split(',').map(str::trim) {
+            let (name, value) = match option.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (option, None),
+            };
+            match (name, value) {
+                ("", None) => {}
+                ("ro", None) => options.read_only = true,
+                ("rw", None) => options.read_only = false,
+                ("noatime", None) => options.no_atime = true,
+                ("nosuid", None) => options.no_suid = true,
+                ("suid", None) => options.no_suid = false,
+                ("nodev", None) => options.no_dev = true,
+                ("dev", None) => options.no_dev = false,
+                ("noexec", None) => options.no_exec = true,
+                ("exec", None) => options.no_exec = false,
+                ("allow_other", None) => options.allow_other = true,
+                ("subdir", Some(path)) if !path.is_empty() => {
+                    options.subdir = Some(PathBuf::from(path));
+                }
+                ("transport", Some(which)) => options.transport = transport(which)?,
+                // As mount(8) says: users who may mount get no setuid, devices, programs,
+                // unless a later option says otherwise.
+                ("user" | "users", _) => {
+                    options.no_suid = true;
+                    options.no_dev = true;
+                    options.no_exec = true;
+                }
+                ("owner" | "group", None) => {
+                    options.no_suid = true;
+                    options.no_dev = true;
+                }
+                ("strictatime" | "norelatime", None) => {
+                    return Err(cannot(
+                        name,
+                        "reads move atime as relatime says, or with noatime not at all",
+                    ));
+                }
+                ("sync" | "dirsync", None) => {
+                    return Err(cannot(
+                        name,
+                        "programs call fsync, or open files with O_SYNC",
+                    ));
+                }
+                ("remount", None) => {
+                    return Err(cannot(
+                        name,
+                        "mount(8) does it: mount -o remount,ro MOUNTPOINT",
+                    ));
+                }
+                ("atime" | "relatime", None) => options.no_atime = false,
+                ("comment", Some(_)) => {}
+                (name, _) if name.starts_with("x-") || name.starts_with("X-") => {}
+                (name, _) if IGNORED.contains(&name) => {}
+                _ if sloppy => {}
+                _ => {
+                    let text = format!(
+                        "there is no mount option {option:?}; there are: {OBEYED}; those of fstab (defaults, noauto, nofail, _netdev, user, users, x-…) are accepted"
+                    );
+                    return Err(Error::new(ErrorKind::InvalidArgument, text));
+                }
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn transport(which: &str) -> Result<TransportChoice> {
+    match which {
+        "auto" => Ok(TransportChoice::Auto),
+        "fuse" => Ok(TransportChoice::Classic),
+        "io_uring" => Ok(TransportChoice::IoUring),
+        _ => Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!("there is no transport {which:?}; there are auto, fuse and io_uring"),
+        )),
+    }
+}
+
+fn cannot(name: &str, instead: &str) -> Error {
+    let text = format!("mount option {name} isn't offered: {instead}");
+    Error::new(ErrorKind::InvalidArgument, text)
+}
+
+impl fmt::Display for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.read_only { "ro" } else { "rw" })?;
+        for (is_set, word) in [
+            (self.no_atime, ",noatime"),
+            (self.no_suid, ",nosuid"),
+            (self.no_dev, ",nodev"),
+            (self.no_exec, ",noexec"),
+            (self.allow_other, ",allow_other"),
+        ] {
+            if is_set {
+                f.write_str(word)?;
+            }
+        }
+        match self.transport {
+            TransportChoice::Auto => {}
+            TransportChoice::Classic => f.write_str(",transport=fuse")?,
+            TransportChoice::IoUring => f.write_str(",transport=io_uring")?,
+        }
+        match &self.subdir {
+            Some(path) => write!(f, ",subdir={}", path.display()),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_fstab_are_accepted_and_obeyed_where_they_mean_something() {
+        let list = "defaults,_netdev,nofail,noauto,x-systemd.requires=a.service,comment=mine";
+        assert_eq!(Options::parse(list).unwrap(), Options::default());
+        let all = "ro,noatime,nosuid,nodev,noexec,allow_other,transport=io_uring,subdir=projects/a";
+        assert_eq!(Options::parse(all).unwrap().to_string(), all);
+        assert_eq!(Options::parse("ro,rw").unwrap(), Options::default());
+        let user = Options::parse("user,exec").unwrap();
+        assert!(user.no_suid && user.no_dev && !user.no_exec);
+        assert_eq!(Options::parse(&user.to_string()).unwrap(), user);
+    }
+
+    #[test]
+    fn an_unknown_option_is_refused_with_those_that_exist() {
+        let text = Options::parse("ro,compress=zstd").unwrap_err().to_string();
+        assert!(
+            text.contains("compress=zstd") && text.contains("noatime"),
+            "{text}"
+        );
+        assert!(
+            Options::parse_sloppily("ro,compress=zstd")
+                .unwrap()
+                .read_only
+        );
+        assert!(
+            Options::parse("strictatime")
+                .unwrap_err()
+                .to_string()
+                .contains("relatime")
+        );
+        assert!(Options::parse("subdir=").is_err());
+        assert!(Options::parse("transport=pigeon").is_err());
+    }
+}

@@ -1,0 +1,305 @@
+//! mount(8), umount(8), /etc/fstab and systemd. The helpers are installed in a mount namespace
+//! of each test's own, so that the machine that runs the tests stays as it is.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests use the mount as programs do"
+)]
+
+mod fixture;
+
+use fixture::{Namespace, Node, eventually, kill_hard, repository, within_a_minute};
+use std::{
+    fs,
+    os::unix::{fs::symlink, net::UnixDatagram},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+/// A mount namespace in which `mount -t shale` finds the program under test.
+struct Machine {
+    space: Namespace,
+    node: Node,
+    fstab: PathBuf,
+}
+
+impl Machine {
+    /// With a node that exists and is down, and lines of fstab; `{}` is the node's directory.
+    fn with(umount_helper: bool, lines: &[&str]) -> Self {
+        let node = Node::new();
+        fs::create_dir(node.path("docs")).unwrap();
+        node.must(&["down"]);
+        let sbin = node.place("sbin");
+        let copied = Command::new("cp")
+            .args(["-a", "/usr/sbin/."])
+            .arg(&sbin)
+            .status();
+        assert!(copied.unwrap().success());
+        let mut names = vec!["mount.shale", "mount.fuse.shale"];
+        if umount_helper {
+            names.extend(["umount.shale", "umount.fuse.shale"]);
+        }
+        for name in names {
+            symlink(env!("CARGO_BIN_EXE_shale"), sbin.join(name)).unwrap();
+        }
+        let fstab = sbin.with_file_name("fstab");
+        let home = sbin.parent().unwrap().to_str().unwrap();
+        let lines: Vec<_> = lines
+            .iter()
+            .map(|line| {
+                let line = line.replace("{}", node.dir.to_str().unwrap());
+                line.replace("~", home) + "\n"
+            })
+            .collect();
+        fs::write(&fstab, lines.concat()).unwrap();
+        let space = Namespace::new("mount --bind \"$0\" /usr/sbin", &sbin);
+        Self { space, node, fstab }
+    }
+
+    /// Runs a command of the shell in there.
+    fn run(&self, command: &str) -> (i32, String) {
+        within_a_minute(
+            self.space
+                .command("sh")
+                .args(["-c", command])
+                .env("FSTAB", &self.fstab)
+                .env("NODE", &self.node.dir)
+                .env("HOME", self.fstab.parent().unwrap())
+                .env("SHALE", env!("CARGO_BIN_EXE_shale")),
+        )
+    }
+
+    fn must(&self, command: &str) -> String {
+        let (code, said) = self.run(command);
+        let log = fs::read_to_string(self.node.dir.join("daemon.log")).unwrap_or_default();
+        assert_eq!(code, 0, "{command}: {said}\n{log}");
+        said
+    }
+
+    fn is_up(&self) -> bool {
+        self.node.run(&["status"]).status.success()
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = self.node.run(&["down", "--kill"]);
+    }
+}
+
+const WHOLE: &str =
+    "{} ~/whole shale defaults,noauto,nofail,_netdev,x-systemd.requires=x.service,noatime 0 0";
+const DOCS: &str = "{} ~/docs fuse.shale ro,noauto,subdir=docs 0 0";
+
+#[test]
+fn lines_of_fstab_bring_the_node_up_and_umount_ends_it_durably() {
+    let machine = Machine::with(true, &[WHOLE, DOCS]);
+    machine.must("mkdir ~/whole ~/docs");
+    machine.must("mount -T $FSTAB ~/whole");
+    assert!(machine.is_up());
+    let shown = machine.must("findmnt -n -o SOURCE,FSTYPE,OPTIONS ~/whole");
+    assert!(
+        shown.contains("fuse.shale") && shown.contains("noatime"),
+        "{shown}"
+    );
+    assert!(
+        shown.starts_with(machine.node.dir.to_str().unwrap()),
+        "{shown}"
+    );
+    machine.must("echo words > ~/whole/docs/text");
+    // The second line adds a mount to the node that runs.
+    machine.must("mount -T $FSTAB ~/docs && grep words ~/docs/text");
+    let (code, said) = machine.run("touch ~/docs/new");
+    assert!(code != 0 && said.contains("Read-only"), "{said}");
+    machine.must("umount ~/whole");
+    assert!(machine.is_up(), "one mount is left");
+    machine.must("umount ~/docs");
+    assert!(!machine.is_up(), "it ended before umount returned");
+    assert!(
+        fs::read_dir(machine.fstab.with_file_name("docs"))
+            .unwrap()
+            .next()
+            .is_none()
+    );
+    // From now on as if never before.
+    machine.must("mount -T $FSTAB ~/docs && grep words ~/docs/text && umount ~/docs");
+    machine.node.must(&["up"]);
+    assert_eq!(
+        fs::read_to_string(machine.node.path("docs/text")).unwrap(),
+        "words\n"
+    );
+}
+
+#[test]
+fn mount_a_mounts_all_lines_and_only_once() {
+    let lines = [
+        "{} ~/whole shale defaults 0 0",
+        "{} ~/docs fuse.shale ro,subdir=docs 0 0",
+    ];
+    let machine = Machine::with(true, &lines);
+    machine.must("mkdir ~/whole ~/docs && mount -a -T $FSTAB");
+    machine.must("mount -a -T $FSTAB");
+    let shown = machine.must("findmnt -n -l -t fuse.shale -o TARGET");
+    let ours = shown
+        .lines()
+        .filter(|line| line.ends_with("/whole") || line.ends_with("/docs"));
+    assert_eq!(ours.count(), 2, "{shown}");
+    // A killed daemon's mounts are in nobody's way.
+    kill_hard(machine.node.pid());
+    machine.must("umount ~/whole; mount -T $FSTAB ~/whole && ls ~/whole/docs");
+    machine.must("umount ~/whole");
+    assert!(!machine.is_up());
+}
+
+#[test]
+fn a_node_that_mount_brought_up_ends_with_its_last_mount_also_without_a_helper() {
+    let machine = Machine::with(false, &[WHOLE]);
+    machine.must("mkdir ~/whole && mount -T $FSTAB ~/whole && echo x > ~/whole/file");
+    machine.must("umount ~/whole");
+    eventually("the daemon ended", || !machine.is_up());
+    machine.node.must(&["up"]);
+    assert_eq!(
+        fs::read_to_string(machine.node.path("file")).unwrap(),
+        "x\n"
+    );
+    // One that `up` started stays when mount(8) added a mount and took it away.
+    machine.node.must(&["down"]);
+    machine.must("$SHALE up --dir $NODE && mount -T $FSTAB ~/whole && umount ~/whole");
+    machine.node.must(&["status"]);
+}
+
+#[test]
+fn forced_and_lazy_umount_go_past_a_daemon_that_is_stopped() {
+    let machine = Machine::with(true, &[WHOLE]);
+    machine.must("mkdir ~/whole");
+    for flag in ["-f", "-l"] {
+        machine.must("mount -T $FSTAB ~/whole && echo x > ~/whole/file && sync ~/whole/file");
+        let pid = machine.node.pid();
+        machine.must(&format!("kill -STOP {pid}"));
+        let (code, said) = machine.run("umount ~/whole");
+        assert!(code != 0 && said.contains("shale down --kill"), "{said}");
+        machine.must(&format!("umount {flag} ~/whole"));
+        machine.must("$SHALE down --kill --dir $NODE");
+    }
+    machine.must("mount -T $FSTAB ~/whole && grep x ~/whole/file && umount ~/whole");
+}
+
+#[test]
+fn the_helper_answers_with_the_exit_codes_of_mount_8() {
+    let machine = Machine::with(true, &[]);
+    machine.must("mkdir ~/whole");
+    for (command, expected, says) in [
+        ("mount.shale", 1, "usage"),
+        ("mount.shale $NODE ~/whole -q", 1, "-q"),
+        (
+            "mount.shale $NODE ~/whole -o zip",
+            32,
+            "there is no mount option",
+        ),
+        (
+            "mount.shale $NODE ~/whole -s -o zip && umount ~/whole",
+            0,
+            "",
+        ),
+        (
+            "mount.shale -f $NODE ~/whole && ! mountpoint -q ~/whole",
+            0,
+            "",
+        ),
+        ("mount -t shale ~/nothing ~/whole", 32, "no Shale node"),
+        ("mount -t shale $NODE ~/nowhere", 32, "nowhere"),
+        (
+            "mount -t shale -o subdir=nix $NODE ~/whole",
+            32,
+            "no \"nix\"",
+        ),
+        ("mount.shale $NODE ~/nowhere", 32, "mkdir -p"),
+        ("umount.fuse.shale ~/whole", 32, "no Shale file system"),
+        ("mount -t shale -o remount,rw $NODE ~/whole", 32, ""),
+    ] {
+        let (code, said) = machine.run(&format!("PATH=/usr/sbin:$PATH; {command}"));
+        assert_eq!(code, expected, "{command}: {said}");
+        assert!(said.contains(says), "{command}: {said}");
+    }
+    eventually("a node without mounts ended", || !machine.is_up());
+}
+
+/// `make install` into a directory.
+fn install(into: &Path) {
+    let made = Command::new("make")
+        .arg("-C")
+        .arg(repository())
+        .arg("install")
+        .arg(format!("SHALE={}", env!("CARGO_BIN_EXE_shale")))
+        .arg(format!("PREFIX={}", into.join("usr").display()))
+        .arg(format!("SBINDIR={}", into.join("sbin").display()))
+        .arg(format!("UNITDIR={}", into.join("units").display()))
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{made:?}");
+}
+
+#[test]
+fn make_install_installs_the_program_the_helpers_and_units_that_systemd_accepts() {
+    let home = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    install(home.path());
+    for name in [
+        "mount.shale",
+        "mount.fuse.shale",
+        "umount.shale",
+        "umount.fuse.shale",
+    ] {
+        let (code, said) = within_a_minute(&mut Command::new(home.path().join("sbin").join(name)));
+        assert_eq!(code, 1, "{name}: {said}");
+        assert!(said.contains("usage"), "{name}: {said}");
+    }
+    for (kind, unit) in [("--system", "system"), ("--user", "user")] {
+        let unit = home.path().join("units").join(unit).join("shale@.service");
+        let (code, said) = within_a_minute(
+            Command::new("systemd-analyze")
+                .args([kind, "verify", "--man=no"])
+                .arg(&unit)
+                .env("XDG_RUNTIME_DIR", home.path()),
+        );
+        assert!(code == 0 && !said.contains("shale@"), "{code}: {said}");
+    }
+}
+
+#[test]
+fn the_daemon_tells_systemd_when_it_serves_and_when_it_ends() {
+    let node = Node::new();
+    node.must(&["down"]);
+    let path = node.place("run").join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    let mut daemon = Command::new(env!("CARGO_BIN_EXE_shale"))
+        .args(["daemon", "--dir"])
+        .arg(&node.dir)
+        .env("NOTIFY_SOCKET", &path)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut message = [0; 100];
+    let hear = |message: &mut [u8; 100]| {
+        let length = socket.recv(message).unwrap();
+        String::from_utf8_lossy(&message[..length]).into_owned()
+    };
+    assert_eq!(hear(&mut message), "READY=1");
+    fs::write(node.path("file"), "at once").unwrap();
+    // What systemd does when `shale down` was refused, for example because the mount is in use.
+    let open = fs::File::open(node.path("file")).unwrap();
+    assert!(!node.run(&["down"]).status.success());
+    let pid = daemon.id().to_string();
+    assert!(Command::new("kill").arg(&pid).status().unwrap().success());
+    assert_eq!(hear(&mut message), "STOPPING=1");
+    assert!(daemon.wait().unwrap().success());
+    drop(open);
+    node.must(&["up"]);
+    assert_eq!(fs::read_to_string(node.path("file")).unwrap(), "at once");
+}

@@ -1,0 +1,249 @@
+//! Ending mounts that are in use, and daemons that don't answer: nothing hangs, and what was
+//! synced is there afterwards.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests use the mount as programs do"
+)]
+
+mod fixture;
+
+use fixture::{Node, eventually, mounted_as, within_a_minute};
+use std::{
+    fs::{self, File},
+    io::Write,
+    process::{Command, Stdio},
+    sync::mpsc,
+    thread::JoinHandle,
+    time::Duration,
+};
+
+/// Programs that use a mount: a writer, a reader, one that makes and removes names, and an open
+/// file. They end at their first error or when they are told to.
+struct Load {
+    threads: Vec<JoinHandle<()>>,
+    stop: std::sync::Arc<std::sync::atomic::AtomicBool>,
+    open: File,
+}
+
+impl Load {
+    fn on(node: &Node) -> Self {
+        let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let (started, begun) = mpsc::channel();
+        let start = |work: fn(&std::path::Path) -> std::io::Result<()>| {
+            let (mnt, stop, started) = (node.mnt.clone(), stop.clone(), started.clone());
+            std::thread::spawn(move || {
+                let mut is_first = true;
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) && work(&mnt).is_ok() {
+                    if std::mem::take(&mut is_first) {
+                        started.send(()).unwrap();
+                    }
+                }
+            })
+        };
+        let threads = vec![
+            start(|mnt| fs::write(mnt.join("written"), vec![7; 300_000])),
+            start(|mnt| fs::read(mnt.join("synced")).map(drop)),
+            start(|mnt| {
+                // One that was cut short leaves the name behind.
+                match fs::create_dir(mnt.join("name")) {
+                    Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(e),
+                    _ => fs::remove_dir(mnt.join("name")),
+                }
+            }),
+        ];
+        for _ in &threads {
+            begun.recv_timeout(Duration::from_secs(60)).unwrap();
+        }
+        let open = File::open(node.path("synced")).unwrap();
+        Self {
+            threads,
+            stop,
+            open,
+        }
+    }
+
+    /// Nobody may be stuck in the file system.
+    fn end(self) {
+        self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        eventually("every program came back from the file system", || {
+            self.threads.iter().all(JoinHandle::is_finished)
+        });
+        drop(self.open);
+    }
+}
+
+fn with_a_synced_file() -> Node {
+    let node = Node::new();
+    let mut file = File::create(node.path("synced")).unwrap();
+    file.write_all(b"safe").unwrap();
+    file.sync_all().unwrap();
+    node
+}
+
+fn shale(node: &Node, arguments: &[&str]) -> (i32, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shale"));
+    within_a_minute(command.args(arguments).arg("--dir").arg(&node.dir))
+}
+
+fn signal(node_pid: i32, signal: &str) {
+    let status = Command::new("kill")
+        .args([signal, &node_pid.to_string()])
+        .status();
+    assert!(status.unwrap().success());
+}
+
+/// Up again by the ordinary way, and what was synced is there.
+fn starts_again(node: &Node) {
+    node.must(&["up"]);
+    assert_eq!(fs::read(node.path("synced")).unwrap(), b"safe");
+    fs::write(node.path("works"), "again").unwrap();
+    node.check();
+}
+
+#[test]
+fn down_force_ends_a_mount_that_is_written_to() {
+    let node = with_a_synced_file();
+    let load = Load::on(&node);
+    let (code, said) = shale(&node, &["down", "--force"]);
+    assert_eq!(code, 0, "{said}");
+    load.end();
+    starts_again(&node);
+}
+
+#[test]
+fn each_way_to_unmount_by_force_or_lazily_ends_while_programs_work() {
+    let node = with_a_synced_file();
+    let mnt = node.mnt.to_str().unwrap().to_string();
+    let ways: [&[&str]; 6] = [
+        &["umount", "-f"],
+        &["umount", "-l"],
+        &["fusermount3", "-uz"],
+        &["shale", "umount", "--force"],
+        &["shale", "umount", "--lazy"],
+        &["umount", "-f", "-l"],
+    ];
+    for way in ways {
+        let load = Load::on(&node);
+        let program = match way[0] {
+            "shale" => env!("CARGO_BIN_EXE_shale"),
+            other => other,
+        };
+        let (code, said) = within_a_minute(Command::new(program).args(&way[1..]).arg(&mnt));
+        // `umount -f` fails the programs' operations and says "busy" while files are open.
+        if code != 0 {
+            assert!(
+                way == ["umount", "-f"] && said.contains("busy"),
+                "{way:?}: {said}"
+            );
+            let (code, said) = within_a_minute(Command::new("umount").args(["-l", &mnt]));
+            assert_eq!(code, 0, "{said}");
+        }
+        assert_eq!(mounted_as(&node.mnt), None, "{way:?}");
+        load.end();
+        starts_again(&node);
+    }
+}
+
+#[test]
+fn a_lazily_unmounted_file_is_served_to_its_last_user_and_down_says_so() {
+    let node = with_a_synced_file();
+    let mut open = File::create(node.path("open")).unwrap();
+    node.must(&["umount", "--lazy", node.mnt.to_str().unwrap()]);
+    open.write_all(b"still works").unwrap();
+    assert_eq!(node.ask(&["status"])["mounts"][0]["state"], "detached");
+    assert_eq!(node.ask(&["health"])["state"], "degraded");
+    let (code, said) = shale(&node, &["down"]);
+    assert_eq!(code, 1);
+    assert!(said.contains("--force"), "{said}");
+    node.must(&["up"]);
+    assert_eq!(fs::read(node.path("open")).unwrap(), b"still works");
+    drop(open);
+    eventually("the old mount is gone", || {
+        node.ask(&["status"])["mounts"].as_array().unwrap().len() == 1
+    });
+    node.must(&["down"]);
+    starts_again(&node);
+}
+
+#[test]
+fn a_busy_unmount_says_who_uses_the_mount() {
+    let node = with_a_synced_file();
+    let mut user = Command::new("sleep")
+        .arg("1000")
+        .current_dir(&node.mnt)
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    let place = node.mnt.to_str().unwrap();
+    for arguments in [&["down"][..], &["umount", place]] {
+        let (code, said) = shale(&node, arguments);
+        assert_eq!(code, 1);
+        let named = format!("sleep (process {})", user.id());
+        assert!(
+            said.contains(&named) && said.contains("fuser -vm"),
+            "{said}"
+        );
+    }
+    user.kill().unwrap();
+    user.wait().unwrap();
+    node.must(&["down"]);
+}
+
+#[test]
+fn commands_to_a_stopped_daemon_end_and_say_what_to_do() {
+    let node = with_a_synced_file();
+    let pid = node.pid();
+    signal(pid, "-STOP");
+    for arguments in [
+        &["down"][..],
+        &["down", "--force"],
+        &["status"],
+        &["up"],
+        &["umount", node.mnt.to_str().unwrap()],
+        &["fs", "sync"],
+    ] {
+        let (code, said) = shale(&node, arguments);
+        assert_eq!(code, 1, "{arguments:?}: {said}");
+        assert!(
+            said.contains(&format!("kill -CONT {pid}")) && said.contains("shale down --kill"),
+            "{arguments:?}: {said}"
+        );
+    }
+    signal(pid, "-CONT");
+    node.must(&["status"]);
+    signal(pid, "-STOP");
+    let (code, said) = shale(&node, &["down", "--kill"]);
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(mounted_as(&node.mnt), None);
+    starts_again(&node);
+}
+
+#[test]
+fn the_mount_of_a_stopped_daemon_can_be_ended_in_each_way() {
+    let ways: [&[&str]; 4] = [
+        &["umount", "-f"],
+        &["umount", "-l"],
+        &["fusermount3", "-uz"],
+        &["shale", "umount", "--force"],
+    ];
+    let node = with_a_synced_file();
+    let mnt = node.mnt.to_str().unwrap().to_string();
+    for way in ways {
+        let load = Load::on(&node);
+        let pid = node.pid();
+        signal(pid, "-STOP");
+        let program = match way[0] {
+            "shale" => env!("CARGO_BIN_EXE_shale"),
+            other => other,
+        };
+        let (code, said) = within_a_minute(Command::new(program).args(&way[1..]).arg(&mnt));
+        assert!(code == 0 || said.contains("busy"), "{way:?}: {said}");
+        let (code, said) = shale(&node, &["down", "--kill"]);
+        assert_eq!(code, 0, "{way:?}: {said}");
+        load.end();
+        assert_eq!(mounted_as(&node.mnt), None);
+        starts_again(&node);
+    }
+}
