@@ -4,7 +4,13 @@ CARGO ?= cargo
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get
 BUILD_PACKAGES := gcc pkg-config libisal-dev fuse3
-TEST_PACKAGES := git make gcc sqlite3 rsync tar diffutils util-linux mount procps systemd
+TEST_PACKAGES := git make gcc sqlite3 rsync tar diffutils util-linux mount procps systemd acl
+BENCH_PACKAGES := sqlite3
+# Other people's suites, from crates.io.
+TOOLS := pjdfstest@0.2.2 fsx@0.3.2
+# Tests of the mount that run a second time, through the transport that the first time didn't take.
+MOUNT_TESTS := posix listing mapping locks suites random programs
+URING_SWITCH := /sys/module/fuse/parameters/enable_uring
 SHALE := target/release/shale
 RUN_DIR ?= $(CURDIR)/target/run
 PREFIX ?= /usr/local
@@ -24,13 +30,19 @@ help:
 	@echo "make lint      format and lints"
 
 # dpkg -s costs milliseconds; apt-get update is only paid when something is missing.
-deps:
-	@missing=""; for p in $(BUILD_PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
+define install_missing
+	@missing=""; for p in $(1); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
 	if [ -n "$$missing" ]; then echo "installing$$missing"; $(APT) update -qq && $(APT) install -y -qq --no-install-recommends $$missing >/dev/null; fi
+endef
 
+deps:
+	$(call install_missing,$(BUILD_PACKAGES))
+
+# Where the kernel has FUSE over io_uring but keeps it off, root may switch it on for the tests.
 test-deps: deps
-	@missing=""; for p in $(TEST_PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
-	if [ -n "$$missing" ]; then echo "installing$$missing"; $(APT) update -qq && $(APT) install -y -qq --no-install-recommends $$missing >/dev/null; fi
+	$(call install_missing,$(TEST_PACKAGES))
+	@for tool in $(TOOLS); do test -x target/tools/bin/$${tool%@*} || $(CARGO) install --quiet --locked --root target/tools $$tool; done
+	@if [ -w $(URING_SWITCH) ]; then echo Y > $(URING_SWITCH); else echo "FUSE over io_uring can't be switched on here; only /dev/fuse is tested"; fi
 
 build: deps
 	$(CARGO) build --release -p shale
@@ -57,15 +69,19 @@ uninstall:
 
 test: test-deps
 	$(CARGO) test --workspace --no-fail-fast
+	SHALE_TEST_TRANSPORT=fuse $(CARGO) test --workspace --no-fail-fast $(addprefix --test ,$(MOUNT_TESTS))
 
 test-all: test-deps
 	SHALE_LONG=1 $(CARGO) test --workspace --no-fail-fast
+	SHALE_LONG=1 SHALE_TEST_TRANSPORT=fuse $(CARGO) test --workspace --no-fail-fast $(addprefix --test ,$(MOUNT_TESTS))
 
 lint: deps
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
 bench: deps
+	$(call install_missing,$(BENCH_PACKAGES))
+	@if [ -w $(URING_SWITCH) ]; then echo Y > $(URING_SWITCH); fi
 	$(CARGO) build --release -p shale -p bench
 	target/release/bench
 

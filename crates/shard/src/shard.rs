@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 use world::{Task, World};
 
 /// Memory for decoded records, if not said otherwise.
-pub const HOT_RECORDS_BYTES_DEFAULT: usize = 128 * 1024 * 1024;
+pub const HOT_RECORDS_BYTES_DEFAULT: usize = 384 * 1024 * 1024;
 /// Rounds of fetching that one operation may need: a rename asks for the ancestors of two
 /// directories one by one, and paths have at most 4,096 bytes.
 const FETCH_ROUNDS_MAX: usize = 4100;
