@@ -11,6 +11,10 @@ use model::{
 /// Missing inodes that are at most this far apart are fetched as one range: a scan costs a
 /// seventh of a get.
 const RANGE_GAP: u64 = 32;
+/// A listing that goes on fetches missing inodes with their neighbours: a directory takes its
+/// inode numbers in runs of at least so many, but lists them in the order of their names'
+/// hashes, so the neighbours are wanted by the next pages.
+const NEIGHBOURS: u64 = 64;
 
 pub(crate) fn read_directory<V: View>(
     tx: &mut Transaction<'_, V>,
@@ -61,7 +65,7 @@ pub(crate) fn read_directory<V: View>(
         }
     };
     if with_attributes {
-        fill_attributes(tx, &mut entries)?;
+        fill_attributes(tx, &mut entries, after > 0)?;
     }
     Ok(Reply::Listing { entries, end })
 }
@@ -69,6 +73,7 @@ pub(crate) fn read_directory<V: View>(
 fn fill_attributes<V: View>(
     tx: &mut Transaction<'_, V>,
     entries: &mut [DirectoryEntry],
+    goes_on: bool,
 ) -> Step<()> {
     let mut missing = Vec::new();
     for entry in entries.iter_mut() {
@@ -88,17 +93,20 @@ fn fill_attributes<V: View>(
     }
     missing.sort_unstable();
     missing.dedup();
-    for run in missing.chunk_by(|a, b| b.0 - a.0 <= RANGE_GAP) {
-        tx.need(match run {
-            [one] => Need::Key(Key::Inode(*one)),
-            _ => {
-                let (first, last) = (run[0], run[run.len() - 1]);
-                Need::Range {
-                    from: Key::Inode(first),
-                    to: Key::Inode(InodeId(last.0 + 1)),
-                    limit: (last.0 - first.0 + 1) as usize,
-                }
-            }
+    let gap = if goes_on { NEIGHBOURS } else { RANGE_GAP };
+    for run in missing.chunk_by(|a, b| b.0 - a.0 <= gap) {
+        let (mut first, mut end) = (run[0].0, run[run.len() - 1].0 + 1);
+        if goes_on {
+            first -= first % NEIGHBOURS;
+            end = end.next_multiple_of(NEIGHBOURS);
+        } else if run.len() == 1 {
+            tx.need(Need::Key(Key::Inode(run[0])));
+            continue;
+        }
+        tx.need(Need::Range {
+            from: Key::Inode(InodeId(first)),
+            to: Key::Inode(InodeId(end)),
+            limit: (end - first) as usize,
         });
     }
     tx.settle()
