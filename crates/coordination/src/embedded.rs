@@ -303,7 +303,9 @@ fn decode(slot: &Bytes) -> Result<Option<(u64, State)>> {
     if format != FORMAT {
         return Err(Error::new(
             ErrorKind::NotSupported,
-            format!("coordination state has format {format}, this program reads {FORMAT}"),
+            format!(
+                "the coordination state was written by a newer Shale (format {format}, this program knows {FORMAT}); upgrade this node, the region was left as it is"
+            ),
         ));
     }
     let mut state = BTreeMap::new();

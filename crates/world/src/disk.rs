@@ -100,6 +100,16 @@ impl Disk {
         }
     }
 
+    /// Gives the region up while clones of this disk are still around: their I/O fails from here
+    /// on, what is under way is waited for, then the lock is given back. So a disk that failed
+    /// can be opened again although somebody still holds the failed one.
+    pub async fn let_go(&self) {
+        match &self.inner {
+            Inner::Real(disk) => disk.let_go().await,
+            Inner::Simulated(disk) => disk.let_go().await,
+        }
+    }
+
     /// Gives the space of a range back to the file system if it can; best effort. What the
     /// range reads afterwards is undefined (old bytes or zeros) until it is written.
     pub async fn discard(&self, offset: u64, length: u64) {

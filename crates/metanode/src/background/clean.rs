@@ -31,19 +31,22 @@ pub(crate) struct Progress {
     segments: Option<Key>,
     extents: Option<Key>,
     last_pass: Option<Instant>,
-    /// The map under which the running pass over segments widens narrow ones, if it does.
-    widening: Option<MapEpoch>,
-    /// The map under which narrow segments were last widened: once is enough, since a segment
+    /// The pool for which the running pass over segments widens narrow ones, if it does.
+    widening: Option<Width>,
+    /// The pool for which narrow segments were last widened: once is enough, since a segment
     /// that became narrow again met an NSD in trouble.
-    widened: Option<MapEpoch>,
+    widened: Option<Width>,
 }
+
+/// What decides how wide segments can be: the map, and the changes of members under it.
+type Width = (MapEpoch, u64);
 
 impl Metanode {
     /// Looks at some segments and blocks, cleans what is worth it. Answers how many extents
     /// were replaced.
     pub(super) async fn clean_some(&self, pace: Pace) -> Result<u64> {
         let now = self.world.now();
-        {
+        let widens_from_here = {
             let mut memory = self.background.memory.lock();
             let progress = &mut memory.clean;
             let is_between = progress.segments.is_none() && progress.extents.is_none();
@@ -55,10 +58,14 @@ impl Metanode {
             }
             if is_between {
                 progress.last_pass = Some(now);
-                let map = self.pool.map().epoch;
-                let is_due = progress.widened != Some(map) && self.is_pool_whole();
-                progress.widening = is_due.then_some(map);
+                let width = (self.pool.map().epoch, self.pool.changes_of_members());
+                let is_due = progress.widened != Some(width) && self.is_pool_whole();
+                progress.widening = is_due.then_some(width);
             }
+            is_between && progress.widening.is_some()
+        };
+        if widens_from_here {
+            self.widen_tables().await?;
         }
         let pages = if pace == Pace::Drain {
             usize::MAX
@@ -77,6 +84,19 @@ impl Metanode {
             .filter(|state| state.entry.state != NsdState::Lost);
         kept.all(|state| state.member == MemberState::Online)
             && self.pool.groups().moving().is_empty()
+    }
+
+    /// Tables of the tree that were written with less redundancy than they should have are
+    /// written anew: the segments of files find their extents, tables only their compaction.
+    async fn widen_tables(&self) -> Result<()> {
+        let shard = self.shard();
+        let tables = shard.catalog().live_segments();
+        let narrow = tables.iter().filter(|place| self.pool.is_narrow(place));
+        let count = narrow.count();
+        if count > 0 && shard.tree().compact().await? {
+            tracing::info!(count, "tables with too little redundancy are written anew");
+        }
+        Ok(())
     }
 
     async fn clean_segments(&self, pages: usize) -> Result<u64> {
@@ -119,8 +139,8 @@ impl Metanode {
             let mut memory = self.background.memory.lock();
             memory.clean.segments = (!ended).then(|| from.clone());
             if ended {
-                if let Some(map) = memory.clean.widening.take() {
-                    memory.clean.widened = Some(map);
+                if let Some(width) = memory.clean.widening.take() {
+                    memory.clean.widened = Some(width);
                 }
                 break;
             }

@@ -38,7 +38,13 @@ impl Admin {
         let lost = |why: String| Error::new(ErrorKind::Unavailable, why).while_doing(what());
         let stream = tokio::net::UnixStream::connect(&self.socket)
             .await
-            .map_err(|_| {
+            .map_err(|error| {
+                if error.kind() == std::io::ErrorKind::PermissionDenied {
+                    let text = format!(
+                        "{error}; only the user that started the daemon may ask it (run as root?)"
+                    );
+                    return Error::new(ErrorKind::AccessDenied, text).while_doing(what());
+                }
                 Error::new(
                     ErrorKind::Unavailable,
                     format!(

@@ -13,11 +13,16 @@ use std::{
     os::unix::process::CommandExt,
     path::Path,
     process::{Child, Command, ExitCode, Stdio},
+    time::{Duration, Instant},
 };
 
 /// First thing that the daemon says on its standard output when it serves; anything else is
 /// the reason why it doesn't.
 pub const READY: &str = "ready";
+
+/// A daemon that holds its directory and has no socket is starting or ending; this long.
+const SETTLE_MAX: Duration = Duration::from_secs(20);
+const SETTLE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Starts this node; creates its file system if the directory is new.
 pub fn up(up: &Up, json: bool) -> Result<ExitCode> {
@@ -122,23 +127,35 @@ fn refuse_other_settings(up: &Up, status: &Status) -> Result<()> {
     }
 }
 
+/// What the daemon of a directory says. One that is just starting or ending has no socket: it
+/// gets a moment.
 fn running(dir: &Path) -> Result<Option<Status>> {
-    if !crate::daemon::lock::is_held(dir) {
-        return Ok(None);
+    let begun = Instant::now();
+    loop {
+        if !crate::daemon::lock::is_held(dir) {
+            return Ok(None);
+        }
+        let asked = block_on(async {
+            Admin::of(dir)
+                .ask::<Status>(Method::GET, "/v1/status", ())
+                .await
+        })?;
+        match asked {
+            Ok(status) => return Ok(Some(status)),
+            Err(error)
+                if error.kind() == ErrorKind::Unavailable && begun.elapsed() < SETTLE_MAX =>
+            {
+                std::thread::sleep(SETTLE_PAUSE);
+            }
+            Err(error) => {
+                return Err(error.while_doing(format!(
+                    "a daemon holds {} but doesn't answer; look at {}",
+                    dir.display(),
+                    dir.join("daemon.log").display()
+                )));
+            }
+        }
     }
-    block_on(async {
-        Admin::of(dir)
-            .ask::<Status>(Method::GET, "/v1/status", ())
-            .await
-    })?
-    .map(Some)
-    .map_err(|error| {
-        error.while_doing(format!(
-            "a daemon holds {} but doesn't answer yet; try again, or look at {}",
-            dir.display(),
-            dir.join("daemon.log").display()
-        ))
-    })
 }
 
 fn start(dir: &Path) -> Result<Child> {

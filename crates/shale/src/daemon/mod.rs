@@ -2,6 +2,7 @@
 //! in order.
 
 pub mod config;
+pub mod health;
 pub mod lock;
 pub mod serving;
 
@@ -84,9 +85,12 @@ async fn live(dir: &Path) -> Result<()> {
     };
     let admin = crate::admin::server::listen(&serving)?;
     let admin = world.spawn("admin API", admin);
+    let watched = serving.clone();
+    let watch = world.spawn("watch", async move { watched.watch().await });
     tracing::info!(mount = %serving.mount_point().display(), milliseconds = world.now().since(begun).as_millis(), "serving");
     say(READY);
     let force = wait_for_end(&serving).await;
+    watch.stop().await;
     let result = serving.end(force).await;
     // Whoever asked for the end is still to be told.
     let _ = world.timeout(ANSWERS_END, admin).await;
@@ -97,29 +101,40 @@ async fn live(dir: &Path) -> Result<()> {
 }
 
 /// A creation that was interrupted left nothing that anybody used: begin again. Only files that
-/// our own directory holds are removed, never a device or a path of somebody else's.
+/// our own directory holds are removed, never a device or a path of somebody else's, and never a
+/// file system that is whole, whatever node.toml says.
 async fn create(world: &World, dir: &Path, paths: &NodePaths, config: &NodeConfig) -> Result<()> {
+    if Node::is_created(world, paths).await? {
+        return Ok(());
+    }
+    let doing = || format!("creating a file system in {}", dir.display());
     let folder = dir.join("nsd");
     std::fs::create_dir_all(&folder).map_err(|e| {
         Error::new(ErrorKind::Unavailable, e.to_string())
             .while_doing(format!("creating {}", folder.display()))
+            .while_doing(doing())
     })?;
-    for path in paths
-        .nsds
-        .values()
-        .chain([&paths.coordination])
-        .filter(|path| path.starts_with(dir))
-    {
-        let _ = std::fs::remove_file(path);
-    }
+    let ours = || {
+        let regions = paths.nsds.values().chain([&paths.coordination]);
+        regions.filter(|path| path.starts_with(dir))
+    };
+    let remove_ours = || {
+        for path in ours() {
+            let _ = std::fs::remove_file(path);
+        }
+    };
+    remove_ours();
     let creation = Creation {
         scheme: config.create.scheme.parse()?,
         nsd_bytes: config.create.nsd_bytes,
         block_bytes: config.create.block_bytes,
     };
-    Node::create(world, paths, creation)
-        .await
-        .map_err(|e| e.while_doing(format!("creating a file system in {}", dir.display())))
+    let created = Node::create(world, paths, creation).await;
+    created.map_err(|error| {
+        // Half of a file system would only take space.
+        remove_ours();
+        error.while_doing(doing())
+    })
 }
 
 fn node_paths(dir: &Path, config: &NodeConfig) -> Result<NodePaths> {

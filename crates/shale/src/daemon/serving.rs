@@ -1,15 +1,16 @@
 //! What a running daemon does for the admin API, in the words of the API.
 
 use super::config::NodeConfig;
+use super::health::{Facts, History};
 use crate::admin::{
-    AddNsd, CheckResult, Df, Health, HealthEvent, MemoryLine, NsdLine, RepairStatus, ScrubLine,
+    AddNsd, CheckResult, Df, Health, MemoryLine, NsdLine, RepairStatus, ScrubLine,
     ShardStatus, Status, Waiter,
 };
 use fuse::{Door, DoorSettings, Mount, MountOptions, Unmount};
 use metanode::CheckOptions;
 use model::{Error, ErrorKind, NsdId, Result, map::NsdState, nsd::NsdHealth};
 use parking_lot::Mutex;
-use shale::node::{Node, NsdView};
+use shale::node::{LOOK_EVERY, Node, NsdView};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -26,6 +27,7 @@ pub struct Serving {
     since: world::Instant,
     /// `Some(force)` once somebody asked for the end.
     shutdown: watch::Sender<Option<bool>>,
+    history: History,
 }
 
 impl Serving {
@@ -59,6 +61,7 @@ impl Serving {
             mount,
             mount_point,
             shutdown: watch::Sender::new(None),
+            history: History::default(),
         })
     }
 
@@ -162,44 +165,47 @@ impl Serving {
 
     /// `shale health`.
     pub fn health(&self) -> Health {
-        let mut events: Vec<HealthEvent> = self.node.nsds().iter().filter_map(nsd_event).collect();
-        let repair = self.node.metanode().repair_status();
-        for segment in &repair.segments_unreadable {
-            events.push(HealthEvent {
-                severity: "critical".into(),
-                subject: format!("segment {segment}"),
-                message: "more of its pieces are gone than its scheme tolerates".into(),
-                remedy: "bring a lost NSD back; `shale fs check` names the files".into(),
-            });
+        self.history.judge(&self.facts())
+    }
+
+    /// Looks after the node as long as it runs: takes NSDs that came back in, notes what
+    /// `shale health` tells later.
+    pub async fn watch(&self) {
+        loop {
+            self.node.world().sleep(LOOK_EVERY).await;
+            self.history.note(&self.facts());
+            self.node.look_for_returned_nsds().await;
         }
-        if repair.segments_degraded > 0 {
-            events.push(HealthEvent {
-                severity: "warning".into(),
-                subject: "redundancy".into(),
-                message: format!("{} segments lack pieces", repair.segments_degraded),
-                remedy: "`shale repair status` shows how far repair is; add an NSD with `shale nsd add` if it waits for one".into(),
-            });
+    }
+
+    fn facts(&self) -> Facts {
+        let world = self.node.world();
+        let (metanode, pool) = (self.node.metanode(), self.node.pool());
+        let shard = metanode.hosted();
+        Facts {
+            nsds: self.node.nsds(),
+            tolerance: pool.map().scheme.tolerance(),
+            repair: metanode.repair_status(),
+            space: pool.usage(),
+            pieces_mended: pool.repair_progress().mended_pieces,
+            metadata: shard.check_alive().err(),
+            lost_mount: self
+                .mount
+                .is_ended()
+                .then(|| self.mount_point.display().to_string()),
+            clock_lag: shard.tree().log().clock_lag(),
+            now: world.now(),
+            wall: world.wall(),
         }
-        let usage = self.node.pool().usage();
-        if usage.available_to_users == 0 {
-            events.push(HealthEvent {
-                severity: "critical".into(),
-                subject: "space".into(),
-                message: "the storage pool is full; writes are refused with ENOSPC, deleting works"
-                    .into(),
-                remedy: "delete files, or add an NSD with `shale nsd add`".into(),
-            });
-        }
-        events.sort_by_key(|event| event.severity != "critical");
-        let state = match events.first().map(|event| event.severity.as_str()) {
-            None => "healthy",
-            Some("critical") => "critical",
-            Some(_) => "degraded",
-        };
-        Health {
-            state: state.into(),
-            events,
-        }
+    }
+
+    /// `shale nsd open`.
+    ///
+    /// # Errors
+    /// Why it doesn't open.
+    pub async fn open_nsd(&self, nsd: NsdId) -> Result<Vec<NsdLine>> {
+        self.node.reopen_nsd(nsd).await?;
+        Ok(self.nsds())
     }
 
     /// `shale waiters`.
@@ -416,30 +422,6 @@ fn nsd_line(view: &NsdView) -> NsdLine {
         used: view.usage.used,
         blobs: view.usage.blobs,
     }
-}
-
-fn nsd_event(view: &NsdView) -> Option<HealthEvent> {
-    if view.state == NsdState::Lost {
-        return None;
-    }
-    let message = match view.health {
-        Some(NsdHealth::Online) => return None,
-        Some(NsdHealth::Full) => "its region is full".to_string(),
-        Some(NsdHealth::Failed) => "its disk reported errors; it is left alone".to_string(),
-        None => view
-            .refused
-            .as_ref()
-            .map_or("it didn't open".to_string(), ToString::to_string),
-    };
-    Some(HealthEvent {
-        severity: "warning".into(),
-        subject: format!("NSD {} ({})", view.nsd, view.path.display()),
-        message,
-        remedy: format!(
-            "mend the disk and restart the node, or give it up with `shale nsd remove {}` and add another with `shale nsd add`",
-            view.nsd
-        ),
-    })
 }
 
 /// Resident memory of this process, from the kernel; 0 if it doesn't say.

@@ -29,6 +29,8 @@ pub(crate) struct RealDisk {
     /// Through the page cache, for unaligned blocking I/O.
     cached: File,
     under_way: Arc<UnderWay>,
+    /// Every I/O is inside of it as a reader; who lets go of the region is its writer for ever.
+    gate: tokio::sync::RwLock<()>,
 }
 
 /// Memory and direction of an I/O.
@@ -77,6 +79,7 @@ impl RealDisk {
             direct: Arc::new(direct),
             cached,
             under_way: Arc::default(),
+            gate: tokio::sync::RwLock::new(()),
         })
     }
 
@@ -89,6 +92,7 @@ impl RealDisk {
     }
 
     pub(crate) async fn read(&self, offset: u64, length: usize) -> io::Result<Bytes> {
+        let _inside = self.enter()?;
         let target = ReadTarget::new(length);
         self.transfer(offset, length, Transfer::Read(target.clone()))
             .await?;
@@ -96,11 +100,13 @@ impl RealDisk {
     }
 
     pub(crate) async fn write(&self, offset: u64, bytes: Bytes, durable: bool) -> io::Result<()> {
+        let _inside = self.enter()?;
         self.transfer(offset, bytes.len(), Transfer::Write { bytes, durable })
             .await
     }
 
     pub(crate) async fn flush(&self) -> io::Result<()> {
+        let _inside = self.enter()?;
         let entry = opcode::Fsync::new(self.descriptor())
             .flags(types::FsyncFlags::DATASYNC)
             .build();
@@ -111,12 +117,29 @@ impl RealDisk {
         self.under_way.none().await;
     }
 
+    /// See `Disk::let_go`.
+    pub(crate) async fn let_go(&self) {
+        // Never given back: the gate stays closed.
+        std::mem::forget(self.gate.write().await);
+        self.under_way.none().await;
+        crate::host::unlock(&self.direct);
+    }
+
+    /// The right to do one I/O.
+    fn enter(&self) -> io::Result<tokio::sync::RwLockReadGuard<'_, ()>> {
+        self.gate.try_read().map_err(|_| {
+            let text = format!("{} was let go", self.path.display());
+            io::Error::new(io::ErrorKind::NotConnected, text)
+        })
+    }
+
     /// Only devices: a region file keeps its preallocated space, so that writing can't fail
     /// for lack of it.
     pub(crate) async fn discard(&self, offset: u64, length: u64) {
         if !self.is_device {
             return;
         }
+        let Ok(_inside) = self.enter() else { return };
         let entry = opcode::Fallocate::new(self.descriptor(), length)
             .offset(offset)
             .mode(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE)
@@ -127,14 +150,17 @@ impl RealDisk {
     }
 
     pub(crate) fn read_now(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let _inside = self.enter()?;
         self.cached.read_exact_at(buffer, offset)
     }
 
     pub(crate) fn write_now(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let _inside = self.enter()?;
         self.cached.write_all_at(bytes, offset)
     }
 
     pub(crate) fn flush_now(&self) -> io::Result<()> {
+        let _inside = self.enter()?;
         self.cached.sync_data()
     }
 
