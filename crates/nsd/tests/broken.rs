@@ -172,6 +172,7 @@ fn a_failed_nsd_that_was_abandoned_can_be_opened_again_while_somebody_holds_it()
             drop(old);
             assert_eq!(new.get(name(31), 0, 9000).await.unwrap(), content(31, 9000));
             new.close().await.unwrap();
+            drop(new);
             verify(&world).await;
         })
         .finished();

@@ -21,7 +21,7 @@ use pool::Pool;
 use regions::{make_disk, open_disk};
 use std::{
     collections::BTreeMap,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };

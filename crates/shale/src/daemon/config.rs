@@ -272,12 +272,16 @@ fn parse<T: serde::de::DeserializeOwned>(text: &str, path: &Path) -> Result<T> {
 
 /// A directory with other people's files is never made ours by a typing error.
 fn refuse_used_directory(dir: &Path) -> Result<()> {
-    let mut entries = match std::fs::read_dir(dir) {
+    let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(io(error, "looking into", dir)),
     };
-    if entries.next().is_some() {
+    // A new ext4 is as good as an empty directory.
+    let mut others = entries
+        .filter_map(std::result::Result::ok)
+        .filter(|entry| entry.file_name() != "lost+found");
+    if others.next().is_some() {
         let was_ours = dir.join("coordination.region").exists();
         let hint = if was_ours {
             "lost its node.toml: restore that file from a backup, or write it again (see \
