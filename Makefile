@@ -4,7 +4,7 @@ CARGO ?= cargo
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get
 BUILD_PACKAGES := gcc pkg-config libisal-dev fuse3
-TEST_PACKAGES := git make gcc sqlite3 rsync tar diffutils
+TEST_PACKAGES := git make gcc sqlite3 rsync tar diffutils e2fsprogs util-linux
 SHALE := target/release/shale
 RUN_DIR ?= $(CURDIR)/target/run
 

@@ -349,6 +349,23 @@ impl Nsd {
         self.finish(async move { core.close().await }).await
     }
 
+    /// Looks whether the region is still there and whole. One that was cut short fails at once:
+    /// what was in it is lost, and nothing more should go there. Cheap.
+    ///
+    /// # Errors
+    /// `Unavailable` if it was cut short; `NotFound` if it was removed, but serves until it is
+    /// closed.
+    pub fn check_region(&self) -> Result<()> {
+        self.core.check_serving()?;
+        let Err(error) = self.core.disk.check() else {
+            return Ok(());
+        };
+        if error.kind() == std::io::ErrorKind::NotFound {
+            return Err(Error::new(ErrorKind::NotFound, error.to_string()));
+        }
+        Err(self.core.fail("looks at its region", &error))
+    }
+
     /// Gives a failed NSD up and its region back, so that the region can be opened anew although
     /// somebody still holds this one. Nothing is served or written afterwards.
     pub async fn abandon(&self) {

@@ -97,9 +97,15 @@ fn a_region_of_a_newer_version_is_refused_with_what_to_do_and_left_as_it_is() {
             let refused = open(&world).await.err().unwrap();
             assert_eq!(refused.kind(), ErrorKind::NotSupported);
             let text = refused.to_string();
-            assert!(text.contains("newer Shale") && text.contains("upgrade"), "{text}");
+            assert!(
+                text.contains("newer Shale") && text.contains("upgrade"),
+                "{text}"
+            );
             let disk = world.open_disk(Path::new(DISK)).unwrap();
-            let refused = Nsd::rebuild_index(&world, disk.clone()).await.err().unwrap();
+            let refused = Nsd::rebuild_index(&world, disk.clone())
+                .await
+                .err()
+                .unwrap();
             assert_eq!(refused.kind(), ErrorKind::NotSupported);
             let refused = Nsd::format(&world, &disk, IDENTITY).await.unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::NotSupported, "never formatted");

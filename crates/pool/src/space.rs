@@ -175,7 +175,10 @@ impl Pool {
     /// losses, and one more; tables take no more than that.
     fn metadata_reserve(&self) -> u64 {
         let copies = self.map().scheme.tolerance() as u64 + 1;
-        self.space.metadata.load(Ordering::Relaxed).saturating_mul(copies)
+        self.space
+            .metadata
+            .load(Ordering::Relaxed)
+            .saturating_mul(copies)
     }
 
     /// Bytes of users that `raw` bytes of the NSDs hold, as large segments are written now.

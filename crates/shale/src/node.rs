@@ -19,12 +19,7 @@ use nsds::Region;
 use parking_lot::Mutex;
 use pool::Pool;
 use regions::{make_disk, open_disk};
-use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 use world::World;
 
 /// The one shard of this release: the root shard.
@@ -120,7 +115,12 @@ impl Node {
         match Coordination::embedded(world, disk).await {
             Ok(coordination) => Ok(coordination.cluster().await?.is_some()),
             // Torn while it was made: nothing is in it.
-            Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::InvalidArgument) => {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::Corrupt | ErrorKind::InvalidArgument
+                ) =>
+            {
                 Ok(false)
             }
             Err(error) => Err(error),

@@ -113,7 +113,11 @@ fn a_node_without_its_only_nsd_says_which_path_is_missing_and_makes_nothing_new(
     ] {
         fs::File::create(&path).unwrap().set_len(make).unwrap();
         shale(&node, &["up"]).refused_with(&[&[name.as_str()], &words[..]].concat());
-        assert!(read_at(&path, 0, make.min(1 << 20) as usize).iter().all(|b| *b == 0));
+        assert!(
+            read_at(&path, 0, make.min(1 << 20) as usize)
+                .iter()
+                .all(|b| *b == 0)
+        );
     }
     fs::create_dir(node.dir.join("folder")).unwrap();
     fs::remove_file(&path).unwrap();
@@ -129,7 +133,10 @@ fn a_region_that_was_cut_short_or_is_another_file_systems_is_refused_and_left_al
     let node = resting();
     let path = region(&node);
     let file = OpenOptions::new().write(true).open(&path).unwrap();
-    let (whole, back) = (512 << 20, read_at(&path, (512 << 20) - 4 * BLOCK as u64, 4 * BLOCK));
+    let (whole, back) = (
+        512 << 20,
+        read_at(&path, (512 << 20) - 4 * BLOCK as u64, 4 * BLOCK),
+    );
     file.set_len(400 << 20).unwrap();
     shale(&node, &["up"]).refused_with(&["was cut short", "bring the whole region back"]);
     file.set_len(whole).unwrap();
@@ -142,7 +149,10 @@ fn a_region_that_was_cut_short_or_is_another_file_systems_is_refused_and_left_al
     fs::rename(region(&other), &path).unwrap();
     let before = read_at(&path, 0, 1 << 20);
     shale(&node, &["up"]).refused_with(&["of another file system", "put the right region back"]);
-    assert!(read_at(&path, 0, 1 << 20) == before, "not a byte of it was changed");
+    assert!(
+        read_at(&path, 0, 1 << 20) == before,
+        "not a byte of it was changed"
+    );
     fs::rename(&path, region(&other)).unwrap();
     fs::rename(&away, &path).unwrap();
     comes_up_with_its_file(&node);
@@ -164,7 +174,10 @@ fn what_a_newer_shale_wrote_is_refused_and_left_as_it_is() {
     // node.toml, with a field that this program doesn't know.
     let toml = node.dir.join("node.toml");
     let text = fs::read_to_string(&toml).unwrap();
-    let newer = format!("tide = \"high\"\n{}", text.replace("version = 1", "version = 2"));
+    let newer = format!(
+        "tide = \"high\"\n{}",
+        text.replace("version = 1", "version = 2")
+    );
     fs::write(&toml, &newer).unwrap();
     shale(&node, &["up"]).refused_with(&["node.toml", "newer Shale", "upgrade"]);
     assert_eq!(fs::read_to_string(&toml).unwrap(), newer);
@@ -185,7 +198,8 @@ fn what_a_newer_shale_wrote_is_refused_and_left_as_it_is() {
     let before = read_at(&path, 0, 1 << 20);
     shale(&node, &["up"]).refused_with(&["NSD 1", "newer Shale", "upgrade"]);
     assert!(read_at(&path, 0, 1 << 20) == before);
-    old.iter().for_each(|(at, block)| overwrite(&path, *at, block));
+    old.iter()
+        .for_each(|(at, block)| overwrite(&path, *at, block));
     // Coordination.
     let path = node.dir.join("coordination.region");
     let whole = fs::read(&path).unwrap();
@@ -224,7 +238,8 @@ fn a_damaged_or_lost_node_toml_is_refused_and_a_whole_file_system_is_never_made_
 #[test]
 fn without_dev_fuse_it_is_said_what_is_missing_and_the_node_comes_up_later() {
     let node = resting();
-    let line = r#"mount -t tmpfs none /dev; mknod -m 666 /dev/null c 1 3; "$SHALE" up --dir "$DIR""#;
+    let line =
+        r#"mount -t tmpfs none /dev; mknod -m 666 /dev/null c 1 3; "$SHALE" up --dir "$DIR""#;
     in_own_mounts(&node, line).refused_with(&["there is no /dev/fuse", "modprobe fuse"]);
     let line = r#"mount --bind /dev/null /dev/fuse; "$SHALE" up --dir "$DIR""#;
     in_own_mounts(&node, line).refused_with(&["mount shale on"]);
@@ -236,9 +251,15 @@ fn a_mount_point_in_the_way_is_named_and_a_full_one_is_only_covered() {
     let node = resting();
     fs::write(node.mnt.join("below"), "covered").unwrap();
     comes_up_with_its_file(&node);
-    assert!(!node.path("below").exists(), "covered while the file system is mounted");
+    assert!(
+        !node.path("below").exists(),
+        "covered while the file system is mounted"
+    );
     node.must(&["down"]);
-    assert_eq!(fs::read_to_string(node.mnt.join("below")).unwrap(), "covered");
+    assert_eq!(
+        fs::read_to_string(node.mnt.join("below")).unwrap(),
+        "covered"
+    );
     fs::remove_file(node.mnt.join("below")).unwrap();
     fs::remove_dir(&node.mnt).unwrap();
     fs::write(&node.mnt, "a file").unwrap();
@@ -261,7 +282,11 @@ fn a_directory_whose_daemon_is_just_ending_is_taken_over_by_up() {
         // Whichever comes first: it is up before, or it comes up again after.
         let up = shale(&node, &["up"]);
         assert_eq!(down.join().unwrap().code, 0);
-        assert!(up.code == 0 || up.text.contains("going down"), "{}", up.text);
+        assert!(
+            up.code == 0 || up.text.contains("going down"),
+            "{}",
+            up.text
+        );
     });
     comes_up_with_its_file(&node);
 }

@@ -53,6 +53,16 @@ fn is_repaired(node: &Node) {
     node.must(&["fs", "check", "--deep"]);
 }
 
+/// Cuts the first region short under the daemon, which sees it and asks it nothing any more.
+fn cut_short(node: &Node) {
+    let file = OpenOptions::new()
+        .write(true)
+        .open(region(node, 1))
+        .unwrap();
+    file.set_len(64 << 20).unwrap();
+    event(node, "NSD 1 (", "was cut short");
+}
+
 /// Copies a region with its holes.
 fn copy_region(node: &Node, nsd: u32) {
     let (from, to) = (region(node, nsd), away(node, nsd));
@@ -112,7 +122,14 @@ fn nsds_missing_at_start_are_told_and_taken_in_when_they_come_back() {
 
 #[test]
 fn an_nsd_that_fails_while_running_and_comes_back_as_an_old_copy_serves_nothing_old() {
-    let node = Node::with(&["--scheme", "replicate(2)", "--nsds", "2", "--nsd-size", "512M"]);
+    let node = Node::with(&[
+        "--scheme",
+        "replicate(2)",
+        "--nsds",
+        "2",
+        "--nsd-size",
+        "512M",
+    ]);
     write(&node, 0..8);
     node.must(&["down"]);
     copy_region(&node, 1);
@@ -122,15 +139,14 @@ fn an_nsd_that_fails_while_running_and_comes_back_as_an_old_copy_serves_nothing_
         fs::write(node.path(&number.to_string()), content(number + 4)).unwrap();
     }
     node.must(&["fs", "sync"]);
-    // The region is emptied under the daemon: every I/O fails from here on.
-    let file = OpenOptions::new().write(true).open(region(&node, 1)).unwrap();
-    file.set_len(0).unwrap();
+    cut_short(&node);
     write(&node, 16..24);
     verify(&node, 4..24);
-    event(&node, "NSD 1 (", "was emptied");
     // Its owner restores it from a backup, which is old.
     fs::rename(away(&node, 1), region(&node, 1)).unwrap();
-    wait_for(&node, &["nsd", "list"], |nsds| nsds[0]["health"] == "online");
+    wait_for(&node, &["nsd", "list"], |nsds| {
+        nsds[0]["health"] == "online"
+    });
     is_repaired(&node);
     wait_healthy(&node);
     node.must(&["down"]);
@@ -151,16 +167,14 @@ fn when_the_only_nsd_fails_reads_and_writes_are_eio_nothing_hangs_and_health_is_
     node.must(&["down"]);
     copy_region(&node, 1);
     node.must(&["up"]);
-    let file = OpenOptions::new().write(true).open(region(&node, 1)).unwrap();
-    file.set_len(0).unwrap();
+    cut_short(&node);
     let late = fs::File::create(node.path("late")).and_then(|file| {
         use std::os::unix::fs::FileExt;
         file.write_all_at(&pattern(9, 100_000), 0)?;
         file.sync_all()
     });
     assert_eq!(late.unwrap_err().raw_os_error(), Some(libc::EIO));
-    let found = event(&node, "NSD 1 (", "was emptied");
-    assert_eq!(found["severity"], "critical");
+    assert_eq!(event(&node, "NSD 1 (", "refused")["severity"], "critical");
     event(&node, "metadata", "doesn't serve");
     let read = fs::read(node.path("3"));
     if let Err(error) = read {
@@ -188,9 +202,16 @@ fn an_nsd_that_may_not_be_opened_is_told_and_taken_in_when_it_may() {
     let told = (up.code == 0).then(|| event(&node, "NSD 2 (", "not accessible"));
     assert!(set_immutable(&file, false));
     assert_eq!(up.code, 0, "{}", up.text);
-    assert!(told.unwrap()["remedy"].as_str().unwrap().contains("change its rights"));
+    assert!(
+        told.unwrap()["remedy"]
+            .as_str()
+            .unwrap()
+            .contains("change its rights")
+    );
     write(&node, 8..12);
-    wait_for(&node, &["nsd", "list"], |nsds| nsds[1]["health"] == "online");
+    wait_for(&node, &["nsd", "list"], |nsds| {
+        nsds[1]["health"] == "online"
+    });
     is_repaired(&node);
     verify(&node, 0..12);
     wait_healthy(&node);
@@ -212,6 +233,24 @@ fn set_immutable(file: &fs::File, on: bool) -> bool {
         }
         libc::ioctl(file.as_raw_fd(), libc::FS_IOC_SETFLAGS, &raw const flags) == 0
     }
+}
+
+#[test]
+fn a_region_that_is_removed_while_in_use_is_told_before_it_is_lost() {
+    let node = Node::with(&["--nsd-size", "512M"]);
+    write(&node, 0..8);
+    fs::remove_file(region(&node, 1)).unwrap();
+    let found = event(&node, "NSD 1 (", "removed while in use");
+    assert_eq!(found["severity"], "critical");
+    write(&node, 8..12);
+    // What the remedy says.
+    node.must(&["nsd", "add"]);
+    node.must(&["nsd", "remove", "1"]);
+    wait_for(&node, &["nsd", "list"], |nsds| nsds[0]["state"] == "lost");
+    node.must(&["down"]);
+    node.must(&["up"]);
+    verify(&node, 0..12);
+    is_repaired(&node);
 }
 
 #[test]

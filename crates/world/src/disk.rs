@@ -100,6 +100,19 @@ impl Disk {
         }
     }
 
+    /// Whether the region is still what was opened: nobody has cut it short (`UnexpectedEof`:
+    /// writes may go on for a while, but what was there is lost) or removed it (`NotFound`: it
+    /// goes with the last who has it open). No I/O on the region.
+    ///
+    /// # Errors
+    /// What happened to it.
+    pub fn check(&self) -> io::Result<()> {
+        match &self.inner {
+            Inner::Real(disk) => disk.check(),
+            Inner::Simulated(_) => Ok(()),
+        }
+    }
+
     /// Gives the region up while clones of this disk are still around: their I/O fails from here
     /// on, what is under way is waited for, then the lock is given back. So a disk that failed
     /// can be opened again although somebody still holds the failed one.

@@ -6,7 +6,10 @@ use crate::background::{CLEAN_EVERY, Pace, count};
 use crate::metanode::{Metanode, SCAN_PAGE};
 use crate::pack;
 use model::map::NsdState;
-use model::{DataId, Extent, ExtentKind, FilesetId, InodeId, MapEpoch, Result, SegmentId, limits};
+use model::{
+    DataId, Extent, ExtentKind, FilesetId, InodeId, MapEpoch, Result, SegmentId, SegmentPlace,
+    limits,
+};
 use namespace::{Key, Record, Segment, Table};
 use pool::MemberState;
 use shard::successor;
@@ -36,12 +39,48 @@ pub(crate) struct Progress {
     /// The pool for which narrow segments were last widened: once is enough, since a segment
     /// that became narrow again met an NSD in trouble.
     widened: Option<Width>,
+    /// The pool for which widening was last begun.
+    tried: Option<Width>,
+    /// Narrow segments that the running pass met.
+    narrow: u64,
+    /// Those that the pass before it met: without progress there is no further pass.
+    narrow_before: Option<u64>,
 }
 
 /// What decides how wide segments can be: the map, and the changes of members under it.
 type Width = (MapEpoch, u64);
 
+impl Progress {
+    /// The pass that met `narrow` segments has ended. The next one looks whether they are wide now.
+    fn end_widening(&mut self, width: Width) {
+        let makes_progress = self.narrow_before.is_none_or(|before| self.narrow < before);
+        if self.narrow > 0 && makes_progress {
+            self.narrow_before = Some(self.narrow);
+        } else {
+            self.narrow_before = None;
+            self.widened = Some(width);
+        }
+    }
+}
+
 impl Metanode {
+    /// Whether something that can be widened now hasn't been.
+    pub(super) fn is_narrow_left(&self) -> bool {
+        let shard = self.shard();
+        if shard.tree().is_compacting()
+            || self.background.memory.lock().clean.narrow_before.is_some()
+        {
+            return true;
+        }
+        let is_due = self.background.memory.lock().clean.widened != Some(self.width());
+        let is_narrow = |place: &SegmentPlace| self.pool.is_narrow(place);
+        is_due && self.is_pool_whole() && shard.catalog().live_segments().iter().any(is_narrow)
+    }
+
+    fn width(&self) -> Width {
+        (self.pool.map().epoch, self.pool.changes_of_members())
+    }
+
     /// Looks at some segments and blocks, cleans what is worth it. Answers how many extents
     /// were replaced.
     pub(super) async fn clean_some(&self, pace: Pace) -> Result<u64> {
@@ -50,17 +89,22 @@ impl Metanode {
             let mut memory = self.background.memory.lock();
             let progress = &mut memory.clean;
             let is_between = progress.segments.is_none() && progress.extents.is_none();
+            let width = self.width();
+            let widens = progress.widened != Some(width) && self.is_pool_whole();
             let is_due = progress
                 .last_pass
-                .is_none_or(|last| now - last >= CLEAN_EVERY);
+                .is_none_or(|last| now - last >= CLEAN_EVERY)
+                || (widens && (progress.narrow_before.is_some() || progress.tried != Some(width)));
             if pace == Pace::Gentle && is_between && !is_due {
                 return Ok(0);
             }
             if is_between {
                 progress.last_pass = Some(now);
-                let width = (self.pool.map().epoch, self.pool.changes_of_members());
-                let is_due = progress.widened != Some(width) && self.is_pool_whole();
-                progress.widening = is_due.then_some(width);
+                progress.widening = widens.then_some(width);
+                if widens {
+                    progress.tried = Some(width);
+                }
+                progress.narrow = 0;
             }
             is_between && progress.widening.is_some()
         };
@@ -123,13 +167,13 @@ impl Metanode {
                 };
                 let is_narrow = widening.is_some() && self.pool.is_narrow(&segment.place);
                 if chosen == SEGMENTS_MAX || !(is_narrow || is_mostly_dead(segment)) {
-                    // A pass that leaves narrow ones isn't the last.
-                    if is_narrow {
-                        self.background.memory.lock().clean.widening = None;
-                    }
+                    self.background.memory.lock().clean.narrow += u64::from(is_narrow);
                     continue;
                 }
                 let live = self.live_parts(*id, segment).await?;
+                if is_narrow && !live.is_empty() {
+                    self.background.memory.lock().clean.narrow += 1;
+                }
                 if (is_narrow && !live.is_empty()) || is_worth_it(&live, segment) {
                     chosen += 1;
                     parts.extend(live);
@@ -140,7 +184,7 @@ impl Metanode {
             memory.clean.segments = (!ended).then(|| from.clone());
             if ended {
                 if let Some(width) = memory.clean.widening.take() {
-                    memory.clean.widened = Some(width);
+                    memory.clean.end_widening(width);
                 }
                 break;
             }

@@ -306,7 +306,10 @@ fn io(error: std::io::Error, doing: &str, path: &Path) -> Error {
             ErrorKind::ReadOnly,
             "; use a --dir on a file system that can be written",
         ),
-        Io::StorageFull => (ErrorKind::NoSpace, "; free space there, or use another --dir"),
+        Io::StorageFull => (
+            ErrorKind::NoSpace,
+            "; free space there, or use another --dir",
+        ),
         Io::NotADirectory | Io::AlreadyExists => (
             ErrorKind::NotDirectory,
             "; --dir must be a directory, or not exist yet",

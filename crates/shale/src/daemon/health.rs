@@ -1,11 +1,7 @@
 //! What isn't well and what to do about it: every event of `shale health` is made here, from facts.
 
 use crate::admin::{Health, HealthEvent};
-use model::{
-    ErrorKind, NsdId,
-    map::NsdState,
-    nsd::NsdHealth,
-};
+use model::{ErrorKind, NsdId, map::NsdState, nsd::NsdHealth};
 use parking_lot::Mutex;
 use shale::node::NsdView;
 use std::collections::BTreeMap;
@@ -154,8 +150,15 @@ fn subject_of(view: &NsdView) -> String {
 /// One event for each NSD that doesn't do what it should.
 fn nsd_events(facts: &Facts) -> Vec<HealthEvent> {
     let down = facts.nsds.iter().filter(|view| is_down(view)).count();
-    let severity = if down > facts.tolerance { CRITICAL } else { WARNING };
-    let used = facts.nsds.iter().filter(|view| view.state != NsdState::Lost);
+    let severity = if down > facts.tolerance {
+        CRITICAL
+    } else {
+        WARNING
+    };
+    let used = facts
+        .nsds
+        .iter()
+        .filter(|view| view.state != NsdState::Lost);
     used.filter_map(|view| {
         if is_down(view) {
             let (what, first) = trouble_of(view);
@@ -166,6 +169,16 @@ fn nsd_events(facts: &Facts) -> Vec<HealthEvent> {
                 view.nsd
             );
             return Some(event(severity, subject_of(view), what, remedy));
+        }
+        if view.is_removed {
+            let what = "its region was removed while in use: it serves until the daemon ends, and \
+                        is lost then";
+            let remedy = format!(
+                "don't stop the daemon: `shale nsd add` another NSD, then `shale nsd remove {}` and \
+                 wait until `shale nsd list` calls it lost",
+                view.nsd
+            );
+            return Some(event(CRITICAL, subject_of(view), what, remedy));
         }
         if view.health == Some(NsdHealth::Full) {
             let remedy = "delete files, or add an NSD with `shale nsd add`";
@@ -192,7 +205,8 @@ fn nsd_events(facts: &Facts) -> Vec<HealthEvent> {
 /// What is wrong with an NSD that doesn't serve, and the first thing to do.
 fn trouble_of(view: &NsdView) -> (String, &'static str) {
     let Some(why) = &view.refused else {
-        let what = "failed: its disk reported errors, nothing is asked of it until it is opened again";
+        let what =
+            "failed: its disk reported errors, nothing is asked of it until it is opened again";
         return (what.into(), "look at the disk (`dmesg`, `smartctl -a`)");
     };
     let (word, first) = match why.kind() {
@@ -229,6 +243,21 @@ fn segment_events(facts: &Facts) -> Vec<HealthEvent> {
                       with `shale nsd add` if it waits for one";
         events.push(event(WARNING, "redundancy", what, remedy));
     }
+    if facts.repair.log_copies < facts.repair.log_copies_wanted {
+        let what = format!(
+            "the metadata's log is on {} NSDs, it should be on {}",
+            facts.repair.log_copies, facts.repair.log_copies_wanted
+        );
+        let remedy =
+            "bring NSDs back, or add one with `shale nsd add`; the log is copied by itself";
+        events.push(event(WARNING, "redundancy", what, remedy));
+    }
+    if facts.repair.narrow {
+        let what = "some data was written with fewer copies while NSDs were away, and is being \
+                    written anew";
+        let remedy = "wait; `shale repair status` shows when it is done";
+        events.push(event(WARNING, "redundancy", what, remedy));
+    }
     events
 }
 
@@ -255,7 +284,10 @@ fn space_event(facts: &Facts) -> Option<HealthEvent> {
 
 fn damage_events(facts: &Facts, seen: &Seen) -> Vec<HealthEvent> {
     let recent = |at: &world::Instant| facts.now - *at < TOLD_FOR;
-    let found = facts.nsds.iter().filter(|view| view.state != NsdState::Lost);
+    let found = facts
+        .nsds
+        .iter()
+        .filter(|view| view.state != NsdState::Lost);
     found
         .filter_map(|view| {
             let damage = seen.damage.get(&view.nsd)?;
@@ -314,3 +346,6 @@ fn clock_event(facts: &Facts, seen: &Seen) -> Option<HealthEvent> {
         event(WARNING, "clock", what, remedy)
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,8 +3,8 @@
 use super::config::NodeConfig;
 use super::health::{Facts, History};
 use crate::admin::{
-    AddNsd, CheckResult, Df, Health, MemoryLine, NsdLine, RepairStatus, ScrubLine,
-    ShardStatus, Status, Waiter,
+    AddNsd, CheckResult, Df, Health, MemoryLine, NsdLine, RepairStatus, ScrubLine, ShardStatus,
+    Status, Waiter,
 };
 use fuse::{Door, DoorSettings, Mount, MountOptions, Unmount};
 use metanode::CheckOptions;

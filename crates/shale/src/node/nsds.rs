@@ -69,6 +69,8 @@ pub struct NsdView {
     pub damage_found: u64,
     /// How often its index was damaged and rebuilt since the node began to serve.
     pub rebuilt: u64,
+    /// Its region was removed; it serves as long as it isn't closed.
+    pub is_removed: bool,
 }
 
 /// Opens every NSD of the map that has a region here.
@@ -177,6 +179,7 @@ impl Node {
             let entry = &standing.entry;
             let region = regions.get(&entry.nsd);
             let nsd = self.pool.nsd(entry.nsd);
+            let checked = nsd.as_ref().map(|nsd| nsd.check_region());
             NsdView {
                 nsd: entry.nsd,
                 path: region.map(|region| region.path.clone()).unwrap_or_default(),
@@ -186,7 +189,11 @@ impl Node {
                 usage: standing.usage,
                 is_suspect: standing.member == MemberState::Suspect,
                 read_latency: standing.read_latency,
-                damage_found: nsd.map_or(0, |nsd| nsd.damage_found()),
+                is_removed: matches!(
+                    checked,
+                    Some(Err(error)) if error.kind() == ErrorKind::NotFound
+                ),
+                damage_found: nsd.as_ref().map_or(0, |nsd| nsd.damage_found()),
                 rebuilt: region.map_or(0, |region| region.rebuilt),
             }
         };

@@ -48,8 +48,7 @@ impl Node {
     pub async fn look_for_returned_nsds(&self) {
         let now = self.world.now();
         let away = self.nsds().into_iter().filter(|view| {
-            view.state != NsdState::Lost
-                && matches!(view.health, None | Some(NsdHealth::Failed))
+            view.state != NsdState::Lost && matches!(view.health, None | Some(NsdHealth::Failed))
         });
         let due: Vec<NsdId> = {
             let mut regions = self.regions.lock();
@@ -78,7 +77,12 @@ impl Node {
                 let text = format!("NSD {id} serves; there is nothing to open");
                 return Err(Error::new(ErrorKind::Exists, text));
             }
-            if self.world.timeout(LET_GO_MAX, failed.abandon()).await.is_err() {
+            if self
+                .world
+                .timeout(LET_GO_MAX, failed.abandon())
+                .await
+                .is_err()
+            {
                 let text = format!(
                     "its disk hasn't answered for {} s; look at the kernel's log, restart the \
                      node once the disk answers",

@@ -149,6 +149,25 @@ impl RealDisk {
         }
     }
 
+    /// See `Disk::check`.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        use std::os::unix::fs::MetadataExt;
+        if self.is_device {
+            return Ok(());
+        }
+        let found = self.cached.metadata()?;
+        let path = self.path.display();
+        if found.len() < self.bytes {
+            let text = format!("{path} was cut short to {} bytes", found.len());
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
+        }
+        if found.nlink() == 0 {
+            let text = format!("{path} was removed while it is in use");
+            return Err(io::Error::new(io::ErrorKind::NotFound, text));
+        }
+        Ok(())
+    }
+
     pub(crate) fn read_now(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         let _inside = self.enter()?;
         self.cached.read_exact_at(buffer, offset)
