@@ -38,7 +38,9 @@ impl Metanode {
             return Ok(());
         }
         self.measure_room();
-        if self.pool.usage().available_to_users > 0 {
+        let space = self.pool.usage();
+        // Without any NSD nothing is known of space; who needs one says so.
+        if space.available_to_users > 0 || space.raw_capacity == 0 {
             return Ok(());
         }
         let now = self.world.now();

@@ -140,7 +140,7 @@ impl Pool {
     /// Holds space for `bytes` of users. Take it before accepting bytes that will be written.
     ///
     /// # Errors
-    /// NoSpace if users' space is gone.
+    /// NoSpace if users' space is gone; Unavailable if no NSD serves.
     pub fn reserve(&self, bytes: u64) -> Result<Reservation> {
         let before = self.space.held.fetch_add(bytes, Ordering::Relaxed);
         let reservation = Reservation {
@@ -149,6 +149,10 @@ impl Pool {
         };
         let free = self.free_to_users();
         if before.saturating_add(bytes) > free {
+            if self.raw_usage().raw_capacity == 0 {
+                let text = format!("hold {bytes} bytes of space: no NSD of the pool serves");
+                return Err(Error::new(ErrorKind::Unavailable, text));
+            }
             let text = format!(
                 "hold {bytes} bytes of space: {} are left to users",
                 free.saturating_sub(before)

@@ -39,6 +39,8 @@ pub(crate) struct Progress {
     /// The pool for which narrow segments were last widened: once is enough, since a segment
     /// that became narrow again met an NSD in trouble.
     widened: Option<Width>,
+    /// [`pool::Pool::changes_of_members`] when the first pass began.
+    changes_at_start: Option<u64>,
     /// The pool for which widening was last begun.
     tried: Option<Width>,
     /// Narrow segments that the running pass met.
@@ -64,17 +66,21 @@ impl Progress {
 }
 
 impl Metanode {
-    /// Whether something that can be widened now hasn't been.
+    /// Whether something was written narrow since NSDs came or went, and hasn't been widened.
     pub(super) fn is_narrow_left(&self) -> bool {
-        let shard = self.shard();
-        if shard.tree().is_compacting()
-            || self.background.memory.lock().clean.narrow_before.is_some()
-        {
-            return true;
-        }
-        let is_due = self.background.memory.lock().clean.widened != Some(self.width());
-        let is_narrow = |place: &SegmentPlace| self.pool.is_narrow(place);
-        is_due && self.is_pool_whole() && shard.catalog().live_segments().iter().any(is_narrow)
+        let came_or_went = {
+            let clean = &self.background.memory.lock().clean;
+            clean.narrow_before.is_some()
+                || clean
+                    .changes_at_start
+                    .is_some_and(|changes| changes != self.pool.changes_of_members())
+        };
+        self.shard().tree().is_compacting() || (came_or_went && !self.is_widened())
+    }
+
+    /// Whether everything that can be widened in the pool as it is now has been.
+    pub(super) fn is_widened(&self) -> bool {
+        !self.is_pool_whole() || self.background.memory.lock().clean.widened == Some(self.width())
     }
 
     fn width(&self) -> Width {
@@ -90,6 +96,7 @@ impl Metanode {
             let progress = &mut memory.clean;
             let is_between = progress.segments.is_none() && progress.extents.is_none();
             let width = self.width();
+            progress.changes_at_start.get_or_insert(width.1);
             let widens = progress.widened != Some(width) && self.is_pool_whole();
             let is_due = progress
                 .last_pass

@@ -43,6 +43,7 @@ impl Metanode {
         status.log_copies_wanted = self.pool.map().scheme.tolerance() as u64 + 1;
         status.narrow = self.is_narrow_left();
         status.complete &= !status.narrow
+            && self.is_widened()
             && status.log_copies >= status.log_copies_wanted
             && progress.queued == 0
             && progress.lost_slots == 0

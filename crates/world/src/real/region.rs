@@ -11,6 +11,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Longest single request; longer I/O is cut into parallel requests of this size.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
@@ -31,6 +32,8 @@ pub(crate) struct RealDisk {
     under_way: Arc<UnderWay>,
     /// Every I/O is inside of it as a reader; who lets go of the region is its writer for ever.
     gate: tokio::sync::RwLock<()>,
+    /// Set when the gate was closed for ever.
+    is_closed: AtomicBool,
 }
 
 /// Memory and direction of an I/O.
@@ -80,6 +83,7 @@ impl RealDisk {
             cached,
             under_way: Arc::default(),
             gate: tokio::sync::RwLock::new(()),
+            is_closed: AtomicBool::new(false),
         })
     }
 
@@ -119,8 +123,12 @@ impl RealDisk {
 
     /// See `Disk::let_go`.
     pub(crate) async fn let_go(&self) {
-        // Never given back: the gate stays closed.
-        std::mem::forget(self.gate.write().await);
+        if !self.is_closed.load(Ordering::Acquire) {
+            let alone = self.gate.write().await;
+            self.is_closed.store(true, Ordering::Release);
+            // Never given back: the gate stays closed.
+            std::mem::forget(alone);
+        }
         self.under_way.none().await;
         crate::host::unlock(&self.direct);
     }

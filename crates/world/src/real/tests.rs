@@ -163,6 +163,8 @@ fn a_region_that_was_let_go_can_be_opened_again_and_the_old_opening_does_nothing
         disk.write_durable(0, pattern(1, 4096)).await.unwrap();
         let holder = disk.clone();
         disk.let_go().await;
+        // Whoever tries again later isn't stuck.
+        disk.let_go().await;
         let again = world.open_disk(&path).unwrap();
         let refused = [
             holder.write(0, pattern(2, 4096)).await.unwrap_err(),
