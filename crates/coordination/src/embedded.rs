@@ -51,6 +51,19 @@ impl Embedded {
         for slot in 0..SLOTS {
             slots.push(read_slot(&disk, slot).await?);
         }
+        // A power cut tears one copy at most, and the next opening mends it. Both copies of a
+        // version can only rot: the other pair may be older, and acting on it would give epochs and
+        // sessions out twice.
+        if slots
+            .chunks(2)
+            .any(|pair| matches!(pair, [Slot::Damaged, Slot::Damaged]))
+        {
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                "both copies of a version of the coordination state are damaged; restore the \
+                 region from a backup that was made after the last start, it was left as it is",
+            ));
+        }
         let newest = slots.iter().filter_map(Slot::version).max();
         let whole: Vec<bool> = slots
             .iter()
@@ -303,7 +316,9 @@ fn decode(slot: &Bytes) -> Result<Option<(u64, State)>> {
     if format != FORMAT {
         return Err(Error::new(
             ErrorKind::NotSupported,
-            format!("coordination state has format {format}, this program reads {FORMAT}"),
+            format!(
+                "the coordination state was written by a newer Shale (format {format}, this program knows {FORMAT}); upgrade this node, the region was left as it is"
+            ),
         ));
     }
     let mut state = BTreeMap::new();

@@ -208,3 +208,23 @@ fn a_region_without_a_whole_copy_is_refused_not_formatted() {
     );
     assert_eq!(refused, Some(ErrorKind::Corrupt));
 }
+
+#[test]
+fn both_copies_of_a_version_that_rot_are_refused_because_the_other_may_be_old() {
+    for pair in [[0, 1], [2, 3]] {
+        let simulation = simulation(51);
+        finished(
+            simulation.run(|world| async move {
+                open(&world).await.unwrap().next_session().await.unwrap()
+            }),
+        );
+        for slot in pair {
+            let at = slot * (EMBEDDED_REGION_BYTES / 4) + VERSION_AT;
+            simulation.faults().flip_bit(DISK, at);
+        }
+        let refused = finished(
+            simulation.run(|world| async move { open(&world).await.err().map(|e| e.kind()) }),
+        );
+        assert_eq!(refused, Some(ErrorKind::Corrupt), "copies {pair:?}");
+    }
+}

@@ -166,6 +166,7 @@ impl Metanode {
 
     async fn round(&self, pace: Pace) -> Result<u64> {
         let _round = self.background.round.lock().await;
+        self.measure_room();
         let mut steps = 0;
         let mut result = Ok(());
         let mut add = |done: Result<u64>| match done {

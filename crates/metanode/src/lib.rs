@@ -14,6 +14,7 @@ mod check;
 mod gate;
 mod holders;
 mod metanode;
+mod room;
 
 pub use crate::locks::{HeldLock, LockKind, LockOwner, LockRange, Locks};
 pub use crate::metanode::{DATA_POOL, Metanode, Opening};

@@ -5,6 +5,7 @@ use crate::gate::Gate;
 use crate::holders::Holders;
 use crate::locks::Locks;
 use crate::report::{ShardStatus, Usage};
+use crate::room::Room;
 use coordination::Coordination;
 use model::operation::Stamp;
 use model::{Error, ErrorKind, FamilyId, InodeId, Operation, Reply, Result, SessionId, ShardId};
@@ -65,6 +66,7 @@ pub struct Metanode {
     pub(crate) segments: SegmentSource,
     pub(crate) gate: Gate,
     pub(crate) background: Background,
+    pub(crate) room: Room,
     pub(crate) takeovers: AtomicU64,
     pub(crate) closed: AtomicBool,
 }
@@ -111,6 +113,7 @@ impl Metanode {
             segments: SegmentSource::new(session),
             gate: Gate::default(),
             background: Background::default(),
+            room: Room::default(),
             takeovers: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             world,
@@ -120,6 +123,7 @@ impl Metanode {
         metanode.attach(&shard);
         shard.begin_session(session);
         metanode.release_orphans(&shard).await?;
+        metanode.measure_room();
         Ok(metanode)
     }
 
@@ -166,9 +170,10 @@ impl Metanode {
     /// With a slot in the stamp (shipped operations) the reply comes after it is durable.
     ///
     /// # Errors
-    /// POSIX refusals as their kinds; `Unavailable` when the shard couldn't be taken over for
-    /// a minute.
+    /// POSIX refusals as their kinds; `NoSpace` for what would make the metadata more in a full
+    /// pool; `Unavailable` when the shard couldn't be taken over for a minute.
     pub async fn execute(&self, operation: &Operation, stamp: &Stamp) -> Result<Reply> {
+        self.check_room(operation).await?;
         let _passing = self.gate.pass().await;
         let reply = self.run(operation, stamp).await;
         match reply {

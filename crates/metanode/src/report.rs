@@ -84,6 +84,12 @@ pub struct RepairStatus {
     pub segments_degraded: u64,
     /// Entries of the log are still only on NSDs that left its view.
     pub log_moving: bool,
+    /// NSDs that the log is on.
+    pub log_copies: u64,
+    /// NSDs that the log should be on.
+    pub log_copies_wanted: u64,
+    /// Something was written with less redundancy than it should have, and can be written anew.
+    pub narrow: bool,
     /// Segments that readers or writers found incomplete and that wait to be repaired.
     pub segments_queued: u64,
     /// Live segments looked at in the running or last scan.

@@ -260,10 +260,15 @@ impl Record {
         let (version, body) = bytes
             .split_first()
             .ok_or_else(|| corrupt("it is empty".into()))?;
+        if *version > VERSION {
+            let why = format!(
+                "it was written by a newer Shale (version {version}, this program knows {VERSION}); upgrade this node"
+            );
+            return Err(Error::new(ErrorKind::NotSupported, why)
+                .while_doing(format!("reading the record under {key:?}")));
+        }
         if *version != VERSION {
-            return Err(corrupt(format!(
-                "version {version} is unknown to this program"
-            )));
+            return Err(corrupt(format!("there is no version {version}")));
         }
         let wrong = |error: postcard::Error| corrupt(format!("its bytes don't fit: {error}"));
         Ok(match key.table() {

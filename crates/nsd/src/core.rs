@@ -15,7 +15,7 @@ use model::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use world::{Disk, World};
@@ -54,6 +54,7 @@ pub(crate) struct Core {
     failed: AtomicBool,
     closed: AtomicBool,
     unconfirmed: AtomicBool,
+    damage: AtomicU64,
 }
 
 impl Core {
@@ -89,6 +90,7 @@ impl Core {
             checkpointed: Notify::new(),
             failed: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            damage: AtomicU64::new(0),
         })
     }
 
@@ -188,14 +190,23 @@ impl Core {
         merged(&part, &snapshot, from, to, limit).map_err(|error| self.index_error(error))
     }
 
-    /// A damaged index answers nothing: it isn't a blob that is corrupt.
+    /// A damaged index answers nothing: it isn't a blob that is corrupt. The NSD fails, because
+    /// only opening the region again rebuilds the index.
     pub(crate) fn index_error(&self, error: Error) -> Error {
         if error.kind() != ErrorKind::Corrupt {
             return error;
         }
-        tracing::error!(nsd = self.identity.nsd.0, %error, "the index is damaged; rebuild it");
-        let text = format!("{error}; rebuild the index of NSD {}", self.identity.nsd);
-        Error::new(ErrorKind::Unavailable, text)
+        self.note_damage(1);
+        self.fail("reads its index, which is damaged", &error)
+    }
+
+    /// Counts damage that was found, for people.
+    pub(crate) fn note_damage(&self, count: u64) {
+        self.damage.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn damage(&self) -> u64 {
+        self.damage.load(Ordering::Relaxed)
     }
 
     /// What to say of a key that isn't there.

@@ -100,11 +100,20 @@ impl Nsd {
         open::format(world, disk, identity, options).await
     }
 
+    /// Who a region is, without changing anything in it.
+    ///
+    /// # Errors
+    /// As [`Nsd::open`].
+    pub async fn identify(disk: &Disk) -> Result<NsdIdentity> {
+        Ok(open::load_superblock(disk).await?.identity)
+    }
+
     /// Opens a formatted region and replays the journal's tail.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is no superblock, `Corrupt` if the index can't be read
-    /// ([`Nsd::rebuild_index`] helps), `Unavailable` on disk errors.
+    /// `InvalidArgument` if there is no superblock or the region was cut short, `NotSupported` if
+    /// a newer Shale wrote it, `Corrupt` if the index can't be read ([`Nsd::rebuild_index`]
+    /// helps), `Unavailable` on disk errors.
     pub async fn open(world: &World, disk: Disk) -> Result<Arc<Self>> {
         let core = open::open(world, disk).await?;
         Ok(Arc::new(Self { core }))
@@ -142,6 +151,12 @@ impl Nsd {
     #[must_use]
     pub fn usage(&self) -> NsdUsage {
         self.core.usage()
+    }
+
+    /// How often damaged bytes were met since it was opened, by readers and scrub.
+    #[must_use]
+    pub fn damage_found(&self) -> u64 {
+        self.core.damage()
     }
 
     /// Whether the index was rebuilt and log puts wait for [`Nsd::confirm_epochs`].
@@ -332,6 +347,30 @@ impl Nsd {
         self.core.set_closed();
         let core = self.core.clone();
         self.finish(async move { core.close().await }).await
+    }
+
+    /// Looks whether the region is still there and whole. One that was cut short fails at once:
+    /// what was in it is lost, and nothing more should go there. Cheap.
+    ///
+    /// # Errors
+    /// `Unavailable` if it was cut short; `NotFound` if it was removed, but serves until it is
+    /// closed.
+    pub fn check_region(&self) -> Result<()> {
+        self.core.check_serving()?;
+        let Err(error) = self.core.disk.check() else {
+            return Ok(());
+        };
+        if error.kind() == std::io::ErrorKind::NotFound {
+            return Err(Error::new(ErrorKind::NotFound, error.to_string()));
+        }
+        Err(self.core.fail("looks at its region", &error))
+    }
+
+    /// Gives a failed NSD up and its region back, so that the region can be opened anew although
+    /// somebody still holds this one. Nothing is served or written afterwards.
+    pub async fn abandon(&self) {
+        self.core.fail("is given up", &"its region is opened again");
+        self.core.disk.let_go().await;
     }
 
     /// Brings the index up to date now instead of when the journal is half full.

@@ -78,7 +78,10 @@ pub(crate) async fn format(
 /// The superblock of a region that must have one.
 pub(crate) async fn load_superblock(disk: &Disk) -> Result<Superblock> {
     superblock::load(disk).await?.ok_or_else(|| {
-        let text = format!("{disk:?} carries no NSD superblock; format it first");
+        let text = format!(
+            "{disk:?} carries no NSD superblock: it is another file or was erased; bring the \
+             region back, or give the NSD up with `shale nsd remove`"
+        );
         Error::new(ErrorKind::InvalidArgument, text)
     })
 }

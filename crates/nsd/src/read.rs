@@ -39,6 +39,7 @@ impl Core {
                     let now = self.locate(key)?.ok_or_else(|| self.absent(key))?;
                     if now.is_same_as(&entry) {
                         tracing::warn!(nsd = self.identity.nsd.0, %key, why, "damaged");
+                        self.note_damage(1);
                         let text = format!("{key} on NSD {}: {why}", self.identity.nsd);
                         return Err(Error::new(ErrorKind::Corrupt, text));
                     }

@@ -34,6 +34,8 @@ impl Core {
                 self.scrub_entry(key, entry, &mut report).await?;
             }
         }
+        // Damaged blobs were counted where they were found.
+        self.note_damage(report.mended.len() as u64);
         Ok(report)
     }
 
@@ -79,7 +81,9 @@ impl Core {
                 "the index of NSD {} is damaged; rebuild it",
                 self.identity.nsd
             );
-            tracing::error!("{text}");
+            self.note_damage(1);
+            // Opening it again rebuilds the index.
+            self.fail("is scrubbed", &"its index is damaged");
             return Err(Error::new(ErrorKind::Corrupt, text));
         }
         Ok(())
@@ -107,6 +111,7 @@ impl Core {
             }
             Found::Damaged(why) => {
                 tracing::warn!(nsd = self.identity.nsd.0, %key, why, "scrub found damage");
+                self.note_damage(1);
                 match key.named() {
                     Named::Blob(name) => report.damaged.push(name),
                     Named::Log(shard, number) => report.damaged_log.push((shard, number)),

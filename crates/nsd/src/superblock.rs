@@ -151,15 +151,19 @@ impl Superblock {
         block
     }
 
-    /// Reads one copy; `None` if it is none or damaged.
+    /// Reads one copy; `None` if it is none, damaged, of another version or of another size.
     pub(crate) fn decode(block: &[u8], disk_bytes: u64) -> Option<Self> {
-        let mut input = Reader::new(block);
-        if input.raw(8)? != MAGIC || input.u32()? != VERSION {
-            return None;
+        match Copy::decode(block) {
+            Some(Copy::Known(superblock)) => superblock
+                .layout
+                .is_sound(disk_bytes)
+                .then_some(*superblock),
+            Some(Copy::Newer(_)) | None => None,
         }
-        if input.u32()? != crc32c_without(block, CRC_AT) {
-            return None;
-        }
+    }
+
+    /// Reads what is behind magic, version and checksum.
+    fn decode_fields(mut input: Reader<'_>) -> Option<Self> {
         let sequence = input.u64()?;
         let region = input.u128()?;
         let identity = NsdIdentity {
@@ -185,7 +189,7 @@ impl Superblock {
             input.u32()?;
             seals.insert(shard, ShardEpoch(input.u64()?));
         }
-        let superblock = Self {
+        Some(Self {
             sequence,
             region,
             identity,
@@ -193,8 +197,7 @@ impl Superblock {
             incarnation,
             layout,
             seals,
-        };
-        layout.is_sound(disk_bytes).then_some(superblock)
+        })
     }
 
     /// Writes this superblock with the next sequence, one copy in the front ring, then one in
@@ -238,6 +241,32 @@ impl Superblock {
     }
 }
 
+/// A copy whose checksum fits.
+enum Copy {
+    /// Of this program's version.
+    Known(Box<Superblock>),
+    /// Of a version that this program doesn't know. Magic, version and checksum stay where they
+    /// are in all versions.
+    Newer(u32),
+}
+
+impl Copy {
+    fn decode(block: &[u8]) -> Option<Self> {
+        let mut input = Reader::new(block);
+        if input.raw(8)? != MAGIC {
+            return None;
+        }
+        let version = input.u32()?;
+        if input.u32()? != crc32c_without(block, CRC_AT) {
+            return None;
+        }
+        if version != VERSION {
+            return Some(Self::Newer(version));
+        }
+        Superblock::decode_fields(input).map(|superblock| Self::Known(Box::new(superblock)))
+    }
+}
+
 /// Offsets of all copies.
 fn slots(region_bytes: u64) -> impl Iterator<Item = u64> {
     let back = region_bytes - RING * BLOCK;
@@ -251,10 +280,12 @@ fn is_blank(block: Option<&[u8]>) -> bool {
     block.is_some_and(|block| block.iter().all(|byte| *byte == 0))
 }
 
-/// The newest valid superblock, or nothing.
+/// The newest valid superblock, or nothing. Whoever finds nothing may format, so what a newer
+/// Shale wrote, or what is cut short, is an error.
 pub(crate) async fn load(disk: &Disk) -> Result<Option<Superblock>> {
     let mut newest: Option<Superblock> = None;
     let mut failures = 0;
+    let mut cut_short = None;
     let disk_bytes = disk.bytes() / BLOCK * BLOCK;
     if disk_bytes < REGION_BYTES_MIN {
         return Ok(None);
@@ -264,11 +295,29 @@ pub(crate) async fn load(disk: &Disk) -> Result<Option<Superblock>> {
             failures += 1;
             continue;
         };
-        if let Some(copy) = Superblock::decode(&block, disk.bytes())
-            && newest.as_ref().is_none_or(|n| n.sequence < copy.sequence)
-        {
-            newest = Some(copy);
+        match Copy::decode(&block) {
+            Some(Copy::Newer(version)) => {
+                let text = format!(
+                    "{disk:?} was written by a newer Shale (superblock version {version}, this \
+                     program knows {VERSION}); upgrade this node, the region was left as it is"
+                );
+                return Err(Error::new(ErrorKind::NotSupported, text));
+            }
+            Some(Copy::Known(copy)) if copy.layout.is_sound(disk.bytes()) => {
+                if newest.as_ref().is_none_or(|n| n.sequence < copy.sequence) {
+                    newest = Some(*copy);
+                }
+            }
+            Some(Copy::Known(copy)) => cut_short = Some(copy.layout.region_bytes),
+            None => {}
         }
+    }
+    if let (None, Some(bytes)) = (&newest, cut_short) {
+        let text = format!(
+            "{disk:?} was cut short: its superblock says {bytes} bytes; bring the whole region \
+             back, or give the NSD up with `shale nsd remove`"
+        );
+        return Err(Error::new(ErrorKind::InvalidArgument, text));
     }
     if newest.is_none() && failures > 0 {
         let text = format!("{failures} superblock copies of {disk:?} can't be read");
@@ -307,6 +356,17 @@ mod tests {
             damaged[at] ^= 0x10;
             assert_eq!(Superblock::decode(&damaged, 64 * MIB), None, "byte {at}");
         }
+    }
+
+    #[test]
+    fn a_newer_version_is_told_from_damage() {
+        let mut block = superblock().encode();
+        block[8] = 9;
+        assert!(Copy::decode(&block).is_none(), "one flipped byte is damage");
+        let crc = crc32c_without(&block, CRC_AT);
+        block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+        assert!(matches!(Copy::decode(&block), Some(Copy::Newer(9))));
+        assert_eq!(Superblock::decode(&block, 64 * MIB), None);
     }
 
     #[test]

@@ -34,7 +34,7 @@ use parking_lot::RwLock;
 use placement::Groups;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Semaphore;
 use world::World;
 
@@ -48,6 +48,8 @@ pub struct Pool {
     groups: RwLock<Arc<Groups>>,
     map: RwLock<Arc<PoolMap>>,
     members: RwLock<BTreeMap<NsdId, Arc<Member>>>,
+    /// Counts the NSDs that were taken into use or let go.
+    changes_of_members: AtomicU64,
     /// Goes round the groups.
     writes: AtomicU64,
     in_flight: Arc<Semaphore>,
@@ -65,6 +67,7 @@ impl Pool {
             groups: RwLock::new(Arc::new(Groups::new(&map))),
             map: RwLock::new(Arc::new(map)),
             members: RwLock::new(BTreeMap::new()),
+            changes_of_members: AtomicU64::new(0),
             writes: AtomicU64::new(world.random_u64()),
             in_flight: Arc::new(Semaphore::new(write::permits(BYTES_IN_FLIGHT_MAX))),
             space: Arc::default(),
@@ -156,12 +159,21 @@ impl Pool {
         self.members
             .write()
             .insert(nsd.id(), Arc::new(Member::new(nsd)));
+        self.changes_of_members.fetch_add(1, Ordering::Relaxed);
         self.space.forget();
+    }
+
+    /// A number that changes whenever an NSD is taken into use or let go: what was found out
+    /// about redundancy under another number may be wrong now.
+    #[must_use]
+    pub fn changes_of_members(&self) -> u64 {
+        self.changes_of_members.load(Ordering::Relaxed)
     }
 
     /// Lets go of an NSD: drained and removed, or taken away.
     pub fn remove_nsd(&self, nsd: NsdId) -> Option<Arc<Nsd>> {
         self.space.forget();
+        self.changes_of_members.fetch_add(1, Ordering::Relaxed);
         self.members
             .write()
             .remove(&nsd)

@@ -24,8 +24,8 @@ pub struct PoolUsage {
     pub used: u64,
     /// Bytes that are held by reservations.
     pub held: u64,
-    /// Bytes that users may still write: without used, held and the reserve of
-    /// [`limits::RESERVED_PERCENT`].
+    /// Bytes that users may still write: without used, held, and what log, compaction and deletes
+    /// need: [`limits::RESERVED_PERCENT`], or a second copy of the metadata if that is more.
     pub available_to_users: u64,
     /// Bytes of the NSDs that are there.
     pub raw_capacity: u64,
@@ -86,6 +86,8 @@ impl Drop for Reservation {
 #[derive(Default)]
 pub(crate) struct Space {
     held: AtomicU64,
+    /// Plain bytes that the metadata needs to go on.
+    metadata: AtomicU64,
     cache: Mutex<Option<Cached>>,
 }
 
@@ -138,7 +140,7 @@ impl Pool {
     /// Holds space for `bytes` of users. Take it before accepting bytes that will be written.
     ///
     /// # Errors
-    /// NoSpace if users' space is gone.
+    /// NoSpace if users' space is gone; Unavailable if no NSD serves.
     pub fn reserve(&self, bytes: u64) -> Result<Reservation> {
         let before = self.space.held.fetch_add(bytes, Ordering::Relaxed);
         let reservation = Reservation {
@@ -147,6 +149,10 @@ impl Pool {
         };
         let free = self.free_to_users();
         if before.saturating_add(bytes) > free {
+            if self.raw_usage().raw_capacity == 0 {
+                let text = format!("hold {bytes} bytes of space: no NSD of the pool serves");
+                return Err(Error::new(ErrorKind::Unavailable, text));
+            }
             let text = format!(
                 "hold {bytes} bytes of space: {} are left to users",
                 free.saturating_sub(before)
@@ -160,7 +166,23 @@ impl Pool {
     fn free_to_users(&self) -> u64 {
         let raw = self.raw_usage();
         // What the NSDs themselves keep for their logs isn't theirs to give.
-        self.plain(raw.raw_free.saturating_sub(reserve(raw.raw_capacity)))
+        let kept = self.metadata_reserve().max(reserve(raw.raw_capacity));
+        self.plain(raw.raw_free.saturating_sub(kept))
+    }
+
+    /// Keeps space for log and tables away from users, if it is more than the usual reserve.
+    pub fn keep_for_metadata(&self, plain: u64) {
+        self.space.metadata.store(plain, Ordering::Relaxed);
+    }
+
+    /// Bytes of the NSDs that the metadata needs. Logs have as many copies as the pool tolerates
+    /// losses, and one more; tables take no more than that.
+    fn metadata_reserve(&self) -> u64 {
+        let copies = self.map().scheme.tolerance() as u64 + 1;
+        self.space
+            .metadata
+            .load(Ordering::Relaxed)
+            .saturating_mul(copies)
     }
 
     /// Bytes of users that `raw` bytes of the NSDs hold, as large segments are written now.

@@ -191,6 +191,14 @@ pub enum Nsd {
         /// Number of the NSD.
         nsd: u32,
     },
+    /// Open an NSD again that was missing or failed, now instead of within a minute.
+    Open {
+        /// The node's directory.
+        #[command(flatten)]
+        dir: Dir,
+        /// Number of the NSD.
+        nsd: u32,
+    },
     /// Read everything on the NSDs, report what doesn't fit its checksum and rebuild it.
     Scrub {
         /// The node's directory.

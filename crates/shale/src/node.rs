@@ -1,8 +1,11 @@
 //! One node: coordination, NSDs, pool, metanode, client, started in order and ended in reverse.
 
 mod nsds;
+mod regions;
+mod returning;
 
 pub use nsds::NsdView;
+pub use returning::LOOK_EVERY;
 
 use client::{Client, ClientSettings};
 use coordination::Coordination;
@@ -12,14 +15,11 @@ use model::{
     map::{NsdEntry, NsdState},
 };
 use nsd::{Nsd, NsdIdentity};
+use nsds::Region;
 use parking_lot::Mutex;
 use pool::Pool;
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use regions::{make_disk, open_disk};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 use world::World;
 
 /// The one shard of this release: the root shard.
@@ -62,13 +62,9 @@ pub struct Node {
     block_bytes: u32,
     /// Where regions are, and why those that don't serve didn't open.
     regions: Mutex<BTreeMap<NsdId, Region>>,
-}
-
-/// The region of an NSD of this node.
-#[derive(Clone, Debug)]
-struct Region {
-    path: PathBuf,
-    refused: Option<Error>,
+    /// Held while an NSD is opened again.
+    returning: tokio::sync::Mutex<()>,
+    cluster: u128,
 }
 
 impl Node {
@@ -107,6 +103,30 @@ impl Node {
         Ok(())
     }
 
+    /// Whether the regions hold a file system whose creation has ended.
+    ///
+    /// # Errors
+    /// If there is a region that can't be read: nobody knows what is in it.
+    pub async fn is_created(world: &World, paths: &NodePaths) -> Result<bool> {
+        if !paths.coordination.exists() {
+            return Ok(false);
+        }
+        let disk = open_disk(world, &paths.coordination).await?;
+        match Coordination::embedded(world, disk).await {
+            Ok(coordination) => Ok(coordination.cluster().await?.is_some()),
+            // Torn while it was made: nothing is in it.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::Corrupt | ErrorKind::InvalidArgument
+                ) =>
+            {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Opens everything and recovers what a crash left. NSDs that don't open are left out; the
     /// file system serves without them as long as its redundancy allows.
     ///
@@ -120,12 +140,13 @@ impl Node {
         let disk = open_disk(world, &paths.coordination).await?;
         let coordination = Coordination::embedded(world, disk)
             .await
-            .map_err(|e| e.while_doing("opening coordination"))?;
+            .map_err(|e| e.while_doing(format!("opening {}", paths.coordination.display())))?;
         let cluster = coordination.cluster().await?.ok_or_else(|| {
             Error::new(
                 ErrorKind::NotFound,
                 format!(
-                    "{} holds no finished file system; its creation was interrupted",
+                    "{} holds no finished file system; its creation was interrupted: remove the \
+                     directory and create it again",
                     paths.coordination.display()
                 ),
             )
@@ -139,15 +160,16 @@ impl Node {
             nsds::open_all(world, &coordination, cluster, &map, &paths.nsds).await?;
         let pool = Pool::new(world.clone(), map, nsds);
         let block_bytes = block_bytes(&coordination).await?;
-        let metanode = Metanode::open(metanode::Opening {
+        let opened = Metanode::open(metanode::Opening {
             world: world.clone(),
             shard: ROOT_SHARD,
             family: ROOT_FAMILY,
             coordination: coordination.clone(),
             pool: pool.clone(),
-        })
-        .await
-        .map_err(|e| e.while_doing("opening the metadata"))?;
+        });
+        let metanode = opened
+            .await
+            .map_err(|error| nsds::blame(error.while_doing("opening the metadata"), &regions))?;
         let session = metanode.open_session().await?;
         let settings = ClientSettings {
             block_bytes,
@@ -168,6 +190,8 @@ impl Node {
             client,
             block_bytes,
             regions: Mutex::new(regions),
+            returning: tokio::sync::Mutex::new(()),
+            cluster,
         }))
     }
 
@@ -238,60 +262,4 @@ fn entry(nsd: NsdId, bytes: u64) -> NsdEntry {
         weight: u32::try_from((bytes >> 30).max(1)).unwrap_or(u32::MAX),
         state: NsdState::Active,
     }
-}
-
-fn make_disk(world: &World, path: &Path, bytes: u64) -> Result<world::Disk> {
-    world
-        .create_disk(path, bytes)
-        .map_err(|error| disk_error(&error, "creating", path, Some(bytes)))
-}
-
-/// Opens a region. Waits a little if somebody has it: the kernel lets a region of a process that
-/// just ended go only when the last I/O of its ring is cleaned up.
-async fn open_disk(world: &World, path: &Path) -> Result<world::Disk> {
-    let begun = world.now();
-    loop {
-        match world.open_disk(path) {
-            Ok(disk) => return Ok(disk),
-            Err(error)
-                if error.kind() == std::io::ErrorKind::WouldBlock
-                    && world.now() - begun < IN_USE_PATIENCE =>
-            {
-                world.sleep(IN_USE_PAUSE).await;
-            }
-            Err(error) => return Err(disk_error(&error, "opening", path, None)),
-        }
-    }
-}
-
-/// Says what to do about a region that can't be made or opened.
-fn disk_error(error: &std::io::Error, doing: &str, path: &Path, bytes: Option<u64>) -> Error {
-    use std::io::ErrorKind as Io;
-    let (kind, hint) = match error.kind() {
-        Io::NotFound => (
-            ErrorKind::NotFound,
-            "; bring it back, or give it up with `shale nsd remove`",
-        ),
-        Io::AlreadyExists => (
-            ErrorKind::Exists,
-            "; it is never overwritten: use another path, or remove it if nothing in it is needed",
-        ),
-        Io::PermissionDenied => (
-            ErrorKind::AccessDenied,
-            "; run as its owner, or change its rights",
-        ),
-        Io::StorageFull => (
-            ErrorKind::NoSpace,
-            "; choose a smaller --nsd-size or another --dir",
-        ),
-        Io::WouldBlock | Io::ResourceBusy => (ErrorKind::Busy, "; another process uses it"),
-        Io::InvalidInput => (
-            ErrorKind::InvalidArgument,
-            "; the file system below must support O_DIRECT (ext4, XFS, block devices)",
-        ),
-        _ => (ErrorKind::Unavailable, ""),
-    };
-    let size = bytes.map_or(String::new(), |bytes| format!(" ({bytes} bytes)"));
-    Error::new(kind, format!("{error}{hint}"))
-        .while_doing(format!("{doing} {}{size}", path.display()))
 }

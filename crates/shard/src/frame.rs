@@ -140,7 +140,9 @@ pub(crate) fn open_entry(entry: &Bytes) -> Result<(Header, Bytes)> {
     if version != VERSION {
         return Err(Error::new(
             ErrorKind::NotSupported,
-            format!("log entry {number} has format {version}, this program reads {VERSION}"),
+            format!(
+                "log entry {number} was written by a newer Shale (format {version}, this program knows {VERSION}); upgrade this node"
+            ),
         ));
     }
     let kind = EntryKind::from_code(kind).ok_or_else(|| wrong("is of an unknown kind"))?;

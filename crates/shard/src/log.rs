@@ -285,6 +285,12 @@ impl Log {
         &self.shared.clock
     }
 
+    /// How far the machine's calendar is behind the newest time in this shard.
+    #[must_use]
+    pub fn clock_lag(&self) -> Duration {
+        self.shared.clock.lag()
+    }
+
     /// How much log lies behind `entry`.
     pub(crate) fn behind(&self, entry: EntryNumber) -> Behind {
         let state = self.shared.state.lock();

@@ -285,6 +285,12 @@ impl Tree {
         Ok(true)
     }
 
+    /// Whether a compaction that was asked for is still running.
+    #[must_use]
+    pub fn is_compacting(&self) -> bool {
+        self.compacting.available_permits() == 0
+    }
+
     /// Why the tree can't go on, if so: the owner gives up its epoch and takes over again.
     #[must_use]
     pub fn failed(&self) -> Option<Error> {

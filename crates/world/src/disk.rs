@@ -100,6 +100,29 @@ impl Disk {
         }
     }
 
+    /// Whether the region is still what was opened: nobody has cut it short (`UnexpectedEof`:
+    /// writes may go on for a while, but what was there is lost) or removed it (`NotFound`: it
+    /// goes with the last who has it open). No I/O on the region.
+    ///
+    /// # Errors
+    /// What happened to it.
+    pub fn check(&self) -> io::Result<()> {
+        match &self.inner {
+            Inner::Real(disk) => disk.check(),
+            Inner::Simulated(_) => Ok(()),
+        }
+    }
+
+    /// Gives the region up while clones of this disk are still around: their I/O fails from here
+    /// on, what is under way is waited for, then the lock is given back. So a disk that failed
+    /// can be opened again although somebody still holds the failed one.
+    pub async fn let_go(&self) {
+        match &self.inner {
+            Inner::Real(disk) => disk.let_go().await,
+            Inner::Simulated(disk) => disk.let_go().await,
+        }
+    }
+
     /// Gives the space of a range back to the file system if it can; best effort. What the
     /// range reads afterwards is undefined (old bytes or zeros) until it is written.
     pub async fn discard(&self, offset: u64, length: u64) {

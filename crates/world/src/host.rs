@@ -114,6 +114,12 @@ pub(crate) fn lock_exclusively(file: &File, path: &Path) -> io::Result<()> {
     ))
 }
 
+/// Gives a lock back before its file is closed.
+pub(crate) fn unlock(file: &File) {
+    // SAFETY: a plain system call on an open descriptor.
+    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

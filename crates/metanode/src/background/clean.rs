@@ -31,34 +31,89 @@ pub(crate) struct Progress {
     segments: Option<Key>,
     extents: Option<Key>,
     last_pass: Option<Instant>,
-    /// The map under which the running pass over segments widens narrow ones, if it does.
-    widening: Option<MapEpoch>,
-    /// The map under which narrow segments were last widened: once is enough, since a segment
+    /// The pool for which the running pass over segments widens narrow ones, if it does.
+    widening: Option<Width>,
+    /// The pool for which narrow segments were last widened: once is enough, since a segment
     /// that became narrow again met an NSD in trouble.
-    widened: Option<MapEpoch>,
+    widened: Option<Width>,
+    /// [`pool::Pool::changes_of_members`] when the first pass began.
+    changes_at_start: Option<u64>,
+    /// The pool for which widening was last begun.
+    tried: Option<Width>,
+    /// Narrow segments that the running pass met.
+    narrow: u64,
+    /// Those that the pass before it met: without progress there is no further pass.
+    narrow_before: Option<u64>,
+}
+
+/// What decides how wide segments can be: the map, and the changes of members under it.
+type Width = (MapEpoch, u64);
+
+impl Progress {
+    /// The pass that met `narrow` segments has ended. The next one looks whether they are wide now.
+    fn end_widening(&mut self, width: Width) {
+        let makes_progress = self.narrow_before.is_none_or(|before| self.narrow < before);
+        if self.narrow > 0 && makes_progress {
+            self.narrow_before = Some(self.narrow);
+        } else {
+            self.narrow_before = None;
+            self.widened = Some(width);
+        }
+    }
 }
 
 impl Metanode {
+    /// Whether something was written narrow since NSDs came or went, and hasn't been widened.
+    pub(super) fn is_narrow_left(&self) -> bool {
+        let came_or_went = {
+            let clean = &self.background.memory.lock().clean;
+            clean.narrow_before.is_some()
+                || clean
+                    .changes_at_start
+                    .is_some_and(|changes| changes != self.pool.changes_of_members())
+        };
+        self.shard().tree().is_compacting() || (came_or_went && !self.is_widened())
+    }
+
+    /// Whether everything that can be widened in the pool as it is now has been.
+    pub(super) fn is_widened(&self) -> bool {
+        !self.is_pool_whole() || self.background.memory.lock().clean.widened == Some(self.width())
+    }
+
+    fn width(&self) -> Width {
+        (self.pool.map().epoch, self.pool.changes_of_members())
+    }
+
     /// Looks at some segments and blocks, cleans what is worth it. Answers how many extents
     /// were replaced.
     pub(super) async fn clean_some(&self, pace: Pace) -> Result<u64> {
         let now = self.world.now();
-        {
+        let widens_from_here = {
             let mut memory = self.background.memory.lock();
             let progress = &mut memory.clean;
             let is_between = progress.segments.is_none() && progress.extents.is_none();
+            let width = self.width();
+            progress.changes_at_start.get_or_insert(width.1);
+            let widens = progress.widened != Some(width) && self.is_pool_whole();
             let is_due = progress
                 .last_pass
-                .is_none_or(|last| now - last >= CLEAN_EVERY);
+                .is_none_or(|last| now - last >= CLEAN_EVERY)
+                || (widens && (progress.narrow_before.is_some() || progress.tried != Some(width)));
             if pace == Pace::Gentle && is_between && !is_due {
                 return Ok(0);
             }
             if is_between {
                 progress.last_pass = Some(now);
-                let map = self.pool.map().epoch;
-                let is_due = progress.widened != Some(map) && self.is_pool_whole();
-                progress.widening = is_due.then_some(map);
+                progress.widening = widens.then_some(width);
+                if widens {
+                    progress.tried = Some(width);
+                }
+                progress.narrow = 0;
             }
+            is_between && progress.widening.is_some()
+        };
+        if widens_from_here {
+            self.widen_tables().await?;
         }
         let pages = if pace == Pace::Drain {
             usize::MAX
@@ -77,6 +132,19 @@ impl Metanode {
             .filter(|state| state.entry.state != NsdState::Lost);
         kept.all(|state| state.member == MemberState::Online)
             && self.pool.groups().moving().is_empty()
+    }
+
+    /// Tables of the tree that were written with less redundancy than they should have are
+    /// written anew: the segments of files find their extents, tables only their compaction.
+    async fn widen_tables(&self) -> Result<()> {
+        let shard = self.shard();
+        let tables = shard.catalog().live_segments();
+        let narrow = tables.iter().filter(|place| self.pool.is_narrow(place));
+        let count = narrow.count();
+        if count > 0 && shard.tree().compact().await? {
+            tracing::info!(count, "tables with too little redundancy are written anew");
+        }
+        Ok(())
     }
 
     async fn clean_segments(&self, pages: usize) -> Result<u64> {
@@ -103,13 +171,13 @@ impl Metanode {
                 };
                 let is_narrow = widening.is_some() && self.pool.is_narrow(&segment.place);
                 if chosen == SEGMENTS_MAX || !(is_narrow || is_mostly_dead(segment)) {
-                    // A pass that leaves narrow ones isn't the last.
-                    if is_narrow {
-                        self.background.memory.lock().clean.widening = None;
-                    }
+                    self.background.memory.lock().clean.narrow += u64::from(is_narrow);
                     continue;
                 }
                 let live = self.live_parts(*id, segment).await?;
+                if is_narrow && !live.is_empty() {
+                    self.background.memory.lock().clean.narrow += 1;
+                }
                 if (is_narrow && !live.is_empty()) || is_worth_it(&live, segment) {
                     chosen += 1;
                     parts.extend(live);
@@ -119,8 +187,8 @@ impl Metanode {
             let mut memory = self.background.memory.lock();
             memory.clean.segments = (!ended).then(|| from.clone());
             if ended {
-                if let Some(map) = memory.clean.widening.take() {
-                    memory.clean.widened = Some(map);
+                if let Some(width) = memory.clean.widening.take() {
+                    memory.clean.end_widening(width);
                 }
                 break;
             }

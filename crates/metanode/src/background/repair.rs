@@ -36,8 +36,16 @@ impl Metanode {
         status.segments_queued = progress.queued;
         status.pieces_rebuilt = progress.rebuilt_pieces;
         status.bytes_rebuilt = progress.rebuilt_bytes;
-        status.log_moving = self.shard().tree().log().closed_end().is_some();
-        status.complete &= progress.queued == 0
+        let shard = self.shard();
+        let log = shard.tree().log();
+        status.log_moving = log.closed_end().is_some();
+        status.log_copies = log.view().len() as u64;
+        status.log_copies_wanted = self.pool.map().scheme.tolerance() as u64 + 1;
+        status.narrow = self.is_narrow_left();
+        status.complete &= !status.narrow
+            && self.is_widened()
+            && status.log_copies >= status.log_copies_wanted
+            && progress.queued == 0
             && progress.lost_slots == 0
             && progress.moving_slots == 0
             && !status.log_moving;

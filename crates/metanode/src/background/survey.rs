@@ -35,6 +35,8 @@ pub(crate) enum Standing {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Nsds {
     map: MapEpoch,
+    /// One that was opened again missed what was written meanwhile.
+    changes: u64,
     serving: Vec<(NsdId, bool)>,
 }
 
@@ -161,6 +163,7 @@ impl Metanode {
             .collect();
         Nsds {
             map: self.pool.map().epoch,
+            changes: self.pool.changes_of_members(),
             serving,
         }
     }

@@ -50,8 +50,10 @@ pub struct MountLine {
     pub options: String,
     /// `mounted`, or `detached`: unmounted lazily and still in use.
     pub state: String,
-    /// How requests come from the kernel, and why not through io_uring.
+    /// How requests come from the kernel: `io_uring` or `/dev/fuse`.
     pub transport: String,
+    /// Why not through io_uring, where nobody asked for /dev/fuse, and what would change that.
+    pub slower_because: Option<String>,
 }
 
 /// Body of `mount`.

@@ -65,6 +65,7 @@ fn routes(serving: Arc<Serving>) -> Router {
         )
         .route("/v1/nsds/scrub", post(scrub))
         .route("/v1/nsds/{nsd}", delete(remove))
+        .route("/v1/nsds/{nsd}/open", post(open))
         .route(
             "/v1/repair",
             get(async |State(s): State<Arc<Serving>>| answer(Ok(s.repair_status()))),
@@ -114,6 +115,10 @@ async fn add(State(serving): State<Arc<Serving>>, Json(body): Json<AddNsd>) -> R
 
 async fn remove(State(serving): State<Arc<Serving>>, Path(nsd): Path<u32>) -> Response {
     answer(serving.remove_nsd(NsdId(nsd)).await)
+}
+
+async fn open(State(serving): State<Arc<Serving>>, Path(nsd): Path<u32>) -> Response {
+    answer(serving.open_nsd(NsdId(nsd)).await)
 }
 
 async fn scrub(State(serving): State<Arc<Serving>>, Query(query): Query<ScrubQuery>) -> Response {

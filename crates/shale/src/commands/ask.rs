@@ -109,6 +109,10 @@ async fn ask_nsd(command: Nsd, json: bool) -> Result<ExitCode> {
             )
             .await
         }
+        Nsd::Open { dir, nsd } => {
+            let path = format!("/v1/nsds/{nsd}/open");
+            show(&dir, Method::POST, &path, (), json, nsds).await
+        }
         Nsd::Scrub { dir, nsd } => {
             let path = nsd.map_or("/v1/nsds/scrub".to_string(), |nsd| {
                 format!("/v1/nsds/scrub?nsd={nsd}")

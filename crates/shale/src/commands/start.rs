@@ -13,6 +13,7 @@ use std::{
     os::unix::process::CommandExt,
     path::Path,
     process::{Child, Command, Stdio},
+    time::{Duration, Instant},
 };
 
 /// Starts the daemon of a directory that has a node.
@@ -45,25 +46,44 @@ pub fn start(dir: &Path, on_demand: bool) -> Result<()> {
     Err(Error::new(ErrorKind::Unavailable, why))
 }
 
-/// The status of the daemon of a directory, if one runs.
+/// A daemon that holds its directory and has no socket is starting or ending; this long.
+const SETTLE_MAX: Duration = Duration::from_secs(20);
+const SETTLE_PAUSE: Duration = Duration::from_millis(50);
+
+/// The status of the daemon of a directory, if one runs. One that is just starting or ending
+/// gets a moment.
 ///
 /// # Errors
 /// `Unavailable` if it runs but doesn't answer.
 pub fn running(dir: &Path) -> Result<Option<Status>> {
-    if !lock::is_held(dir) {
-        return Ok(None);
+    let begun = Instant::now();
+    loop {
+        if !lock::is_held(dir) {
+            return Ok(None);
+        }
+        let asked = block_on(async {
+            let admin = Admin::of(dir);
+            admin.ask::<Status>(Method::GET, "/v1/status", ()).await
+        })?;
+        let is_stopped = lock::holder(dir).is_some_and(lock::is_stopped);
+        match asked {
+            Ok(status) => return Ok(Some(status)),
+            Err(error)
+                if error.kind() == ErrorKind::Unavailable
+                    && !is_stopped
+                    && begun.elapsed() < SETTLE_MAX =>
+            {
+                std::thread::sleep(SETTLE_PAUSE);
+            }
+            Err(error) => {
+                return Err(error.while_doing(format!(
+                    "a daemon holds {} but doesn't answer; look at {}",
+                    dir.display(),
+                    dir.join("daemon.log").display()
+                )));
+            }
+        }
     }
-    let status = block_on(async {
-        let admin = Admin::of(dir);
-        admin.ask::<Status>(Method::GET, "/v1/status", ()).await
-    });
-    status?.map(Some).map_err(|error| {
-        error.while_doing(format!(
-            "a daemon holds {} but doesn't answer yet; try again, or look at {}",
-            dir.display(),
-            dir.join("daemon.log").display()
-        ))
-    })
 }
 
 /// Asks the daemon of a directory and waits for the answer.

@@ -1,9 +1,8 @@
 //! What a running daemon says about itself: status, health, waiters, repair.
 
+use super::health::{Facts, MountFacts};
 use super::serving::Serving;
-use crate::admin::{Health, HealthEvent, MemoryLine, RepairStatus, ShardStatus, Status, Waiter};
-use model::{map::NsdState, nsd::NsdHealth};
-use shale::node::NsdView;
+use crate::admin::{Health, MemoryLine, RepairStatus, ShardStatus, Status, Waiter};
 
 impl Serving {
     /// `shale status`.
@@ -52,44 +51,25 @@ impl Serving {
 
     /// `shale health`.
     pub fn health(&self) -> Health {
-        let mut events: Vec<HealthEvent> = self.node.nsds().iter().filter_map(nsd_event).collect();
-        events.extend(self.mount_events());
-        let repair = self.node.metanode().repair_status();
-        for segment in &repair.segments_unreadable {
-            events.push(HealthEvent {
-                severity: "critical".into(),
-                subject: format!("segment {segment}"),
-                message: "more of its pieces are gone than its scheme tolerates".into(),
-                remedy: "bring a lost NSD back; `shale fs check` names the files".into(),
-            });
-        }
-        if repair.segments_degraded > 0 {
-            events.push(HealthEvent {
-                severity: "warning".into(),
-                subject: "redundancy".into(),
-                message: format!("{} segments lack pieces", repair.segments_degraded),
-                remedy: "`shale repair status` shows how far repair is; add an NSD with `shale nsd add` if it waits for one".into(),
-            });
-        }
-        let usage = self.node.pool().usage();
-        if usage.available_to_users == 0 {
-            events.push(HealthEvent {
-                severity: "critical".into(),
-                subject: "space".into(),
-                message: "the storage pool is full; writes are refused with ENOSPC, deleting works"
-                    .into(),
-                remedy: "delete files, or add an NSD with `shale nsd add`".into(),
-            });
-        }
-        events.sort_by_key(|event| event.severity != "critical");
-        let state = match events.first().map(|event| event.severity.as_str()) {
-            None => "healthy",
-            Some("critical") => "critical",
-            Some(_) => "degraded",
-        };
-        Health {
-            state: state.into(),
-            events,
+        self.history.judge(&self.facts())
+    }
+
+    /// What health is judged from.
+    pub(super) fn facts(&self) -> Facts {
+        let world = self.node.world();
+        let (metanode, pool) = (self.node.metanode(), self.node.pool());
+        let shard = metanode.hosted();
+        Facts {
+            nsds: self.node.nsds(),
+            tolerance: pool.map().scheme.tolerance(),
+            repair: metanode.repair_status(),
+            space: pool.usage(),
+            pieces_mended: pool.repair_progress().mended_pieces,
+            metadata: shard.check_alive().err(),
+            mounts: self.mount_facts(),
+            clock_lag: shard.tree().log().clock_lag(),
+            now: world.now(),
+            wall: world.wall(),
         }
     }
 
@@ -120,36 +100,14 @@ impl Serving {
         all
     }
 
-    /// A mount that was taken away looks like an empty directory: say so, and how it comes back.
-    fn mount_events(&self) -> Vec<HealthEvent> {
+    fn mount_facts(&self) -> MountFacts {
         let own = self.config.lock().mount.clone();
-        let dir = self.dir.display();
-        let mut events = Vec::new();
-        if !self.is_on_demand() && !self.mounts.has(&own) {
-            events.push(HealthEvent {
-                severity: "warning".into(),
-                subject: format!("mount {}", own.display()),
-                message: "it is gone: somebody unmounted it; the node runs on".into(),
-                remedy: format!(
-                    "`shale up --dir {dir}` mounts it again, `shale down --dir {dir}` ends the node"
-                ),
-            });
+        let is_lost = !self.is_on_demand() && !self.mounts.has(&own);
+        MountFacts {
+            dir: self.dir.display().to_string(),
+            lost: is_lost.then(|| own.display().to_string()),
+            lines: self.mounts.lines(),
         }
-        for line in self.mounts.lines() {
-            if line.state != "mounted" {
-                events.push(HealthEvent {
-                    severity: "warning".into(),
-                    subject: format!("mount {}", line.path),
-                    message: "it was unmounted lazily; programs that had files open still use it"
-                        .into(),
-                    remedy: format!(
-                        "end those programs; `shale mount --dir {dir} {}` mounts again beside them",
-                        line.path
-                    ),
-                });
-            }
-        }
-        events
     }
 
     /// `shale repair status`.
@@ -190,30 +148,6 @@ impl Serving {
             },
         }
     }
-}
-
-fn nsd_event(view: &NsdView) -> Option<HealthEvent> {
-    if view.state == NsdState::Lost {
-        return None;
-    }
-    let message = match view.health {
-        Some(NsdHealth::Online) => return None,
-        Some(NsdHealth::Full) => "its region is full".to_string(),
-        Some(NsdHealth::Failed) => "its disk reported errors; it is left alone".to_string(),
-        None => view
-            .refused
-            .as_ref()
-            .map_or("it didn't open".to_string(), ToString::to_string),
-    };
-    Some(HealthEvent {
-        severity: "warning".into(),
-        subject: format!("NSD {} ({})", view.nsd, view.path.display()),
-        message,
-        remedy: format!(
-            "mend the disk and restart the node, or give it up with `shale nsd remove {}` and add another with `shale nsd add`",
-            view.nsd
-        ),
-    })
 }
 
 /// Resident memory of this process, from the kernel; 0 if it doesn't say.

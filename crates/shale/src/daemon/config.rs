@@ -17,6 +17,15 @@ const NSD_BYTES_DEFAULT: u64 = 20 << 30;
 /// Below this, the structures of an NSD leave too little for data.
 const NSD_BYTES_MIN: u64 = 512 << 20;
 
+/// The version of `node.toml` that this program writes.
+const VERSION: u32 = 1;
+
+/// What every version of `node.toml` has.
+#[derive(Deserialize)]
+struct VersionOnly {
+    version: u32,
+}
+
 /// `node.toml`.
 #[derive(Serialize, Deserialize, Debug, Clone)]
 #[serde(deny_unknown_fields)]
@@ -106,6 +115,27 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// This plan; what it leaves open is as in `config`.
+    fn or(&self, config: &NodeConfig) -> Result<Self> {
+        let create = &config.create;
+        // Another scheme needs another number of NSDs.
+        let nsds = match self.scheme {
+            Some(_) => self.nsds,
+            None => self.nsds.or(u32::try_from(config.nsds.len()).ok()),
+        };
+        Ok(Self {
+            mount: Some(self.mount.clone().unwrap_or_else(|| config.mount.clone())),
+            options: Some(self.options.clone().map_or_else(|| config.options(), Ok)?),
+            allow_other: self.allow_other || config.allow_other,
+            nsd_bytes: Some(self.nsd_bytes.unwrap_or(create.nsd_bytes)),
+            nsds,
+            scheme: Some(self.scheme.map_or_else(|| create.scheme.parse(), Ok)?),
+            block_bytes: Some(self.block_bytes.unwrap_or(create.block_bytes)),
+        })
+    }
+}
+
 impl NodeConfig {
     /// Reads the file; `None` if the directory has none.
     ///
@@ -122,21 +152,18 @@ impl NodeConfig {
             }
             Err(error) => return Err(io(error, "reading", &path)),
         };
-        let config: Self = toml::from_str(&text).map_err(|e| {
-            Error::new(
-                ErrorKind::InvalidArgument,
-                e.to_string().trim().replace('\n', " "),
-            )
-            .while_doing(format!("reading {}", path.display()))
-        })?;
-        if config.version != 1 {
+        // The version first: a newer one may have fields that this program doesn't know.
+        let version: VersionOnly = parse(&text, &path)?;
+        if version.version > VERSION {
             let text = format!(
-                "{} has version {}, this program knows 1; use the program that wrote it",
+                "{} was written by a newer Shale (version {}, this program knows {VERSION}); \
+                 upgrade this node, the directory was left as it is",
                 path.display(),
-                config.version
+                version.version
             );
-            return Err(Error::new(ErrorKind::InvalidArgument, text));
+            return Err(Error::new(ErrorKind::NotSupported, text));
         }
+        let config: Self = parse(&text, &path)?;
         Ok(Some(config))
     }
 
@@ -145,6 +172,10 @@ impl NodeConfig {
     /// # Errors
     /// `InvalidArgument`, `NoSpace`, or what the system says.
     pub fn create(dir: &Path, plan: &Plan) -> Result<()> {
+        Self::planned(dir, plan)?.store(dir)
+    }
+
+    fn planned(dir: &Path, plan: &Plan) -> Result<Self> {
         let scheme = plan.scheme.unwrap_or(Scheme::Replicate(1));
         let nsds = plan.nsds.unwrap_or(scheme.width() as u32);
         if (nsds as usize) < scheme.width() {
@@ -163,8 +194,8 @@ impl NodeConfig {
                 )
             })
             .collect();
-        let config = Self {
-            version: 1,
+        Ok(Self {
+            version: VERSION,
             mount: plan.mount.clone().unwrap_or_else(|| dir.join("mnt")),
             allow_other: plan.allow_other,
             options: plan.options.clone().unwrap_or_default().to_string(),
@@ -175,8 +206,7 @@ impl NodeConfig {
                 block_bytes: plan.block_bytes.unwrap_or(limits::BLOCK_BYTES_DEFAULT),
             },
             nsds: paths,
-        };
-        config.store(dir)
+        })
     }
 
     /// How the node's own mount is made.
@@ -195,6 +225,11 @@ impl NodeConfig {
     /// # Errors
     /// `Exists` if the plan asks for another scheme, size or number than the file system has.
     pub fn update(&mut self, dir: &Path, plan: &Plan) -> Result<()> {
+        if !self.created {
+            // Nothing is there yet: the creation failed, and is asked for anew.
+            let planned = Self::planned(dir, &plan.or(self)?)?;
+            return planned.store(dir);
+        }
         let differs = plan
             .scheme
             .is_some_and(|scheme| scheme.to_string() != self.create.scheme)
@@ -271,28 +306,64 @@ fn refuse_other_owner(dir: &Path, file: &Path) -> Result<()> {
     Err(Error::new(ErrorKind::NotPermitted, text))
 }
 
+fn parse<T: serde::de::DeserializeOwned>(text: &str, path: &Path) -> Result<T> {
+    toml::from_str(text).map_err(|error| {
+        let why = error.to_string();
+        let text = format!(
+            "{}; mend this line, or restore the file from a backup (it only names the mount \
+             point and the regions, your data is in the regions)",
+            why.trim().replace('\n', " ")
+        );
+        Error::new(ErrorKind::InvalidArgument, text)
+            .while_doing(format!("reading {}", path.display()))
+    })
+}
+
 /// A directory with other people's files is never made ours by a typing error.
 fn refuse_used_directory(dir: &Path) -> Result<()> {
-    let mut entries = match std::fs::read_dir(dir) {
+    let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(io(error, "looking into", dir)),
     };
-    if entries.next().is_some() {
-        let text = format!(
-            "{} isn't empty and holds no Shale node; use an empty or new directory",
-            dir.display()
-        );
+    // A new ext4 is as good as an empty directory.
+    let mut others = entries
+        .filter_map(std::result::Result::ok)
+        .filter(|entry| entry.file_name() != "lost+found");
+    if others.next().is_some() {
+        let was_ours = dir.join("coordination.region").exists();
+        let hint = if was_ours {
+            "lost its node.toml: restore that file from a backup, or write it again (see \
+             docs/operations/troubleshooting.md); nothing was changed"
+        } else {
+            "isn't empty and holds no Shale node; use an empty or new directory"
+        };
+        let text = format!("{} {hint}", dir.display());
         return Err(Error::new(ErrorKind::InvalidArgument, text));
     }
     Ok(())
 }
 
 fn io(error: std::io::Error, doing: &str, path: &Path) -> Error {
-    let kind = match error.kind() {
-        std::io::ErrorKind::PermissionDenied => ErrorKind::AccessDenied,
-        std::io::ErrorKind::StorageFull => ErrorKind::NoSpace,
-        _ => ErrorKind::Unavailable,
+    use std::io::ErrorKind as Io;
+    let (kind, hint) = match error.kind() {
+        Io::PermissionDenied => (
+            ErrorKind::AccessDenied,
+            "; run as the user that owns it (root?), or use another --dir",
+        ),
+        Io::ReadOnlyFilesystem => (
+            ErrorKind::ReadOnly,
+            "; use a --dir on a file system that can be written",
+        ),
+        Io::StorageFull => (
+            ErrorKind::NoSpace,
+            "; free space there, or use another --dir",
+        ),
+        Io::NotADirectory | Io::AlreadyExists => (
+            ErrorKind::NotDirectory,
+            "; --dir must be a directory, or not exist yet",
+        ),
+        _ => (ErrorKind::Unavailable, ""),
     };
-    Error::new(kind, error.to_string()).while_doing(format!("{doing} {}", path.display()))
+    Error::new(kind, format!("{error}{hint}")).while_doing(format!("{doing} {}", path.display()))
 }

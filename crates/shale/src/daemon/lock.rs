@@ -10,9 +10,11 @@ use std::{
 
 const FILE: &str = "daemon.lock";
 /// Between two looks at the lock.
-const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE: Duration = Duration::from_millis(10);
 /// Nobody waits longer for a process that is stopped.
 const STOPPED_MAX: Duration = Duration::from_secs(5);
+/// How long the lock may be held by others that aren't daemons.
+const LOOKER_MAX: Duration = Duration::from_millis(200);
 
 /// Held as long as this lives.
 pub struct DirectoryLock {
@@ -26,8 +28,17 @@ pub struct DirectoryLock {
 pub fn take(dir: &Path) -> Result<DirectoryLock> {
     let path = dir.join(FILE);
     let failed = |e: std::io::Error| {
-        Error::new(ErrorKind::Unavailable, e.to_string())
-            .while_doing(format!("locking {}", path.display()))
+        let (kind, hint) = match e.kind() {
+            std::io::ErrorKind::PermissionDenied => (
+                ErrorKind::AccessDenied,
+                "; run as the user that owns the directory",
+            ),
+            std::io::ErrorKind::NotFound => {
+                (ErrorKind::NotFound, "; create a node with `shale up`")
+            }
+            _ => (ErrorKind::Unavailable, ""),
+        };
+        Error::new(kind, format!("{e}{hint}")).while_doing(format!("locking {}", path.display()))
     };
     let file = File::options()
         .create(true)
@@ -35,21 +46,25 @@ pub fn take(dir: &Path) -> Result<DirectoryLock> {
         .write(true)
         .open(&path)
         .map_err(failed)?;
-    if flock(&file, libc::LOCK_EX | libc::LOCK_NB) {
-        // For messages, and for who must kill a daemon that doesn't answer.
-        file.set_len(0).map_err(failed)?;
-        file.write_all_at(std::process::id().to_string().as_bytes(), 0)
-            .map_err(failed)?;
-        Ok(DirectoryLock { _file: file })
-    } else {
-        Err(Error::new(
-            ErrorKind::Busy,
-            format!(
-                "another daemon already runs in {}; `shale status --dir {0}` shows it",
-                dir.display()
-            ),
-        ))
+    let begun = Instant::now();
+    // Who only looks whether somebody has the lock holds it for a moment.
+    while !flock(&file, libc::LOCK_EX | libc::LOCK_NB) {
+        if begun.elapsed() > LOOKER_MAX {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!(
+                    "another daemon already runs in {}; `shale status --dir {0}` shows it",
+                    dir.display()
+                ),
+            ));
+        }
+        std::thread::sleep(PAUSE);
     }
+    // For messages, and for who must kill a daemon that doesn't answer.
+    file.set_len(0).map_err(failed)?;
+    file.write_all_at(std::process::id().to_string().as_bytes(), 0)
+        .map_err(failed)?;
+    Ok(DirectoryLock { _file: file })
 }
 
 /// Whether a daemon has the lock.

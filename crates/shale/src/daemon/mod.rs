@@ -3,6 +3,7 @@
 
 mod answers;
 pub mod config;
+pub mod health;
 pub mod lock;
 pub mod mounts;
 pub mod serving;
@@ -91,12 +92,15 @@ async fn live(dir: &Path, on_demand: bool) -> Result<()> {
     }
     let admin = crate::admin::server::listen(&serving)?;
     let admin = world.spawn("admin API", admin);
+    let watched = serving.clone();
+    let watch = world.spawn("watch", async move { watched.watch().await });
     let milliseconds = world.now().since(begun).as_millis();
     tracing::info!(dir = %dir.display(), milliseconds, "serving");
     say(READY);
     supervisor::tell("READY=1");
     let force = wait_for_end(&serving).await;
     supervisor::tell("STOPPING=1");
+    watch.stop().await;
     let result = serving.end(force).await;
     // Whoever asked for the end is still to be told.
     let _ = world.timeout(ANSWERS_END, admin).await;
@@ -138,29 +142,40 @@ fn clear_dead_mounts(dir: &Path) {
 }
 
 /// A creation that was interrupted left nothing that anybody used: begin again. Only files that
-/// our own directory holds are removed, never a device or a path of somebody else's.
+/// our own directory holds are removed, never a device or a path of somebody else's, and never a
+/// file system that is whole, whatever node.toml says.
 async fn create(world: &World, dir: &Path, paths: &NodePaths, config: &NodeConfig) -> Result<()> {
+    if Node::is_created(world, paths).await? {
+        return Ok(());
+    }
+    let doing = || format!("creating a file system in {}", dir.display());
     let folder = dir.join("nsd");
     std::fs::create_dir_all(&folder).map_err(|e| {
         Error::new(ErrorKind::Unavailable, e.to_string())
             .while_doing(format!("creating {}", folder.display()))
+            .while_doing(doing())
     })?;
-    for path in paths
-        .nsds
-        .values()
-        .chain([&paths.coordination])
-        .filter(|path| path.starts_with(dir))
-    {
-        let _ = std::fs::remove_file(path);
-    }
+    let ours = || {
+        let regions = paths.nsds.values().chain([&paths.coordination]);
+        regions.filter(|path| path.starts_with(dir))
+    };
+    let remove_ours = || {
+        for path in ours() {
+            let _ = std::fs::remove_file(path);
+        }
+    };
+    remove_ours();
     let creation = Creation {
         scheme: config.create.scheme.parse()?,
         nsd_bytes: config.create.nsd_bytes,
         block_bytes: config.create.block_bytes,
     };
-    Node::create(world, paths, creation)
-        .await
-        .map_err(|e| e.while_doing(format!("creating a file system in {}", dir.display())))
+    let created = Node::create(world, paths, creation).await;
+    created.map_err(|error| {
+        // Half of a file system would only take space.
+        remove_ours();
+        error.while_doing(doing())
+    })
 }
 
 fn node_paths(dir: &Path, config: &NodeConfig) -> Result<NodePaths> {

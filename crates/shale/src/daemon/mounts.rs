@@ -3,7 +3,10 @@
 use super::users::who_uses;
 use crate::{admin::MountLine, options::Options};
 use client::Client;
-use fuse::{Door, DoorSettings, Mount, MountOptions, Siblings, Unmount, WaitingRequest};
+use fuse::{
+    Door, DoorSettings, Mount, MountOptions, Siblings, Transport, TransportChoice, Unmount,
+    WaitingRequest,
+};
 use model::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use std::{
@@ -236,7 +239,16 @@ impl Mounts {
         let lines = alive.map(|one| MountLine {
             path: one.mount.mountpoint().display().to_string(),
             options: one.options.to_string(),
-            transport: one.mount.transport().to_string(),
+            transport: match one.mount.transport() {
+                Transport::IoUring => "io_uring".into(),
+                Transport::Classic { .. } => "/dev/fuse".into(),
+            },
+            slower_because: match one.mount.transport() {
+                Transport::Classic { why } if one.options.transport == TransportChoice::Auto => {
+                    Some(why.clone())
+                }
+                _ => None,
+            },
             state: if one.mount.is_attached() {
                 "mounted".into()
             } else {

@@ -1,6 +1,7 @@
 //! What a running daemon does for the admin API, in the words of the API.
 
 use super::config::NodeConfig;
+use super::health::History;
 use super::mounts::Mounts;
 use crate::{
     admin::{AddNsd, CheckResult, Df, MountRequest, NsdLine, ScrubLine, UnmountRequest},
@@ -10,7 +11,7 @@ use fuse::Unmount;
 use metanode::CheckOptions;
 use model::{Error, ErrorKind, NsdId, Result, map::NsdState, nsd::NsdHealth};
 use parking_lot::Mutex;
-use shale::node::{Node, NsdView};
+use shale::node::{LOOK_EVERY, Node, NsdView};
 use std::{
     path::{Path, PathBuf},
     sync::{
@@ -35,6 +36,7 @@ pub struct Serving {
     on_demand: AtomicBool,
     /// `Some(force)` once somebody asked for the end.
     shutdown: watch::Sender<Option<bool>>,
+    pub(super) history: History,
 }
 
 impl Serving {
@@ -51,6 +53,7 @@ impl Serving {
             node,
             on_demand: AtomicBool::new(on_demand),
             shutdown: watch::Sender::new(None),
+            history: History::default(),
         }
     }
 
@@ -168,6 +171,25 @@ impl Serving {
     pub async fn end(&self, force: bool) -> Result<()> {
         let unmounted = self.shutdown(force).await;
         self.node.close().await.and(unmounted)
+    }
+
+    /// Looks after the node as long as it runs: takes NSDs that came back in, notes what
+    /// `shale health` tells later.
+    pub async fn watch(&self) {
+        loop {
+            self.node.world().sleep(LOOK_EVERY).await;
+            self.history.note(&self.facts());
+            self.node.look_for_returned_nsds().await;
+        }
+    }
+
+    /// `shale nsd open`.
+    ///
+    /// # Errors
+    /// Why it doesn't open.
+    pub async fn open_nsd(&self, nsd: NsdId) -> Result<Vec<NsdLine>> {
+        self.node.reopen_nsd(nsd).await?;
+        Ok(self.nsds())
     }
 
     /// `shale fs df`.

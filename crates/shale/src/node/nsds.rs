@@ -1,6 +1,8 @@
 //! The NSDs of a node: opened at start, added and given up while it runs.
 
-use super::{Node, Region, entry, make_disk, open_disk};
+use super::regions::{make_disk, open_disk};
+use super::returning::Look;
+use super::{Node, entry};
 use coordination::Coordination;
 use metanode::DATA_POOL;
 use model::{
@@ -9,15 +11,40 @@ use model::{
     nsd::{NsdHealth, NsdUsage},
 };
 use nsd::{Nsd, NsdIdentity};
+use pool::{MemberState, NsdStanding};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 use world::World;
 
 /// Changes of the map that others made meanwhile are retried this often.
 const ATTEMPTS_MAX: usize = 16;
+
+/// The region of an NSD of this node.
+#[derive(Clone, Debug)]
+pub(super) struct Region {
+    pub(super) path: PathBuf,
+    /// Why it didn't open; nothing if it did.
+    pub(super) refused: Option<Error>,
+    /// How often its index was damaged and rebuilt since the node began to serve.
+    pub(super) rebuilt: u64,
+    /// When it is looked for again if it doesn't serve.
+    pub(super) look: Look,
+}
+
+impl Region {
+    fn new(path: &Path) -> Self {
+        Self {
+            path: path.to_path_buf(),
+            refused: None,
+            rebuilt: 0,
+            look: Look::default(),
+        }
+    }
+}
 
 /// An NSD as `shale nsd list` shows it.
 #[derive(Clone, Debug)]
@@ -34,6 +61,16 @@ pub struct NsdView {
     pub refused: Option<Error>,
     /// What it holds.
     pub usage: NsdUsage,
+    /// It answers, but failed or was very late within the last seconds.
+    pub is_suspect: bool,
+    /// 99 of 100 recent reads were answered within this time.
+    pub read_latency: Duration,
+    /// Damaged bytes that were met since it was opened.
+    pub damage_found: u64,
+    /// How often its index was damaged and rebuilt since the node began to serve.
+    pub rebuilt: u64,
+    /// Its region was removed; it serves as long as it isn't closed.
+    pub is_removed: bool,
 }
 
 /// Opens every NSD of the map that has a region here.
@@ -50,13 +87,13 @@ pub(super) async fn open_all(
         let Some(path) = paths.get(&entry.nsd) else {
             continue;
         };
-        let mut region = Region {
-            path: path.clone(),
-            refused: None,
-        };
+        let mut region = Region::new(path);
         if entry.state != NsdState::Lost {
             match open_one(world, coordination, cluster, entry.nsd, path).await {
-                Ok(nsd) => nsds.push(nsd),
+                Ok((nsd, rebuilt)) => {
+                    region.rebuilt += u64::from(rebuilt);
+                    nsds.push(nsd);
+                }
                 Err(error) => {
                     tracing::error!(nsd = entry.nsd.0, %error, "an NSD doesn't serve");
                     region.refused = Some(error);
@@ -68,34 +105,58 @@ pub(super) async fn open_all(
     Ok((nsds, regions))
 }
 
-async fn open_one(
+/// Why the metadata didn't open: usually because of the NSDs that didn't.
+pub(super) fn blame(error: Error, regions: &BTreeMap<NsdId, Region>) -> Error {
+    let refused = regions
+        .iter()
+        .filter_map(|(nsd, region)| Some((nsd, region.refused.as_ref()?)));
+    let reasons: Vec<String> = refused
+        .map(|(nsd, why)| format!("NSD {nsd} doesn't serve: {why}"))
+        .collect();
+    if reasons.is_empty() {
+        return error;
+    }
+    Error::new(error.kind(), format!("{} ({error})", reasons.join("; ")))
+}
+
+/// Opens a region; tells whether its index was damaged and had to be rebuilt. Anything that isn't
+/// this NSD's region is refused and left as it is.
+pub(super) async fn open_one(
     world: &World,
     coordination: &Coordination,
     cluster: u128,
     id: NsdId,
     path: &Path,
-) -> Result<Arc<Nsd>> {
+) -> Result<(Arc<Nsd>, bool)> {
     let disk = open_disk(world, path).await?;
+    let identity = Nsd::identify(&disk).await?;
+    if identity.cluster != cluster || identity.nsd != id {
+        return Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!(
+                "{} holds NSD {} of {}; NSD {id} of this file system belongs there: put the \
+                 right region back",
+                path.display(),
+                identity.nsd,
+                if identity.cluster == cluster {
+                    "this file system"
+                } else {
+                    "another file system"
+                }
+            ),
+        ));
+    }
+    let mut rebuilt = false;
     let nsd = match Nsd::open(world, disk).await {
         Err(error) if error.kind() == ErrorKind::Corrupt => {
             tracing::warn!(nsd = id.0, %error, "rebuilding the index from the region");
             // The first disk still holds the region's lock until its last user is gone.
             let disk = open_disk(world, path).await?;
+            rebuilt = true;
             Nsd::rebuild_index(world, disk).await?
         }
         other => other?,
     };
-    let identity = nsd.identity();
-    if identity.cluster != cluster || identity.nsd != id {
-        return Err(Error::new(
-            ErrorKind::InvalidArgument,
-            format!(
-                "{} holds NSD {} of another cluster or another number; expected NSD {id}",
-                path.display(),
-                identity.nsd
-            ),
-        ));
-    }
     if nsd.needs_confirmation() {
         // On one node coordination is at hand and this process is the only owner.
         let epochs: Vec<_> = coordination
@@ -106,27 +167,37 @@ async fn open_one(
             .collect();
         nsd.confirm_epochs(&epochs).await?;
     }
-    Ok(nsd)
+    Ok((nsd, rebuilt))
 }
 
 impl Node {
     /// All NSDs that the map knows.
     pub fn nsds(&self) -> Vec<NsdView> {
-        let map = self.pool.map();
+        let standings = self.pool.nsd_states();
         let regions = self.regions.lock();
-        let view = |entry: &model::map::NsdEntry| {
+        let view = |standing: &NsdStanding| {
+            let entry = &standing.entry;
             let region = regions.get(&entry.nsd);
             let nsd = self.pool.nsd(entry.nsd);
+            let checked = nsd.as_ref().map(|nsd| nsd.check_region());
             NsdView {
                 nsd: entry.nsd,
                 path: region.map(|region| region.path.clone()).unwrap_or_default(),
                 state: entry.state,
                 health: nsd.as_ref().map(|nsd| nsd.health()),
                 refused: region.and_then(|region| region.refused.clone()),
-                usage: nsd.map(|nsd| nsd.usage()).unwrap_or_default(),
+                usage: standing.usage,
+                is_suspect: standing.member == MemberState::Suspect,
+                read_latency: standing.read_latency,
+                is_removed: matches!(
+                    checked,
+                    Some(Err(error)) if error.kind() == ErrorKind::NotFound
+                ),
+                damage_found: nsd.as_ref().map_or(0, |nsd| nsd.damage_found()),
+                rebuilt: region.map_or(0, |region| region.rebuilt),
             }
         };
-        map.nsds.iter().map(view).collect()
+        standings.iter().map(view).collect()
     }
 
     /// Makes a new region (or takes an empty block device), adds it to the pool; lost slots
@@ -135,11 +206,6 @@ impl Node {
     /// # Errors
     /// `Exists`, `NoSpace`, or what the disk says; the pool is unchanged then.
     pub async fn add_nsd(&self, path: &Path, bytes: u64) -> Result<NsdId> {
-        let cluster = self
-            .coordination
-            .cluster()
-            .await?
-            .ok_or_else(|| Error::new(ErrorKind::Corrupt, "coordination knows no cluster"))?;
         let id = self.next_nsd();
         let is_device = std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
         let disk = if is_device {
@@ -148,25 +214,27 @@ impl Node {
             make_disk(&self.world, path, bytes)?
         };
         let bytes = disk.bytes();
-        Nsd::format(
-            &self.world,
-            &disk,
-            NsdIdentity {
-                cluster,
-                nsd: id,
-                pool: 0,
-            },
-        )
-        .await?;
-        let nsd = Nsd::open(&self.world, disk).await?;
+        let identity = NsdIdentity {
+            cluster: self.cluster,
+            nsd: id,
+            pool: 0,
+        };
+        let formatted = match Nsd::format(&self.world, &disk, identity).await {
+            Ok(()) => Nsd::open(&self.world, disk).await,
+            Err(error) => Err(error),
+        };
+        let nsd = match formatted {
+            Ok(nsd) => nsd,
+            Err(error) => {
+                if !is_device {
+                    // It was made just now; nobody would ever use it.
+                    let _ = std::fs::remove_file(path);
+                }
+                return Err(error.while_doing(format!("preparing {}", path.display())));
+            }
+        };
         self.pool.add_nsd(nsd);
-        self.regions.lock().insert(
-            id,
-            Region {
-                path: path.to_path_buf(),
-                refused: None,
-            },
-        );
+        self.regions.lock().insert(id, Region::new(path));
         self.change_map(|map| placement::add_nsd(map, entry(id, bytes)))
             .await?;
         tracing::info!(nsd = id.0, path = %path.display(), "NSD added");

@@ -2,6 +2,7 @@
 
 use model::Timestamp;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 use world::World;
 
 /// max(the machine's calendar, the newest time of this shard): an owner whose clock lags takes
@@ -22,5 +23,11 @@ impl Clock {
     pub(crate) fn now(&self) -> Timestamp {
         let now = self.world.wall().0;
         Timestamp(self.floor.fetch_max(now, Ordering::AcqRel).max(now))
+    }
+
+    /// How far the calendar is behind.
+    pub(crate) fn lag(&self) -> Duration {
+        let lag = self.floor.load(Ordering::Acquire) - self.world.wall().0;
+        Duration::from_nanos(u64::try_from(lag).unwrap_or(0))
     }
 }

@@ -72,7 +72,7 @@ pub(super) async fn read(
             if has_all(&found, first, fragment.last) {
                 break;
             }
-            collect(record, &nsd, first, Some(fragment.last), &mut found).await;
+            collect(record, &nsd, first, Some(fragment.last), &mut found).await?;
         }
     }
     let first = record.first_entry.max(record.trimmed_below);
@@ -86,7 +86,7 @@ pub(super) async fn read(
         } else {
             sure_below
         };
-        let numbers = collect(record, nsd, from, None, &mut found).await;
+        let numbers = collect(record, nsd, from, None, &mut found).await?;
         if at == 0 {
             let newest = numbers.last().copied().unwrap_or(first);
             sure_below = first.max(EntryNumber(newest.0.saturating_sub(IN_FLIGHT_MAX)));
@@ -114,14 +114,15 @@ fn has_all(
     last < first || found.range(first..=last).count() as u64 == last.0 - first.0 + 1
 }
 
-/// Adds the valid entries of one NSD in `first..=last`, and says which it has.
+/// Adds the valid entries of one NSD in `first..=last`, and says which it has. What a newer
+/// Shale wrote is never left out: behind an end that leaves it out it would be garbage.
 async fn collect(
     record: &ShardRecord,
     nsd: &Arc<Nsd>,
     first: EntryNumber,
     last: Option<EntryNumber>,
     found: &mut BTreeMap<EntryNumber, TailEntry>,
-) -> BTreeSet<EntryNumber> {
+) -> Result<BTreeSet<EntryNumber>> {
     let mut numbers = BTreeSet::new();
     let mut from = first;
     let mut limit = READ_LIMIT;
@@ -147,8 +148,10 @@ async fn collect(
         from = newest.number.next();
         limit = READ_LIMIT;
         for entry in entries {
-            let Ok((header, payload)) = open_entry(&entry.bytes) else {
-                continue;
+            let (header, payload) = match open_entry(&entry.bytes) {
+                Ok(opened) => opened,
+                Err(error) if error.kind() == ErrorKind::NotSupported => return Err(error),
+                Err(_) => continue,
             };
             if header.number != entry.number
                 || header.shard != record.shard
@@ -167,7 +170,7 @@ async fn collect(
             });
         }
     }
-    numbers
+    Ok(numbers)
 }
 
 /// Whether an entry is from an epoch that wrote at its place: entries of ended epochs behind

@@ -11,6 +11,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Longest single request; longer I/O is cut into parallel requests of this size.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
@@ -29,6 +30,10 @@ pub(crate) struct RealDisk {
     /// Through the page cache, for unaligned blocking I/O.
     cached: File,
     under_way: Arc<UnderWay>,
+    /// Every I/O is inside of it as a reader; who lets go of the region is its writer for ever.
+    gate: tokio::sync::RwLock<()>,
+    /// Set when the gate was closed for ever.
+    is_closed: AtomicBool,
 }
 
 /// Memory and direction of an I/O.
@@ -79,6 +84,8 @@ impl RealDisk {
             direct: Arc::new(direct),
             cached,
             under_way: Arc::default(),
+            gate: tokio::sync::RwLock::new(()),
+            is_closed: AtomicBool::new(false),
         })
     }
 
@@ -91,6 +98,7 @@ impl RealDisk {
     }
 
     pub(crate) async fn read(&self, offset: u64, length: usize) -> io::Result<Bytes> {
+        let _inside = self.enter()?;
         let target = ReadTarget::new(length);
         self.transfer(offset, length, Transfer::Read(target.clone()))
             .await?;
@@ -98,11 +106,13 @@ impl RealDisk {
     }
 
     pub(crate) async fn write(&self, offset: u64, bytes: Bytes, durable: bool) -> io::Result<()> {
+        let _inside = self.enter()?;
         self.transfer(offset, bytes.len(), Transfer::Write { bytes, durable })
             .await
     }
 
     pub(crate) async fn flush(&self) -> io::Result<()> {
+        let _inside = self.enter()?;
         let entry = opcode::Fsync::new(self.descriptor())
             .flags(types::FsyncFlags::DATASYNC)
             .build();
@@ -113,12 +123,33 @@ impl RealDisk {
         self.under_way.none().await;
     }
 
+    /// See `Disk::let_go`.
+    pub(crate) async fn let_go(&self) {
+        if !self.is_closed.load(Ordering::Acquire) {
+            let alone = self.gate.write().await;
+            self.is_closed.store(true, Ordering::Release);
+            // Never given back: the gate stays closed.
+            std::mem::forget(alone);
+        }
+        self.under_way.none().await;
+        crate::host::unlock(&self.direct);
+    }
+
+    /// The right to do one I/O.
+    fn enter(&self) -> io::Result<tokio::sync::RwLockReadGuard<'_, ()>> {
+        self.gate.try_read().map_err(|_| {
+            let text = format!("{} was let go", self.path.display());
+            io::Error::new(io::ErrorKind::NotConnected, text)
+        })
+    }
+
     /// Only devices: a region file keeps its preallocated space, so that writing can't fail
     /// for lack of it.
     pub(crate) async fn discard(&self, offset: u64, length: u64) {
         if !self.is_device {
             return;
         }
+        let Ok(_inside) = self.enter() else { return };
         let entry = opcode::Fallocate::new(self.descriptor(), length)
             .offset(offset)
             .mode(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE)
@@ -128,15 +159,37 @@ impl RealDisk {
         }
     }
 
+    /// See `Disk::check`.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        use std::os::unix::fs::MetadataExt;
+        if self.is_device {
+            return Ok(());
+        }
+        let found = self.cached.metadata()?;
+        let path = self.path.display();
+        if found.len() < self.bytes {
+            let text = format!("{path} was cut short to {} bytes", found.len());
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
+        }
+        if found.nlink() == 0 {
+            let text = format!("{path} was removed while it is in use");
+            return Err(io::Error::new(io::ErrorKind::NotFound, text));
+        }
+        Ok(())
+    }
+
     pub(crate) fn read_now(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let _inside = self.enter()?;
         self.cached.read_exact_at(buffer, offset)
     }
 
     pub(crate) fn write_now(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let _inside = self.enter()?;
         self.cached.write_all_at(bytes, offset)
     }
 
     pub(crate) fn flush_now(&self) -> io::Result<()> {
+        let _inside = self.enter()?;
         self.cached.sync_data()
     }
 

@@ -141,6 +141,53 @@ fn dropped_io_keeps_its_memory_until_the_kernel_is_done_and_gives_its_place_back
 }
 
 #[test]
+fn a_region_that_is_cut_short_or_removed_while_open_is_noticed() {
+    with_disk(|_, disk, directory| async move {
+        let path = directory.path().join("nsd0");
+        disk.check().unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(MIB as u64).unwrap();
+        let cut = disk.check().unwrap_err();
+        assert_eq!(cut.kind(), io::ErrorKind::UnexpectedEof);
+        file.set_len(64 * MIB as u64).unwrap();
+        disk.check().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(disk.check().unwrap_err().kind(), io::ErrorKind::NotFound);
+    });
+}
+
+#[test]
+fn a_region_that_was_let_go_can_be_opened_again_and_the_old_opening_does_nothing_more() {
+    with_disk(|world, disk, directory| async move {
+        let path = directory.path().join("nsd0");
+        disk.write_durable(0, pattern(1, 4096)).await.unwrap();
+        let holder = disk.clone();
+        disk.let_go().await;
+        // Whoever tries again later isn't stuck.
+        disk.let_go().await;
+        let again = world.open_disk(&path).unwrap();
+        let refused = [
+            holder.write(0, pattern(2, 4096)).await.unwrap_err(),
+            holder.read(0, 4096).await.unwrap_err(),
+            holder.flush().await.unwrap_err(),
+            holder.write_now(0, &[2]).unwrap_err(),
+            holder.read_now(0, &mut [0]).unwrap_err(),
+        ];
+        for error in refused {
+            assert_eq!(error.kind(), io::ErrorKind::NotConnected);
+        }
+        assert_eq!(again.read(0, 4096).await.unwrap(), pattern(1, 4096));
+        drop(holder);
+        let error = world.open_disk(&path).unwrap_err();
+        assert_eq!(
+            error.kind(),
+            io::ErrorKind::WouldBlock,
+            "the new lock stays"
+        );
+    });
+}
+
+#[test]
 fn a_region_is_opened_by_one_only_and_never_overwritten() {
     with_disk(|world, disk, directory| async move {
         let path = directory.path().join("nsd0");

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// A disk of the simulation, seen from outside the machine: no faults, no I/O numbers.
@@ -22,6 +23,8 @@ pub(crate) struct OpenSimDisk {
     name: String,
     bytes: u64,
     opening: u64,
+    /// Set once the disk was let go; a simulation has one thread.
+    is_let_go: AtomicBool,
 }
 
 impl SimDisk {
@@ -73,7 +76,32 @@ impl OpenSimDisk {
             name,
             bytes,
             opening,
+            is_let_go: AtomicBool::new(false),
         }
+    }
+
+    /// See `Disk::let_go`.
+    pub(crate) async fn let_go(&self) {
+        self.is_let_go.store(true, Ordering::Relaxed);
+        self.quiesce().await;
+        self.unlock();
+    }
+
+    fn unlock(&self) {
+        let mut machine = self.world.machine.lock();
+        if let Some(device) = machine.devices.get_mut(&self.name)
+            && device.opened == Some(self.opening)
+        {
+            device.opened = None;
+        }
+    }
+
+    fn check_held(&self) -> io::Result<()> {
+        if self.is_let_go.load(Ordering::Relaxed) {
+            let text = format!("{} was let go", self.name);
+            return Err(io::Error::new(io::ErrorKind::NotConnected, text));
+        }
+        Ok(())
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -140,6 +168,7 @@ impl OpenSimDisk {
     }
 
     fn perform(&self, request: Request) -> io::Result<Bytes> {
+        self.check_held()?;
         let now = self.world.now().0;
         self.world
             .machine
@@ -148,6 +177,7 @@ impl OpenSimDisk {
     }
 
     async fn submit_and_wait(&self, request: Request) -> io::Result<Bytes> {
+        self.check_held()?;
         let now = self.world.now().0;
         let submitted = self
             .world
@@ -186,12 +216,7 @@ impl OpenSimDisk {
 
 impl Drop for OpenSimDisk {
     fn drop(&mut self) {
-        let mut machine = self.world.machine.lock();
-        if let Some(device) = machine.devices.get_mut(&self.name)
-            && device.opened == Some(self.opening)
-        {
-            device.opened = None;
-        }
+        self.unlock();
     }
 }
 

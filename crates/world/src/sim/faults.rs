@@ -46,6 +46,11 @@ impl Faults {
         self.machine.lock().cut = None;
     }
 
+    /// Sets the calendar back by so much more, over power cuts too. The steady clock goes on.
+    pub fn set_clock_back(&self, by: Duration) {
+        self.machine.lock().clock_set_back += by.as_nanos() as i64;
+    }
+
     /// Reads that touch `range` fail with EIO until it is overwritten or healed.
     pub fn read_error(&self, disk: &str, range: Range<u64>) {
         self.change(disk, |device| device.faults.read_errors.push(range));

@@ -24,6 +24,8 @@ pub(super) struct Machine {
     pub(super) changes: Vec<u64>,
     pub(super) trace: u64,
     pub(super) cut: Option<(u64, Cut)>,
+    /// Nanoseconds by which the calendar was set back.
+    pub(super) clock_set_back: i64,
     pub(super) time_limit: Duration,
     /// Chance of the program (`World::random_u64`).
     pub(super) program_chance: Chance,
@@ -80,6 +82,7 @@ impl Machine {
             changes: Vec::new(),
             trace: seed,
             cut: None,
+            clock_set_back: 0,
             time_limit: RUN_TIME_MAX,
             program_chance: Chance::new(seed, 1),
             order_chance: Chance::new(seed, 2),
@@ -106,6 +109,7 @@ impl Machine {
             changes: self.changes.clone(),
             trace: self.trace,
             cut: self.cut,
+            clock_set_back: self.clock_set_back,
             time_limit: self.time_limit,
             program_chance: self.program_chance.clone(),
             order_chance: self.order_chance.clone(),

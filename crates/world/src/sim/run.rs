@@ -42,7 +42,8 @@ impl SimWorld {
     }
 
     pub(crate) fn wall(&self) -> model::Timestamp {
-        model::Timestamp(WALL_BASE + self.now().0 as i64)
+        let set_back = self.machine.lock().clock_set_back;
+        model::Timestamp(WALL_BASE + self.now().0 as i64 - set_back)
     }
 
     pub(crate) fn random_u64(&self) -> u64 {

@@ -1,0 +1,237 @@
+//! What a whole file system does when NSDs fail and come back, are slow, and when the clock is
+//! set back; on simulated disks.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod rig;
+
+use metanode::CheckOptions;
+use model::{ErrorKind, InodeId, NsdId, Scheme, SetAttributes};
+use nsd::Nsd;
+use rig::{Node, Place, content, file, name, read, settings};
+use std::path::PathBuf;
+use std::time::Duration;
+use world::sim::{Faults, Simulation};
+
+fn place(scheme: Scheme, nsds: u32) -> Place {
+    Place {
+        directory: PathBuf::from("sim"),
+        nsds,
+        nsd_bytes: 96 << 20,
+        scheme,
+    }
+}
+
+fn disk(place: &Place, nsd: u32) -> String {
+    place.nsd(nsd).display().to_string()
+}
+
+/// Runs `scenario` in a new file system.
+fn run<F: Future<Output = ()>>(
+    seed: u64,
+    place: Place,
+    scenario: impl FnOnce(Node, Place, Faults) -> F,
+) {
+    let simulation = Simulation::new(seed);
+    simulation.limit_time(Duration::from_secs(24 * 60 * 60));
+    let faults = simulation.faults();
+    simulation
+        .run(|world| async move {
+            Node::create(&world, &place).await;
+            let node = Node::open(&world, &place, settings()).await;
+            node.metanode.start_background();
+            scenario(node, place, faults).await;
+        })
+        .finished();
+}
+
+/// What the daemon does when a failed NSD may be back.
+async fn reopen(node: &Node, place: &Place, nsd: u32) {
+    let failed = node.pool.nsd(NsdId(nsd)).unwrap();
+    failed.abandon().await;
+    let disk = node.world.open_disk(&place.nsd(nsd)).unwrap();
+    node.pool
+        .add_nsd(Nsd::open(&node.world, disk).await.unwrap());
+}
+
+async fn write_files(node: &Node, folder: &str, count: u64, seed: u64) -> Vec<(InodeId, u64)> {
+    let mut files = Vec::new();
+    for number in 0..count {
+        let inode = file(&node.client, &format!("{folder}{number}")).await;
+        let bytes = content(seed + number, 40_000 + 30_000 * number as usize);
+        node.client.write(inode, 0, &bytes).await.unwrap();
+        node.client.fsync(inode, false).await.unwrap();
+        files.push((inode, seed + number));
+    }
+    files
+}
+
+async fn verify(node: &Node, files: &[(InodeId, u64)]) {
+    for (index, (inode, seed)) in files.iter().enumerate() {
+        let wanted = content(*seed, 40_000 + 30_000 * index);
+        let found = read(&node.client, *inode, 0, wanted.len() + 1).await;
+        assert!(found == wanted, "file {index} of seed {seed}");
+    }
+}
+
+/// Gives repair, the log and narrow segments the time that they need.
+async fn settle(node: &Node) {
+    node.world.sleep(Duration::from_secs(120)).await;
+    node.client.sync_all().await.unwrap();
+    let report = node
+        .metanode
+        .check(CheckOptions { deep: true })
+        .await
+        .unwrap();
+    assert!(report.is_clean(), "{:?}", report.faults);
+}
+
+#[test]
+fn an_nsd_that_comes_back_gets_what_it_missed_and_serves_nothing_old() {
+    for (seed, scheme, nsds) in [
+        (1, Scheme::Replicate(2), 2),
+        (2, Scheme::Replicate(2), 4),
+        (3, Scheme::Erasure { k: 4, m: 2 }, 6),
+    ] {
+        run(seed, place(scheme, nsds), async |node, place, faults| {
+            let before = write_files(&node, "before", 6, 100).await;
+            faults.fail(&disk(&place, 1));
+            // Overwritten, removed and new while it is away.
+            for (inode, seed) in &before[..2] {
+                let at = before.iter().position(|(other, _)| other == inode).unwrap();
+                let bytes = content(seed + 500, 40_000 + 30_000 * at);
+                node.client.write(*inode, 0, &bytes).await.unwrap();
+                node.client.fsync(*inode, false).await.unwrap();
+            }
+            let mut now: Vec<_> = before[..4].to_vec();
+            now[0].1 += 500;
+            now[1].1 += 500;
+            for number in 4..6 {
+                node.client.release(before[number].0).await;
+                let name = name(&format!("before{number}"));
+                node.client.unlink(InodeId::ROOT, name).await.unwrap();
+            }
+            let during = write_files(&node, "during", 6, 200).await;
+            node.world.sleep(Duration::from_secs(40)).await;
+            faults.heal(&disk(&place, 1));
+            reopen(&node, &place, 1).await;
+            verify(&node, &now).await;
+            settle(&node).await;
+            verify(&node, &now).await;
+            verify(&node, &during).await;
+            // All redundancy is back: what the scheme tolerates may fail, the returned one not.
+            let tolerance = scheme.tolerance() as u32;
+            for nsd in 2..2 + tolerance {
+                faults.fail(&disk(&place, nsd));
+            }
+            verify(&node, &now).await;
+            verify(&node, &during).await;
+            let last = write_files(&node, "last", 2, 300).await;
+            verify(&node, &last).await;
+        });
+    }
+}
+
+#[test]
+fn the_only_nsd_may_fail_and_come_back_and_nothing_that_was_written_is_lost() {
+    run(
+        4,
+        place(Scheme::Replicate(1), 1),
+        async |node, place, faults| {
+            let before = write_files(&node, "before", 4, 100).await;
+            let late = file(&node.client, "late").await;
+            node.client.sync_all().await.unwrap();
+            node.client
+                .write(late, 0, &content(9, 50_000))
+                .await
+                .unwrap();
+            faults.fail(&disk(&place, 1));
+            let told = node.client.fsync(late, false).await.unwrap_err();
+            assert_eq!(told.errno(), 5, "EIO: {told}");
+            let refused = node.client.read(before[0].0, 0, 100).await;
+            if let Err(error) = refused {
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            }
+            node.world.sleep(Duration::from_secs(30)).await;
+            faults.heal(&disk(&place, 1));
+            reopen(&node, &place, 1).await;
+            node.world.sleep(Duration::from_secs(30)).await;
+            node.client.fsync(late, false).await.unwrap();
+            assert_eq!(
+                read(&node.client, late, 0, 50_000).await,
+                content(9, 50_000)
+            );
+            verify(&node, &before).await;
+            settle(&node).await;
+        },
+    );
+}
+
+#[test]
+fn a_slow_nsd_makes_nobody_wait_long_and_writes_go_on() {
+    run(
+        5,
+        place(Scheme::Erasure { k: 4, m: 2 }, 6),
+        async |node, place, faults| {
+            let before = write_files(&node, "before", 6, 100).await;
+            faults.slow(&disk(&place, 3), Duration::from_secs(20));
+            let begun = node.world.now();
+            let during = write_files(&node, "during", 6, 200).await;
+            verify(&node, &before).await;
+            verify(&node, &during).await;
+            let took = node.world.now() - begun;
+            assert!(took < Duration::from_secs(60), "12 files took {took:?}");
+            faults.heal(&disk(&place, 3));
+            settle(&node).await;
+        },
+    );
+}
+
+#[test]
+fn times_never_go_back_when_the_clock_is_set_back() {
+    run(
+        6,
+        place(Scheme::Replicate(1), 1),
+        async |node, place, faults| {
+            let day = Duration::from_secs(24 * 60 * 60);
+            let inode = file(&node.client, "f").await;
+            node.client.write(inode, 0, b"before").await.unwrap();
+            node.client.fsync(inode, false).await.unwrap();
+            let first = node.client.get_attributes(inode).await.unwrap();
+            let epoch = node.metanode.shard_status().epoch;
+            faults.set_clock_back(day);
+            node.client.write(inode, 0, b"behind").await.unwrap();
+            node.client.fsync(inode, false).await.unwrap();
+            let second = node.client.get_attributes(inode).await.unwrap();
+            assert!(second.mtime >= first.mtime && second.ctime >= first.ctime);
+            let set = SetAttributes {
+                mode: Some(0o600),
+                ..SetAttributes::default()
+            };
+            let third = node.client.set_attributes(inode, set).await.unwrap();
+            assert!(third.ctime > second.ctime && third.mtime >= second.mtime);
+            assert!(node.metanode.hosted().tree().log().clock_lag() > day / 2);
+            let world = node.world.clone();
+            node.close().await;
+            // Epochs, sessions and the log go on; nothing waits for the clock to catch up.
+            let begun = world.now();
+            let node = Node::open(&world, &place, settings()).await;
+            assert!(world.now() - begun < Duration::from_secs(10));
+            assert!(node.metanode.shard_status().epoch > epoch);
+            let fourth = node.client.get_attributes(inode).await.unwrap();
+            assert_eq!((fourth.mtime, fourth.ctime), (third.mtime, third.ctime));
+            node.client.write(inode, 0, b"after!").await.unwrap();
+            node.client.fsync(inode, false).await.unwrap();
+            let fifth = node.client.get_attributes(inode).await.unwrap();
+            assert!(fifth.mtime >= fourth.mtime && fifth.ctime >= fourth.ctime);
+            assert!(
+                node.metanode
+                    .check(CheckOptions::default())
+                    .await
+                    .unwrap()
+                    .is_clean()
+            );
+            node.close().await;
+        },
+    );
+}

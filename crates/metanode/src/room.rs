@@ -1,0 +1,91 @@
+//! Room for the metadata itself: what the log and the tree need to go on is kept away from users,
+//! and operations that make records more are refused before it is gone.
+//!
+//! A log that can't be appended to takes its shard down, and deleting needs the log: a pool that is
+//! full of names would be full for ever.
+
+use crate::metanode::Metanode;
+use model::{Error, ErrorKind, Operation, Result};
+use parking_lot::Mutex;
+use std::time::Duration;
+use world::Instant;
+
+/// How old the measure may be. What is created meanwhile fits into the margin.
+const MEASURE_TIME: Duration = Duration::from_millis(100);
+/// Bytes of log and tables beyond those that are measured, at most, and which part of the pool.
+const MARGIN_MAX: u64 = 16 << 20;
+const MARGIN_PART: u64 = 64;
+/// After freeing that freed nothing, the next attempt waits this long.
+const FREE_AGAIN: Duration = Duration::from_secs(1);
+
+/// What was measured, and when.
+#[derive(Default)]
+pub(crate) struct Room {
+    seen: Mutex<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    measured: Option<Instant>,
+    freed_nothing: Option<Instant>,
+}
+
+impl Metanode {
+    /// Refuses an operation that makes the metadata more when the pool is full. What was removed
+    /// is freed first.
+    pub(crate) async fn check_room(&self, operation: &Operation) -> Result<()> {
+        if !grows(operation) {
+            return Ok(());
+        }
+        self.measure_room();
+        let space = self.pool.usage();
+        // Without any NSD nothing is known of space; who needs one says so.
+        if space.available_to_users > 0 || space.raw_capacity == 0 {
+            return Ok(());
+        }
+        let now = self.world.now();
+        let is_vain = |at: Instant| now - at < FREE_AGAIN;
+        if !self.room.seen.lock().freed_nothing.is_some_and(is_vain) {
+            // Boxed: rare and large, and every operation's future would carry it.
+            let freed = Box::pin(self.make_room()).await?;
+            self.room.seen.lock().freed_nothing = (!freed).then_some(now);
+            if self.pool.usage().available_to_users > 0 {
+                return Ok(());
+            }
+        }
+        Err(Error::new(
+            ErrorKind::NoSpace,
+            "the pool is full: what is left is for log, compaction and deletes",
+        ))
+    }
+
+    /// Tells the pool what the metadata needs to go on: a second copy of its tables, because a
+    /// compaction may rewrite all of them, and a table for what is only in the log so far.
+    pub(crate) fn measure_room(&self) {
+        let now = self.world.now();
+        {
+            let mut seen = self.room.seen.lock();
+            if seen.measured.is_some_and(|at| now - at < MEASURE_TIME) {
+                return;
+            }
+            seen.measured = Some(now);
+        }
+        let shard = self.shard();
+        let margin = (self.pool.usage().capacity / MARGIN_PART).min(MARGIN_MAX);
+        let needed = shard.catalog().usage().bytes + shard.tree().log().bytes() + margin;
+        self.pool.keep_for_metadata(needed);
+    }
+}
+
+/// Whether an operation leaves more records than there were. Publishes don't count: their bytes
+/// were promised when they were written.
+fn grows(operation: &Operation) -> bool {
+    matches!(
+        operation,
+        Operation::Create { .. }
+            | Operation::CreateUnnamed { .. }
+            | Operation::Link { .. }
+            | Operation::SetXattr { .. }
+            | Operation::Share { .. }
+    )
+}

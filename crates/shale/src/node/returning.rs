@@ -1,0 +1,153 @@
+//! NSDs that come back: looked for while the node runs, opened again, taken into use.
+//!
+//! What such an NSD missed is not its own business: pieces it lacks are found by the next survey
+//! and rebuilt, pieces it should have forgotten are garbage there, and it holds nothing that could
+//! pass for something newer, because names are used once.
+
+use super::Node;
+use super::nsds::open_one;
+use model::{Error, ErrorKind, NsdId, Result, map::NsdState, nsd::NsdHealth};
+use std::path::PathBuf;
+use std::time::Duration;
+use world::Instant;
+
+/// Between two rounds over the NSDs that don't serve.
+pub const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// The first and the longest pause between two attempts with one NSD; it doubles in between, so
+/// that a disk that fails again and again isn't taken in and lost every few seconds.
+const PAUSE_MIN: Duration = Duration::from_secs(2);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// An NSD that served this long is trusted again.
+const TRUSTED_AFTER: Duration = Duration::from_secs(600);
+/// I/O of a failed disk that isn't answered in this time keeps its region from being opened.
+const LET_GO_MAX: Duration = Duration::from_secs(30);
+
+/// When an NSD that doesn't serve is tried again.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Look {
+    next: Option<Instant>,
+    pause: Duration,
+}
+
+impl Look {
+    /// Whether it is time; if so the next attempt is planned.
+    fn is_due(&mut self, now: Instant) -> bool {
+        match self.next {
+            Some(next) if now < next => return false,
+            Some(next) if now - next > TRUSTED_AFTER => self.pause = Duration::ZERO,
+            _ => {}
+        }
+        self.pause = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+        self.next = Some(now + self.pause);
+        true
+    }
+}
+
+impl Node {
+    /// One round: tries every NSD that should serve, doesn't, and is due.
+    pub async fn look_for_returned_nsds(&self) {
+        let now = self.world.now();
+        let away = self.nsds().into_iter().filter(|view| {
+            view.state != NsdState::Lost && matches!(view.health, None | Some(NsdHealth::Failed))
+        });
+        let due: Vec<NsdId> = {
+            let mut regions = self.regions.lock();
+            away.filter_map(|view| {
+                let region = regions.get_mut(&view.nsd)?;
+                region.look.is_due(now).then_some(view.nsd)
+            })
+            .collect()
+        };
+        for nsd in due {
+            if let Err(error) = self.reopen_nsd(nsd).await {
+                tracing::debug!(%nsd, %error, "an NSD is still away");
+            }
+        }
+    }
+
+    /// Opens an NSD that was missing or failed again and takes it into use.
+    ///
+    /// # Errors
+    /// `NotFound` if the map has no such NSD; `Exists` if it serves; else why it doesn't open.
+    pub async fn reopen_nsd(&self, id: NsdId) -> Result<()> {
+        let _one_at_a_time = self.returning.lock().await;
+        let path = self.path_of(id)?;
+        if let Some(failed) = self.pool.nsd(id) {
+            if failed.health() != NsdHealth::Failed {
+                let text = format!("NSD {id} serves; there is nothing to open");
+                return Err(Error::new(ErrorKind::Exists, text));
+            }
+            if self
+                .world
+                .timeout(LET_GO_MAX, failed.abandon())
+                .await
+                .is_err()
+            {
+                let text = format!(
+                    "its disk hasn't answered for {} s; look at the kernel's log, restart the \
+                     node once the disk answers",
+                    LET_GO_MAX.as_secs()
+                );
+                return Err(self.refuse(id, Error::new(ErrorKind::Busy, text)));
+            }
+        }
+        let opened = open_one(&self.world, &self.coordination, self.cluster, id, &path).await;
+        let (nsd, rebuilt) = opened.map_err(|error| self.refuse(id, error))?;
+        self.path_of(id)?;
+        self.pool.add_nsd(nsd);
+        if let Some(region) = self.regions.lock().get_mut(&id) {
+            region.refused = None;
+            region.rebuilt += u64::from(rebuilt);
+        }
+        tracing::info!(nsd = id.0, path = %path.display(), rebuilt, "an NSD is back");
+        Ok(())
+    }
+
+    /// The region of an NSD that the map still wants.
+    fn path_of(&self, id: NsdId) -> Result<PathBuf> {
+        let map = self.pool.map();
+        let is_kept = map
+            .nsd(id)
+            .is_some_and(|entry| entry.state != NsdState::Lost);
+        let regions = self.regions.lock();
+        let path = regions.get(&id).filter(|_| is_kept);
+        path.map(|region| region.path.clone()).ok_or_else(|| {
+            let text = format!("there is no NSD {id} in use here; `shale nsd list` shows them");
+            Error::new(ErrorKind::NotFound, text)
+        })
+    }
+
+    /// Notes why an NSD doesn't serve.
+    fn refuse(&self, id: NsdId, error: Error) -> Error {
+        if let Some(region) = self.regions.lock().get_mut(&id) {
+            let is_news = region.refused.as_ref() != Some(&error);
+            if is_news {
+                tracing::warn!(nsd = id.0, %error, "an NSD doesn't serve");
+            }
+            region.refused = Some(error.clone());
+        }
+        error
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_become_rarer_until_the_nsd_served_for_long() {
+        let mut look = Look::default();
+        let mut now = world::World::real().now();
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            assert!(look.is_due(now) && !look.is_due(now));
+            let next = look.next.unwrap();
+            pauses.push((next - now).as_secs());
+            now = next;
+        }
+        assert_eq!(pauses, [2, 4, 8, 16, 32, 60, 60, 60]);
+        now = now + TRUSTED_AFTER + Duration::from_secs(1);
+        assert!(look.is_due(now));
+        assert_eq!(look.pause, PAUSE_MIN);
+    }
+}

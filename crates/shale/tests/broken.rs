@@ -1,0 +1,303 @@
+//! What a user meets when something under or beside the node is broken: it is said what, on what
+//! and what to do, nothing is changed, nothing hangs, and it goes on once that is mended.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests break things by hand"
+)]
+
+mod fixture;
+
+use fixture::{
+    Node,
+    bounded::{self, event, in_own_mounts, must_be_sound, shale},
+    pattern,
+};
+use std::{
+    fs::{self, OpenOptions},
+    os::unix::fs::{FileExt, PermissionsExt},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+const BLOCK: usize = 4096;
+
+/// A node with one small NSD and a file, down.
+fn resting() -> Node {
+    let node = Node::with(&["--nsd-size", "512M"]);
+    fs::write(node.path("file"), pattern(1, 300_000)).unwrap();
+    node.must(&["down"]);
+    node
+}
+
+fn comes_up_with_its_file(node: &Node) {
+    let up = shale(node, &["up"]);
+    assert_eq!(up.code, 0, "{}", up.text);
+    assert!(fs::read(node.path("file")).unwrap() == pattern(1, 300_000));
+    node.must(&["fs", "check", "--deep"]);
+}
+
+fn region(node: &Node) -> PathBuf {
+    node.dir.join("nsd/1.region")
+}
+
+fn overwrite(path: &Path, offset: u64, bytes: &[u8]) {
+    let file = OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(bytes, offset).unwrap();
+}
+
+fn read_at(path: &Path, offset: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    let file = fs::File::open(path).unwrap();
+    file.read_exact_at(&mut bytes, offset).unwrap();
+    bytes
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+#[test]
+fn a_directory_that_is_a_file_or_somebody_elses_is_refused_with_what_to_do() {
+    let node = Node::unstarted();
+    fs::create_dir_all(node.dir.parent().unwrap()).unwrap();
+    fs::write(&node.dir, "a file").unwrap();
+    shale(&node, &["up"]).refused_with(&["--dir must be a directory"]);
+    fs::remove_file(&node.dir).unwrap();
+    fs::create_dir(&node.dir).unwrap();
+    // Readable for everybody, writable for its owner only.
+    fs::set_permissions(&node.dir, fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = node.dir.parent().unwrap().join("shale");
+    fs::copy(env!("CARGO_BIN_EXE_shale"), &copy).unwrap();
+    let home = node.dir.parent().unwrap();
+    fs::set_permissions(home, fs::Permissions::from_mode(0o755)).unwrap();
+    let as_nobody = |arguments: &[&str]| {
+        bounded::run(
+            Command::new("setpriv")
+                .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
+                .arg(&copy)
+                .args(arguments)
+                .arg("--dir")
+                .arg(&node.dir),
+        )
+    };
+    let is_reached = bounded::run(
+        Command::new("setpriv")
+            .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
+            .args(["test", "-x"])
+            .arg(&copy),
+    );
+    if is_reached.code == 0 {
+        as_nobody(&["up"]).refused_with(&["Permission denied", "run as the user that owns it"]);
+        assert_eq!(fs::read_dir(&node.dir).unwrap().count(), 0);
+        node.must(&["up", "--nsd-size", "512M"]);
+        for command in ["status", "health", "down"] {
+            as_nobody(&[command]).refused_with(&["only the user that started the daemon"]);
+        }
+        must_be_sound(&node);
+    }
+}
+
+#[test]
+fn a_node_without_its_only_nsd_says_which_path_is_missing_and_makes_nothing_new() {
+    let node = resting();
+    let (path, away) = (region(&node), node.dir.join("away"));
+    fs::rename(&path, &away).unwrap();
+    let name = path.display().to_string();
+    shale(&node, &["up"]).refused_with(&["NSD 1", &name, "No such file", "bring it back"]);
+    assert!(!path.exists(), "no empty file system was made");
+    for (make, words) in [
+        (0, ["was emptied", "bring it back"]),
+        (512 << 20, ["no NSD superblock", "bring the region back"]),
+    ] {
+        fs::File::create(&path).unwrap().set_len(make).unwrap();
+        shale(&node, &["up"]).refused_with(&[&[name.as_str()], &words[..]].concat());
+        assert!(
+            read_at(&path, 0, make.min(1 << 20) as usize)
+                .iter()
+                .all(|b| *b == 0)
+        );
+    }
+    fs::create_dir(node.dir.join("folder")).unwrap();
+    fs::remove_file(&path).unwrap();
+    fs::rename(node.dir.join("folder"), &path).unwrap();
+    shale(&node, &["up"]).refused_with(&[&name, "Is a directory"]);
+    fs::remove_dir(&path).unwrap();
+    fs::rename(&away, &path).unwrap();
+    comes_up_with_its_file(&node);
+}
+
+#[test]
+fn a_region_that_was_cut_short_or_is_another_file_systems_is_refused_and_left_alone() {
+    let node = resting();
+    let path = region(&node);
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    let (whole, back) = (
+        512 << 20,
+        read_at(&path, (512 << 20) - 4 * BLOCK as u64, 4 * BLOCK),
+    );
+    file.set_len(400 << 20).unwrap();
+    shale(&node, &["up"]).refused_with(&["was cut short", "bring the whole region back"]);
+    file.set_len(whole).unwrap();
+    overwrite(&path, whole - 4 * BLOCK as u64, &back);
+    drop(file);
+
+    let other = resting();
+    let away = node.dir.join("away");
+    fs::rename(&path, &away).unwrap();
+    fs::rename(region(&other), &path).unwrap();
+    let before = read_at(&path, 0, 1 << 20);
+    shale(&node, &["up"]).refused_with(&["of another file system", "put the right region back"]);
+    assert!(
+        read_at(&path, 0, 1 << 20) == before,
+        "not a byte of it was changed"
+    );
+    fs::rename(&path, region(&other)).unwrap();
+    fs::rename(&away, &path).unwrap();
+    comes_up_with_its_file(&node);
+    comes_up_with_its_file(&other);
+}
+
+#[test]
+fn a_region_that_can_only_be_read_is_refused_until_it_can_be_written() {
+    let node = resting();
+    let line = r#"mount --bind "$DIR/nsd" "$DIR/nsd"; mount -o remount,ro,bind "$DIR/nsd"
+        "$SHALE" up --dir "$DIR""#;
+    in_own_mounts(&node, line).refused_with(&["Read-only file system", "make it writable"]);
+    comes_up_with_its_file(&node);
+}
+
+#[test]
+fn what_a_newer_shale_wrote_is_refused_and_left_as_it_is() {
+    let node = resting();
+    // node.toml, with a field that this program doesn't know.
+    let toml = node.dir.join("node.toml");
+    let text = fs::read_to_string(&toml).unwrap();
+    let newer = format!(
+        "tide = \"high\"\n{}",
+        text.replace("version = 1", "version = 2")
+    );
+    fs::write(&toml, &newer).unwrap();
+    shale(&node, &["up"]).refused_with(&["node.toml", "newer Shale", "upgrade"]);
+    assert_eq!(fs::read_to_string(&toml).unwrap(), newer);
+    fs::write(&toml, &text).unwrap();
+    // A superblock.
+    let path = region(&node);
+    let back = fs::metadata(&path).unwrap().len() - 4 * BLOCK as u64;
+    let slots = (0..4).flat_map(|slot| [slot * BLOCK as u64, back + slot * BLOCK as u64]);
+    let old: Vec<_> = slots.map(|at| (at, read_at(&path, at, BLOCK))).collect();
+    for (at, block) in &old {
+        let mut block = block.clone();
+        block[8] = 2;
+        block[12..16].fill(0);
+        let crc = crc32c(&block);
+        block[12..16].copy_from_slice(&crc.to_le_bytes());
+        overwrite(&path, *at, &block);
+    }
+    let before = read_at(&path, 0, 1 << 20);
+    shale(&node, &["up"]).refused_with(&["NSD 1", "newer Shale", "upgrade"]);
+    assert!(read_at(&path, 0, 1 << 20) == before);
+    old.iter()
+        .for_each(|(at, block)| overwrite(&path, *at, block));
+    // Coordination.
+    let path = node.dir.join("coordination.region");
+    let whole = fs::read(&path).unwrap();
+    let slot_bytes = whole.len() / 4;
+    let mut newer = whole.clone();
+    for slot in newer.chunks_mut(slot_bytes) {
+        let body = u32::from_le_bytes(slot[12..16].try_into().unwrap()) as usize;
+        slot[8] = 2;
+        slot[24..28].fill(0);
+        let crc = crc32c(&slot[..32 + body]);
+        slot[24..28].copy_from_slice(&crc.to_le_bytes());
+    }
+    fs::write(&path, &newer).unwrap();
+    shale(&node, &["up"]).refused_with(&["coordination", "newer Shale", "upgrade"]);
+    assert!(fs::read(&path).unwrap() == newer);
+    fs::write(&path, &whole).unwrap();
+    comes_up_with_its_file(&node);
+}
+
+#[test]
+fn a_damaged_or_lost_node_toml_is_refused_and_a_whole_file_system_is_never_made_anew() {
+    let node = resting();
+    let toml = node.dir.join("node.toml");
+    let text = fs::read_to_string(&toml).unwrap();
+    fs::write(&toml, text.replace("version", "versi\u{1}n")).unwrap();
+    shale(&node, &["up"]).refused_with(&["node.toml", "mend this line"]);
+    fs::write(&toml, &text[..text.len() / 2]).unwrap();
+    shale(&node, &["up"]).refused_with(&["node.toml"]);
+    fs::remove_file(&toml).unwrap();
+    shale(&node, &["up"]).refused_with(&["lost its node.toml", "restore"]);
+    // As if the creation hadn't ended: what is there is seen to be whole.
+    fs::write(&toml, text.replace("created = true", "created = false")).unwrap();
+    comes_up_with_its_file(&node);
+}
+
+#[test]
+fn without_dev_fuse_it_is_said_what_is_missing_and_the_node_comes_up_later() {
+    let node = resting();
+    let line =
+        r#"mount -t tmpfs none /dev; mknod -m 666 /dev/null c 1 3; "$SHALE" up --dir "$DIR""#;
+    in_own_mounts(&node, line).refused_with(&["there is no /dev/fuse", "modprobe fuse"]);
+    let line = r#"mount --bind /dev/null /dev/fuse; "$SHALE" up --dir "$DIR""#;
+    in_own_mounts(&node, line).refused_with(&["mount shale on"]);
+    comes_up_with_its_file(&node);
+}
+
+#[test]
+fn a_mount_point_in_the_way_is_named_and_a_full_one_is_only_covered() {
+    let node = resting();
+    fs::write(node.mnt.join("below"), "covered").unwrap();
+    comes_up_with_its_file(&node);
+    assert!(
+        !node.path("below").exists(),
+        "covered while the file system is mounted"
+    );
+    node.must(&["down"]);
+    assert_eq!(
+        fs::read_to_string(node.mnt.join("below")).unwrap(),
+        "covered"
+    );
+    fs::remove_file(node.mnt.join("below")).unwrap();
+    fs::remove_dir(&node.mnt).unwrap();
+    fs::write(&node.mnt, "a file").unwrap();
+    shale(&node, &["up"]).refused_with(&["mnt", "directory"]);
+    fs::remove_file(&node.mnt).unwrap();
+    comes_up_with_its_file(&node);
+    // Another node on the same mount point.
+    let other = resting();
+    let mount = node.mnt.display().to_string();
+    shale(&other, &["up", "--mount", &mount]).refused_with(&[&mount, "mounted there already"]);
+    must_be_sound(&node);
+}
+
+#[test]
+fn a_directory_whose_daemon_is_just_ending_is_taken_over_by_up() {
+    let node = resting();
+    node.must(&["up"]);
+    std::thread::scope(|scope| {
+        let down = scope.spawn(|| shale(&node, &["down"]));
+        // Whichever comes first: it is up before, or it comes up again after.
+        let up = shale(&node, &["up"]);
+        assert_eq!(down.join().unwrap().code, 0);
+        assert!(
+            up.code == 0 || up.text.contains("going down"),
+            "{}",
+            up.text
+        );
+    });
+    comes_up_with_its_file(&node);
+}
+
+#[test]
+fn a_mount_that_somebody_ended_is_told_and_comes_back() {
+    let node = resting();
+    node.must(&["up"]);
+    let umount = Command::new("umount").arg("-l").arg(&node.mnt).status();
+    assert!(umount.unwrap().success());
+    event(&node, "mount", "the mount is gone");
+    assert_eq!(shale(&node, &["down"]).code, 0);
+    comes_up_with_its_file(&node);
+}
