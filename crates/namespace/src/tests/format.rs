@@ -230,7 +230,7 @@ fn damaged_records_are_refused_and_never_panic() {
         newer[0] = 2;
         assert_eq!(
             Record::decode(&key, &newer).unwrap_err().kind(),
-            ErrorKind::Corrupt
+            ErrorKind::NotSupported
         );
     }
 }
