@@ -458,6 +458,11 @@ fn refused(error: &io::Error, what: &str) -> Error {
             "; run as root, or in a container with `--device /dev/fuse --cap-add SYS_ADMIN`",
         ),
         Some(libc::EBUSY) => (ErrorKind::Busy, "; something is mounted there"),
+        // The descriptor wasn't what it should be.
+        Some(libc::EINVAL) if what == "mount(2)" => (
+            ErrorKind::NotSupported,
+            "; /dev/fuse may be no FUSE device: look with `ls -l /dev/fuse` (c 10, 229), in a container add `--device /dev/fuse`",
+        ),
         Some(libc::ENODEV) => (
             ErrorKind::NotSupported,
             "; the kernel has no FUSE: `modprobe fuse`",

@@ -93,7 +93,7 @@ fn a_directory_that_is_a_file_or_somebody_elses_is_refused_with_what_to_do() {
         assert_eq!(fs::read_dir(&node.dir).unwrap().count(), 0);
         node.must(&["up", "--nsd-size", "512M"]);
         for command in ["status", "health", "down"] {
-            as_nobody(&[command]).refused_with(&["only the user that started the daemon"]);
+            as_nobody(&[command]).refused_with(&["belongs to another user", "run as its owner"]);
         }
         must_be_sound(&node);
     }
@@ -242,7 +242,7 @@ fn without_dev_fuse_it_is_said_what_is_missing_and_the_node_comes_up_later() {
         r#"mount -t tmpfs none /dev; mknod -m 666 /dev/null c 1 3; "$SHALE" up --dir "$DIR""#;
     in_own_mounts(&node, line).refused_with(&["there is no /dev/fuse", "modprobe fuse"]);
     let line = r#"mount --bind /dev/null /dev/fuse; "$SHALE" up --dir "$DIR""#;
-    in_own_mounts(&node, line).refused_with(&["mount shale on"]);
+    in_own_mounts(&node, line).refused_with(&["no FUSE device", "--device /dev/fuse"]);
     comes_up_with_its_file(&node);
 }
 

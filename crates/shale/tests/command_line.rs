@@ -57,7 +57,11 @@ fn every_answer_can_be_json() {
     assert_eq!(node.ask(&["fs", "check"])["clean"], true);
     assert_eq!(node.ask(&["nsd", "list"])[0]["health"], "online");
     assert_eq!(node.ask(&["nsd", "scrub"])[0]["damaged"], 0);
-    assert_eq!(node.ask(&["repair", "status"])["state"], "idle");
+    let repair = node.ask(&["repair", "status"]);
+    assert!(
+        repair["state"] == "idle" || repair["state"] == "running",
+        "{repair}"
+    );
     assert!(node.ask(&["waiters"]).as_array().is_some());
 }
 

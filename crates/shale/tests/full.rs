@@ -131,7 +131,8 @@ fn fallocate_beyond_what_is_free_is_enospc_and_takes_nothing() {
     };
     is_no_space(&allocate(before * 2).unwrap_err());
     assert_eq!(file.metadata().unwrap().len(), 0);
-    assert_eq!(available(&node), before);
+    // A commit in the background may take some KiB meanwhile.
+    assert!(available(&node).abs_diff(before) < 1 << 20);
     allocate(before / 2).unwrap();
     assert_eq!(file.metadata().unwrap().len(), before / 2);
     counters_are_exact(&node);

@@ -349,6 +349,10 @@ fn make_mount_point(path: &Path) -> Result<()> {
     if fuse::mounted_shales().iter().any(|m| m.mountpoint == real) {
         return Ok(());
     }
+    // A dead mount answers nothing, and what is no directory is refused when mounting.
+    if std::fs::symlink_metadata(path).is_ok() {
+        return Ok(());
+    }
     std::fs::create_dir_all(path).map_err(|e| {
         Error::new(ErrorKind::Unavailable, e.to_string())
             .while_doing(format!("making the mount point {}", path.display()))

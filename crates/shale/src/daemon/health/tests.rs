@@ -20,6 +20,14 @@ fn view(nsd: u32) -> NsdView {
     }
 }
 
+fn some_time() -> world::Instant {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let _inside = runtime.enter();
+    world::World::real().now()
+}
+
 fn well() -> Facts {
     Facts {
         nsds: vec![view(1), view(2)],
@@ -34,7 +42,7 @@ fn well() -> Facts {
         metadata: None,
         mounts: MountFacts::default(),
         clock_lag: Duration::ZERO,
-        now: world::World::real().now(),
+        now: some_time(),
         wall: Timestamp(1_000_000_000_000),
     }
 }
