@@ -112,6 +112,15 @@ fn an_nsd_that_comes_back_gets_what_it_missed_and_serves_nothing_old() {
                 node.client.unlink(InodeId::ROOT, name).await.unwrap();
             }
             let during = write_files(&node, "during", 6, 200).await;
+            // Small files that go out together share a segment.
+            let mut packed = Vec::new();
+            for number in 0..6 {
+                let inode = file(&node.client, &format!("packed{number}")).await;
+                let bytes = content(400 + number, 9_000);
+                node.client.write(inode, 0, &bytes).await.unwrap();
+                packed.push((inode, bytes));
+            }
+            node.client.sync_all().await.unwrap();
             node.world.sleep(Duration::from_secs(40)).await;
             faults.heal(&disk(&place, 1));
             reopen(&node, &place, 1).await;
@@ -126,6 +135,12 @@ fn an_nsd_that_comes_back_gets_what_it_missed_and_serves_nothing_old() {
             }
             verify(&node, &now).await;
             verify(&node, &during).await;
+            for (inode, bytes) in &packed {
+                assert!(
+                    read(&node.client, *inode, 0, 9_001).await == *bytes,
+                    "packed"
+                );
+            }
             let last = write_files(&node, "last", 2, 300).await;
             verify(&node, &last).await;
         });

@@ -95,7 +95,7 @@ fn a_full_pool_refuses_writes_with_enospc_and_deleting_gives_all_space_back() {
     assert!(told["remedy"].as_str().unwrap().contains("delete files"));
     // Not only large writes.
     let more = fill(&node.path("more"), 100_000);
-    assert!(more < 16 << 20, "{more}");
+    assert!(more < taken / 10, "{more} after {taken}");
     counters_are_exact(&node);
     // Everything that takes no space works, and what was stored is there.
     fs::rename(node.path("small"), node.path("folder/renamed")).unwrap();

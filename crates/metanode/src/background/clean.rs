@@ -77,7 +77,10 @@ impl Metanode {
 
     /// Whether everything that can be widened in the pool as it is now has been.
     pub(super) fn is_widened(&self) -> bool {
-        !self.is_pool_whole() || self.background.memory.lock().clean.widened == Some(self.width())
+        // One that is only late now will be asked again soon.
+        let is_there =
+            |state: MemberState| matches!(state, MemberState::Online | MemberState::Suspect);
+        !self.is_pool(is_there) || self.background.memory.lock().clean.widened == Some(self.width())
     }
 
     fn width(&self) -> Width {
@@ -126,12 +129,16 @@ impl Metanode {
 
     /// Whether segments written now are as wide as the pool's scheme.
     fn is_pool_whole(&self) -> bool {
+        self.is_pool(|state| state == MemberState::Online)
+    }
+
+    /// Whether all NSDs that are kept are in such a state, and nothing moves between them.
+    fn is_pool(&self, is_good: impl Fn(MemberState) -> bool) -> bool {
         let states = self.pool.nsd_states();
         let mut kept = states
             .iter()
             .filter(|state| state.entry.state != NsdState::Lost);
-        kept.all(|state| state.member == MemberState::Online)
-            && self.pool.groups().moving().is_empty()
+        kept.all(|state| is_good(state.member)) && self.pool.groups().moving().is_empty()
     }
 
     /// Tables of the tree that were written with less redundancy than they should have are
@@ -160,11 +167,12 @@ impl Metanode {
             .unwrap_or(first);
         let widening = self.background.memory.lock().clean.widening;
         let mut parts = Vec::new();
-        let mut chosen = 0;
+        let (mut chosen, mut narrow) = (0, 0);
         for _ in 0..pages {
             let page = shard.scan(&from, &to, SCAN_PAGE).await?;
-            let Some((last, _)) = page.last() else { break };
-            from = successor(last);
+            if let Some((last, _)) = page.last() {
+                from = successor(last);
+            }
             for (key, record) in &page {
                 let (Key::Segment(id), Record::Segment(segment)) = (key, record) else {
                     continue;
@@ -177,6 +185,7 @@ impl Metanode {
                 let live = self.live_parts(*id, segment).await?;
                 if is_narrow && !live.is_empty() {
                     self.background.memory.lock().clean.narrow += 1;
+                    narrow += 1;
                 }
                 if (is_narrow && !live.is_empty()) || is_worth_it(&live, segment) {
                     chosen += 1;
@@ -197,6 +206,13 @@ impl Metanode {
             return Ok(0);
         }
         let done = self.rewrite(parts).await?;
+        if narrow > 0 {
+            tracing::info!(
+                segments = narrow,
+                extents = done.replaced,
+                "data with too little redundancy was written anew"
+            );
+        }
         count(&self.background.counts.segments_cleaned, chosen as u64);
         Ok(done.replaced)
     }
@@ -220,11 +236,12 @@ impl Metanode {
             if left == 0 {
                 break;
             }
-            let is_current = self
-                .inode_record(inode)
-                .await?
-                .is_some_and(|record| record.data == data);
-            if !is_current {
+            let Some(record) = self.inode_record(inode).await? else {
+                continue;
+            };
+            // Clients don't know data ids when they pack: what points here now is what counts.
+            let data = if data == DataId(0) { record.data } else { data };
+            if record.data != data {
                 continue;
             }
             let mut extents: Vec<Extent> = Vec::new();
