@@ -13,6 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use std::time::Duration;
 
 /// Type of the file system in the mount table.
 pub(crate) const FS_TYPE: &str = "fuse.shale";
@@ -24,6 +25,10 @@ pub(crate) fn is_root() -> bool {
     // SAFETY: geteuid has no preconditions and can't fail.
     unsafe { libc::geteuid() == 0 }
 }
+
+/// How long files that were just closed may keep a mount from becoming read-only.
+const RELEASED_MAX: Duration = Duration::from_secs(2);
+const RELEASED_PAUSE: Duration = Duration::from_millis(10);
 
 /// What the kernel obeys by itself on any mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -69,20 +74,30 @@ pub fn remount(path: &Path, flags: KernelFlags) -> Result<()> {
     }
     let target = CString::new(real.as_os_str().as_bytes())
         .map_err(|_| Error::new(ErrorKind::InvalidArgument, "paths contain no NUL byte"))?;
-    // SAFETY: the path ends with NUL and lives over the call; a remount takes no other strings.
-    let result = unsafe {
-        libc::mount(
-            std::ptr::null(),
-            target.as_ptr(),
-            std::ptr::null(),
-            libc::MS_REMOUNT | flags.bits(),
-            std::ptr::null(),
-        )
+    let begun = std::time::Instant::now();
+    let error = loop {
+        // SAFETY: the path ends with NUL and lives over the call; a remount takes no other
+        // strings.
+        let result = unsafe {
+            libc::mount(
+                std::ptr::null(),
+                target.as_ptr(),
+                std::ptr::null(),
+                libc::MS_REMOUNT | flags.bits(),
+                std::ptr::null(),
+            )
+        };
+        if result == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        // The kernel sends the RELEASE of a closed file in the background; until it is answered
+        // the file counts as open.
+        if error.raw_os_error() != Some(libc::EBUSY) || begun.elapsed() > RELEASED_MAX {
+            break error;
+        }
+        std::thread::sleep(RELEASED_PAUSE);
     };
-    if result == 0 {
-        return Ok(());
-    }
-    let error = io::Error::last_os_error();
     Err(failed(match error.raw_os_error() {
         Some(libc::EBUSY) => {
             let text = format!(
