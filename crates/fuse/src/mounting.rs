@@ -13,7 +13,6 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-use std::time::Duration;
 
 /// Type of the file system in the mount table.
 pub(crate) const FS_TYPE: &str = "fuse.shale";
