@@ -25,48 +25,68 @@ fn tool(name: &str) -> PathBuf {
     path
 }
 
-/// Tests that can't pass or can't run, each with its reason in docs/semantics.md.
-const SKIPPED: [&str; 1] = ["link::link_count_max"];
+/// What one run of pjdfstest said: the names of its tests by their result.
+struct Said {
+    text: String,
+}
 
-#[test]
-fn pjdfstest_finds_no_fault() {
-    let node = Node::with(&["--nsd-size", "2G", "--allow-other"]);
+impl Said {
+    fn of(&self, result: &str) -> Vec<&str> {
+        let lines = self.text.lines().map(str::trim_end);
+        lines
+            .filter_map(|line| line.strip_suffix(result))
+            .map(str::trim)
+            .collect()
+    }
+}
+
+/// Runs those tests whose names contain `only`. Remounts read-only, for which mount(8) calls
+/// /sbin/mount.fuse: in a mount namespace of its own that is our program, as where the helpers
+/// are installed.
+fn pjdfstest(node: &Node, only: &str, may_remount: bool) -> Said {
     let config = node.dir.join("pjdfstest.toml");
-    fs::write(
-        &config,
-        "[features]\nposix_fallocate = {}\nrename_ctime = {}\nutimensat = {}\nutime_now = {}\n\
-         [settings]\nnaptime = 0.001\nallow_remount = true\n\
-         [dummy_auth]\nentries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]\n",
-    )
-    .unwrap();
+    let text = format!(
+        "[features]\nposix_fallocate = {{}}\nrename_ctime = {{}}\nutimensat = {{}}\nutime_now = {{}}\n\
+         [settings]\nnaptime = 0.001\nallow_remount = {may_remount}\n\
+         [dummy_auth]\nentries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]\n"
+    );
+    fs::write(&config, text).unwrap();
     let work = node.path("work");
-    fs::create_dir(&work).unwrap();
-    // The suite remounts read-only, for which mount(8) calls /sbin/mount.fuse. In a mount namespace
-    // of its own that is our program, as where the helpers are installed.
+    fs::create_dir_all(&work).unwrap();
     let program = r#"mount --bind "$SHALE" "$(readlink -f /sbin/mount.fuse)" && exec "$@""#;
     let output = Command::new("unshare")
         .args(["-m", "sh", "-c", program, "sh"])
         .arg(tool("pjdfstest"))
-        .env("SHALE", env!("CARGO_BIN_EXE_shale"))
         .arg("-c")
         .arg(&config)
         .arg("-p")
         .arg(&work)
-        .args(["-s", "/dev/shm"])
+        .args(["-s", "/dev/shm", only])
+        .env("SHALE", env!("CARGO_BIN_EXE_shale"))
         .env("RUST_BACKTRACE", "0")
         .current_dir(&work)
         .output()
         .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    let of = |what: &str| -> Vec<&str> {
-        text.lines()
-            .filter_map(|line| line.trim_end().strip_suffix(what))
-            .map(str::trim)
-            .collect()
-    };
-    assert_eq!(of("FAILED"), Vec::<&str>::new(), "{text}");
-    assert_eq!(of("skipped"), SKIPPED, "{text}");
-    assert!(of(" ok").len() > 390, "{text}");
+    Said {
+        text: String::from_utf8_lossy(&output.stdout).into_owned(),
+    }
+}
+
+#[test]
+fn pjdfstest_finds_no_fault() {
+    let node = Node::with(&["--nsd-size", "2G", "--allow-other"]);
+    // The suite keeps files open behind some of its tests, so the mount can become read-only only
+    // in a run of its own.
+    let first = pjdfstest(&node, "", false);
+    assert_eq!(first.of("FAILED"), Vec::<&str>::new(), "{}", first.text);
+    let skipped = first.of("skipped");
+    let (read_only, others): (Vec<&str>, Vec<&str>) =
+        skipped.iter().partition(|name| name.contains("erofs"));
+    // What can't run has its reason in docs/semantics.md.
+    assert_eq!(others, ["link::link_count_max"], "{}", first.text);
+    assert!(first.of(" ok").len() >= 384, "{}", first.text);
+    let second = pjdfstest(&node, "erofs", true);
+    assert_eq!(second.of(" ok"), read_only, "{}", second.text);
 }
 
 #[test]
