@@ -137,6 +137,10 @@ mod tests {
     #[test]
     fn attempts_become_rarer_until_the_nsd_served_for_long() {
         let mut look = Look::default();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        let _inside = runtime.enter();
         let mut now = world::World::real().now();
         let mut pauses = Vec::new();
         for _ in 0..8 {

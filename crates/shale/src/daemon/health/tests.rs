@@ -4,6 +4,15 @@ use super::*;
 use model::{Error, Timestamp};
 use std::path::PathBuf;
 
+/// Any moment.
+fn now() -> world::Instant {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let _inside = runtime.enter();
+    world::World::real().now()
+}
+
 fn view(nsd: u32) -> NsdView {
     NsdView {
         nsd: NsdId(nsd),
@@ -34,7 +43,7 @@ fn well() -> Facts {
         metadata: None,
         lost_mount: None,
         clock_lag: Duration::ZERO,
-        now: world::World::real().now(),
+        now: now(),
         wall: Timestamp(1_000_000_000_000),
     }
 }
