@@ -106,8 +106,8 @@ fn an_nsd_that_comes_back_gets_what_it_missed_and_serves_nothing_old() {
             let mut now: Vec<_> = before[..4].to_vec();
             now[0].1 += 500;
             now[1].1 += 500;
-            for number in 4..6 {
-                node.client.release(before[number].0).await;
+            for (number, (inode, _)) in before.iter().enumerate().skip(4) {
+                node.client.release(*inode).await;
                 let name = name(&format!("before{number}"));
                 node.client.unlink(InodeId::ROOT, name).await.unwrap();
             }

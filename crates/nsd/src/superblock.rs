@@ -303,12 +303,13 @@ pub(crate) async fn load(disk: &Disk) -> Result<Option<Superblock>> {
                 );
                 return Err(Error::new(ErrorKind::NotSupported, text));
             }
-            Some(Copy::Known(copy)) if copy.layout.is_sound(disk.bytes()) => {
-                if newest.as_ref().is_none_or(|n| n.sequence < copy.sequence) {
+            Some(Copy::Known(copy)) => {
+                if !copy.layout.is_sound(disk.bytes()) {
+                    cut_short = Some(copy.layout.region_bytes);
+                } else if newest.as_ref().is_none_or(|n| n.sequence < copy.sequence) {
                     newest = Some(*copy);
                 }
             }
-            Some(Copy::Known(copy)) => cut_short = Some(copy.layout.region_bytes),
             None => {}
         }
     }

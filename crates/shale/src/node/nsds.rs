@@ -228,7 +228,7 @@ impl Node {
             Err(error) => {
                 if !is_device {
                     // It was made just now; nobody would ever use it.
-                    let _ = std::fs::remove_file(path);
+                    let _ = world::host::remove_file(path);
                 }
                 return Err(error.while_doing(format!("preparing {}", path.display())));
             }

@@ -4,6 +4,15 @@ use super::*;
 use model::{Error, Timestamp};
 use std::path::PathBuf;
 
+/// Any moment.
+fn now() -> world::Instant {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let _inside = runtime.enter();
+    world::World::real().now()
+}
+
 fn view(nsd: u32) -> NsdView {
     NsdView {
         nsd: NsdId(nsd),
@@ -20,14 +29,6 @@ fn view(nsd: u32) -> NsdView {
     }
 }
 
-fn some_time() -> world::Instant {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .unwrap();
-    let _inside = runtime.enter();
-    world::World::real().now()
-}
-
 fn well() -> Facts {
     Facts {
         nsds: vec![view(1), view(2)],
@@ -42,7 +43,7 @@ fn well() -> Facts {
         metadata: None,
         mounts: MountFacts::default(),
         clock_lag: Duration::ZERO,
-        now: some_time(),
+        now: now(),
         wall: Timestamp(1_000_000_000_000),
     }
 }
