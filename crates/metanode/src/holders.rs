@@ -2,51 +2,76 @@
 
 use model::{InodeId, SessionId};
 use parking_lot::Mutex;
-use world::Map;
+use world::{Map, Set};
 
 /// Counts of uses per inode and session. Asked under the shard's lock: only short locks here.
 #[derive(Default)]
 pub(crate) struct Holders {
-    held: Mutex<Map<InodeId, Vec<(SessionId, u64)>>>,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    held: Map<InodeId, Vec<(SessionId, u64)>>,
+    /// Inodes that may be without names: only these are released after their last use, so that
+    /// an ordinary close asks the shard nothing. Some may have got a name since.
+    nameless: Set<InodeId>,
 }
 
 impl Holders {
     /// One use more.
     pub(crate) fn hold(&self, session: SessionId, inode: InodeId) {
-        let mut held = self.held.lock();
-        let uses = held.entry(inode).or_default();
+        let mut table = self.table.lock();
+        let uses = table.held.entry(inode).or_default();
         match uses.iter_mut().find(|(holder, _)| *holder == session) {
             Some((_, count)) => *count += 1,
             None => uses.push((session, 1)),
         }
     }
 
-    /// One use less. True if it was the last of all.
+    /// One use less. True if it was the last of all, and the inode is to be released.
     pub(crate) fn unhold(&self, session: SessionId, inode: InodeId) -> bool {
-        let mut held = self.held.lock();
-        let Some(uses) = held.get_mut(&inode) else {
-            return true;
-        };
-        if let Some(at) = uses.iter().position(|(holder, _)| *holder == session) {
-            uses[at].1 -= 1;
-            if uses[at].1 == 0 {
-                uses.swap_remove(at);
+        let mut table = self.table.lock();
+        if let Some(uses) = table.held.get_mut(&inode) {
+            if let Some(at) = uses.iter().position(|(holder, _)| *holder == session) {
+                uses[at].1 -= 1;
+                if uses[at].1 == 0 {
+                    uses.swap_remove(at);
+                }
             }
+            if !uses.is_empty() {
+                return false;
+            }
+            table.held.remove(&inode);
         }
-        let free = uses.is_empty();
-        if free {
-            held.remove(&inode);
-        }
-        free
+        table.nameless.remove(&inode)
     }
 
-    /// All uses of a session end. The inodes that nobody uses any more, in order.
+    /// The inode was made without a name: who made it holds it next.
+    pub(crate) fn made_nameless(&self, inode: InodeId) {
+        self.table.lock().nameless.insert(inode);
+    }
+
+    /// The inode lost its last name while it was in use. True if nobody uses it any more: it is
+    /// to be released at once.
+    pub(crate) fn lost_names(&self, inode: InodeId) -> bool {
+        let mut table = self.table.lock();
+        let is_held = table.held.contains_key(&inode);
+        if is_held {
+            table.nameless.insert(inode);
+        }
+        !is_held
+    }
+
+    /// All uses of a session end. The inodes that nobody uses any more and that are to be
+    /// released, in order.
     pub(crate) fn end_session(&self, session: SessionId) -> Vec<InodeId> {
-        let mut held = self.held.lock();
+        let mut table = self.table.lock();
+        let Table { held, nameless } = &mut *table;
         let mut free = Vec::new();
         held.retain(|inode, uses| {
             uses.retain(|(holder, _)| *holder != session);
-            if uses.is_empty() {
+            if uses.is_empty() && nameless.remove(inode) {
                 free.push(*inode);
             }
             !uses.is_empty()
@@ -57,7 +82,7 @@ impl Holders {
 
     /// Whether anybody uses the inode.
     pub(crate) fn is_held(&self, inode: InodeId) -> bool {
-        self.held.lock().contains_key(&inode)
+        self.table.lock().held.contains_key(&inode)
     }
 }
 
@@ -66,13 +91,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_inode_is_free_when_its_last_user_lets_go() {
+    fn an_inode_without_names_is_released_after_its_last_user() {
         let holders = Holders::default();
         let inode = InodeId(7);
         holders.hold(SessionId(1), inode);
         holders.hold(SessionId(1), inode);
         holders.hold(SessionId(2), inode);
         assert!(!holders.unhold(SessionId(1), inode));
+        assert!(!holders.lost_names(inode));
         assert!(!holders.unhold(SessionId(1), inode));
         assert!(holders.is_held(inode));
         assert!(holders.unhold(SessionId(2), inode));
@@ -80,12 +106,39 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_ends_frees_what_only_it_held() {
+    fn a_close_of_an_inode_with_names_asks_nothing() {
         let holders = Holders::default();
         holders.hold(SessionId(1), InodeId(7));
-        holders.hold(SessionId(1), InodeId(8));
+        assert!(!holders.unhold(SessionId(1), InodeId(7)));
+        assert!(!holders.is_held(InodeId(7)));
+    }
+
+    #[test]
+    fn names_that_go_between_the_last_close_and_the_note_are_noticed() {
+        let holders = Holders::default();
+        holders.hold(SessionId(1), InodeId(7));
+        assert!(!holders.unhold(SessionId(1), InodeId(7)));
+        assert!(holders.lost_names(InodeId(7)));
+    }
+
+    #[test]
+    fn an_inode_made_without_a_name_is_released_by_the_first_last_close() {
+        let holders = Holders::default();
+        holders.made_nameless(InodeId(7));
+        holders.hold(SessionId(1), InodeId(7));
+        assert!(holders.unhold(SessionId(1), InodeId(7)));
+    }
+
+    #[test]
+    fn a_session_that_ends_frees_what_only_it_held() {
+        let holders = Holders::default();
+        for inode in [InodeId(7), InodeId(8), InodeId(9)] {
+            holders.hold(SessionId(1), inode);
+        }
         holders.hold(SessionId(2), InodeId(8));
+        assert!(!holders.lost_names(InodeId(7)) && !holders.lost_names(InodeId(8)));
         assert_eq!(holders.end_session(SessionId(1)), [InodeId(7)]);
         assert!(holders.is_held(InodeId(8)) && !holders.is_held(InodeId(7)));
+        assert!(holders.unhold(SessionId(2), InodeId(8)));
     }
 }

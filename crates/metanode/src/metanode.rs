@@ -177,6 +177,17 @@ impl Metanode {
         let _passing = self.gate.pass().await;
         let reply = self.run(operation, stamp).await;
         match reply {
+            Ok(Reply::Removed { orphaned: true, .. } | Reply::Renamed { orphaned: true, .. }) => {
+                // Boxed: rare, and every operation's future would carry it.
+                Box::pin(self.note_orphan(&reply, stamp)).await;
+                reply
+            }
+            Ok(Reply::Entry { attributes, .. })
+                if matches!(operation, Operation::CreateUnnamed { .. }) =>
+            {
+                self.holders.made_nameless(attributes.inode);
+                reply
+            }
             Ok(Reply::Attributes {
                 unfinished: true, ..
             }) => {
@@ -191,6 +202,32 @@ impl Metanode {
                 self.run(operation, stamp).await
             }
             reply => reply,
+        }
+    }
+
+    /// An inode lost its last name while it was in use: its last close releases it. If that was
+    /// faster than this note, it is released here; what can't be is at the next start.
+    async fn note_orphan(&self, reply: &Result<Reply>, stamp: &Stamp) {
+        let Ok(
+            Reply::Removed { attributes, .. }
+            | Reply::Renamed {
+                target: Some(attributes),
+                ..
+            },
+        ) = reply
+        else {
+            return;
+        };
+        let inode = attributes.inode;
+        if !self.holders.lost_names(inode) {
+            return;
+        }
+        let stamp = Stamp {
+            slot: None,
+            ..*stamp
+        };
+        if let Err(error) = self.run(&Operation::Release { inode }, &stamp).await {
+            tracing::warn!(%inode, %error, "an inode without names couldn't be released");
         }
     }
 
@@ -223,7 +260,7 @@ impl Metanode {
         self.holders.hold(session, inode);
     }
 
-    /// One use less, of the stamp's session. The last one of an orphan releases it.
+    /// One use less, of the stamp's session. The last one of an inode without names releases it.
     ///
     /// # Errors
     /// Those of the release; the count is taken back in any case.

@@ -12,6 +12,9 @@ use world::Instant;
 
 /// How old the measure may be. What is created meanwhile fits into the margin.
 const MEASURE_TIME: Duration = Duration::from_millis(100);
+/// While users have at least so much, nobody looks again before the next measure: in its time not
+/// even writing at full speed uses it up, and who writes reserves.
+const PLENTY: u64 = 256 << 20;
 /// Bytes of log and tables beyond those that are measured, at most, and which part of the pool.
 const MARGIN_MAX: u64 = 16 << 20;
 const MARGIN_PART: u64 = 64;
@@ -27,6 +30,7 @@ pub(crate) struct Room {
 #[derive(Default)]
 struct Seen {
     measured: Option<Instant>,
+    plenty: bool,
     freed_nothing: Option<Instant>,
 }
 
@@ -37,7 +41,9 @@ impl Metanode {
         if !grows(operation) {
             return Ok(());
         }
-        self.measure_room();
+        if self.measure_room() {
+            return Ok(());
+        }
         let space = self.pool.usage();
         // Without any NSD nothing is known of space; who needs one says so.
         if space.available_to_users > 0 || space.raw_capacity == 0 {
@@ -60,13 +66,14 @@ impl Metanode {
     }
 
     /// Tells the pool what the metadata needs to go on: a second copy of its tables, because a
-    /// compaction may rewrite all of them, and a table for what is only in the log so far.
-    pub(crate) fn measure_room(&self) {
+    /// compaction may rewrite all of them, and a table for what is only in the log so far. True
+    /// if users have plenty beside it.
+    pub(crate) fn measure_room(&self) -> bool {
         let now = self.world.now();
         {
             let mut seen = self.room.seen.lock();
             if seen.measured.is_some_and(|at| now - at < MEASURE_TIME) {
-                return;
+                return seen.plenty;
             }
             seen.measured = Some(now);
         }
@@ -74,6 +81,9 @@ impl Metanode {
         let margin = (self.pool.usage().capacity / MARGIN_PART).min(MARGIN_MAX);
         let needed = shard.catalog().usage().bytes + shard.tree().log().bytes() + margin;
         self.pool.keep_for_metadata(needed);
+        let plenty = self.pool.usage().available_to_users >= PLENTY;
+        self.room.seen.lock().plenty = plenty;
+        plenty
     }
 }
 

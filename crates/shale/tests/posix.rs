@@ -171,7 +171,8 @@ fn a_copied_range_shares_its_bytes_until_one_side_changes() {
         assert!(copied > 0);
         done += copied as usize;
     }
-    let grown = used(&node) - before;
+    // Less than before if the tables of the metadata were merged in between.
+    let grown = used(&node).saturating_sub(before);
     assert!(grown < MIB, "a copy of 16 MiB took {grown} bytes");
     to.write_all_at(b"changed", 5 * MIB).unwrap();
     assert!(fs::read(node.path("from")).unwrap() == data);

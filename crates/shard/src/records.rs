@@ -5,6 +5,7 @@
 //! *all* (a directory made here, a fresh data id) answers "not there" without the tree.
 
 mod slots;
+mod table;
 #[cfg(test)]
 mod tests;
 

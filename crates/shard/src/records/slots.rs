@@ -1,26 +1,18 @@
 //! The table of hot records, what is known beyond it, and what may be forgotten.
 
-use model::{CommitNumber, DataId, FileKind, FilesetId, InodeId, SegmentId, SessionId};
+use super::table::{Complete, Place, Slot, Table, weight};
+use model::{
+    CommitNumber, DataId, FileKind, FilesetId, InodeId, InodeNumber, SegmentId, SessionId,
+};
 use namespace::{Effects, Key, Missing, Record, View};
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 use world::{Map, Set};
 
-/// What a slot costs beside its record: key three times (table, order, clock) and the nodes.
-const SLOT_BYTES: usize = 320;
 /// Slots that one call looks at when it makes room.
 const EVICTION_STEPS_MAX: usize = 16;
-
-/// One record, or the knowledge that there is none.
-struct Slot {
-    value: Option<Record>,
-    /// The commit that changed it last; 0: as it is in the tree.
-    changed: CommitNumber,
-    /// There was none before the open commit: created and removed in it, it leaves no trace.
-    fresh: bool,
-    /// Used since the clock's hand passed.
-    referenced: Cell<bool>,
-}
+/// What a row costs beside its value in the log and in the tree's memory, in bytes.
+const ROW_BYTES: usize = 160;
 
 /// Keys of which all records may be known.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -92,25 +84,23 @@ struct Pin {
 
 /// The table.
 pub(crate) struct Records {
-    slots: Map<Key, Slot>,
-    order: BTreeSet<Key>,
-    complete: Set<Prefix>,
+    table: Table,
+    /// Data ids of which all extents are in the table, other than those that inodes were made
+    /// with: their slots say it.
+    complete_data: Set<(FilesetId, DataId)>,
     /// All orphans are in the table: every last close asks for one.
     orphans_complete: bool,
     /// Sessions that began under this owner: their segments above the number are all here.
     segment_floors: Map<SessionId, u64>,
-    /// Every key of the table once, next candidate for eviction first.
-    clock: VecDeque<Key>,
     pins: BTreeMap<u64, Pin>,
     next_pin: u64,
-    bytes: usize,
     budget: usize,
     /// The commit that changes go into.
     open: CommitNumber,
     /// The newest commit in the tree.
     applied: CommitNumber,
-    /// Keys changed in the open commit, each once.
-    changed: Vec<Key>,
+    /// Records changed in the open commit, each once.
+    changed: Vec<Place>,
     changed_bytes: usize,
 }
 
@@ -125,15 +115,12 @@ impl Records {
     /// Nothing in memory; everything up to `applied` is in the tree.
     pub(crate) fn new(budget: usize, applied: CommitNumber) -> Self {
         Self {
-            slots: Map::default(),
-            order: BTreeSet::new(),
-            complete: Set::default(),
+            table: Table::default(),
+            complete_data: Set::default(),
             orphans_complete: false,
             segment_floors: Map::default(),
-            clock: VecDeque::new(),
             pins: BTreeMap::new(),
             next_pin: 0,
-            bytes: 0,
             budget,
             open: applied.next(),
             applied,
@@ -154,7 +141,7 @@ impl Records {
 
     /// Records in the table and their bytes.
     pub(crate) fn size(&self) -> (usize, usize) {
-        (self.slots.len(), self.bytes)
+        (self.table.len(), self.table.bytes())
     }
 
     /// What an operation sees.
@@ -168,7 +155,7 @@ impl Records {
 
     /// The record under a key, if it is known.
     pub(crate) fn get(&self, key: &Key) -> Option<Option<Record>> {
-        match self.slots.get(key) {
+        match self.table.get(key) {
             Some(slot) => {
                 slot.referenced.set(true);
                 Some(slot.value.clone())
@@ -206,74 +193,72 @@ impl Records {
     /// Puts rows that an earlier owner had not made durable into the open commit. Nothing is
     /// concluded from them: they are what is left of operations, not operations.
     pub(crate) fn restore(&mut self, rows: &[(Key, Option<Record>)]) {
-        let open = self.open;
         for (key, value) in rows {
-            if let Some(slot) = self.slots.remove(key) {
-                self.bytes -= SLOT_BYTES + slot.value.as_ref().map_or(0, Record::weight);
-                self.order.remove(key);
-                self.clock.retain(|other| other != key);
-                if slot.changed == open {
-                    self.changed.retain(|other| other != key);
+            let after = weight(value.as_ref());
+            match self.table.find(key) {
+                Some(place) => {
+                    self.table.replace(place, value.clone());
+                    self.table.slot_mut(place).complete = Complete::default();
+                    self.note_change(place, false, after, 0);
                 }
+                None => self.insert_changed(key.clone(), value.clone(), false, after),
             }
-            self.changed.push(key.clone());
-            self.changed_bytes += SLOT_BYTES / 2 + value.as_ref().map_or(0, Record::weight);
-            let slot = Slot {
-                value: value.clone(),
-                changed: open,
-                fresh: false,
-                referenced: Cell::new(true),
-            };
-            self.insert(key.clone(), slot);
         }
     }
 
     /// Changes one record in the open commit. `reclaims`: the same operation queues what hangs
     /// under a removed inode, so what is known of it stays useful.
     fn put(&mut self, key: Key, value: Option<Record>, reclaims: bool) {
-        let weight = value.as_ref().map_or(0, Record::weight);
-        let known_absent = self.is_known_absent(&key);
-        let open = self.open;
-        let before = self
-            .slots
-            .get(&key)
-            .map(|slot| (slot.value.clone(), slot.changed));
-        self.learn(
-            &key,
-            before.as_ref().and_then(|(value, _)| value.as_ref()),
-            value.as_ref(),
-            reclaims,
-        );
-        match self.slots.get_mut(&key) {
-            Some(slot) => {
-                let old = slot.value.as_ref().map_or(0, Record::weight);
-                if slot.changed != open {
-                    slot.fresh = slot.value.is_none();
-                    slot.changed = open;
-                    self.changed.push(key);
-                    self.changed_bytes += SLOT_BYTES / 2 + weight;
-                } else {
-                    self.changed_bytes = self.changed_bytes.saturating_sub(old) + weight;
-                }
-                slot.value = value;
-                self.bytes = self.bytes + weight - old;
-            }
-            None => {
-                // An operation reads what it changes, so an inode that isn't here is a new one.
-                let fresh = known_absent || matches!(key, Key::Inode(_));
-                self.changed.push(key.clone());
-                self.changed_bytes += SLOT_BYTES / 2 + weight;
-                self.insert(
-                    key,
-                    Slot {
-                        value,
-                        changed: open,
-                        fresh,
-                        referenced: Cell::new(true),
-                    },
-                );
-            }
+        let after = weight(value.as_ref());
+        let Some(place) = self.table.find(&key) else {
+            // An operation reads what it changes, so an inode that isn't here is a new one.
+            let fresh = matches!(key, Key::Inode(_)) || self.is_known_absent(&key);
+            self.insert_changed(key, value, fresh, after);
+            return;
+        };
+        let before = self.table.replace(place, value);
+        let was_absent = before.is_none();
+        self.note_change(place, was_absent, after, weight(before.as_ref()));
+        if let Some(before) = before {
+            self.learn(place, &before, reclaims);
         }
+    }
+
+    /// A record of the table got a value in the open commit, with weights after and before.
+    fn note_change(&mut self, place: Place, was_absent: bool, weight: usize, old: usize) {
+        let open = self.open;
+        let slot = self.table.slot_mut(place);
+        if slot.changed == open {
+            self.changed_bytes = self.changed_bytes.saturating_sub(old) + weight;
+        } else {
+            slot.fresh = was_absent;
+            slot.changed = open;
+            self.changed.push(place);
+            self.changed_bytes += ROW_BYTES + weight;
+        }
+    }
+
+    /// A record that the table didn't have, in the open commit.
+    fn insert_changed(&mut self, key: Key, value: Option<Record>, fresh: bool, weight: usize) {
+        let complete = match (&key, &value) {
+            // Of a new inode nothing can be elsewhere.
+            (Key::Inode(inode), Some(Record::Inode(new))) if fresh => Complete {
+                names: new.kind == FileKind::Directory,
+                xattrs: true,
+                extents: new.data.0 == inode.number().0,
+            },
+            _ => Complete::default(),
+        };
+        let place = self.table.insert(Slot {
+            key,
+            value,
+            changed: self.open,
+            fresh,
+            referenced: Cell::new(true),
+            complete,
+        });
+        self.changed.push(place);
+        self.changed_bytes += ROW_BYTES + weight;
     }
 
     /// Ends the open commit and begins the next one: its number and rows, in the order in
@@ -282,15 +267,13 @@ impl Records {
         let number = self.open;
         self.open = number.next();
         self.changed_bytes = 0;
-        let keys = std::mem::take(&mut self.changed);
-        let mut rows = Vec::with_capacity(keys.len());
-        for key in keys {
-            let slot = self
-                .slots
-                .get(&key)
-                .expect("a changed record stays in memory until it is in the tree");
+        let places = std::mem::take(&mut self.changed);
+        let mut rows = Vec::with_capacity(places.len());
+        for place in places {
+            // A changed record stays in memory until it is in the tree.
+            let slot = self.table.slot(place);
             if slot.value.is_some() || !slot.fresh {
-                rows.push((key, slot.value.clone()));
+                rows.push((slot.key.clone(), slot.value.clone()));
             }
         }
         (number, rows)
@@ -334,14 +317,15 @@ impl Records {
     /// Takes in one record (or none) as the tree had it during a pinned fetch. What is here
     /// already is never older.
     pub(crate) fn offer(&mut self, key: Key, value: Option<Record>) {
-        if !self.slots.contains_key(&key) {
-            let slot = Slot {
+        if self.table.find(&key).is_none() {
+            self.table.insert(Slot {
+                key,
                 value,
                 changed: CommitNumber(0),
                 fresh: false,
                 referenced: Cell::new(true),
-            };
-            self.insert(key, slot);
+                complete: Complete::default(),
+            });
         }
     }
 
@@ -350,7 +334,7 @@ impl Records {
         if let Some(prefix) = Prefix::of(&interval.0) {
             let (first, end) = prefix.range();
             if interval.0 <= first && end <= interval.1 {
-                self.complete.insert(prefix);
+                self.set_complete(prefix, true);
             }
         }
         if let Some(pin) = self.pins.get_mut(&pin) {
@@ -364,10 +348,9 @@ impl Records {
         from: &Key,
         to: &Key,
     ) -> impl Iterator<Item = (&'a Key, Option<&'a Record>)> + use<'a> {
-        let keys = (from < to).then(|| self.order.range(from.clone()..to.clone()));
-        keys.into_iter()
-            .flatten()
-            .map(|key| (key, self.slots[key].value.as_ref()))
+        self.table
+            .range(from, to)
+            .map(|slot| (&slot.key, slot.value.as_ref()))
     }
 
     fn is_known_absent(&self, key: &Key) -> bool {
@@ -377,14 +360,14 @@ impl Records {
                 floor.is_some_and(|floor| segment.counter > *floor)
             }
             Key::Orphan(_) => self.orphans_complete,
-            _ => Prefix::of(key).is_some_and(|prefix| self.complete.contains(&prefix)),
+            _ => Prefix::of(key).is_some_and(|prefix| self.is_complete(prefix)),
         }
     }
 
     /// Whether all records of a range are in the table.
     fn is_all_known(&self, from: &Key, to: &Key) -> bool {
         if let Some(prefix) = Prefix::of(from)
-            && self.complete.contains(&prefix)
+            && self.is_complete(prefix)
             && *to <= prefix.range().1
         {
             return true;
@@ -404,74 +387,94 @@ impl Records {
             .max()
     }
 
-    /// What a changed inode tells about the records that hang under it.
-    fn learn(
-        &mut self,
-        key: &Key,
-        before: Option<&Record>,
-        after: Option<&Record>,
-        reclaims: bool,
-    ) {
-        match (key, before, after) {
-            (Key::Inode(inode), None, Some(Record::Inode(new)))
-                if !self.slots.contains_key(key) =>
-            {
-                self.complete.insert(Prefix::Xattrs(*inode));
-                match new.kind {
-                    FileKind::Directory => self.complete.insert(Prefix::Names(*inode)),
-                    FileKind::File => self
-                        .complete
-                        .insert(Prefix::Extents(inode.fileset(), new.data)),
-                    _ => false,
-                };
+    /// The slot that says of a prefix whether it is complete; none for data ids that an inode
+    /// got later.
+    fn says(&self, prefix: Prefix) -> Option<Place> {
+        let inode = match prefix {
+            Prefix::Names(inode) | Prefix::Xattrs(inode) => inode,
+            Prefix::Extents(fileset, data) if data.0 >> InodeId::NUMBER_BITS == 0 => {
+                InodeId::new(fileset, InodeNumber(data.0))
             }
-            (Key::Inode(inode), Some(Record::Inode(old)), Some(Record::Inode(new)))
+            Prefix::Extents(..) => return None,
+        };
+        self.table.find(&Key::Inode(inode))
+    }
+
+    fn is_complete(&self, prefix: Prefix) -> bool {
+        let complete = |place| self.table.slot(place).complete;
+        let said = self.says(prefix).map(complete).unwrap_or_default();
+        match prefix {
+            Prefix::Names(_) => said.names,
+            Prefix::Xattrs(_) => said.xattrs,
+            Prefix::Extents(fileset, data) => {
+                said.extents || self.complete_data.contains(&(fileset, data))
+            }
+        }
+    }
+
+    /// Without a slot that could say it, a prefix stays incomplete: then the tree is asked.
+    fn set_complete(&mut self, prefix: Prefix, complete: bool) {
+        if let Some(place) = self.says(prefix) {
+            let said = &mut self.table.slot_mut(place).complete;
+            match prefix {
+                Prefix::Names(_) => said.names = complete,
+                Prefix::Xattrs(_) => said.xattrs = complete,
+                Prefix::Extents(..) => said.extents = complete,
+            }
+        } else if let Prefix::Extents(fileset, data) = prefix {
+            let is_later = data.0 >> InodeId::NUMBER_BITS != 0;
+            if complete && is_later {
+                self.complete_data.insert((fileset, data));
+            } else {
+                self.complete_data.remove(&(fileset, data));
+            }
+        }
+    }
+
+    /// What the change of a record that was there tells about those that hang under it.
+    fn learn(&mut self, place: Place, before: &Record, reclaims: bool) {
+        let slot = self.table.slot(place);
+        match (&slot.key, before, &slot.value) {
+            (Key::Inode(inode), Record::Inode(old), Some(Record::Inode(new)))
                 if old.data != new.data =>
             {
-                self.complete
-                    .insert(Prefix::Extents(inode.fileset(), new.data));
+                let fresh = Prefix::Extents(inode.fileset(), new.data);
+                self.set_complete(fresh, true);
             }
-            (Key::Inode(inode), Some(Record::Inode(old)), None) => {
-                self.complete.remove(&Prefix::Names(*inode));
+            (Key::Inode(inode), Record::Inode(old), None) => {
+                let inode = *inode;
+                self.set_complete(Prefix::Names(inode), false);
                 if !reclaims {
-                    self.complete.remove(&Prefix::Xattrs(*inode));
-                    self.complete
-                        .remove(&Prefix::Extents(inode.fileset(), old.data));
+                    self.set_complete(Prefix::Xattrs(inode), false);
+                    self.set_complete(Prefix::Extents(inode.fileset(), old.data), false);
                 }
             }
-            (Key::Reclaim { fileset, data }, Some(Record::Reclaim(old)), None) => {
-                self.complete.remove(&Prefix::Extents(*fileset, *data));
+            (Key::Reclaim { fileset, data }, Record::Reclaim(old), None) => {
+                let (fileset, data) = (*fileset, *data);
+                self.set_complete(Prefix::Extents(fileset, data), false);
                 if old.xattrs {
-                    self.complete
-                        .remove(&Prefix::Xattrs(InodeId::new(*fileset, old.inode)));
+                    let inode = InodeId::new(fileset, old.inode);
+                    self.set_complete(Prefix::Xattrs(inode), false);
                 }
             }
             _ => {}
         }
     }
 
-    fn insert(&mut self, key: Key, slot: Slot) {
-        self.bytes += SLOT_BYTES + slot.value.as_ref().map_or(0, Record::weight);
-        self.order.insert(key.clone());
-        self.clock.push_back(key.clone());
-        self.slots.insert(key, slot);
-    }
-
     /// Forgets what the tree has, least recently used first (second chance), until the budget
     /// is kept. Bounded, so that no operation pays for many.
     pub(crate) fn make_room(&mut self) {
-        let mut steps = 0;
-        while self.bytes > self.budget && steps < EVICTION_STEPS_MAX {
-            steps += 1;
-            let Some(key) = self.clock.pop_front() else {
+        for _ in 0..EVICTION_STEPS_MAX {
+            if self.table.bytes() <= self.budget {
                 return;
-            };
-            let slot = &self.slots[&key];
-            if slot.referenced.replace(false) || !self.is_forgettable(&key, slot.changed) {
-                self.clock.push_back(key);
-                continue;
             }
-            self.forget(&key);
+            let Some(place) = self.table.advance() else {
+                continue;
+            };
+            let slot = self.table.slot(place);
+            if !slot.referenced.replace(false) && self.is_forgettable(&slot.key, slot.changed) {
+                self.forget(place);
+            }
         }
     }
 
@@ -486,21 +489,15 @@ impl Records {
             })
     }
 
-    fn forget(&mut self, key: &Key) {
-        let slot = self
-            .slots
-            .remove(key)
-            .expect("every key of the clock is in the table");
-        self.order.remove(key);
-        self.bytes -= SLOT_BYTES + slot.value.as_ref().map_or(0, Record::weight);
-        match (key, &slot.value) {
+    /// What an inode's slot says of the records under it goes with it.
+    fn forget(&mut self, place: Place) {
+        let slot = self.table.remove(place);
+        match (&slot.key, &slot.value) {
             // Absent stays absent: the rest of what is known doesn't depend on it.
             (_, None) => {}
             (Key::Inode(inode), Some(Record::Inode(record))) => {
-                self.complete.remove(&Prefix::Names(*inode));
-                self.complete.remove(&Prefix::Xattrs(*inode));
-                self.complete
-                    .remove(&Prefix::Extents(inode.fileset(), record.data));
+                let later = (inode.fileset(), record.data);
+                self.complete_data.remove(&later);
             }
             (Key::Segment(segment) | Key::Dead(segment), Some(_)) => {
                 if let Some(floor) = self.segment_floors.get_mut(&segment.session) {
@@ -509,8 +506,8 @@ impl Records {
             }
             (Key::Orphan(_), Some(_)) => self.orphans_complete = false,
             _ => {
-                if let Some(prefix) = Prefix::of(key) {
-                    self.complete.remove(&prefix);
+                if let Some(prefix) = Prefix::of(&slot.key) {
+                    self.set_complete(prefix, false);
                 }
             }
         }
@@ -532,7 +529,7 @@ impl HotView<'_> {
 
 impl View for HotView<'_> {
     fn get(&self, key: &Key) -> Result<Option<Record>, Missing> {
-        match self.records.slots.get(key) {
+        match self.records.table.get(key) {
             Some(slot) => {
                 slot.referenced.set(true);
                 self.show(slot);
@@ -554,12 +551,11 @@ impl View for HotView<'_> {
             self.records.known_until(from).ok_or(Missing)?
         };
         let mut out = Vec::new();
-        for key in self.records.order.range(from.clone()..end.clone()) {
-            let slot = &self.records.slots[key];
+        for slot in self.records.table.range(from, end) {
             slot.referenced.set(true);
             self.show(slot);
             if let Some(value) = &slot.value {
-                out.push((key.clone(), value.clone()));
+                out.push((slot.key.clone(), value.clone()));
                 if out.len() == limit {
                     return Ok(out);
                 }

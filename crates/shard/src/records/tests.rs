@@ -272,3 +272,178 @@ proptest! {
         }
     }
 }
+
+/// Life of inodes and of what hangs under them, with a tree that has only what was applied.
+#[derive(Clone, Copy, Debug)]
+enum Life {
+    /// The next inode number, as a directory or a file.
+    Make(bool),
+    /// A name, an extent and an attribute come to the inode, or go.
+    Under(usize, u64, bool),
+    /// The file gets a fresh data id.
+    Drop(usize),
+    /// The inode goes; what hangs under it is queued, or there is nothing.
+    End(usize, bool),
+    /// Everything under the inode is read from the tree by range.
+    Fetch(usize),
+    Commit,
+}
+
+fn lives() -> impl Strategy<Value = Vec<Life>> {
+    let which = 0usize..6;
+    let step = prop_oneof![
+        2 => any::<bool>().prop_map(Life::Make),
+        6 => (which.clone(), 0u64..4, any::<bool>()).prop_map(|(i, n, put)| Life::Under(i, n, put)),
+        1 => which.clone().prop_map(Life::Drop),
+        1 => (which.clone(), any::<bool>()).prop_map(|(i, reclaims)| Life::End(i, reclaims)),
+        2 => which.prop_map(Life::Fetch),
+        3 => Just(Life::Commit),
+    ];
+    prop::collection::vec(step, 1..300)
+}
+
+fn under(inode: InodeId, data: DataId, at: u64) -> [Key; 3] {
+    [
+        Key::Name {
+            directory: inode,
+            position: at << 8,
+        },
+        Key::Extent {
+            fileset: FilesetId(0),
+            data,
+            end: at + 1,
+        },
+        Key::Xattr {
+            inode,
+            name: [at as u8].into(),
+        },
+    ]
+}
+
+fn ranges(inode: InodeId, data: DataId) -> [(Key, Key); 3] {
+    let [name, extent, xattr] = under(inode, data, 0);
+    let [next_name, _, next_xattr] = under(InodeId(inode.0 + 1), data, 0);
+    let [_, last_extent, _] = under(inode, data, u64::MAX - 2);
+    [
+        (name, next_name),
+        (extent, last_extent),
+        (xattr, next_xattr),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn nothing_is_taken_for_absent_that_the_tree_has(lives in lives()) {
+        let mut records = Records::new(3000, CommitNumber(0));
+        let mut tree: BTreeMap<Key, Record> = BTreeMap::new();
+        let mut truth: BTreeMap<Key, Record> = BTreeMap::new();
+        let mut made: Vec<(InodeId, DataId)> = Vec::new();
+        let mut next = 10u64;
+        for life in lives {
+            match life {
+                Life::Make(directory) => {
+                    let kind = if directory { FileKind::Directory } else { FileKind::File };
+                    let (key, record) = inode(next, kind);
+                    made.push((InodeId(next), DataId(next)));
+                    next += 1;
+                    truth.insert(key.clone(), record.clone());
+                    put(&mut records, (key, record));
+                }
+                Life::Under(which, at, is_put) if !made.is_empty() => {
+                    let (id, data) = made[which % made.len()];
+                    for key in under(id, data, at) {
+                        // As an operation does: it reads what it changes.
+                        if records.view(&nobody).get(&key).is_err() {
+                            continue;
+                        }
+                        if is_put {
+                            truth.insert(key.clone(), Record::Mark);
+                            put(&mut records, (key, Record::Mark));
+                        } else {
+                            truth.remove(&key);
+                            remove(&mut records, &key);
+                        }
+                    }
+                }
+                Life::Drop(which) if !made.is_empty() => {
+                    let which = which % made.len();
+                    let (id, old) = made[which];
+                    let key = Key::Inode(id);
+                    let known = records.view(&nobody).get(&key);
+                    if let (Ok(Some(_)), Some(Record::Inode(now))) = (known, truth.get(&key)) {
+                        let fresh = DataId((1 << 63) | (next << 8));
+                        next += 1;
+                        let record = Record::Inode(Arc::new(namespace::Inode {
+                            data: fresh,
+                            ..(**now).clone()
+                        }));
+                        truth.insert(key.clone(), record.clone());
+                        put(&mut records, (key, record));
+                        made[which].1 = fresh;
+                        // What hung under the old one is taken away in the background.
+                        let (first, end) = ranges(id, old)[1].clone();
+                        truth.retain(|key, _| *key < first || *key >= end);
+                        tree.retain(|key, _| *key < first || *key >= end);
+                    }
+                }
+                Life::End(which, reclaims) if !made.is_empty() => {
+                    let (id, data) = made[which % made.len()];
+                    let key = Key::Inode(id);
+                    if matches!(records.view(&nobody).get(&key), Ok(Some(_))) {
+                        truth.remove(&key);
+                        let mut effects = vec![(key, None)];
+                        if reclaims {
+                            let queued = Key::Reclaim { fileset: FilesetId(0), data };
+                            effects.push((queued, Some(Record::Mark)));
+                        }
+                        records.apply(Effects(effects));
+                    }
+                }
+                Life::Fetch(which) if !made.is_empty() => {
+                    let (id, data) = made[which % made.len()];
+                    let pin = records.pin();
+                    if let Some(record) = tree.get(&Key::Inode(id)) {
+                        records.offer(Key::Inode(id), Some(record.clone()));
+                    }
+                    for (from, to) in ranges(id, data) {
+                        for (key, record) in tree.range(from.clone()..to.clone()) {
+                            records.offer(key.clone(), Some(record.clone()));
+                        }
+                        records.offered_all(pin, (from, to));
+                    }
+                    records.unpin(pin);
+                }
+                Life::Commit => {
+                    let (number, rows) = records.freeze();
+                    for (key, value) in rows {
+                        match value {
+                            Some(value) => tree.insert(key, value),
+                            None => tree.remove(&key),
+                        };
+                    }
+                    for _ in 0..8 {
+                        records.applied(number);
+                    }
+                }
+                _ => {}
+            }
+            let view = records.view(&nobody);
+            for (id, data) in &made {
+                for key in (0..4).flat_map(|at| under(*id, *data, at)) {
+                    if let Ok(found) = view.get(&key) {
+                        prop_assert_eq!(found.as_ref(), truth.get(&key), "{:?}", key);
+                    }
+                }
+                for (from, to) in ranges(*id, *data) {
+                    if let Ok(found) = view.range(&from, &to, 100) {
+                        let wanted: Vec<(Key, Record)> = truth
+                            .range(from..to)
+                            .map(|(key, record)| (key.clone(), record.clone()))
+                            .collect();
+                        prop_assert_eq!(found, wanted);
+                    }
+                }
+            }
+        }
+    }
+}
