@@ -48,7 +48,7 @@ impl Scenario {
             sync_every: 4,
         },
         block_bytes: 64 * 1024,
-        region_bytes: 64 << 20,
+        region_bytes: 32 << 20,
     };
 
     /// Very many actions on small files, seldom synced.
