@@ -61,6 +61,9 @@ pub fn lines(world: &World, dir: &Path, runs: usize, only: &str) -> Result<()> {
     bench.erasure()
 }
 
+/// Lists a folder; entries per second.
+type Scan = fn(&Path) -> f64;
+
 struct Mounted {
     world: World,
     dir: PathBuf,
@@ -214,10 +217,11 @@ impl Mounted {
         seconds
     }
 
-    /// `ls -l` of a large directory by a node that has just started.
+    /// Listing a large directory by a node that has just started.
     fn scan_after_restart(&self) -> Result<()> {
         const SCAN: &str = "mount: ls -l after a restart, entries";
-        if !self.wanted(&[SCAN]) {
+        const BIRTHS: &str = "mount: the same with times of birth (statx each)";
+        if !self.wanted(&[SCAN, BIRTHS]) {
             return Ok(());
         }
         let served = self.new_served(Scheme::Replicate(1), TransportChoice::Auto)?;
@@ -226,34 +230,42 @@ impl Mounted {
         let trivial = self.folder("floor")?;
         let floor_mount = floor::mount(&self.world, &trivial, false, TransportChoice::Auto)?;
         paths::create(&trivial.join("large"), FILES);
-        let restarted = || {
-            let Served { node, mount, .. } = served.take().expect("it serves");
-            self.world
-                .block_on(mount.unmount(Unmount::Forced))
-                .expect("unmounts");
-            drop(mount);
-            self.world.block_on(node.close()).expect("closes");
-            drop(node);
-            let home = self.dir.join("node");
-            let node = open_node(&self.world, &home, Scheme::Replicate(1)).expect("opens");
-            let again = self.serve(node, TransportChoice::Auto).expect("mounts");
-            let speed = paths::scan(&again.path.join("large"));
-            served = Some(again);
-            speed
-        };
-        let values = pairs(self.runs, restarted, || {
-            paths::drop_kernel_caches();
-            paths::scan(&trivial.join("large"))
-        });
-        self.print(
-            SCAN,
-            "memory on our FUSE",
-            Unit::PerSecond,
-            Goal::Value(50_000.0),
-            values,
-        );
+        let lines: [(&str, Scan, Goal); 2] = [
+            (SCAN, paths::scan, Goal::Value(50_000.0)),
+            (BIRTHS, paths::scan_with_births, Goal::None),
+        ];
+        for (name, scan, goal) in lines {
+            if !self.wanted(&[name]) {
+                continue;
+            }
+            let restarted = || {
+                served = Some(
+                    self.restart(served.take().expect("it serves"))
+                        .expect("starts"),
+                );
+                let mount = &served.as_ref().expect("it serves").path;
+                scan(&mount.join("large"))
+            };
+            let values = pairs(self.runs, restarted, || {
+                paths::drop_kernel_caches();
+                scan(&trivial.join("large"))
+            });
+            self.print(name, "memory on our FUSE", Unit::PerSecond, goal, values);
+        }
         self.world.block_on(floor_mount.unmount(Unmount::Forced))?;
         self.end(served.take().expect("it serves"))
+    }
+
+    /// The same file system, by a node that knows nothing yet.
+    fn restart(&self, served: Served) -> Result<Served> {
+        let Served { node, mount, .. } = served;
+        self.world.block_on(mount.unmount(Unmount::Forced))?;
+        drop(mount);
+        self.world.block_on(node.close())?;
+        drop(node);
+        let home = self.dir.join("node");
+        let node = open_node(&self.world, &home, Scheme::Replicate(1))?;
+        self.serve(node, TransportChoice::Auto)
     }
 
     /// io_uring beside /dev/fuse: the trivial file system, and ours.

@@ -87,7 +87,7 @@ pub fn crowd(what: &str, folders: &[&Path], count: u64) -> Result<Cost> {
 }
 
 /// Waits until this process needed next to no CPU for a second; the time from `begun` to the
-/// beginning of that second. Compaction looks for work every 500 ms, so a second has a look.
+/// beginning of that second. Compaction looks for work several times in it.
 fn wait_until_idle(begun: Instant) -> Duration {
     const WINDOW: Duration = Duration::from_millis(50);
     const QUIET: u32 = 20;

@@ -34,6 +34,6 @@ mod write;
 pub use client::Client;
 pub use settings::ClientSettings;
 pub use types::{
-    Allocate, FileLock, FileSystemUsage, Listing, LockKind, LockOwner, LockRange, OpenFlags, Seek,
-    Waiter,
+    Allocate, FileLock, FileSystemUsage, Listing, LockKind, LockOwner, LockRange, OpenFlags,
+    ReadTraces, Seek, Waiter,
 };

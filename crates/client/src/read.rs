@@ -5,6 +5,7 @@ use crate::client::{Client, misplaced};
 use crate::inode::{Inner, InodeRef};
 use crate::pages::extents::{Located, Source};
 use crate::pages::ranges::Gaps;
+use crate::types::ReadTraces;
 use bytes::Bytes;
 use futures::future::try_join_all;
 use model::{Error, ErrorKind, FileKind, InodeId, Operation, Reply, Result, SegmentPlace, limits};
@@ -25,6 +26,17 @@ static ZEROS: [u8; 128 * 1024] = [0; 128 * 1024];
 #[derive(Default)]
 struct Answer(Vec<(u64, Bytes)>);
 
+/// What becomes of fetched bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Keep {
+    /// Nothing: the reader has them.
+    No,
+    /// Cached: they were read.
+    Read,
+    /// Cached: they will be read.
+    Ahead,
+}
+
 /// What an answer still needs.
 enum Missing<'a> {
     /// Nothing: in order now.
@@ -44,35 +56,28 @@ impl Client {
     /// # Errors
     /// `Unavailable` or `Corrupt` (both EIO) if data can't be had or proven.
     pub async fn read(&self, inode: InodeId, offset: u64, length: usize) -> Result<Vec<Bytes>> {
-        self.read_as(inode, offset, length, true).await
+        self.read_leaving(inode, offset, length, ReadTraces::default())
+            .await
     }
 
-    /// As `read`, but atime stays (noatime, O_NOATIME).
+    /// As `read`, but it says what it leaves behind.
     ///
     /// # Errors
     /// As `read`.
-    pub async fn read_unnoticed(
+    pub async fn read_leaving(
         &self,
         inode: InodeId,
         offset: u64,
         length: usize,
-    ) -> Result<Vec<Bytes>> {
-        self.read_as(inode, offset, length, false).await
-    }
-
-    async fn read_as(
-        &self,
-        inode: InodeId,
-        offset: u64,
-        length: usize,
-        moves_atime: bool,
+        traces: ReadTraces,
     ) -> Result<Vec<Bytes>> {
         self.check_open()?;
         let state = self.inodes.get(inode);
         let mut fetched = Vec::new();
         let mut lost_at = None;
         // Whether the read is still to be noted, and if so, whether it moves atime.
-        let mut unnoted = Some(moves_atime);
+        let mut unnoted = Some(traces.atime);
+        let keep = if traces.cached { Keep::Read } else { Keep::No };
         let mut round = 0;
         while round < ROUNDS_MAX {
             let missing = self.put_together(&state, offset, length, &fetched, &mut unnoted)?;
@@ -91,7 +96,7 @@ impl Client {
                 Missing::Data(wanted) => wanted,
             };
             round += 1;
-            match self.fetch(&state, &wanted, false).await {
+            match self.fetch(&state, &wanted, keep).await {
                 Ok(pieces) => fetched.extend(pieces),
                 // Folded or cleaned meanwhile, perhaps: the owner knows the new places. With an
                 // NSD away a segment that is gone can't be told from one that can't be read, so
@@ -249,12 +254,12 @@ impl Client {
         }
     }
 
-    /// Fetches pieces of segments and caches them, if the file didn't change meanwhile.
+    /// Fetches pieces of segments and keeps them if asked and the file didn't change meanwhile.
     pub(crate) async fn fetch(
         &self,
         state: &InodeRef,
         wanted: &[Located],
-        ahead: bool,
+        keep: Keep,
     ) -> Result<Vec<(u64, Bytes)>> {
         let mapping = state.lock().mapping;
         let reads = wanted.iter().filter_map(|piece| match piece.source {
@@ -262,12 +267,20 @@ impl Client {
             _ => None,
         });
         let pieces = try_join_all(reads).await?.concat();
+        if keep == Keep::No {
+            return Ok(pieces);
+        }
         {
             let mut inner = state.lock();
             if inner.mapping == mapping {
                 for (at, bytes) in &pieces {
-                    self.pages
-                        .cache(state.id, &mut inner, *at, bytes.clone(), ahead);
+                    self.pages.cache(
+                        state.id,
+                        &mut inner,
+                        *at,
+                        bytes.clone(),
+                        keep == Keep::Ahead,
+                    );
                 }
             }
         }

@@ -5,6 +5,7 @@ use crate::client::Client;
 use crate::inode::{Inner, InodeRef};
 use crate::pages::extents::Source;
 use crate::pattern::UNIT_BYTES;
+use crate::read::Keep;
 use model::{ErrorKind, Result};
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::debug;
@@ -84,7 +85,7 @@ impl Client {
             match unknown {
                 Some(at) => self.ask_extents(&fetching.state, at).await?,
                 None => {
-                    self.fetch(&fetching.state, &wanted, true).await?;
+                    self.fetch(&fetching.state, &wanted, Keep::Ahead).await?;
                     return Ok(());
                 }
             }

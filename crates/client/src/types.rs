@@ -12,6 +12,25 @@ pub struct OpenFlags {
     pub truncate: bool,
 }
 
+/// What a read leaves behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReadTraces {
+    /// It moves atime, as relatime says. False: noatime, O_NOATIME.
+    pub atime: bool,
+    /// Its bytes stay in memory for the next reader. False: O_DIRECT, whose programs have a
+    /// cache of their own.
+    pub cached: bool,
+}
+
+impl Default for ReadTraces {
+    fn default() -> Self {
+        Self {
+            atime: true,
+            cached: true,
+        }
+    }
+}
+
 /// What fallocate does with a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Allocate {

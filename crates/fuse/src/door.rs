@@ -11,7 +11,7 @@ use crate::listing::Listing;
 use crate::notifier::{Notice, Notifier};
 use crate::siblings::{Sibling, Siblings};
 use bytes::Bytes;
-use client::{Allocate, Client, FileLock, LockOwner, LockRange, OpenFlags, Seek};
+use client::{Allocate, Client, FileLock, LockOwner, LockRange, OpenFlags, ReadTraces, Seek};
 use model::limits::LISTING_ENTRIES_MAX;
 use model::operation::{NewInode, RenameMode};
 use model::{Attributes, Error, ErrorKind, FileKind, FileName, InodeId, Result, SetAttributes};
@@ -525,11 +525,13 @@ impl FileSystem for Door {
 
     async fn read(&self, _caller: &Caller, read: Read) -> Result<Vec<Bytes>> {
         let (inode, offset, length) = (read.inode, read.offset, read.length as usize);
-        if self.settings.no_atime || read.flags & libc::O_NOATIME != 0 {
-            self.client.read_unnoticed(inode, offset, length).await
-        } else {
-            self.client.read(inode, offset, length).await
-        }
+        let traces = ReadTraces {
+            atime: !self.settings.no_atime && read.flags & libc::O_NOATIME == 0,
+            cached: read.flags & libc::O_DIRECT == 0,
+        };
+        self.client
+            .read_leaving(inode, offset, length, traces)
+            .await
     }
 
     async fn write(&self, caller: &Caller, write: Write<'_>) -> Result<u32> {

@@ -41,7 +41,13 @@ impl Pool {
         if length == 0 {
             return Ok(Vec::new());
         }
-        let chunks = Gather::new(self, &groups, place, at, length).run().await?;
+        let chunks = match self.read_plainly(&groups, place, at, length).await? {
+            Some(bytes) => vec![bytes],
+            None => {
+                let gather = Gather::new(self, &groups, place, at, length);
+                gather.run().await?
+            }
+        };
         if length == place.length && crc32c_of_chunks(chunks.iter().map(AsRef::as_ref)) != place.crc
         {
             let text = format!(
@@ -51,6 +57,49 @@ impl Pool {
             return Err(Error::new(ErrorKind::Corrupt, text));
         }
         Ok(chunks)
+    }
+
+    /// The common case: a range inside one piece whose NSD is well answers in the usual time.
+    /// Nothing is set up for others until it doesn't. `None`: more than one must be asked.
+    async fn read_plainly(
+        &self,
+        groups: &Groups,
+        place: &SegmentPlace,
+        at: u32,
+        length: u32,
+    ) -> Result<Option<Bytes>> {
+        let mut parts = layout::data_ranges(place.scheme, place.length, at, length).into_iter();
+        let (Some(part), None) = (parts.next(), parts.next()) else {
+            return Ok(None);
+        };
+        let piece = if place.scheme.data_pieces() == 1 {
+            let width = place.scheme.width() as u64;
+            ((width - turn(place, at) % width) % width) as u8
+        } else {
+            part.piece
+        };
+        let holders = self.holders(groups, place, piece);
+        let well = |member: &Arc<Member>| {
+            member.state(self.world.now()) == crate::MemberState::Online
+                && place.missing & (1 << piece) == 0
+        };
+        let Some(first) = holders.first().filter(|first| well(first)) else {
+            return Ok(None);
+        };
+        let usual = first.hedge_delay();
+        let mut asked = asking(self.world.clone(), holders, place, 0, piece, part.range);
+        match self.world.timeout(usual, &mut asked).await {
+            Ok(Answer {
+                result: Ok(bytes), ..
+            }) => Ok(Some(bytes)),
+            outcome => {
+                // Boxed: rare, and every read's future would carry it.
+                let rest =
+                    Gather::new(self, groups, place, at, length).after(piece, outcome.ok(), asked);
+                let mut chunks = Box::pin(rest).await?;
+                Ok(chunks.pop())
+            }
+        }
     }
 
     /// A whole segment, checked against its CRC. Copies once if it has several data pieces.
@@ -173,6 +222,36 @@ impl<'a> Gather<'a> {
             // Who had trouble lately is asked, but not waited for.
             self.wanted[index].is_given_up = self.is_suspect(piece);
         }
+        self.finish().await
+    }
+
+    /// Goes on where the only one that was asked has failed, or is late and still asked.
+    async fn after(
+        mut self,
+        piece: u8,
+        failed: Option<Answer>,
+        asked: BoxFuture<'static, Answer>,
+    ) -> Result<Vec<Bytes>> {
+        self.next_number = 1;
+        self.wanted[0].piece = piece;
+        let range = self.wanted[0].range.clone();
+        match failed {
+            Some(answer) => self.take(answer),
+            None => {
+                self.in_flight.push(InFlight {
+                    number: 0,
+                    piece,
+                    range,
+                    is_late: false,
+                });
+                self.pending.push(asked);
+                self.give_up_late();
+            }
+        }
+        self.finish().await
+    }
+
+    async fn finish(mut self) -> Result<Vec<Bytes>> {
         let mut hedge_at = self.pool.world.now() + self.hedge_delay();
         loop {
             self.rebuild()?;
@@ -232,19 +311,9 @@ impl<'a> Gather<'a> {
             is_late: false,
         });
         let holders = self.pool.holders(self.groups, self.place, piece);
-        let (world, name) = (self.pool.world.clone(), self.place.blob(piece));
-        self.pending.push(
-            async move {
-                let result = fetch(&world, &holders, name, &range).await;
-                Answer {
-                    number,
-                    piece,
-                    range,
-                    result,
-                }
-            }
-            .boxed(),
-        );
+        let world = self.pool.world.clone();
+        let asked = asking(world, holders, self.place, number, piece, range);
+        self.pending.push(asked);
     }
 
     fn take(&mut self, answer: Answer) {
@@ -399,7 +468,7 @@ impl<'a> Gather<'a> {
     /// that reads spread over the copies.
     fn preferred(&self, at: u32) -> Vec<u8> {
         let width = self.place.scheme.width() as u8;
-        let turn = self.place.segment.counter + u64::from(at / (256 * 1024));
+        let turn = turn(self.place, at);
         let mut pieces: Vec<u8> = (0..width).collect();
         pieces.sort_by_cached_key(|piece| {
             let holders = self.pool.holders(self.groups, self.place, *piece);
@@ -443,6 +512,33 @@ impl<'a> Gather<'a> {
         );
         Error::new(kind, text)
     }
+}
+
+/// Where in a segment whose turn it is among equal pieces.
+fn turn(place: &SegmentPlace, at: u32) -> u64 {
+    place.segment.counter + u64::from(at / (256 * 1024))
+}
+
+/// Asks the holders of a piece for a part of it.
+fn asking(
+    world: World,
+    holders: Vec<Arc<Member>>,
+    place: &SegmentPlace,
+    number: usize,
+    piece: u8,
+    range: Range<u32>,
+) -> BoxFuture<'static, Answer> {
+    let name = place.blob(piece);
+    async move {
+        let result = fetch(&world, &holders, name, &range).await;
+        Answer {
+            number,
+            piece,
+            range,
+            result,
+        }
+    }
+    .boxed()
 }
 
 /// Asks the holders of a piece one after the other.

@@ -28,6 +28,8 @@ const EXTENT_PREFIX_BYTES: usize = 16;
 const FEW_ROWS: usize = 64;
 /// Smaller tables have no filter: probing costs more than looking.
 const FILTER_KEYS_MIN: u32 = 64;
+/// How often compaction looks for work: in memory, so looking costs microseconds.
+const COMPACTION_POLL: Duration = Duration::from_millis(200);
 /// Unneeded objects are kept so long for reads that are under way, then looked for so often.
 const GARBAGE_AGE: Duration = Duration::from_secs(60);
 const GARBAGE_INTERVAL: Duration = Duration::from_secs(30);
@@ -57,12 +59,12 @@ pub(super) fn settings() -> Settings {
 
 fn compactor() -> CompactorOptions {
     CompactorOptions {
-        poll_interval: Duration::from_millis(500),
+        poll_interval: COMPACTION_POLL,
         manifest_update_timeout: Duration::from_secs(30),
         max_concurrent_compactions: 2,
         worker: Some(CompactionWorkerOptions {
             max_concurrent_compactions: 2,
-            compactions_poll_interval: Duration::from_millis(500),
+            compactions_poll_interval: COMPACTION_POLL,
             heartbeat_interval: Duration::from_secs(10),
             max_sst_size: TABLE_BYTES_MAX,
             max_fetch_tasks: 2,
