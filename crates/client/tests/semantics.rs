@@ -4,7 +4,7 @@
 
 mod rig;
 
-use client::{Allocate, OpenFlags, Seek};
+use client::{Allocate, OpenFlags, ReadTraces, Seek};
 use model::operation::RenameMode;
 use model::{ErrorKind, InodeId, SetAttributes, TimeChange, Timestamp};
 use rig::{content, file, name, read, run};
@@ -422,5 +422,37 @@ fn reads_move_atime_as_relatime_says() {
         let next_day = client.get_attributes(inode).await.unwrap();
         assert!(next_day.atime > again.atime);
         assert_eq!(next_day.ctime, written.ctime);
+    });
+}
+
+#[test]
+fn a_read_around_the_cache_leaves_nothing_in_it() {
+    run(14, |node| async move {
+        let client = &node.client;
+        let inode = file(client, "f").await;
+        let bytes = content(1, 300_000);
+        client.write(inode, 0, &bytes).await.unwrap();
+        client.fsync(inode, false).await.unwrap();
+        client.forget_clean();
+        let around = ReadTraces {
+            atime: true,
+            cached: false,
+        };
+        let pieces = client
+            .read_leaving(inode, 8192, 4096, around)
+            .await
+            .unwrap();
+        assert_eq!(pieces.concat(), bytes[8192..12_288]);
+        assert_eq!(client.page_pool_bytes(), (0, 0));
+        // What is there is used by either.
+        read(client, inode, 8192, 4096).await;
+        let (_, cached) = client.page_pool_bytes();
+        assert!(cached >= 4096);
+        let pieces = client
+            .read_leaving(inode, 8192, 4096, around)
+            .await
+            .unwrap();
+        assert_eq!(pieces.concat(), bytes[8192..12_288]);
+        assert_eq!(client.page_pool_bytes().1, cached);
     });
 }
