@@ -16,7 +16,9 @@ use model::{Error, ErrorKind, Result, Scheme};
 use shale::node::Node;
 use std::{
     cell::Cell,
+    ffi::CString,
     fs,
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -63,6 +65,19 @@ pub fn lines(world: &World, dir: &Path, runs: usize, only: &str) -> Result<()> {
 
 /// Lists a folder; entries per second.
 type Scan = fn(&Path) -> f64;
+
+/// Detaches what an interrupted run has left mounted, so that its directory can be removed.
+pub fn forget_mounts(dir: &Path) {
+    for place in ["mnt", "floor", "floor2"] {
+        let path = dir.join("mounted").join(place);
+        let Ok(path) = CString::new(path.as_os_str().as_bytes()) else {
+            continue;
+        };
+        // SAFETY: umount2 takes a C string that lives until it returns. It fails where nothing
+        // is mounted, which is the usual case.
+        unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
+    }
+}
 
 struct Mounted {
     world: World,

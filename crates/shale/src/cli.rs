@@ -86,8 +86,8 @@ pub struct Up {
     /// Let other users than the one that mounts use the file system (as -o allow_other).
     #[arg(long)]
     pub allow_other: bool,
-    /// Mount options: ro, noatime, nosuid, nodev, noexec, allow_other, subdir=PATH
-    /// [default on first use: rw; later: as before].
+    /// Mount options: ro, noatime, nosuid, nodev, noexec, allow_other, subdir=PATH,
+    /// transport=auto|fuse|io_uring [default on first use: rw; later: as before].
     #[arg(short = 'o', value_name = "LIST")]
     pub options: Vec<String>,
 }
@@ -113,7 +113,8 @@ pub struct Mount {
     pub dir: Dir,
     /// An existing directory.
     pub mountpoint: PathBuf,
-    /// Mount options: ro, noatime, nosuid, nodev, noexec, allow_other, subdir=PATH.
+    /// Mount options: ro, noatime, nosuid, nodev, noexec, allow_other, subdir=PATH,
+    /// transport=auto|fuse|io_uring.
     #[arg(short = 'o', value_name = "LIST")]
     pub options: Vec<String>,
 }

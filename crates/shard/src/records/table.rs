@@ -1,0 +1,269 @@
+//! Where the hot records lie: slots in pieces that never move, an index by key, an order for
+//! ranges, and the hand that looks for what may be forgotten.
+//!
+//! Every record is here once; index and order hold its place, a number. Looking one up touches
+//! the index and the slot, and the hand walks along memory.
+
+use hashbrown::HashTable;
+use model::{CommitNumber, InodeId};
+use namespace::{Key, Record};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, BuildHasherDefault};
+use world::FixedHasher;
+
+/// What a slot costs beside its record, in bytes: itself, index, order, allocations.
+pub(super) const SLOT_BYTES: usize = 192;
+/// Slots in a piece of memory.
+const PIECE: usize = 1024;
+
+/// Number of a slot; stays the same while the record is here.
+pub(super) type Place = u32;
+
+/// Which records under an inode are all in the table.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Complete {
+    /// Names of the directory.
+    pub(super) names: bool,
+    /// Extended attributes.
+    pub(super) xattrs: bool,
+    /// Extents under the data id that the inode was made with.
+    pub(super) extents: bool,
+}
+
+/// One record, or the knowledge that there is none.
+pub(super) struct Slot {
+    pub(super) key: Key,
+    pub(super) value: Option<Record>,
+    /// The commit that changed it last; 0: as it is in the tree.
+    pub(super) changed: CommitNumber,
+    /// There was none before the open commit: created and removed in it, it leaves no trace.
+    pub(super) fresh: bool,
+    /// Used since the hand passed.
+    pub(super) referenced: Cell<bool>,
+    /// Only of inodes.
+    pub(super) complete: Complete,
+}
+
+impl Slot {
+    fn weight(&self) -> usize {
+        weight(self.value.as_ref())
+    }
+}
+
+/// What a value counts, without its slot.
+pub(super) fn weight(value: Option<&Record>) -> usize {
+    value.map_or(0, Record::weight)
+}
+
+/// The slots.
+#[derive(Default)]
+pub(super) struct Table {
+    pieces: Vec<Vec<Option<Slot>>>,
+    free: Vec<Place>,
+    /// Half of the key's hash with the place, so that growing doesn't look at slots.
+    index: HashTable<(u32, Place)>,
+    order: Order,
+    /// The place that is looked at next for eviction.
+    hand: Place,
+    bytes: usize,
+}
+
+impl Table {
+    /// How many records.
+    pub(super) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Bytes that they take.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn find(&self, key: &Key) -> Option<Place> {
+        let half = half_of(key);
+        let found = self.index.find(spread(half), |(other, place)| {
+            *other == half && self.slot(*place).key == *key
+        });
+        found.map(|(_, place)| *place)
+    }
+
+    pub(super) fn get(&self, key: &Key) -> Option<&Slot> {
+        self.find(key).map(|place| self.slot(place))
+    }
+
+    pub(super) fn slot(&self, place: Place) -> &Slot {
+        let (piece, at) = split(place);
+        self.pieces[piece][at]
+            .as_ref()
+            .expect("a place is given out with its slot")
+    }
+
+    /// For everything but the value: see [`Table::replace`].
+    pub(super) fn slot_mut(&mut self, place: Place) -> &mut Slot {
+        let (piece, at) = split(place);
+        self.pieces[piece][at]
+            .as_mut()
+            .expect("a place is given out with its slot")
+    }
+
+    /// Gives a record another value; answers the one before.
+    pub(super) fn replace(&mut self, place: Place, value: Option<Record>) -> Option<Record> {
+        let after = weight(value.as_ref());
+        let slot = self.slot_mut(place);
+        let before = std::mem::replace(&mut slot.value, value);
+        self.bytes = self.bytes + after - weight(before.as_ref());
+        before
+    }
+
+    /// Takes in a record whose key isn't here.
+    pub(super) fn insert(&mut self, slot: Slot) -> Place {
+        let half = half_of(&slot.key);
+        self.bytes += SLOT_BYTES + slot.weight();
+        let place = self.free.pop().unwrap_or_else(|| self.new_place());
+        self.order.insert(&slot.key, place);
+        let (piece, at) = split(place);
+        self.pieces[piece][at] = Some(slot);
+        self.index
+            .insert_unique(spread(half), (half, place), |(half, _)| spread(*half));
+        place
+    }
+
+    fn new_place(&mut self) -> Place {
+        if self.pieces.last().is_none_or(|piece| piece.len() == PIECE) {
+            self.pieces.push(Vec::with_capacity(PIECE));
+        }
+        let piece = self.pieces.len() - 1;
+        let at = self.pieces[piece].len();
+        self.pieces[piece].push(None);
+        Place::try_from(piece * PIECE + at).expect("the budget keeps records far below 2^32")
+    }
+
+    pub(super) fn remove(&mut self, place: Place) -> Slot {
+        let (piece, at) = split(place);
+        let slot = self.pieces[piece][at]
+            .take()
+            .expect("a place is given out with its slot");
+        let half = half_of(&slot.key);
+        self.index
+            .find_entry(spread(half), |(_, other)| *other == place)
+            .expect("every slot is in the index")
+            .remove();
+        self.order.remove(&slot.key);
+        self.free.push(place);
+        self.bytes -= SLOT_BYTES + slot.weight();
+        slot
+    }
+
+    /// Moves the hand on; the place that it passed, unless that is empty.
+    pub(super) fn advance(&mut self) -> Option<Place> {
+        let (piece, at) = split(self.hand);
+        let Some(slots) = self.pieces.get(piece) else {
+            self.hand = 0;
+            return None;
+        };
+        let Some(slot) = slots.get(at) else {
+            self.hand = ((piece + 1) * PIECE) as Place;
+            return None;
+        };
+        let passed = self.hand;
+        self.hand += 1;
+        slot.is_some().then_some(passed)
+    }
+
+    /// The records from one key to another (exclusive), in order.
+    pub(super) fn range<'a>(
+        &'a self,
+        from: &Key,
+        to: &Key,
+    ) -> impl Iterator<Item = &'a Slot> + use<'a> {
+        self.order.range(from, to).map(|place| self.slot(place))
+    }
+}
+
+fn split(place: Place) -> (usize, usize) {
+    (place as usize / PIECE, place as usize % PIECE)
+}
+
+fn half_of(key: &Key) -> u32 {
+    (BuildHasherDefault::<FixedHasher>::default().hash_one(key) >> 32) as u32
+}
+
+/// The index takes bits from both ends of 64.
+fn spread(half: u32) -> u64 {
+    u64::from(half).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// The places in the order of their keys. Inodes and names are nearly all records; by their
+/// numbers alone they are compared faster and lie closer.
+#[derive(Default)]
+struct Order {
+    inodes: BTreeMap<u64, Place>,
+    names: BTreeMap<(u64, u64), Place>,
+    others: BTreeMap<Key, Place>,
+}
+
+impl Order {
+    fn insert(&mut self, key: &Key, place: Place) {
+        match key {
+            Key::Inode(inode) => self.inodes.insert(inode.0, place),
+            Key::Name {
+                directory,
+                position,
+            } => self.names.insert((directory.0, *position), place),
+            _ => self.others.insert(key.clone(), place),
+        };
+    }
+
+    fn remove(&mut self, key: &Key) {
+        match key {
+            Key::Inode(inode) => self.inodes.remove(&inode.0),
+            Key::Name {
+                directory,
+                position,
+            } => self.names.remove(&(directory.0, *position)),
+            _ => self.others.remove(key),
+        };
+    }
+
+    fn range<'a>(&'a self, from: &Key, to: &Key) -> impl Iterator<Item = Place> + use<'a> {
+        let first_inode = Key::Inode(InodeId(0));
+        // Names end where extents begin; nothing else is between the three parts.
+        let first_extent = namespace::Table::Extents.first();
+        let before = (from.clone(), to.min(&first_inode).clone());
+        let inodes = (inode_bound(from), inode_bound(to));
+        let names = (name_bound(from), name_bound(to));
+        let behind = (from.max(&first_extent).clone(), to.clone());
+        within(&self.others, before)
+            .chain(within(&self.inodes, inodes))
+            .chain(within(&self.names, names))
+            .chain(within(&self.others, behind))
+    }
+}
+
+/// A B-tree's range that may be empty or the wrong way round.
+fn within<K: Ord>(tree: &BTreeMap<K, Place>, (from, to): (K, K)) -> impl Iterator<Item = Place> {
+    let range = (from < to).then(|| tree.range(from..to));
+    range.into_iter().flatten().map(|(_, place)| *place)
+}
+
+/// The first inode at or behind a key. No inode has the last number.
+fn inode_bound(key: &Key) -> u64 {
+    match key {
+        Key::Fileset(_) | Key::Counters(_) => 0,
+        Key::Inode(inode) => inode.0,
+        _ => u64::MAX,
+    }
+}
+
+/// The first name at or behind a key. No directory has the last number.
+fn name_bound(key: &Key) -> (u64, u64) {
+    match key {
+        Key::Fileset(_) | Key::Counters(_) | Key::Inode(_) => (0, 0),
+        Key::Name {
+            directory,
+            position,
+        } => (directory.0, *position),
+        _ => (u64::MAX, u64::MAX),
+    }
+}
