@@ -18,7 +18,7 @@ pub struct ReadTraces {
     /// It moves atime, as relatime says. False: noatime, O_NOATIME.
     pub atime: bool,
     /// Its bytes stay in memory for the next reader. False: O_DIRECT, whose programs have a
-    /// cache of their own.
+    /// cache of their own; who reads in order is still read ahead for.
     pub cached: bool,
 }
 

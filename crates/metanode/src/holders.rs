@@ -52,8 +52,8 @@ impl Holders {
         self.table.lock().nameless.insert(inode);
     }
 
-    /// The inode lost its last name while it was in use. True if nobody uses it any more: it is
-    /// to be released at once.
+    /// The inode has no names and was in use. True if nobody uses it any more: it is to be
+    /// released at once.
     pub(crate) fn lost_names(&self, inode: InodeId) -> bool {
         let mut table = self.table.lock();
         let is_held = table.held.contains_key(&inode);

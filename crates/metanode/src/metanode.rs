@@ -148,8 +148,8 @@ impl Metanode {
         let stamp = self.stamp();
         let mut result = Ok(());
         for inode in self.holders.end_session(session) {
-            let released = self.execute(&Operation::Release { inode }, &stamp).await;
-            result = result.and(released.map(drop));
+            let _passing = self.gate.pass().await;
+            result = result.and(self.release(inode, &stamp).await);
         }
         self.sessions.lock().remove(&session);
         result.and(self.shard().end_session(session).await)
@@ -222,12 +222,24 @@ impl Metanode {
         if !self.holders.lost_names(inode) {
             return;
         }
+        if let Err(error) = self.release(inode, stamp).await {
+            tracing::warn!(%inode, %error, "an inode without names couldn't be released");
+        }
+    }
+
+    /// Releases an inode that nobody used a moment ago. Who has begun to use it since is noted
+    /// as the one whose last close asks again; if that close was faster, it is asked here.
+    async fn release(&self, inode: InodeId, stamp: &Stamp) -> Result<()> {
         let stamp = Stamp {
             slot: None,
             ..*stamp
         };
-        if let Err(error) = self.run(&Operation::Release { inode }, &stamp).await {
-            tracing::warn!(%inode, %error, "an inode without names couldn't be released");
+        loop {
+            let reply = self.run(&Operation::Release { inode }, &stamp).await?;
+            let is_held = matches!(reply, Reply::Progress { more: true });
+            if !is_held || !self.holders.lost_names(inode) {
+                return Ok(());
+            }
         }
     }
 
@@ -266,14 +278,8 @@ impl Metanode {
     /// Those of the release; the count is taken back in any case.
     pub async fn unhold(&self, inode: InodeId, stamp: &Stamp) -> Result<()> {
         if self.holders.unhold(stamp.session, inode) {
-            self.execute(
-                &Operation::Release { inode },
-                &Stamp {
-                    slot: None,
-                    ..*stamp
-                },
-            )
-            .await?;
+            let _passing = self.gate.pass().await;
+            self.release(inode, stamp).await?;
         }
         Ok(())
     }

@@ -195,7 +195,7 @@ pub enum Operation {
         length: u64,
     },
     /// The last holder let go of an inode without names. Nothing happens if it has names.
-    /// → `Done`
+    /// → `Done`; `Progress` with more if somebody holds it again and has to release it
     Release {
         /// The inode.
         inode: InodeId,

@@ -45,9 +45,12 @@ pub(crate) fn release<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step
     let orphan = tx.ask(&Key::Orphan(id));
     tx.ask_change(id);
     tx.settle()?;
-    // Held again (by somebody else): the later release counts.
-    if orphan.flatten().is_none() || tx.is_held(id) {
+    if orphan.flatten().is_none() {
         return Ok(Reply::Done);
+    }
+    // Held again (by somebody else): the later release counts.
+    if tx.is_held(id) {
+        return Ok(Reply::Progress { more: true });
     }
     tx.child(id)?;
     tx.delete(Key::Orphan(id));

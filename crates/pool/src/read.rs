@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::{debug, warn};
-use world::World;
+use world::{Instant, World};
 
 /// After this an NSD that has not answered a get counts as failed.
 const GET_DEADLINE: Duration = Duration::from_secs(30);
@@ -83,10 +83,11 @@ impl Pool {
             member.state(self.world.now()) == crate::MemberState::Online
                 && place.missing & (1 << piece) == 0
         };
-        let Some(first) = holders.first().filter(|first| well(first)) else {
+        if !holders.first().is_some_and(well) {
             return Ok(None);
-        };
-        let usual = first.hedge_delay();
+        }
+        let usual = slowest(&holders);
+        let hedge_at = self.world.now() + usual;
         let mut asked = asking(self.world.clone(), holders, place, 0, piece, part.range);
         match self.world.timeout(usual, &mut asked).await {
             Ok(Answer {
@@ -94,8 +95,12 @@ impl Pool {
             }) => Ok(Some(bytes)),
             outcome => {
                 // Boxed: rare, and every read's future would carry it.
-                let rest =
-                    Gather::new(self, groups, place, at, length).after(piece, outcome.ok(), asked);
+                let rest = Gather::new(self, groups, place, at, length).after(
+                    piece,
+                    hedge_at,
+                    outcome.ok(),
+                    asked,
+                );
                 let mut chunks = Box::pin(rest).await?;
                 Ok(chunks.pop())
             }
@@ -222,13 +227,15 @@ impl<'a> Gather<'a> {
             // Who had trouble lately is asked, but not waited for.
             self.wanted[index].is_given_up = self.is_suspect(piece);
         }
-        self.finish().await
+        let hedge_at = self.pool.world.now() + self.hedge_delay();
+        self.finish(hedge_at).await
     }
 
     /// Goes on where the only one that was asked has failed, or is late and still asked.
     async fn after(
         mut self,
         piece: u8,
+        mut hedge_at: Instant,
         failed: Option<Answer>,
         asked: BoxFuture<'static, Answer>,
     ) -> Result<Vec<Bytes>> {
@@ -246,13 +253,14 @@ impl<'a> Gather<'a> {
                 });
                 self.pending.push(asked);
                 self.give_up_late();
+                hedge_at = self.pool.world.now() + self.hedge_delay();
             }
         }
-        self.finish().await
+        self.finish(hedge_at).await
     }
 
-    async fn finish(mut self) -> Result<Vec<Bytes>> {
-        let mut hedge_at = self.pool.world.now() + self.hedge_delay();
+    /// `hedge_at`: when who hasn't answered is late.
+    async fn finish(mut self, mut hedge_at: Instant) -> Result<Vec<Bytes>> {
         loop {
             self.rebuild()?;
             if self.wanted.iter().all(|wanted| wanted.bytes.is_some()) {
@@ -512,6 +520,12 @@ impl<'a> Gather<'a> {
         );
         Error::new(kind, text)
     }
+}
+
+/// The longest that one of them usually takes.
+fn slowest(members: &[Arc<Member>]) -> Duration {
+    let delays = members.iter().map(|member| member.hedge_delay());
+    delays.max().unwrap_or(Duration::from_secs(1))
 }
 
 /// Where in a segment whose turn it is among equal pieces.

@@ -34,8 +34,11 @@ fn an_open_file_outlives_its_last_name() {
         Err(ErrorKind::NotFound),
         "an unlinked file stays unlinked"
     );
-    // Still held: a release by somebody else does nothing.
-    store.run(&Operation::Release { inode: file }).unwrap();
+    // Still held: a release by somebody else does nothing, and says that another one must come.
+    assert_eq!(
+        store.run(&Operation::Release { inode: file }),
+        Ok(Reply::Progress { more: true })
+    );
     assert_eq!(store.audit().orphans, 1);
     store.held.clear();
     store.run(&Operation::Release { inode: file }).unwrap();

@@ -469,7 +469,7 @@ impl Records {
                 return;
             }
             let Some(place) = self.table.advance() else {
-                continue;
+                return;
             };
             let slot = self.table.slot(place);
             if !slot.referenced.replace(false) && self.is_forgettable(&slot.key, slot.changed) {

@@ -14,6 +14,8 @@ use world::FixedHasher;
 
 /// What a slot costs beside its record, in bytes: itself, index, order, allocations.
 pub(super) const SLOT_BYTES: usize = 192;
+/// Places that the hand passes at once where nothing is: memory that larger records made empty.
+const EMPTY_MAX: usize = 1024;
 /// Slots in a piece of memory.
 const PIECE: usize = 1024;
 
@@ -155,20 +157,26 @@ impl Table {
         slot
     }
 
-    /// Moves the hand on; the place that it passed, unless that is empty.
+    /// Moves the hand to the next record, over at most `EMPTY_MAX` empty places; the place that
+    /// it passed.
     pub(super) fn advance(&mut self) -> Option<Place> {
-        let (piece, at) = split(self.hand);
-        let Some(slots) = self.pieces.get(piece) else {
-            self.hand = 0;
-            return None;
-        };
-        let Some(slot) = slots.get(at) else {
-            self.hand = ((piece + 1) * PIECE) as Place;
-            return None;
-        };
-        let passed = self.hand;
-        self.hand += 1;
-        slot.is_some().then_some(passed)
+        for _ in 0..EMPTY_MAX {
+            let (piece, at) = split(self.hand);
+            let Some(slots) = self.pieces.get(piece) else {
+                self.hand = 0;
+                continue;
+            };
+            let Some(slot) = slots.get(at) else {
+                self.hand = ((piece + 1) * PIECE) as Place;
+                continue;
+            };
+            let passed = self.hand;
+            self.hand += 1;
+            if slot.is_some() {
+                return Some(passed);
+            }
+        }
+        None
     }
 
     /// The records from one key to another (exclusive), in order.
