@@ -5,7 +5,7 @@ use crate::crew::{Crew, CrewSize};
 use crate::device::{Device, Received};
 use crate::file_system::FileSystem;
 use crate::init::{self, Agreement, DATA_BYTES_MAX};
-use crate::mounting;
+use crate::mounting::{self, KernelFlags};
 use crate::notifier::Notifier;
 use crate::reply::Reply;
 use crate::request::{Incoming, Request};
@@ -30,19 +30,11 @@ pub struct MountOptions {
     pub mountpoint: PathBuf,
     /// Shown by `mount` and `df` as the device.
     pub name: String,
-    /// ro.
-    pub read_only: bool,
+    /// What the kernel obeys by itself. nosuid and nodev always hold unless root mounts.
+    pub flags: KernelFlags,
     /// Others than the mounting user may use it. Needs `user_allow_other` in /etc/fuse.conf
     /// unless root mounts.
     pub allow_other: bool,
-    /// noatime.
-    pub no_atime: bool,
-    /// nosuid; always so unless root mounts.
-    pub no_suid: bool,
-    /// nodev; always so unless root mounts.
-    pub no_dev: bool,
-    /// noexec.
-    pub no_exec: bool,
     /// How far the kernel reads ahead of files that it caches, in bytes. More than 128 KiB
     /// takes effect only if root mounts.
     pub read_ahead_bytes: u32,
@@ -63,12 +55,8 @@ impl MountOptions {
         Self {
             mountpoint: mountpoint.into(),
             name: "shale".to_owned(),
-            read_only: false,
+            flags: KernelFlags::default(),
             allow_other: mounting::is_root(),
-            no_atime: false,
-            no_suid: false,
-            no_dev: false,
-            no_exec: false,
             read_ahead_bytes: 1024 * 1024,
             transport: TransportChoice::Auto,
             threads: std::thread::available_parallelism().map_or(2, |cpus| cpus.get().clamp(2, 8)),

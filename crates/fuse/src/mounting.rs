@@ -204,14 +204,7 @@ fn mount_as_root(path: &Path, options: &MountOptions) -> Result<Device> {
         device.raw_fd(),
         crate::init::DATA_BYTES_MAX
     );
-    let flags = KernelFlags {
-        read_only: options.read_only,
-        no_atime: options.no_atime,
-        no_suid: options.no_suid,
-        no_dev: options.no_dev,
-        no_exec: options.no_exec,
-    };
-    let flags = flags.bits();
+    let flags = options.flags.bits();
     let text = |text: &[u8]| {
         CString::new(text).map_err(|_| {
             Error::new(
@@ -256,9 +249,9 @@ fn mount_as_user(path: &Path, options: &MountOptions) -> Result<Device> {
         crate::init::DATA_BYTES_MAX
     );
     for (wanted, word) in [
-        (options.read_only, ",ro"),
-        (options.no_atime, ",noatime"),
-        (options.no_exec, ",noexec"),
+        (options.flags.read_only, ",ro"),
+        (options.flags.no_atime, ",noatime"),
+        (options.flags.no_exec, ",noexec"),
         (options.allow_other, ",allow_other"),
     ] {
         if wanted {

@@ -43,11 +43,7 @@ on_both_transports! {
 
 /// Waits until `reached`, for at most ten seconds.
 fn eventually(what: &str, mut reached: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !reached() {
-        assert!(begun.elapsed() < Duration::from_secs(10), "never: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    mounted::eventually(Duration::from_secs(10), what, &mut reached);
 }
 
 fn an_idle_mount_ends_politely_and_a_busy_one_says_so(transport: TransportChoice) {

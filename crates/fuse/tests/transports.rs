@@ -29,11 +29,7 @@ on_both_transports! {
 
 /// Waits until `reached`, for at most twenty seconds.
 fn eventually(what: &str, mut reached: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !reached() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "never: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    mounted::eventually(Duration::from_secs(20), what, &mut reached);
 }
 
 /// The errno of flock(2), 0 if it succeeded.

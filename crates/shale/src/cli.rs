@@ -24,6 +24,13 @@ pub struct Dir {
     pub dir: PathBuf,
 }
 
+impl Dir {
+    /// The directory whatever the current one becomes.
+    pub fn absolute(&self) -> PathBuf {
+        std::path::absolute(&self.dir).unwrap_or_else(|_| self.dir.clone())
+    }
+}
+
 /// The commands.
 #[derive(Subcommand, Debug)]
 pub enum Command {

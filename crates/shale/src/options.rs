@@ -1,22 +1,14 @@
 //! Mount options as they stand behind `-o` and in /etc/fstab: what each means to a mount here.
 
-use fuse::TransportChoice;
+use fuse::{KernelFlags, TransportChoice};
 use model::{Error, ErrorKind, Result};
 use std::{fmt, path::PathBuf};
 
 /// How a mount is made. Written and read as the list that stands behind `-o`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// ro: the kernel refuses every change with EROFS.
-    pub read_only: bool,
-    /// noatime: reads never move atime.
-    pub no_atime: bool,
-    /// nosuid.
-    pub no_suid: bool,
-    /// nodev.
-    pub no_dev: bool,
-    /// noexec.
-    pub no_exec: bool,
+    /// What the kernel obeys: ro (every change is EROFS), noatime, nosuid, nodev, noexec.
+    pub flags: KernelFlags,
     /// Others than the mounting user may use the mount.
     pub allow_other: bool,
     /// The directory of the file system that is the root of the mount.
@@ -79,15 +71,15 @@ impl Options {
             };
             match (name, value) {
                 ("", None) => {}
-                ("ro", None) => options.read_only = true,
-                ("rw", None) => options.read_only = false,
-                ("noatime", None) => options.no_atime = true,
-                ("nosuid", None) => options.no_suid = true,
-                ("suid", None) => options.no_suid = false,
-                ("nodev", None) => options.no_dev = true,
-                ("dev", None) => options.no_dev = false,
-                ("noexec", None) => options.no_exec = true,
-                ("exec", None) => options.no_exec = false,
+                ("ro", None) => options.flags.read_only = true,
+                ("rw", None) => options.flags.read_only = false,
+                ("noatime", None) => options.flags.no_atime = true,
+                ("nosuid", None) => options.flags.no_suid = true,
+                ("suid", None) => options.flags.no_suid = false,
+                ("nodev", None) => options.flags.no_dev = true,
+                ("dev", None) => options.flags.no_dev = false,
+                ("noexec", None) => options.flags.no_exec = true,
+                ("exec", None) => options.flags.no_exec = false,
                 ("allow_other", None) => options.allow_other = true,
                 ("subdir", Some(path)) if !path.is_empty() => {
                     options.subdir = Some(PathBuf::from(path));
@@ -96,13 +88,13 @@ impl Options {
                 // As mount(8) says: users who may mount get no setuid, devices, programs,
                 // unless a later option says otherwise.
                 ("user" | "users", _) => {
-                    options.no_suid = true;
-                    options.no_dev = true;
-                    options.no_exec = true;
+                    options.flags.no_suid = true;
+                    options.flags.no_dev = true;
+                    options.flags.no_exec = true;
                 }
                 ("owner" | "group", None) => {
-                    options.no_suid = true;
-                    options.no_dev = true;
+                    options.flags.no_suid = true;
+                    options.flags.no_dev = true;
                 }
                 ("strictatime" | "norelatime", None) => {
                     return Err(cannot(
@@ -122,7 +114,7 @@ impl Options {
                         "mount(8) does it: mount -o remount,ro MOUNTPOINT",
                     ));
                 }
-                ("atime" | "relatime", None) => options.no_atime = false,
+                ("atime" | "relatime", None) => options.flags.no_atime = false,
                 ("comment", Some(_)) => {}
                 (name, _) if name.starts_with("x-") || name.starts_with("X-") => {}
                 (name, _) if IGNORED.contains(&name) => {}
@@ -158,12 +150,12 @@ fn cannot(name: &str, instead: &str) -> Error {
 
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.read_only { "ro" } else { "rw" })?;
+        f.write_str(if self.flags.read_only { "ro" } else { "rw" })?;
         for (is_set, word) in [
-            (self.no_atime, ",noatime"),
-            (self.no_suid, ",nosuid"),
-            (self.no_dev, ",nodev"),
-            (self.no_exec, ",noexec"),
+            (self.flags.no_atime, ",noatime"),
+            (self.flags.no_suid, ",nosuid"),
+            (self.flags.no_dev, ",nodev"),
+            (self.flags.no_exec, ",noexec"),
             (self.allow_other, ",allow_other"),
         ] {
             if is_set {
@@ -194,7 +186,7 @@ mod tests {
         assert_eq!(Options::parse(all).unwrap().to_string(), all);
         assert_eq!(Options::parse("ro,rw").unwrap(), Options::default());
         let user = Options::parse("user,exec").unwrap();
-        assert!(user.no_suid && user.no_dev && !user.no_exec);
+        assert!(user.flags.no_suid && user.flags.no_dev && !user.flags.no_exec);
         assert_eq!(Options::parse(&user.to_string()).unwrap(), user);
     }
 
@@ -208,6 +200,7 @@ mod tests {
         assert!(
             Options::parse_sloppily("ro,compress=zstd")
                 .unwrap()
+                .flags
                 .read_only
         );
         assert!(

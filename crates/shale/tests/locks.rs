@@ -8,24 +8,14 @@
 
 mod fixture;
 
-use fixture::Node;
+use fixture::{Node, open};
 use std::{
-    fs::{File, OpenOptions},
+    fs::File,
     io::{BufRead, BufReader, Error, Write},
     os::fd::AsRawFd,
     path::Path,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
-
-fn open(path: &Path) -> File {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)
-        .unwrap()
-}
 
 /// fcntl with a lock of `length` bytes; the errno if it is refused.
 fn fcntl(

@@ -9,7 +9,7 @@
 
 mod fixture;
 
-use fixture::{Node, pattern};
+use fixture::{Node, open, pattern};
 use std::{
     ffi::{CString, OsStr},
     fs::{self, File, OpenOptions},
@@ -25,16 +25,6 @@ use std::{
 };
 
 const MIB: u64 = 1 << 20;
-
-fn open(path: &Path) -> File {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)
-        .unwrap()
-}
 
 fn errno(result: std::io::Result<impl std::fmt::Debug>) -> i32 {
     result.unwrap_err().raw_os_error().unwrap()

@@ -7,6 +7,7 @@ use fuse::{FileSystem, Mount, MountOptions, TransportChoice};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use world::World;
@@ -74,6 +75,15 @@ pub(crate) fn both_ways() -> [MemorySettings; 2] {
             ..direct
         },
     ]
+}
+
+/// Waits until `reached`, for at most `patience`.
+pub(crate) fn eventually(patience: Duration, what: &str, reached: &mut dyn FnMut() -> bool) {
+    let begun = Instant::now();
+    while !reached() {
+        assert!(begun.elapsed() < patience, "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// Makes a test of each function for each transport. Where the kernel has no FUSE over

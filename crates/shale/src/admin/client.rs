@@ -51,7 +51,7 @@ impl Admin {
                 bytes = &mut answer => break bytes?,
                 () = tokio::time::sleep(SILENCE_MAX) => {}
             }
-            if lock::holder(self.directory()).is_some_and(lock::is_stopped) {
+            if lock::is_holder_stopped(self.directory()) {
                 return Err(silent(self.directory()));
             }
             // What only looks answers at once or never.

@@ -86,6 +86,17 @@ pub enum How {
     Forced,
 }
 
+impl How {
+    /// What `--lazy` and `--force` (umount(8): `-l` and `-f`) mean together.
+    pub fn of(lazy: bool, force: bool) -> Self {
+        match (lazy, force) {
+            (true, _) => Self::Lazy,
+            (_, true) => Self::Forced,
+            _ => Self::IfIdle,
+        }
+    }
+}
+
 impl From<How> for fuse::Unmount {
     fn from(how: How) -> Self {
         match how {

@@ -130,7 +130,7 @@ async fn show<A: DeserializeOwned + Serialize>(
     json: bool,
     print: impl FnOnce(&A) -> ExitCode,
 ) -> Result<ExitCode> {
-    let dir = std::path::absolute(&dir.dir).unwrap_or_else(|_| dir.dir.clone());
+    let dir = dir.absolute();
     let answer: serde_json::Value = Admin::of(&dir).ask(method, path, body).await?;
     let typed: A = serde_json::from_value(answer.clone()).map_err(|e| {
         Error::new(

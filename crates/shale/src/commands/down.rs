@@ -1,7 +1,11 @@
 //! `shale down`: unmounts and ends the daemon, asked, by force or killed.
 
 use super::start::{ask, running};
-use crate::{cli::Down, daemon::lock, output};
+use crate::{
+    cli::Down,
+    daemon::{lock, mounts::mount_points_of},
+    output,
+};
 use fuse::Unmount;
 use model::{Error, ErrorKind, Result};
 use std::{path::Path, process::ExitCode, time::Duration};
@@ -16,7 +20,7 @@ const KILLED_MAX: Duration = Duration::from_secs(60);
 /// # Errors
 /// `Busy` if programs use a mount; `Unavailable` if the daemon doesn't answer.
 pub fn down(down: &Down, json: bool) -> Result<ExitCode> {
-    let dir = std::path::absolute(&down.dir.dir).unwrap_or_else(|_| down.dir.dir.clone());
+    let dir = down.dir.absolute();
     if down.kill {
         return kill(&dir, json);
     }
@@ -50,11 +54,8 @@ fn kill(dir: &Path, json: bool) -> Result<ExitCode> {
         }
     }
     lock::wait_until_free(dir, KILLED_MAX)?;
-    let source = dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf());
-    for mount in fuse::mounted_shales() {
-        if mount.source == source {
-            fuse::unmount_foreign(&mount.mountpoint, Unmount::Lazy)?;
-        }
+    for mountpoint in mount_points_of(dir) {
+        fuse::unmount_foreign(&mountpoint, Unmount::Lazy)?;
     }
     match holder {
         None => say(json, false, &format!("no daemon runs in {}", dir.display())),

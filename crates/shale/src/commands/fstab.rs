@@ -136,7 +136,8 @@ fn mount(call: &Call) -> Result<()> {
         // mount(8) adds what stands in the mount table, which knows more words than we do.
         let others = call.options.split(',').filter(|it| *it != "remount");
         let options = Options::parse_sloppily(&others.collect::<Vec<_>>().join(","))?;
-        return remount(mountpoint, &options);
+        // What the kernel itself obeys, for as long as the mount lives.
+        return fuse::remount(mountpoint, options.flags);
     }
     let options = if call.sloppy {
         Options::parse_sloppily(&call.options)?
@@ -171,18 +172,6 @@ fn mount(call: &Call) -> Result<()> {
     }
 }
 
-/// Changes what the kernel itself obeys, for as long as the mount lives.
-fn remount(mountpoint: &Path, options: &Options) -> Result<()> {
-    let flags = fuse::KernelFlags {
-        read_only: options.read_only,
-        no_atime: options.no_atime,
-        no_suid: options.no_suid,
-        no_dev: options.no_dev,
-        no_exec: options.no_exec,
-    };
-    fuse::remount(mountpoint, flags)
-}
-
 fn bring_up(dir: &Path) -> Result<()> {
     if lock::is_held(dir) {
         return Ok(());
@@ -199,15 +188,11 @@ fn bring_up(dir: &Path) -> Result<()> {
 fn is_passing(dir: &Path) -> bool {
     let socket = dir.join(crate::admin::client::SOCKET);
     let listens = std::os::unix::net::UnixStream::connect(socket).is_ok();
-    !listens && !lock::holder(dir).is_some_and(lock::is_stopped)
+    !listens && !lock::is_holder_stopped(dir)
 }
 
 fn umount(call: &Call) -> Result<()> {
-    let how = match (call.lazy, call.fake_or_force) {
-        (true, _) => How::Lazy,
-        (_, true) => How::Forced,
-        _ => How::IfIdle,
-    };
+    let how = How::of(call.lazy, call.fake_or_force);
     if how != How::IfIdle {
         // Whoever says -l or -f doesn't want to depend on a daemon.
         return fuse::unmount_foreign(&call.places[0], how.into());

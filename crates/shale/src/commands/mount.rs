@@ -20,7 +20,7 @@ use std::{
 /// What is wrong with the options or the mount point, and what to do.
 pub fn mount(mount: &Mount, json: bool) -> Result<ExitCode> {
     let options = Options::parse(&mount.options.join(","))?;
-    let dir = std::path::absolute(&mount.dir.dir).unwrap_or_else(|_| mount.dir.dir.clone());
+    let dir = mount.dir.absolute();
     add(&dir, &mount.mountpoint, &options)?;
     say(json, "mounted", &mount.mountpoint)
 }
@@ -30,11 +30,7 @@ pub fn mount(mount: &Mount, json: bool) -> Result<ExitCode> {
 /// # Errors
 /// `NotFound`; `Busy` with who uses it.
 pub fn umount(umount: &Umount, json: bool) -> Result<ExitCode> {
-    let how = match (umount.lazy, umount.force) {
-        (true, _) => How::Lazy,
-        (_, true) => How::Forced,
-        _ => How::IfIdle,
-    };
+    let how = How::of(umount.lazy, umount.force);
     end(umount.dir.as_deref(), &umount.mountpoint, how)?;
     say(json, "unmounted", &umount.mountpoint)
 }

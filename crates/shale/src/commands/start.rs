@@ -65,7 +65,7 @@ pub fn running(dir: &Path) -> Result<Option<Status>> {
             let admin = Admin::of(dir);
             admin.ask::<Status>(Method::GET, "/v1/status", ()).await
         })?;
-        let is_stopped = lock::holder(dir).is_some_and(lock::is_stopped);
+        let is_stopped = lock::is_holder_stopped(dir);
         match asked {
             Ok(status) => return Ok(Some(status)),
             Err(error)

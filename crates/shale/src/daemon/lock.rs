@@ -95,6 +95,11 @@ pub fn is_stopped(process: i32) -> bool {
     matches!(state, Some('T' | 't'))
 }
 
+/// Whether the daemon that has the lock is stopped: it won't answer.
+pub fn is_holder_stopped(dir: &Path) -> bool {
+    holder(dir).is_some_and(is_stopped)
+}
+
 /// Waits until no daemon has the lock.
 ///
 /// # Errors
@@ -103,8 +108,7 @@ pub fn wait_until_free(dir: &Path, patience: Duration) -> Result<()> {
     let begun = Instant::now();
     let mut stopped_since = None;
     while is_held(dir) {
-        let is_stopped_now = holder(dir).is_some_and(is_stopped);
-        stopped_since = is_stopped_now.then(|| stopped_since.unwrap_or_else(Instant::now));
+        stopped_since = is_holder_stopped(dir).then(|| stopped_since.unwrap_or_else(Instant::now));
         let stopped_for = stopped_since.map_or(Duration::ZERO, |since| since.elapsed());
         if begun.elapsed() > patience || stopped_for > STOPPED_MAX {
             return Err(crate::admin::client::silent(dir));

@@ -127,16 +127,11 @@ async fn give_root_to_maker(node: &Node) -> Result<()> {
 
 /// What daemons that died left in the tree of files. The lock is ours, so nobody serves them.
 fn clear_dead_mounts(dir: &Path) {
-    let Ok(source) = dir.canonicalize() else {
-        return;
-    };
-    for mount in fuse::mounted_shales() {
-        if mount.source == source {
-            tracing::warn!(mountpoint = %mount.mountpoint.display(), "removing the mount of a daemon that died");
-            if let Err(error) = fuse::unmount_foreign(&mount.mountpoint, fuse::Unmount::Lazy) {
-                // Mounting there will say what to do; elsewhere it is in nobody's way.
-                tracing::warn!(%error, "the mount of a daemon that died is left");
-            }
+    for mountpoint in mounts::mount_points_of(dir) {
+        tracing::warn!(mountpoint = %mountpoint.display(), "removing the mount of a daemon that died");
+        if let Err(error) = fuse::unmount_foreign(&mountpoint, fuse::Unmount::Lazy) {
+            // Mounting there will say what to do; elsewhere it is in nobody's way.
+            tracing::warn!(%error, "the mount of a daemon that died is left");
         }
     }
 }

@@ -80,16 +80,12 @@ impl Mounts {
         }
         let mut how = MountOptions::new(mountpoint);
         how.name = self.source.display().to_string();
-        how.read_only = options.read_only;
-        how.no_atime = options.no_atime;
-        how.no_suid = options.no_suid;
-        how.no_dev = options.no_dev;
-        how.no_exec = options.no_exec;
+        how.flags = options.flags;
         how.allow_other |= options.allow_other;
         how.transport = options.transport;
         let settings = DoorSettings {
             // A mount that may not change anything doesn't change access times either.
-            no_atime: options.no_atime || options.read_only,
+            no_atime: options.flags.no_atime || options.flags.read_only,
             ..DoorSettings::default()
         };
         let path = options.subdir.clone().unwrap_or_default();
@@ -263,6 +259,21 @@ impl Mounts {
         let list = self.list.lock().clone();
         list.iter().flat_map(|one| one.mount.waiting()).collect()
     }
+}
+
+/// What the mount table shows as the device of a node's mounts: its directory without symbolic
+/// links.
+pub fn source_of(dir: &Path) -> PathBuf {
+    dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf())
+}
+
+/// Where a node is mounted as the mount table says, whoever serves it.
+pub fn mount_points_of(dir: &Path) -> Vec<PathBuf> {
+    let source = source_of(dir);
+    let all = fuse::mounted_shales().into_iter();
+    all.filter(|mount| mount.source == source)
+        .map(|mount| mount.mountpoint)
+        .collect()
 }
 
 /// The path as the mount table has it, without symbolic links. Asks no file system that is

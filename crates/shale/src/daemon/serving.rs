@@ -2,7 +2,7 @@
 
 use super::config::NodeConfig;
 use super::health::History;
-use super::mounts::Mounts;
+use super::mounts::{Mounts, source_of};
 use crate::{
     admin::{AddNsd, CheckResult, Df, MountRequest, NsdLine, ScrubLine, UnmountRequest},
     options::Options,
@@ -43,13 +43,11 @@ impl Serving {
     /// A node without mounts yet. `on_demand`: it is brought up for mounts that others ask for,
     /// and ends with the last of them.
     pub fn new(dir: &Path, config: NodeConfig, node: Arc<Node>, on_demand: bool) -> Self {
-        // Only a path without symbolic links is what fstab's line is compared with.
-        let source = dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf());
         Self {
             dir: dir.to_path_buf(),
             config: Mutex::new(config),
             since: node.world().now(),
-            mounts: Mounts::new(node.client(), source),
+            mounts: Mounts::new(node.client(), source_of(dir)),
             node,
             on_demand: AtomicBool::new(on_demand),
             shutdown: watch::Sender::new(None),
