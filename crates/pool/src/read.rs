@@ -86,7 +86,7 @@ impl Pool {
         if !holders.first().is_some_and(well) {
             return Ok(None);
         }
-        let usual = slowest(&holders);
+        let usual = slowest(holders.iter().map(|member| member.hedge_delay()));
         let hedge_at = self.world.now() + usual;
         let mut asked = asking(self.world.clone(), holders, place, 0, piece, part.range);
         match self.world.timeout(usual, &mut asked).await {
@@ -303,10 +303,7 @@ impl<'a> Gather<'a> {
         let asked = self.in_flight.iter().filter(|flight| !flight.is_late);
         let members =
             asked.flat_map(|flight| self.pool.holders(self.groups, self.place, flight.piece));
-        members
-            .map(|member| member.hedge_delay())
-            .max()
-            .unwrap_or(Duration::from_secs(1))
+        slowest(members.map(|member| member.hedge_delay()))
     }
 
     fn ask(&mut self, piece: u8, range: Range<u32>) {
@@ -522,9 +519,8 @@ impl<'a> Gather<'a> {
     }
 }
 
-/// The longest that one of them usually takes.
-fn slowest(members: &[Arc<Member>]) -> Duration {
-    let delays = members.iter().map(|member| member.hedge_delay());
+/// The longest of what those that are asked usually take.
+fn slowest(delays: impl Iterator<Item = Duration>) -> Duration {
     delays.max().unwrap_or(Duration::from_secs(1))
 }
 
