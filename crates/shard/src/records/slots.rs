@@ -32,6 +32,24 @@ impl Prefix {
         })
     }
 
+    /// Data that an inode got after it was made with another: no inode's slot speaks of it.
+    fn later_data(self) -> Option<(FilesetId, DataId)> {
+        match self {
+            Self::Extents(fileset, data) if data.0 >> InodeId::NUMBER_BITS != 0 => {
+                Some((fileset, data))
+            }
+            _ => None,
+        }
+    }
+
+    /// The inode whose slot says whether the prefix is complete; not for later data.
+    fn inode(self) -> InodeId {
+        match self {
+            Self::Names(inode) | Self::Xattrs(inode) => inode,
+            Self::Extents(fileset, data) => InodeId::new(fileset, InodeNumber(data.0)),
+        }
+    }
+
     /// First key (inclusive) and end (exclusive).
     fn range(self) -> (Key, Key) {
         match self {
@@ -201,7 +219,7 @@ impl Records {
                     self.table.slot_mut(place).complete = Complete::default();
                     self.note_change(place, false, after, 0);
                 }
-                None => self.insert_changed(key.clone(), value.clone(), false, after),
+                None => self.insert_changed(key.clone(), value.clone(), false),
             }
         }
     }
@@ -209,13 +227,13 @@ impl Records {
     /// Changes one record in the open commit. `reclaims`: the same operation queues what hangs
     /// under a removed inode, so what is known of it stays useful.
     fn put(&mut self, key: Key, value: Option<Record>, reclaims: bool) {
-        let after = weight(value.as_ref());
         let Some(place) = self.table.find(&key) else {
             // An operation reads what it changes, so an inode that isn't here is a new one.
             let fresh = matches!(key, Key::Inode(_)) || self.is_known_absent(&key);
-            self.insert_changed(key, value, fresh, after);
+            self.insert_changed(key, value, fresh);
             return;
         };
+        let after = weight(value.as_ref());
         let before = self.table.replace(place, value);
         let was_absent = before.is_none();
         self.note_change(place, was_absent, after, weight(before.as_ref()));
@@ -239,7 +257,8 @@ impl Records {
     }
 
     /// A record that the table didn't have, in the open commit.
-    fn insert_changed(&mut self, key: Key, value: Option<Record>, fresh: bool, weight: usize) {
+    fn insert_changed(&mut self, key: Key, value: Option<Record>, fresh: bool) {
+        self.changed_bytes += ROW_BYTES + weight(value.as_ref());
         let complete = match (&key, &value) {
             // Of a new inode nothing can be elsewhere.
             (Key::Inode(inode), Some(Record::Inode(new))) if fresh => Complete {
@@ -258,7 +277,6 @@ impl Records {
             complete,
         });
         self.changed.push(place);
-        self.changed_bytes += ROW_BYTES + weight;
     }
 
     /// Ends the open commit and begins the next one: its number and rows, in the order in
@@ -387,46 +405,32 @@ impl Records {
             .max()
     }
 
-    /// The slot that says of a prefix whether it is complete; none for data ids that an inode
-    /// got later.
-    fn says(&self, prefix: Prefix) -> Option<Place> {
-        let inode = match prefix {
-            Prefix::Names(inode) | Prefix::Xattrs(inode) => inode,
-            Prefix::Extents(fileset, data) if data.0 >> InodeId::NUMBER_BITS == 0 => {
-                InodeId::new(fileset, InodeNumber(data.0))
-            }
-            Prefix::Extents(..) => return None,
-        };
-        self.table.find(&Key::Inode(inode))
-    }
-
     fn is_complete(&self, prefix: Prefix) -> bool {
-        let complete = |place| self.table.slot(place).complete;
-        let said = self.says(prefix).map(complete).unwrap_or_default();
-        match prefix {
-            Prefix::Names(_) => said.names,
-            Prefix::Xattrs(_) => said.xattrs,
-            Prefix::Extents(fileset, data) => {
-                said.extents || self.complete_data.contains(&(fileset, data))
-            }
+        if let Some(data) = prefix.later_data() {
+            return self.complete_data.contains(&data);
         }
+        let slot = self.table.get(&Key::Inode(prefix.inode()));
+        slot.is_some_and(|slot| match prefix {
+            Prefix::Names(_) => slot.complete.names,
+            Prefix::Xattrs(_) => slot.complete.xattrs,
+            Prefix::Extents(..) => slot.complete.extents,
+        })
     }
 
     /// Without a slot that could say it, a prefix stays incomplete: then the tree is asked.
     fn set_complete(&mut self, prefix: Prefix, complete: bool) {
-        if let Some(place) = self.says(prefix) {
+        if let Some(data) = prefix.later_data() {
+            if complete {
+                self.complete_data.insert(data);
+            } else {
+                self.complete_data.remove(&data);
+            }
+        } else if let Some(place) = self.table.find(&Key::Inode(prefix.inode())) {
             let said = &mut self.table.slot_mut(place).complete;
             match prefix {
                 Prefix::Names(_) => said.names = complete,
                 Prefix::Xattrs(_) => said.xattrs = complete,
                 Prefix::Extents(..) => said.extents = complete,
-            }
-        } else if let Prefix::Extents(fileset, data) = prefix {
-            let is_later = data.0 >> InodeId::NUMBER_BITS != 0;
-            if complete && is_later {
-                self.complete_data.insert((fileset, data));
-            } else {
-                self.complete_data.remove(&(fileset, data));
             }
         }
     }

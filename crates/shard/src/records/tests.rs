@@ -141,6 +141,16 @@ fn segments_of_a_session_that_began_here_are_never_looked_for() {
     assert!(records.view(&nobody).get(&segment(8, 1)).is_err());
 }
 
+/// A commit reaches the tree.
+fn apply_to(tree: &mut BTreeMap<Key, Record>, rows: crate::commit::Rows) {
+    for (key, value) in rows {
+        match value {
+            Some(value) => tree.insert(key, value),
+            None => tree.remove(&key),
+        };
+    }
+}
+
 /// Steps against a tree that is a map, with fetches that answer late.
 #[derive(Clone, Debug)]
 enum Step {
@@ -256,12 +266,7 @@ proptest! {
                 Step::Commit if frozen.is_none() => frozen = Some(records.freeze()),
                 Step::Applied => {
                     if let Some((number, rows)) = frozen.take() {
-                        for (key, value) in rows {
-                            match value {
-                                Some(value) => tree.insert(key, value),
-                                None => tree.remove(&key),
-                            };
-                        }
+                        apply_to(&mut tree, rows);
                         for _ in 0..8 {
                             records.applied(number);
                         }
@@ -415,12 +420,7 @@ proptest! {
                 }
                 Life::Commit => {
                     let (number, rows) = records.freeze();
-                    for (key, value) in rows {
-                        match value {
-                            Some(value) => tree.insert(key, value),
-                            None => tree.remove(&key),
-                        };
-                    }
+                    apply_to(&mut tree, rows);
                     for _ in 0..8 {
                         records.applied(number);
                     }
