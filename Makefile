@@ -67,13 +67,10 @@ uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/shale $(addprefix $(DESTDIR)$(SBINDIR)/,$(HELPERS))
 	rm -f $(DESTDIR)$(UNITDIR)/system/shale@.service $(DESTDIR)$(UNITDIR)/user/shale@.service
 
-test: test-deps
+test-all: export SHALE_LONG := 1
+test test-all: test-deps
 	$(CARGO) test --workspace --no-fail-fast
 	SHALE_TEST_TRANSPORT=fuse $(CARGO) test --workspace --no-fail-fast $(addprefix --test ,$(MOUNT_TESTS))
-
-test-all: test-deps
-	SHALE_LONG=1 $(CARGO) test --workspace --no-fail-fast
-	SHALE_LONG=1 SHALE_TEST_TRANSPORT=fuse $(CARGO) test --workspace --no-fail-fast $(addprefix --test ,$(MOUNT_TESTS))
 
 lint: deps
 	$(CARGO) fmt --all --check

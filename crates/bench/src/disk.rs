@@ -2,10 +2,26 @@
 
 use crate::measure::rate;
 use futures::StreamExt;
+use model::{Error, ErrorKind, Result};
+use std::path::Path;
 use world::{AlignedBuffer, Disk, World};
 
 /// Requests in flight of a stream.
 const DEPTH: usize = 8;
+
+/// A region in `dir` that was written once: reads of one that never was cost no I/O.
+///
+/// # Errors
+/// No room, no right.
+pub fn floor(world: &World, dir: &Path, bytes: u64) -> Result<Disk> {
+    let path = dir.join("floor.region");
+    let _ = std::fs::remove_file(&path);
+    let disk = world.create_disk(&path, bytes).map_err(|e| {
+        Error::new(ErrorKind::Unavailable, e.to_string()).while_doing("making the floor's region")
+    })?;
+    write(world, &disk, bytes);
+    Ok(disk)
+}
 
 /// Writes `bytes` in 1 MiB requests and flushes; bytes per second.
 pub fn write(world: &World, disk: &Disk, bytes: u64) -> f64 {

@@ -57,15 +57,7 @@ pub fn pairs(
     mut measured: impl FnMut() -> f64,
     mut floor: impl FnMut() -> f64,
 ) -> (Vec<f64>, Vec<f64>) {
-    let mut out = (Vec::new(), Vec::new());
-    for run in 0..=runs {
-        let (a, b) = (measured(), floor());
-        // The first pair pays for page tables, lazy opens and a cold CPU.
-        if run > 0 {
-            out.0.push(a);
-            out.1.push(b);
-        }
-    }
+    let [out] = pairs_of(runs, || [measured()], || [floor()]);
     out
 }
 
@@ -78,6 +70,7 @@ pub fn pairs_of<const N: usize>(
     let mut out = std::array::from_fn(|_| (Vec::new(), Vec::new()));
     for run in 0..=runs {
         let (a, b) = (measured(), floor());
+        // The first pair pays for page tables, lazy opens and a cold CPU.
         if run > 0 {
             for (values, (a, b)) in out.iter_mut().zip(a.into_iter().zip(b)) {
                 values.0.push(a);

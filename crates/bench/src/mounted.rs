@@ -16,14 +16,12 @@ use model::{Error, ErrorKind, Result, Scheme};
 use shale::node::Node;
 use std::{
     cell::Cell,
-    ffi::CString,
     fs,
-    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
-use world::{Disk, World};
+use world::World;
 
 const GIB: u64 = 1 << 30;
 /// Files of the metadata lines, all workers together.
@@ -68,14 +66,12 @@ type Scan = fn(&Path) -> f64;
 
 /// Detaches what an interrupted run has left mounted, so that its directory can be removed.
 pub fn forget_mounts(dir: &Path) {
-    for place in ["mnt", "floor", "floor2"] {
-        let path = dir.join("mounted").join(place);
-        let Ok(path) = CString::new(path.as_os_str().as_bytes()) else {
-            continue;
-        };
-        // SAFETY: umount2 takes a C string that lives until it returns. It fails where nothing
-        // is mounted, which is the usual case.
-        unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
+    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf());
+    for left in fuse::mounted_shales() {
+        if left.mountpoint.starts_with(&dir) {
+            // If it can't be, making the directory says so.
+            let _ = fuse::unmount_foreign(&left.mountpoint, Unmount::Lazy);
+        }
     }
 }
 
@@ -113,13 +109,17 @@ impl Mounted {
 
     fn serve(&self, node: Arc<Node>, transport: TransportChoice) -> Result<Served> {
         let path = self.folder("mnt")?;
+        let mount = self.mount(&node, &path, transport)?;
+        Ok(Served { node, mount, path })
+    }
+
+    fn mount(&self, node: &Node, path: &Path, transport: TransportChoice) -> Result<Mount> {
         let door = Door::new(node.client().clone(), DoorSettings::default());
         let options = MountOptions {
             transport,
-            ..MountOptions::new(&path)
+            ..MountOptions::new(path)
         };
-        let mount = Mount::start(&self.world, Arc::new(door), &options)?;
-        Ok(Served { node, mount, path })
+        Mount::start(&self.world, Arc::new(door), &options)
     }
 
     fn new_served(&self, scheme: Scheme, transport: TransportChoice) -> Result<Served> {
@@ -319,28 +319,11 @@ impl Mounted {
             self.world.block_on(mount.unmount(Unmount::Forced))?;
         }
         let served = self.new_served(Scheme::Replicate(1), TransportChoice::IoUring)?;
-        let door = Door::new(served.node.client().clone(), DoorSettings::default());
-        let options = MountOptions {
-            transport: TransportChoice::Classic,
-            ..MountOptions::new(&other)
-        };
-        let classic = Mount::start(&self.world, Arc::new(door), &options)?;
+        let classic = self.mount(&served.node, &other, TransportChoice::Classic)?;
         let values = pairs(self.runs, || create(&served.path), || create(&other));
         self.print(OURS, "/dev/fuse", Unit::PerSecond, Goal::Ratio(1.4), values);
         self.world.block_on(classic.unmount(Unmount::Forced))?;
         self.end(served)
-    }
-
-    fn floor_disk(&self) -> Result<Disk> {
-        let path = self.folder("disk")?.join("floor.region");
-        let _ = fs::remove_file(&path);
-        let disk = self.world.create_disk(&path, STREAM).map_err(|e| {
-            Error::new(ErrorKind::Unavailable, e.to_string())
-                .while_doing("making the floor's region")
-        })?;
-        // Reads of a region that was never written cost no I/O.
-        disk::write(&self.world, &disk, STREAM);
-        Ok(disk)
     }
 
     /// Streams and random reads.
@@ -354,7 +337,10 @@ impl Mounted {
         let served = self.new_served(Scheme::Replicate(1), TransportChoice::Auto)?;
         let trivial = self.folder("floor")?;
         let nothing = floor::mount(&self.world, &trivial, true, TransportChoice::Auto)?;
-        let (disk, world) = (self.floor_disk()?, &self.world);
+        let (disk, world) = (
+            disk::floor(&self.world, &self.folder("disk")?, STREAM)?,
+            &self.world,
+        );
         let (ours, theirs) = (served.path.join("stream"), trivial.join("stream"));
         let (bytes, random) = ("disk, our FUSE", "disk, our FUSE");
         let values = pairs(
@@ -443,7 +429,10 @@ impl Mounted {
             return Ok(());
         }
         let served = self.new_served(ERASURE, TransportChoice::Auto)?;
-        let (disk, world) = (self.floor_disk()?, &self.world);
+        let (disk, world) = (
+            disk::floor(&self.world, &self.folder("disk")?, STREAM)?,
+            &self.world,
+        );
         let file = served.path.join("stream");
         let values = pairs(
             self.runs,

@@ -41,14 +41,7 @@ impl Bench {
         std::fs::create_dir_all(&dir)
             .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))?;
         let node = new_node(&world, &dir, Scheme::Replicate(1), 12 * GIB)?;
-        let disk = world
-            .create_disk(&dir.join("floor.region"), STREAM)
-            .map_err(|e| {
-                Error::new(ErrorKind::Unavailable, e.to_string())
-                    .while_doing("making the floor's region")
-            })?;
-        // Reads of a region that was never written cost no I/O.
-        disk::write(&world, &disk, STREAM);
+        let disk = disk::floor(&world, &dir, STREAM)?;
         Ok(Self {
             world,
             dir,
