@@ -1,6 +1,7 @@
 //! The real machine: kernel clocks, the runtime's tasks, disks through io_uring and O_DIRECT.
 
 mod region;
+mod request;
 mod ring;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! A region file or block device of the real machine.
 
-use super::ring::{Memory, ReadTarget, Ring, UnderWay};
+use super::request::{Memory, ReadTarget, UnderWay};
+use super::ring::Rings;
 use crate::buffer::DISK_ALIGNMENT;
 use bytes::Bytes;
 use io_uring::{opcode, squeue, types};
@@ -24,7 +25,7 @@ pub(crate) struct RealDisk {
     path: PathBuf,
     bytes: u64,
     is_device: bool,
-    ring: &'static Ring,
+    rings: &'static Rings,
     /// O_DIRECT; carries the lock.
     direct: Arc<File>,
     /// Through the page cache, for unaligned blocking I/O.
@@ -80,7 +81,7 @@ impl RealDisk {
             path: path.to_owned(),
             bytes,
             is_device,
-            ring: Ring::of_process()?,
+            rings: Rings::of_process()?,
             direct: Arc::new(direct),
             cached,
             under_way: Arc::default(),
@@ -225,7 +226,7 @@ impl RealDisk {
                 Transfer::Write { bytes, .. } => Memory::Read(bytes.clone()),
             };
             let answer = self
-                .ring
+                .rings
                 .submit(entry, &self.direct, memory, &self.under_way)
                 .await
                 .await;
@@ -277,7 +278,7 @@ impl RealDisk {
         for _ in 0..TRIES_MAX {
             let entry = entry.clone();
             let answer = self
-                .ring
+                .rings
                 .submit(entry, &self.direct, Memory::None, &self.under_way)
                 .await
                 .await;

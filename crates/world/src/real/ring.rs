@@ -1,107 +1,84 @@
-//! The process's io_uring: submissions by the thread that polls, completions by whoever waits.
+//! The process's io_urings: one for each thread that drives I/O of its own, and one for all
+//! others.
 //!
-//! One ring for all disks. A submission is pushed and entered at once by the polling thread.
-//! Completions are collected by a reaper thread, and also by threads in `World::block_on`
-//! that wait for I/O of their own: the kernel wakes them directly, which saves the hop over
-//! the reaper (an idle core takes 30 to 60 µs to wake).
+//! A thread in `World::block_on` submits to a ring of its own and waits in it: the kernel wakes
+//! that thread and no other one, without a hop over a reaper (an idle core takes 30 to 60 µs to
+//! wake). What tasks submit goes through the shared ring, whose completions the reaper thread
+//! collects.
 //!
-//! A request owns its memory and its descriptor until the kernel has answered, so a future can
-//! be dropped at any time.
+//! A ring has one reaper at a time, so that no wake-up is taken by another: its thread, or, when
+//! the thread went away before all its requests were answered (a hedged read, an abandoned
+//! future), the reaper thread. Such a ring is free for any thread once it is drained.
 
-use crate::buffer::AlignedBuffer;
-use bytes::Bytes;
-use io_uring::{IoUring, cqueue, squeue};
+use super::request::{Completion, Memory, Request, UnderWay};
+use io_uring::{IoUring, opcode, squeue, types};
 use parking_lot::Mutex;
-use std::cell::{Cell, UnsafeCell};
+use std::cell::{Cell, RefCell};
 use std::fs::File;
-use std::future::Future;
 use std::io;
-use std::pin::Pin;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, Waker};
-use tokio::sync::{Notify, Semaphore};
+use std::task::Waker;
+use tokio::sync::Semaphore;
 
-/// Requests under way at most, over all disks; further ones wait (without blocking) for a
-/// place. Larger than what NVMe devices run in parallel, small enough that a burst of bulk
+/// Requests under way at most, over all disks and rings; further ones wait (without blocking)
+/// for a place. Larger than what NVMe devices run in parallel, small enough that a burst of bulk
 /// writes (1 MiB each) doesn't queue for longer than about 100 ms.
 pub(super) const IN_FLIGHT_MAX: usize = 256;
+/// Places in the shared ring. The kernel makes the completion queue twice as long, so that it
+/// can't overflow: requests under way, and rings that were left with at least one each.
+const SHARED_ENTRIES: u32 = 256;
+/// Places in a thread's ring; what it submits beyond goes through the shared one.
+const OWN_ENTRIES: u32 = 32;
+/// Drained rings that are kept for the next thread.
+const FREE_MAX: usize = 64;
 
-/// The kernel makes the completion queue twice as long, so it can't overflow: every request
-/// under way, and wake-ups, find a place.
-const SUBMISSION_ENTRIES: u32 = 256;
-
-const _: () = assert!(IN_FLIGHT_MAX <= SUBMISSION_ENTRIES as usize);
+const _: () = assert!(IN_FLIGHT_MAX <= SHARED_ENTRIES as usize);
 
 /// How often a submission is tried again while the kernel lacks memory.
 const SUBMIT_TRIES_MAX: u32 = 1_000_000;
 
-/// `user_data` of the request that only wakes waiting threads.
+/// `user_data` of the request that only wakes the thread that waits.
 const WAKE_UP: u64 = 0;
+/// In `user_data` beside the pointer to a ring: it was left by its thread and has completions.
+const LEFT: u64 = 1;
 
-static RING: OnceLock<Result<Ring, i32>> = OnceLock::new();
+static RINGS: OnceLock<Result<Rings, i32>> = OnceLock::new();
 
 thread_local! {
-    /// Whether this thread submitted anything since `block_on` reset this.
-    static SUBMITTED_HERE: Cell<bool> = const { Cell::new(false) };
+    /// The thread is in `block_on`.
+    static IS_DRIVING: Cell<bool> = const { Cell::new(false) };
+    static OWN: RefCell<Option<Arc<Ring>>> = const { RefCell::new(None) };
 }
 
-/// The ring and who waits for a place in it.
-pub(super) struct Ring {
-    uring: IoUring,
-    /// Guards the submission queue.
-    submitting: Mutex<()>,
-    /// Guards the completion queue.
-    reaping: Mutex<()>,
+/// All rings.
+pub(super) struct Rings {
+    shared: Arc<Ring>,
+    free: Mutex<Vec<Arc<Ring>>>,
     places: Semaphore,
 }
 
-/// The requests of one disk that are under way.
-#[derive(Default)]
-pub(super) struct UnderWay {
-    count: AtomicUsize,
-    none_left: Notify,
+/// One ring.
+pub(super) struct Ring {
+    uring: IoUring,
+    /// Guards the submission queue: wake-ups come from any thread.
+    submitting: Mutex<()>,
+    /// Guards the completion queue; never contended.
+    reaping: Mutex<()>,
+    /// Requests in it that the kernel hasn't answered.
+    under_way: AtomicUsize,
 }
 
-/// What the kernel reads from or writes to while a request is under way.
-pub(super) enum Memory {
-    None,
-    Filled(#[expect(dead_code, reason = "held for the kernel")] Arc<ReadTarget>),
-    Read(#[expect(dead_code, reason = "held for the kernel")] Bytes),
-}
-
-/// Memory that the kernel fills, in parts and in parallel; readable once all parts are done.
-pub(super) struct ReadTarget {
-    buffer: UnsafeCell<AlignedBuffer>,
-}
-
-/// One request to the kernel.
-struct Request {
-    _file: Arc<File>,
-    _memory: Memory,
-    under_way: Arc<UnderWay>,
-    state: Mutex<State>,
-}
-
-enum State {
-    Waiting(Option<Waker>),
-    Done(i32),
-}
-
-/// The answer of a request to come: the kernel's result.
-pub(super) struct Completion {
-    request: Arc<Request>,
-}
-
-impl Ring {
-    /// The process's ring; made, with its reaper thread, at the first call.
+impl Rings {
+    /// The process's rings; made, with the reaper thread, at the first call.
     pub(super) fn of_process() -> io::Result<&'static Self> {
-        let ring =
-            RING.get_or_init(|| Self::new().map_err(|error| error.raw_os_error().unwrap_or(0)));
-        match ring {
-            Ok(ring) => {
-                start_reaper(ring)?;
-                Ok(ring)
+        let rings =
+            RINGS.get_or_init(|| Self::new().map_err(|error| error.raw_os_error().unwrap_or(0)));
+        match rings {
+            Ok(rings) => {
+                start_reaper(rings)?;
+                Ok(rings)
             }
             Err(errno) => {
                 let error = io::Error::from_raw_os_error(*errno);
@@ -111,16 +88,10 @@ impl Ring {
         }
     }
 
-    /// The ring if a disk was ever opened.
-    pub(super) fn if_used() -> Option<&'static Self> {
-        RING.get().and_then(|ring| ring.as_ref().ok())
-    }
-
     fn new() -> io::Result<Self> {
         Ok(Self {
-            uring: IoUring::new(SUBMISSION_ENTRIES)?,
-            submitting: Mutex::new(()),
-            reaping: Mutex::new(()),
+            shared: Ring::new(SHARED_ENTRIES)?,
+            free: Mutex::default(),
             places: Semaphore::new(IN_FLIGHT_MAX),
         })
     }
@@ -141,26 +112,119 @@ impl Ring {
             .expect("the semaphore is never closed");
         // The place belongs to the request from here, given back when the kernel answers.
         place.forget();
-        let request = Arc::new(Request {
-            _file: file.clone(),
-            _memory: memory,
-            under_way: under_way.clone(),
-            state: Mutex::new(State::Waiting(None)),
-        });
-        under_way.count.fetch_add(1, Ordering::Relaxed);
-        let kernels = Arc::into_raw(request.clone()) as u64;
-        SUBMITTED_HERE.set(true);
+        let (request, completion) = Request::new(file, memory, under_way);
+        if IS_DRIVING.get() {
+            OWN.with_borrow_mut(|own| {
+                if own.is_none() {
+                    *own = self.take_free();
+                }
+                let own = own.as_ref().filter(|ring| ring.has_room());
+                own.unwrap_or(&self.shared).submit(entry, request);
+            });
+        } else {
+            self.shared.submit(entry, request);
+        }
+        completion
+    }
+
+    /// A ring for the calling thread. None if the kernel has no room for another one: the shared
+    /// one does as well, with a hop.
+    fn take_free(&self) -> Option<Arc<Ring>> {
+        let free = self.free.lock().pop();
+        free.or_else(|| Ring::new(OWN_ENTRIES).ok())
+    }
+
+    /// The reaper takes over a ring that its thread left with requests under way.
+    fn watch(&self, ring: Arc<Ring>) {
+        let descriptor = types::Fd(ring.uring.as_raw_fd());
+        let readable = opcode::PollAdd::new(descriptor, libc::POLLIN as u32).build();
+        let left = Arc::into_raw(ring) as u64 | LEFT;
+        self.shared.enter(&readable.user_data(left));
+    }
+
+    /// The reaper thread: waits for completions of the shared ring and of left ones.
+    fn run_reaper(&self) {
+        loop {
+            self.shared.wait();
+            self.reap(&self.shared);
+        }
+    }
+
+    /// Passes on all completions there are in a ring; only for who is its reaper.
+    fn reap(&self, ring: &Ring) {
+        let mut wakers = Vec::new();
+        let mut left = Vec::new();
+        {
+            let _guard = ring.reaping.lock();
+            // SAFETY: `reaping` makes this the only user of the completion queue.
+            for completion in unsafe { ring.uring.completion_shared() } {
+                let data = completion.user_data();
+                if data == WAKE_UP {
+                    continue;
+                }
+                if data & LEFT != 0 {
+                    // SAFETY: the pointer of `watch`, and the kernel completes it once.
+                    left.push(unsafe { Arc::from_raw((data & !LEFT) as *const Ring) });
+                    continue;
+                }
+                // SAFETY: the pointer of `Ring::submit`, and the kernel completes it once.
+                let request = unsafe { Arc::from_raw(data as *const Request) };
+                ring.under_way.fetch_sub(1, Ordering::Relaxed);
+                self.places.add_permits(1);
+                wakers.extend(request.finish(completion.result()));
+            }
+        }
+        wakers.into_iter().for_each(Waker::wake);
+        for ring in left {
+            self.reap(&ring);
+            if ring.is_idle() {
+                self.keep(ring);
+            } else {
+                self.watch(ring);
+            }
+        }
+    }
+
+    /// Keeps a drained ring for the next thread.
+    fn keep(&self, ring: Arc<Ring>) {
+        let mut free = self.free.lock();
+        if free.len() < FREE_MAX {
+            free.push(ring);
+        }
+    }
+}
+
+impl Ring {
+    fn new(entries: u32) -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            uring: IoUring::new(entries)?,
+            submitting: Mutex::new(()),
+            reaping: Mutex::new(()),
+            under_way: AtomicUsize::new(0),
+        }))
+    }
+
+    fn has_room(&self) -> bool {
+        self.under_way.load(Ordering::Relaxed) < OWN_ENTRIES as usize
+    }
+
+    fn is_idle(&self) -> bool {
+        self.under_way.load(Ordering::Relaxed) == 0
+    }
+
+    fn submit(&self, entry: squeue::Entry, request: Arc<Request>) {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        let kernels = Arc::into_raw(request) as u64;
         self.enter(&entry.user_data(kernels));
-        Completion { request }
     }
 
-    /// Wakes every thread that waits in [`Ring::wait`].
+    /// Wakes the thread that waits in this ring.
     pub(super) fn wake_waiting(&self) {
-        self.enter(&io_uring::opcode::Nop::new().build().user_data(WAKE_UP));
+        self.enter(&opcode::Nop::new().build().user_data(WAKE_UP));
     }
 
-    /// Waits until there is a completion (or somebody else just took the last one).
-    pub(super) fn wait_for_completion(&self) {
+    /// Waits until there is a completion.
+    fn wait(&self) {
         let flags = 1 << 0; // IORING_ENTER_GETEVENTS
         // SAFETY: no argument struct is given, and nothing is submitted.
         let result = unsafe {
@@ -197,124 +261,59 @@ impl Ring {
         }
         panic!("the kernel took no I/O after {SUBMIT_TRIES_MAX} tries");
     }
+}
 
-    /// Passes on all completions there are.
-    pub(super) fn reap(&self) {
-        let mut wakers = Vec::new();
-        {
-            let _guard = self.reaping.lock();
-            // SAFETY: `reaping` makes this the only user of the completion queue.
-            for completion in unsafe { self.uring.completion_shared() } {
-                self.finish(&completion, &mut wakers);
-            }
+/// The calling thread drives a future until this is dropped: what it submits goes to its ring.
+pub(super) struct Driving {
+    /// A future that is being driven drives another one.
+    is_nested: bool,
+}
+
+impl Driving {
+    pub(super) fn begin() -> Self {
+        Self {
+            is_nested: IS_DRIVING.replace(true),
         }
-        wakers.into_iter().for_each(Waker::wake);
     }
 
-    fn finish(&self, completion: &cqueue::Entry, wakers: &mut Vec<Waker>) {
-        if completion.user_data() == WAKE_UP {
+    /// The thread's ring, if requests of the thread are under way in it. Stays the same one
+    /// until the end.
+    pub(super) fn ring(&self) -> Option<Arc<Ring>> {
+        OWN.with_borrow(|own| own.clone().filter(|ring| !ring.is_idle()))
+    }
+
+    /// Waits until the thread's ring has a completion, then calls `awake` and passes on all
+    /// there are.
+    pub(super) fn wait(&self, ring: &Ring, awake: impl FnOnce()) {
+        ring.wait();
+        awake();
+        if let Some(Ok(rings)) = RINGS.get() {
+            rings.reap(ring);
+        }
+    }
+}
+
+impl Drop for Driving {
+    /// What is still under way is left to the reaper, with the ring.
+    fn drop(&mut self) {
+        if self.is_nested {
             return;
         }
-        // SAFETY: `user_data` is the pointer made by `Arc::into_raw` at submission, and the
-        // kernel completes each request once.
-        let request = unsafe { Arc::from_raw(completion.user_data() as *const Request) };
-        self.places.add_permits(1);
-        let state = std::mem::replace(&mut *request.state.lock(), State::Done(completion.result()));
-        if let State::Waiting(Some(waker)) = state {
-            wakers.push(waker);
-        }
-        if request.under_way.count.fetch_sub(1, Ordering::AcqRel) == 1 {
-            request.under_way.none_left.notify_waiters();
+        IS_DRIVING.set(false);
+        let left = OWN.with_borrow_mut(|own| own.take_if(|ring| !ring.is_idle()));
+        if let (Some(ring), Some(Ok(rings))) = (left, RINGS.get()) {
+            rings.watch(ring);
         }
     }
 }
 
-impl UnderWay {
-    /// Waits until no request is under way.
-    pub(super) async fn none(&self) {
-        loop {
-            let notified = self.none_left.notified();
-            if self.count.load(Ordering::Acquire) == 0 {
-                return;
-            }
-            notified.await;
-        }
-    }
-}
-
-impl Future for Completion {
-    type Output = i32;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<i32> {
-        match &mut *self.request.state.lock() {
-            State::Done(result) => Poll::Ready(*result),
-            State::Waiting(waker) => {
-                match waker {
-                    Some(waker) => waker.clone_from(context.waker()),
-                    None => *waker = Some(context.waker().clone()),
-                }
-                Poll::Pending
-            }
-        }
-    }
-}
-
-// SAFETY: while requests are under way only the kernel touches the bytes, through pointers
-// taken before; `into_bytes` is called when none is left (see there).
-unsafe impl Sync for ReadTarget {}
-
-impl ReadTarget {
-    pub(super) fn new(length: usize) -> Arc<Self> {
-        Arc::new(Self {
-            buffer: UnsafeCell::new(AlignedBuffer::with_any_content(length)),
-        })
-    }
-
-    /// Where byte `at` of the target lies.
-    pub(super) fn pointer(&self, at: usize) -> *mut u8 {
-        // SAFETY: the buffer itself (not its bytes) is never changed, and `at` is inside it.
-        unsafe { (*self.buffer.get()).as_raw().add(at) }
-    }
-
-    /// The bytes, without a copy. Only after all requests on this target have been answered.
-    pub(super) fn into_bytes(self: Arc<Self>) -> Bytes {
-        struct Filled(Arc<ReadTarget>);
-        impl AsRef<[u8]> for Filled {
-            fn as_ref(&self) -> &[u8] {
-                // SAFETY: all requests were answered, so nobody writes any more.
-                unsafe { &*self.0.buffer.get() }
-            }
-        }
-        match Arc::try_unwrap(self) {
-            Ok(target) => target.buffer.into_inner().freeze(),
-            // The reaper may still hold the answered request for a moment.
-            Err(shared) => Bytes::from_owner(Filled(shared)),
-        }
-    }
-}
-
-/// Forgets what this thread submitted.
-pub(super) fn reset_submitted_here() {
-    SUBMITTED_HERE.set(false);
-}
-
-/// Whether this thread submitted since the last reset.
-pub(super) fn submitted_here() -> bool {
-    SUBMITTED_HERE.get()
-}
-
-fn start_reaper(ring: &'static Ring) -> io::Result<()> {
+fn start_reaper(rings: &'static Rings) -> io::Result<()> {
     static STARTED: Mutex<bool> = Mutex::new(false);
     let mut started = STARTED.lock();
     if !*started {
         std::thread::Builder::new()
             .name("disk-reaper".into())
-            .spawn(|| {
-                loop {
-                    ring.wait_for_completion();
-                    ring.reap();
-                }
-            })?;
+            .spawn(|| rings.run_reaper())?;
         *started = true;
     }
     Ok(())

@@ -141,6 +141,51 @@ fn dropped_io_keeps_its_memory_until_the_kernel_is_done_and_gives_its_place_back
 }
 
 #[test]
+fn what_a_thread_leaves_under_way_is_answered_without_it() {
+    with_disk(|world, disk, _directory| async move {
+        let content = pattern(7, MIB);
+        disk.write(0, content.clone()).await.unwrap();
+        let (inner, other) = (world.clone(), disk.clone());
+        let work = move || {
+            for round in 0..200_u64 {
+                // More than a thread's ring has places for.
+                let mut reads: Vec<_> = (0..40_u64)
+                    .map(|part| {
+                        let disk = other.clone();
+                        let offset = (part + round) % 250 * DISK_ALIGNMENT as u64;
+                        Box::pin(async move { (offset, disk.read(offset, DISK_ALIGNMENT).await) })
+                    })
+                    .collect();
+                inner.block_on(async {
+                    std::future::poll_fn(|context| {
+                        reads.retain_mut(|read| read.as_mut().poll(context).is_pending());
+                        Poll::Ready(())
+                    })
+                    .await;
+                });
+                // The thread is gone from its ring: a task gets the answers.
+                let content = content.clone();
+                let handed_over = inner.spawn("reader", async move {
+                    for read in reads {
+                        let (offset, bytes) = read.await;
+                        let at = usize::try_from(offset).unwrap();
+                        assert_eq!(bytes.unwrap(), content[at..at + DISK_ALIGNMENT]);
+                    }
+                });
+                if round % 2 == 0 {
+                    inner.block_on(handed_over);
+                } else {
+                    handed_over.detach();
+                }
+            }
+        };
+        let thread = world.spawn_thread("test", work);
+        world.blocking(move || thread.join().unwrap()).await;
+        disk.quiesce().await;
+    });
+}
+
+#[test]
 fn a_region_that_is_cut_short_or_removed_while_open_is_noticed() {
     with_disk(|_, disk, directory| async move {
         let path = directory.path().join("nsd0");

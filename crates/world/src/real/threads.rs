@@ -1,10 +1,10 @@
 //! Drives a future on a plain thread, which waits in the ring for I/O of its own.
 
-use super::ring::{self, Ring};
+use super::ring::{Driving, Ring};
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
@@ -12,7 +12,7 @@ use std::thread::Thread;
 const RUNNING: u8 = 0;
 /// The thread sleeps until it is unparked.
 const PARKED: u8 = 1;
-/// The thread sleeps in the kernel until the ring has a completion.
+/// The thread sleeps in the kernel until its ring has a completion.
 const IN_RING: u8 = 2;
 /// The future must be polled again.
 const NOTIFIED: u8 = 3;
@@ -21,6 +21,8 @@ const NOTIFIED: u8 = 3;
 struct ThreadWaker {
     thread: Thread,
     state: AtomicU8,
+    /// Where it sleeps when it is `IN_RING`.
+    ring: OnceLock<Arc<Ring>>,
 }
 
 impl Wake for ThreadWaker {
@@ -31,9 +33,7 @@ impl Wake for ThreadWaker {
     fn wake_by_ref(self: &Arc<Self>) {
         match self.state.swap(NOTIFIED, Ordering::AcqRel) {
             PARKED => self.thread.unpark(),
-            IN_RING => Ring::if_used()
-                .expect("a thread waits in it")
-                .wake_waiting(),
+            IN_RING => self.ring.get().expect("it sleeps there").wake_waiting(),
             _ => {}
         }
     }
@@ -44,18 +44,19 @@ pub(super) fn block_on<F: Future>(future: F) -> F::Output {
     let own = Arc::new(ThreadWaker {
         thread: std::thread::current(),
         state: AtomicU8::new(RUNNING),
+        ring: OnceLock::new(),
     });
     let waker = Waker::from(own.clone());
     let mut context = Context::from_waker(&waker);
+    let driving = Driving::begin();
     let mut future = pin!(future);
-    ring::reset_submitted_here();
     loop {
         own.state.store(RUNNING, Ordering::Release);
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             return output;
         }
-        match Ring::if_used().filter(|_| ring::submitted_here()) {
-            Some(ring) => own.sleep_in(ring),
+        match driving.ring() {
+            Some(ring) => own.sleep_in(&driving, own.ring.get_or_init(|| ring)),
             None => own.sleep(),
         }
     }
@@ -71,14 +72,17 @@ impl ThreadWaker {
         }
     }
 
-    fn sleep_in(&self, ring: &Ring) {
+    fn sleep_in(&self, driving: &Driving, ring: &Ring) {
         while self.falls_asleep(IN_RING) {
-            ring.wait_for_completion();
-            // Awake: while it passes on completions its own waker must not enter the ring.
-            let _ =
-                self.state
-                    .compare_exchange(IN_RING, RUNNING, Ordering::AcqRel, Ordering::Acquire);
-            ring.reap();
+            driving.wait(ring, || {
+                // While it passes on completions its own waker must not enter the ring.
+                let _ = self.state.compare_exchange(
+                    IN_RING,
+                    RUNNING,
+                    Ordering::AcqRel,
+                    Ordering::Acquire,
+                );
+            });
         }
     }
 
