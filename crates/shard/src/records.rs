@@ -4,6 +4,7 @@
 //! Around that it is a cache: what was read is kept within a budget, and what is known to be
 //! *all* (a directory made here, a fresh data id) answers "not there" without the tree.
 
+mod order;
 mod slots;
 mod table;
 #[cfg(test)]

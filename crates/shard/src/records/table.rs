@@ -4,11 +4,11 @@
 //! Every record is here once; index and order hold its place, a number. Looking one up touches
 //! the index and the slot, and the hand walks along memory.
 
+use super::order::Order;
 use hashbrown::HashTable;
-use model::{CommitNumber, InodeId};
+use model::CommitNumber;
 use namespace::{Key, Record};
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::hash::{BuildHasher, BuildHasherDefault};
 use world::FixedHasher;
 
@@ -151,7 +151,7 @@ impl Table {
             .find_entry(spread(half), |(_, other)| *other == place)
             .expect("every slot is in the index")
             .remove();
-        self.order.remove(&slot.key);
+        self.order.remove(&slot.key, place);
         self.free.push(place);
         self.bytes -= SLOT_BYTES + slot.weight();
         slot
@@ -200,78 +200,4 @@ fn half_of(key: &Key) -> u32 {
 /// The index takes bits from both ends of 64.
 fn spread(half: u32) -> u64 {
     u64::from(half).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-}
-
-/// The places in the order of their keys. Inodes and names are nearly all records; by their
-/// numbers alone they are compared faster and lie closer.
-#[derive(Default)]
-struct Order {
-    inodes: BTreeMap<u64, Place>,
-    names: BTreeMap<(u64, u64), Place>,
-    others: BTreeMap<Key, Place>,
-}
-
-impl Order {
-    fn insert(&mut self, key: &Key, place: Place) {
-        match key {
-            Key::Inode(inode) => self.inodes.insert(inode.0, place),
-            Key::Name {
-                directory,
-                position,
-            } => self.names.insert((directory.0, *position), place),
-            _ => self.others.insert(key.clone(), place),
-        };
-    }
-
-    fn remove(&mut self, key: &Key) {
-        match key {
-            Key::Inode(inode) => self.inodes.remove(&inode.0),
-            Key::Name {
-                directory,
-                position,
-            } => self.names.remove(&(directory.0, *position)),
-            _ => self.others.remove(key),
-        };
-    }
-
-    fn range<'a>(&'a self, from: &Key, to: &Key) -> impl Iterator<Item = Place> + use<'a> {
-        let first_inode = Key::Inode(InodeId(0));
-        // Names end where extents begin; nothing else is between the three parts.
-        let first_extent = namespace::Table::Extents.first();
-        let before = (from.clone(), to.min(&first_inode).clone());
-        let inodes = (inode_bound(from), inode_bound(to));
-        let names = (name_bound(from), name_bound(to));
-        let behind = (from.max(&first_extent).clone(), to.clone());
-        within(&self.others, before)
-            .chain(within(&self.inodes, inodes))
-            .chain(within(&self.names, names))
-            .chain(within(&self.others, behind))
-    }
-}
-
-/// A B-tree's range that may be empty or the wrong way round.
-fn within<K: Ord>(tree: &BTreeMap<K, Place>, (from, to): (K, K)) -> impl Iterator<Item = Place> {
-    let range = (from < to).then(|| tree.range(from..to));
-    range.into_iter().flatten().map(|(_, place)| *place)
-}
-
-/// The first inode at or behind a key. No inode has the last number.
-fn inode_bound(key: &Key) -> u64 {
-    match key {
-        Key::Fileset(_) | Key::Counters(_) => 0,
-        Key::Inode(inode) => inode.0,
-        _ => u64::MAX,
-    }
-}
-
-/// The first name at or behind a key. No directory has the last number.
-fn name_bound(key: &Key) -> (u64, u64) {
-    match key {
-        Key::Fileset(_) | Key::Counters(_) | Key::Inode(_) => (0, 0),
-        Key::Name {
-            directory,
-            position,
-        } => (directory.0, *position),
-        _ => (u64::MAX, u64::MAX),
-    }
 }

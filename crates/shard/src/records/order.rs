@@ -1,0 +1,309 @@
+//! The places of the hot records in the order of their keys, for ranges.
+//!
+//! Inodes and names are nearly all records, and have an order of their own by their numbers:
+//! compared faster, and closer together. Names come and go at random places (their positions
+//! are hashes) and are listed rarely, so their order is *buffered*: pieces of neighbouring
+//! names, in which changes are only noted at the end, and sorted when the piece is listed or
+//! full. A new name costs one look at one piece. After the buffered trees of Bender, Brodal
+//! and Fagerberg (SODA 2003), with one level of buffers.
+
+use super::table::Place;
+use model::InodeId;
+use namespace::Key;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+/// Changes in a piece before it is sorted, and perhaps cut in two.
+const PIECE_MAX: usize = 512;
+/// A sorted piece with more names than this is cut in two: it takes many changes again.
+const PIECE_NAMES: usize = PIECE_MAX / 2;
+
+/// A directory's number and a position in it.
+type At = (u64, u64);
+
+/// All places.
+#[derive(Default)]
+pub(super) struct Order {
+    inodes: BTreeMap<u64, Place>,
+    names: Names,
+    others: BTreeMap<Key, Place>,
+}
+
+/// The names' places: pieces by the first position that belongs in them. There is always one
+/// that begins at the first position of all.
+struct Names {
+    pieces: BTreeMap<At, Piece>,
+}
+
+#[derive(Default)]
+struct Piece {
+    /// Up to the last sorting: one entry for each name, in order. Behind it changes, as they
+    /// came.
+    entries: RefCell<Vec<Entry>>,
+    is_sorted: Cell<bool>,
+}
+
+/// That a name is at a place, or isn't there any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Entry {
+    at: At,
+    place: Place,
+    is_there: bool,
+}
+
+impl Order {
+    pub(super) fn insert(&mut self, key: &Key, place: Place) {
+        match key {
+            Key::Inode(inode) => {
+                self.inodes.insert(inode.0, place);
+            }
+            Key::Name {
+                directory,
+                position,
+            } => self.names.note((directory.0, *position), place, true),
+            _ => {
+                self.others.insert(key.clone(), place);
+            }
+        }
+    }
+
+    pub(super) fn remove(&mut self, key: &Key, place: Place) {
+        match key {
+            Key::Inode(inode) => {
+                self.inodes.remove(&inode.0);
+            }
+            Key::Name {
+                directory,
+                position,
+            } => self.names.note((directory.0, *position), place, false),
+            _ => {
+                self.others.remove(key);
+            }
+        }
+    }
+
+    /// The places of the records from one key to another (exclusive), in order.
+    pub(super) fn range<'a>(
+        &'a self,
+        from: &Key,
+        to: &Key,
+    ) -> impl Iterator<Item = Place> + use<'a> {
+        let first_inode = Key::Inode(InodeId(0));
+        // Names end where extents begin; nothing else is between the three parts.
+        let first_extent = namespace::Table::Extents.first();
+        let before = (from.clone(), to.min(&first_inode).clone());
+        let inodes = (inode_bound(from), inode_bound(to));
+        let names = (name_bound(from), name_bound(to));
+        let behind = (from.max(&first_extent).clone(), to.clone());
+        within(&self.others, before)
+            .chain(within(&self.inodes, inodes))
+            .chain(self.names.range(names.0, names.1))
+            .chain(within(&self.others, behind))
+    }
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self {
+            pieces: BTreeMap::from([((0, 0), Piece::default())]),
+        }
+    }
+}
+
+impl Names {
+    fn note(&mut self, at: At, place: Place, is_there: bool) {
+        let (first, piece) = self
+            .pieces
+            .range_mut(..=at)
+            .next_back()
+            .expect("a piece begins at the first position");
+        let entries = piece.entries.get_mut();
+        entries.push(Entry {
+            at,
+            place,
+            is_there,
+        });
+        piece.is_sorted.set(false);
+        if entries.len() >= PIECE_MAX {
+            let first = *first;
+            self.settle(first);
+        }
+    }
+
+    /// Sorts a piece that is full. Cuts it if most of it are names; drops it if it has none.
+    fn settle(&mut self, first: At) {
+        let piece = self.pieces.get_mut(&first).expect("it was just found");
+        piece.sort();
+        let entries = piece.entries.get_mut();
+        if entries.len() > PIECE_NAMES {
+            let behind = entries.split_off(entries.len() / 2);
+            let new = Piece {
+                is_sorted: Cell::new(true),
+                entries: RefCell::new(behind),
+            };
+            let begin = new.entries.borrow()[0].at;
+            self.pieces.insert(begin, new);
+        } else if entries.is_empty() && first != (0, 0) {
+            self.pieces.remove(&first);
+        }
+    }
+
+    fn range(&self, from: At, to: At) -> impl Iterator<Item = Place> + use<'_> {
+        let begin = self.pieces.range(..=from).next_back().map(|(at, _)| *at);
+        let pieces = begin
+            .filter(|_| from < to)
+            .map(|at| self.pieces.range(at..to));
+        pieces
+            .into_iter()
+            .flatten()
+            .flat_map(move |(_, piece)| piece.within(from, to))
+    }
+}
+
+impl Piece {
+    /// Puts the changes in their places. The last one of a position counts.
+    fn sort(&self) {
+        if self.is_sorted.replace(true) {
+            return;
+        }
+        let mut entries = self.entries.borrow_mut();
+        // Stable: what came later stays behind.
+        entries.sort_by_key(|entry| entry.at);
+        let mut kept = 0;
+        for next in 0..entries.len() {
+            let entry = entries[next];
+            let is_last = entries
+                .get(next + 1)
+                .is_none_or(|other| other.at != entry.at);
+            if is_last && entry.is_there {
+                entries[kept] = entry;
+                kept += 1;
+            }
+        }
+        entries.truncate(kept);
+    }
+
+    fn within(&self, from: At, to: At) -> impl Iterator<Item = Place> + use<> {
+        self.sort();
+        let entries = self.entries.borrow();
+        let begin = entries.partition_point(|entry| entry.at < from);
+        let end = entries.partition_point(|entry| entry.at < to);
+        let places: Vec<Place> = entries[begin..end]
+            .iter()
+            .map(|entry| entry.place)
+            .collect();
+        places.into_iter()
+    }
+}
+
+/// A B-tree's range that may be empty or the wrong way round.
+fn within<K: Ord>(tree: &BTreeMap<K, Place>, (from, to): (K, K)) -> impl Iterator<Item = Place> {
+    let range = (from < to).then(|| tree.range(from..to));
+    range.into_iter().flatten().map(|(_, place)| *place)
+}
+
+/// The first inode at or behind a key. No inode has the last number.
+fn inode_bound(key: &Key) -> u64 {
+    match key {
+        Key::Fileset(_) | Key::Counters(_) => 0,
+        Key::Inode(inode) => inode.0,
+        _ => u64::MAX,
+    }
+}
+
+/// The first name at or behind a key. No directory has the last number.
+fn name_bound(key: &Key) -> At {
+    match key {
+        Key::Fileset(_) | Key::Counters(_) | Key::Inode(_) => (0, 0),
+        Key::Name {
+            directory,
+            position,
+        } => (directory.0, *position),
+        _ => (u64::MAX, u64::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn name((directory, position): At) -> Key {
+        Key::Name {
+            directory: InodeId(directory),
+            position,
+        }
+    }
+
+    proptest! {
+        /// Against a sorted map: names that come, go, come again elsewhere and are listed in
+        /// between, enough for pieces to be cut and to become empty.
+        #[test]
+        fn names_are_listed_in_order_whatever_came_before(
+            steps in proptest::collection::vec((0..3_u64, 0..400_u64, 0..8_u8), 1..6000)
+        ) {
+            let mut order = Order::default();
+            let mut model = BTreeMap::new();
+            for (number, (directory, position, what)) in steps.into_iter().enumerate() {
+                let at = (directory, position);
+                match what {
+                    0 => {
+                        let (from, to) = (name(at), name((directory + 1, position / 2)));
+                        let found: Vec<Place> = order.range(&from, &to).collect();
+                        let expected: Vec<Place> =
+                            model.range(at..(directory + 1, position / 2)).map(|(_, place)| *place).collect();
+                        prop_assert_eq!(found, expected);
+                    }
+                    1..=4 => {
+                        if !model.contains_key(&at) {
+                            order.insert(&name(at), number as Place);
+                            model.insert(at, number as Place);
+                        }
+                    }
+                    _ => {
+                        if let Some(place) = model.remove(&at) {
+                            order.remove(&name(at), place);
+                        }
+                    }
+                }
+            }
+            let all: Vec<Place> = order.range(&name((0, 0)), &name((9, 0))).collect();
+            prop_assert_eq!(all, model.into_values().collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn pieces_are_cut_when_full_and_go_when_empty() {
+        let mut names = Names::default();
+        for number in 0..100_000_u64 {
+            names.note(
+                (1, number.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+                number as Place,
+                true,
+            );
+        }
+        let full = names.pieces.len();
+        assert!(
+            (100_000 / PIECE_MAX..=100_000 / PIECE_NAMES * 2).contains(&full),
+            "{full}"
+        );
+        for number in 0..100_000_u64 {
+            names.note(
+                (1, number.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+                number as Place,
+                false,
+            );
+        }
+        assert_eq!(names.range((0, 0), (9, 9)).count(), 0);
+        // A piece is looked at when it is full of changes, so empty ones may stay for a while.
+        for number in 0..400_000_u64 {
+            let at = (1, number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            names.note(at, 0, false);
+        }
+        assert!(
+            names.pieces.len() < full / 10,
+            "{} of {full}",
+            names.pieces.len()
+        );
+    }
+}
