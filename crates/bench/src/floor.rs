@@ -5,7 +5,7 @@ use fuse::memory::{MemoryFileSystem, MemorySettings};
 use fuse::{Mount, MountOptions, TransportChoice};
 use std::path::Path;
 use std::sync::Arc;
-use world::World;
+use world::{Disk, World};
 
 /// Mounts the floor file system in `directory`, with the door's open modes and validity.
 /// `discard`: data goes nowhere and reads give zeros, so that streams measure the transport
@@ -23,10 +23,27 @@ pub(crate) fn mount(
         discard,
         ..MemorySettings::default()
     };
-    let fs = Arc::new(MemoryFileSystem::new(world, settings));
     let options = MountOptions {
         transport,
         ..MountOptions::new(directory)
     };
-    Mount::start(world, fs, &options)
+    Mount::start(
+        world,
+        Arc::new(MemoryFileSystem::new(world, settings)),
+        &options,
+    )
+}
+
+/// As [`mount`] with `discard`, but reads come from `disk`: transport and disk in one, with
+/// nothing between them.
+///
+/// # Errors
+/// What mounting says.
+pub(crate) fn mount_on(world: &World, directory: &Path, disk: &Disk) -> model::Result<Mount> {
+    let settings = MemorySettings {
+        discard: true,
+        ..MemorySettings::default()
+    };
+    let fs = MemoryFileSystem::new(world, settings).reading_from(disk.clone());
+    Mount::start(world, Arc::new(fs), &MountOptions::new(directory))
 }

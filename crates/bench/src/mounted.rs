@@ -30,8 +30,8 @@ const FILES: u64 = 200_000;
 const SHARED_FILES: u64 = 20_000;
 /// Bytes of a stream.
 const STREAM: u64 = 2 * GIB;
-/// Random reads, and how many at once.
-const READS: u64 = 20_000;
+/// Random reads, seconds of them, and how many at once.
+const READS: u64 = 200_000;
 const DEPTH: u64 = 16;
 /// Files that are fsynced one by one.
 const SYNCED: u64 = 1_000;
@@ -371,6 +371,16 @@ impl Mounted {
         );
         self.print(RANDOM, random, Unit::PerSecond, Goal::Ratio(0.7), values);
         self.world.block_on(nothing.unmount(Unmount::Forced))?;
+        let through = floor::mount_on(world, &trivial, &disk)?;
+        paths::write_stream(&theirs, STREAM);
+        let values = pairs(
+            self.runs,
+            || paths::read_random(&ours, STREAM, READS, DEPTH),
+            || paths::read_random(&theirs, STREAM, READS, DEPTH),
+        );
+        let in_one = "disk under our FUSE";
+        self.print(RANDOM, in_one, Unit::PerSecond, Goal::None, values);
+        self.world.block_on(through.unmount(Unmount::Forced))?;
         self.end(served)
     }
 
