@@ -21,12 +21,12 @@ pub(crate) const COMMIT_RECORDS: usize = 4096;
 pub(crate) const COMMIT_BYTES: usize = 1024 * 1024;
 /// or nothing changed any more for this long: whoever pauses has made their last change durable
 /// soon, and a burst's rest isn't work that is left for later,
-const IDLE: Duration = Duration::from_millis(250);
+const IDLE: Duration = Duration::from_millis(100);
 /// or the first change is this old. With the age of dirty data before it is published it makes
 /// the five seconds that users are told.
 const AGE_MAX: Duration = Duration::from_secs(2);
 /// How often the committer looks at idle and age.
-const TICK: Duration = Duration::from_millis(250);
+const TICK: Duration = Duration::from_millis(100);
 
 /// The running commit; whoever polls it drives it.
 pub(crate) type Running = Shared<BoxFuture<'static, Result<()>>>;

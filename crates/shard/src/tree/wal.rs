@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The tree's memory is written to a table when so much log depends on it: replay stays short.
-const REPLAY_BYTES_MAX: u64 = 32 * 1024 * 1024;
+const REPLAY_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// The same by age.
 pub(super) const REPLAY_AGE_MAX: Duration = Duration::from_secs(60);
 
