@@ -225,8 +225,11 @@ fn name_bound(key: &Key) -> At {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{At, Key, Names, Order, PIECE_MAX, PIECE_NAMES, Place};
+    use model::InodeId;
     use proptest::prelude::*;
+    use std::collections::BTreeMap;
+    use std::collections::btree_map::Entry;
 
     fn name((directory, position): At) -> Key {
         Key::Name {
@@ -255,9 +258,9 @@ mod tests {
                         prop_assert_eq!(found, expected);
                     }
                     1..=4 => {
-                        if !model.contains_key(&at) {
+                        if let Entry::Vacant(free) = model.entry(at) {
                             order.insert(&name(at), number as Place);
-                            model.insert(at, number as Place);
+                            free.insert(number as Place);
                         }
                     }
                     _ => {
