@@ -185,13 +185,13 @@ impl World {
         name: &str,
         work: impl FnOnce() + Send + 'static,
     ) -> std::io::Result<std::thread::JoinHandle<()>> {
-        assert!(
-            !self.is_simulated(),
-            "a simulation has one thread; {name} can't have its own"
-        );
+        let Inner::Real(world) = &self.inner else {
+            panic!("a simulation has one thread; {name} can't have its own");
+        };
+        let world = world.clone();
         std::thread::Builder::new()
             .name(name.to_owned())
-            .spawn(work)
+            .spawn(move || world.run_thread(work))
     }
 
     /// The runtime that tasks run on, for parts that bring their own tasks (the tree).

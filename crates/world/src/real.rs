@@ -14,6 +14,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use tokio::runtime::Handle;
 
 /// What the real world needs to know.
@@ -26,9 +27,17 @@ impl RealWorld {
         Self { handle }
     }
 
-    pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
-        // Timers and tasks that the future makes find the runtime.
+    /// Runs a thread's work where timers and tasks find the runtime.
+    pub(crate) fn run_thread(self: Arc<Self>, work: impl FnOnce()) {
         let _context = self.handle.enter();
+        HOME.set(Arc::as_ptr(&self) as usize);
+        work();
+    }
+
+    pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
+        // Entering counts references that all threads share: not for each request.
+        let is_home = HOME.get() == std::ptr::from_ref(self) as usize;
+        let _context = (!is_home).then(|| self.handle.enter());
         threads::block_on(future)
     }
 
@@ -54,6 +63,9 @@ pub(crate) fn wall_time() -> model::Timestamp {
 }
 
 thread_local! {
+    /// Address of the world that this thread belongs to, for its life, and whose runtime it has
+    /// entered; 0 if none.
+    static HOME: Cell<usize> = const { Cell::new(0) };
     /// State of this thread's generator; zero until it was seeded by the kernel.
     static RANDOM: Cell<u64> = const { Cell::new(0) };
 }
