@@ -31,7 +31,7 @@ pub struct Client {
     pub(crate) segments: SegmentSource,
     pub(crate) low_water: LowWater,
     pub(crate) accesses: Accesses,
-    pub(crate) inodes: Arc<Inodes>,
+    pub(crate) inodes: Inodes,
     pub(crate) blocks: Arc<Blocks>,
     pub(crate) pages: PagePool,
     pub(crate) flusher: Flusher,

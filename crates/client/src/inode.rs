@@ -9,8 +9,8 @@ use crate::pattern::Pattern;
 use model::{Attributes, Error, Extent, FileKind, InodeId, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 use world::{Instant, Map};
 
@@ -194,6 +194,9 @@ impl Inner {
 /// One inode.
 pub(crate) struct InodeState {
     pub(crate) id: InodeId,
+    /// Where it is listed. An operation has several uses of one inode: they count references of
+    /// this inode, not of a table that all threads share.
+    part: Weak<Part>,
     /// Users of the state at this moment; it leaves the table only without any.
     uses: AtomicUsize,
     inner: Mutex<Inner>,
@@ -211,32 +214,35 @@ impl InodeState {
 
 /// All inodes that are in use or cached here.
 pub(crate) struct Inodes {
-    parts: Vec<Mutex<Map<InodeId, Arc<InodeState>>>>,
+    parts: Vec<Arc<Part>>,
     blocks: Arc<Blocks>,
 }
 
+type Part = Mutex<Map<InodeId, Arc<InodeState>>>;
+
 /// A use of an inode's state: it stays in the table as long.
 pub(crate) struct InodeRef {
-    table: Arc<Inodes>,
     state: Arc<InodeState>,
 }
 
 impl Inodes {
-    pub(crate) fn new(blocks: Arc<Blocks>) -> Arc<Self> {
-        let parts = (0..PARTS).map(|_| Mutex::default()).collect();
-        Arc::new(Self { parts, blocks })
+    pub(crate) fn new(blocks: Arc<Blocks>) -> Self {
+        let parts = (0..PARTS).map(|_| Arc::default()).collect();
+        Self { parts, blocks }
     }
 
-    fn part(&self, inode: InodeId) -> &Mutex<Map<InodeId, Arc<InodeState>>> {
+    fn part(&self, inode: InodeId) -> &Arc<Part> {
         &self.parts[inode.0 as usize % PARTS]
     }
 
     /// The state of an inode, made if there is none.
-    pub(crate) fn get(self: &Arc<Self>, inode: InodeId) -> InodeRef {
-        let mut part = self.part(inode).lock();
-        let state = part.entry(inode).or_insert_with(|| {
+    pub(crate) fn get(&self, inode: InodeId) -> InodeRef {
+        let part = self.part(inode);
+        let mut listed = part.lock();
+        let state = listed.entry(inode).or_insert_with(|| {
             Arc::new(InodeState {
                 id: inode,
+                part: Arc::downgrade(part),
                 uses: AtomicUsize::new(0),
                 inner: Mutex::new(Inner::new(self.blocks.clone())),
                 gate: tokio::sync::Mutex::new(()),
@@ -245,18 +251,16 @@ impl Inodes {
         });
         state.uses.fetch_add(1, Ordering::Relaxed);
         InodeRef {
-            table: self.clone(),
             state: state.clone(),
         }
     }
 
     /// The state of an inode, if there is one.
-    pub(crate) fn find(self: &Arc<Self>, inode: InodeId) -> Option<InodeRef> {
+    pub(crate) fn find(&self, inode: InodeId) -> Option<InodeRef> {
         let part = self.part(inode).lock();
         let state = part.get(&inode)?;
         state.uses.fetch_add(1, Ordering::Relaxed);
         Some(InodeRef {
-            table: self.clone(),
             state: state.clone(),
         })
     }
@@ -274,7 +278,6 @@ impl Clone for InodeRef {
     fn clone(&self) -> Self {
         self.state.uses.fetch_add(1, Ordering::Relaxed);
         Self {
-            table: self.table.clone(),
             state: self.state.clone(),
         }
     }
@@ -289,7 +292,10 @@ impl Drop for InodeRef {
             return;
         }
         // New uses begin under the part's lock, so nobody can come in between.
-        let mut part = self.table.part(self.state.id).lock();
+        let Some(part) = self.state.part.upgrade() else {
+            return;
+        };
+        let mut part = part.lock();
         let is_ours = part
             .get(&self.state.id)
             .is_some_and(|s| Arc::ptr_eq(s, &self.state));

@@ -247,7 +247,7 @@ impl PagePool {
 
     /// Lets clean bytes go until the budget fits again, those that were read lately last.
     /// Call without holding an inode's lock.
-    pub(crate) fn shrink(&self, inodes: &Arc<Inodes>) {
+    pub(crate) fn shrink(&self, inodes: &Inodes) {
         for _ in 0..EVICTIONS_MAX {
             if !self.is_over_budget() {
                 return;
@@ -271,7 +271,7 @@ impl PagePool {
     }
 
     /// Forgets all clean bytes. Call without holding an inode's lock.
-    pub(crate) fn forget_clean(&self, inodes: &Arc<Inodes>) {
+    pub(crate) fn forget_clean(&self, inodes: &Inodes) {
         let pieces = std::mem::take(&mut *self.ring.lock());
         for (inode, _, _) in pieces {
             if let Some(state) = inodes.find(inode) {
