@@ -1,27 +1,45 @@
 //! Who has which inode in use, so that it outlives its last name.
 
 use model::{InodeId, SessionId};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
 use world::{Map, Set};
 
+/// Independent parts of the table, so that threads rarely meet.
+const PARTS: usize = 64;
+
 /// Counts of uses per inode and session. Asked under the shard's lock: only short locks here.
-#[derive(Default)]
 pub(crate) struct Holders {
-    table: Mutex<Table>,
+    parts: [Mutex<Table>; PARTS],
 }
 
 #[derive(Default)]
 struct Table {
-    held: Map<InodeId, Vec<(SessionId, u64)>>,
+    held: Map<InodeId, Uses>,
     /// Inodes that may be without names: only these are released after their last use, so that
     /// an ordinary close asks the shard nothing. Some may have got a name since.
     nameless: Set<InodeId>,
 }
 
+/// Nearly always one session's.
+type Uses = SmallVec<[(SessionId, u64); 1]>;
+
+impl Default for Holders {
+    fn default() -> Self {
+        Self {
+            parts: std::array::from_fn(|_| Mutex::default()),
+        }
+    }
+}
+
 impl Holders {
+    fn part(&self, inode: InodeId) -> MutexGuard<'_, Table> {
+        self.parts[inode.0 as usize % PARTS].lock()
+    }
+
     /// One use more.
     pub(crate) fn hold(&self, session: SessionId, inode: InodeId) {
-        let mut table = self.table.lock();
+        let mut table = self.part(inode);
         let uses = table.held.entry(inode).or_default();
         match uses.iter_mut().find(|(holder, _)| *holder == session) {
             Some((_, count)) => *count += 1,
@@ -31,7 +49,7 @@ impl Holders {
 
     /// One use less. True if it was the last of all, and the inode is to be released.
     pub(crate) fn unhold(&self, session: SessionId, inode: InodeId) -> bool {
-        let mut table = self.table.lock();
+        let mut table = self.part(inode);
         if let Some(uses) = table.held.get_mut(&inode) {
             if let Some(at) = uses.iter().position(|(holder, _)| *holder == session) {
                 uses[at].1 -= 1;
@@ -49,13 +67,13 @@ impl Holders {
 
     /// The inode was made without a name: who made it holds it next.
     pub(crate) fn made_nameless(&self, inode: InodeId) {
-        self.table.lock().nameless.insert(inode);
+        self.part(inode).nameless.insert(inode);
     }
 
     /// The inode has no names and was in use. True if nobody uses it any more: it is to be
     /// released at once.
     pub(crate) fn lost_names(&self, inode: InodeId) -> bool {
-        let mut table = self.table.lock();
+        let mut table = self.part(inode);
         let is_held = table.held.contains_key(&inode);
         if is_held {
             table.nameless.insert(inode);
@@ -66,23 +84,25 @@ impl Holders {
     /// All uses of a session end. The inodes that nobody uses any more and that are to be
     /// released, in order.
     pub(crate) fn end_session(&self, session: SessionId) -> Vec<InodeId> {
-        let mut table = self.table.lock();
-        let Table { held, nameless } = &mut *table;
         let mut free = Vec::new();
-        held.retain(|inode, uses| {
-            uses.retain(|(holder, _)| *holder != session);
-            if uses.is_empty() && nameless.remove(inode) {
-                free.push(*inode);
-            }
-            !uses.is_empty()
-        });
+        for part in &self.parts {
+            let mut table = part.lock();
+            let Table { held, nameless } = &mut *table;
+            held.retain(|inode, uses| {
+                uses.retain(|(holder, _)| *holder != session);
+                if uses.is_empty() && nameless.remove(inode) {
+                    free.push(*inode);
+                }
+                !uses.is_empty()
+            });
+        }
         free.sort_unstable();
         free
     }
 
     /// Whether anybody uses the inode.
     pub(crate) fn is_held(&self, inode: InodeId) -> bool {
-        self.table.lock().held.contains_key(&inode)
+        self.part(inode).held.contains_key(&inode)
     }
 }
 

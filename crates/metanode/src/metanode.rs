@@ -6,11 +6,12 @@ use crate::holders::Holders;
 use crate::locks::Locks;
 use crate::report::{ShardStatus, Usage};
 use crate::room::Room;
+use arc_swap::ArcSwap;
 use coordination::Coordination;
 use model::operation::Stamp;
 use model::{Error, ErrorKind, FamilyId, InodeId, Operation, Reply, Result, SessionId, ShardId};
 use namespace::Table;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use pool::{Pool, SegmentSource};
 use shard::{HOT_RECORDS_BYTES_DEFAULT, Shard, ShardConfig, TreeCache, Unflushed, successor};
 use std::collections::BTreeMap;
@@ -55,7 +56,8 @@ pub struct Metanode {
     pub(crate) pool: Arc<Pool>,
     pub(crate) family: FamilyId,
     config: ShardConfig,
-    shard: RwLock<Arc<Shard>>,
+    /// Every operation looks here, so looking writes nothing that others read.
+    shard: ArcSwap<Shard>,
     /// Held by the one who takes the shard over again, with what wasn't durable.
     reopening: tokio::sync::Mutex<Option<Unflushed>>,
     pub(crate) holders: Arc<Holders>,
@@ -105,7 +107,7 @@ impl Metanode {
         let metanode = Arc::new(Self {
             family,
             config,
-            shard: RwLock::new(shard.clone()),
+            shard: ArcSwap::new(shard.clone()),
             reopening: tokio::sync::Mutex::new(None),
             holders: Arc::default(),
             locks: Locks::new(),
@@ -113,7 +115,7 @@ impl Metanode {
             segments: SegmentSource::new(session),
             gate: Gate::default(),
             background: Background::default(),
-            room: Room::default(),
+            room: Room::new(world.now()),
             takeovers: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             world,
@@ -372,7 +374,7 @@ impl Metanode {
 
     /// The shard as it is hosted now.
     pub(crate) fn shard(&self) -> Arc<Shard> {
-        self.shard.read().clone()
+        self.shard.load_full()
     }
 
     /// The stamp of the metanode's own operations.
@@ -388,7 +390,7 @@ impl Metanode {
     /// that a shard refused because it was given up was not applied.
     async fn run(&self, operation: &Operation, stamp: &Stamp) -> Result<Reply> {
         loop {
-            let shard = self.shard();
+            let shard = self.shard.load();
             let answer = match stamp.slot {
                 None => shard
                     .execute(operation, stamp)
@@ -460,7 +462,7 @@ impl Metanode {
                             epoch = shard.epoch().0,
                             "shard taken over again"
                         );
-                        *self.shard.write() = shard;
+                        self.shard.store(shard);
                         *unflushed = None;
                         return Ok(());
                     }

@@ -7,6 +7,7 @@
 use crate::metanode::Metanode;
 use model::{Error, ErrorKind, Operation, Result};
 use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use world::Instant;
 
@@ -22,16 +23,36 @@ const MARGIN_PART: u64 = 64;
 const FREE_AGAIN: Duration = Duration::from_secs(1);
 
 /// What was measured, and when.
-#[derive(Default)]
 pub(crate) struct Room {
+    begun: Instant,
+    /// Until when there is plenty, in nanoseconds after `begun`: all that most operations read.
+    plenty_until: AtomicU64,
     seen: Mutex<Seen>,
 }
 
 #[derive(Default)]
 struct Seen {
     measured: Option<Instant>,
-    plenty: bool,
     freed_nothing: Option<Instant>,
+}
+
+impl Room {
+    /// Nothing is measured yet.
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            begun: now,
+            plenty_until: AtomicU64::new(0),
+            seen: Mutex::default(),
+        }
+    }
+
+    fn nanoseconds(&self, now: Instant) -> u64 {
+        u64::try_from((now - self.begun).as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn has_plenty(&self, now: Instant) -> bool {
+        self.nanoseconds(now) < self.plenty_until.load(Ordering::Relaxed)
+    }
 }
 
 impl Metanode {
@@ -70,10 +91,13 @@ impl Metanode {
     /// if users have plenty beside it.
     pub(crate) fn measure_room(&self) -> bool {
         let now = self.world.now();
+        if self.room.has_plenty(now) {
+            return true;
+        }
         {
             let mut seen = self.room.seen.lock();
             if seen.measured.is_some_and(|at| now - at < MEASURE_TIME) {
-                return seen.plenty;
+                return self.room.has_plenty(now);
             }
             seen.measured = Some(now);
         }
@@ -82,7 +106,10 @@ impl Metanode {
         let needed = shard.catalog().usage().bytes + shard.tree().log().bytes() + margin;
         self.pool.keep_for_metadata(needed);
         let plenty = self.pool.usage().available_to_users >= PLENTY;
-        self.room.seen.lock().plenty = plenty;
+        if plenty {
+            let until = self.room.nanoseconds(now + MEASURE_TIME);
+            self.room.plenty_until.store(until, Ordering::Relaxed);
+        }
         plenty
     }
 }
