@@ -159,7 +159,7 @@ impl Mounted {
     /// Create, stat and unlink by two processes, each in a folder of its own.
     fn metadata(&self) -> Result<()> {
         const CREATE: &str = "mount: create+close, until idle";
-        const CPU: &str = "mount: own CPU per create";
+        const CPU: &str = "mount: own CPU per create, beyond the floor's";
         const STAT: &str = "mount: stat, kernel caches dropped";
         const UNLINK: &str = "mount: unlink, until idle";
         const SHARED: &str = "mount: shared directory, 3,901 bytes to empty";
@@ -181,7 +181,10 @@ impl Mounted {
                 pairs_of(self.runs, || through(&served.path), || through(&trivial));
             let memory = "memory on our FUSE";
             self.print(CREATE, memory, Unit::PerSecond, Goal::Ratio(0.75), create);
-            self.print(CPU, memory, Unit::Microseconds, Goal::AtMost(15.0), cpu);
+            // What the kernel and the transport take of the daemon's CPU is the floor's, too.
+            let own = cpu.0.iter().zip(&cpu.1).map(|(ours, floor)| ours - floor);
+            let own = (own.collect(), cpu.1.clone());
+            self.print(CPU, memory, Unit::Microseconds, Goal::AtMost(15.0), own);
             self.print(STAT, memory, Unit::PerSecond, Goal::Ratio(0.8), stat);
             self.print(UNLINK, memory, Unit::PerSecond, Goal::Ratio(0.7), unlink);
         }
