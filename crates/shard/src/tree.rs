@@ -109,7 +109,7 @@ impl Tree {
         };
         let opening = setup.cache.openings.fetch_add(1, Ordering::Relaxed);
         let open = Db::builder(ROOT, store.clone())
-            .with_settings(settings::settings())
+            .with_settings(settings::settings(setup.pool.usage().capacity))
             .with_filter_policies(settings::filters())
             .with_wal_writer(Box::new(init))
             .with_db_cache(setup.cache.cache.clone(), opening)
@@ -203,7 +203,7 @@ impl Tree {
 
     /// Gives a durable commit's rows to the tree; readable when it returns. Call it in the order
     /// of the entry numbers, one at a time, with what [`Log::append_commit`] answered. Waits
-    /// while more than 64 MiB are not in tables yet. Keeps the memory of the rows until they are
+    /// while more than 96 MiB are not in tables yet. Keeps the memory of the rows until they are
     /// in a table.
     ///
     /// # Errors

@@ -17,6 +17,11 @@ use std::collections::BTreeMap;
 const PIECE_MAX: usize = 512;
 /// A sorted piece with more names than this is cut in two: it takes many changes again.
 const PIECE_NAMES: usize = PIECE_MAX / 2;
+/// One with fewer goes into the one before it, if both fit.
+const PIECE_NAMES_MIN: usize = PIECE_MAX / 8;
+/// A piece of more entries than this is sorted when fewer than a quarter are names: what was
+/// removed takes no memory for long.
+const ENTRIES_FEW: usize = 64;
 
 /// A directory's number and a position in it.
 type At = (u64, u64);
@@ -37,6 +42,8 @@ struct Names {
 
 #[derive(Default)]
 struct Piece {
+    /// Names in it.
+    names: usize,
     /// Up to the last sorting: one entry for each name, in order. Behind it changes, as they
     /// came.
     entries: RefCell<Vec<Entry>>,
@@ -117,6 +124,11 @@ impl Names {
             .range_mut(..=at)
             .next_back()
             .expect("a piece begins at the first position");
+        if is_there {
+            piece.names += 1;
+        } else {
+            piece.names -= 1;
+        }
         let entries = piece.entries.get_mut();
         entries.push(Entry {
             at,
@@ -124,27 +136,56 @@ impl Names {
             is_there,
         });
         piece.is_sorted.set(false);
-        if entries.len() >= PIECE_MAX {
+        let is_full = entries.len() >= PIECE_MAX;
+        let is_waste = entries.len() > ENTRIES_FEW && entries.len() > 4 * piece.names;
+        if is_full || is_waste || piece.names == 0 {
             let first = *first;
             self.settle(first);
         }
     }
 
-    /// Sorts a piece that is full. Cuts it if most of it are names; drops it if it has none.
+    /// Sorts a piece. Cuts it if most of it are names; gives what little it has to the one
+    /// before it.
     fn settle(&mut self, first: At) {
         let piece = self.pieces.get_mut(&first).expect("it was just found");
         piece.sort();
         let entries = piece.entries.get_mut();
+        assert_eq!(entries.len(), piece.names, "each name is noted once");
         if entries.len() > PIECE_NAMES {
             let behind = entries.split_off(entries.len() / 2);
+            piece.names = entries.len();
+            let begin = behind[0].at;
             let new = Piece {
+                names: behind.len(),
                 is_sorted: Cell::new(true),
                 entries: RefCell::new(behind),
             };
-            let begin = new.entries.borrow()[0].at;
             self.pieces.insert(begin, new);
-        } else if entries.is_empty() && first != (0, 0) {
+            return;
+        }
+        entries.shrink_to_fit();
+        if entries.len() >= PIECE_NAMES_MIN || first == (0, 0) {
+            return;
+        }
+        let mut few = std::mem::take(entries);
+        let (_, before) = self
+            .pieces
+            .range_mut(..first)
+            .next_back()
+            .expect("a piece begins at the first position");
+        let has_room = before.entries.get_mut().len() + few.len() <= PIECE_NAMES;
+        if has_room {
+            // All behind what is there, so a sorted piece stays sorted.
+            before.names += few.len();
+            before.entries.get_mut().append(&mut few);
             self.pieces.remove(&first);
+        } else if few.is_empty() {
+            self.pieces.remove(&first);
+        } else {
+            self.pieces
+                .get_mut(&first)
+                .expect("it was just found")
+                .entries = RefCell::new(few);
         }
     }
 
@@ -225,7 +266,7 @@ fn name_bound(key: &Key) -> At {
 
 #[cfg(test)]
 mod tests {
-    use super::{At, Key, Names, Order, PIECE_MAX, PIECE_NAMES, Place};
+    use super::{At, Key, Names, Order, PIECE_MAX, PIECE_NAMES, PIECE_NAMES_MIN, Place};
     use model::InodeId;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
@@ -275,38 +316,47 @@ mod tests {
         }
     }
 
+    fn position(number: u64) -> u64 {
+        number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    fn entries(names: &Names) -> usize {
+        let pieces = names.pieces.values();
+        pieces.map(|piece| piece.entries.borrow().capacity()).sum()
+    }
+
     #[test]
-    fn pieces_are_cut_when_full_and_go_when_empty() {
+    fn pieces_are_cut_when_full_and_go_with_their_names() {
         let mut names = Names::default();
-        for number in 0..100_000_u64 {
-            names.note(
-                (1, number.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
-                number as Place,
-                true,
-            );
+        for number in 0..100_000 {
+            names.note((1, position(number)), number as Place, true);
         }
         let full = names.pieces.len();
-        assert!(
-            (100_000 / PIECE_MAX..=100_000 / PIECE_NAMES * 2).contains(&full),
-            "{full}"
-        );
-        for number in 0..100_000_u64 {
-            names.note(
-                (1, number.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
-                number as Place,
-                false,
-            );
+        let expected = 100_000 / PIECE_MAX..=100_000 / PIECE_NAMES * 2;
+        assert!(expected.contains(&full), "{full}");
+        for number in 0..100_000 {
+            names.note((1, position(number)), number as Place, false);
         }
         assert_eq!(names.range((0, 0), (9, 9)).count(), 0);
-        // A piece is looked at when it is full of changes, so empty ones may stay for a while.
-        for number in 0..400_000_u64 {
-            let at = (1, number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            names.note(at, 0, false);
+        assert_eq!(names.pieces.len(), 1);
+        assert!(entries(&names) <= PIECE_MAX);
+    }
+
+    /// As eviction does it: new directories come at the end, the oldest names go.
+    #[test]
+    fn what_was_removed_takes_no_memory() {
+        const KEPT: u64 = 30_000;
+        let mut names = Names::default();
+        let at = |number: u64| (number / 1000, position(number));
+        for number in 0..400_000 {
+            names.note(at(number), number as Place, true);
+            if let Some(old) = number.checked_sub(KEPT) {
+                names.note(at(old), old as Place, false);
+            }
         }
-        assert!(
-            names.pieces.len() < full / 10,
-            "{} of {full}",
-            names.pieces.len()
-        );
+        assert_eq!(names.range((0, 0), (u64::MAX, 0)).count() as u64, KEPT);
+        let (entries, pieces) = (entries(&names), names.pieces.len());
+        assert!(entries < 6 * KEPT as usize, "{entries} entries");
+        assert!(pieces < KEPT as usize / PIECE_NAMES_MIN, "{pieces} pieces");
     }
 }

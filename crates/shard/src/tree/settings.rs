@@ -1,4 +1,4 @@
-//! How SlateDB is set up for one shard among many: little memory, short polls (the catalog
+//! How SlateDB is set up for one shard among many: bounded memory, short polls (the catalog
 //! answers them from memory), garbage gone within a minute.
 
 use namespace::Table;
@@ -13,8 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const MIB: usize = 1024 * 1024;
-/// A table's size when memory is written.
-const MEMTABLE_BYTES: usize = 32 * MIB;
+/// A table's size when memory is written: a part of the pool, so that tables that aren't merged
+/// yet leave room in a small one.
+const MEMTABLE_PART: u64 = 64;
+const MEMTABLE_BYTES_MIN: u64 = 4 * MIB as u64;
+const MEMTABLE_BYTES_MAX: u64 = 32 * MIB as u64;
 /// More than this in memory: commits wait.
 const UNFLUSHED_BYTES_MAX: usize = 96 * MIB;
 const TABLE_BYTES_MAX: usize = 64 * MIB;
@@ -22,7 +25,12 @@ const TABLE_BYTES_MAX: usize = 64 * MIB;
 /// once for every factor of eight that the shard is larger than a table. The default of four
 /// merges half as often again; what is read meanwhile from more tables, filters keep cheap.
 const MERGE_MIN: usize = 8;
-const MERGE_MAX: usize = 16;
+/// No more at once, so that a merge gives tables their places back soon.
+const MERGE_MAX: usize = 8;
+/// Runs that don't find eight of their size are merged all the same when there are more.
+const RUNS_MAX: usize = 24;
+/// What a merge reads ahead of each of its sources at once.
+const MERGE_READ_BYTES: usize = MIB;
 /// Tables that aren't merged yet: with more of them, flushes wait.
 const TABLES_MAX: usize = 24;
 const BLOOM_BITS: u32 = 10;
@@ -42,13 +50,15 @@ const COMPACTION_POLL: Duration = Duration::from_millis(200);
 const GARBAGE_AGE: Duration = Duration::from_secs(60);
 const GARBAGE_INTERVAL: Duration = Duration::from_secs(30);
 
-pub(super) fn settings() -> Settings {
+/// For a pool of so many bytes.
+pub(super) fn settings(pool_bytes: u64) -> Settings {
+    let memtable = (pool_bytes / MEMTABLE_PART).clamp(MEMTABLE_BYTES_MIN, MEMTABLE_BYTES_MAX);
     Settings {
         flush_interval: None,
         manifest_poll_interval: Duration::from_millis(500),
         manifest_update_timeout: Duration::from_secs(30),
         min_filter_keys: FILTER_KEYS_MIN,
-        l0_sst_size_bytes: MEMTABLE_BYTES,
+        l0_sst_size_bytes: usize::try_from(memtable).expect("at most 32 MiB"),
         l0_max_ssts: TABLES_MAX,
         l0_max_ssts_per_key: TABLES_MAX,
         l0_flush_parallelism: 2,
@@ -73,6 +83,7 @@ fn compactor() -> CompactorOptions {
         scheduler_options: SizeTieredCompactionSchedulerOptions {
             min_compaction_sources: MERGE_MIN,
             max_compaction_sources: MERGE_MAX,
+            sorted_run_consolidation_threshold: RUNS_MAX,
             ..SizeTieredCompactionSchedulerOptions::default()
         }
         .into(),
@@ -81,6 +92,7 @@ fn compactor() -> CompactorOptions {
             compactions_poll_interval: COMPACTION_POLL,
             heartbeat_interval: Duration::from_secs(10),
             max_sst_size: TABLE_BYTES_MAX,
+            bytes_to_fetch: MERGE_READ_BYTES,
             max_fetch_tasks: 2,
             max_subcompactions: 1,
             min_filter_keys: FILTER_KEYS_MIN,
