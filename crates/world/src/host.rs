@@ -15,6 +15,28 @@ pub struct LockFile {
     _file: File,
 }
 
+/// Lets the process have as many descriptors as it may (the soft limit, often 1,024, becomes the
+/// hard one); answers how many. Threads of a mount take two each.
+///
+/// # Errors
+/// What the kernel says; the limit is as it was.
+pub fn raise_descriptor_limit() -> io::Result<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is a valid rlimit that lives over the call.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: as above; raising a limit takes nothing away from anybody.
+    match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } {
+        0 => Ok(limit.rlim_cur),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Creates `path` if needed and locks it.
 ///
 /// # Errors
@@ -138,6 +160,17 @@ mod tests {
             read_file(&path).unwrap_err().kind(),
             io::ErrorKind::NotFound
         );
+    }
+
+    #[test]
+    fn a_process_may_have_as_many_descriptors_as_its_hard_limit_says() {
+        let most = raise_descriptor_limit().unwrap();
+        let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
+        let line = limits
+            .lines()
+            .find(|line| line.starts_with("Max open files"));
+        let soft = line.unwrap().split_whitespace().nth(3).unwrap();
+        assert_eq!(soft, most.to_string());
     }
 
     #[test]

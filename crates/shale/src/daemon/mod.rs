@@ -71,6 +71,9 @@ async fn live(dir: &Path, on_demand: bool) -> Result<()> {
     })?;
     let lock = lock::take(dir)?;
     clear_dead_mounts(dir);
+    if let Err(error) = world::host::raise_descriptor_limit() {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
     let world = World::real();
     let begun = world.now();
     let paths = node_paths(dir, &config)?;

@@ -9,6 +9,9 @@
 //! A ring has one reaper at a time, so that no wake-up is taken by another: its thread, or, when
 //! the thread went away before all its requests were answered (a hedged read, an abandoned
 //! future), the reaper thread. Such a ring is free for any thread once it is drained.
+//!
+//! An answer in a thread's ring is passed on when that thread sleeps or leaves: a future in
+//! `block_on` must not block its thread on somebody who needs that answer.
 
 use super::request::{Completion, Memory, Request, UnderWay};
 use io_uring::{IoUring, opcode, squeue, types};
