@@ -88,7 +88,8 @@ impl Client {
                 Ok(None) => {}
                 Err(error) if error.kind() == ErrorKind::NoSpace && !has_made_room => {
                     has_made_room = true;
-                    let freeing = self.metanode.make_room();
+                    // Boxed: rare and large, and every write's future would carry it.
+                    let freeing = Box::pin(self.metanode.make_room());
                     self.wait("space that removed data holds", Some(inode), freeing)
                         .await??;
                     continue;
