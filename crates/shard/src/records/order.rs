@@ -50,12 +50,11 @@ struct Piece {
     is_sorted: Cell<bool>,
 }
 
-/// That a name is at a place, or isn't there any more.
+/// Where a name is; none if it isn't there any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Entry {
     at: At,
-    place: Place,
-    is_there: bool,
+    place: Option<Place>,
 }
 
 impl Order {
@@ -67,14 +66,14 @@ impl Order {
             Key::Name {
                 directory,
                 position,
-            } => self.names.note((directory.0, *position), place, true),
+            } => self.names.note((directory.0, *position), Some(place)),
             _ => {
                 self.others.insert(key.clone(), place);
             }
         }
     }
 
-    pub(super) fn remove(&mut self, key: &Key, place: Place) {
+    pub(super) fn remove(&mut self, key: &Key) {
         match key {
             Key::Inode(inode) => {
                 self.inodes.remove(&inode.0);
@@ -82,7 +81,7 @@ impl Order {
             Key::Name {
                 directory,
                 position,
-            } => self.names.note((directory.0, *position), place, false),
+            } => self.names.note((directory.0, *position), None),
             _ => {
                 self.others.remove(key);
             }
@@ -118,23 +117,19 @@ impl Default for Names {
 }
 
 impl Names {
-    fn note(&mut self, at: At, place: Place, is_there: bool) {
+    fn note(&mut self, at: At, place: Option<Place>) {
         let (first, piece) = self
             .pieces
             .range_mut(..=at)
             .next_back()
             .expect("a piece begins at the first position");
-        if is_there {
+        if place.is_some() {
             piece.names += 1;
         } else {
             piece.names -= 1;
         }
         let entries = piece.entries.get_mut();
-        entries.push(Entry {
-            at,
-            place,
-            is_there,
-        });
+        entries.push(Entry { at, place });
         piece.is_sorted.set(false);
         let is_full = entries.len() >= PIECE_MAX;
         let is_waste = entries.len() > ENTRIES_FEW && entries.len() > 4 * piece.names;
@@ -164,29 +159,28 @@ impl Names {
             return;
         }
         entries.shrink_to_fit();
-        if entries.len() >= PIECE_NAMES_MIN || first == (0, 0) {
+        let few = entries.len();
+        if few >= PIECE_NAMES_MIN || first == (0, 0) {
             return;
         }
-        let mut few = std::mem::take(entries);
-        let (_, before) = self
+        let before = self.before(first).entries.get_mut().len();
+        if few > 0 && before + few > PIECE_NAMES {
+            return;
+        }
+        let mut piece = self.pieces.remove(&first).expect("it was just found");
+        // All behind what is there, so a sorted piece stays sorted.
+        let before = self.before(first);
+        before.names += few;
+        before.entries.get_mut().append(piece.entries.get_mut());
+    }
+
+    fn before(&mut self, first: At) -> &mut Piece {
+        let (_, piece) = self
             .pieces
             .range_mut(..first)
             .next_back()
             .expect("a piece begins at the first position");
-        let has_room = before.entries.get_mut().len() + few.len() <= PIECE_NAMES;
-        if has_room {
-            // All behind what is there, so a sorted piece stays sorted.
-            before.names += few.len();
-            before.entries.get_mut().append(&mut few);
-            self.pieces.remove(&first);
-        } else if few.is_empty() {
-            self.pieces.remove(&first);
-        } else {
-            self.pieces
-                .get_mut(&first)
-                .expect("it was just found")
-                .entries = RefCell::new(few);
-        }
+        piece
     }
 
     fn range(&self, from: At, to: At) -> impl Iterator<Item = Place> + use<'_> {
@@ -216,7 +210,7 @@ impl Piece {
             let is_last = entries
                 .get(next + 1)
                 .is_none_or(|other| other.at != entry.at);
-            if is_last && entry.is_there {
+            if is_last && entry.place.is_some() {
                 entries[kept] = entry;
                 kept += 1;
             }
@@ -231,7 +225,7 @@ impl Piece {
         let end = entries.partition_point(|entry| entry.at < to);
         let places: Vec<Place> = entries[begin..end]
             .iter()
-            .map(|entry| entry.place)
+            .filter_map(|entry| entry.place)
             .collect();
         places.into_iter()
     }
@@ -305,8 +299,8 @@ mod tests {
                         }
                     }
                     _ => {
-                        if let Some(place) = model.remove(&at) {
-                            order.remove(&name(at), place);
+                        if model.remove(&at).is_some() {
+                            order.remove(&name(at));
                         }
                     }
                 }
@@ -329,13 +323,13 @@ mod tests {
     fn pieces_are_cut_when_full_and_go_with_their_names() {
         let mut names = Names::default();
         for number in 0..100_000 {
-            names.note((1, position(number)), number as Place, true);
+            names.note((1, position(number)), Some(number as Place));
         }
         let full = names.pieces.len();
         let expected = 100_000 / PIECE_MAX..=100_000 / PIECE_NAMES * 2;
         assert!(expected.contains(&full), "{full}");
         for number in 0..100_000 {
-            names.note((1, position(number)), number as Place, false);
+            names.note((1, position(number)), None);
         }
         assert_eq!(names.range((0, 0), (9, 9)).count(), 0);
         assert_eq!(names.pieces.len(), 1);
@@ -349,9 +343,9 @@ mod tests {
         let mut names = Names::default();
         let at = |number: u64| (number / 1000, position(number));
         for number in 0..400_000 {
-            names.note(at(number), number as Place, true);
+            names.note(at(number), Some(number as Place));
             if let Some(old) = number.checked_sub(KEPT) {
-                names.note(at(old), old as Place, false);
+                names.note(at(old), None);
             }
         }
         assert_eq!(names.range((0, 0), (u64::MAX, 0)).count() as u64, KEPT);

@@ -151,7 +151,7 @@ impl Table {
             .find_entry(spread(half), |(_, other)| *other == place)
             .expect("every slot is in the index")
             .remove();
-        self.order.remove(&slot.key, place);
+        self.order.remove(&slot.key);
         self.free.push(place);
         self.bytes -= SLOT_BYTES + slot.weight();
         slot
