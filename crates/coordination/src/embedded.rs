@@ -3,6 +3,7 @@
 
 use crate::{Change, STATE_BYTES_MAX, State, Versioned};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use model::checksum::{crc32c, crc32c_without};
 use model::{Error, ErrorKind, Result};
 use parking_lot::RwLock;
 use std::{collections::BTreeMap, sync::Arc};
@@ -308,9 +309,7 @@ fn decode(slot: &Bytes) -> Result<Option<(u64, State)>> {
     if length > slot.len() {
         return Ok(None);
     }
-    let mut checked = slot[..length].to_vec();
-    checked[CRC_AT..CRC_AT + 4].fill(0);
-    if crc32c(&checked) != crc {
+    if crc32c_without(&slot[..length], CRC_AT) != crc {
         return Ok(None);
     }
     if format != FORMAT {
@@ -336,8 +335,4 @@ fn decode(slot: &Bytes) -> Result<Option<(u64, State)>> {
         );
     }
     Ok(Some((version, state)))
-}
-
-fn crc32c(bytes: &[u8]) -> u32 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }

@@ -5,6 +5,7 @@
 //! offset; the cleaner, rescue and checks do.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use model::checksum::crc32c;
 use model::{DataId, Error, ErrorKind, InodeId, Result, limits};
 
 /// Bytes of one entry of the table.
@@ -162,10 +163,6 @@ pub fn decode(segment: &[u8]) -> Result<Option<Vec<PackEntry>>> {
         entries.push(entry);
     }
     Ok(Some(entries))
-}
-
-fn crc32c(bytes: &[u8]) -> u32 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! decides. See `docs/glossary.md` for what each word means.
 
 pub mod attributes;
+pub mod checksum;
 pub mod error;
 pub mod extent;
 pub mod id;
@@ -18,6 +19,7 @@ pub mod segment;
 pub mod time;
 
 pub use attributes::{Attributes, FileKind, SetAttributes, TimeChange};
+pub use checksum::Payload;
 pub use error::{Advice, Error, ErrorKind, Result};
 pub use extent::{Extent, ExtentKind};
 pub use id::{

@@ -2,8 +2,8 @@
 //! nodes they are messages.
 
 use crate::{
-    BlobName, DataId, EntryNumber, FamilyId, GroupId, GroupVersion, InodeNumber, NsdId, Scheme,
-    ShardEpoch, ShardId,
+    BlobName, DataId, EntryNumber, FamilyId, GroupId, GroupVersion, InodeNumber, NsdId, Payload,
+    Scheme, ShardEpoch, ShardId,
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -39,8 +39,9 @@ pub struct BlobPut {
     pub nonce: u64,
     /// What the blob says of itself.
     pub header: BlobHeader,
-    /// The piece. Page-aligned memory is written without a copy.
-    pub bytes: Bytes,
+    /// The piece. Page-aligned memory is written without a copy; the checksums are stored as
+    /// they come.
+    pub payload: Payload,
     /// The group version that the writer knows: refused if the NSD knows a newer one.
     pub fence: GroupVersion,
 }

@@ -53,7 +53,7 @@ fn blob(number: u64, bytes: Bytes) -> BlobPut {
             segment_bytes: bytes.len() as u32,
             segment_crc: 0,
         },
-        bytes,
+        payload: bytes.into(),
         fence: GroupVersion(1),
     }
 }

@@ -1,21 +1,8 @@
 //! Checksums: CRC-32C, masked so that a good unit of another blob never fits.
 
 use crate::key::Key;
-
-/// CRC-32C (Castagnoli).
-pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
-    crc_fast::crc32_iscsi(bytes)
-}
-
-/// CRC-32C of `bytes` as if the four bytes at `at` were zero; how every block carries its own
-/// checksum.
-pub(crate) fn crc32c_without(bytes: &[u8], at: usize) -> u32 {
-    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
-    digest.update(&bytes[..at]);
-    digest.update(&[0; 4]);
-    digest.update(&bytes[at + 4..]);
-    u32::try_from(digest.finalize()).expect("CRC-32C has 32 bits")
-}
+use model::Payload;
+pub(crate) use model::checksum::{UNIT, crc32c, crc32c_without};
 
 /// The mix step of SplitMix64; part of the on-disk format.
 fn mix(mut word: u64) -> u64 {
@@ -42,21 +29,17 @@ fn mask(key_hash: u64, unit: u32) -> u32 {
     (mix(key_hash ^ spread) >> 32) as u32
 }
 
-/// Bytes of a unit.
-pub(crate) const UNIT: usize = model::limits::UNIT_BYTES as usize;
-
 /// Units that `length` bytes need.
 pub(crate) fn units_of(length: u32) -> u32 {
     length.div_ceil(model::limits::UNIT_BYTES)
 }
 
-/// The checksums of a whole payload, one per 4 KiB.
-pub(crate) fn unit_checksums(key: &Key, payload: &[u8]) -> Vec<u32> {
+/// The checksums that are stored of a payload, from those that came with it.
+pub(crate) fn unit_checksums(key: &Key, payload: &Payload) -> Vec<u32> {
     let hash = key_hash(key);
-    payload
-        .chunks(UNIT)
-        .zip(0u32..)
-        .map(|(unit, index)| crc32c(unit) ^ mask(hash, index))
+    let units = payload.units().iter().zip(0u32..);
+    units
+        .map(|(unit, index)| unit ^ mask(hash, index))
         .collect()
 }
 
@@ -82,22 +65,14 @@ pub(crate) fn table_checksum(key: &Key, checksums: &[u32]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
     use model::{EntryNumber, ShardId};
-
-    #[test]
-    fn crc32c_has_the_standard_check_value() {
-        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
-        assert_eq!(
-            crc32c_without(b"12XXXX789", 2),
-            crc32c(b"12\x00\x00\x00\x00789")
-        );
-    }
 
     #[test]
     fn a_good_unit_of_another_blob_or_place_never_fits() {
         let key = |number| Key::log(ShardId(1), EntryNumber(number));
         let payload = vec![7; 3 * UNIT + 5];
-        let checksums = unit_checksums(&key(1), &payload);
+        let checksums = unit_checksums(&key(1), &Bytes::from(payload.clone()).into());
         assert_eq!(checksums.len(), 4);
         assert_eq!(first_misfit(&key(1), 0, &payload, &checksums), None);
         assert_eq!(first_misfit(&key(1), 1, &payload[UNIT..], &checksums), None);

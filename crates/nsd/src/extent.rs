@@ -195,7 +195,8 @@ mod tests {
         for (index, byte) in payload.iter_mut().enumerate() {
             *byte = (index / 7) as u8;
         }
-        let checksums = unit_checksums(&key, &payload);
+        let payload = payload.freeze();
+        let checksums = unit_checksums(&key, &payload.clone().into());
         let entry = Entry {
             length: length as u32,
             writer: 1,
@@ -205,7 +206,7 @@ mod tests {
             place: Place::Runs(runs),
             checksums: None,
         };
-        (key, entry, checksums, payload.freeze())
+        (key, entry, checksums, payload)
     }
 
     #[test]

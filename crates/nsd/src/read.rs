@@ -108,7 +108,7 @@ impl Core {
     ) -> std::result::Result<Arc<[u32]>, String> {
         let payload = self.read_payload_bytes(entry).await;
         let payload = payload.map_err(|error| format!("it can't be read: {error}"))?;
-        let table = unit_checksums(key, &payload);
+        let table = unit_checksums(key, &payload.into());
         if table_checksum(key, &table) == entry.table_crc {
             return Ok(table.into());
         }

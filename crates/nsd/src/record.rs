@@ -227,7 +227,7 @@ mod tests {
     fn groups_read_back_and_any_flipped_byte_shows() {
         let key = Key::log(ShardId(1), EntryNumber(1));
         let payload = Bytes::from(vec![5; 5000]);
-        let checksums = crate::checksum::unit_checksums(&key, &payload);
+        let checksums = crate::checksum::unit_checksums(&key, &payload.clone().into());
         let entry = Entry {
             length: 5000,
             writer: 3,

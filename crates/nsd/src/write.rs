@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures::future::try_join_all;
 use model::limits::{DELETE_NAMES_MAX, LOG_ENTRY_BYTES_MAX, SEGMENT_BYTES_MAX};
 use model::nsd::{BlobHeader, BlobPut, GroupFence, LogPut, SealReply};
-use model::{BlobName, EntryNumber, Error, ErrorKind, Result, ShardEpoch, ShardId};
+use model::{BlobName, EntryNumber, Error, ErrorKind, Payload, Result, ShardEpoch, ShardId};
 use std::sync::Arc;
 
 /// Blobs up to this travel in the journal record.
@@ -32,7 +32,7 @@ struct Piece {
     key: Key,
     writer: u64,
     header: Option<BlobHeader>,
-    bytes: Bytes,
+    payload: Payload,
     asker: Asker,
     in_journal_max: u64,
 }
@@ -40,7 +40,7 @@ struct Piece {
 impl Core {
     pub(crate) async fn put_blob(self: Arc<Self>, put: BlobPut) -> Result<()> {
         self.check_serving()?;
-        let length = put.bytes.len();
+        let length = put.payload.len();
         if length == 0 || length > SEGMENT_BYTES_MAX as usize {
             let text = format!("blob {} of {length} bytes", put.name);
             return Err(Error::new(ErrorKind::InvalidArgument, text));
@@ -69,7 +69,7 @@ impl Core {
             key,
             writer: put.nonce,
             header: Some(put.header),
-            bytes: put.bytes,
+            payload: put.payload,
             asker: Asker::Blob,
             in_journal_max: BLOB_IN_JOURNAL_MAX.min(self.ring.bytes() / 16),
         };
@@ -103,7 +103,7 @@ impl Core {
             key,
             writer: put.epoch.0,
             header: None,
-            bytes: put.bytes,
+            payload: put.bytes.into(),
             asker: Asker::Log,
             in_journal_max: LOG_IN_JOURNAL_MAX.min(self.ring.bytes() / 16),
         };
@@ -121,7 +121,7 @@ impl Core {
             .lock()
             .fences()
             .check_epoch(put.shard, put.epoch)?;
-        let table = unit_checksums(key, &put.bytes);
+        let table = unit_checksums(key, &put.bytes.clone().into());
         if old.length as usize == put.bytes.len() && old.table_crc == table_checksum(key, &table) {
             return Ok(());
         }
@@ -134,10 +134,10 @@ impl Core {
         piece: Piece,
         check: impl FnOnce(&mut Fences) -> Result<()>,
     ) -> Result<()> {
-        let table = unit_checksums(&piece.key, &piece.bytes);
-        let small = piece.bytes.len() as u64 <= piece.in_journal_max;
+        let table = unit_checksums(&piece.key, &piece.payload);
+        let small = piece.payload.len() as u64 <= piece.in_journal_max;
         let entry = Entry {
-            length: u32::try_from(piece.bytes.len()).expect("checked by the caller"),
+            length: u32::try_from(piece.payload.len()).expect("checked by the caller"),
             writer: piece.writer,
             birth: 0,
             header: piece.header,
@@ -169,7 +169,7 @@ impl Core {
         let record = Record::Put {
             key: piece.key,
             entry: Arc::new(entry),
-            payload: piece.bytes,
+            payload: piece.payload.bytes().clone(),
         };
         let stored = self.submit(record, check).await;
         if stored.is_err() {
@@ -201,7 +201,13 @@ impl Core {
             birth,
             ..placed(&entry, runs.clone())
         });
-        let writes = writes_of(self.stamp.region, &piece.key, &entry, &table, &piece.bytes);
+        let writes = writes_of(
+            self.stamp.region,
+            &piece.key,
+            &entry,
+            &table,
+            piece.payload.bytes(),
+        );
         let writes = writes.into_iter().map(|write| {
             let offset = self.unit_offset(write.unit);
             self.disk.write(offset, write.bytes)

@@ -87,7 +87,7 @@ fn a_region_of_a_newer_version_is_refused_with_what_to_do_and_left_as_it_is() {
         let mut copy = disk.content(at, BLOCK);
         copy[VERSION_AT] = 2;
         copy[CRC_AT..CRC_AT + 4].fill(0);
-        let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &copy) as u32;
+        let crc = model::checksum::crc32c(&copy);
         copy[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
         disk.overwrite(at, &copy);
     }

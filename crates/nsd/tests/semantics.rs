@@ -393,7 +393,7 @@ fn empty_and_oversized_requests_are_refused() {
     on_disk(11, async |scene| {
         let nsd = scene.open().await;
         let mut put = blob(1, 1);
-        put.bytes = Bytes::new();
+        put.payload = Bytes::new().into();
         assert_eq!(
             nsd.put(put).await.unwrap_err().kind(),
             ErrorKind::InvalidArgument

@@ -6,7 +6,7 @@
 
 use crate::layout::piece_length;
 use bytes::Bytes;
-use model::{Error, ErrorKind, Scheme};
+use model::{Error, ErrorKind, Payload, Scheme};
 use std::ffi::c_int;
 
 /// What buffers of pieces are aligned to, so that disks take them without a copy.
@@ -39,35 +39,35 @@ pub trait PieceMemory: Sized {
     fn freeze(self) -> Bytes;
 }
 
-/// All pieces of a segment, in order. Copies and whole data pieces are slices of `plain`;
-/// only pieces that need padding are copied. Parity pieces are page aligned.
+/// All pieces of a segment, in order. Copies and whole data pieces are slices of `plain`, with
+/// its checksums; only pieces that need padding are copied. Parity pieces are page aligned.
 #[must_use]
-pub fn encode(scheme: Scheme, plain: &Bytes) -> Vec<Bytes> {
+pub fn encode(scheme: Scheme, plain: &Payload) -> Vec<Payload> {
     encode_in::<Aligned>(scheme, plain)
 }
 
 /// [`encode`] with the caller's memory.
 #[must_use]
-pub fn encode_in<M: PieceMemory>(scheme: Scheme, plain: &Bytes) -> Vec<Bytes> {
+pub fn encode_in<M: PieceMemory>(scheme: Scheme, plain: &Payload) -> Vec<Payload> {
     let (k, m) = match scheme {
         Scheme::Replicate(n) => return vec![plain.clone(); usize::from(n)],
         Scheme::Erasure { k, m } => (usize::from(k), usize::from(m)),
     };
     let length = u32::try_from(plain.len()).expect("a segment has at most 16 MiB");
     let piece_bytes = piece_length(scheme, length) as usize;
-    let mut pieces = Vec::with_capacity(k + m);
+    let mut pieces: Vec<Payload> = Vec::with_capacity(k + m);
     for piece in 0..k {
         let from = (piece * piece_bytes).min(plain.len());
         let to = (from + piece_bytes).min(plain.len());
         pieces.push(padded::<M>(plain.slice(from..to), piece_bytes));
     }
     if piece_bytes == 0 {
-        pieces.resize(k + m, Bytes::new());
+        pieces.resize(k + m, Bytes::new().into());
         return pieces;
     }
-    let sources: Vec<&[u8]> = pieces.iter().map(AsRef::as_ref).collect();
+    let sources: Vec<&[u8]> = pieces.iter().map(|piece| &piece.bytes()[..]).collect();
     let parity = multiply::<M>(&matrix(k, m)[k * k..], &sources, m);
-    pieces.extend(parity);
+    pieces.extend(parity.into_iter().map(Payload::from));
     pieces
 }
 
@@ -163,15 +163,15 @@ impl PieceMemory for Aligned {
     }
 }
 
-fn padded<M: PieceMemory>(piece: Bytes, length: usize) -> Bytes {
+fn padded<M: PieceMemory>(piece: Payload, length: usize) -> Payload {
     if piece.len() == length {
         return piece;
     }
     let mut out = M::with_any_content(length);
     let (data, padding) = out.bytes_mut().split_at_mut(piece.len());
-    data.copy_from_slice(&piece);
+    data.copy_from_slice(piece.bytes());
     padding.fill(0);
-    out.freeze()
+    out.freeze().into()
 }
 
 /// The k + m rows of k coefficients: the identity, then the parity rows.

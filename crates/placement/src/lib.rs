@@ -7,13 +7,11 @@
 
 pub mod change;
 pub mod codec;
-pub mod crc;
 pub mod groups;
 pub mod layout;
 mod pick;
 mod random;
 
 pub use change::{add_nsd, drain, finish_moves, mark_lost, new_pool, remove_nsd};
-pub use crc::crc32c;
 pub use groups::{Groups, SlotMembers};
 pub use pick::{NoGroup, Placement, Standing};

@@ -5,6 +5,8 @@
 #![allow(clippy::print_stdout, reason = "it prints its measurements")]
 
 use bytes::Bytes;
+use model::Payload;
+use model::checksum::crc32c;
 use model::map::{NsdEntry, NsdState};
 use model::nsd::{BlobHeader, BlobPut};
 use model::{
@@ -12,7 +14,7 @@ use model::{
     Scheme, SegmentId, SessionId,
 };
 use nsd::{Nsd, NsdIdentity};
-use placement::{codec, crc32c};
+use placement::codec;
 use pool::{Pool, SegmentOwner, SegmentSource};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,7 +55,7 @@ fn speed(bytes: usize, seconds: f64) -> String {
 }
 
 fn encoding(world: &World) {
-    let bytes = plain(4 * MIB);
+    let bytes = Payload::from(plain(4 * MIB));
     for (k, m) in [(4, 2), (4, 3), (8, 2), (8, 3), (16, 2), (16, 3)] {
         let scheme = Scheme::Erasure { k, m };
         let pieces = codec::encode_in::<Recycled>(scheme, &bytes);
@@ -66,7 +68,7 @@ fn encoding(world: &World) {
         });
         let encode = (world.now() - started).as_secs_f64();
         let have: Vec<(u8, Bytes)> = (1..=k)
-            .map(|piece| (piece, pieces[usize::from(piece)].clone()))
+            .map(|piece| (piece, pieces[usize::from(piece)].bytes().clone()))
             .collect();
         let started = world.now();
         (0..200)
@@ -79,7 +81,7 @@ fn encoding(world: &World) {
         );
     }
     let started = world.now();
-    (0..200).for_each(|_| assert_ne!(crc32c(&bytes), 0));
+    (0..200).for_each(|_| assert_ne!(crc32c(bytes.bytes()), 0));
     println!(
         "crc32c of 4 MiB {}",
         speed(800 * MIB, (world.now() - started).as_secs_f64())
@@ -130,7 +132,7 @@ async fn through_nsd(world: &World, nsd: &Nsd, length: usize) -> Result<()> {
             name: name(counter),
             nonce: 1,
             header,
-            bytes: bytes.clone(),
+            payload: bytes.clone().into(),
             fence: GroupVersion(1),
         };
         nsd.put(put).await?;

@@ -9,8 +9,8 @@ use crate::write::put_to;
 use bytes::Bytes;
 use model::map::NsdState;
 use model::nsd::{BlobHeader, BlobPut};
-use model::{Error, ErrorKind, NsdId, Result, SegmentPlace};
-use placement::{Groups, SlotMembers, codec, crc32c, layout};
+use model::{Error, ErrorKind, NsdId, Payload, Result, SegmentPlace};
+use placement::{Groups, SlotMembers, codec, layout};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tracing::{info, warn};
@@ -181,10 +181,10 @@ impl Pool {
         let mut good: BTreeSet<u8> = pieces_with(&states, PieceCondition::Good);
         if states.iter().any(|state| needs(&state)) {
             let header = self.header_of(place, &states).await?;
-            let mut pieces: Option<Vec<Bytes>> = None;
+            let mut pieces: Option<Vec<Payload>> = None;
             for state in states.iter().filter(needs) {
-                let bytes = match self.moving_copy(place, state, &states).await {
-                    Some(bytes) => bytes,
+                let piece = match self.moving_copy(place, state, &states).await {
+                    Some(bytes) => bytes.into(),
                     None => {
                         if pieces.is_none() {
                             pieces = Some(self.all_pieces(place, &states).await?);
@@ -192,8 +192,8 @@ impl Pool {
                         pieces.as_ref().expect("just computed")[usize::from(state.piece)].clone()
                     }
                 };
-                let length = bytes.len() as u64;
-                self.replace(place, state, header, bytes).await?;
+                let length = piece.len() as u64;
+                self.replace(place, state, header, piece).await?;
                 good.insert(state.piece);
                 outcome.rebuilt += 1;
                 outcome.mended += u32::from(state.condition == PieceCondition::Damaged);
@@ -234,13 +234,17 @@ impl Pool {
     }
 
     /// All pieces, computed from the plain data after it was checked against the CRC.
-    async fn all_pieces(&self, place: &SegmentPlace, states: &[PieceState]) -> Result<Vec<Bytes>> {
+    async fn all_pieces(
+        &self,
+        place: &SegmentPlace,
+        states: &[PieceState],
+    ) -> Result<Vec<Payload>> {
         // What is known to be absent or damaged needn't be asked again.
         let good = pieces_with(states, PieceCondition::Good);
         let bad = (0..place.scheme.width() as u8).filter(|piece| !good.contains(piece));
         let missing = bad.fold(0, |bits, piece| bits | 1 << piece);
         let plain = self.read_whole(&SegmentPlace { missing, ..*place }).await?;
-        Ok(codec::encode_in::<Recycled>(place.scheme, &plain))
+        Ok(codec::encode_in::<Recycled>(place.scheme, &plain.into()))
     }
 
     async fn header_of(&self, place: &SegmentPlace, states: &[PieceState]) -> Result<BlobHeader> {
@@ -277,7 +281,7 @@ impl Pool {
         place: &SegmentPlace,
         state: &PieceState,
         header: BlobHeader,
-        bytes: Bytes,
+        payload: Payload,
     ) -> Result<()> {
         let name = place.blob(state.piece);
         let away = || {
@@ -295,7 +299,7 @@ impl Pool {
             name,
             nonce: nonce(name, place),
             header,
-            bytes,
+            payload,
             fence,
         };
         put_to(&self.world, &member, put)
@@ -377,15 +381,16 @@ fn check_together(place: &SegmentPlace, states: &mut [PieceState], found: &[(usi
         return;
     }
     let plain = codec::join(place.scheme, place.length, &data);
-    if crc32c(&plain) != place.crc {
+    let plain = Payload::from(plain);
+    if plain.crc() != place.crc {
         return;
     }
-    for (piece, bytes) in codec::encode_in::<Recycled>(place.scheme, &plain)
+    for (piece, whole) in codec::encode_in::<Recycled>(place.scheme, &plain)
         .iter()
         .enumerate()
     {
         for (index, found) in found {
-            if usize::from(states[*index].piece) == piece && found != bytes {
+            if usize::from(states[*index].piece) == piece && found != whole.bytes() {
                 states[*index].condition = PieceCondition::Damaged;
             }
         }

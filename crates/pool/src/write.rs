@@ -9,8 +9,10 @@ use futures::future::{BoxFuture, FutureExt, join_all};
 use futures::stream::{FuturesUnordered, StreamExt};
 use model::map::NsdState;
 use model::nsd::BlobPut;
-use model::{BlobName, Error, ErrorKind, GroupVersion, NsdId, Result, SegmentPlace, limits};
-use placement::{Groups, Placement, Standing, codec, crc32c, layout};
+use model::{
+    BlobName, Error, ErrorKind, GroupVersion, NsdId, Payload, Result, SegmentPlace, limits,
+};
+use placement::{Groups, Placement, Standing, codec, layout};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -76,6 +78,7 @@ impl Pool {
         owner: SegmentOwner,
         plain: Bytes,
     ) -> Result<SegmentPlace> {
+        let plain = Payload::from(plain);
         let length = u32::try_from(plain.len()).unwrap_or(u32::MAX);
         if length == 0 || length > limits::SEGMENT_BYTES_MAX {
             let text = format!(
@@ -84,7 +87,7 @@ impl Pool {
             );
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
-        let crc = crc32c(&plain);
+        let crc = plain.crc();
         let mut excluded = BTreeSet::new();
         for attempt in 1.. {
             let groups = self.groups();
@@ -226,7 +229,7 @@ impl Pool {
     async fn put_pieces(
         &self,
         attempt: Attempt,
-        plain: &Bytes,
+        plain: &Payload,
     ) -> std::result::Result<SegmentPlace, Failure> {
         let mut place = attempt.place;
         let stored = layout::stored_bytes(place.scheme, place.length);
@@ -236,11 +239,11 @@ impl Pool {
         })?;
         let started = self.world.now();
         let mut pending: FuturesUnordered<PiecePut> = FuturesUnordered::new();
-        for (piece, bytes) in codec::encode_in::<Recycled>(place.scheme, plain)
+        for (piece, payload) in codec::encode_in::<Recycled>(place.scheme, plain)
             .into_iter()
             .enumerate()
         {
-            pending.push(put_piece(&self.world, &attempt, piece as u8, bytes));
+            pending.push(put_piece(&self.world, &attempt, piece as u8, payload));
         }
         let mut waiting: u32 = (1u32 << place.scheme.width()) - 1;
         let stragglers_max = place.scheme.stragglers_max() as u32;
@@ -397,13 +400,13 @@ fn failure(failures: Vec<(NsdId, Error)>) -> Failure {
     }
 }
 
-fn put_piece(world: &World, attempt: &Attempt, piece: u8, bytes: Bytes) -> PiecePut {
+fn put_piece(world: &World, attempt: &Attempt, piece: u8, payload: Payload) -> PiecePut {
     let name: BlobName = attempt.place.blob(piece);
     let put = BlobPut {
         name,
         nonce: nonce(name, &attempt.place),
         header: attempt.owner.header(&attempt.place),
-        bytes,
+        payload,
         fence: attempt.version,
     };
     let targets = attempt.targets[usize::from(piece)].clone();

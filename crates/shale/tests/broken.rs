@@ -14,6 +14,7 @@ use fixture::{
     bounded::{self, event, in_own_mounts, must_be_sound, shale},
     pattern,
 };
+use model::checksum::crc32c;
 use std::{
     fs::{self, OpenOptions},
     os::unix::fs::{FileExt, PermissionsExt},
@@ -52,10 +53,6 @@ fn read_at(path: &Path, offset: u64, length: usize) -> Vec<u8> {
     let file = fs::File::open(path).unwrap();
     file.read_exact_at(&mut bytes, offset).unwrap();
     bytes
-}
-
-fn crc32c(bytes: &[u8]) -> u32 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! frame as one kind of payload.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use model::checksum::{crc32c, crc32c_without};
 use model::{
     CommitNumber, EntryNumber, Error, ErrorKind, FamilyId, InodeId, Result, SessionId, ShardEpoch,
     ShardId, Timestamp, limits,
@@ -130,11 +131,7 @@ pub(crate) fn open_entry(entry: &Bytes) -> Result<(Header, Bytes)> {
     if payload != entry.len() - HEADER_BYTES {
         return Err(wrong("is cut short"));
     }
-    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
-    digest.update(&entry[..CRC_AT]);
-    digest.update(&[0; 4]);
-    digest.update(&entry[CRC_AT + 4..]);
-    if digest.finalize() as u32 != crc {
+    if crc32c_without(entry, CRC_AT) != crc {
         return Err(wrong("doesn't fit its checksum"));
     }
     if version != VERSION {
@@ -158,10 +155,6 @@ pub(crate) fn open_entry(entry: &Bytes) -> Result<(Header, Bytes)> {
         commit,
     };
     Ok((header, entry.slice(HEADER_BYTES..)))
-}
-
-fn crc32c(bytes: &[u8]) -> u32 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
 /// One operation of a commit, for the change feed and the audit log.

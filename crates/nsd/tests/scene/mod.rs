@@ -74,7 +74,7 @@ pub fn blob(number: u64, length: usize) -> BlobPut {
             segment_bytes: length as u32,
             segment_crc: 5,
         },
-        bytes: content(number, length),
+        payload: content(number, length).into(),
         fence: GroupVersion(9),
     }
 }

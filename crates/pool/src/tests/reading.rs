@@ -148,12 +148,12 @@ fn a_damaged_piece_is_rebuilt_by_the_reader_and_then_mended() {
         for (length, piece) in [(2 * MIB, 1u8), (2 * MIB, 5), (70_000, 0)] {
             let bytes = plain(length, 17 + u64::from(piece));
             let place = rig.write(&bytes).await;
-            let pieces = placement::codec::encode(place.scheme, &bytes);
+            let pieces = placement::codec::encode(place.scheme, &bytes.clone().into());
             let nsd = rig.holder(&place, piece);
             damage(
                 &rig,
                 &disks[nsd.0 as usize - 1],
-                &pieces[usize::from(piece)],
+                pieces[usize::from(piece)].bytes(),
             );
             assert_eq!(rig.read(&place).await, bytes);
             let outcome = rig
