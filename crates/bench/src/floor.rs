@@ -19,31 +19,27 @@ pub(crate) fn mount(
     discard: bool,
     transport: TransportChoice,
 ) -> model::Result<Mount> {
-    let settings = MemorySettings {
-        discard,
-        ..MemorySettings::default()
-    };
     let options = MountOptions {
         transport,
         ..MountOptions::new(directory)
     };
-    Mount::start(
-        world,
-        Arc::new(MemoryFileSystem::new(world, settings)),
-        &options,
-    )
+    Mount::start(world, Arc::new(in_memory(world, discard)), &options)
 }
 
-/// As [`mount`] with `discard`, but reads come from `disk`: transport and disk in one, with
-/// nothing between them.
+/// As [`mount`] with `discard`, but data is on `disk`: transport and disk in one, with nothing
+/// between them.
 ///
 /// # Errors
 /// What mounting says.
 pub(crate) fn mount_on(world: &World, directory: &Path, disk: &Disk) -> model::Result<Mount> {
+    let fs = in_memory(world, true).on_disk(disk.clone());
+    Mount::start(world, Arc::new(fs), &MountOptions::new(directory))
+}
+
+fn in_memory(world: &World, discard: bool) -> MemoryFileSystem {
     let settings = MemorySettings {
-        discard: true,
+        discard,
         ..MemorySettings::default()
     };
-    let fs = MemoryFileSystem::new(world, settings).reading_from(disk.clone());
-    Mount::start(world, Arc::new(fs), &MountOptions::new(directory))
+    MemoryFileSystem::new(world, settings)
 }

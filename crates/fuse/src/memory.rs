@@ -15,9 +15,14 @@ use model::{
 };
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Notify;
-use world::{Disk, Map, World};
+use tokio::sync::{Notify, Semaphore};
+use world::{AlignedBuffer, Disk, Map, World};
+
+/// Writes that may be on their way to a disk at once.
+const WRITES_BEHIND_MAX: u32 = 64;
 
 /// How a [`MemoryFileSystem`] behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,7 +54,16 @@ pub struct MemoryFileSystem {
     state: Mutex<State>,
     unlocked: Notify,
     zeros: Bytes,
-    disk: Option<Disk>,
+    disk: Option<Behind>,
+}
+
+/// A disk that data goes to and comes from.
+struct Behind {
+    disk: Disk,
+    /// A permit for each write that isn't on its way.
+    room: Arc<Semaphore>,
+    /// What the first write that failed said; for the next fsync.
+    failure: Arc<Mutex<Option<io::Error>>>,
 }
 
 struct State {
@@ -107,12 +121,18 @@ impl MemoryFileSystem {
         }
     }
 
-    /// With `discard`, reads now come from this disk, at the offset in the file, instead of
-    /// being zeros: measures the transport and the disk in one.
+    /// With `discard`, data now goes to this disk and comes from it, at the offset in the file:
+    /// measures the transport and the disk in one. Writes are answered when they are copied and
+    /// written behind; fsync waits for them. Writes must be whole blocks of the disk.
     #[must_use]
-    pub fn reading_from(self, disk: Disk) -> Self {
+    pub fn on_disk(self, disk: Disk) -> Self {
+        let behind = Behind {
+            disk,
+            room: Arc::new(Semaphore::new(WRITES_BEHIND_MAX as usize)),
+            failure: Arc::default(),
+        };
         Self {
-            disk: Some(disk),
+            disk: Some(behind),
             ..self
         }
     }
@@ -146,6 +166,39 @@ impl MemoryFileSystem {
             },
         }
     }
+}
+
+impl Behind {
+    async fn read(&self, offset: u64, length: usize) -> Result<Bytes> {
+        let read = self.disk.read(offset, length).await;
+        read.map_err(|error| of_disk(&error, "reading the disk"))
+    }
+
+    async fn write(&self, world: &World, offset: u64, data: &[u8]) {
+        let place = self.room.clone().acquire_owned().await;
+        let bytes = AlignedBuffer::copy_of(data).freeze();
+        let (disk, failure) = (self.disk.clone(), self.failure.clone());
+        let work = async move {
+            if let Err(error) = disk.write(offset, bytes).await {
+                failure.lock().get_or_insert(error);
+            }
+            drop(place);
+        };
+        world.spawn("write behind", work).detach();
+    }
+
+    async fn flush(&self) -> Result<()> {
+        let all = self.room.acquire_many(WRITES_BEHIND_MAX).await;
+        let flushed = self.disk.flush().await;
+        drop(all);
+        let failure = self.failure.lock().take();
+        let result = failure.map_or(flushed, Err);
+        result.map_err(|error| of_disk(&error, "writing the disk"))
+    }
+}
+
+fn of_disk(error: &io::Error, what: &str) -> Error {
+    Error::new(ErrorKind::Unavailable, error.to_string()).while_doing(what)
 }
 
 impl Node {
@@ -584,36 +637,45 @@ impl FileSystem for MemoryFileSystem {
             };
             (from, bytes)
         };
-        let Some(disk) = &self.disk else {
-            return Ok(vec![bytes]);
-        };
-        let read = disk.read(from, bytes.len()).await;
-        let failed = |error: std::io::Error| {
-            Error::new(ErrorKind::Unavailable, error.to_string()).while_doing("reading the disk")
-        };
-        Ok(vec![read.map_err(failed)?])
+        match &self.disk {
+            Some(behind) => Ok(vec![behind.read(from, bytes.len()).await?]),
+            None => Ok(vec![bytes]),
+        }
     }
 
     async fn write(&self, _caller: &Caller, write: Write<'_>) -> Result<u32> {
         let now = self.world.wall();
-        let mut state = self.state.lock();
-        let node = state.node(write.inode)?;
-        let append = write.flags & libc::O_APPEND != 0 && !write.from_cache;
-        let offset = if append {
-            node.attributes.size
-        } else {
-            write.offset
+        let offset = {
+            let mut state = self.state.lock();
+            let node = state.node(write.inode)?;
+            let append = write.flags & libc::O_APPEND != 0 && !write.from_cache;
+            let offset = if append {
+                node.attributes.size
+            } else {
+                write.offset
+            };
+            let end = offset + write.data.len() as u64;
+            if end > node.attributes.size {
+                node.resize(end, self.settings.discard);
+            }
+            if let (Content::File(bytes), false) = (&mut node.content, self.settings.discard) {
+                bytes[offset as usize..end as usize].copy_from_slice(write.data);
+            }
+            node.attributes.mtime = now.after(node.attributes.mtime);
+            node.attributes.ctime = now.after(node.attributes.ctime);
+            offset
         };
-        let end = offset + write.data.len() as u64;
-        if end > node.attributes.size {
-            node.resize(end, self.settings.discard);
+        if let Some(behind) = &self.disk {
+            behind.write(&self.world, offset, write.data).await;
         }
-        if let (Content::File(bytes), false) = (&mut node.content, self.settings.discard) {
-            bytes[offset as usize..end as usize].copy_from_slice(write.data);
-        }
-        node.attributes.mtime = now.after(node.attributes.mtime);
-        node.attributes.ctime = now.after(node.attributes.ctime);
         Ok(u32::try_from(write.data.len()).expect("at most 1 MiB"))
+    }
+
+    async fn fsync(&self, _caller: &Caller, _inode: InodeId, _data_only: bool) -> Result<()> {
+        match &self.disk {
+            Some(behind) => behind.flush().await,
+            None => Ok(()),
+        }
     }
 
     async fn flush(&self, _caller: &Caller, inode: InodeId, handle: u64, owner: u64) -> Result<()> {
