@@ -1,5 +1,6 @@
 //! Other people's test suites on a mounted file system: pjdfstest (POSIX semantics), fsx
-//! (random reads, writes and mappings), and the ACL tools.
+//! (random reads, writes and mappings), stress-ng (many processes at one thing), fio (checked
+//! random I/O through each of the kernel's ways), and the ACL tools.
 //!
 //! `make test-deps` installs what they need; docs/semantics.md lists what may fail and why.
 
@@ -23,6 +24,11 @@ fn tool(name: &str) -> PathBuf {
         path.display()
     );
     path
+}
+
+/// `make test-all`.
+fn is_long() -> bool {
+    std::env::var_os("SHALE_LONG").is_some()
 }
 
 /// What one run of pjdfstest said: the names of its tests by their result.
@@ -104,17 +110,71 @@ fn fsx_sees_every_byte_it_wrote() {
          punch_hole = 5\nposix_fallocate = 3\nsendfile = 5\ncopy_file_range = 5\n",
     )
     .unwrap();
-    let count = if std::env::var_os("SHALE_LONG").is_some() {
-        "200000"
-    } else {
-        "10000"
-    };
+    let count = if is_long() { "200000" } else { "10000" };
     let program = tool("fsx");
     for seed in ["1", "2", "3"] {
         let config = config.to_str().unwrap();
         let arguments = ["-f", config, "-N", count, "-S", seed, "file"];
         let said = must_run(&node.mnt, program.to_str().unwrap(), &arguments);
         assert!(said.is_empty() || said.contains("A-OK"), "{said}");
+    }
+    node.check();
+}
+
+/// The stressors of stress-ng that work on a file system and that FUSE has a request for. Each
+/// checks what it did.
+const STRESSORS: &str = "access chattr chdir chmod chown copy-file dentry dir dirdeep dirmany \
+     dnotify dup fallocate fcntl file-ioctl filename flock fpunch fsize fstat getdent handle hdd \
+     inode-flags inotify io iomix lease link locka lockf lockofd mknod open rename symlink \
+     sync-file touch utime xattr";
+
+#[test]
+fn stress_ng_finds_no_fault() {
+    let node = Node::with(&["--nsd-size", "4G"]);
+    let time = if is_long() { "10s" } else { "1s" };
+    for stressor in STRESSORS.split_whitespace() {
+        let two = format!("--{stressor}");
+        let arguments = ["60", "stress-ng", "--verify", "--timeout", time, &two, "2"];
+        must_run(&node.mnt, "timeout", &arguments);
+    }
+    node.check();
+}
+
+#[test]
+fn fio_reads_what_it_wrote_through_each_way_of_the_kernel() {
+    let node = Node::with(&["--nsd-size", "2G"]);
+    let size = if is_long() {
+        "--size=256m"
+    } else {
+        "--size=16m"
+    };
+    // Whole pages where the way demands it, otherwise pieces that fit to nothing.
+    let ways = [
+        ("psync", "37k", "0"),
+        ("mmap", "64k", "0"),
+        ("posixaio", "37k", "0"),
+        ("sync", "4k", "1"),
+        ("libaio", "4k", "1"),
+        ("io_uring", "1m", "1"),
+    ];
+    for (engine, block, direct) in ways {
+        let way = [
+            format!("--ioengine={engine}"),
+            format!("--bs={block}"),
+            format!("--direct={direct}"),
+        ];
+        let mut arguments = vec![
+            "120",
+            "fio",
+            "--name=job",
+            "--rw=randrw",
+            "--numjobs=2",
+            size,
+        ];
+        arguments.extend(["--iodepth=16", "--verify=crc32c", "--verify_state_save=0"]);
+        arguments.extend(way.iter().map(String::as_str));
+        must_run(&node.mnt, "timeout", &arguments);
+        must_run(&node.mnt, "sh", &["-c", "rm job.*"]);
     }
     node.check();
 }
