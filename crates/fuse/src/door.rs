@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use world::{Map, Set};
 
@@ -71,6 +71,9 @@ pub struct Door {
     sibling: Mutex<Option<Arc<Sibling>>>,
     siblings: Arc<Siblings>,
     next_handle: AtomicU64,
+    /// A POSIX lock was taken through this mount. Every open and close looks here first, on all
+    /// CPUs: where nobody locks, none of them waits for another.
+    any_lock: AtomicBool,
     locks: Mutex<LocksSeen>,
 }
 
@@ -128,6 +131,7 @@ impl Door {
             sibling: Mutex::new(Some(Arc::new(sibling))),
             siblings: Arc::clone(siblings),
             next_handle: AtomicU64::new(1),
+            any_lock: AtomicBool::new(false),
             locks: Mutex::default(),
         }
     }
@@ -237,11 +241,15 @@ impl Door {
     }
 
     fn is_lock_seen(&self, inode: InodeId) -> bool {
+        if !self.any_lock.load(Ordering::Acquire) {
+            return false;
+        }
         let seen = self.locks.lock();
         seen.everywhere || seen.inodes.contains(&inode)
     }
 
     fn note_lock(&self, lock: &Lock) {
+        self.any_lock.store(true, Ordering::Release);
         let mut seen = self.locks.lock();
         if seen.inodes.len() < LOCKED_MAX {
             seen.inodes.insert(lock.inode);
@@ -252,6 +260,14 @@ impl Door {
         if !owners.contains(&lock.owner) {
             owners.push(lock.owner);
         }
+    }
+
+    /// Who took POSIX locks through an open that ends.
+    fn take_lock_owners(&self, handle: u64) -> Vec<u64> {
+        if !self.any_lock.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        self.locks.lock().owners.remove(&handle).unwrap_or_default()
     }
 
     async fn open_existing(
@@ -574,13 +590,7 @@ impl FileSystem for Door {
 
     async fn release(&self, _caller: &Caller, release: Release) -> Result<()> {
         let inode = release.inode;
-        let owners = self
-            .locks
-            .lock()
-            .owners
-            .remove(&release.handle)
-            .unwrap_or_default();
-        for owner in owners {
+        for owner in self.take_lock_owners(release.handle) {
             self.client
                 .release_locks(inode, LockOwner(owner), false)
                 .await;
