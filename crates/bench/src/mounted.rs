@@ -156,6 +156,22 @@ impl Mounted {
         }
     }
 
+    /// Measures and prints a line, if it is wanted.
+    fn line(
+        &self,
+        name: &str,
+        floor_name: &'static str,
+        unit: Unit,
+        goal: Goal,
+        measured: impl FnMut() -> f64,
+        floor: impl FnMut() -> f64,
+    ) {
+        if self.wanted(&[name]) {
+            let values = pairs(self.runs, measured, floor);
+            self.print(name, floor_name, unit, goal, values);
+        }
+    }
+
     /// Create, stat and unlink by two processes, each in a folder of its own.
     fn metadata(&self) -> Result<()> {
         const CREATE: &str = "mount: create+close, until idle";
@@ -253,9 +269,6 @@ impl Mounted {
             (BIRTHS, paths::scan_with_births, Goal::None),
         ];
         for (name, scan, goal) in lines {
-            if !self.wanted(&[name]) {
-                continue;
-            }
             let restarted = || {
                 served = Some(
                     self.restart(served.take().expect("it serves"))
@@ -264,11 +277,11 @@ impl Mounted {
                 let mount = &served.as_ref().expect("it serves").path;
                 scan(&mount.join("large"))
             };
-            let values = pairs(self.runs, restarted, || {
+            let memory = "memory on our FUSE";
+            self.line(name, memory, Unit::PerSecond, goal, restarted, || {
                 paths::drop_kernel_caches();
                 scan(&trivial.join("large"))
             });
-            self.print(name, "memory on our FUSE", Unit::PerSecond, goal, values);
         }
         self.world.block_on(floor_mount.unmount(Unmount::Forced))?;
         self.end(served.take().expect("it serves"))
@@ -351,38 +364,50 @@ impl Mounted {
         // Reads need a file, whichever lines are wanted.
         write(&ours);
         write(&theirs);
-        let line = |name: &str, unit, goal, measured: &dyn Fn() -> f64, floor: &dyn Fn() -> f64| {
-            if self.wanted(&[name]) {
-                let values = pairs(self.runs, measured, floor);
-                let floor_name = match goal {
-                    Goal::None => "disk under our FUSE",
-                    _ => "disk, our FUSE",
-                };
-                self.print(name, floor_name, unit, goal, values);
-            }
-        };
         let (bytes, each) = (Unit::BytesPerSecond, Unit::PerSecond);
-        line(WRITE, bytes, Goal::Ratio(0.85), &|| write(&ours), &|| {
-            disk::write(world, &disk, STREAM).min(write(&theirs))
-        });
-        line(READ, bytes, Goal::Ratio(0.85), &|| read(&ours), &|| {
-            disk::read(world, &disk, STREAM).min(read(&theirs))
-        });
-        line(RANDOM, each, Goal::Ratio(0.7), &|| random(&ours), &|| {
-            let of_fuse = random(&theirs);
-            disk::read_random(world, &disk, STREAM, READS, DEPTH).min(of_fuse)
-        });
+        let (streams, lower) = (Goal::Ratio(0.85), "disk, our FUSE");
+        self.line(
+            WRITE,
+            lower,
+            bytes,
+            streams,
+            || write(&ours),
+            || disk::write(world, &disk, STREAM).min(write(&theirs)),
+        );
+        self.line(
+            READ,
+            lower,
+            bytes,
+            streams,
+            || read(&ours),
+            || disk::read(world, &disk, STREAM).min(read(&theirs)),
+        );
+        self.line(
+            RANDOM,
+            lower,
+            each,
+            Goal::Ratio(0.7),
+            || random(&ours),
+            || {
+                let of_fuse = random(&theirs);
+                disk::read_random(world, &disk, STREAM, READS, DEPTH).min(of_fuse)
+            },
+        );
         self.world.block_on(nothing.unmount(Unmount::Forced))?;
         // Both floors in one: what is left when FUSE and the disk share the CPUs.
         let through = floor::mount_on(world, &trivial, &disk)?;
         write(&theirs);
-        line(WRITE, bytes, Goal::None, &|| write(&ours), &|| {
-            write(&theirs)
-        });
-        line(READ, bytes, Goal::None, &|| read(&ours), &|| read(&theirs));
-        line(RANDOM, each, Goal::None, &|| random(&ours), &|| {
-            random(&theirs)
-        });
+        let (none, both) = (Goal::None, "disk under our FUSE");
+        self.line(WRITE, both, bytes, none, || write(&ours), || write(&theirs));
+        self.line(READ, both, bytes, none, || read(&ours), || read(&theirs));
+        self.line(
+            RANDOM,
+            both,
+            each,
+            none,
+            || random(&ours),
+            || random(&theirs),
+        );
         self.world.block_on(through.unmount(Unmount::Forced))?;
         self.end(served)
     }
@@ -396,16 +421,25 @@ impl Mounted {
         }
         let served = self.new_served(Scheme::Replicate(1), TransportChoice::Auto)?;
         let ext4 = self.folder("ext4")?;
-        if self.wanted(&[FSYNC]) {
-            let files = |root: &Path| paths::synced_files(&root.join(self.fresh()), SYNCED);
-            let values = pairs(self.runs, || files(&served.path), || files(&ext4));
-            self.print(FSYNC, "ext4", Unit::PerSecond, Goal::Ratio(0.6), values);
-        }
-        if self.wanted(&[SQLITE]) {
-            let database = |root: &Path| paths::sqlite(&root.join(self.fresh()), TRANSACTIONS);
-            let values = pairs(self.runs, || database(&served.path), || database(&ext4));
-            self.print(SQLITE, "ext4", Unit::PerSecond, Goal::Ratio(0.6), values);
-        }
+        let (each, goal) = (Unit::PerSecond, Goal::Ratio(0.6));
+        let files = |root: &Path| paths::synced_files(&root.join(self.fresh()), SYNCED);
+        self.line(
+            FSYNC,
+            "ext4",
+            each,
+            goal,
+            || files(&served.path),
+            || files(&ext4),
+        );
+        let database = |root: &Path| paths::sqlite(&root.join(self.fresh()), TRANSACTIONS);
+        self.line(
+            SQLITE,
+            "ext4",
+            each,
+            goal,
+            || database(&served.path),
+            || database(&ext4),
+        );
         self.end(served)
     }
 

@@ -15,7 +15,7 @@ use client::{Allocate, Client, FileLock, LockOwner, LockRange, OpenFlags, ReadTr
 use model::limits::LISTING_ENTRIES_MAX;
 use model::operation::{NewInode, RenameMode};
 use model::{Attributes, Error, ErrorKind, FileKind, FileName, InodeId, Result, SetAttributes};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 use std::sync::Arc;
@@ -240,12 +240,15 @@ impl Door {
         }
     }
 
+    /// What was locked, unless nothing ever was.
+    fn locks_seen(&self) -> Option<MutexGuard<'_, LocksSeen>> {
+        let any = self.any_lock.load(Ordering::Acquire);
+        any.then(|| self.locks.lock())
+    }
+
     fn is_lock_seen(&self, inode: InodeId) -> bool {
-        if !self.any_lock.load(Ordering::Acquire) {
-            return false;
-        }
-        let seen = self.locks.lock();
-        seen.everywhere || seen.inodes.contains(&inode)
+        self.locks_seen()
+            .is_some_and(|seen| seen.everywhere || seen.inodes.contains(&inode))
     }
 
     fn note_lock(&self, lock: &Lock) {
@@ -264,10 +267,9 @@ impl Door {
 
     /// Who took POSIX locks through an open that ends.
     fn take_lock_owners(&self, handle: u64) -> Vec<u64> {
-        if !self.any_lock.load(Ordering::Acquire) {
-            return Vec::new();
-        }
-        self.locks.lock().owners.remove(&handle).unwrap_or_default()
+        self.locks_seen()
+            .and_then(|mut seen| seen.owners.remove(&handle))
+            .unwrap_or_default()
     }
 
     async fn open_existing(

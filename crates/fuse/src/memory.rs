@@ -2,28 +2,25 @@
 //!
 //! It stores nothing anywhere and keeps it simple: one lock, no quotas, no holes.
 
+mod behind;
+
 use crate::file_system::{
     Caller, Create, Entry, FileSystem, Found, Lock, LockKind, Make, Open, OpenMode, Opened, Read,
     Release, SetXattr, Shown, Space, Validity, Write,
 };
 use crate::listing::Listing;
+use behind::Behind;
 use bytes::Bytes;
 use model::operation::{RenameMode, XattrMode};
 use model::{
-    Attributes, Error, ErrorKind, FileKind, FileName, InodeId, Result, SetAttributes, TimeChange,
+    Attributes, ErrorKind, FileKind, FileName, InodeId, Result, SetAttributes, TimeChange,
     Timestamp,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::io;
-use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Notify, Semaphore};
-use world::{AlignedBuffer, Disk, Map, World};
-
-/// Writes that may be on their way to a disk at once, and bytes of each.
-const WRITES_BEHIND_MAX: u32 = 64;
-const WRITE_BEHIND_BYTES: usize = 1 << 20;
+use tokio::sync::Notify;
+use world::{Disk, Map, World};
 
 /// How a [`MemoryFileSystem`] behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,25 +53,6 @@ pub struct MemoryFileSystem {
     unlocked: Notify,
     zeros: Bytes,
     disk: Option<Behind>,
-}
-
-/// A disk that data goes to and comes from.
-struct Behind {
-    disk: Disk,
-    /// What was written last, until it is a whole piece.
-    open: Mutex<Option<Piece>>,
-    /// A permit for each write that isn't on its way.
-    room: Arc<Semaphore>,
-    /// What the first write that failed said; for the next fsync.
-    failure: Arc<Mutex<Option<io::Error>>>,
-}
-
-/// A piece of a stream of writes. The kernel cuts a write from memory that isn't page aligned
-/// at a page border, so requests needn't be whole blocks.
-struct Piece {
-    start: u64,
-    filled: usize,
-    buffer: AlignedBuffer,
 }
 
 struct State {
@@ -137,14 +115,8 @@ impl MemoryFileSystem {
     /// written behind; fsync waits for them, and fails if they weren't one stream of whole blocks.
     #[must_use]
     pub fn on_disk(self, disk: Disk) -> Self {
-        let behind = Behind {
-            disk,
-            open: Mutex::default(),
-            room: Arc::new(Semaphore::new(WRITES_BEHIND_MAX as usize)),
-            failure: Arc::default(),
-        };
         Self {
-            disk: Some(behind),
+            disk: Some(Behind::new(disk)),
             ..self
         }
     }
@@ -178,75 +150,6 @@ impl MemoryFileSystem {
             },
         }
     }
-}
-
-impl Behind {
-    async fn read(&self, offset: u64, length: usize) -> Result<Bytes> {
-        let read = self.disk.read(offset, length).await;
-        read.map_err(|error| of_disk(&error, "reading the disk"))
-    }
-
-    async fn write(&self, world: &World, offset: u64, data: &[u8]) {
-        let (mut at, mut rest) = (offset, data);
-        while !rest.is_empty() {
-            let (taken, full) = self.take(at, rest);
-            if let Some(piece) = full {
-                self.send(world, piece).await;
-            }
-            (at, rest) = (at + taken as u64, &rest[taken..]);
-        }
-    }
-
-    /// Copies what fits into the open piece; and that piece if it is full now.
-    fn take(&self, at: u64, data: &[u8]) -> (usize, Option<Piece>) {
-        let mut open = self.open.lock();
-        let piece = open.get_or_insert_with(|| Piece {
-            start: at,
-            filled: 0,
-            buffer: AlignedBuffer::with_any_content(WRITE_BEHIND_BYTES),
-        });
-        if piece.start + piece.filled as u64 != at {
-            let error = io::Error::new(io::ErrorKind::InvalidInput, "no stream of writes");
-            self.failure.lock().get_or_insert(error);
-            *open = None;
-            return (data.len(), None);
-        }
-        let taken = data.len().min(WRITE_BEHIND_BYTES - piece.filled);
-        piece.buffer[piece.filled..piece.filled + taken].copy_from_slice(&data[..taken]);
-        piece.filled += taken;
-        let is_full = piece.filled == WRITE_BEHIND_BYTES;
-        (taken, open.take_if(|_| is_full))
-    }
-
-    async fn send(&self, world: &World, mut piece: Piece) {
-        let place = self.room.clone().acquire_owned().await;
-        piece.buffer.truncate(piece.filled);
-        let (disk, failure) = (self.disk.clone(), self.failure.clone());
-        let work = async move {
-            if let Err(error) = disk.write(piece.start, piece.buffer.freeze()).await {
-                failure.lock().get_or_insert(error);
-            }
-            drop(place);
-        };
-        world.spawn("write behind", work).detach();
-    }
-
-    async fn flush(&self, world: &World) -> Result<()> {
-        let open = self.open.lock().take();
-        if let Some(piece) = open {
-            self.send(world, piece).await;
-        }
-        let all = self.room.acquire_many(WRITES_BEHIND_MAX).await;
-        let flushed = self.disk.flush().await;
-        drop(all);
-        let failure = self.failure.lock().take();
-        let result = failure.map_or(flushed, Err);
-        result.map_err(|error| of_disk(&error, "writing the disk"))
-    }
-}
-
-fn of_disk(error: &io::Error, what: &str) -> Error {
-    Error::new(ErrorKind::Unavailable, error.to_string()).while_doing(what)
 }
 
 impl Node {

@@ -77,16 +77,7 @@ impl Payload {
         let crc = joined(&self.units[..whole]);
         match self.units.get(whole) {
             None => crc,
-            Some(last) => {
-                let length = (self.len() - whole * UNIT) as u64;
-                let (crc, last) = (u64::from(crc), u64::from(*last));
-                narrow(crc_fast::checksum_combine(
-                    CrcAlgorithm::Crc32Iscsi,
-                    crc,
-                    last,
-                    length,
-                ))
-            }
+            Some(last) => combined(crc, *last, self.len() - whole * UNIT),
         }
     }
 
@@ -134,15 +125,7 @@ impl fmt::Debug for Payload {
 /// it makes of each byte does it in four lookups.
 fn joined(units: &[u32]) -> u32 {
     static SHIFT: LazyLock<[[u32; 256]; 4]> = LazyLock::new(|| {
-        let shifted = |crc: u32| {
-            let (crc, length) = (u64::from(crc), u64::from(UNIT_BYTES));
-            narrow(crc_fast::checksum_combine(
-                CrcAlgorithm::Crc32Iscsi,
-                crc,
-                0,
-                length,
-            ))
-        };
+        let shifted = |crc: u32| combined(crc, 0, UNIT);
         std::array::from_fn(|byte| {
             std::array::from_fn(|value| shifted((value as u32) << (byte * 8)))
         })
@@ -152,6 +135,16 @@ fn joined(units: &[u32]) -> u32 {
         let [a, b, c, d] = crc.to_le_bytes().map(usize::from);
         shift[0][a] ^ shift[1][b] ^ shift[2][c] ^ shift[3][d] ^ unit
     })
+}
+
+/// CRC-32C of two pieces behind each other, of which the second has `length` bytes.
+fn combined(first: u32, second: u32, length: usize) -> u32 {
+    narrow(crc_fast::checksum_combine(
+        CrcAlgorithm::Crc32Iscsi,
+        first.into(),
+        second.into(),
+        length as u64,
+    ))
 }
 
 fn narrow(crc: u64) -> u32 {

@@ -78,7 +78,6 @@ impl Pool {
         owner: SegmentOwner,
         plain: Bytes,
     ) -> Result<SegmentPlace> {
-        let plain = Payload::from(plain);
         let length = u32::try_from(plain.len()).unwrap_or(u32::MAX);
         if length == 0 || length > limits::SEGMENT_BYTES_MAX {
             let text = format!(
@@ -87,6 +86,7 @@ impl Pool {
             );
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
+        let plain = Payload::from(plain);
         let crc = plain.crc();
         let mut excluded = BTreeSet::new();
         for attempt in 1.. {
