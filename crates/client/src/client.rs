@@ -123,6 +123,14 @@ impl Client {
         let result = self.sync_all().await;
         self.closed.store(true, Ordering::Release);
         self.flusher.stop().await;
+        if result.is_ok() {
+            // What removed files have on its way ends first, so that nothing of the session is
+            // written after its end. If that takes too long, a sweep has more to do.
+            let all = self.settings.segments_in_flight_max.max(1);
+            let all = u32::try_from(all).unwrap_or(u32::MAX);
+            let ended = self.segments_in_flight.acquire_many(all);
+            let _ended = self.wait("segments of removed files", None, ended).await;
+        }
         result.and(self.metanode.close_session(self.session).await)
     }
 

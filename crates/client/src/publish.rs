@@ -341,7 +341,8 @@ impl Client {
         drop(inner);
         self.pages.arrive(bytes);
         self.pages.release(dirty);
-        self.delete_unpublished(batches);
+        let stored = batches.into_iter().filter_map(|batch| batch.stored);
+        self.give_up(stored.flat_map(|stored| stored.extents).collect());
     }
 
     fn note_unpublished(&self, state: &InodeRef, number: u64, error: Error) {

@@ -1,7 +1,7 @@
 //! Storing: frozen runs become segments on the NSDs; small ones of one flush share packs.
 
 use crate::client::Client;
-use crate::inode::{Batch, InodeRef, Stage, Stored};
+use crate::inode::{InodeRef, Stage, Stored};
 use crate::low_water::Mark;
 use crate::pages::dirty::Frozen;
 use bytes::Bytes;
@@ -14,7 +14,6 @@ use model::{
     limits,
 };
 use pool::SegmentOwner;
-use std::collections::VecDeque;
 use tracing::warn;
 
 /// Runs of at least this size get a segment of their own.
@@ -150,7 +149,11 @@ impl Client {
             .flushing
             .iter_mut()
             .find(|batch| batch.number == job.number);
-        let Some(batch) = found else { return };
+        let Some(batch) = found else {
+            // Its file went meanwhile.
+            self.give_up(std::mem::take(&mut progress.extents));
+            return;
+        };
         match progress.failed.take() {
             Some(error) => {
                 warn!(inode = %job.state.id, %error, "written data couldn't be stored; it is kept and tried again");
@@ -175,28 +178,26 @@ impl Client {
         job.state.changed.notify_waiters();
     }
 
-    /// Segments of batches whose file is gone: those that no other file shares are deleted now
-    /// instead of waiting for the sweep.
-    pub(crate) fn delete_unpublished(&self, batches: VecDeque<Batch>) {
-        let stored = batches.into_iter().filter_map(|batch| batch.stored);
-        let alone = stored.filter(|stored| !stored.in_pack);
-        let places: Vec<SegmentPlace> = alone
-            .flat_map(|stored| stored.extents)
-            .filter_map(|extent| match extent.kind {
-                ExtentKind::Data { place, .. } => Some(place),
-                _ => None,
-            })
-            .collect();
+    /// The file that these would be of is gone: segments that hold nothing else are deleted now
+    /// instead of waiting for the sweep. Packs are left to it.
+    pub(crate) fn give_up(&self, extents: Vec<Extent>) {
+        let alone = |extent: Extent| match extent.kind {
+            ExtentKind::Data { place, at: 0, .. } if extent.length == u64::from(place.length) => {
+                Some(place)
+            }
+            _ => None,
+        };
+        let places: Vec<SegmentPlace> = extents.into_iter().filter_map(alone).collect();
         if places.is_empty() {
             return;
         }
         let client = self.shared();
         let work = async move {
-            if let Err(error) = client.pool.delete(&places).await {
+            if let Err(error) = client.metanode.give_up(places).await {
                 warn!(%error, "segments of a file that is gone stay until the sweep");
             }
         };
-        self.world.spawn("delete unpublished", work).detach();
+        self.world.spawn("give up segments", work).detach();
     }
 }
 

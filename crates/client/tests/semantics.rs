@@ -377,19 +377,28 @@ fn renames_replace_and_exchange_with_data_on_both_sides() {
 fn a_file_that_goes_while_its_data_is_on_the_way_leaves_nothing_behind() {
     run(12, |node| async move {
         let client = &node.client;
-        for wait in [0, 1, 3, 20] {
+        for tenths in 0..100 {
             let inode = file(client, "f").await;
             client
                 .write(inode, 0, &content(1, 1_000_000))
                 .await
                 .unwrap();
-            node.world.sleep(Duration::from_millis(wait)).await;
+            let wait = Duration::from_micros(tenths * 100);
+            node.world.sleep(wait).await;
             client.release(inode).await;
             client.unlink(InodeId::ROOT, name("f")).await.unwrap();
             client.sync_all().await.unwrap();
             node.world.sleep(Duration::from_secs(3)).await;
             assert_eq!(client.page_pool_bytes(), (0, 0));
+            while node.metanode.run_background_once().await.unwrap().steps > 0 {}
+            let counters = node.metanode.counters();
+            assert_eq!(
+                counters.garbage_deleted, 0,
+                "left to the sweep after {wait:?}"
+            );
         }
+        assert!(node.metanode.counters().segments_given_up > 0);
+        assert!(node.metanode.counters().segments_deleted > 0);
     });
 }
 

@@ -75,6 +75,7 @@ pub(crate) struct Counts {
     pub(crate) segments_cleaned: AtomicU64,
     pub(crate) publishes_void: AtomicU64,
     pub(crate) garbage_deleted: AtomicU64,
+    pub(crate) segments_given_up: AtomicU64,
 }
 
 /// What rounds remember of each other; losing it costs only time.
@@ -159,6 +160,7 @@ impl Metanode {
             segments_cleaned: read(&counts.segments_cleaned),
             publishes_void: read(&counts.publishes_void),
             garbage_deleted: read(&counts.garbage_deleted),
+            segments_given_up: read(&counts.segments_given_up),
             pieces_rebuilt: self.pool.repair_progress().rebuilt_pieces,
             takeovers: self.takeovers.load(Ordering::Relaxed),
         }

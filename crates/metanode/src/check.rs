@@ -167,9 +167,8 @@ impl Metanode {
 
     /// Blobs that nobody points at and that the last sweep should have deleted.
     async fn check_leaks(&self, report: &mut CheckReport, scanned: &Scanned) -> Result<()> {
-        let swept_below = self.background.memory.lock().survey.swept_below;
-        let given_out = self.coordination.sessions_below().await?;
-        let judge = self.judge(given_out).await?;
+        let swept = self.swept();
+        let judge = self.judge(self.decided().await?).await?;
         let known: BTreeSet<SegmentId> = scanned
             .audit
             .live
@@ -195,10 +194,9 @@ impl Metanode {
                     if known.contains(&id) {
                         continue;
                     }
-                    let never_was = id.session >= given_out;
                     let is_leak = match self.standing(&judge, segment).await? {
-                        Standing::Garbage => id.session < swept_below,
-                        _ => never_was,
+                        Standing::Garbage => swept.as_ref().is_some_and(|swept| swept.covers(id)),
+                        _ => !judge.decided.was_given_out(id.session),
                     };
                     if is_leak {
                         let nsds: Vec<String> = segment

@@ -15,6 +15,7 @@ mod gate;
 mod holders;
 mod metanode;
 mod room;
+mod sessions;
 
 pub use crate::locks::{HeldLock, LockKind, LockOwner, LockRange, Locks};
 pub use crate::metanode::{DATA_POOL, Metanode, Opening};

@@ -1,20 +1,21 @@
 //! The metanode itself: what a client calls.
 
-use crate::background::Background;
+use crate::background::{Background, count};
 use crate::gate::Gate;
 use crate::holders::Holders;
 use crate::locks::Locks;
 use crate::report::{ShardStatus, Usage};
 use crate::room::Room;
+use crate::sessions::Sessions;
 use arc_swap::ArcSwap;
 use coordination::Coordination;
 use model::operation::Stamp;
-use model::{Error, ErrorKind, FamilyId, InodeId, Operation, Reply, Result, SessionId, ShardId};
-use namespace::Table;
-use parking_lot::Mutex;
+use model::{
+    Error, ErrorKind, FamilyId, InodeId, Operation, Reply, Result, SegmentPlace, SessionId, ShardId,
+};
+use namespace::{Key, Table};
 use pool::{Pool, SegmentSource};
 use shard::{HOT_RECORDS_BYTES_DEFAULT, Shard, ShardConfig, TreeCache, Unflushed, successor};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -62,8 +63,8 @@ pub struct Metanode {
     reopening: tokio::sync::Mutex<Option<Unflushed>>,
     pub(crate) holders: Arc<Holders>,
     locks: Locks,
-    /// Clients' sessions, and up to which counter their segments are decided.
-    pub(crate) sessions: Mutex<BTreeMap<SessionId, u64>>,
+    /// Clients' sessions.
+    pub(crate) sessions: Sessions,
     /// The metanode's own session, for fold and clean.
     pub(crate) segments: SegmentSource,
     pub(crate) gate: Gate,
@@ -111,7 +112,7 @@ impl Metanode {
             reopening: tokio::sync::Mutex::new(None),
             holders: Arc::default(),
             locks: Locks::new(),
-            sessions: Mutex::default(),
+            sessions: Sessions::default(),
             segments: SegmentSource::new(session),
             gate: Gate::default(),
             background: Background::default(),
@@ -135,8 +136,7 @@ impl Metanode {
     /// # Errors
     /// `Unavailable` when coordination doesn't answer.
     pub async fn open_session(&self) -> Result<SessionId> {
-        let session = self.coordination.next_session().await?;
-        self.sessions.lock().insert(session, 0);
+        let session = self.sessions.begin(&self.coordination).await?;
         self.shard().begin_session(session);
         Ok(session)
     }
@@ -153,16 +153,38 @@ impl Metanode {
             let _passing = self.gate.pass().await;
             result = result.and(self.release(inode, &stamp).await);
         }
-        self.sessions.lock().remove(&session);
+        self.sessions.end(session);
         result.and(self.shard().end_session(session).await)
     }
 
     /// Every segment of the session with a counter up to this one is published or given up:
     /// what isn't known of them is garbage. Never goes back.
     pub fn report_low_water(&self, session: SessionId, counter: u64) {
-        if let Some(mark) = self.sessions.lock().get_mut(&session) {
-            *mark = counter.max(*mark);
+        self.sessions.settle(session, counter);
+    }
+
+    /// Segments that their writer will never publish: those that nothing points at are deleted
+    /// now instead of by a sweep. Pieces on NSDs that are away are left to it.
+    ///
+    /// # Errors
+    /// Those of reading records; what isn't deleted is left to a sweep.
+    pub async fn give_up(&self, places: Vec<SegmentPlace>) -> Result<()> {
+        let _passing = self.gate.pass().await;
+        let shard = self.shard();
+        let mut garbage = Vec::with_capacity(places.len());
+        for place in places {
+            let segment = place.segment;
+            let is_known = shard.record(&Key::Segment(segment)).await?.is_some()
+                || shard.record(&Key::Dead(segment)).await?.is_some();
+            if !is_known {
+                garbage.push(place);
+            }
         }
+        count(
+            &self.background.counts.segments_given_up,
+            garbage.len() as u64,
+        );
+        self.pool.delete(&garbage).await
     }
 
     /// Runs one operation. Ready at once when its records are in memory; otherwise reads them

@@ -58,6 +58,8 @@ pub struct Counters {
     pub publishes_void: u64,
     /// Blobs without an owner that were deleted.
     pub garbage_deleted: u64,
+    /// Segments that were deleted because their writer gave them up before they were published.
+    pub segments_given_up: u64,
     /// Pieces rebuilt.
     pub pieces_rebuilt: u64,
     /// Times the shard was taken over again after it was given up.

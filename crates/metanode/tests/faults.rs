@@ -7,7 +7,7 @@ mod rig;
 use metanode::{FaultKind, Metanode};
 use model::{ExtentKind, InodeId, NsdId, Scheme};
 use namespace::{Effects, Key, Record};
-use pool::SegmentOwner;
+use pool::{SegmentOwner, SegmentSource};
 use rig::{FAMILY, Rig, pattern};
 use std::sync::Arc;
 use world::sim::Simulation;
@@ -225,6 +225,74 @@ fn what_a_writer_left_unpublished_is_swept_after_its_session() {
             rig.must_be_clean("swept").await;
             assert_eq!(rig.metanode.counters().garbage_deleted, 1);
             assert_eq!(rig.data_blobs().await, 1);
+        })
+        .finished();
+}
+
+#[test]
+fn a_check_calls_leaks_only_what_the_last_sweep_should_have_deleted() {
+    let simulation = Simulation::new(26);
+    simulation
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let owner = SegmentOwner {
+                family: FAMILY,
+                inode: model::InodeNumber(99),
+                data: model::DataId(99),
+                file_offset: 0,
+            };
+            let left = async |source: &SegmentSource| {
+                let bytes = bytes::Bytes::from(pattern(1, 5000));
+                rig.pool.write(source, owner, bytes).await.unwrap();
+                rig.metanode
+                    .report_low_water(source.session(), source.last_counter());
+            };
+            // Given up before the sweep, and so gone with it.
+            left(&rig.source).await;
+            rig.settle().await;
+            assert_eq!(rig.metanode.counters().garbage_deleted, 1);
+            // Given up after it: the next one's.
+            left(&rig.source).await;
+            assert_eq!(kinds(&rig).await, []);
+            rig.settle().await;
+            assert_eq!(rig.metanode.counters().garbage_deleted, 2);
+            // Of a session that had ended before the sweep, and of one that never was.
+            let ended = rig.metanode.open_session().await.unwrap();
+            rig.metanode.close_session(ended).await.unwrap();
+            rig.settle().await;
+            left(&SegmentSource::new(ended)).await;
+            assert_eq!(kinds(&rig).await, [FaultKind::Leak]);
+            left(&SegmentSource::new(model::SessionId(1_000_000))).await;
+            assert_eq!(kinds(&rig).await, [FaultKind::Leak]);
+            assert_eq!(rig.check().await.faults.len(), 2);
+        })
+        .finished();
+}
+
+#[test]
+fn what_a_writer_gives_up_is_deleted_unless_it_was_published() {
+    let simulation = Simulation::new(27);
+    simulation
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let (_, published) = one_file(&rig).await;
+            let owner = SegmentOwner {
+                family: FAMILY,
+                inode: model::InodeNumber(99),
+                data: model::DataId(99),
+                file_offset: 0,
+            };
+            let bytes = bytes::Bytes::from(pattern(1, 5000));
+            let unpublished = rig.pool.write(&rig.source, owner, bytes).await.unwrap();
+            rig.metanode
+                .give_up(vec![published, unpublished])
+                .await
+                .unwrap();
+            assert_eq!(rig.metanode.counters().segments_given_up, 1);
+            assert_eq!(rig.data_blobs().await, 1);
+            rig.must_be_clean("only the unpublished one is gone").await;
         })
         .finished();
 }

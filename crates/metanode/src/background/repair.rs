@@ -58,9 +58,7 @@ impl Metanode {
         if suspects.is_empty() {
             return Ok(0);
         }
-        let judge = self
-            .judge(self.coordination.sessions_below().await?)
-            .await?;
+        let judge = self.judge(self.decided().await?).await?;
         let mut changed = 0;
         for suspect in suspects {
             match self.standing_of(&judge, suspect.place.segment).await? {

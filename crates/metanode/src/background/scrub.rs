@@ -45,9 +45,7 @@ impl Metanode {
             return Ok(outcome);
         }
         let _round = self.background.round.lock().await;
-        let judge = self
-            .judge(self.coordination.sessions_below().await?)
-            .await?;
+        let judge = self.judge(self.decided().await?).await?;
         for name in damaged {
             let mended = match self.standing_of(&judge, name.segment).await? {
                 Standing::Live(place) => {

@@ -3,6 +3,7 @@
 
 use crate::background::{MOVING_EVERY, Pace, SURVEY_EVERY, count};
 use crate::metanode::Metanode;
+use crate::sessions::Decided;
 use model::{
     BlobName, ErrorKind, GroupId, MapEpoch, NsdId, Result, SegmentId, SegmentPlace, SessionId,
 };
@@ -48,14 +49,14 @@ pub(crate) struct Progress {
     last: Option<(Instant, Nsds)>,
     /// When the last pass of any kind ended.
     last_of_any: Option<Instant>,
-    /// Garbage of sessions below this was deleted by a whole pass.
-    pub(crate) swept_below: SessionId,
+    /// Garbage among these was deleted by the last whole pass; nothing if it couldn't be.
+    swept: Option<Decided>,
 }
 
 struct Pass {
     nsds: Nsds,
-    /// Sessions below had been given out when it began.
-    sessions: SessionId,
+    /// What was decided when it began.
+    decided: Decided,
     /// Groups to look at; the first is being looked at.
     groups: VecDeque<GroupId>,
     /// All groups, not only those with slots that move.
@@ -63,13 +64,14 @@ struct Pass {
     after: Option<SegmentId>,
     checked: u64,
     degraded: u64,
-    unreachable: bool,
+    /// Garbage may be left.
+    incomplete: bool,
     unreadable: Vec<SegmentId>,
 }
 
 /// What is needed to judge segments.
 pub(crate) struct Judge {
-    pub(crate) sessions_below: SessionId,
+    pub(crate) decided: Decided,
     tables: BTreeMap<SegmentId, SegmentPlace>,
     table_session: SessionId,
 }
@@ -78,6 +80,12 @@ impl Judge {
     /// Whether the segment belongs to the tree.
     pub(crate) fn is_table(&self, segment: SegmentId) -> bool {
         self.tables.contains_key(&segment) || segment.session == self.table_session
+    }
+
+    /// Whether its writer had published it or given it up, but for the tree's tables: those have
+    /// no records.
+    fn decides(&self, segment: SegmentId) -> bool {
+        self.decided.covers(segment) && segment.session != self.table_session
     }
 }
 
@@ -93,7 +101,7 @@ impl Metanode {
         } else {
             STEPS_MAX
         };
-        let judge = self.judge(pass.sessions).await?;
+        let judge = self.judge(pass.decided.clone()).await?;
         let mut changed = 0;
         for _ in 0..steps {
             let Some(group) = pass.groups.front().copied() else {
@@ -138,7 +146,7 @@ impl Metanode {
         }
         Ok(Some(Pass {
             nsds,
-            sessions: self.coordination.sessions_below().await?,
+            decided: self.decided().await?,
             groups: if is_whole {
                 (0..self.pool.map().groups).map(GroupId).collect()
             } else {
@@ -148,7 +156,7 @@ impl Metanode {
             after: None,
             checked: 0,
             degraded: 0,
-            unreachable: false,
+            incomplete: false,
             unreadable: Vec::new(),
         }))
     }
@@ -170,7 +178,8 @@ impl Metanode {
 
     async fn survey_step(&self, pass: &mut Pass, group: GroupId, judge: &Judge) -> Result<u64> {
         let survey = self.pool.survey(group, pass.after, STEP_SEGMENTS).await?;
-        pass.unreachable |= !survey.unreachable.is_empty();
+        let serves = |nsd: &NsdId| pass.nsds.serving.contains(&(*nsd, true));
+        pass.incomplete |= survey.unreachable.iter().any(serves);
         let mut garbage: BTreeMap<NsdId, Vec<BlobName>> = BTreeMap::new();
         let mut changed = 0;
         for segment in &survey.segments {
@@ -192,7 +201,10 @@ impl Metanode {
                     count(&self.background.counts.garbage_deleted, names.len() as u64);
                     changed += names.len() as u64;
                 }
-                Err(error) => tracing::debug!(%nsd, %error, "garbage stays until the next pass"),
+                Err(error) => {
+                    pass.incomplete = true;
+                    tracing::debug!(%nsd, %error, "garbage stays until the next pass");
+                }
             }
         }
         pass.after = survey.resume;
@@ -239,9 +251,7 @@ impl Metanode {
         let mut memory = self.background.memory.lock();
         memory.survey.last_of_any = Some(now);
         if pass.is_whole {
-            if !pass.unreachable {
-                memory.survey.swept_below = pass.sessions;
-            }
+            memory.survey.swept = (!pass.incomplete).then_some(pass.decided);
             memory.survey.last = Some((now, pass.nsds));
         }
     }
@@ -262,7 +272,7 @@ impl Metanode {
     }
 
     /// What is needed to judge. Taken before the segments are listed.
-    pub(crate) async fn judge(&self, sessions_below: SessionId) -> Result<Judge> {
+    pub(crate) async fn judge(&self, decided: Decided) -> Result<Judge> {
         let shard = self.shard();
         let tables = shard
             .catalog()
@@ -271,14 +281,13 @@ impl Metanode {
             .map(|place| (place.segment, place))
             .collect();
         Ok(Judge {
-            sessions_below,
+            decided,
             tables,
             table_session: shard.session(),
         })
     }
 
-    /// What the shard says of a segment that NSDs hold. Only in a round: the metanode's own
-    /// segments are decided then.
+    /// What the shard says of a segment that NSDs hold.
     pub(crate) async fn standing(
         &self,
         judge: &Judge,
@@ -297,7 +306,7 @@ impl Metanode {
         }
         let shard = self.shard();
         // The session first: what is published after this look is no garbage by it.
-        let is_decided = self.is_decided(judge, id, shard.session());
+        let is_decided = judge.decides(id) && id.session != shard.session();
         if let Some(Record::Segment(segment)) = shard.record(&Key::Segment(id)).await? {
             return Ok(Standing::Live(segment.place));
         }
@@ -311,20 +320,22 @@ impl Metanode {
         })
     }
 
-    fn is_decided(&self, judge: &Judge, id: SegmentId, tables: SessionId) -> bool {
-        if id.session == tables
-            || id.session == judge.table_session
-            || id.session >= judge.sessions_below
-        {
-            return false;
-        }
-        if id.session == self.segments.session() {
-            return true;
-        }
-        self.sessions
-            .lock()
-            .get(&id.session)
-            .is_none_or(|mark| id.counter <= *mark)
+    /// Which segments are published or given up now. Only in a round: the metanode's own are then.
+    pub(crate) async fn decided(&self) -> Result<Decided> {
+        let mut decided = self.sessions.decided(&self.coordination).await?;
+        decided.up_to(self.segments.session(), self.segments.last_counter());
+        Ok(decided)
+    }
+
+    /// Garbage among these was deleted from the NSDs that serve now.
+    pub(crate) fn swept(&self) -> Option<Decided> {
+        let memory = self.background.memory.lock();
+        let (_, nsds) = memory.survey.last.as_ref()?;
+        memory
+            .survey
+            .swept
+            .clone()
+            .filter(|_| *nsds == self.nsds_now())
     }
 
     fn moving_groups(&self) -> BTreeSet<GroupId> {
