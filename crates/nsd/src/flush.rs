@@ -1,11 +1,9 @@
 //! Flushes that are shared: whoever waits when one begins is served by it.
 
-use futures::FutureExt;
-use futures::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use world::Disk;
+use world::{Disk, Driven};
 
 type Flushed = Result<(), Arc<std::io::Error>>;
 
@@ -19,16 +17,16 @@ pub(crate) struct Flusher {
 #[derive(Clone)]
 struct Round {
     begun: Arc<AtomicBool>,
-    done: Shared<BoxFuture<'static, Flushed>>,
+    done: Driven<Flushed>,
 }
 
 impl Flusher {
     /// Everything that was written before the call is durable when it returns.
     pub(crate) async fn flush(&self, disk: &Disk) -> Flushed {
-        self.join(disk).await
+        self.join(disk).wait().await
     }
 
-    fn join(&self, disk: &Disk) -> Shared<BoxFuture<'static, Flushed>> {
+    fn join(&self, disk: &Disk) -> Driven<Flushed> {
         let mut last = self.last.lock();
         if let Some(round) = &*last
             && !round.begun.load(Ordering::Acquire)
@@ -38,15 +36,14 @@ impl Flusher {
         let begun = Arc::new(AtomicBool::new(false));
         let before = last.take().map(|round| round.done);
         let (disk, begins) = (disk.clone(), begun.clone());
-        let work = async move {
+        let done = Driven::new(async move {
             if let Some(before) = before {
                 // Its failure is told to those who waited for it.
-                let _ = before.await;
+                let _ = before.wait().await;
             }
             begins.store(true, Ordering::Release);
             disk.flush().await.map_err(Arc::new)
-        };
-        let done = work.boxed().shared();
+        });
         *last = Some(Round {
             begun,
             done: done.clone(),

@@ -7,13 +7,13 @@
 use crate::Shard;
 use crate::frame::{CommitFrame, OperationNote};
 use bytes::Bytes;
-use futures::FutureExt;
-use futures::future::{BoxFuture, Either, Shared, select};
+use futures::future::{Either, select};
 use model::{CommitNumber, Error, ErrorKind, FamilyId, Result, limits};
 use namespace::{Key, Record};
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use world::World;
+use world::{Driven, World};
 
 /// A commit begins when this many records wait for it,
 pub(crate) const COMMIT_RECORDS: usize = 4096;
@@ -28,8 +28,8 @@ const AGE_MAX: Duration = Duration::from_secs(2);
 /// How often the committer looks at idle and age.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The running commit; whoever polls it drives it.
-pub(crate) type Running = Shared<BoxFuture<'static, Result<()>>>;
+/// The running commit; one of those who wait for it drives it.
+pub(crate) type Running = Driven<Result<()>>;
 
 /// New values of records; nothing for removed ones.
 pub(crate) type Rows = Vec<(Key, Option<Record>)>;
@@ -65,25 +65,24 @@ impl Shard {
     /// # Errors
     /// `Unavailable` when the shard was given up before.
     pub async fn sync_to(&self, target: CommitNumber) -> Result<()> {
-        loop {
-            let notified = self.durable_changed.notified();
-            tokio::pin!(notified);
-            notified.as_mut().enable();
-            if self.is_durable(target)? {
-                return Ok(());
-            }
-            match select(self.running_commit(), notified).await {
-                Either::Left((outcome, _)) => outcome?,
-                Either::Right((_, running)) => {
+        while !self.is_durable(target)? {
+            let running = self.running_commit();
+            let mut outcome = pin!(running.wait());
+            loop {
+                let mut notified = pin!(self.durable_changed.notified());
+                notified.as_mut().enable();
+                if self.is_durable(target)? {
                     // Durable, but perhaps not yet in the tree: that is nobody's wait.
-                    if self.is_durable(target)? {
-                        drop(running);
-                        self.nudge.notify_one();
-                        return Ok(());
-                    }
+                    self.nudge.notify_one();
+                    return Ok(());
+                }
+                if let Either::Left((outcome, _)) = select(outcome.as_mut(), notified).await {
+                    outcome?;
+                    break;
                 }
             }
         }
+        Ok(())
     }
 
     /// Everything in this commit and before is durable.
@@ -118,7 +117,7 @@ impl Shard {
             .me
             .upgrade()
             .expect("a method runs on a shard that exists");
-        let commit = async move { shard.commit().await }.boxed().shared();
+        let commit = Driven::new(async move { shard.commit().await });
         *running = Some(commit.clone());
         commit
     }
@@ -211,7 +210,7 @@ impl Shard {
         // In the tree, too: until then it takes memory.
         let running = self.running.lock().clone();
         if let Some(running) = running {
-            running.await?;
+            running.wait().await?;
         }
         Ok(())
     }
@@ -233,14 +232,14 @@ pub(crate) async fn committer(world: World, shard: Weak<Shard>, nudge: Arc<tokio
         let running = shard.running.lock().clone();
         if let Some(running) = running {
             // Also finishes what a waiter left behind when it had its durability.
-            let _ = running.await;
+            let _ = running.wait().await;
         }
         if let Some(error) = shard.tree.failed().or_else(|| shard.log.failed()) {
             shard.give_up(&error);
             return;
         }
         while watch.is_due(&world, &shard) {
-            let _ = shard.running_commit().await;
+            let _ = shard.running_commit().wait().await;
             if shard.check_alive().is_err() {
                 return;
             }

@@ -452,7 +452,7 @@ impl Shard {
         // The last commit may still be on its way into the tree.
         let running = self.running.lock().clone();
         if let Some(running) = running {
-            let _ = running.await;
+            let _ = running.wait().await;
         }
         drop(self.committer.lock().take());
         self.give_up(&ErrorKind::ShuttingDown.into());
@@ -494,7 +494,7 @@ impl Shard {
         drop(self.committer.lock().take());
         let running = self.running.lock().clone();
         if let Some(running) = running {
-            let _ = self.world.timeout(FETCH_DEADLINE, running).await;
+            let _ = self.world.timeout(FETCH_DEADLINE, running.wait()).await;
         }
         let _ = self.world.timeout(FETCH_DEADLINE, self.tree.close()).await;
         let mut state = self.state.lock();

@@ -12,6 +12,7 @@
 
 mod buffer;
 mod disk;
+mod driven;
 mod hash;
 pub mod host;
 mod instant;
@@ -21,6 +22,7 @@ mod task;
 
 pub use buffer::{AlignedBuffer, DISK_ALIGNMENT, is_aligned};
 pub use disk::Disk;
+pub use driven::Driven;
 pub use hash::{FixedHasher, Map, Set};
 pub use instant::Instant;
 pub use task::Task;
