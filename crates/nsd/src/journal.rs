@@ -3,10 +3,11 @@
 use crate::checksum::UNIT;
 use crate::record::{GroupClaim, Record, claim_of, decode_group};
 use crate::superblock::Layout;
+use bytes::Bytes;
 use std::collections::BTreeMap;
 use world::Disk;
 
-/// Largest read of the ring in bytes.
+/// What is read at once of a ring that can't be read as a whole, in bytes.
 const CHUNK: u64 = 1 << 20;
 
 /// Where positions are in the ring. Positions count bytes for ever; a group never crosses the
@@ -60,7 +61,7 @@ pub(crate) struct Group {
 pub(crate) struct RingImage {
     ring: Ring,
     region: u128,
-    bytes: Vec<u8>,
+    bytes: Bytes,
 }
 
 impl RingImage {
@@ -70,6 +71,18 @@ impl RingImage {
 
     /// Reads the ring. Blocks that can't be read count as damaged.
     pub(crate) async fn load(disk: &Disk, ring: Ring, region: u128) -> Self {
+        let bytes = match disk.read(ring.start, ring.bytes as usize).await {
+            Ok(bytes) => bytes,
+            Err(_) => Self::load_what_can_be_read(disk, ring).await,
+        };
+        Self {
+            ring,
+            region,
+            bytes,
+        }
+    }
+
+    async fn load_what_can_be_read(disk: &Disk, ring: Ring) -> Bytes {
         let mut bytes = Vec::with_capacity(ring.bytes as usize);
         while (bytes.len() as u64) < ring.bytes {
             let at = bytes.len() as u64;
@@ -82,11 +95,7 @@ impl RingImage {
                 }
             }
         }
-        Self {
-            ring,
-            region,
-            bytes,
-        }
+        bytes.into()
     }
 
     async fn load_blocks(disk: &Disk, start: u64, length: usize, bytes: &mut Vec<u8>) {

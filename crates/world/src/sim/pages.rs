@@ -30,6 +30,8 @@ impl Pages {
             let part = &bytes[done..done + length];
             if part == ZEROS {
                 self.pages.remove(&page);
+            } else if let Ok(whole) = <[u8; PAGE]>::try_from(part) {
+                self.pages.insert(page, Arc::new(whole));
             } else {
                 let content = self.pages.entry(page).or_insert_with(|| Arc::new(ZEROS));
                 Arc::make_mut(content)[start..start + length].copy_from_slice(part);
