@@ -9,6 +9,7 @@ use crate::file_system::{
 };
 use crate::listing::Listing;
 use crate::notifier::{Notice, Notifier};
+use crate::programs::Programs;
 use crate::siblings::{Sibling, Siblings};
 use bytes::Bytes;
 use client::{Allocate, Client, FileLock, LockOwner, LockRange, OpenFlags, ReadTraces, Seek};
@@ -75,6 +76,7 @@ pub struct Door {
     /// CPUs: where nobody locks, none of them waits for another.
     any_lock: AtomicBool,
     locks: Mutex<LocksSeen>,
+    programs: Programs,
 }
 
 #[derive(Default)]
@@ -133,6 +135,7 @@ impl Door {
             next_handle: AtomicU64::new(1),
             any_lock: AtomicBool::new(false),
             locks: Mutex::default(),
+            programs: Programs::default(),
         }
     }
 
@@ -220,6 +223,7 @@ impl Door {
     }
 
     fn opened(&self, inode: InodeId, flags: i32) -> Opened {
+        self.programs.opened(inode, flags);
         // With several kernels none keeps pages: a write that leaves mtime where it is (utimes
         // has set it into the future) would not show.
         let direct = (self.settings.direct_writes && is_writing(flags))
@@ -279,6 +283,9 @@ impl Door {
         flags: i32,
         kill: bool,
     ) -> Result<Attributes> {
+        if self.programs.would_be_cut(inode, flags) {
+            return Err(ErrorKind::BeingExecuted.into());
+        }
         let truncate = flags & libc::O_TRUNC != 0;
         let attributes = self
             .client
@@ -607,6 +614,7 @@ impl FileSystem for Door {
         } else {
             Ok(())
         };
+        self.programs.released(inode, release.flags);
         self.client.release(inode).await;
         // Nobody hears the answer of a RELEASE.
         if let Err(error) = flushed {

@@ -27,6 +27,7 @@ pub mod memory;
 mod mount;
 mod mounting;
 mod notifier;
+mod programs;
 mod reply;
 mod request;
 mod ring_crew;

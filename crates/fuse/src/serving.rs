@@ -91,7 +91,7 @@ impl<F: FileSystem> Serving<F> {
             on_wait: Some(on_wait),
         });
         if waited {
-            self.waiting.end(incoming.header.unique);
+            self.waiting.end(incoming.header.unique, self.world.now());
         }
         reply
     }

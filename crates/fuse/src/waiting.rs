@@ -10,6 +10,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use world::{Instant, Map};
 
+/// Waits from here on are logged.
+const LONG: Duration = Duration::from_secs(10);
+
 /// A request that waits for something, for `shale waiters`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WaitingRequest {
@@ -36,8 +39,17 @@ impl Waiting {
         self.requests.lock().insert(header.unique, request);
     }
 
-    pub(crate) fn end(&self, unique: u64) {
-        self.requests.lock().remove(&unique);
+    /// Ends a wait, and tells operators if it was long: nobody else may have seen it.
+    pub(crate) fn end(&self, unique: u64, now: Instant) {
+        let Some((code, inode, pid, since)) = self.requests.lock().remove(&unique) else {
+            return;
+        };
+        let waited = now - since;
+        // Locks are waited for as long as their holders like.
+        if waited >= LONG && code != opcode::SETLKW {
+            let request = opcode::name(code);
+            tracing::warn!(request, %inode, pid, ?waited, "a request of the kernel waited long");
+        }
     }
 
     /// What waits now, longest first.

@@ -75,6 +75,8 @@ kinds! {
     IsDirectory => FixRequest, 21, "is_directory";
     /// EINVAL.
     InvalidArgument => FixRequest, 22, "invalid_argument";
+    /// ETXTBSY: the file is being executed.
+    BeingExecuted => Retry, 26, "being_executed";
     /// EFBIG.
     FileTooLarge => FixRequest, 27, "file_too_large";
     /// ENOSPC.

@@ -22,6 +22,7 @@ use std::{
         },
     },
     path::Path,
+    process::Command,
 };
 
 const MIB: u64 = 1 << 20;
@@ -361,6 +362,40 @@ fn as_user(node: &Node, command: &str) -> String {
         .output()
         .unwrap();
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_running_program_is_neither_written_nor_truncated() {
+    let node = Node::new();
+    let program = node.path("program");
+    fs::copy("/bin/sleep", &program).unwrap();
+    let bytes = fs::read(&program).unwrap();
+    let open = |flags| {
+        let path = CString::new(program.as_os_str().as_bytes()).unwrap();
+        // SAFETY: the path is a string that lives over the call.
+        let descriptor = checked(unsafe { libc::open(path.as_ptr(), flags) }.into())?;
+        // SAFETY: the descriptor was just opened and nobody else has it.
+        Ok::<_, Error>(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })
+    };
+    let mut running = Command::new(&program).arg("60").spawn().unwrap();
+    for flags in [
+        libc::O_WRONLY,
+        libc::O_RDWR | libc::O_TRUNC,
+        // The kernel sees what it is only when the file has been opened.
+        libc::O_RDONLY | libc::O_TRUNC,
+    ] {
+        assert_eq!(errno(open(flags)), libc::ETXTBSY, "{flags:o}");
+    }
+    assert_eq!(fs::read(&program).unwrap(), bytes);
+    running.kill().unwrap();
+    running.wait().unwrap();
+    // Writers may go on at once. Who truncates without being one may be told to wait until the
+    // kernel has told the daemon that the process is gone.
+    open(libc::O_WRONLY).unwrap();
+    fixture::eventually("the program's file is free", || {
+        open(libc::O_RDONLY | libc::O_TRUNC).is_ok()
+    });
+    assert_eq!(fs::metadata(&program).unwrap().len(), 0);
 }
 
 #[test]

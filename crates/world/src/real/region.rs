@@ -13,9 +13,13 @@ use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Longest single request; longer I/O is cut into parallel requests of this size.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
+
+/// I/O that takes so long is logged.
+const LONG: Duration = Duration::from_secs(10);
 
 /// How often a request is submitted again that the kernel interrupted or answered in part.
 const TRIES_MAX: u32 = 1000;
@@ -225,12 +229,7 @@ impl RealDisk {
                 Transfer::Read(target) => Memory::Filled(target.clone()),
                 Transfer::Write { bytes, .. } => Memory::Read(bytes.clone()),
             };
-            let answer = self
-                .rings
-                .submit(entry, &self.direct, memory, &self.under_way)
-                .await
-                .await;
-            match moved(answer)? {
+            match moved(self.ask(entry, memory).await)? {
                 // Interrupted: nothing was moved, the same again.
                 None => {}
                 Some(0) => {
@@ -276,12 +275,7 @@ impl RealDisk {
     /// Runs a request without memory until it isn't interrupted.
     async fn answer(&self, entry: &squeue::Entry) -> io::Result<()> {
         for _ in 0..TRIES_MAX {
-            let entry = entry.clone();
-            let answer = self
-                .rings
-                .submit(entry, &self.direct, Memory::None, &self.under_way)
-                .await
-                .await;
+            let answer = self.ask(entry.clone(), Memory::None).await;
             if moved(answer)?.is_some() {
                 return Ok(());
             }
@@ -290,6 +284,20 @@ impl RealDisk {
             "{}: interrupted for ever",
             self.path.display()
         )))
+    }
+
+    /// One request, to the kernel's answer. Operators are told of a disk that lets everybody wait.
+    async fn ask(&self, entry: squeue::Entry, memory: Memory) -> i32 {
+        let begun = Instant::now();
+        let request = self
+            .rings
+            .submit(entry, &self.direct, memory, &self.under_way);
+        let answer = request.await.await;
+        let took = begun.elapsed();
+        if took >= LONG {
+            tracing::warn!(path = %self.path.display(), ?took, "an I/O of a disk took long");
+        }
+        answer
     }
 
     fn descriptor(&self) -> types::Fd {
