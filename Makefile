@@ -42,7 +42,7 @@ deps:
 # Where the kernel has FUSE over io_uring but keeps it off, root may switch it on for the tests.
 test-deps: deps
 	$(call install_missing,$(TEST_PACKAGES))
-	@for tool in $(TOOLS); do test -x target/tools/bin/$${tool%@*} || $(CARGO) install --quiet --locked --root target/tools $$tool; done
+	@for tool in $(TOOLS); do test -x target/tools/bin/$${tool%@*} || $(CARGO) install --quiet --locked --debug --root target/tools $$tool; done
 	@if [ -w $(URING_SWITCH) ]; then echo Y > $(URING_SWITCH); else echo "FUSE over io_uring can't be switched on here; only /dev/fuse is tested"; fi
 
 build: deps
@@ -68,9 +68,12 @@ uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/shale $(addprefix $(DESTDIR)$(SBINDIR)/,$(HELPERS))
 	rm -f $(DESTDIR)$(UNITDIR)/system/shale@.service $(DESTDIR)$(UNITDIR)/user/shale@.service
 
+# Examples are for measuring by hand: `make lint` sees that they compile.
 test-all: export SHALE_LONG := 1
+# Tests of mounts wait more than they compute: more of them at once than there are cores.
+test test-all: export RUST_TEST_THREADS := 4
 test test-all: test-deps
-	$(CARGO) test --workspace --no-fail-fast
+	$(CARGO) test --workspace --lib --bins --tests --no-fail-fast
 	SHALE_TEST_TRANSPORT=fuse $(CARGO) test --workspace --no-fail-fast $(addprefix --test ,$(MOUNT_TESTS))
 
 lint: deps
