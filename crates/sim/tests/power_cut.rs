@@ -22,7 +22,13 @@ fn a_long_run_survives_a_cut_anywhere() {
 
 #[test]
 fn very_many_actions_survive_a_cut_anywhere() {
-    each_seed(0..by_suite(100, 1_000), |seed| crash(seed, &Scenario::MANY));
+    // Each run has one cut. Two million steps without one are in `random_actions`.
+    let (seeds, steps) = by_suite((100, 6_000), (1_000, Scenario::MANY.steps));
+    let scenario = Scenario {
+        steps,
+        ..Scenario::MANY
+    };
+    each_seed(0..seeds, |seed| crash(seed, &scenario));
 }
 
 #[test]
