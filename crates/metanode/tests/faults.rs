@@ -10,6 +10,7 @@ use namespace::{Effects, Key, Record};
 use pool::{SegmentOwner, SegmentSource};
 use rig::{FAMILY, Rig, pattern};
 use std::sync::Arc;
+use std::time::Duration;
 use world::sim::Simulation;
 
 const ROOT: InodeId = InodeId::ROOT;
@@ -190,6 +191,28 @@ fn forged_records_are_found() {
             assert!(kinds(&rig).await.contains(&FaultKind::Orphan));
             forge(&rig.metanode, Key::Orphan(file), None);
             rig.must_be_clean("all forgeries undone").await;
+        })
+        .finished();
+}
+
+#[test]
+fn an_inode_without_names_whose_release_is_under_way_is_no_fault() {
+    let simulation = Simulation::new(28);
+    simulation
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let (file, _) = one_file(&rig).await;
+            let orphan = Record::Orphan(namespace::Orphan { linkable: false });
+            forge(&rig.metanode, Key::Orphan(file), Some(orphan));
+            let (metanode, later) = (rig.metanode.clone(), world.clone());
+            let release = async move {
+                later.sleep(Duration::from_millis(100)).await;
+                forge(&metanode, Key::Orphan(file), None);
+            };
+            world.spawn("release", release).detach();
+            assert!(!kinds(&rig).await.contains(&FaultKind::Orphan));
+            rig.must_be_clean("released").await;
         })
         .finished();
 }
