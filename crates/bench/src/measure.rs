@@ -107,6 +107,27 @@ pub fn heading() {
     );
 }
 
+/// Measures a line in pairs and prints it.
+pub fn compare(
+    runs: usize,
+    name: &str,
+    floor_name: &'static str,
+    unit: Unit,
+    goal: Goal,
+    measured: impl FnMut() -> f64,
+    floor: impl FnMut() -> f64,
+) {
+    let (measured, floor) = pairs(runs, measured, floor);
+    print(&Line {
+        name: name.into(),
+        floor_name,
+        unit,
+        measured,
+        floor,
+        goal,
+    });
+}
+
 /// Prints one line at once, so that a long run shows how far it is.
 pub fn print(line: &Line) {
     let ratios: Vec<f64> = line

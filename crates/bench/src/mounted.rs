@@ -6,7 +6,7 @@
 
 use crate::{
     disk, floor,
-    measure::{Goal, Line, Unit, pairs, pairs_of, per_second, print},
+    measure::{Goal, Line, Unit, compare, pairs, pairs_of, per_second, print},
     paths,
     start::{new_node, open_node},
     workers::{Cost, WORKERS, crowd, own_cpu},
@@ -167,8 +167,7 @@ impl Mounted {
         floor: impl FnMut() -> f64,
     ) {
         if self.wanted(&[name]) {
-            let values = pairs(self.runs, measured, floor);
-            self.print(name, floor_name, unit, goal, values);
+            compare(self.runs, name, floor_name, unit, goal, measured, floor);
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::{
     disk,
     library::Library,
-    measure::{Goal, Line, Unit, pairs, print},
+    measure::{Goal, Unit, compare},
     paths,
     start::new_node,
 };
@@ -78,18 +78,9 @@ impl Bench {
         measured: impl FnMut() -> f64,
         floor: impl FnMut() -> f64,
     ) {
-        if !name.contains(&self.only) {
-            return;
+        if name.contains(&self.only) {
+            compare(self.runs, name, floor_name, unit, goal, measured, floor);
         }
-        let (measured, floor) = pairs(self.runs, measured, floor);
-        print(&Line {
-            name: name.into(),
-            floor_name,
-            unit,
-            measured,
-            floor,
-            goal,
-        });
     }
 
     /// All lines.

@@ -24,7 +24,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use world::{Instant, Map, Task, World};
 
-pub(crate) use survey::Standing;
+pub(crate) use survey::{Standing, recorded};
 
 /// Pause between rounds that found nothing to do.
 const IDLE_PAUSE: Duration = Duration::from_secs(1);

@@ -1,6 +1,6 @@
 //! The metanode itself: what a client calls.
 
-use crate::background::{Background, count};
+use crate::background::{Background, count, recorded};
 use crate::gate::Gate;
 use crate::holders::Holders;
 use crate::locks::Locks;
@@ -13,7 +13,7 @@ use model::operation::Stamp;
 use model::{
     Error, ErrorKind, FamilyId, InodeId, Operation, Reply, Result, SegmentPlace, SessionId, ShardId,
 };
-use namespace::{Key, Table};
+use namespace::Table;
 use pool::{Pool, SegmentSource};
 use shard::{HOT_RECORDS_BYTES_DEFAULT, Shard, ShardConfig, TreeCache, Unflushed, successor};
 use std::sync::Arc;
@@ -173,10 +173,7 @@ impl Metanode {
         let shard = self.shard();
         let mut garbage = Vec::with_capacity(places.len());
         for place in places {
-            let segment = place.segment;
-            let is_known = shard.record(&Key::Segment(segment)).await?.is_some()
-                || shard.record(&Key::Dead(segment)).await?.is_some();
-            if !is_known {
+            if recorded(&shard, place.segment).await?.is_none() {
                 garbage.push(place);
             }
         }

@@ -26,6 +26,18 @@ async fn one_file(rig: &Rig) -> (InodeId, model::SegmentPlace) {
     (file, place)
 }
 
+/// A segment that nothing points at.
+async fn unpublished(rig: &Rig, source: &SegmentSource) -> model::SegmentPlace {
+    let owner = SegmentOwner {
+        family: FAMILY,
+        inode: model::InodeNumber(99),
+        data: model::DataId(99),
+        file_offset: 0,
+    };
+    let bytes = bytes::Bytes::from(pattern(1, 5000));
+    rig.pool.write(source, owner, bytes).await.unwrap()
+}
+
 async fn kinds(rig: &Rig) -> Vec<FaultKind> {
     let mut kinds: Vec<FaultKind> = rig
         .check()
@@ -225,16 +237,7 @@ fn what_a_writer_left_unpublished_is_swept_after_its_session() {
             rig::create(&world, Scheme::Replicate(1), 1).await;
             let rig = rig::open(&world).await;
             one_file(&rig).await;
-            let owner = SegmentOwner {
-                family: FAMILY,
-                inode: model::InodeNumber(99),
-                data: model::DataId(99),
-                file_offset: 0,
-            };
-            rig.pool
-                .write(&rig.source, owner, bytes::Bytes::from(pattern(1, 5000)))
-                .await
-                .unwrap();
+            unpublished(&rig, &rig.source).await;
             rig.settle().await;
             assert_eq!(
                 rig.metanode.counters().garbage_deleted,
@@ -259,15 +262,8 @@ fn a_check_calls_leaks_only_what_the_last_sweep_should_have_deleted() {
         .run(|world| async move {
             rig::create(&world, Scheme::Replicate(1), 1).await;
             let rig = rig::open(&world).await;
-            let owner = SegmentOwner {
-                family: FAMILY,
-                inode: model::InodeNumber(99),
-                data: model::DataId(99),
-                file_offset: 0,
-            };
             let left = async |source: &SegmentSource| {
-                let bytes = bytes::Bytes::from(pattern(1, 5000));
-                rig.pool.write(source, owner, bytes).await.unwrap();
+                unpublished(&rig, source).await;
                 rig.metanode
                     .report_low_water(source.session(), source.last_counter());
             };
@@ -301,14 +297,7 @@ fn what_a_writer_gives_up_is_deleted_unless_it_was_published() {
             rig::create(&world, Scheme::Replicate(1), 1).await;
             let rig = rig::open(&world).await;
             let (_, published) = one_file(&rig).await;
-            let owner = SegmentOwner {
-                family: FAMILY,
-                inode: model::InodeNumber(99),
-                data: model::DataId(99),
-                file_offset: 0,
-            };
-            let bytes = bytes::Bytes::from(pattern(1, 5000));
-            let unpublished = rig.pool.write(&rig.source, owner, bytes).await.unwrap();
+            let unpublished = unpublished(&rig, &rig.source).await;
             rig.metanode
                 .give_up(vec![published, unpublished])
                 .await

@@ -9,6 +9,7 @@ use model::{
 };
 use namespace::{Key, Record};
 use pool::{Depth, MemberState, SurveyedSegment};
+use shard::Shard;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use world::Instant;
 
@@ -307,17 +308,12 @@ impl Metanode {
         let shard = self.shard();
         // The session first: what is published after this look is no garbage by it.
         let is_decided = judge.decides(id) && id.session != shard.session();
-        if let Some(Record::Segment(segment)) = shard.record(&Key::Segment(id)).await? {
-            return Ok(Standing::Live(segment.place));
-        }
-        if shard.record(&Key::Dead(id)).await?.is_some() {
-            return Ok(Standing::Dead);
-        }
-        Ok(if is_decided {
+        let unknown = if is_decided {
             Standing::Garbage
         } else {
             Standing::Undecided
-        })
+        };
+        Ok(recorded(&shard, id).await?.unwrap_or(unknown))
     }
 
     /// Which segments are published or given up now. Only in a round: the metanode's own are then.
@@ -365,4 +361,13 @@ impl Metanode {
         }
         self.switch_slots(&map, &moved).await
     }
+}
+
+/// What the records say of a segment; nothing if none names it.
+pub(crate) async fn recorded(shard: &Shard, id: SegmentId) -> Result<Option<Standing>> {
+    if let Some(Record::Segment(segment)) = shard.record(&Key::Segment(id)).await? {
+        return Ok(Some(Standing::Live(segment.place)));
+    }
+    let dead = shard.record(&Key::Dead(id)).await?;
+    Ok(dead.map(|_| Standing::Dead))
 }
