@@ -9,9 +9,6 @@ use model::{
     Attributes, Error, ErrorKind, InodeId, Operation, Reply, Result, SetAttributes, limits,
 };
 
-/// Namespaces of extended attributes that Linux knows.
-const XATTR_NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
-
 impl Client {
     /// stat. Includes what is written but not yet published.
     ///
@@ -41,9 +38,12 @@ impl Client {
             let mut attributes = self
                 .attributes_after(&Operation::SetAttributes { inode, set })
                 .await?;
+            if set.mode.is_some() {
+                self.note_grant(inode);
+            }
             if let Some(state) = self.inodes.find(inode) {
                 let mut inner = state.lock();
-                if inner.known.is_some() && !inner.exclusive {
+                if inner.known.is_some() {
                     inner.learn(&attributes);
                 }
                 inner.merge_into(&mut attributes);
@@ -62,6 +62,9 @@ impl Client {
         let attributes = self
             .attributes_after(&Operation::SetAttributes { inode, set })
             .await?;
+        if set.mode.is_some() {
+            self.note_grant(inode);
+        }
         {
             let mut inner = state.lock();
             self.cut_pages(inode, &mut inner, size);
@@ -75,20 +78,20 @@ impl Client {
     fn cut_pages(&self, inode: InodeId, inner: &mut Inner, size: u64) {
         let dirty = inner.dirty.cut(size, u64::MAX);
         self.pages.release(dirty);
+        self.pages.recount_failing(inner);
         self.pages.uncache(inode, inner, size, u64::MAX);
         inner.extents.punch(size, u64::MAX);
         inner.mapping += 1;
         if inner.is_published() {
             inner.pending = None;
-            inner.first_dirty = None;
         }
     }
 
     /// Value of an extended attribute.
     ///
     /// # Errors
-    /// `NoSuchAttribute`; `NotSupported` for a name outside user., trusted., security.,
-    /// system.
+    /// `NoSuchAttribute`; `NotSupported` for a name outside user., trusted. and security.
+    /// that isn't one of the two of access control lists.
     pub async fn get_xattr(&self, inode: InodeId, name: &[u8]) -> Result<Bytes> {
         let name = xattr_name(name)?;
         match self.execute(&Operation::GetXattr { inode, name }).await? {
@@ -145,8 +148,9 @@ impl Client {
             mode,
             drop_setgid,
         })
-        .await
-        .map(drop)
+        .await?;
+        self.note_grant(inode);
+        Ok(())
     }
 
     /// Removes an extended attribute.
@@ -202,7 +206,7 @@ impl Client {
             .await
     }
 
-    async fn attributes_after(&self, operation: &Operation) -> Result<Attributes> {
+    pub(crate) async fn attributes_after(&self, operation: &Operation) -> Result<Attributes> {
         match self.execute(operation).await? {
             Reply::Attributes { attributes, .. } => Ok(attributes),
             other => misplaced(&other),
@@ -221,12 +225,7 @@ impl Client {
 }
 
 fn xattr_name(name: &[u8]) -> Result<Bytes> {
-    if !XATTR_NAMESPACES
-        .iter()
-        .any(|prefix| name.starts_with(prefix) && name.len() > prefix.len())
-    {
-        return Err(ErrorKind::NotSupported.into());
-    }
+    // The owner knows which names there are.
     if name.len() > limits::XATTR_NAME_BYTES_MAX {
         return Err(Error::from(ErrorKind::BufferTooSmall));
     }

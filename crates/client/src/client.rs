@@ -6,10 +6,9 @@ use crate::inode::Inodes;
 use crate::low_water::LowWater;
 use crate::page_pool::PagePool;
 use crate::pages::memory::Blocks;
+use crate::privileges::Grants;
 use crate::settings::ClientSettings;
-use crate::types::Waiter;
-use crate::waiters::Waiters;
-use metanode::Metanode;
+use metanode::{Metanode, WAITERS_MAX, Waiter, Waiters};
 use model::operation::Stamp;
 use model::{Error, ErrorKind, InodeId, Operation, Reply, Result, SessionId};
 use pool::{Pool, SegmentSource};
@@ -32,6 +31,7 @@ pub struct Client {
     pub(crate) low_water: LowWater,
     pub(crate) accesses: Accesses,
     pub(crate) inodes: Inodes,
+    pub(crate) grants: Grants,
     pub(crate) blocks: Arc<Blocks>,
     pub(crate) pages: PagePool,
     pub(crate) flusher: Flusher,
@@ -42,6 +42,9 @@ pub struct Client {
     pub(crate) fetches_ahead: Arc<Semaphore>,
     closed: AtomicBool,
 }
+
+/// The smallest page pool.
+const PAGE_POOL_BYTES_MIN: u64 = 16 * 1024 * 1024;
 
 /// Fetches ahead of readers that may run at once.
 const FETCHES_AHEAD_MAX: usize = 32;
@@ -57,7 +60,8 @@ impl Client {
         session: SessionId,
         settings: ClientSettings,
     ) -> Arc<Self> {
-        let blocks = Blocks::new(settings.block_bytes);
+        let budget = settings.page_pool_bytes.max(PAGE_POOL_BYTES_MIN);
+        let blocks = Blocks::new(settings.block_bytes, budget);
         let client = Arc::new_cyclic(|me| Self {
             me: me.clone(),
             metanode,
@@ -67,8 +71,9 @@ impl Client {
             low_water: LowWater::default(),
             accesses: Accesses::default(),
             inodes: Inodes::new(blocks.clone()),
+            grants: Grants::default(),
+            pages: PagePool::new(pool.clone(), blocks.clone()),
             blocks,
-            pages: PagePool::new(pool.clone(), &settings),
             pool,
             flusher: Flusher::default(),
             waiters: Waiters::default(),
@@ -105,6 +110,13 @@ impl Client {
         self.pages.bytes()
     }
 
+    /// Memory that the page pool holds, and its budget: dirty, on the way, cached, free, what is
+    /// known of inodes, and what readers still have.
+    #[must_use]
+    pub fn page_pool_memory(&self) -> (u64, u64) {
+        self.pages.memory()
+    }
+
     /// Everything answered so far is durable afterwards (`shale fs sync`).
     ///
     /// # Errors
@@ -137,7 +149,11 @@ impl Client {
     /// What waits now, longest first; at most 1,024.
     #[must_use]
     pub fn waiters(&self) -> Vec<Waiter> {
-        self.waiters.list(self.world.now())
+        let mut waiters = self.waiters.list(self.world.now());
+        waiters.extend(self.metanode.waiters());
+        waiters.sort_by_key(|waiter| std::cmp::Reverse(waiter.since));
+        waiters.truncate(WAITERS_MAX);
+        waiters
     }
 
     pub(crate) fn stamp(&self) -> Stamp {
@@ -168,6 +184,15 @@ impl Client {
         future: F,
     ) -> Result<F::Output> {
         let _listed = self.waiters.enter(cause, inode, self.world.now());
+        self.within_patience(cause, future).await
+    }
+
+    /// As [`Client::wait`], for a wait that is listed already.
+    pub(crate) async fn within_patience<F: Future>(
+        &self,
+        cause: &'static str,
+        future: F,
+    ) -> Result<F::Output> {
         self.world
             .timeout(self.settings.patience, future)
             .await

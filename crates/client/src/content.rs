@@ -1,7 +1,7 @@
 //! Verbs on ranges of a file: fallocate, lseek, copy_file_range; and the exclusive time of an
 //! inode that they need.
 
-use crate::client::Client;
+use crate::client::{Client, misplaced};
 use crate::inode::{InodeRef, InodeState};
 use crate::pages::extents::Source;
 use crate::pages::ranges::Ranges;
@@ -14,6 +14,9 @@ use tokio::sync::MutexGuard;
 const COPY_BYTES_MAX: u64 = 1 << 30;
 /// A step of copying by reading and writing.
 const COPY_STEP_BYTES: u64 = 1 << 20;
+
+/// Extents that are asked for at once to see what a range has.
+const EXTENTS_AT_ONCE: u32 = 4096;
 
 /// No write begins in an inode as long as this lives.
 pub(crate) struct Exclusive<'a> {
@@ -47,7 +50,9 @@ impl Client {
     /// from others.
     ///
     /// # Errors
-    /// `InvalidArgument` for an empty range, `FileTooLarge`, `NoSpace`.
+    /// `InvalidArgument` for an empty range, `FileTooLarge`; `NoSpace` if what is to be reserved
+    /// doesn't fit, or in a full pool if it makes the metadata more, which a punch does only in
+    /// the middle of an extent.
     pub async fn allocate(
         &self,
         inode: InodeId,
@@ -69,12 +74,12 @@ impl Client {
             Allocate::Punch => (RangeChange::Punch, true),
             Allocate::Zero { keep_size } => (RangeChange::Zero, keep_size),
         };
-        if change == RangeChange::Reserve {
-            drop(self.pool.reserve(length)?);
-        }
         let state = self.inodes.get(inode);
         let exclusive = self.exclusive(&state).await?;
         self.publish_pending(&state).await?;
+        if change != RangeChange::Punch {
+            self.check_reservable(inode, offset, end).await?;
+        }
         let mut next = Some(offset);
         while let Some(at) = next {
             let length = end - at;
@@ -98,6 +103,43 @@ impl Client {
         }
         drop(exclusive);
         Ok(())
+    }
+
+    /// What a reservation adds must fit into what is free now, and with what the file has already
+    /// into the pool: reservations aren't kept away from others, but they aren't dreams either.
+    async fn check_reservable(&self, inode: InodeId, from: u64, to: u64) -> Result<()> {
+        let (mut at, mut missing) = (from, to - from);
+        let allocated = loop {
+            let operation = Operation::ReadExtents {
+                inode,
+                offset: at,
+                length: to - at,
+                limit: EXTENTS_AT_ONCE,
+            };
+            match self.execute(&operation).await? {
+                Reply::Extents {
+                    extents,
+                    known_to,
+                    attributes,
+                } => {
+                    missing -= extents.iter().map(|extent| extent.length).sum::<u64>();
+                    if known_to >= to {
+                        break attributes.allocated;
+                    }
+                    at = known_to;
+                }
+                other => misplaced(&other),
+            }
+        };
+        if missing == 0 {
+            return Ok(());
+        }
+        let capacity = self.pool.usage().capacity;
+        if allocated.saturating_add(missing) > capacity {
+            let text = format!("reserve {missing} bytes more in a pool of {capacity}");
+            return Err(Error::new(ErrorKind::NoSpace, text));
+        }
+        self.pool.reserve(missing).map(drop)
     }
 
     /// SEEK_DATA and SEEK_HOLE. Reserved space is a hole.
@@ -223,17 +265,22 @@ impl Client {
             inner.mapping += 1;
             let (attributes, next) = match result {
                 // What is shared so far stays; the program asks for the rest.
-                Err(_) if at > from_offset => return Ok(at - from_offset),
+                Err(_) if at > from_offset => break,
                 other => other?,
             };
             inner.learn(&attributes);
             match next {
-                Some(next) => at = next,
-                None => break,
+                Some(next) if next > at => at = next,
+                // The source was cut meanwhile and ends here.
+                Some(_) => break,
+                None => {
+                    at = end;
+                    break;
+                }
             }
         }
         drop(exclusive);
-        Ok(length)
+        Ok(at - from_offset)
     }
 
     async fn copy_bytes(
@@ -247,12 +294,19 @@ impl Client {
         let mut done = 0;
         while done < length {
             let step = (length - done).min(COPY_STEP_BYTES) as usize;
-            let pieces = self.read(from, from_offset + done, step).await?;
+            let pieces = match self.read(from, from_offset + done, step).await {
+                // What is copied so far stays; the program asks for the rest.
+                Err(_) if done > 0 => break,
+                other => other?,
+            };
             if pieces.is_empty() {
                 break;
             }
             for piece in pieces {
-                self.write(to, to_offset + done, &piece).await?;
+                match self.write(to, to_offset + done, &piece).await {
+                    Err(_) if done > 0 => return Ok(done),
+                    other => other?,
+                }
                 done += piece.len() as u64;
             }
         }

@@ -4,10 +4,11 @@ use crate::client::Client;
 use crate::inode::{Inner, InodeRef, Stage};
 use crate::publish::Haste;
 use crate::store::Job;
+use futures::stream;
 use model::{InodeId, Result};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -17,6 +18,9 @@ use world::{Instant, Task};
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How long failed batches rest before they are tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Tasks that publish what is inline and ready, at most: a slow one must hold up neither the
+/// next look nor all that becomes ready meanwhile.
+const PUBLISHING_MAX: usize = 8;
 /// How often the time of last reads is recorded.
 const ATIMES_EVERY: Duration = Duration::from_secs(30);
 
@@ -26,6 +30,8 @@ pub(crate) struct Flusher {
     dirty: Mutex<BTreeSet<InodeId>>,
     wake: Notify,
     pressed: AtomicBool,
+    /// Tasks that publish what was ready.
+    publishing: AtomicUsize,
     task: Mutex<Option<Task<()>>>,
 }
 
@@ -82,7 +88,10 @@ async fn run(client: Weak<Client>, world: world::World) {
         if retry {
             last_retry = now;
         }
-        client.flush_due(now, pressed, retry).await;
+        client.flush_due(now, pressed, retry);
+        if retry {
+            client.pages.tidy(&client.inodes);
+        }
         if retry && let Some(counter) = client.low_water.advance(client.segments.last_counter()) {
             client.metanode.report_low_water(client.session, counter);
         }
@@ -120,46 +129,64 @@ impl Client {
     }
 
     /// Starts writing what is due; doesn't wait for it.
-    async fn flush_due(&self, now: Instant, pressed: bool, retry: bool) {
+    fn flush_due(&self, now: Instant, pressed: bool, retry: bool) {
         let mut jobs = Vec::new();
+        let mut ready = Vec::new();
         for inode in self.flusher.dirty() {
-            let Some(state) = self.inodes.find(inode) else {
+            // Not `find`: an inode that isn't in the table could get there, be written and be
+            // noted as dirty before the note is taken away.
+            let state = self.inodes.get(inode);
+            let mut inner = state.lock();
+            if inner.is_published() {
                 self.flusher.dirty.lock().remove(&inode);
                 continue;
-            };
-            {
-                let mut inner = state.lock();
-                if inner.is_published() {
-                    self.flusher.dirty.lock().remove(&inode);
-                    continue;
-                }
-                if retry {
-                    jobs.extend(self.retry_failed(&state, &mut inner));
-                }
-                if pressed || self.is_due(&inner, now) {
-                    jobs.extend(self.freeze_all(&state, &mut inner, Haste::None));
-                }
+            }
+            if retry {
+                jobs.extend(self.retry_failed(&state, &mut inner));
+            }
+            let is_resting = inner
+                .last_write
+                .is_some_and(|at| now - at >= self.settings.dirty_idle_max);
+            if pressed || is_resting {
+                jobs.extend(self.freeze_all(&state, &mut inner, Haste::None));
+            } else if self.is_old(&inner, now) {
+                // What is nearly as old comes along: fewer, larger batches.
+                let time = now - self.settings.dirty_age_max / 2;
+                jobs.extend(self.freeze_older(&state, &mut inner, time));
             }
             // Small things are inline and ready; so is what an abandoned publisher left.
-            let is_ready = {
-                let inner = state.lock();
-                inner
-                    .flushing
-                    .front()
-                    .is_some_and(|batch| matches!(batch.stage, Stage::Written))
-            };
-            if is_ready {
-                self.publish_ready(&state).await;
+            let front = inner.flushing.front();
+            let is_ready = front.is_some_and(|batch| matches!(batch.stage, Stage::Written));
+            if is_ready && !inner.publishing {
+                drop(inner);
+                ready.push(state);
             }
         }
         if !jobs.is_empty() {
             self.spawn_store(jobs);
         }
+        self.spawn_publishes(ready);
     }
 
-    fn is_due(&self, inner: &Inner, now: Instant) -> bool {
-        let older = |at: Option<Instant>, than| at.is_some_and(|at| now - at >= than);
-        older(inner.first_dirty, self.settings.dirty_age_max)
-            || older(inner.last_write, self.settings.dirty_idle_max)
+    /// Publishes what is ready, in a task of its own.
+    fn spawn_publishes(&self, ready: Vec<InodeRef>) {
+        let running = &self.flusher.publishing;
+        if ready.is_empty() || running.load(Ordering::Relaxed) >= PUBLISHING_MAX {
+            return;
+        }
+        running.fetch_add(1, Ordering::Relaxed);
+        let client = self.shared();
+        let work = async move {
+            client.publish_each(stream::iter(ready)).await;
+            client.flusher.publishing.fetch_sub(1, Ordering::Relaxed);
+        };
+        self.world.spawn("publish what is ready", work).detach();
+    }
+
+    /// Whether something has been dirty for so long that it must be written, however busy its
+    /// file is.
+    fn is_old(&self, inner: &Inner, now: Instant) -> bool {
+        let oldest = inner.dirty.oldest();
+        oldest.is_some_and(|since| now - since >= self.settings.dirty_age_max)
     }
 }

@@ -4,8 +4,9 @@ use crate::low_water::Mark;
 use crate::pages::clean::Clean;
 use crate::pages::dirty::{Dirty, Frozen};
 use crate::pages::extents::Extents;
-use crate::pages::memory::Blocks;
+use crate::pages::memory::{Blocks, StateCharge};
 use crate::pattern::Pattern;
+use crate::privileges::Plain;
 use model::{Attributes, Error, Extent, FileKind, InodeId, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
@@ -105,6 +106,8 @@ impl Batch {
 pub(crate) struct Inner {
     pub(crate) opens: u32,
     pub(crate) known: Option<Known>,
+    /// What no write has to take away.
+    pub(crate) plain: Plain,
     /// A truncate or the like runs: no write may begin, and size and extents may change.
     pub(crate) exclusive: bool,
     pub(crate) dirty: Dirty,
@@ -120,10 +123,15 @@ pub(crate) struct Inner {
     /// Ranges that are being fetched into the cache.
     pub(crate) fetches: Vec<(u64, u64)>,
     pub(crate) pattern: Pattern,
-    pub(crate) first_dirty: Option<Instant>,
     pub(crate) last_write: Option<Instant>,
+    /// Since when something of it couldn't be stored or published, if that is so.
+    pub(crate) failing_since: Option<Instant>,
+    /// How much of the page pool's failing bytes is of this inode.
+    pub(crate) failing_bytes: u64,
     /// Without names; goes with its last holder, so its data needn't be written.
     pub(crate) orphan: bool,
+    /// What the state itself takes of the page pool's memory.
+    _charge: StateCharge,
 }
 
 impl Inner {
@@ -131,19 +139,22 @@ impl Inner {
         Self {
             opens: 0,
             known: None,
+            plain: Plain::default(),
             exclusive: false,
+            _charge: StateCharge::new(&blocks),
+            extents: Extents::new(&blocks),
             dirty: Dirty::new(blocks),
             flushing: VecDeque::new(),
             next_batch: 1,
             publishing: false,
             pending: None,
             clean: Clean::default(),
-            extents: Extents::default(),
             mapping: 0,
             fetches: Vec::new(),
             pattern: Pattern::default(),
-            first_dirty: None,
             last_write: None,
+            failing_since: None,
+            failing_bytes: 0,
             orphan: false,
         }
     }
@@ -162,9 +173,28 @@ impl Inner {
         self.dirty.is_empty() && self.flushing.is_empty()
     }
 
-    /// Takes in what the owner said after an operation of this client.
+    /// Bytes that aren't published.
+    pub(crate) fn unpublished(&self) -> u64 {
+        self.dirty.bytes() + self.flushing.iter().map(|batch| batch.bytes).sum::<u64>()
+    }
+
+    /// Takes in what the owner said after an operation of this client. Answers may come in
+    /// another order than the owner gave them: an older one changes nothing.
     pub(crate) fn learn(&mut self, attributes: &Attributes) {
-        self.known = Some(Known::from(attributes));
+        let mut new = Known::from(attributes);
+        if let Some(known) = &self.known {
+            // Generations wrap around.
+            let is_older = known.generation.wrapping_sub(new.generation) as i32 > 0;
+            let is_same = known.generation == new.generation;
+            if is_older || (is_same && new.ctime < known.ctime) {
+                return;
+            }
+            if is_same {
+                // Inside a generation files only grow.
+                new.size = new.size.max(known.size);
+            }
+        }
+        self.known = Some(new);
     }
 
     /// Shows the writes that aren't published in attributes from the owner.
@@ -175,7 +205,7 @@ impl Inner {
             attributes.mtime = attributes.mtime.max(pending.written);
         }
         attributes.ctime = attributes.ctime.max(pending.written);
-        let unpublished = self.dirty.bytes() + self.flushing.iter().map(|b| b.bytes).sum::<u64>();
+        let unpublished = self.unpublished();
         // What will be allocated when it is written; overwritten bytes are counted twice
         // until then.
         attributes.allocated =
@@ -255,6 +285,25 @@ impl Inodes {
         }
     }
 
+    /// Visits the state of every inode, one after the other.
+    pub(crate) fn each(&self, mut visit: impl FnMut(&InodeRef)) {
+        for part in &self.parts {
+            let refs: Vec<InodeRef> = {
+                let listed = part.lock();
+                let states = listed.values();
+                states
+                    .map(|state| {
+                        state.uses.fetch_add(1, Ordering::Relaxed);
+                        InodeRef {
+                            state: state.clone(),
+                        }
+                    })
+                    .collect()
+            };
+            refs.iter().for_each(&mut visit);
+        }
+    }
+
     /// The state of an inode, if there is one.
     pub(crate) fn find(&self, inode: InodeId) -> Option<InodeRef> {
         let part = self.part(inode).lock();
@@ -302,5 +351,52 @@ impl Drop for InodeRef {
         if is_ours && self.state.uses.load(Ordering::Acquire) == 0 && self.state.lock().is_idle() {
             part.remove(&self.state.id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attributes(generation: u32, ctime: i64, size: u64) -> Attributes {
+        Attributes {
+            inode: InodeId::ROOT,
+            kind: FileKind::File,
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+            links: 1,
+            size,
+            allocated: size,
+            rdev: 0,
+            atime: Timestamp(0),
+            mtime: Timestamp(ctime),
+            ctime: Timestamp(ctime),
+            btime: Timestamp(0),
+            generation,
+        }
+    }
+
+    #[test]
+    fn a_late_answer_takes_nothing_back() {
+        let mut inner = Inner::new(Blocks::new(1 << 16, 16 << 20));
+        let mut tell = |generation, ctime, size| {
+            inner.learn(&attributes(generation, ctime, size));
+            let known = inner.known.unwrap();
+            (known.generation, known.ctime.0, known.size)
+        };
+        assert_eq!(tell(1, 10, 100), (1, 10, 100));
+        // utimes, and then the answer of a publish that ran before it.
+        assert_eq!(tell(2, 20, 100), (2, 20, 100));
+        assert_eq!(tell(1, 15, 200), (2, 20, 100));
+        // A chmod, and an answer from before it.
+        assert_eq!(tell(2, 30, 300), (2, 30, 300));
+        assert_eq!(tell(2, 25, 200), (2, 30, 300));
+        // A truncate.
+        assert_eq!(tell(3, 40, 7), (3, 40, 7));
+        // Generations wrap around.
+        assert_eq!(tell(u32::MAX / 2, 50, 7), (u32::MAX / 2, 50, 7));
+        assert_eq!(tell(u32::MAX - 5, 60, 8), (u32::MAX - 5, 60, 8));
+        assert_eq!(tell(1, 70, 9), (1, 70, 9));
     }
 }

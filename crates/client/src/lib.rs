@@ -22,18 +22,20 @@ mod opens;
 mod page_pool;
 mod pages;
 mod pattern;
+mod privileges;
 mod publish;
 mod read;
 mod read_ahead;
 mod settings;
 mod store;
 mod types;
-mod waiters;
 mod write;
 
 pub use client::Client;
+pub use metanode::Waiter;
+pub use metanode::locks::{LockDoor, LockOwner, LockTaker};
 pub use settings::ClientSettings;
 pub use types::{
-    Allocate, FileLock, FileSystemUsage, Listing, LockKind, LockOwner, LockRange, OpenFlags,
-    ReadTraces, Seek, Waiter,
+    Allocate, FileLock, FileSystemUsage, Listing, LockKind, LockRange, OpenFlags, Opened,
+    ReadTraces, Seek, Written,
 };

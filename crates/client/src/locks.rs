@@ -1,11 +1,26 @@
-//! File locks: passed to the owner's tables, with this client's session in front.
+//! File locks: passed to the owner's tables, through a door of this client's session.
 
 use crate::client::Client;
-use crate::types::{FileLock, LockKind, LockOwner, LockRange};
-use metanode::locks as owner_locks;
+use crate::types::{FileLock, LockKind, LockRange};
+use metanode::locks::{
+    self as owner_locks, LockDoor, LockOwner, LockRequest, LockSpace, LockTaker,
+};
 use model::{InodeId, Result};
+use std::future::Future;
 
 impl Client {
+    /// A mount (or other door) of this client begins: locks are asked for through one.
+    #[must_use]
+    pub fn begin_lock_door(&self) -> LockDoor {
+        self.metanode.locks().begin_door(self.session)
+    }
+
+    /// The door has ended: its locks go, its waiting requests are interrupted, later ones are
+    /// refused.
+    pub fn end_lock_door(&self, door: LockDoor) {
+        self.metanode.locks().end_door(door);
+    }
+
     /// F_GETLK: the first lock that is in the way of `lock`, or `lock` with kind `Unlock`.
     ///
     /// # Errors
@@ -19,10 +34,8 @@ impl Client {
         let Some(kind) = kind_of(lock.kind) else {
             return Ok(lock);
         };
-        let in_the_way =
-            self.metanode
-                .locks()
-                .conflict(inode, self.process(owner), range_of(lock.range), kind);
+        let locks = self.metanode.locks();
+        let in_the_way = locks.conflict(inode, owner, range_of(lock.range), kind);
         Ok(match in_the_way {
             None => FileLock {
                 kind: LockKind::Unlock,
@@ -42,66 +55,85 @@ impl Client {
         })
     }
 
-    /// F_SETLK, and F_SETLKW with `wait`. Dropping the future cancels the wait; a wait for
-    /// another program has no deadline and shows in `waiters`.
+    /// F_SETLK, and F_SETLKW until `interrupted` ends; an interrupted request changes nothing.
+    /// A wait for another program has no deadline and shows in `waiters`.
     ///
     /// # Errors
-    /// `WouldBlock` without `wait`, `WouldDeadlock`.
-    pub async fn set_lock(
+    /// `WouldBlock` without `interrupted`, else `WouldDeadlock`, `Interrupted`; `TooManyLocks`.
+    pub async fn set_lock<I: Future<Output = ()>>(
         &self,
         inode: InodeId,
         owner: LockOwner,
         lock: FileLock,
-        wait: bool,
+        taker: LockTaker,
+        interrupted: Option<I>,
     ) -> Result<()> {
-        self.check_open()?;
-        let _listed = wait.then(|| {
-            self.waiters
-                .enter("a file lock", Some(inode), self.world.now())
-        });
-        let (range, kind) = (range_of(lock.range), kind_of(lock.kind));
-        let locks = self.metanode.locks();
-        locks
-            .set_range(inode, self.process(owner), range, kind, lock.pid, wait)
-            .await
+        let request = LockRequest {
+            space: LockSpace::Range,
+            inode,
+            owner,
+            kind: kind_of(lock.kind),
+            range: range_of(lock.range),
+            taker,
+        };
+        self.request_lock(request, "a file lock", interrupted).await
     }
 
-    /// flock(2): whole-file locks, a space of their own beside POSIX locks.
+    /// flock(2): whole-file locks, a space of their own beside POSIX locks. With `interrupted` it
+    /// waits.
     ///
     /// # Errors
-    /// `WouldBlock` without `wait`.
-    pub async fn flock(
+    /// As `set_lock`, without `WouldDeadlock`.
+    pub async fn flock<I: Future<Output = ()>>(
         &self,
         inode: InodeId,
         owner: LockOwner,
         kind: LockKind,
-        wait: bool,
+        taker: LockTaker,
+        interrupted: Option<I>,
+    ) -> Result<()> {
+        let request = LockRequest {
+            space: LockSpace::Whole,
+            inode,
+            owner,
+            kind: kind_of(kind),
+            range: owner_locks::LockRange::ALL,
+            taker,
+        };
+        self.request_lock(request, "a flock", interrupted).await
+    }
+
+    async fn request_lock<I: Future<Output = ()>>(
+        &self,
+        request: LockRequest,
+        cause: &'static str,
+        interrupted: Option<I>,
     ) -> Result<()> {
         self.check_open()?;
-        let _listed = wait.then(|| self.waiters.enter("a flock", Some(inode), self.world.now()));
-        self.metanode
-            .locks()
-            .flock(inode, self.open_file(owner), kind_of(kind), wait)
-            .await
-    }
-
-    /// Drops the POSIX locks of an owner on an inode (FLUSH) or its flock (RELEASE of the
-    /// descriptor that took it).
-    pub async fn release_locks(&self, inode: InodeId, owner: LockOwner, flock: bool) {
-        let owner = if flock {
-            self.open_file(owner)
-        } else {
-            self.process(owner)
+        let locks = self.metanode.locks();
+        let Some(interrupted) = interrupted else {
+            return locks.try_set(request);
         };
-        self.metanode.locks().release_owner(inode, owner);
+        let now = self.world.now();
+        let waiters = &self.waiters;
+        let _listed = waiters.enter_for_program(cause, request.inode, now);
+        locks.set(request, interrupted).await
     }
 
-    fn process(&self, owner: LockOwner) -> owner_locks::LockOwner {
-        owner_locks::LockOwner::Process(self.session, owner.0)
+    /// A process closed a descriptor (FLUSH): its POSIX locks on the inode go.
+    pub fn release_process_locks(&self, inode: InodeId, owner: LockOwner) {
+        self.metanode.locks().release_process(inode, owner);
     }
 
-    fn open_file(&self, owner: LockOwner) -> owner_locks::LockOwner {
-        owner_locks::LockOwner::OpenFile(self.session, owner.0)
+    /// The last descriptor of an open file is gone (RELEASE): what was taken through it goes.
+    pub fn release_open_locks(&self, door: LockDoor, open: u64) {
+        self.metanode.locks().release_open(door, open);
+    }
+
+    /// File locks of the file system that are held, and requests that wait for some.
+    #[must_use]
+    pub fn lock_counts(&self) -> (usize, usize) {
+        self.metanode.locks().counts()
     }
 }
 

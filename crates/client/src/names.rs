@@ -52,6 +52,7 @@ impl Client {
         name: FileName,
         new: NewInode,
     ) -> Result<Attributes> {
+        let grants = self.grants.count();
         let attributes = self
             .entry(Operation::Create {
                 directory,
@@ -59,7 +60,7 @@ impl Client {
                 new,
             })
             .await?;
-        self.hold_new(&attributes);
+        self.hold_new(&attributes, grants);
         Ok(attributes)
     }
 
@@ -69,10 +70,11 @@ impl Client {
     /// # Errors
     /// `NotDirectory`.
     pub async fn create_unnamed(&self, directory: InodeId, new: NewInode) -> Result<Attributes> {
+        let grants = self.grants.count();
         let attributes = self
             .entry(Operation::CreateUnnamed { directory, new })
             .await?;
-        self.hold_new(&attributes);
+        self.hold_new(&attributes, grants);
         self.inodes.get(attributes.inode).lock().orphan = true;
         Ok(attributes)
     }

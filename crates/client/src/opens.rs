@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::inode::InodeRef;
-use crate::types::OpenFlags;
+use crate::types::{OpenFlags, Opened};
 use model::{Attributes, ErrorKind, FileKind, InodeId, Result, SetAttributes};
 use tracing::warn;
 
@@ -12,7 +12,7 @@ impl Client {
     ///
     /// # Errors
     /// `NotFound` if it is gone; `IsDirectory` for writing a directory.
-    pub async fn open(&self, inode: InodeId, flags: OpenFlags) -> Result<Attributes> {
+    pub async fn open(&self, inode: InodeId, flags: OpenFlags) -> Result<Opened> {
         // Held first, so that it can't go between the look and the hold.
         self.metanode.hold(self.session, inode);
         let state = self.inodes.get(inode);
@@ -24,7 +24,8 @@ impl Client {
         opened
     }
 
-    async fn open_held(&self, inode: InodeId, flags: OpenFlags) -> Result<Attributes> {
+    async fn open_held(&self, inode: InodeId, flags: OpenFlags) -> Result<Opened> {
+        let grants = self.grants.count();
         let attributes = self.get_attributes(inode).await?;
         if flags.write && attributes.kind == FileKind::Directory {
             return Err(ErrorKind::IsDirectory.into());
@@ -32,11 +33,21 @@ impl Client {
         if flags.truncate && attributes.kind == FileKind::File {
             let set = SetAttributes {
                 size: Some(0),
+                privileges: flags.privileges,
                 ..SetAttributes::default()
             };
-            return self.set_attributes(inode, set).await;
+            let after = self.set_attributes(inode, set).await?;
+            // A chmod that came between may have been undone.
+            let mode_changed = after.mode != attributes.mode || self.grants.count() != grants;
+            return Ok(Opened {
+                attributes: after,
+                mode_changed,
+            });
         }
-        Ok(attributes)
+        Ok(Opened {
+            attributes,
+            mode_changed: false,
+        })
     }
 
     /// The last close of one open. Never fails; an inode without names and holders goes.
@@ -66,8 +77,9 @@ impl Client {
         }
     }
 
-    /// Holds an inode that was just made: all of it is known, and it is empty.
-    pub(crate) fn hold_new(&self, attributes: &Attributes) {
+    /// Holds an inode that was just made: all of it is known, and it is empty. `grants` were
+    /// counted before.
+    pub(crate) fn hold_new(&self, attributes: &Attributes, grants: u64) {
         self.metanode.hold(self.session, attributes.inode);
         let state = self.inodes.get(attributes.inode);
         let mut inner = state.lock();
@@ -75,6 +87,9 @@ impl Client {
         if inner.known.is_none() {
             inner.learn(attributes);
             inner.extents.punch(0, u64::MAX);
+            if self.grants.count() == grants {
+                inner.learn_new_rights(attributes);
+            }
         }
     }
 
@@ -85,12 +100,12 @@ impl Client {
         inner.orphan = true;
         let dirty = inner.dirty.cut(0, u64::MAX);
         self.pages.release(dirty);
+        self.pages.recount_failing(&mut inner);
         self.pages.uncache(state.id, &mut inner, 0, u64::MAX);
         inner.extents.forget_all();
         inner.mapping += 1;
         if inner.is_published() {
             inner.pending = None;
-            inner.first_dirty = None;
         }
     }
 }

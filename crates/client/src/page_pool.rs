@@ -1,8 +1,8 @@
 //! The byte budget of the page pool, and the space on the NSDs that dirty bytes will need.
 
 use crate::inode::{Inner, Inodes};
-use crate::pages::clean::Visit;
-use crate::settings::ClientSettings;
+use crate::pages::clean::{Visit, is_wasteful};
+use crate::pages::memory::Blocks;
 use bytes::Bytes;
 use model::{Error, InodeId, Result};
 use parking_lot::Mutex;
@@ -18,16 +18,23 @@ const SPACE_STEP: u64 = 8 * 1024 * 1024;
 /// Entries that one insertion looks at to make room.
 const EVICTIONS_MAX: usize = 64;
 
+/// Clean bytes go before the budget is used up by this part, so that writers need not wait for
+/// that.
+const SLACK_PART: u64 = 8;
+
 /// Cached pieces, however small.
 const PIECES_MAX: usize = 131_072;
 
 /// Accounts of the page pool.
 pub(crate) struct PagePool {
     pool: Arc<Pool>,
-    budget: u64,
+    /// Where all memory comes from, and how much of it is held.
+    blocks: Arc<Blocks>,
     dirty: AtomicU64,
     /// The part of `dirty` that is on its way to the NSDs.
     on_the_way: AtomicU64,
+    /// The part of `dirty` that belongs to files of which something couldn't be stored.
+    failing: AtomicU64,
     clean: AtomicU64,
     stamps: AtomicU64,
     /// Dirty bytes became fewer, or can't now.
@@ -68,12 +75,13 @@ impl Drop for Claim<'_> {
 }
 
 impl PagePool {
-    pub(crate) fn new(pool: Arc<Pool>, settings: &ClientSettings) -> Self {
+    pub(crate) fn new(pool: Arc<Pool>, blocks: Arc<Blocks>) -> Self {
         Self {
             pool,
-            budget: settings.page_pool_bytes.max(16 * 1024 * 1024),
+            blocks,
             dirty: AtomicU64::new(0),
             on_the_way: AtomicU64::new(0),
+            failing: AtomicU64::new(0),
             clean: AtomicU64::new(0),
             stamps: AtomicU64::new(0),
             room: Notify::new(),
@@ -89,7 +97,33 @@ impl PagePool {
 
     /// Dirty bytes and those on their way, at most.
     pub(crate) fn dirty_max(&self) -> u64 {
-        self.budget / 2
+        self.blocks.budget() / 2
+    }
+
+    /// What files that can't be stored hold of others' share, at most: beyond it their own
+    /// writers wait. Up to here it is taken from what is cached.
+    fn failing_max(&self) -> u64 {
+        self.dirty_max() / 2
+    }
+
+    /// Whether any file has something that couldn't be stored.
+    pub(crate) fn has_failing(&self) -> bool {
+        self.failing.load(Ordering::Relaxed) > 0
+    }
+
+    /// Counts what an inode that fails holds, after it changed. Its state is locked by the
+    /// caller.
+    pub(crate) fn recount_failing(&self, inner: &mut Inner) {
+        let now = match inner.failing_since {
+            Some(_) => inner.unpublished(),
+            None => 0,
+        };
+        let before = std::mem::replace(&mut inner.failing_bytes, now);
+        if now > before {
+            self.failing.fetch_add(now - before, Ordering::Relaxed);
+        } else if now < before {
+            self.failing.fetch_sub(before - now, Ordering::Relaxed);
+        }
     }
 
     /// Dirty bytes and those on their way.
@@ -122,13 +156,17 @@ impl PagePool {
     }
 
     /// Claims memory and disk space for `bytes` of a write. `None`: there is no memory now,
-    /// wait for `room`.
+    /// wait for `room`. Files that fail have a share of their own: what they hold neither grows
+    /// beyond it nor counts against others up to there.
     ///
     /// # Errors
     /// `NoSpace`: the disks have none.
-    pub(crate) fn claim(&self, bytes: u64) -> Result<Option<Claim<'_>>> {
+    pub(crate) fn claim(&self, bytes: u64, is_failing: bool) -> Result<Option<Claim<'_>>> {
+        let failing = self.failing.load(Ordering::Relaxed);
         let before = self.dirty.fetch_add(bytes, Ordering::Relaxed);
-        if before > 0 && before + bytes > self.dirty_max() {
+        let others = before.saturating_sub(failing.min(self.failing_max()));
+        let is_full = others > 0 && (others + bytes > self.dirty_max() || self.lacks_memory(bytes));
+        if is_full || (is_failing && failing + bytes > self.failing_max()) {
             self.dirty.fetch_sub(bytes, Ordering::Relaxed);
             return Ok(None);
         }
@@ -203,12 +241,18 @@ impl PagePool {
         inode: InodeId,
         inner: &mut Inner,
         at: u64,
-        bytes: Bytes,
+        (bytes, memory): (Bytes, u64),
         ahead: bool,
     ) {
         let stamp = self.stamps.fetch_add(1, Ordering::Relaxed);
+        let piece = if is_wasteful(&bytes, memory) {
+            let length = bytes.len() as u64;
+            (self.blocks.copy(&bytes), length)
+        } else {
+            (bytes, memory)
+        };
         self.recount(inode, inner, |inner| {
-            inner.clean.insert(at, bytes, stamp, ahead)
+            inner.clean.insert(at, piece, stamp, ahead)
         });
     }
 
@@ -241,16 +285,52 @@ impl PagePool {
 
     /// Whether clean bytes have to go.
     pub(crate) fn is_over_budget(&self) -> bool {
-        self.clean.load(Ordering::Relaxed) + self.dirty() > self.budget
-            || self.ring.lock().len() > PIECES_MAX
+        let budget = self.blocks.budget();
+        self.blocks.held() > budget - budget / SLACK_PART || self.ring.lock().len() > PIECES_MAX
+    }
+
+    /// Whether `bytes` more would be beyond the budget.
+    pub(crate) fn lacks_memory(&self, bytes: u64) -> bool {
+        self.blocks.held_for_data() + bytes > self.blocks.budget()
+    }
+
+    /// Makes room for `bytes` of a write, as far as letting clean bytes go makes it. Call without
+    /// holding an inode's lock.
+    pub(crate) fn make_room(&self, inodes: &Inodes, bytes: u64) {
+        // Each piece twice: what was read lately gets another round.
+        let most = self.ring.lock().len() * 2 + EVICTIONS_MAX;
+        self.evict(inodes, most, || !self.lacks_memory(bytes));
+    }
+
+    /// Once a second: gives back what nobody needs. What is known of extents goes when nothing
+    /// else is left to go.
+    pub(crate) fn tidy(&self, inodes: &Inodes) {
+        self.blocks.give_back_idle();
+        if self.is_over_budget() {
+            self.shrink(inodes);
+        }
+        if self.is_over_budget() && self.ring.lock().is_empty() {
+            inodes.each(|state| {
+                let mut inner = state.lock();
+                inner.extents.forget_all();
+                inner.mapping += 1;
+            });
+        }
     }
 
     /// Lets clean bytes go until the budget fits again, those that were read lately last.
     /// Call without holding an inode's lock.
     pub(crate) fn shrink(&self, inodes: &Inodes) {
-        for _ in 0..EVICTIONS_MAX {
-            if !self.is_over_budget() {
+        self.evict(inodes, EVICTIONS_MAX, || !self.is_over_budget());
+    }
+
+    fn evict(&self, inodes: &Inodes, most: usize, is_enough: impl Fn() -> bool) {
+        for _ in 0..most {
+            if is_enough() {
                 return;
+            }
+            if self.blocks.give_back() {
+                continue;
             }
             let Some((inode, offset, stamp)) = self.ring.lock().pop_front() else {
                 return;
@@ -258,7 +338,8 @@ impl PagePool {
             let Some(state) = inodes.find(inode) else {
                 continue;
             };
-            let visit = state.lock().clean.come_by(offset, stamp);
+            let copy = |bytes: &[u8]| self.blocks.copy(bytes);
+            let visit = state.lock().clean.come_by(offset, stamp, copy);
             match visit {
                 Visit::Keep => self.ring.lock().push_back((inode, offset, stamp)),
                 Visit::Dropped { bytes, wasted } => {
@@ -304,6 +385,11 @@ impl PagePool {
         } else {
             wanted / 8
         }
+    }
+
+    /// All memory that is held, and its budget.
+    pub(crate) fn memory(&self) -> (u64, u64) {
+        (self.blocks.held(), self.blocks.budget())
     }
 
     /// Dirty and clean bytes, for status.

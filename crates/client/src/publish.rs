@@ -13,6 +13,7 @@ use model::{
 use std::collections::VecDeque;
 use std::time::Duration;
 use tracing::{info, warn};
+use world::Instant;
 
 /// Pieces that one publish carries inline.
 const INLINE_RUNS_MAX: usize = 64;
@@ -64,6 +65,16 @@ impl Client {
             return self.publish_pending(&state).await;
         }
         Ok(())
+    }
+
+    /// Why what was written to the inode could not be stored so far, if no program knows yet. For
+    /// a close, which tells it to one who may not look, so it stays untold.
+    #[must_use]
+    pub fn write_failure(&self, inode: InodeId) -> Option<Error> {
+        let state = self.inodes.find(inode)?;
+        let inner = state.lock();
+        let untold = inner.flushing.iter().filter(|batch| !batch.told);
+        untold.filter_map(Batch::failure).next().cloned()
     }
 
     /// Data and attributes of the inode, and its name if it is new, are durable afterwards.
@@ -146,7 +157,6 @@ impl Client {
         let is_inline = inner.dirty.bytes() <= inline_max && inner.dirty.runs() <= INLINE_RUNS_MAX;
         let runs = inner.dirty.take_all();
         let job = self.freeze(state, inner, runs);
-        inner.first_dirty = None;
         if !is_inline {
             return Some(job);
         }
@@ -159,6 +169,22 @@ impl Client {
             in_pack: false,
         });
         None
+    }
+
+    /// As `freeze_all`, only what is dirty since `time` or longer: a stream isn't cut in the
+    /// middle of a block because something elsewhere in its file is old.
+    pub(crate) fn freeze_older(
+        &self,
+        state: &InodeRef,
+        inner: &mut Inner,
+        time: Instant,
+    ) -> Option<Job> {
+        let is_all = inner.dirty.newest().is_some_and(|newest| newest <= time);
+        if is_all {
+            return self.freeze_all(state, inner, Haste::None);
+        }
+        let runs = inner.dirty.take_older(time);
+        (!runs.is_empty()).then(|| self.freeze(state, inner, runs))
     }
 
     /// Makes a batch of runs that were just taken from the dirty ones.
@@ -304,15 +330,23 @@ impl Client {
         inner.mapping += 1;
         if !inner.orphan || inner.opens > 0 {
             for run in batch.runs {
-                self.pages
-                    .cache(state.id, &mut inner, run.offset, run.bytes, false);
+                self.pages.cache(
+                    state.id,
+                    &mut inner,
+                    run.offset,
+                    (run.bytes, run.memory),
+                    false,
+                );
             }
         }
         inner.learn(attributes);
         if inner.is_published() {
             inner.pending = None;
-            inner.first_dirty = None;
         }
+        if !inner.flushing.iter().any(|batch| batch.failure().is_some()) {
+            inner.failing_since = None;
+        }
+        self.pages.recount_failing(&mut inner);
         drop(inner);
         self.pages.arrive(batch.bytes);
     }
@@ -337,7 +371,8 @@ impl Client {
         let bytes: u64 = batches.iter().map(|batch| batch.bytes).sum();
         let dirty = inner.dirty.cut(0, u64::MAX);
         inner.pending = None;
-        inner.first_dirty = None;
+        inner.failing_since = None;
+        self.pages.recount_failing(&mut inner);
         drop(inner);
         self.pages.arrive(bytes);
         self.pages.release(dirty);
@@ -347,18 +382,34 @@ impl Client {
 
     fn note_unpublished(&self, state: &InodeRef, number: u64, error: Error) {
         let mut inner = state.lock();
-        warn!(inode = %state.id, %error, "written data couldn't be published; it is kept and tried again");
         let batch = inner
             .flushing
             .front_mut()
             .expect("only the publisher removes batches");
         assert_eq!(batch.number, number, "batches are published in order");
         if error.kind() == ErrorKind::Stale {
-            // A pack that died with its other files: the bytes go into a new segment.
+            // A pack that died with its other files: the bytes go into a new segment at once,
+            // which is nobody's error.
             batch.stored = None;
+            batch.stage = Stage::Writing;
+            let job = job_of(state, batch);
+            drop(inner);
+            self.spawn_store(vec![job]);
+            return;
         }
+        warn!(inode = %state.id, %error, "written data couldn't be published; it is kept and tried again");
         batch.stage = Stage::Failed(error);
-        self.flusher.note_dirty(state.id);
+        self.note_failing(state.id, &mut inner);
+    }
+
+    /// Something of the inode couldn't be stored or published: it is tried again, and what waits
+    /// for it counts as failing.
+    pub(crate) fn note_failing(&self, inode: InodeId, inner: &mut Inner) {
+        inner.failing_since.get_or_insert_with(|| self.world.now());
+        self.pages.recount_failing(inner);
+        self.flusher.note_dirty(inode);
+        // Others need no longer wait for what this one holds.
+        self.pages.room.notify_waiters();
     }
 }
 
@@ -403,20 +454,31 @@ fn publishes(inode: InodeId, batch: &Batch) -> Vec<Publish> {
     steps.enumerate().map(publish).collect()
 }
 
-/// A publish as two, the first half of the bytes and the second; nothing if it is too small.
+/// A publish as two: the first half of the extents and the second, or of the bytes if there is
+/// one extent. Nothing if it is a single byte, which lies over one old extent at most: so every
+/// publish can be cut until its parts replace few enough.
 fn halved(step: &Publish) -> Option<[Publish; 2]> {
-    let (first, last) = (step.extents.first()?, step.extents.last()?);
-    let unit = u64::from(limits::UNIT_BYTES);
-    let middle = (first.offset + (last.end() - first.offset) / 2) / unit * unit;
-    let clipped = |from: u64, to: u64| -> Vec<Extent> {
-        let extents = step.extents.iter();
-        extents.filter_map(|extent| extent.clip(from, to)).collect()
+    let (low, high) = match step.extents.as_slice() {
+        [] => return None,
+        [one] if one.length < 2 => return None,
+        [one] => {
+            let unit = u64::from(limits::UNIT_BYTES);
+            let middle = one.offset + one.length / 2;
+            let aligned = middle / unit * unit;
+            let middle = if aligned > one.offset {
+                aligned
+            } else {
+                middle
+            };
+            let part = |from, to| one.clip(from, to).into_iter().collect();
+            (part(one.offset, middle), part(middle, one.end()))
+        }
+        several => {
+            let (low, high) = several.split_at(several.len() / 2);
+            (low.to_vec(), high.to_vec())
+        }
     };
-    let (low, high) = (clipped(0, middle), clipped(middle, u64::MAX));
-    let size = low.last()?.end();
-    if high.is_empty() {
-        return None;
-    }
+    let size = low.last().map(Extent::end)?;
     Some([
         Publish {
             extents: low,

@@ -134,14 +134,17 @@ impl Client {
             _ => return Err(ErrorKind::InvalidArgument.into()),
         }
         let end = offset.saturating_add(length as u64).min(size);
-        if offset >= end {
-            return Ok(Missing::Nothing(Vec::new()));
-        }
         if let Some(moves_atime) = unnoted.take() {
-            if moves_atime {
+            // POSIX: each read of more than 0 bytes, also one that finds the end of the file.
+            if moves_atime && length > 0 {
                 self.note_access(state, &mut inner);
             }
-            self.note_read(state, &mut inner, offset, end, size);
+            if offset < end {
+                self.note_read(state, &mut inner, offset, end, size);
+            }
+        }
+        if offset >= end {
+            return Ok(Missing::Nothing(Vec::new()));
         }
         let mut answer = Answer::default();
         let mut gaps = Gaps::new(offset, end);
@@ -266,21 +269,19 @@ impl Client {
             Source::Segment(place, at) => Some(self.read_segment(piece, place, at)),
             _ => None,
         });
-        let pieces = try_join_all(reads).await?.concat();
+        let mut pieces = try_join_all(reads).await?.concat();
         if keep == Keep::No {
             return Ok(pieces);
         }
         {
             let mut inner = state.lock();
             if inner.mapping == mapping {
-                for (at, bytes) in &pieces {
-                    self.pages.cache(
-                        state.id,
-                        &mut inner,
-                        *at,
-                        bytes.clone(),
-                        keep == Keep::Ahead,
-                    );
+                for (at, bytes) in &mut pieces {
+                    let (counted, memory) = self.blocks.counted(std::mem::take(bytes));
+                    bytes.clone_from(&counted);
+                    let piece = (counted, memory);
+                    let ahead = keep == Keep::Ahead;
+                    self.pages.cache(state.id, &mut inner, *at, piece, ahead);
                 }
             }
         }

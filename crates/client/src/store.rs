@@ -7,17 +7,20 @@ use crate::pages::dirty::Frozen;
 use bytes::Bytes;
 use futures::channel::mpsc;
 use futures::future::{FutureExt, join};
-use futures::stream::{FuturesUnordered, StreamExt};
+use futures::stream::{FuturesUnordered, Stream, StreamExt};
 use metanode::pack::{ENTRIES_MAX, ENTRY_BYTES, FOOTER_BYTES, PackWriter};
 use model::{
-    CommitNumber, DataId, Error, Extent, ExtentKind, FamilyId, InodeNumber, Result, SegmentPlace,
-    limits,
+    CommitNumber, DataId, Error, ErrorKind, Extent, ExtentKind, FamilyId, InodeNumber, Result,
+    SegmentPlace, limits,
 };
 use pool::SegmentOwner;
 use tracing::warn;
 
 /// Runs of at least this size get a segment of their own.
 const OWN_SEGMENT_BYTES: usize = 1024 * 1024;
+
+/// Files that one task publishes at once: one that waits for something holds up few others.
+const PUBLISHES_AT_ONCE: usize = 32;
 
 /// A batch whose runs are to be stored.
 pub(crate) struct Job {
@@ -80,14 +83,19 @@ impl Client {
         // Publishing goes on beside the writes, never in their place: a put that isn't polled may
         // be the one that the publish's commit waits for in an NSD's journal. At most one
         // message per job waits.
-        let (ready, mut stored) = mpsc::unbounded();
+        let (ready, stored) = mpsc::unbounded();
         let writing = async {
             while let Some((plan, result)) = writes.next().await {
-                for part in &plan.parts {
-                    let progress = &mut progress[part.job];
-                    match &result {
-                        Ok(place) => progress.extents.push(extent_of(&jobs, part, place)),
-                        Err(error) => progress.failed = Some(error.clone()),
+                match result {
+                    Ok(extents) => {
+                        for (job, extent) in extents {
+                            progress[job].extents.push(extent);
+                        }
+                    }
+                    Err(error) => {
+                        for part in &plan.parts {
+                            progress[part.job].failed = Some(error.clone());
+                        }
                     }
                 }
                 let mut held: Vec<usize> = plan.parts.iter().map(|part| part.job).collect();
@@ -102,45 +110,95 @@ impl Client {
             }
             drop(ready);
         };
-        let publishing = async {
-            while let Some(job) = stored.next().await {
-                self.publish_ready(&jobs[job].state).await;
-            }
-        };
+        let publishing = self.publish_each(stored.map(|job: usize| jobs[job].state.clone()));
         join(writing, publishing).await;
     }
 
-    async fn write_plan(&self, jobs: &[Job], plan: &Plan) -> Result<SegmentPlace> {
+    /// Publishes what is ready of each.
+    pub(crate) async fn publish_each(&self, states: impl Stream<Item = InodeRef>) {
+        let publishes = states.map(|state| self.publish_one(state));
+        publishes
+            .for_each_concurrent(PUBLISHES_AT_ONCE, |publish| publish)
+            .await;
+    }
+
+    async fn publish_one(&self, state: InodeRef) {
+        self.publish_ready(&state).await;
+    }
+
+    /// Stores a plan; answers its extents, each with its job.
+    async fn write_plan(&self, jobs: &[Job], plan: &Plan) -> Result<Vec<(usize, Extent)>> {
         let _permit = self
             .segments_in_flight
             .acquire()
             .await
             .expect("the semaphore is never closed");
-        let family = |state: &InodeRef| FamilyId(state.id.fileset().0);
         let first = plan.parts.first().expect("a segment holds something");
         if plan.parts.len() == 1 {
-            let job = &jobs[first.job];
-            let run = &job.runs[first.run];
-            let owner = SegmentOwner {
-                family: family(&job.state),
-                inode: job.state.id.number(),
-                data: DataId(0),
-                file_offset: run.offset,
-            };
-            return self
-                .pool
-                .write(&self.segments, owner, run.bytes.clone())
-                .await;
+            return self.write_run(jobs, first).await;
         }
         let owner = SegmentOwner {
-            family: family(&jobs[first.job].state),
+            family: family_of(&jobs[first.job]),
             inode: InodeNumber(0),
             data: DataId(0),
             file_offset: 0,
         };
-        self.pool
-            .write(&self.segments, owner, packed(jobs, plan))
-            .await
+        let pack = packed(jobs, plan);
+        match self.pool.write(&self.segments, owner, pack).await {
+            Ok(place) => {
+                let parts = plan.parts.iter();
+                Ok(parts
+                    .map(|part| (part.job, extent_of(jobs, part, &place)))
+                    .collect())
+            }
+            // A pack can't be cut, but what is in it may have places of its own.
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                let mut extents = Vec::new();
+                for part in &plan.parts {
+                    match self.write_run(jobs, part).await {
+                        Ok(more) => extents.extend(more),
+                        Err(error) => {
+                            self.give_up(extents.into_iter().map(|(_, extent)| extent).collect());
+                            return Err(error);
+                        }
+                    }
+                }
+                Ok(extents)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Stores a run in segments of its own: one if it has a place.
+    async fn write_run(&self, jobs: &[Job], part: &Part) -> Result<Vec<(usize, Extent)>> {
+        let job = &jobs[part.job];
+        let run = &job.runs[part.run];
+        let owner = SegmentOwner {
+            family: family_of(job),
+            inode: job.state.id.number(),
+            data: DataId(0),
+            file_offset: run.offset,
+        };
+        let written = self
+            .pool
+            .write_parts(&self.segments, owner, run.bytes.clone());
+        let mut offset = run.offset;
+        let extent = |place: SegmentPlace| {
+            let extent = Extent {
+                offset,
+                length: u64::from(place.length),
+                kind: ExtentKind::Data {
+                    place,
+                    at: 0,
+                    codec: 0,
+                    key_id: 0,
+                },
+                birth: CommitNumber(0),
+            };
+            offset = extent.end();
+            (part.job, extent)
+        };
+        Ok(written.await?.into_iter().map(extent).collect())
     }
 
     fn note_stored(&self, job: &Job, progress: &mut Progress) {
@@ -159,7 +217,7 @@ impl Client {
                 warn!(inode = %job.state.id, %error, "written data couldn't be stored; it is kept and tried again");
                 self.pages.note_store(Some(error.clone()));
                 batch.stage = Stage::Failed(error);
-                self.flusher.note_dirty(job.state.id);
+                self.note_failing(job.state.id, &mut inner);
             }
             None => {
                 let mut extents = std::mem::take(&mut progress.extents);
@@ -253,6 +311,10 @@ fn packed(jobs: &[Job], plan: &Plan) -> Bytes {
         );
     }
     pack.finish().0
+}
+
+fn family_of(job: &Job) -> FamilyId {
+    FamilyId(job.state.id.fileset().0)
 }
 
 fn extent_of(jobs: &[Job], part: &Part, place: &SegmentPlace) -> Extent {

@@ -1,7 +1,6 @@
 //! What the verbs of a client take and give beyond `model`.
 
-use model::InodeId;
-use std::time::Duration;
+use model::{Attributes, Privileges};
 
 /// How a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -10,6 +9,27 @@ pub struct OpenFlags {
     pub write: bool,
     /// O_TRUNC: the file is cut to 0 bytes first.
     pub truncate: bool,
+    /// What goes with the cut bytes.
+    pub privileges: Privileges,
+}
+
+/// What an open found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Opened {
+    /// The inode, after a truncate.
+    pub attributes: Attributes,
+    /// The truncate took setuid or setgid away, perhaps: whoever remembers the mode must forget
+    /// it.
+    pub mode_changed: bool,
+}
+
+/// What a write did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Written {
+    /// Where its first byte is.
+    pub offset: u64,
+    /// It took setuid or setgid away, perhaps: whoever remembers the mode must forget it.
+    pub mode_changed: bool,
 }
 
 /// What a read leaves behind.
@@ -81,10 +101,6 @@ pub struct FileSystemUsage {
     pub inodes: u64,
 }
 
-/// Who holds a lock: FUSE's lock_owner (one per open file table) or any number a door chooses.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct LockOwner(pub u64);
-
 /// Bytes that a lock covers, both ends included; `u64::MAX` (or OFFSET_MAX) is "to the end".
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LockRange {
@@ -114,15 +130,4 @@ pub struct FileLock {
     pub kind: LockKind,
     /// The process, shown by F_GETLK.
     pub pid: u32,
-}
-
-/// Something that waits, for `shale waiters`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Waiter {
-    /// What is being waited for, as "disk space for 4 MiB".
-    pub cause: &'static str,
-    /// The inode on whose behalf, if one.
-    pub inode: Option<InodeId>,
-    /// For how long.
-    pub since: Duration,
 }

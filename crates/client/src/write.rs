@@ -1,11 +1,14 @@
 //! Writing: one copy into the page pool, with memory and disk space claimed before.
 
 use crate::client::Client;
-use crate::inode::{InodeRef, Pending};
+use crate::inode::{Batch, InodeRef, Pending};
 use crate::page_pool::Claim;
-use model::{ErrorKind, FileKind, InodeId, Result, limits};
+use crate::types::Written;
+use metanode::SPACE_WAIT;
+use model::{Error, ErrorKind, FileKind, InodeId, Privileges, Result, limits};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
+use world::Instant;
 
 /// A larger write goes in as several.
 const PART_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -15,6 +18,8 @@ enum Attempt<'a> {
     Done(u64),
     /// Size and generation must be asked for first.
     Unknown,
+    /// The inode may have something that this write takes away.
+    MayLose,
     /// A truncate or the like is running.
     Excluded(Notified<'a>),
 }
@@ -26,15 +31,9 @@ impl Client {
     /// `NoSpace` now, never later; `FileTooLarge`; `Unavailable` if no memory became free
     /// because nothing can be written to the NSDs.
     pub async fn write(&self, inode: InodeId, offset: u64, data: &[u8]) -> Result<()> {
-        self.check_open()?;
-        check_end(offset, data)?;
-        let state = self.inodes.get(inode);
-        let mut at = offset;
-        for part in data.chunks(PART_BYTES_MAX) {
-            self.write_part(&state, Some(at), part).await?;
-            at += part.len() as u64;
-        }
-        Ok(())
+        self.write_by(inode, Some(offset), data, Privileges::Keep)
+            .await
+            .map(drop)
     }
 
     /// O_APPEND: writes at the end, which it finds atomically; returns where that was.
@@ -42,24 +41,50 @@ impl Client {
     /// # Errors
     /// As `write`.
     pub async fn append(&self, inode: InodeId, data: &[u8]) -> Result<u64> {
-        self.check_open()?;
-        let state = self.inodes.get(inode);
-        let mut parts = data.chunks(PART_BYTES_MAX);
-        let first = self
-            .write_part(&state, None, parts.next().unwrap_or_default())
-            .await?;
-        let mut at = first + data.len().min(PART_BYTES_MAX) as u64;
-        for part in parts {
-            self.write_part(&state, Some(at), part).await?;
-            at += part.len() as u64;
-        }
-        Ok(first)
+        let written = self.write_by(inode, None, data, Privileges::Keep).await?;
+        Ok(written.offset)
     }
 
-    async fn write_part(&self, state: &InodeRef, at: Option<u64>, data: &[u8]) -> Result<u64> {
-        let mut claim = self.claim(state.id, data.len() as u64).await?;
+    /// As `write`, or as `append` without an offset, for somebody whose bytes may not inherit
+    /// all rights that the file gives. What it takes away is gone before the bytes are there.
+    ///
+    /// # Errors
+    /// As `write`.
+    pub async fn write_by(
+        &self,
+        inode: InodeId,
+        offset: Option<u64>,
+        data: &[u8],
+        privileges: Privileges,
+    ) -> Result<Written> {
+        self.check_open()?;
+        if let Some(offset) = offset {
+            check_end(offset, data)?;
+        }
+        let state = self.inodes.get(inode);
+        let mut parts = data.chunks(PART_BYTES_MAX);
+        let first = parts.next().unwrap_or_default();
+        let written = self.write_part(&state, offset, first, privileges).await?;
+        let mut at = written.offset + first.len() as u64;
+        for part in parts {
+            self.write_part(&state, Some(at), part, Privileges::Keep)
+                .await?;
+            at += part.len() as u64;
+        }
+        Ok(written)
+    }
+
+    async fn write_part(
+        &self,
+        state: &InodeRef,
+        at: Option<u64>,
+        data: &[u8],
+        mut privileges: Privileges,
+    ) -> Result<Written> {
+        let mut claim = self.claim(state, data.len() as u64).await?;
+        let mut mode_changed = false;
         loop {
-            match self.try_write(state, at, data, &mut claim)? {
+            match self.try_write(state, at, data, privileges, &mut claim)? {
                 Attempt::Done(offset) => {
                     if self.pages.is_short() {
                         self.flusher.press();
@@ -67,9 +92,19 @@ impl Client {
                     if self.pages.is_over_budget() {
                         self.pages.shrink(&self.inodes);
                     }
-                    return Ok(offset);
+                    return Ok(Written {
+                        offset,
+                        mode_changed,
+                    });
                 }
                 Attempt::Unknown => self.learn(state).await?,
+                Attempt::MayLose => {
+                    // Boxed: rare, and every write's future would carry it.
+                    let dropping = Box::pin(self.drop_privileges_of(state, privileges));
+                    mode_changed |= dropping.await?;
+                    // What comes back from now on comes at the same time as this write.
+                    privileges = Privileges::Keep;
+                }
                 Attempt::Excluded(over) => {
                     self.wait("a truncate of the same file", Some(state.id), over)
                         .await?;
@@ -78,23 +113,51 @@ impl Client {
         }
     }
 
-    /// Memory and space for `bytes`; waits for memory.
-    async fn claim(&self, inode: InodeId, bytes: u64) -> Result<Claim<'_>> {
-        let mut has_made_room = false;
+    /// Memory and space for `bytes`; waits for memory, and for space as long as any is freed.
+    async fn claim(&self, state: &InodeRef, bytes: u64) -> Result<Claim<'_>> {
+        let inode = state.id;
+        let mut listed = None;
         loop {
             let room = Notify::notified(&self.pages.room);
-            match self.pages.claim(bytes) {
+            let failing = self.pages.has_failing().then(|| self.failing(state));
+            let failing = failing.flatten();
+            if self.pages.lacks_memory(bytes) {
+                self.pages.make_room(&self.inodes, bytes);
+            }
+            // Before the claim: what arrives after it may be what would have made room.
+            let was_moving = self.pages.is_moving();
+            match self.pages.claim(bytes, failing.is_some()) {
                 Ok(Some(claim)) => return Ok(claim),
                 Ok(None) => {}
-                Err(error) if error.kind() == ErrorKind::NoSpace && !has_made_room => {
-                    has_made_room = true;
+                Err(full) if full.kind() == ErrorKind::NoSpace => {
+                    // One wait, however many steps it takes.
+                    listed.get_or_insert_with(|| {
+                        let now = self.world.now();
+                        self.waiters.enter(SPACE_WAIT, Some(inode), now)
+                    });
                     // Boxed: rare and large, and every write's future would carry it.
                     let freeing = Box::pin(self.metanode.make_room());
-                    self.wait("space that removed data holds", Some(inode), freeing)
-                        .await??;
+                    if self.within_patience(SPACE_WAIT, freeing).await?? {
+                        continue;
+                    }
+                    // Stored data that isn't published is counted twice, as stored and as
+                    // reserved, and what it replaces is still there: the pool isn't full yet.
+                    if !was_moving || self.pages.failure().is_some() {
+                        return Err(full);
+                    }
+                    if self.pages.is_moving() {
+                        self.within_patience(SPACE_WAIT, room).await?;
+                    }
                     continue;
                 }
                 Err(error) => return Err(error),
+            }
+            listed = None;
+            if let Some((since, error)) = failing
+                && self.world.now() - since >= self.settings.patience
+            {
+                // Its share is used up, and waiting was in vain long enough.
+                return Err(error.while_doing("make room for more dirty data of this file"));
             }
             let failure = self.pages.failure();
             if let Some(error) = failure.filter(|error| error.kind() == ErrorKind::NoSpace) {
@@ -102,14 +165,24 @@ impl Client {
                 // the pool knew: nothing more can be taken in.
                 return Err(error.while_doing("make room for more dirty data"));
             }
-            if !self.pages.is_moving() || self.pages.is_short() {
+            if !self.pages.is_moving() || self.pages.is_short() || self.pages.lacks_memory(bytes) {
                 self.flusher.press();
             }
             let waited = self.wait("memory for dirty data", Some(inode), room).await;
             if let Err(late) = waited {
-                return Err(self.pages.failure().unwrap_or(late));
+                let own = self.failing(state).map(|(_, error)| error);
+                return Err(own.or_else(|| self.pages.failure()).unwrap_or(late));
             }
         }
+    }
+
+    /// Since when something of the inode can't be stored, and why.
+    fn failing(&self, state: &InodeRef) -> Option<(Instant, Error)> {
+        let inner = state.lock();
+        let since = inner.failing_since?;
+        let error = inner.flushing.iter().find_map(Batch::failure).cloned();
+        let error = error.unwrap_or_else(|| ErrorKind::Unavailable.into());
+        Some((since, error))
     }
 
     fn try_write<'a>(
@@ -117,6 +190,7 @@ impl Client {
         state: &'a InodeRef,
         at: Option<u64>,
         data: &[u8],
+        privileges: Privileges,
         claim: &mut Claim<'_>,
     ) -> Result<Attempt<'a>> {
         let now = self.world.wall();
@@ -138,29 +212,31 @@ impl Client {
         if data.is_empty() {
             return Ok(Attempt::Done(offset));
         }
+        if !inner.loses_nothing_to(privileges) {
+            return Ok(Attempt::MayLose);
+        }
         let end = offset + data.len() as u64;
-        claim.used(inner.dirty.write(offset, data));
-        self.pages.uncache(state.id, &mut inner, offset, end);
-        let last_change = inner.pending.map_or(known.mtime, |pending| pending.written);
-        inner.pending = Some(Pending {
-            size: size.max(end),
-            written: now.max(last_change),
-            generation: known.generation,
-        });
-        let now = self.world.now();
-        inner.last_write = Some(now);
-        if inner.first_dirty.is_none() {
-            inner.first_dirty = Some(now);
+        let moment = self.world.now();
+        if inner.dirty.is_empty() {
             self.flusher.note_dirty(state.id);
         }
+        claim.used(inner.dirty.write(offset, data, moment));
+        self.pages.uncache(state.id, &mut inner, offset, end);
+        // Not moved to an mtime that utimes has set into the future: ctime gets this, too.
+        let last_write = inner.pending.map_or(now, |pending| pending.written);
+        inner.pending = Some(Pending {
+            size: size.max(end),
+            written: now.max(last_write),
+            generation: known.generation,
+        });
+        inner.last_write = Some(moment);
         let full = inner.dirty.take_full_blocks(offset, end);
         let jobs = full
             .into_iter()
             .map(|block| self.freeze(state, &mut inner, vec![block]));
         let jobs: Vec<_> = jobs.collect();
-        if !jobs.is_empty() {
-            // What is dirty now is young; a stream isn't cut in the middle of a block.
-            inner.first_dirty = (!inner.dirty.is_empty()).then_some(now);
+        if inner.failing_since.is_some() {
+            self.pages.recount_failing(&mut inner);
         }
         drop(inner);
         for job in jobs {

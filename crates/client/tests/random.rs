@@ -7,12 +7,15 @@ mod rig;
 use client::{Allocate, Client, ClientSettings, Seek};
 use model::{InodeId, SetAttributes};
 use rig::{content, file, read, run_with};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 use world::World;
 
 const FILES: usize = 3;
 const SPACE: u64 = 700_000;
 
+/// One actor and its own files.
 struct Model {
     world: World,
     inodes: Vec<InodeId>,
@@ -181,6 +184,76 @@ fn run_steps(seed: u64, steps: usize, settings: ClientSettings) {
         assert_eq!(client.page_pool_bytes().0, 0);
         model.check_all(client).await;
     });
+}
+
+/// Actors that run at once in one client.
+const ACTORS: u64 = 4;
+/// Each owns every fourth piece of the file that all write; pieces fit to no page and no block.
+const PIECE: u64 = 5_003;
+const PIECES: u64 = 60;
+
+/// Random operations on files of its own, and in between its share of the common file.
+async fn act(world: World, client: Arc<Client>, actor: u64, shared: InodeId, steps: usize) {
+    let mut model = Model {
+        world: world.clone(),
+        inodes: Vec::new(),
+        files: vec![Vec::new(); FILES],
+    };
+    for number in 0..FILES {
+        let text = format!("actor{actor}file{number}");
+        model.inodes.push(file(&client, &text).await);
+    }
+    let at = |piece: u64| (piece * ACTORS + actor) * PIECE;
+    let mut pieces = BTreeMap::new();
+    for step in 0..steps {
+        model.step(&client).await;
+        let piece = model.below(PIECES);
+        match model.below(6) {
+            0 | 1 => {
+                let seed = world.random_u64();
+                let bytes = content(seed, PIECE as usize);
+                client.write(shared, at(piece), &bytes).await.unwrap();
+                pieces.insert(piece, seed);
+            }
+            2 => client.fsync(shared, step % 2 == 0).await.unwrap(),
+            _ => check_piece(&client, shared, at(piece), pieces.get(&piece)).await,
+        }
+    }
+    model.check_all(&client).await;
+    for piece in 0..PIECES {
+        check_piece(&client, shared, at(piece), pieces.get(&piece)).await;
+    }
+    assert!(pieces.len() > 10, "actor {actor} wrote its pieces");
+}
+
+async fn check_piece(client: &Client, shared: InodeId, at: u64, seed: Option<&u64>) {
+    let found = read(client, shared, at, PIECE as usize).await;
+    match seed {
+        Some(seed) => assert!(found == content(*seed, PIECE as usize), "piece at {at}"),
+        None => assert!(found.iter().all(|byte| *byte == 0), "piece at {at}"),
+    }
+}
+
+#[test]
+fn several_actors_at_once_each_read_what_they_wrote() {
+    for seed in 21..=24 {
+        run_with(seed, rig::settings(), |node| async move {
+            let shared = file(&node.client, "shared").await;
+            let actors: Vec<_> = (0..ACTORS)
+                .map(|actor| {
+                    let (world, client) = (node.world.clone(), node.client.clone());
+                    let work = act(world, client, actor, shared, 300);
+                    node.world.spawn("actor", work)
+                })
+                .collect();
+            for actor in actors {
+                actor.await;
+            }
+            node.client.sync_all().await.unwrap();
+            assert_eq!(node.client.page_pool_bytes().0, 0);
+            node.close().await;
+        });
+    }
 }
 
 #[test]

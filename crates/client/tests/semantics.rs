@@ -5,8 +5,8 @@
 mod rig;
 
 use client::{Allocate, OpenFlags, ReadTraces, Seek};
-use model::operation::RenameMode;
-use model::{ErrorKind, InodeId, SetAttributes, TimeChange, Timestamp};
+use model::operation::{RenameMode, XattrMode};
+use model::{ErrorKind, InodeId, Privileges, SetAttributes, TimeChange, Timestamp};
 use rig::{content, file, name, read, run};
 use std::time::Duration;
 
@@ -64,6 +64,74 @@ fn utimes_after_a_write_stays_when_the_data_is_stored_later() {
         assert_eq!(client.get_attributes(inode).await.unwrap().mtime, old);
         client.write(inode, 0, b"x").await.unwrap();
         assert!(client.get_attributes(inode).await.unwrap().mtime > old);
+    });
+}
+
+#[test]
+fn a_write_moves_ctime_to_now_also_if_mtime_is_ahead() {
+    run(2, |node| async move {
+        let client = &node.client;
+        let inode = file(client, "f").await;
+        let ahead = node.world.wall().plus(Duration::from_secs(1_000));
+        let set = SetAttributes {
+            mtime: Some(TimeChange::At(ahead)),
+            ..SetAttributes::default()
+        };
+        let before = client.set_attributes(inode, set).await.unwrap();
+        node.world.sleep(Duration::from_secs(1)).await;
+        client.write(inode, 0, b"x").await.unwrap();
+        for _ in ["dirty", "published"] {
+            let found = client.get_attributes(inode).await.unwrap();
+            assert_eq!(found.mtime, ahead);
+            assert!(found.ctime > before.ctime && found.ctime <= node.world.wall());
+            client.fsync(inode, false).await.unwrap();
+        }
+    });
+}
+
+/// Whatever an inode is given between two writes, the second one takes.
+#[test]
+fn each_write_takes_setuid_and_capabilities_however_often_they_come_back() {
+    run(2, |node| async move {
+        let client = &node.client;
+        let capabilities = b"security.capability";
+        let drop_all = Privileges::Drop { group: Some(7) };
+        let inode = file(client, "f").await;
+        let chmod = SetAttributes {
+            mode: Some(0o4755),
+            ..SetAttributes::default()
+        };
+        for round in 0..4 {
+            let written = client.write_by(inode, None, b"x", drop_all).await.unwrap();
+            assert!(!written.mode_changed, "nothing to take in round {round}");
+            client.set_attributes(inode, chmod).await.unwrap();
+            let by_root = Privileges::DropCapabilities;
+            client.write_by(inode, None, b"x", by_root).await.unwrap();
+            assert_eq!(client.get_attributes(inode).await.unwrap().mode, 0o4755);
+            let written = client.write_by(inode, None, b"x", drop_all).await.unwrap();
+            assert!(written.mode_changed);
+            assert_eq!(client.get_attributes(inode).await.unwrap().mode, 0o755);
+            client
+                .set_xattr(inode, capabilities, b"all", XattrMode::Set)
+                .await
+                .unwrap();
+            client.write_by(inode, None, b"x", by_root).await.unwrap();
+            let found = client.get_xattr(inode, capabilities).await;
+            assert_eq!(found.unwrap_err().kind(), ErrorKind::NoSuchAttribute);
+        }
+        // Not of its own: that is what `write` without a writer does.
+        client.set_attributes(inode, chmod).await.unwrap();
+        client.write(inode, 0, b"x").await.unwrap();
+        assert_eq!(client.get_attributes(inode).await.unwrap().mode, 0o4755);
+        let flags = OpenFlags {
+            truncate: true,
+            privileges: drop_all,
+            ..OpenFlags::default()
+        };
+        let opened = client.open(inode, flags).await.unwrap();
+        assert!(opened.mode_changed);
+        assert_eq!(opened.attributes.mode, 0o755);
+        assert!(!client.open(inode, flags).await.unwrap().mode_changed);
     });
 }
 
@@ -431,6 +499,24 @@ fn reads_move_atime_as_relatime_says() {
         let next_day = client.get_attributes(inode).await.unwrap();
         assert!(next_day.atime > again.atime);
         assert_eq!(next_day.ctime, written.ctime);
+    });
+}
+
+#[test]
+fn a_read_that_finds_the_end_of_the_file_moves_atime_too() {
+    run(13, |node| async move {
+        let client = &node.client;
+        let inode = file(client, "f").await;
+        client.write(inode, 0, b"x").await.unwrap();
+        client.fsync(inode, false).await.unwrap();
+        node.world.sleep(Duration::from_secs(1)).await;
+        let written = client.get_attributes(inode).await.unwrap();
+        assert!(read(client, inode, 1, 0).await.is_empty());
+        let asked_nothing = client.get_attributes(inode).await.unwrap();
+        assert_eq!(asked_nothing.atime, written.atime, "a read of 0 bytes");
+        assert!(read(client, inode, 1, 1).await.is_empty());
+        let at_the_end = client.get_attributes(inode).await.unwrap();
+        assert!(at_the_end.atime > written.mtime, "it asked for a byte");
     });
 }
 

@@ -6,7 +6,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use model::checksum::{crc32c, crc32c_without};
 use model::{Error, ErrorKind, Result};
 use parking_lot::RwLock;
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::{Mutex, watch};
 use world::{AlignedBuffer, Disk, World};
 
@@ -15,6 +15,9 @@ const SLOT_BYTES: u64 = (HEADER_BYTES + STATE_BYTES_MAX) as u64;
 /// Slots: version v lives in copies 2 × (v mod 2) and 2 × (v mod 2) + 1.
 const SLOTS: u64 = 4;
 pub(crate) const REGION_BYTES: u64 = SLOTS * SLOT_BYTES;
+
+/// A change that takes longer is answered with "unknown"; it goes on.
+const CHANGE_DEADLINE: Duration = Duration::from_secs(60);
 
 const MAGIC: [u8; 8] = *b"SHLCOORD";
 const FORMAT: u32 = 1;
@@ -156,7 +159,15 @@ impl Embedded {
                 let _gone = answer.send(result);
             })
             .detach();
-        wait.await.map_err(|_| {
+        let late = |_| {
+            let text = format!(
+                "the disk of the coordination region hasn't answered for {} s",
+                CHANGE_DEADLINE.as_secs()
+            );
+            Error::new(ErrorKind::Unavailable, text)
+        };
+        let answer = self.world.timeout(CHANGE_DEADLINE, wait).await;
+        answer.map_err(late)?.map_err(|_| {
             Error::new(
                 ErrorKind::ShuttingDown,
                 "coordination ended during a change",

@@ -5,6 +5,7 @@ use crate::{Change, Coordination, EMBEDDED_REGION_BYTES, ShardRecord};
 use bytes::Bytes;
 use model::{EntryNumber, ErrorKind, FamilyId, NsdId, SessionId, ShardEpoch, ShardId};
 use std::path::Path;
+use std::time::Duration;
 use world::World;
 use world::sim::{Cut, Outcome, Simulation};
 
@@ -227,4 +228,24 @@ fn both_copies_of_a_version_that_rot_are_refused_because_the_other_may_be_old() 
         );
         assert_eq!(refused, Some(ErrorKind::Corrupt), "copies {pair:?}");
     }
+}
+
+#[test]
+fn a_disk_that_does_not_answer_makes_a_change_unknown_and_not_endless() {
+    let simulation = simulation(30);
+    let faults = simulation.faults();
+    finished(simulation.run(|world| async move {
+        let facts = open(&world).await.unwrap();
+        faults.slow(DISK, Duration::from_secs(100));
+        let value = Some(Bytes::from_static(b"1"));
+        let late = facts.compare_and_set("a", 0, value).await.unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::Unavailable, "{late}");
+        assert_eq!(facts.get("a").await.unwrap(), None);
+        faults.heal(DISK);
+        // It went on.
+        let mut watch = facts.watch();
+        while facts.get("a").await.unwrap().is_none() {
+            watch.changed().await.unwrap();
+        }
+    }));
 }

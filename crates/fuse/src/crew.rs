@@ -61,8 +61,15 @@ enum Next {
 }
 
 impl<F: FileSystem> Crew<F> {
-    /// Starts reading.
-    pub(crate) fn start(ending: &Arc<Ending<F>>, device: &Arc<Device>, size: CrewSize) {
+    /// Starts reading. One thread is enough to begin with: it asks for the others when it waits.
+    ///
+    /// # Errors
+    /// The machine, or the container, has no thread left.
+    pub(crate) fn start(
+        ending: &Arc<Ending<F>>,
+        device: &Arc<Device>,
+        size: CrewSize,
+    ) -> io::Result<()> {
         let state = State {
             readers: size.readers,
             threads: size.readers,
@@ -75,10 +82,20 @@ impl<F: FileSystem> Crew<F> {
             state: Mutex::new(state),
             wake: Condvar::new(),
         });
-        for _ in 0..size.readers {
-            crew.start_thread(ending)
-                .expect("the machine has room for the program's threads at start-up");
+        for started in 0..size.readers {
+            let Err(error) = crew.start_thread(ending) else {
+                continue;
+            };
+            if started == 0 {
+                return Err(error);
+            }
+            tracing::warn!(%error, started, "a mount begins with fewer FUSE threads");
+            let mut state = crew.state.lock();
+            state.readers -= size.readers - started;
+            state.threads -= size.readers - started;
+            break;
         }
+        Ok(())
     }
 
     fn start_thread(self: &Arc<Self>, ending: &Arc<Ending<F>>) -> io::Result<()> {

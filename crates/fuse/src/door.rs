@@ -8,26 +8,29 @@ use crate::file_system::{
     OpenMode, Opened, Read, Release, SetXattr, Shown, Space, Validity, Write,
 };
 use crate::listing::Listing;
+use crate::locks::{Interrupted, LockScope};
 use crate::notifier::{Notice, Notifier};
+use crate::opens::Opens;
 use crate::programs::Programs;
 use crate::siblings::{Sibling, Siblings};
+use crate::specials::{Lookup, Specials, is_special};
 use bytes::Bytes;
-use client::{Allocate, Client, FileLock, LockOwner, LockRange, OpenFlags, ReadTraces, Seek};
+use client::{
+    Allocate, Client, FileLock, LockDoor, LockOwner, LockRange, LockTaker, OpenFlags, ReadTraces,
+    Seek,
+};
 use model::limits::LISTING_ENTRIES_MAX;
 use model::operation::{NewInode, RenameMode};
-use model::{Attributes, Error, ErrorKind, FileKind, FileName, InodeId, Result, SetAttributes};
-use parking_lot::{Mutex, MutexGuard};
+use model::{
+    Attributes, Error, ErrorKind, FileKind, FileName, InodeId, Privileges, Result, SetAttributes,
+    TimeChange,
+};
+use parking_lot::Mutex;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use world::{Map, Set};
 
-/// Inodes remembered as "somebody locked it once"; beyond, every close is asked about.
-const LOCKED_MAX: usize = 65_536;
-/// setuid and setgid.
-const PRIVILEGE_BITS: u32 = 0o6000;
 /// Unit of statfs in bytes.
 const SPACE_UNIT_BYTES: u32 = 4096;
 
@@ -43,9 +46,8 @@ pub struct DoorSettings {
     pub direct_writes: bool,
     /// Reads never move atime; else they do as relatime says.
     pub no_atime: bool,
-    /// A close asks the file system only where locks were taken. False: always, so that
-    /// close(2) tells write errors, at the price of one request per close.
-    pub quiet_close: bool,
+    /// Whose file locks are; must be what the mount is made with.
+    pub locks: LockScope,
 }
 
 impl Default for DoorSettings {
@@ -56,7 +58,7 @@ impl Default for DoorSettings {
             absent_valid: valid,
             direct_writes: true,
             no_atime: false,
-            quiet_close: true,
+            locks: LockScope::Cluster,
         }
     }
 }
@@ -71,23 +73,12 @@ pub struct Door {
     /// Gone when the mount has ended.
     sibling: Mutex<Option<Arc<Sibling>>>,
     siblings: Arc<Siblings>,
-    next_handle: AtomicU64,
-    /// A POSIX lock was taken through this mount. Every open and close looks here first, on all
-    /// CPUs: where nobody locks, none of them waits for another.
-    any_lock: AtomicBool,
-    locks: Mutex<LocksSeen>,
+    /// The way to this door's own kernel, once it is mounted.
+    kernel: OnceLock<Notifier>,
+    opens: Opens,
+    specials: Specials,
+    lock_door: LockDoor,
     programs: Programs,
-}
-
-#[derive(Default)]
-struct LocksSeen {
-    /// Inodes on which a POSIX lock was ever taken through this mount.
-    inodes: Set<InodeId>,
-    /// `inodes` is full: take every inode for locked.
-    everywhere: bool,
-    /// Owners of POSIX locks by the open through which they took them: an open that was made
-    /// before the first lock sends no FLUSH, so its RELEASE ends them.
-    owners: Map<u64, Vec<u64>>,
 }
 
 impl Door {
@@ -126,15 +117,17 @@ impl Door {
         siblings: &Arc<Siblings>,
     ) -> Self {
         let sibling = siblings.join(client.world().now(), settings.valid);
+        let lock_door = client.begin_lock_door();
         Self {
             client,
             settings,
             root,
             sibling: Mutex::new(Some(Arc::new(sibling))),
             siblings: Arc::clone(siblings),
-            next_handle: AtomicU64::new(1),
-            any_lock: AtomicBool::new(false),
-            locks: Mutex::default(),
+            kernel: OnceLock::new(),
+            opens: Opens::default(),
+            specials: Specials::default(),
+            lock_door,
             programs: Programs::default(),
         }
     }
@@ -150,8 +143,10 @@ impl Door {
         }
     }
 
-    /// The door is mounted: how its siblings reach its kernel.
+    /// The door is mounted: how it and its siblings reach its kernel.
     pub fn reach_by(&self, notifier: &Notifier) {
+        // A door is mounted once.
+        let _ = self.kernel.set(notifier.clone());
         if let Some(me) = self.sibling() {
             me.reach_by(notifier.clone());
         }
@@ -229,51 +224,64 @@ impl Door {
         let direct = (self.settings.direct_writes && is_writing(flags))
             || flags & libc::O_DIRECT != 0
             || self.siblings.are_several();
-        let no_flush = self.settings.quiet_close && !self.is_lock_seen(inode);
         // Pages stay: what this mount writes the kernel itself drops, what others write shows
         // as a new mtime (AUTO_INVAL_DATA).
         let mode = OpenMode {
             direct,
             keep_cache: true,
-            no_flush,
+            // Any close of a process ends its POSIX locks on the inode, also those that it takes
+            // later through another open: so a close of each open must be told.
+            no_flush: self.settings.locks == LockScope::Local,
             cache_directory: false,
         };
         Opened {
-            handle: self.next_handle.fetch_add(1, Ordering::Relaxed),
+            handle: self.opens.add(inode, is_writing(flags)),
             mode,
         }
     }
 
-    /// What was locked, unless nothing ever was.
-    fn locks_seen(&self) -> Option<MutexGuard<'_, LocksSeen>> {
-        let any = self.any_lock.load(Ordering::Acquire);
-        any.then(|| self.locks.lock())
-    }
-
-    fn is_lock_seen(&self, inode: InodeId) -> bool {
-        self.locks_seen()
-            .is_some_and(|seen| seen.everywhere || seen.inodes.contains(&inode))
-    }
-
-    fn note_lock(&self, lock: &Lock) {
-        self.any_lock.store(true, Ordering::Release);
-        let mut seen = self.locks.lock();
-        if seen.inodes.len() < LOCKED_MAX {
-            seen.inodes.insert(lock.inode);
-        } else if !seen.inodes.contains(&lock.inode) {
-            seen.everywhere = true;
-        }
-        let owners = seen.owners.entry(lock.handle).or_default();
-        if !owners.contains(&lock.owner) {
-            owners.push(lock.owner);
+    fn lock_owner(&self, id: u64) -> LockOwner {
+        LockOwner {
+            door: self.lock_door,
+            id,
         }
     }
 
-    /// Who took POSIX locks through an open that ends.
-    fn take_lock_owners(&self, handle: u64) -> Vec<u64> {
-        self.locks_seen()
-            .and_then(|mut seen| seen.owners.remove(&handle))
-            .unwrap_or_default()
+    /// An entry that the kernel will remember until FORGET.
+    async fn remembered(&self, attributes: Attributes) -> Entry {
+        if is_special(attributes.kind) {
+            // Rare, and its state needn't be in that of every lookup.
+            Box::pin(self.hold_special(attributes.inode)).await;
+        }
+        self.entry(attributes)
+    }
+
+    /// FIFOs, sockets and devices are opened by the kernel alone, so they are held as long as it
+    /// knows them: else they would be gone with their last name while programs use them.
+    async fn hold_special(&self, inode: InodeId) {
+        if self.specials.look_up(inode) != Lookup::HoldFirst {
+            return;
+        }
+        // It fails if the inode has just gone.
+        let held = self.client.open(inode, OpenFlags::default()).await;
+        if held.is_ok() && !self.specials.held(inode) {
+            self.client.release(inode).await;
+        }
+    }
+
+    /// Lets go of inodes. They are released in their own time, since nobody waits for it.
+    fn let_go(&self, inodes: Vec<InodeId>) {
+        if inodes.is_empty() {
+            return;
+        }
+        let client = Arc::clone(&self.client);
+        let world = client.world().clone();
+        let release = async move {
+            for inode in inodes {
+                client.release(inode).await;
+            }
+        };
+        world.spawn("releases", release).detach();
     }
 
     async fn open_existing(
@@ -287,41 +295,81 @@ impl Door {
             return Err(ErrorKind::BeingExecuted.into());
         }
         let truncate = flags & libc::O_TRUNC != 0;
-        let attributes = self
+        let opened = self
             .client
             .open(
                 inode,
                 OpenFlags {
                     write: is_writing(flags),
                     truncate,
+                    privileges: lost_to(caller, kill),
                 },
             )
             .await?;
         if truncate {
             self.note_change(inode);
         }
-        if truncate && kill {
-            self.kill_privileges(caller, inode, &attributes).await?;
+        if opened.mode_changed {
+            self.forget_mode(inode);
         }
-        Ok(attributes)
+        Ok(opened.attributes)
     }
 
-    /// A write or truncate by somebody who may not keep setuid and setgid.
-    async fn kill_privileges(
-        &self,
-        _caller: &Caller,
-        inode: InodeId,
-        now: &Attributes,
-    ) -> Result<()> {
-        if now.mode & PRIVILEGE_BITS != 0 {
-            let set = SetAttributes {
-                kill_privileges: true,
-                ..SetAttributes::default()
-            };
-            self.client.set_attributes(inode, set).await?;
+    /// The mode of an inode that a request holds open has changed, and the answer can't say so:
+    /// this door's kernel forgets it before it gets the answer. Who executes the file would be
+    /// given its setuid for as long as the kernel believes it. The kernels of siblings believe
+    /// nothing.
+    fn forget_mode(&self, inode: InodeId) {
+        if let Some(kernel) = self.kernel.get() {
+            kernel.forget_attributes(self.outside(inode));
+        }
+    }
+
+    /// Access control lists are the owner's to change; judged again if the kernel may have
+    /// believed in an old one.
+    async fn judge_list(&self, caller: &Caller, inode: InodeId, name: &[u8]) -> Result<()> {
+        let is_list = name.starts_with(b"system.");
+        if is_list
+            && caller.uid != 0
+            && self.siblings.may_be_old(inode)
+            && self.client.get_attributes(inode).await?.uid != caller.uid
+        {
+            return Err(ErrorKind::NotPermitted.into());
         }
         Ok(())
     }
+
+    /// FALLOCATE and COPY_FILE_RANGE change bytes as a write does. The kernel leaves all of it to
+    /// the file system (HANDLE_KILLPRIV_V2) and doesn't say who may keep setuid: root may.
+    async fn drop_privileges(&self, caller: &Caller, inode: InodeId) -> Result<()> {
+        let privileges = lost_to(caller, caller.uid != 0);
+        if self.client.drop_privileges(inode, privileges).await? {
+            self.forget_mode(inode);
+        }
+        Ok(())
+    }
+}
+
+/// What a change of bytes by somebody takes away: file capabilities always, setuid and setgid if
+/// the kernel says that the caller may not keep them (CAP_FSETID).
+fn lost_to(caller: &Caller, kill: bool) -> Privileges {
+    if kill {
+        Privileges::Drop {
+            group: Some(caller.gid),
+        }
+    } else {
+        Privileges::DropCapabilities
+    }
+}
+
+/// Whether only an inode's owner may do this. Who may write it may set its times to now.
+fn is_for_owners(set: &SetAttributes) -> bool {
+    let is_given = |change: Option<TimeChange>| matches!(change, Some(TimeChange::At(_)));
+    set.mode.is_some()
+        || set.uid.is_some()
+        || set.gid.is_some()
+        || is_given(set.atime)
+        || is_given(set.mtime)
 }
 
 /// Walks from the root; symbolic links are not followed, since they may lead out.
@@ -394,7 +442,7 @@ impl FileSystem for Door {
     async fn lookup(&self, _caller: &Caller, directory: InodeId, name: &FileName) -> Result<Found> {
         let directory = self.inside(directory);
         match self.client.lookup(directory, name.clone()).await {
-            Ok(attributes) => Ok(Found::Entry(self.entry(attributes))),
+            Ok(attributes) => Ok(Found::Entry(self.remembered(attributes).await)),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 Ok(Found::Absent(self.settings.absent_valid.min(self.valid())))
             }
@@ -420,14 +468,23 @@ impl FileSystem for Door {
 
     async fn set_attributes(
         &self,
-        _caller: &Caller,
+        caller: &Caller,
         inode: InodeId,
         mut set: SetAttributes,
     ) -> Result<Shown> {
         // HANDLE_KILLPRIV_V2: a chown drops setuid and setgid here, whoever calls; for
-        // writes and truncates the kernel says when.
-        set.kill_privileges |= (set.uid.is_some() || set.gid.is_some()) && set.mode.is_none();
+        // truncates the kernel says when.
+        if (set.uid.is_some() || set.gid.is_some()) && set.mode.is_none() {
+            let group = (caller.uid != 0).then_some(caller.gid);
+            set.privileges = Privileges::Drop { group };
+        }
         let inode = self.inside(inode);
+        if set.uid.is_some() || set.gid.is_some() {
+            self.siblings.note_owner(inode);
+        }
+        if is_for_owners(&set) && caller.uid != 0 && self.siblings.may_be_old(inode) {
+            set.only_for = Some((caller.uid, caller.gid));
+        }
         let attributes = self.client.set_attributes(inode, set).await?;
         if set.size.is_some() {
             self.note_change(inode);
@@ -453,14 +510,11 @@ impl FileSystem for Door {
             .create_and_open(directory, name.clone(), new)
             .await
         {
-            // The kernel believed that the name is free; somebody was faster.
+            // The kernel believed that the name is free; another mount was faster. What is there
+            // this kernel hasn't judged. Upon ESTALE it looks the name up again, judges, and opens
+            // it as any other file.
             Err(error) if error.kind() == ErrorKind::Exists && create.flags & libc::O_EXCL == 0 => {
-                let found = self.client.lookup(directory, name.clone()).await?;
-                if found.kind != FileKind::File {
-                    return Err(error);
-                }
-                self.open_existing(caller, found.inode, create.flags, create.kill_privileges)
-                    .await?
+                return Err(ErrorKind::Stale.into());
             }
             made => made?,
         };
@@ -499,7 +553,8 @@ impl FileSystem for Door {
             target,
             ..new_inode(caller, make.kind, make.mode, make.umask)
         };
-        Ok(self.entry(self.client.create(directory, name.clone(), new).await?))
+        let made = self.client.create(directory, name.clone(), new).await?;
+        Ok(self.remembered(made).await)
     }
 
     async fn link(
@@ -510,7 +565,8 @@ impl FileSystem for Door {
         name: &FileName,
     ) -> Result<Entry> {
         let directory = self.inside(directory);
-        Ok(self.entry(self.client.link(inode, directory, name.clone()).await?))
+        let linked = self.client.link(inode, directory, name.clone()).await?;
+        Ok(self.remembered(linked).await)
     }
 
     async fn unlink(&self, _caller: &Caller, directory: InodeId, name: &FileName) -> Result<()> {
@@ -561,15 +617,17 @@ impl FileSystem for Door {
 
     async fn write(&self, caller: &Caller, write: Write<'_>) -> Result<u32> {
         let inode = write.inode;
-        if write.kill_privileges {
-            // Set on every write of a user who isn't root, so look before changing anything.
-            let now = self.client.get_attributes(inode).await?;
-            self.kill_privileges(caller, inode, &now).await?;
-        }
-        if write.flags & libc::O_APPEND != 0 && !write.from_cache {
-            self.client.append(inode, write.data).await?;
-        } else {
-            self.client.write(inode, write.offset, write.data).await?;
+        let appends = write.flags & libc::O_APPEND != 0 && !write.from_cache;
+        let at = (!appends).then_some(write.offset);
+        // Mapped pages come when the kernel likes, in nobody's name: as on other file systems
+        // they leave the mode, which may have been set since they were changed.
+        let privileges = lost_to(caller, write.kill_privileges && !write.from_cache);
+        let written = self
+            .client
+            .write_by(inode, at, write.data, privileges)
+            .await?;
+        if written.mode_changed {
+            self.forget_mode(inode);
         }
         self.note_change(inode);
         // The kernel sends no FSYNC after a write that bypasses its page cache; O_SYNC
@@ -582,32 +640,26 @@ impl FileSystem for Door {
         Ok(u32::try_from(write.data.len()).expect("requests have at most 1 MiB"))
     }
 
-    async fn flush(
-        &self,
-        _caller: &Caller,
-        inode: InodeId,
-        _handle: u64,
-        owner: u64,
-    ) -> Result<()> {
-        if self.is_lock_seen(inode) {
-            self.client
-                .release_locks(inode, LockOwner(owner), false)
-                .await;
+    async fn flush(&self, _caller: &Caller, inode: InodeId, handle: u64, owner: u64) -> Result<()> {
+        // As cheap as can be: a program waits for it at each close.
+        if self.opens.may_be_locked(inode) {
+            let owner = self.lock_owner(owner);
+            self.client.release_process_locks(inode, owner);
         }
-        self.client.flush(inode).await
+        if !self.opens.is_writing(handle) {
+            return Ok(());
+        }
+        self.client.write_failure(inode).map_or(Ok(()), Err)
     }
 
     async fn release(&self, _caller: &Caller, release: Release) -> Result<()> {
-        let inode = release.inode;
-        for owner in self.take_lock_owners(release.handle) {
-            self.client
-                .release_locks(inode, LockOwner(owner), false)
-                .await;
-        }
-        if let Some(owner) = release.unlock_flock {
-            self.client
-                .release_locks(inode, LockOwner(owner), true)
-                .await;
+        let (inode, handle) = (release.inode, release.handle);
+        let Some(open) = self.opens.remove(handle) else {
+            tracing::error!(%inode, handle, "the kernel released an open that there isn't");
+            return Ok(());
+        };
+        if open.may_have_locks {
+            self.client.release_open_locks(self.lock_door, handle);
         }
         let flushed = if is_writing(release.flags) {
             self.client.flush(inode).await
@@ -634,7 +686,10 @@ impl FileSystem for Door {
     async fn open_directory(&self, _caller: &Caller, inode: InodeId) -> Result<Opened> {
         let inode = self.inside(inode);
         self.client.open(inode, OpenFlags::default()).await?;
-        Ok(Opened::default())
+        Ok(Opened {
+            handle: self.opens.add(inode, false),
+            mode: OpenMode::default(),
+        })
     }
 
     async fn read_directory(
@@ -685,6 +740,9 @@ impl FileSystem for Door {
                 if !added {
                     return Ok(());
                 }
+                if with_attributes && is_special(entry.kind) && entry.attributes.is_some() {
+                    Box::pin(self.hold_special(entry.inode)).await;
+                }
             }
             if page.end || page.entries.is_empty() {
                 return Ok(());
@@ -692,13 +750,11 @@ impl FileSystem for Door {
         }
     }
 
-    async fn release_directory(
-        &self,
-        _caller: &Caller,
-        inode: InodeId,
-        _handle: u64,
-    ) -> Result<()> {
-        self.client.release(self.inside(inode)).await;
+    async fn release_directory(&self, _caller: &Caller, inode: InodeId, handle: u64) -> Result<()> {
+        match self.opens.remove(handle) {
+            Some(open) => self.client.release(open.inode).await,
+            None => tracing::error!(%inode, handle, "the kernel released an open that there isn't"),
+        }
         Ok(())
     }
 
@@ -717,8 +773,9 @@ impl FileSystem for Door {
         })
     }
 
-    async fn set_xattr(&self, _caller: &Caller, inode: InodeId, set: SetXattr<'_>) -> Result<()> {
+    async fn set_xattr(&self, caller: &Caller, inode: InodeId, set: SetXattr<'_>) -> Result<()> {
         let inode = self.inside(inode);
+        self.judge_list(caller, inode, set.name).await?;
         self.client
             .set_xattr_and_bits(inode, set.name, set.value, set.mode, set.drop_setgid)
             .await
@@ -737,14 +794,16 @@ impl FileSystem for Door {
         Ok(names)
     }
 
-    async fn remove_xattr(&self, _caller: &Caller, inode: InodeId, name: &[u8]) -> Result<()> {
-        self.client.remove_xattr(self.inside(inode), name).await
+    async fn remove_xattr(&self, caller: &Caller, inode: InodeId, name: &[u8]) -> Result<()> {
+        let inode = self.inside(inode);
+        self.judge_list(caller, inode, name).await?;
+        self.client.remove_xattr(inode, name).await
     }
 
     async fn get_lock(&self, _caller: &Caller, lock: Lock) -> Result<Option<Lock>> {
         let held = self
             .client
-            .get_lock(lock.inode, LockOwner(lock.owner), file_lock(&lock))
+            .get_lock(lock.inode, self.lock_owner(lock.owner), file_lock(&lock))
             .await?;
         let kind = match held.kind {
             client::LockKind::Shared => LockKind::Shared,
@@ -760,24 +819,26 @@ impl FileSystem for Door {
         }))
     }
 
-    async fn set_lock(&self, _caller: &Caller, lock: Lock, wait: bool) -> Result<()> {
-        let owner = LockOwner(lock.owner);
-        let wanted = file_lock(&lock);
-        if lock.flock {
-            // Ends with RELEASE, which the kernel marks for it.
-            return self
-                .client
-                .flock(lock.inode, owner, wanted.kind, wait)
-                .await;
-        }
+    async fn set_lock(&self, caller: &Caller, lock: Lock, wait: Option<Interrupted>) -> Result<()> {
+        let (inode, owner, wanted) = (lock.inode, self.lock_owner(lock.owner), file_lock(&lock));
+        let taker = LockTaker {
+            open: lock.handle,
+            pid: lock.pid,
+            user: caller.uid,
+        };
         if lock.kind != LockKind::Unlock {
-            // Before it is granted: a close may come right behind the grant.
-            self.note_lock(&lock);
+            self.opens.note_lock(&lock);
         }
-        self.client.set_lock(lock.inode, owner, wanted, wait).await
+        if lock.flock {
+            let kind = wanted.kind;
+            return self.client.flock(inode, owner, kind, taker, wait).await;
+        }
+        self.client
+            .set_lock(inode, owner, wanted, taker, wait)
+            .await
     }
 
-    async fn fallocate(&self, _caller: &Caller, request: Fallocate) -> Result<()> {
+    async fn fallocate(&self, caller: &Caller, request: Fallocate) -> Result<()> {
         let keep_size = request.mode & libc::FALLOC_FL_KEEP_SIZE != 0;
         let how = match request.mode & !libc::FALLOC_FL_KEEP_SIZE {
             0 => Allocate::Reserve { keep_size },
@@ -785,6 +846,7 @@ impl FileSystem for Door {
             libc::FALLOC_FL_ZERO_RANGE => Allocate::Zero { keep_size },
             _ => return Err(ErrorKind::NotSupported.into()),
         };
+        self.drop_privileges(caller, request.inode).await?;
         let allocated = self
             .client
             .allocate(request.inode, how, request.offset, request.length)
@@ -808,7 +870,7 @@ impl FileSystem for Door {
         self.client.seek(inode, offset, what).await
     }
 
-    async fn copy_range(&self, _caller: &Caller, request: CopyRange) -> Result<u64> {
+    async fn copy_range(&self, caller: &Caller, request: CopyRange) -> Result<u64> {
         let CopyRange {
             from,
             from_offset,
@@ -816,6 +878,7 @@ impl FileSystem for Door {
             to_offset,
             length,
         } = request;
+        self.drop_privileges(caller, to).await?;
         let copied = self
             .client
             .copy_range(from, from_offset, to, to_offset, length)
@@ -824,13 +887,24 @@ impl FileSystem for Door {
         copied
     }
 
-    fn unmounted(&self) {
-        if self.sibling.lock().take().is_some() && self.root != InodeId::ROOT {
-            let (client, root) = (Arc::clone(&self.client), self.root);
-            let world = client.world().clone();
-            world
-                .spawn("end of a mount", async move { client.release(root).await })
-                .detach();
+    fn forget(&self, inode: InodeId, lookups: u64) {
+        if self.specials.forget(inode, lookups) {
+            self.let_go(vec![inode]);
         }
+    }
+
+    /// A kernel that unmounts in order has closed everything before. One that was told to give up
+    /// (`umount -f`) closes nothing.
+    fn unmounted(&self) {
+        if self.sibling.lock().take().is_none() {
+            return;
+        }
+        self.client.end_lock_door(self.lock_door);
+        let mut held = self.opens.take_all();
+        held.extend(self.specials.take_all());
+        if self.root != InodeId::ROOT {
+            held.push(self.root);
+        }
+        self.let_go(held);
     }
 }

@@ -4,6 +4,7 @@
 //! believe them. Errors become errno numbers at the transport's edge.
 
 use crate::listing::Listing;
+use crate::locks::Interrupted;
 use bytes::Bytes;
 use model::operation::{RenameMode, XattrMode};
 use model::{Attributes, ErrorKind, FileKind, FileName, InodeId, Result, SetAttributes};
@@ -472,13 +473,13 @@ pub trait FileSystem: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Option<Lock>>> + Send {
         not_implemented()
     }
-    /// Takes or drops a lock. With `wait`, waits for it (dropping the future gives up);
-    /// without, answers `WouldBlock`.
+    /// Takes or drops a lock. With `wait`, waits for it until that ends, and then answers
+    /// `Interrupted` if it wasn't granted before; without, answers `WouldBlock`.
     fn set_lock(
         &self,
         _caller: &Caller,
         _lock: Lock,
-        _wait: bool,
+        _wait: Option<Interrupted>,
     ) -> impl Future<Output = Result<()>> + Send {
         not_implemented()
     }

@@ -1,6 +1,7 @@
 //! INIT: what this file system and the kernel agree on.
 
 use crate::abi::{self, InitIn, InitOut, init};
+use crate::locks::LockScope;
 
 /// Bytes of data in one WRITE, and of one READ: the kernel's limit
 /// (`fs.fuse.max_pages_limit`, 256 pages).
@@ -48,11 +49,13 @@ impl Agreement {
 }
 
 /// The answer to INIT, or why the kernel is too old. `over_io_uring`: wanted if the kernel
-/// offers it; it then holds back requests until each of its queues has an entry.
+/// offers it; it then holds back requests until each of its queues has an entry. `locks`: whose
+/// they are.
 pub(crate) fn agree(
     offer: &InitIn,
     readahead_bytes: u32,
     over_io_uring: bool,
+    locks: LockScope,
 ) -> Result<(Agreement, InitOut), String> {
     if offer.major != abi::MAJOR || offer.minor < abi::MINOR_MIN {
         return Err(format!(
@@ -67,7 +70,11 @@ pub(crate) fn agree(
     if offered & init::INIT_EXT != 0 {
         offered |= u64::from(offer.flags2) << 32;
     }
-    let wanted = WANTED | (u64::from(over_io_uring) * init::OVER_IO_URING);
+    let mut wanted = WANTED | (u64::from(over_io_uring) * init::OVER_IO_URING);
+    if locks == LockScope::Local {
+        // What isn't agreed on the kernel does by itself.
+        wanted &= !(init::POSIX_LOCKS | init::FLOCK_LOCKS);
+    }
     let flags = offered & wanted;
     let page_bytes = 4096;
     // Without MAX_PAGES the kernel sends at most 32 pages.
@@ -111,7 +118,7 @@ mod tests {
             flags: (init::MAX_PAGES | init::INIT_EXT) as u32,
             ..Default::default()
         };
-        let (agreement, out) = agree(&offer, 0, true).expect("new enough");
+        let (agreement, out) = agree(&offer, 0, true, LockScope::Cluster).expect("new enough");
         assert_eq!(agreement.flags, init::MAX_PAGES | init::INIT_EXT);
         assert_eq!(
             (out.max_write, out.max_pages, out.minor),
@@ -130,13 +137,27 @@ mod tests {
             ..Default::default()
         };
         let has = |offer, wanted| {
-            let (agreement, out) = agree(offer, 0, wanted).expect("new enough");
+            let (agreement, out) = agree(offer, 0, wanted, LockScope::Cluster).expect("new enough");
             assert_eq!(agreement.flags >> 32, u64::from(out.flags2));
             agreement.has(init::OVER_IO_URING)
         };
         assert!(has(&offer, true) && !has(&offer, false));
         let without = InitIn { flags2: 0, ..offer };
         assert!(!has(&without, true));
+    }
+
+    #[test]
+    fn local_locks_are_left_to_the_kernel() {
+        let locks = init::POSIX_LOCKS | init::FLOCK_LOCKS;
+        let offer = InitIn {
+            major: 7,
+            minor: 45,
+            flags: locks as u32,
+            ..Default::default()
+        };
+        let agreed = |scope| agree(&offer, 0, false, scope).expect("new enough").0.flags;
+        assert_eq!(agreed(LockScope::Cluster) & locks, locks);
+        assert_eq!(agreed(LockScope::Local) & locks, 0);
     }
 
     #[test]
@@ -147,7 +168,7 @@ mod tests {
             ..Default::default()
         };
         assert!(
-            agree(&offer, 0, true)
+            agree(&offer, 0, true, LockScope::Cluster)
                 .expect_err("too old")
                 .contains("7.31")
         );

@@ -15,6 +15,7 @@
 )]
 
 mod abi;
+mod copies;
 mod cpus;
 mod crew;
 mod device;
@@ -27,6 +28,7 @@ pub mod memory;
 mod mount;
 mod mounting;
 mod notifier;
+mod opens;
 mod programs;
 mod reply;
 mod request;
@@ -35,8 +37,10 @@ mod ring_entry;
 mod rings;
 mod serving;
 mod siblings;
+mod specials;
 mod table;
 mod transport;
+mod umount_table;
 mod waiting;
 
 pub use cpus::run_on_all_cpus;
@@ -46,10 +50,12 @@ pub use file_system::{
     OpenMode, Opened, Read, Release, SetXattr, Shown, Space, Validity, Write,
 };
 pub use listing::Listing;
+pub use locks::{Interrupted, LockScope};
 pub use mount::{Mount, MountOptions, Unmount};
-pub use mounting::{KernelFlags, remount, unmount_foreign};
+pub use mounting::{KernelFlags, detach, remount, unmount_bind, unmount_foreign};
 pub use notifier::{Notice, Notifier};
 pub use siblings::Siblings;
-pub use table::{MountedShale, mounted_shales};
+pub use table::{MountedShale, mounted_below, mounted_shales, shale_on};
 pub use transport::{Transport, TransportChoice};
+pub use umount_table::{forget_ended, is_told, tell_umount};
 pub use waiting::WaitingRequest;

@@ -7,7 +7,10 @@ use crate::serving::{ReplyTo, Serving};
 use model::{ErrorKind, Result};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use tokio::sync::oneshot;
 use world::Map;
 
@@ -15,6 +18,30 @@ use world::Map;
 const WAITS_MAX: usize = 4096;
 /// Interrupts remembered for lock requests that another thread has read but not yet begun.
 const EARLY_MAX: usize = 256;
+
+/// Whose the file locks of a mount are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LockScope {
+    /// The file system's: they hold between all mounts. Each close(2) is a request, since it ends
+    /// locks.
+    #[default]
+    Cluster,
+    /// The kernel's: they hold between the users of this mount only, and cost nothing.
+    Local,
+}
+
+/// Ends when the program that waits for a lock was interrupted by a signal, or its mount ended.
+#[derive(Debug)]
+pub struct Interrupted(oneshot::Receiver<()>);
+
+impl Future for Interrupted {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        // An error means that the mount has ended.
+        Pin::new(&mut self.0).poll(context).map(drop)
+    }
+}
 
 /// The waits of one mount, by the number of their request.
 #[derive(Debug, Default)]
@@ -24,7 +51,9 @@ pub(crate) struct LockWaits {
 
 #[derive(Debug, Default)]
 struct State {
-    waits: Map<u64, oneshot::Sender<()>>,
+    waits: Map<u64, Wait>,
+    /// How many of them each user has.
+    users: Map<u32, usize>,
     /// An INTERRUPT can overtake its request when two threads read them. Numbers of requests
     /// are never reused, so an old one here does no harm.
     early: VecDeque<u64>,
@@ -32,7 +61,15 @@ struct State {
     closed: bool,
 }
 
+#[derive(Debug)]
+struct Wait {
+    user: u32,
+    /// Gone when it was used.
+    interrupt: Option<oneshot::Sender<()>>,
+}
+
 /// Why a wait can't begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum NoWait {
     Interrupted,
     TooMany,
@@ -42,9 +79,11 @@ impl LockWaits {
     /// Ends the wait of a request. Other requests go on: they end by themselves.
     pub(crate) fn interrupt(&self, unique: u64) {
         let mut state = self.state.lock();
-        match state.waits.remove(&unique) {
-            // The receiver is gone if the wait has just ended.
-            Some(wait) => drop(wait.send(())),
+        match state.waits.get_mut(&unique) {
+            Some(wait) => {
+                // The receiver is gone if the wait has just ended.
+                let _ = wait.interrupt.take().map(|interrupt| interrupt.send(()));
+            }
             None => {
                 if state.early.len() == EARLY_MAX {
                     state.early.pop_front();
@@ -58,15 +97,19 @@ impl LockWaits {
     pub(crate) fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
-        // A wait whose sender is gone ends.
-        state.waits.clear();
+        for wait in state.waits.values_mut() {
+            wait.interrupt = None;
+        }
     }
 
+    /// `waits_max`: of all users. One may have two thirds of what the others leave, so that
+    /// something is left for the next.
     fn begin(
         &self,
         unique: u64,
+        user: u32,
         waits_max: usize,
-    ) -> std::result::Result<oneshot::Receiver<()>, NoWait> {
+    ) -> std::result::Result<Interrupted, NoWait> {
         let mut state = self.state.lock();
         if let Some(at) = state.early.iter().position(|early| *early == unique) {
             state.early.remove(at);
@@ -75,16 +118,29 @@ impl LockWaits {
         if state.closed {
             return Err(NoWait::Interrupted);
         }
-        if state.waits.len() >= waits_max {
+        let own = state.users.get(&user).copied().unwrap_or_default();
+        let others = state.waits.len() - own;
+        if own >= (waits_max.saturating_sub(others) * 2).div_ceil(3) {
             return Err(NoWait::TooMany);
         }
         let (interrupt, interrupted) = oneshot::channel();
-        state.waits.insert(unique, interrupt);
-        Ok(interrupted)
+        let interrupt = Some(interrupt);
+        state.waits.insert(unique, Wait { user, interrupt });
+        state.users.insert(user, own + 1);
+        Ok(Interrupted(interrupted))
     }
 
     fn end(&self, unique: u64) {
-        self.state.lock().waits.remove(&unique);
+        let mut state = self.state.lock();
+        let wait = state.waits.remove(&unique).expect("each wait ends once");
+        let own = state
+            .users
+            .get_mut(&wait.user)
+            .expect("the users of waits are counted");
+        *own -= 1;
+        if *own == 0 {
+            state.users.remove(&wait.user);
+        }
     }
 }
 
@@ -96,7 +152,7 @@ impl<F: FileSystem> Serving<F> {
         wait: bool,
         reply_to: &ReplyTo<'_>,
     ) -> Result<Reply> {
-        match self.fs.set_lock(caller, lock, false).await {
+        match self.fs.set_lock(caller, lock, None).await {
             Ok(()) => Ok(Reply::Empty),
             Err(error) if wait && error.kind() == ErrorKind::WouldBlock => {
                 Ok(self.wait_for_lock(*caller, lock, reply_to).await)
@@ -115,16 +171,23 @@ impl<F: FileSystem> Serving<F> {
             ReplyTo::Device(_) => WAITS_MAX,
             ReplyTo::Place(place) => place.lock_waits_max(),
         };
-        let interrupted = match self.locks.begin(caller.unique, waits_max) {
+        let interrupted = match self.locks.begin(caller.unique, caller.uid, waits_max) {
             Ok(interrupted) => interrupted,
             Err(NoWait::Interrupted) => return Reply::Errno(libc::EINTR),
             Err(NoWait::TooMany) => return Reply::Errno(libc::ENOLCK),
         };
         match reply_to {
             ReplyTo::Place(place) => {
-                if !place.leave_for_long() {
+                let refusal = if has_signal(caller.pid) {
+                    Some(libc::EINTR)
+                } else if place.leave_for_long() {
+                    None
+                } else {
+                    Some(libc::ENOLCK)
+                };
+                if let Some(errno) = refusal {
                     self.locks.end(caller.unique);
-                    return Reply::Errno(libc::ENOLCK);
+                    return Reply::Errno(errno);
                 }
                 self.lock_or_interrupt(&caller, lock, interrupted).await
             }
@@ -144,20 +207,40 @@ impl<F: FileSystem> Serving<F> {
         &self,
         caller: &Caller,
         lock: Lock,
-        interrupted: oneshot::Receiver<()>,
+        interrupted: Interrupted,
     ) -> Reply {
-        let reply = tokio::select! {
-            // A lock that was granted stays granted, so look there first.
-            biased;
-            result = self.fs.set_lock(caller, lock, true) => match result {
-                Ok(()) => Reply::Empty,
-                Err(error) => Reply::Errno(error.errno()),
-            },
-            _ = interrupted => Reply::Errno(libc::EINTR),
-        };
+        let result = self.fs.set_lock(caller, lock, Some(interrupted)).await;
         self.locks.end(caller.unique);
-        reply
+        result.map_or_else(|error| Reply::Errno(error.errno()), |()| Reply::Empty)
     }
+}
+
+/// Whether a signal waits for a thread that has just sent a request over io_uring. If it came
+/// before the request had been handed over, the kernel sends no INTERRUPT (Linux 6.14 to 6.18 at
+/// least), and the thread would wait until the lock is granted. EINTR must not be answered to a
+/// thread that sees no signal: its program would get errno 512.
+fn has_signal(thread: u32) -> bool {
+    if thread == 0 {
+        // Of another process id namespace.
+        return false;
+    }
+    std::fs::read_to_string(format!("/proc/{thread}/status"))
+        .is_ok_and(|status| tells_signal(&status))
+}
+
+/// Reads the lines of /proc/PID/status.
+fn tells_signal(status: &str) -> bool {
+    let line = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        Some(line.trim())
+    };
+    let set = |name| line(name).map_or(0, |bits| u64::from_str_radix(bits, 16).unwrap_or(0));
+    let mut pending = set("SigPnd:");
+    // Signals of a process may be meant for another one of its threads.
+    if line("Threads:") == Some("1") {
+        pending |= set("ShdPnd:");
+    }
+    pending & !set("SigBlk:") & !set("SigIgn:") != 0
 }
 
 /// `F_RDLCK` and its like.
@@ -167,4 +250,71 @@ pub(crate) fn number_of(kind: LockKind) -> u32 {
         LockKind::Exclusive => libc::F_WRLCK,
         LockKind::Unlock => libc::F_UNLCK,
     }) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::Waker;
+
+    fn has_ended(interrupted: &mut Interrupted) -> bool {
+        let mut context = Context::from_waker(Waker::noop());
+        Pin::new(interrupted).poll(&mut context).is_ready()
+    }
+
+    #[test]
+    fn no_user_can_take_all_waits() {
+        let waits = LockWaits::default();
+        let mut unique = 0;
+        let mut fill = |user| {
+            let before = unique;
+            while waits.begin(unique, user, 192).is_ok() {
+                unique += 1;
+            }
+            unique - before
+        };
+        let taken = [1, 2, 3, 4, 5, 6].map(&mut fill);
+        assert_eq!(taken, [128, 43, 14, 5, 2, 0]);
+        assert_eq!(fill(1), 0);
+        for of_first in 0..128 {
+            waits.end(of_first);
+        }
+        assert!(fill(6) > 80);
+    }
+
+    #[test]
+    fn an_interrupt_ends_its_wait_also_if_it_comes_first() {
+        let waits = LockWaits::default();
+        let mut one = waits.begin(1, 0, 10).expect("there is room");
+        let mut two = waits.begin(2, 0, 10).expect("there is room");
+        assert!(!has_ended(&mut one));
+        waits.interrupt(1);
+        waits.interrupt(3);
+        assert!(has_ended(&mut one));
+        assert!(!has_ended(&mut two));
+        assert_eq!(waits.begin(3, 0, 10).err(), Some(NoWait::Interrupted));
+        waits.end(1);
+        waits.close();
+        assert!(has_ended(&mut two));
+        assert_eq!(waits.begin(4, 0, 10).err(), Some(NoWait::Interrupted));
+        waits.end(2);
+    }
+
+    #[test]
+    fn a_signal_that_waits_for_the_thread_is_seen() {
+        let status = |threads, thread, shared, blocked, ignored| {
+            format!(
+                "Name:\tx\nThreads:\t{threads}\nSigQ:\t0/9\nSigPnd:\t{thread:016x}\n\
+                 ShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}\nSigIgn:\t{ignored:016x}\n"
+            )
+        };
+        let alarm = 1 << 13;
+        assert!(!tells_signal(&status(1, 0, 0, 0, 0)));
+        assert!(tells_signal(&status(1, 0, alarm, 0, 0)));
+        assert!(!tells_signal(&status(2, 0, alarm, 0, 0)));
+        assert!(tells_signal(&status(2, alarm, 0, 0, 0)));
+        assert!(!tells_signal(&status(1, alarm, alarm, alarm, 0)));
+        assert!(!tells_signal(&status(1, alarm, alarm, 0, alarm)));
+        assert!(!has_signal(std::process::id()) && !has_signal(0));
+    }
 }

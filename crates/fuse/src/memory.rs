@@ -9,6 +9,7 @@ use crate::file_system::{
     Release, SetXattr, Shown, Space, Validity, Write,
 };
 use crate::listing::Listing;
+use crate::locks::Interrupted;
 use behind::Behind;
 use bytes::Bytes;
 use model::operation::{RenameMode, XattrMode};
@@ -18,6 +19,7 @@ use model::{
 };
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 use world::{Disk, Map, World};
@@ -53,6 +55,7 @@ pub struct MemoryFileSystem {
     unlocked: Notify,
     zeros: Bytes,
     disk: Option<Behind>,
+    next_handle: AtomicU64,
 }
 
 struct State {
@@ -107,6 +110,7 @@ impl MemoryFileSystem {
             unlocked: Notify::new(),
             zeros,
             disk: None,
+            next_handle: AtomicU64::new(1),
         }
     }
 
@@ -141,7 +145,7 @@ impl MemoryFileSystem {
         let direct = self.settings.direct && flags & libc::O_ACCMODE != libc::O_RDONLY;
         let no_flush = self.settings.direct;
         Opened {
-            handle: 0,
+            handle: self.next_handle.fetch_add(1, Ordering::Relaxed),
             mode: OpenMode {
                 direct,
                 keep_cache: true,
@@ -648,20 +652,10 @@ impl FileSystem for MemoryFileSystem {
 
     async fn release(&self, _caller: &Caller, release: Release) -> Result<()> {
         let mut state = self.state.lock();
-        if let Some(owner) = release.unlock_flock {
-            let (inode, handle, kind) = (release.inode, release.handle, LockKind::Unlock);
-            state.unlock(&Lock {
-                inode,
-                handle,
-                owner,
-                start: 0,
-                end: u64::MAX,
-                kind,
-                pid: 0,
-                flock: true,
-            });
-            self.unlocked.notify_waiters();
-        }
+        // Only its own: the owner may have locked through another open since.
+        let is_its = |held: &Lock| (held.inode, held.handle) == (release.inode, release.handle);
+        state.locks.retain(|held| !is_its(held));
+        self.unlocked.notify_waiters();
         state.node(release.inode)?.opens -= 1;
         state.drop_unused(release.inode);
         Ok(())
@@ -772,7 +766,12 @@ impl FileSystem for MemoryFileSystem {
         Ok(self.state.lock().in_the_way(&lock))
     }
 
-    async fn set_lock(&self, _caller: &Caller, lock: Lock, wait: bool) -> Result<()> {
+    async fn set_lock(
+        &self,
+        _caller: &Caller,
+        lock: Lock,
+        mut wait: Option<Interrupted>,
+    ) -> Result<()> {
         loop {
             let mut unlocked = std::pin::pin!(self.unlocked.notified());
             unlocked.as_mut().enable();
@@ -788,10 +787,13 @@ impl FileSystem for MemoryFileSystem {
                     return Ok(());
                 }
             }
-            if !wait {
+            let Some(interrupted) = &mut wait else {
                 return Err(ErrorKind::WouldBlock.into());
+            };
+            tokio::select! {
+                () = unlocked => {}
+                () = interrupted => return Err(ErrorKind::Interrupted.into()),
             }
-            unlocked.await;
         }
     }
 }

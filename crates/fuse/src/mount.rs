@@ -1,10 +1,12 @@
 //! A mounted file system: starting, watching and ending it.
 
 use crate::abi;
+use crate::copies::Identity;
 use crate::crew::{Crew, CrewSize};
 use crate::device::{Device, Received};
 use crate::file_system::FileSystem;
 use crate::init::{self, Agreement, DATA_BYTES_MAX};
+use crate::locks::LockScope;
 use crate::mounting::{self, KernelFlags};
 use crate::notifier::Notifier;
 use crate::reply::Reply;
@@ -12,7 +14,7 @@ use crate::request::{Incoming, Request};
 use crate::ring_crew::RingCrew;
 use crate::rings::Rings;
 use crate::serving::{Ending, Serving};
-use crate::table::{DeviceNumber, mount_on};
+use crate::table::{DeviceNumber, TableLine, mount_on};
 use crate::transport::{self, Transport, TransportChoice};
 use crate::waiting::WaitingRequest;
 use model::{Error, ErrorKind, Result};
@@ -40,6 +42,8 @@ pub struct MountOptions {
     pub read_ahead_bytes: u32,
     /// Which way requests come from the kernel.
     pub transport: TransportChoice,
+    /// Whose file locks are.
+    pub locks: LockScope,
     /// Threads that read requests from /dev/fuse at any time, if that is the transport.
     pub threads: usize,
     /// Threads at most: each operation that waits for a disk holds one. With io_uring, each
@@ -59,6 +63,7 @@ impl MountOptions {
             allow_other: mounting::is_root(),
             read_ahead_bytes: 1024 * 1024,
             transport: TransportChoice::Auto,
+            locks: LockScope::Cluster,
             threads: std::thread::available_parallelism().map_or(2, |cpus| cpus.get().clamp(2, 8)),
             threads_max: THREADS_MAX,
         }
@@ -84,7 +89,8 @@ pub enum Unmount {
 /// A mounted file system. Dropping it ends the mount as [`Unmount::Forced`] does.
 pub struct Mount {
     mountpoint: PathBuf,
-    device_number: Option<DeviceNumber>,
+    /// None without /proc.
+    identity: Option<Identity>,
     notifier: Notifier,
     transport: Transport,
     waiting: Box<dyn Fn() -> Vec<WaitingRequest> + Send + Sync>,
@@ -127,7 +133,7 @@ impl Mount {
         })
     }
 
-    /// Where it is mounted.
+    /// Where it was mounted.
     #[must_use]
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
@@ -161,9 +167,51 @@ impl Mount {
     /// but who uses it is served until [`Mount::ended`].
     #[must_use]
     pub fn is_attached(&self) -> bool {
-        !self.is_ended()
-            && mount_on(&self.mountpoint)
-                .is_some_and(|line| Some(line.number) == self.device_number)
+        !self.is_ended() && self.line().is_some()
+    }
+
+    /// Where it is now: somebody may have moved it (`mount --move`).
+    #[must_use]
+    pub fn place(&self) -> PathBuf {
+        self.line()
+            .map_or_else(|| self.mountpoint.clone(), |line| line.mountpoint)
+    }
+
+    fn line(&self) -> Option<TableLine> {
+        self.identity.as_ref().and_then(Identity::line)
+    }
+
+    fn device_number(&self) -> Option<DeviceNumber> {
+        self.identity.as_ref().map(|identity| identity.number)
+    }
+
+    /// The kernel's number of this mount, unless /proc is missing.
+    #[must_use]
+    pub fn id(&self) -> Option<u64> {
+        self.identity.as_ref().map(|identity| identity.id)
+    }
+
+    /// Where else the file system, or a part of it, is to be found (`mount --bind`), as far as
+    /// this process sees.
+    #[must_use]
+    pub fn copies(&self) -> Vec<PathBuf> {
+        let copies = self.identity.iter().flat_map(Identity::copies);
+        copies.map(|line| line.mountpoint).collect()
+    }
+
+    /// Takes the copies out of the tree of files; tells which couldn't be.
+    pub async fn detach_copies(&self) -> Vec<PathBuf> {
+        let identity = self.identity.clone();
+        let detach = move || identity.map_or(Vec::new(), |it| it.detach_copies());
+        self.world.blocking(detach).await
+    }
+
+    /// Processes whose mount namespaces have the file system, one of each namespace. Reads the
+    /// mount table of every namespace that this process may look into.
+    pub async fn namespaces_elsewhere(&self) -> Vec<u32> {
+        let identity = self.identity.clone();
+        let look = move || identity.map_or(Vec::new(), |it| it.namespaces_elsewhere());
+        self.world.blocking(look).await
     }
 
     /// Waits until the mount is gone, by whoever's hand, and no request runs any more.
@@ -181,9 +229,16 @@ impl Mount {
         if self.is_ended() {
             return Ok(());
         }
-        if self.is_let_go.load(Ordering::Acquire) {
-            // A mount namespace that was copied meanwhile may still have it.
+        if how != Unmount::Forced && self.is_let_go.load(Ordering::Acquire) {
+            // Bind mounts, or a mount namespace that was copied meanwhile, may still have it.
             return Ok(());
+        }
+        if how == Unmount::Forced && !self.is_attached() {
+            // It may just be ending, and its device number may be another mount's next.
+            let ended = self.world.timeout(DETACHED_MAX, self.ended()).await;
+            if ended.is_ok() {
+                return Ok(());
+            }
         }
         if how == Unmount::IfIdle && !self.is_attached() {
             // Unmounted by somebody else. The path is no longer ours, so it is left alone.
@@ -196,15 +251,38 @@ impl Mount {
                 .while_doing(format!("unmount {}", self.mountpoint.display()))
             });
         }
-        let (mountpoint, number) = (self.mountpoint.clone(), self.device_number);
-        let result = self
-            .world
-            .blocking(move || mounting::unmount(&mountpoint, how, number))
-            .await;
+        let (mountpoint, number, id) = (self.place(), self.device_number(), self.id());
+        let is_attached = self.is_attached();
+        let result = self.world.blocking(move || {
+            // The topmost mount of a place is the one that goes.
+            let top = mount_on(&mountpoint).filter(|line| Some(line.id) != id);
+            match top {
+                Some(_) if how == Unmount::Lazy && !is_attached => Ok(()),
+                Some(other) if how != Unmount::Forced => Err(Error::new(
+                    ErrorKind::Busy,
+                    format!(
+                        "something else is mounted over it ({} from {}); unmount that first",
+                        other.fs_type,
+                        other.source.display()
+                    ),
+                )),
+                Some(_) => {
+                    let _ = number.map(mounting::abort);
+                    Ok(())
+                }
+                None => mounting::unmount(&mountpoint, how, number),
+            }
+        });
         result
+            .await
             .map_err(|error| error.while_doing(format!("unmount {}", self.mountpoint.display())))?;
         self.is_let_go
             .store(how != Unmount::Lazy, Ordering::Release);
+        if how == Unmount::IfIdle && !self.copies().is_empty() {
+            // Bind mounts keep it alive, and it is served there.
+            tracing::info!(mountpoint = %self.mountpoint.display(), "unmounted; bind mounts of it are left");
+            return Ok(());
+        }
         if how != Unmount::Lazy && self.world.timeout(END_MAX, self.ended()).await.is_err() {
             tracing::warn!(waiting = ?self.waiting(), "unmounted, but operations still wait for something, or a mount namespace still has a copy");
         }
@@ -229,8 +307,8 @@ impl Drop for Mount {
         if self.is_ended() {
             return;
         }
-        if let Err(error) = mounting::unmount(&self.mountpoint, Unmount::Forced, self.device_number)
-        {
+        let place = self.place();
+        if let Err(error) = mounting::unmount(&place, Unmount::Forced, self.device_number()) {
             tracing::warn!(%error, mountpoint = %self.mountpoint.display(), "the mount was left behind");
         }
     }
@@ -249,7 +327,9 @@ fn begin<F: FileSystem>(
         _ => Rings::prepare(device),
     };
     let (agreement, offered_minor) = first_request(device, options, rings.is_ok())?;
-    let device_number = mounting::device_number(mountpoint);
+    let line = mount_on(mountpoint).filter(TableLine::is_shale);
+    let identity = line.as_ref().map(Identity::of);
+    let device_number = line.map(|line| line.number);
     let (ended_sender, ended) = watch::channel(false);
     let serving = Arc::new(Serving::new(world.clone(), fs, agreement));
     let ending = Arc::new(Ending {
@@ -290,16 +370,23 @@ fn begin<F: FileSystem>(
         readers,
         most: options.threads_max,
     };
-    Crew::start(&ending, device, size);
+    let no_thread = |error| {
+        let why = format!("no thread can be started ({error}); see `ulimit -u` and pids.max");
+        Error::new(ErrorKind::Unavailable, why)
+    };
+    let notifier = Notifier::start(world, Arc::clone(device)).map_err(no_thread)?;
+    Crew::start(&ending, device, size)
+        .inspect_err(|_| notifier.close())
+        .map_err(no_thread)?;
     if let Some(number) = device_number {
         mounting::raise_read_ahead(number, options.read_ahead_bytes);
     }
     tracing::info!(mountpoint = %mountpoint.display(), protocol = agreement.minor, %transport, "mounted");
     Ok(Mount {
         mountpoint: mountpoint.to_owned(),
-        device_number,
+        identity,
         is_let_go: AtomicBool::new(false),
-        notifier: Notifier::start(world, Arc::clone(device)),
+        notifier,
         transport,
         waiting: Box::new(move || serving.waiting.list(serving.world.now())),
         ended,
@@ -331,7 +418,12 @@ fn first_request(
         return Err(failed("the kernel's first request isn't INIT".to_owned()));
     };
     let unique = incoming.map_or(0, |incoming| incoming.header.unique);
-    match init::agree(&offer, options.read_ahead_bytes, over_io_uring) {
+    match init::agree(
+        &offer,
+        options.read_ahead_bytes,
+        over_io_uring,
+        options.locks,
+    ) {
         Ok((agreement, out)) => {
             device
                 .reply(unique, &Reply::fixed(&out))
@@ -345,6 +437,11 @@ fn first_request(
         }
     }
 }
+
+#[cfg(test)]
+#[path = "../../shale/tests/fixture/skipped.rs"]
+#[allow(unreachable_pub, reason = "shared with the tests of the program")]
+mod skipped;
 
 #[cfg(test)]
 mod tests {
@@ -369,7 +466,10 @@ mod tests {
                     .refuse()
                     .expect("the kernel gives up io_uring");
             }
-            _ => eprintln!("skipped: no FUSE over io_uring here"),
+            _ => skipped::skipped(
+                "a_mount_goes_on_by_the_device_if_registering_with_the_kernel_fails",
+                "no FUSE over io_uring here: only the device is tested",
+            ),
         }
         let fs = Arc::new(MemoryFileSystem::new(&world, MemorySettings::default()));
         let (ended_sender, ended) = watch::channel(false);
@@ -381,7 +481,7 @@ mod tests {
             readers: 2,
             most: 4,
         };
-        Crew::start(&ending, &device, size);
+        Crew::start(&ending, &device, size).expect("there are threads");
         drop(ending);
         fs::write(path.join("f"), b"served").expect("it is served");
         assert_eq!(fs::read(path.join("f")).expect("it is served"), b"served");

@@ -2,13 +2,14 @@
 
 use crate::device::Device;
 use crate::mount::{MountOptions, Unmount};
-use crate::table::{DeviceNumber, mount_on};
+use crate::table::{self, DeviceNumber, MountedShale, mount_on};
 use model::{Error, ErrorKind, Result};
 use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -67,7 +68,7 @@ impl KernelFlags {
 pub fn remount(path: &Path, flags: KernelFlags) -> Result<()> {
     let failed = |error: Error| error.while_doing(format!("remount {}", path.display()));
     let real = fs::canonicalize(path).map_err(|error| failed(refused(&error, "the path")))?;
-    if device_number(&real).is_none() {
+    if table::shale_on(&real).is_none() {
         let text = "no Shale file system is mounted there";
         return Err(failed(Error::new(ErrorKind::NotFound, text)));
     }
@@ -296,7 +297,80 @@ pub(crate) fn abort(number: DeviceNumber) -> io::Result<()> {
 /// # Errors
 /// `Busy` after `IfIdle`; `NotPermitted`.
 pub fn unmount_foreign(path: &Path, how: Unmount) -> Result<()> {
-    unmount(path, how, device_number(path))
+    let doing = |error: Error| error.while_doing(format!("unmount {}", path.display()));
+    let on_top = mount_on(path);
+    if let Some(other) = on_top.as_ref().filter(|line| !line.is_shale()) {
+        // Perhaps of FUSE, too: its connection isn't ours to end.
+        let text = format!(
+            "something else is mounted over it ({} from {}); unmount that first",
+            other.fs_type,
+            other.source.display()
+        );
+        return Err(doing(Error::new(ErrorKind::Busy, text)));
+    }
+    unmount(path, how, on_top.map(|line| line.number)).map_err(doing)
+}
+
+/// Takes a mount that was found in the mount table out of the tree of files, as `Lazy` does, and
+/// never another one: whoever may rename a directory above it can put something else at its place
+/// meanwhile, while root is looking.
+///
+/// # Errors
+/// `Changed` if it isn't there any more; `NotPermitted`.
+pub fn detach(mount: &MountedShale) -> Result<()> {
+    let place = &mount.mountpoint;
+    let doing = || format!("unmount {}", place.display());
+    if !is_root() {
+        // fusermount3 looks itself.
+        return unmount_as_user(place, Unmount::Lazy).map_err(|error| error.while_doing(doing()));
+    }
+    match detach_from(place, mount.id) {
+        Ok(true) => Ok(()),
+        // It went along with another one of which it was a copy.
+        _ if table::lines().iter().all(|line| line.id != mount.id) => Ok(()),
+        Ok(false) => {
+            let text = "something else is there now";
+            Err(Error::new(ErrorKind::Changed, text).while_doing(doing()))
+        }
+        Err(error) => Err(refused(&error, "umount(2)").while_doing(doing())),
+    }
+}
+
+/// False if another mount is there.
+fn detach_from(place: &Path, id: u64) -> io::Result<bool> {
+    // Asks no file system, so one whose daemon is dead doesn't matter.
+    let found = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_PATH | libc::O_NOFOLLOW)
+        .open(place)?;
+    let number = found.as_raw_fd();
+    let about = fs::read_to_string(format!("/proc/self/fdinfo/{number}"))?;
+    let is_at = about
+        .lines()
+        .find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
+    if is_at != Some(id) {
+        return Ok(false);
+    }
+    let target = CString::new(format!("/proc/self/fd/{number}")).expect("it has no NUL");
+    // SAFETY: the path ends with NUL and lives over the call.
+    match unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) } {
+        0 => Ok(true),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Takes a bind mount of a file or directory of Shale out of the tree of files: it alone, never
+/// the connection, which other mounts use. `Lazy` and `Forced` don't ask whether programs use it.
+///
+/// # Errors
+/// `Busy` after `IfIdle`; `NotPermitted`.
+pub fn unmount_bind(path: &Path, how: Unmount) -> Result<()> {
+    let how = match how {
+        Unmount::IfIdle => Unmount::IfIdle,
+        // MNT_FORCE would fail the requests of the whole file system.
+        Unmount::Lazy | Unmount::Forced => Unmount::Lazy,
+    };
+    unmount(path, how, None)
         .map_err(|error| error.while_doing(format!("unmount {}", path.display())))
 }
 
@@ -366,11 +440,6 @@ fn unmount_as_user(path: &Path, how: Unmount) -> Result<()> {
             path.display()
         ),
     ))
-}
-
-/// The device number of what is mounted on `path`. Asks the mount table, not the mount.
-pub(crate) fn device_number(path: &Path) -> Option<DeviceNumber> {
-    mount_on(path).map(|line| line.number)
 }
 
 /// Sets the kernel's read-ahead, which INIT can only lower. Needs root; without it reads are
@@ -496,5 +565,34 @@ mod tests {
         assert!(mount_on(&path).is_none());
         let refused = mount_as_user(&path.join("nowhere"), &MountOptions::new(&path)).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::NotPermitted);
+    }
+
+    #[test]
+    fn what_was_put_in_the_place_of_a_mount_is_not_unmounted_for_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let home = fs::canonicalize(directory.path()).unwrap();
+        let mount_at = |place: &str| {
+            let path = home.join(place);
+            fs::create_dir_all(&path).unwrap();
+            let mut options = MountOptions::new(&path);
+            options.name = "/srv/somebody's".to_owned();
+            mount_as_user(&path, &options).unwrap()
+        };
+        let _of_user = mount_at("theirs/boot");
+        let found = crate::table::shale_on(&home.join("theirs/boot")).unwrap();
+        // SAFETY: it has no preconditions and can't fail.
+        assert_eq!(found.user, Some(unsafe { libc::geteuid() }));
+        let _of_system = mount_at("boot");
+        fs::rename(home.join("theirs"), home.join("moved")).unwrap();
+        std::os::unix::fs::symlink(&home, home.join("theirs")).unwrap();
+        if is_root() {
+            let kind = detach(&found).unwrap_err().kind();
+            assert_eq!(kind, ErrorKind::Changed);
+        }
+        for place in ["moved/boot", "boot"] {
+            let mount = crate::table::shale_on(&home.join(place)).unwrap();
+            detach(&mount).unwrap();
+            assert!(mount_on(&home.join(place)).is_none(), "{place}");
+        }
     }
 }

@@ -53,6 +53,7 @@ pub enum Notice {
 #[derive(Clone, Debug)]
 pub struct Notifier {
     queue: Arc<Queue>,
+    device: Arc<Device>,
 }
 
 #[derive(Debug, Default)]
@@ -68,11 +69,28 @@ struct State {
 }
 
 impl Notifier {
-    pub(crate) fn start(world: &World, device: Arc<Device>) -> Self {
+    pub(crate) fn start(world: &World, device: Arc<Device>) -> io::Result<Self> {
         let queue = Arc::new(Queue::default());
-        let served = Arc::clone(&queue);
-        drop(world.spawn_thread("shale-notify", move || run(&served, &device)));
-        Self { queue }
+        let (served, sender) = (Arc::clone(&queue), Arc::clone(&device));
+        drop(world.try_spawn_thread("shale-notify", move || run(&served, &sender))?);
+        Ok(Self { queue, device })
+    }
+
+    /// Makes the kernel forget the attributes and access control lists of an inode, at once and
+    /// on the calling thread. May be called while answering a request about the inode, if that
+    /// request holds it open: for attributes alone the kernel takes no lock that waits for an
+    /// answer, but it waits for an inode that it is about to drop, which may be writing its
+    /// last mapped pages.
+    pub(crate) fn forget_attributes(&self, inode: InodeId) {
+        let out = NotifyInvalInodeOut {
+            ino: inode.0,
+            off: -1,
+            len: 0,
+        };
+        // ENOENT: it doesn't know the inode. Any other error: the mount is ending.
+        let _ = self
+            .device
+            .notify(abi::notify::INVAL_INODE, &[out.as_bytes()]);
     }
 
     /// Tells the kernel and waits until it has forgotten. What it didn't know counts as

@@ -6,7 +6,6 @@
 
 use model::InodeId;
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use world::Map;
 
 /// FMODE_EXEC of the kernel: the open is an execve's. Its RELEASE comes when no process runs the
@@ -16,9 +15,7 @@ const OPEN_TO_EXECUTE: i32 = 0x20;
 /// Opens of files that are executed.
 #[derive(Default)]
 pub(crate) struct Programs {
-    /// How many files: opens that truncate look here first.
-    count: AtomicUsize,
-    files: Mutex<Map<InodeId, u32>>,
+    opens: Mutex<Map<InodeId, u32>>,
 }
 
 impl Programs {
@@ -27,9 +24,7 @@ impl Programs {
         if flags & OPEN_TO_EXECUTE == 0 {
             return;
         }
-        let mut files = self.files.lock();
-        *files.entry(inode).or_default() += 1;
-        self.count.store(files.len(), Ordering::Release);
+        *self.opens.lock().entry(inode).or_default() += 1;
     }
 
     /// Notes the end of an open with these flags.
@@ -37,21 +32,19 @@ impl Programs {
         if flags & OPEN_TO_EXECUTE == 0 {
             return;
         }
-        let mut files = self.files.lock();
-        if let Some(opens) = files.get_mut(&inode) {
-            *opens -= 1;
-            if *opens == 0 {
-                files.remove(&inode);
+        let mut opens = self.opens.lock();
+        if let Some(count) = opens.get_mut(&inode) {
+            *count -= 1;
+            if *count == 0 {
+                opens.remove(&inode);
             }
         }
-        self.count.store(files.len(), Ordering::Release);
     }
 
     /// Whether an open with these flags would truncate what is being executed. Not for writers:
     /// of those the kernel knows better, since a RELEASE comes some time after the process's end.
     pub(crate) fn would_be_cut(&self, inode: InodeId, flags: i32) -> bool {
         flags & (libc::O_TRUNC | libc::O_ACCMODE) == libc::O_TRUNC | libc::O_RDONLY
-            && self.count.load(Ordering::Acquire) > 0
-            && self.files.lock().contains_key(&inode)
+            && self.opens.lock().contains_key(&inode)
     }
 }

@@ -135,9 +135,11 @@ pub(crate) enum Request<'a> {
     NotifyReply,
 }
 
-/// Bytes of the fixed arguments of an opcode; 0 for unknown ones.
-fn fixed_bytes(code: u32) -> usize {
+/// Bytes of the fixed arguments of an opcode; 0 for unknown ones. `long_setxattr`: INIT agreed on
+/// SETXATTR_EXT.
+fn fixed_bytes(code: u32, long_setxattr: bool) -> usize {
     match code {
+        opcode::SETXATTR if long_setxattr => size_of::<abi::SetxattrIn>(),
         opcode::FORGET => size_of::<abi::ForgetIn>(),
         opcode::BATCH_FORGET => size_of::<abi::BatchForgetIn>(),
         opcode::GETATTR => size_of::<abi::GetattrIn>(),
@@ -156,7 +158,6 @@ fn fixed_bytes(code: u32) -> usize {
         opcode::RELEASE | opcode::RELEASEDIR => size_of::<abi::ReleaseIn>(),
         opcode::FSYNC | opcode::FSYNCDIR => size_of::<abi::FsyncIn>(),
         opcode::SYNCFS => size_of::<abi::SyncfsIn>(),
-        // The short form; which one comes depends on what INIT agreed on.
         opcode::SETXATTR => size_of::<abi::SetxattrInOld>(),
         opcode::GETXATTR | opcode::LISTXATTR => size_of::<abi::GetxattrIn>(),
         opcode::GETLK | opcode::SETLK | opcode::SETLKW => size_of::<abi::LkIn>(),
@@ -181,10 +182,7 @@ impl<'a> Incoming<'a> {
             .filter(|length| *length <= body.len())
             .ok_or(Malformed::Short)?;
         let body = &body[..body_bytes];
-        let fixed_bytes = match header.opcode {
-            opcode::SETXATTR if long_setxattr => size_of::<abi::SetxattrIn>(),
-            other => fixed_bytes(other),
-        };
+        let fixed_bytes = fixed_bytes(header.opcode, long_setxattr);
         // INIT is shorter on kernels before 5.17 (no second half of the flags).
         let (fixed, rest) = body.split_at(fixed_bytes.min(body.len()));
         Ok(Self {
@@ -197,7 +195,12 @@ impl<'a> Incoming<'a> {
     /// Takes apart what FUSE over io_uring delivered: the kernel has split off the first
     /// argument, which has a structure of its own, and put the others behind each other into
     /// `payload`. Opcodes that have only names leave the first one empty.
-    pub(crate) fn from_ring(ring: &'a RingHeader, payload: &'a [u8]) -> Result<Self, Malformed> {
+    /// What an earlier request left in `op_in` behind that structure isn't looked at.
+    pub(crate) fn from_ring(
+        ring: &'a RingHeader,
+        payload: &'a [u8],
+        long_setxattr: bool,
+    ) -> Result<Self, Malformed> {
         let (header, _) = InHeader::read_from_prefix(&ring.in_out).map_err(|_| Malformed::Short)?;
         let rest = (ring.payload_sz as usize)
             .checked_sub(8 * usize::from(header.total_extlen))
@@ -205,7 +208,7 @@ impl<'a> Incoming<'a> {
             .ok_or(Malformed::Short)?;
         Ok(Self {
             header,
-            fixed: &ring.op_in[..fixed_bytes(header.opcode)],
+            fixed: &ring.op_in[..fixed_bytes(header.opcode, long_setxattr)],
             rest,
         })
     }
@@ -511,13 +514,71 @@ mod tests {
 
     #[test]
     fn truncated_requests_are_refused_not_read_beyond_their_end() {
-        for code in 0..60 {
-            for length in 0..24 {
-                let whole = bytes(code, &vec![1; length]);
-                if let Ok(incoming) = Incoming::from_device(&whole, length % 2 == 0) {
-                    let _ = incoming.parse();
-                }
+        // Bytes of the first argument, from the kernel's fuse.h.
+        let fixed = [
+            (opcode::FORGET, 8),
+            (opcode::SETATTR, 88),
+            (opcode::MKNOD, 16),
+            (opcode::MKDIR, 8),
+            (opcode::RENAME, 8),
+            (opcode::LINK, 8),
+            (opcode::OPEN, 8),
+            (opcode::READ, 40),
+            (opcode::WRITE, 40),
+            (opcode::RELEASE, 24),
+            (opcode::FSYNC, 16),
+            (opcode::SETXATTR, 16),
+            (opcode::GETXATTR, 8),
+            (opcode::LISTXATTR, 8),
+            (opcode::FLUSH, 24),
+            (opcode::READDIR, 40),
+            (opcode::RELEASEDIR, 24),
+            (opcode::FSYNCDIR, 16),
+            (opcode::GETLK, 48),
+            (opcode::SETLK, 48),
+            (opcode::SETLKW, 48),
+            (opcode::CREATE, 16),
+            (opcode::INTERRUPT, 8),
+            (opcode::BATCH_FORGET, 8),
+            (opcode::FALLOCATE, 32),
+            (opcode::READDIRPLUS, 40),
+            (opcode::RENAME2, 16),
+            (opcode::LSEEK, 24),
+            (opcode::COPY_FILE_RANGE, 56),
+        ];
+        for (code, needed) in fixed {
+            for length in 0..needed {
+                let whole = bytes(code, &vec![0; length]);
+                let incoming = Incoming::from_device(&whole, true).expect("its length is right");
+                assert!(incoming.parse().is_err(), "{length} bytes of opcode {code}");
             }
+        }
+        // Names end with a zero, and data is as long as it says.
+        for code in [
+            opcode::LOOKUP,
+            opcode::UNLINK,
+            opcode::RMDIR,
+            opcode::SYMLINK,
+        ] {
+            let whole = bytes(code, b"name without an end");
+            let incoming = Incoming::from_device(&whole, true).expect("its length is right");
+            assert!(incoming.parse().is_err(), "a cut name of opcode {code}");
+        }
+        let one_name = [&[0; 16][..], b"old\0"].concat();
+        let whole = bytes(opcode::RENAME2, &one_name);
+        let incoming = Incoming::from_device(&whole, true).expect("its length is right");
+        assert!(incoming.parse().is_err(), "a rename to nothing");
+        let write = abi::WriteIn {
+            size: 10,
+            ..Default::default()
+        };
+        for (length, is_whole) in [(9, false), (10, true)] {
+            let whole = bytes(
+                opcode::WRITE,
+                &[write.as_bytes(), &vec![7; length]].concat(),
+            );
+            let incoming = Incoming::from_device(&whole, true).expect("its length is right");
+            assert_eq!(incoming.parse().is_ok(), is_whole, "{length} of 10 bytes");
         }
         let mut whole = bytes(opcode::LOOKUP, b"x\0");
         whole[0] = 200;
@@ -553,7 +614,8 @@ mod tests {
         // What an earlier request left behind the payload isn't part of this one.
         let payload = b"old\0new\0garbage";
         let two_names = ring(opcode::RENAME2, rename.as_bytes(), 8, 0);
-        let parsed = Incoming::from_ring(&two_names, payload).map(|incoming| incoming.parse());
+        let parsed =
+            Incoming::from_ring(&two_names, payload, true).map(|incoming| incoming.parse());
         assert!(matches!(
             parsed,
             Ok(Ok(Request::Rename {
@@ -563,7 +625,8 @@ mod tests {
             }))
         ));
         let names_only = ring(opcode::SYMLINK, &[], 8, 0);
-        let parsed = Incoming::from_ring(&names_only, payload).map(|incoming| incoming.parse());
+        let parsed =
+            Incoming::from_ring(&names_only, payload, true).map(|incoming| incoming.parse());
         assert!(matches!(
             parsed,
             Ok(Ok(Request::Symlink {
@@ -573,26 +636,32 @@ mod tests {
         ));
         let long = abi::SetxattrIn {
             size: 3,
-            ..Default::default()
+            flags: libc::XATTR_REPLACE as u32,
+            setxattr_flags: abi::SETXATTR_ACL_KILL_SGID,
+            padding: 0,
         };
         let xattr = ring(opcode::SETXATTR, long.as_bytes(), 7, 0);
-        let parsed = Incoming::from_ring(&xattr, payload).map(|incoming| incoming.parse());
-        assert!(matches!(
-            parsed,
-            Ok(Ok(Request::Setxattr {
-                name: b"old",
-                value: b"new",
-                ..
-            }))
-        ));
+        for is_long in [true, false] {
+            let parsed = Incoming::from_ring(&xattr, payload, is_long);
+            // Without the extension the second half is what an earlier request left there.
+            assert!(matches!(
+                parsed.map(|incoming| incoming.parse()),
+                Ok(Ok(Request::Setxattr {
+                    name: b"old",
+                    value: b"new",
+                    flags: 2,
+                    drop_setgid,
+                })) if drop_setgid == is_long
+            ));
+        }
         let extended = ring(opcode::MKDIR, &[0; 8], 12, 1);
-        let parsed = Incoming::from_ring(&extended, payload).map(|incoming| incoming.rest);
+        let parsed = Incoming::from_ring(&extended, payload, true).map(|incoming| incoming.rest);
         assert_eq!(parsed.ok(), Some(&b"old\0"[..]), "the extension is cut off");
         for wrong in [
             ring(opcode::LOOKUP, &[], 99, 0),
             ring(opcode::LOOKUP, &[], 4, 1),
         ] {
-            let parsed = Incoming::from_ring(&wrong, payload);
+            let parsed = Incoming::from_ring(&wrong, payload, true);
             assert_eq!(parsed.err(), Some(Malformed::Short));
         }
     }

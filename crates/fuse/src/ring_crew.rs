@@ -9,7 +9,7 @@
 //! there, only a commit does. So a queue has one entry more than it needs, and who adds one
 //! *stirs* the queue: has the kernel send it a request about nothing, whose commit looks.
 
-use crate::abi::{EntryOut, NotifyRetrieveOut, notify, opcode};
+use crate::abi::{EntryOut, NotifyRetrieveOut, init, notify, opcode};
 use crate::cpus::run_on;
 use crate::device::Device;
 use crate::file_system::FileSystem;
@@ -211,7 +211,8 @@ impl<F: FileSystem> RingCrew<F> {
         entry: &RingEntry,
         bound: &Cell<bool>,
     ) -> Reply {
-        let Ok(incoming) = entry.request() else {
+        let long_setxattr = self.serving.agreement.has(init::SETXATTR_EXT);
+        let Ok(incoming) = entry.request(long_setxattr) else {
             tracing::error!("the kernel sent a request that is too short");
             return Reply::Errno(libc::EIO);
         };

@@ -164,10 +164,10 @@ impl RingEntry {
         }
     }
 
-    /// The request that was fetched.
-    pub(crate) fn request(&self) -> Result<Incoming<'_>, Malformed> {
+    /// The request that was fetched. `long_setxattr`: INIT agreed on SETXATTR_EXT.
+    pub(crate) fn request(&self, long_setxattr: bool) -> Result<Incoming<'_>, Malformed> {
         let (header, payload) = self.parts();
-        Incoming::from_ring(header, payload)
+        Incoming::from_ring(header, payload, long_setxattr)
     }
 
     /// Puts the reply to the fetched request into the memory; the next `fetch` sends it. Data

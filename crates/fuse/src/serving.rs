@@ -15,7 +15,8 @@ use crate::waiting::{Waiting, WithWaitHook};
 use bytes::Bytes;
 use model::operation::{RenameMode, XattrMode};
 use model::{
-    Error, ErrorKind, FileKind, FileName, InodeId, Result, SetAttributes, TimeChange, Timestamp,
+    Error, ErrorKind, FileKind, FileName, InodeId, Privileges, Result, SetAttributes, TimeChange,
+    Timestamp,
 };
 use std::pin::pin;
 use std::sync::Arc;
@@ -311,7 +312,7 @@ impl<F: FileSystem> Serving<F> {
             Request::Setattr(args) => {
                 let shown = self
                     .fs
-                    .set_attributes(caller, inode, changes(&args))
+                    .set_attributes(caller, inode, changes(&args, caller))
                     .await?;
                 Ok(Reply::fixed(&AttrOut::of(&shown)))
             }
@@ -521,7 +522,7 @@ impl<F: FileSystem> Serving<F> {
 }
 
 /// What SETATTR changes.
-fn changes(args: &abi::SetattrIn) -> SetAttributes {
+fn changes(args: &abi::SetattrIn, caller: &Caller) -> SetAttributes {
     let has = |bit| args.valid & bit != 0;
     let time = |now, given, seconds, nanoseconds| {
         if has(now) {
@@ -537,7 +538,14 @@ fn changes(args: &abi::SetattrIn) -> SetAttributes {
         size: has(fattr::SIZE).then_some(args.size),
         atime: time(fattr::ATIME_NOW, fattr::ATIME, args.atime, args.atimensec),
         mtime: time(fattr::MTIME_NOW, fattr::MTIME, args.mtime, args.mtimensec),
-        kill_privileges: has(fattr::KILL_SUIDGID),
+        privileges: if has(fattr::KILL_SUIDGID) {
+            Privileges::Drop {
+                group: Some(caller.gid),
+            }
+        } else {
+            Privileges::Keep
+        },
+        only_for: None,
     }
 }
 
@@ -599,7 +607,7 @@ mod tests {
             size: 7,
             ..Default::default()
         };
-        let set = changes(&args);
+        let set = changes(&args, &Caller::default());
         assert_eq!(set.atime, Some(TimeChange::Now));
         assert_eq!(set.mtime, Some(TimeChange::At(Timestamp(-999_999_995))));
         assert_eq!((set.size, set.mode), (Some(7), None));

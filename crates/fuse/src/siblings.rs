@@ -7,11 +7,12 @@
 //! waits for this kernel in turn.
 
 use crate::notifier::{Notice, Notifier};
+use model::InodeId;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use world::Instant;
+use world::{Instant, Set};
 
 /// An answer that was put together before a sibling joined is with the kernel after this.
 const IN_FLIGHT_MAX: Duration = Duration::from_millis(250);
@@ -22,7 +23,21 @@ pub struct Siblings {
     next: AtomicU64,
     several: AtomicBool,
     state: Mutex<State>,
+    /// Some inode's owner was changed by one of several doors.
+    any_owner: AtomicBool,
+    owners: Mutex<Owners>,
 }
+
+/// Inodes whose owner or group one of several doors changed.
+#[derive(Debug, Default)]
+struct Owners {
+    inodes: Set<InodeId>,
+    /// `inodes` is full: take each inode for one.
+    everywhere: bool,
+}
+
+/// Inodes that are remembered as given to somebody else; beyond, each is taken for one.
+const OWNERS_MAX: usize = 65_536;
 
 #[derive(Debug, Default)]
 struct State {
@@ -36,6 +51,31 @@ impl Siblings {
     #[must_use]
     pub fn are_several(&self) -> bool {
         self.several.load(Ordering::Acquire)
+    }
+
+    /// An inode is about to be given to somebody else. The kernels of other doors judge a change
+    /// through a descriptor (fchmod and the like) by the owner that they were told last, without
+    /// asking for another.
+    pub(crate) fn note_owner(&self, inode: InodeId) {
+        if !self.are_several() {
+            return;
+        }
+        let mut owners = self.owners.lock();
+        if owners.inodes.len() < OWNERS_MAX {
+            owners.inodes.insert(inode);
+        } else if !owners.inodes.contains(&inode) {
+            owners.everywhere = true;
+        }
+        self.any_owner.store(true, Ordering::Release);
+    }
+
+    /// Whether a kernel may believe in an old owner or group of the inode.
+    pub(crate) fn may_be_old(&self, inode: InodeId) -> bool {
+        if !self.any_owner.load(Ordering::Acquire) {
+            return false;
+        }
+        let owners = self.owners.lock();
+        owners.everywhere || owners.inodes.contains(&inode)
     }
 
     /// A new door. The kernels of the others stop believing what they are told from now on; what

@@ -20,23 +20,73 @@ pub struct MountedShale {
     pub source: PathBuf,
     /// Where.
     pub mountpoint: PathBuf,
+    /// The kernel's number of the mount; no two mounts have the same at a time, in whatever
+    /// namespace.
+    pub id: u64,
+    /// Whose daemon serves it. The source is what this user says.
+    pub user: Option<u32>,
+    number: DeviceNumber,
+}
+
+impl MountedShale {
+    /// Whether one is a bind mount of the other, or both are of a third.
+    #[must_use]
+    pub fn is_same_file_system(&self, other: &Self) -> bool {
+        self.number == other.number && self.source == other.source
+    }
+}
+
+impl From<TableLine> for MountedShale {
+    fn from(line: TableLine) -> Self {
+        Self {
+            source: line.source,
+            mountpoint: line.mountpoint,
+            id: line.id,
+            user: line.user,
+            number: line.number,
+        }
+    }
 }
 
 /// Every mounted Shale file system, oldest first.
 #[must_use]
 pub fn mounted_shales() -> Vec<MountedShale> {
     let shales = lines().into_iter().filter(TableLine::is_shale);
-    shales
-        .map(|line| MountedShale {
-            source: line.source,
-            mountpoint: line.mountpoint,
-        })
+    shales.map(MountedShale::from).collect()
+}
+
+/// The Shale file system at a place, or the part of one that is bound there; `None` if nothing
+/// or something else is on top.
+#[must_use]
+pub fn shale_on(path: &Path) -> Option<MountedShale> {
+    mount_on(path)
+        .filter(TableLine::is_shale)
+        .map(MountedShale::from)
+}
+
+/// Places below a directory on which something is mounted, of whatever type.
+#[must_use]
+pub fn mounted_below(path: &Path) -> Vec<PathBuf> {
+    let below = lines().into_iter().map(|line| line.mountpoint);
+    below
+        .filter(|place| place != path && place.starts_with(path))
         .collect()
 }
 
 /// A line of the mount table.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct TableLine {
+    pub(crate) id: u64,
+    /// The mount on which it is mounted.
+    pub(crate) parent: u64,
+    /// What of the file system is shown there.
+    pub(crate) root: PathBuf,
+    /// Mounts of one group pass on to each other what is mounted on them and unmounted.
+    pub(crate) peers: Option<u64>,
+    /// The group that passes it on to this mount.
+    pub(crate) master: Option<u64>,
+    /// Who mounted it, if the file system says.
+    pub(crate) user: Option<u32>,
     pub(crate) number: DeviceNumber,
     pub(crate) mountpoint: PathBuf,
     pub(crate) fs_type: String,
@@ -57,9 +107,14 @@ pub(crate) fn mount_on(path: &Path) -> Option<TableLine> {
         .find(|line| line.mountpoint == path)
 }
 
-fn lines() -> Vec<TableLine> {
+/// The mount table of this process.
+pub(crate) fn lines() -> Vec<TableLine> {
     // Without /proc nothing is known to be mounted, which only makes messages worse.
-    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    parse(&fs::read("/proc/self/mountinfo").unwrap_or_default())
+}
+
+/// All lines of a mount table.
+pub(crate) fn parse(table: &[u8]) -> Vec<TableLine> {
     let lines = table.split(|byte| *byte == b'\n');
     lines.filter_map(parse_line).collect()
 }
@@ -67,23 +122,47 @@ fn lines() -> Vec<TableLine> {
 /// A line is `id parent major:minor root mountpoint options optional* - type source options`.
 fn parse_line(line: &[u8]) -> Option<TableLine> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let number = std::str::from_utf8(fields.nth(2)?).ok()?;
+    let (id, parent) = (to_number(fields.next()?)?, to_number(fields.next()?)?);
+    let number = std::str::from_utf8(fields.next()?).ok()?;
     let (major, minor) = number.split_once(':')?;
-    let mountpoint = unescape(fields.nth(1)?);
-    let mut behind = fields.skip_while(|field| *field != b"-").skip(1);
+    let (root, mountpoint) = (unescape(fields.next()?), unescape(fields.next()?));
+    let _options = fields.next()?;
+    let optional: Vec<_> = fields.by_ref().take_while(|field| *field != b"-").collect();
+    let group = |name: &str| {
+        let mut values = optional
+            .iter()
+            .filter_map(|field| field.strip_prefix(name.as_bytes()));
+        values.next().and_then(to_number)
+    };
+    let (fs_type, source) = (fields.next()?, unescape(fields.next()?));
+    let mut words = fields
+        .next()
+        .unwrap_or_default()
+        .split(|byte| *byte == b',');
+    let user = words.find_map(|word| word.strip_prefix(b"user_id="));
     Some(TableLine {
+        id,
+        parent,
+        root,
+        peers: group("shared:"),
+        master: group("master:"),
+        user: user.and_then(|user| u32::try_from(to_number(user)?).ok()),
         number: DeviceNumber {
             major: major.parse().ok()?,
             minor: minor.parse().ok()?,
         },
         mountpoint,
-        fs_type: String::from_utf8(behind.next()?.to_vec()).ok()?,
-        source: unescape(behind.next()?),
+        fs_type: String::from_utf8(fs_type.to_vec()).ok()?,
+        source,
     })
 }
 
-/// The mount table writes space, tab, newline and backslash as `\ooo`.
-fn unescape(field: &[u8]) -> PathBuf {
+fn to_number(field: &[u8]) -> Option<u64> {
+    std::str::from_utf8(field).ok()?.parse().ok()
+}
+
+/// The mount table, and utab, write space, tab, newline and backslash as `\ooo`.
+pub(crate) fn unescape(field: &[u8]) -> PathBuf {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((first, behind)) = rest.split_first() {
@@ -110,11 +189,15 @@ mod tests {
 
     #[test]
     fn names_with_spaces_are_read_from_the_mount_table() {
-        let line = br"36 35 0:52 / /mnt/my\040files rw,nosuid shared:1 master:2 - fuse.shale /srv/the\040node rw";
+        let line = br"36 35 0:52 / /mnt/my\040files rw,nosuid shared:1 master:2 - fuse.shale /srv/the\040node rw,user_id=1000,group_id=100";
         let found = parse_line(line).expect("the line is whole");
         assert_eq!(found.mountpoint, Path::new("/mnt/my files"));
         assert_eq!(found.source, Path::new("/srv/the node"));
         assert!(found.is_shale());
+        assert_eq!((found.id, found.parent), (36, 35));
+        assert_eq!(found.user, Some(1000));
+        assert_eq!((found.peers, found.master), (Some(1), Some(2)));
+        assert_eq!(found.root, Path::new("/"));
         let number = DeviceNumber {
             major: 0,
             minor: 52,

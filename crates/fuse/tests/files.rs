@@ -308,13 +308,10 @@ fn an_unlinked_file_lives_until_its_last_close(transport: TransportChoice) {
     assert_eq!(file.metadata().unwrap().nlink(), 0);
     drop(file);
     // RELEASE comes behind close(2).
-    for _ in 0..500 {
-        if mounted.fs.inodes() < before {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    panic!("the inode was never released");
+    let patience = std::time::Duration::from_secs(20);
+    mounted::eventually(patience, "the inode is released", &mut || {
+        mounted.fs.inodes() < before
+    });
 }
 
 fn a_file_made_without_a_name_can_get_one(transport: TransportChoice) {

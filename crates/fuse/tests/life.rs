@@ -15,13 +15,13 @@ use fuse::{
 };
 use model::operation::RenameMode;
 use model::{Attributes, ErrorKind, FileKind, FileName, InodeId, Result, SetAttributes, Timestamp};
-use mounted::{Mounted, memory, on_both_transports};
+use mounted::{Mounted, Waiter, memory, on_both_transports};
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::Notify;
 use world::World;
 
@@ -40,6 +40,9 @@ on_both_transports! {
     a_forced_end_waits_for_no_operation,
     more_operations_than_threads_are_answered_in_turn,
 }
+
+/// What takes longer hangs.
+const HANG: Duration = Duration::from_secs(60);
 
 /// Waits until `reached`, for at most ten seconds.
 fn eventually(what: &str, mut reached: impl FnMut() -> bool) {
@@ -271,14 +274,14 @@ fn a_lock_that_is_waited_for_leaves_a_thread_for_others(transport: TransportChoi
     let other = File::open(&path).unwrap();
     let refused = flock(&other, libc::LOCK_EX | libc::LOCK_NB).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EWOULDBLOCK));
-    let waits = std::thread::spawn(move || flock(&other, libc::LOCK_SH));
-    std::thread::sleep(Duration::from_millis(50));
+    let waits = Waiter::start(move || flock(&other, libc::LOCK_SH));
+    waits.waits_in(libc::SYS_flock);
     // The only thread is free.
     assert!(fs::metadata(&path).is_ok());
-    assert!(!waits.is_finished());
+    assert!(!waits.thread.is_finished());
     // The last close of the holder's open unlocks.
     drop(holder);
-    waits.join().unwrap().unwrap();
+    waits.thread.join().unwrap().unwrap();
 }
 
 fn a_signal_ends_the_wait_for_a_lock(transport: TransportChoice) {
@@ -291,12 +294,10 @@ fn a_signal_ends_the_wait_for_a_lock(transport: TransportChoice) {
         .arg("true")
         .spawn()
         .unwrap();
-    std::thread::sleep(Duration::from_millis(100));
+    mounted::waits_in(&child, libc::SYS_flock);
     assert!(child.try_wait().unwrap().is_none(), "it waits");
     child.kill().unwrap();
-    let begun = Instant::now();
-    child.wait().unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    eventually("the signal ends it", || child.try_wait().unwrap().is_some());
     flock(&holder, libc::LOCK_UN).unwrap();
     // The wait that was given up took nothing with it.
     let next = File::open(&path).unwrap();
@@ -514,24 +515,30 @@ fn a_forced_end_waits_for_no_operation(transport: TransportChoice) {
     let mounted = Mounted::with(transport, |_| Waits { go: fs_go }, |_| {});
     let waiting: Vec<_> = (0..8).map(|_| statfs(&mounted.path("f"))).collect();
     eventually("all wait", || mounted.mount.waiting().len() == 8);
-    let releaser = {
-        let go = Arc::clone(&go);
-        std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(300));
-            go.notify_waiters();
-        })
-    };
-    let begun = Instant::now();
-    mounted
+    let forced = mounted.mount.unmount(Unmount::Forced);
+    let forced = mounted
         .runtime
-        .block_on(mounted.mount.unmount(Unmount::Forced))
-        .unwrap();
+        .block_on(async { tokio::time::timeout(HANG, forced).await });
+    forced.expect("a forced end waits for nothing").unwrap();
     for one in waiting {
         assert_eq!(one.join().unwrap(), -1, "the program got an error");
     }
-    assert!(begun.elapsed() < Duration::from_secs(5));
-    releaser.join().unwrap();
-    mounted.runtime.block_on(mounted.mount.ended());
+    // Only now the operations may end, and the mount with them.
+    let ended = mounted.mount.ended();
+    let ended = async {
+        let mut ended = std::pin::pin!(ended);
+        loop {
+            go.notify_waiters();
+            let look = Duration::from_millis(10);
+            if tokio::time::timeout(look, &mut ended).await.is_ok() {
+                return;
+            }
+        }
+    };
+    let ended = mounted
+        .runtime
+        .block_on(async { tokio::time::timeout(HANG, ended).await });
+    ended.expect("the mount ends when its operations have");
 }
 
 fn more_operations_than_threads_are_answered_in_turn(transport: TransportChoice) {

@@ -13,6 +13,13 @@ use std::fs;
 use std::sync::Arc;
 use world::World;
 
+#[path = "../../shale/tests/fixture/skipped.rs"]
+#[allow(unreachable_pub, reason = "shared with the tests of the program")]
+mod skipped;
+
+use skipped::skipped;
+
+const TEST: &str = "a_mount_is_served_by_the_device_and_says_how_to_switch_io_uring_on";
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// Puts the switch back, also when the test fails.
@@ -27,12 +34,12 @@ impl Drop for Restore {
 #[test]
 fn a_mount_is_served_by_the_device_and_says_how_to_switch_io_uring_on() {
     let Ok(before) = fs::read_to_string(SWITCH) else {
-        eprintln!("skipped: this kernel has no {SWITCH}");
+        skipped(TEST, &format!("this kernel has no {SWITCH}"));
         return;
     };
     let _restore = Restore(before);
     if fs::write(SWITCH, "N").is_err() {
-        eprintln!("skipped: only root may write {SWITCH}");
+        skipped(TEST, &format!("only root may write {SWITCH}"));
         return;
     }
     let runtime = tokio::runtime::Runtime::new().unwrap();

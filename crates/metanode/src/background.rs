@@ -4,27 +4,34 @@
 //! Nothing here is remembered between processes: every kind of work finds what to do in the
 //! records and inventories, so a crash at any point only repeats a step.
 
+mod backlog;
 mod clean;
 mod dead;
 mod fold;
+mod free;
+mod live;
 mod reclaim;
 mod repair;
 mod rewrite;
 mod scrub;
+mod sparse;
 mod survey;
 mod tree;
+mod unreadable;
 
 use crate::metanode::Metanode;
 use crate::report::{BackgroundReport, Counters, RepairStatus};
-use model::{Result, SegmentId};
+use model::Result;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
-use world::{Instant, Map, Task, World};
+use world::{Instant, Task, World};
 
+pub(crate) use rewrite::Unpublished;
 pub(crate) use survey::{Standing, recorded};
+pub(crate) use unreadable::Repaired;
 
 /// Pause between rounds that found nothing to do.
 const IDLE_PAUSE: Duration = Duration::from_secs(1);
@@ -41,9 +48,6 @@ const FOLD_EVERY: Duration = Duration::from_secs(5);
 /// Segments are looked through for mostly dead ones this often.
 const CLEAN_EVERY: Duration = Duration::from_secs(30);
 
-/// Steps of reclaim and delete that one call for room does; each frees up to hundreds of segments.
-const MAKE_ROOM_STEPS_MAX: usize = 64;
-
 /// How a round goes about it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pace {
@@ -56,14 +60,21 @@ enum Pace {
 /// State of the background work.
 #[derive(Default)]
 pub(crate) struct Background {
-    /// One round at a time; a check keeps rounds away, too.
+    /// One round at a time.
     pub(crate) round: tokio::sync::Mutex<()>,
+    /// One step of freeing at a time. Held for moments, never for a round: writers wait for it.
+    freeing: tokio::sync::Mutex<()>,
+    /// Steps that freed something.
+    frees: AtomicU64,
+    /// Bytes in use that nothing points at, as of the last round.
+    unfreed: AtomicU64,
     task: Mutex<Option<Task<()>>>,
     stopping: AtomicBool,
     wake: Notify,
     pub(crate) counts: Counts,
     pub(crate) memory: Mutex<Memory>,
     pub(crate) repair: Mutex<RepairStatus>,
+    unreadable: Mutex<unreadable::Unreadable>,
 }
 
 /// Counters that only people and tests read.
@@ -81,8 +92,8 @@ pub(crate) struct Counts {
 /// What rounds remember of each other; losing it costs only time.
 #[derive(Default)]
 pub(crate) struct Memory {
-    /// Since when segments are known to be dead.
-    pub(crate) dead_since: Map<SegmentId, Instant>,
+    pub(crate) backlog: backlog::Backlog,
+    pub(crate) sparse: sparse::Sparse,
     pub(crate) survey: survey::Progress,
     pub(crate) clean: clean::Progress,
     last_fold: Option<Instant>,
@@ -97,6 +108,7 @@ impl Background {
         self.stopping.store(true, Ordering::SeqCst);
         self.wake.notify_waiters();
         drop(self.task.lock().take());
+        self.unreadable.lock().end_naming();
     }
 }
 
@@ -126,26 +138,6 @@ impl Metanode {
             steps,
             counters: self.counters(),
         })
-    }
-
-    /// Frees now what removed and overwritten data still holds, without the time that readers
-    /// are left otherwise (who meets a segment that is gone looks again where the data is).
-    /// For writers that would be refused. Answers whether anything was freed.
-    ///
-    /// # Errors
-    /// What stopped it.
-    pub async fn make_room(&self) -> Result<bool> {
-        let _round = self.background.round.lock().await;
-        let mut freed = 0;
-        for _ in 0..MAKE_ROOM_STEPS_MAX {
-            let reclaimed = self.reclaim_some().await?;
-            let deleted = self.delete_dead(Pace::Drain).await?;
-            freed += deleted;
-            if reclaimed + deleted == 0 {
-                break;
-            }
-        }
-        Ok(freed > 0)
     }
 
     /// What background work has done since start.
@@ -179,15 +171,19 @@ impl Metanode {
                 }
             }
         };
-        add(self.reclaim_some().await);
+        add(self.free_some(pace).await);
         add(self.fold_if_due(pace).await);
         add(self.clean_some(pace).await);
-        add(self.delete_dead(pace).await);
+        add(self.free_some(pace).await);
+        add(self.note_unfreed().await);
         add(self.repair_suspects().await);
         add(self.survey_some(pace).await);
+        add(self.revisit_unreadable(pace).await);
         add(self.finish_leaving().await);
         if pace == Pace::Gentle {
             add(self.tidy_tree().await);
+        } else {
+            add(self.name_unreadable().await.map(|()| 0));
         }
         result.map(|()| steps)
     }
@@ -222,6 +218,7 @@ async fn rounds(world: World, metanode: Weak<Metanode>) {
             // Nobody may be asking for anything: the shard comes back all the same.
             let _ = metanode.take_over_again(&shard).await;
         }
+        metanode.begin_naming();
         pause = match metanode.round(Pace::Gentle).await {
             Ok(0) => IDLE_PAUSE,
             Ok(_) => BUSY_PAUSE,

@@ -1,20 +1,20 @@
 //! `fs check`: verifies the live file system and says what is wrong, changing nothing.
 
+mod pieces;
+
 use crate::background::Standing;
+use crate::check::pieces::Pieces;
 use crate::metanode::{Metanode, SCAN_PAGE};
 use crate::report::{CheckOptions, CheckReport, FaultKind};
+use crate::sessions::Decided;
 use model::{ErrorKind, GroupId, InodeId, NsdId, Result, SegmentId, SegmentPlace};
 use namespace::audit::{Audit, Report};
 use namespace::{Key, Record, Table};
-use pool::{Depth, MemberState, PieceCondition, PieceState};
-use shard::{Shard, successor};
+use pool::{Depth, MemberState, PieceCondition};
+use shard::{Snapshot, successor};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Scans that changes may disturb before operations are held for one.
-const FREE_SCANS: usize = 2;
-/// How long operations get to end before they are held.
-const GATE_PATIENCE: Duration = Duration::from_secs(30);
 /// An inode without names that nobody holds is looked at again so often and so long: its release
 /// may be under way.
 const ORPHAN_LOOKS: usize = 20;
@@ -34,21 +34,24 @@ struct Scanned {
 
 impl Metanode {
     /// Verifies the live file system: every extent readable and right, counters equal sums,
-    /// names and inodes fit, no orphan that nobody holds, no leak. Background work pauses
-    /// meanwhile; operations go on, except for the moment of one scan if they disturb it.
+    /// names and inodes fit, no orphan that nobody holds, no leak. The records are those of one
+    /// commit; operations and background work go on meanwhile. What looks wrong is looked at again
+    /// as it is then, so that what was removed or replaced since is no fault.
     ///
     /// # Errors
     /// Only when the check itself couldn't go on; faults are in the report.
     pub async fn check(&self, options: CheckOptions) -> Result<CheckReport> {
-        let _round = self.background.round.lock().await;
-        let scanned = self.scan_all().await?;
+        // Before the records are read: what is decided later isn't in them.
+        let swept = self.swept();
+        let scanned = scan(&self.shard().snapshot().await?).await?;
         let mut report = CheckReport {
             inodes: scanned.audit.inodes,
             names: scanned.names,
             extents: scanned.extents,
             ..CheckReport::default()
         };
-        self.report_records(&mut report, &scanned);
+        let mut pieces = Pieces::default();
+        self.report_records(&mut report, &scanned).await?;
         self.report_orphans(&mut report, &scanned).await?;
         for place in &scanned.audit.live {
             let inode = scanned.published.get(&place.segment);
@@ -56,42 +59,40 @@ impl Metanode {
                 Some(inode) => format!("segment {} (written for inode {inode})", place.segment),
                 None => format!("segment {}", place.segment),
             };
-            self.check_segment(&mut report, place, &subject, options)
+            let (mut own, mut own_pieces) = (CheckReport::default(), Pieces::default());
+            self.check_segment(&mut own, &mut own_pieces, place, &subject, options)
                 .await?;
+            let is_live =
+                (own.is_clean() && own_pieces.is_empty()) || self.is_live(place.segment).await?;
+            take_in(&mut report, &mut pieces, (own, own_pieces), is_live);
         }
-        self.check_tables(&mut report, options).await?;
-        self.check_leaks(&mut report, &scanned).await?;
+        self.check_tables(&mut report, &mut pieces, options).await?;
+        self.report_pieces(&mut report, pieces).await?;
+        self.check_leaks(&mut report, &scanned, swept).await?;
         self.check_strangers(&mut report).await?;
         Ok(report)
     }
 
-    /// Reads all records as of one moment.
-    async fn scan_all(&self) -> Result<Scanned> {
-        for _ in 0..FREE_SCANS {
-            let shard = self.shard();
-            let before = shard.changes();
-            let scanned = scan(&shard).await?;
-            if shard.changes() == before {
-                return Ok(scanned);
-            }
-        }
-        let closed = self.gate.close(&self.world, GATE_PATIENCE).await;
-        if closed.is_none() {
-            tracing::warn!("the check looks at records while an operation is going on");
-        }
-        scan(&self.shard()).await
-    }
-
-    fn report_records(&self, report: &mut CheckReport, scanned: &Scanned) {
-        for finding in &scanned.audit.findings {
+    async fn report_records(&self, report: &mut CheckReport, scanned: &Scanned) -> Result<()> {
+        let findings = &scanned.audit.findings;
+        let inodes: BTreeSet<InodeId> = findings.iter().filter_map(|it| it.inode).collect();
+        let names = if inodes.is_empty() {
+            BTreeMap::new()
+        } else {
+            self.names_of(&inodes).await?
+        };
+        for finding in findings {
             let kind = if finding.subject.starts_with("fileset") {
                 FaultKind::Counter
             } else {
                 FaultKind::Record
             };
-            report.fault(kind, format!("{} {}", finding.subject, finding.text));
+            let name = finding.inode.and_then(|inode| names.get(&inode));
+            let name = name.map_or(String::new(), |name| format!(" ({name})"));
+            report.fault(kind, format!("{}{name} {}", finding.subject, finding.text));
         }
         report.more_faults += scanned.audit.finding_count - scanned.audit.findings.len() as u64;
+        Ok(())
     }
 
     /// Inodes without names that nobody holds. Not those whose last close came since the scan,
@@ -123,15 +124,22 @@ impl Metanode {
     async fn check_segment(
         &self,
         report: &mut CheckReport,
+        pieces: &mut Pieces,
         place: &SegmentPlace,
         subject: &str,
         options: CheckOptions,
     ) -> Result<()> {
         report.segments += 1;
         match self.pool.read_whole(place).await {
-            Ok(plain) => report.bytes += plain.len() as u64,
+            Ok(plain) => {
+                report.bytes += plain.len() as u64;
+                self.note_checked(place.segment, true);
+            }
+            // Removed while the check went on.
+            Err(_) if !self.is_live(place.segment).await? => return Ok(()),
             Err(error) => {
-                report.fault(FaultKind::Data, format!("{subject} can't be read: {error}"))
+                self.note_checked(place.segment, false);
+                pieces.unreadable(subject, &error);
             }
         }
         let depth = if options.deep {
@@ -160,37 +168,39 @@ impl Metanode {
         {
             // A slot that moves has two; the one that isn't wanted may lack it.
             if state.is_wanted || !has_good(state.piece) {
-                report.fault(
-                    FaultKind::Redundancy,
-                    format!("{subject}: {}", condition(state)),
-                );
+                pieces.lacking(subject, state);
             }
         }
         Ok(())
     }
 
     /// The tree's tables. One that is replaced while it is looked at is no fault.
-    async fn check_tables(&self, report: &mut CheckReport, options: CheckOptions) -> Result<()> {
+    async fn check_tables(
+        &self,
+        report: &mut CheckReport,
+        pieces: &mut Pieces,
+        options: CheckOptions,
+    ) -> Result<()> {
         for place in self.shard().catalog().live_segments() {
             let mut own = CheckReport::default();
+            let mut own_pieces = Pieces::default();
             let subject = format!("segment {} of the metadata's tables", place.segment);
-            self.check_segment(&mut own, &place, &subject, options)
+            self.check_segment(&mut own, &mut own_pieces, &place, &subject, options)
                 .await?;
             let tables = self.shard().catalog().live_segments();
-            if tables.iter().any(|now| now.segment == place.segment) {
-                report.segments += own.segments;
-                report.bytes += own.bytes;
-                own.faults
-                    .into_iter()
-                    .for_each(|fault| report.fault(fault.kind, fault.text));
-            }
+            let is_live = tables.iter().any(|now| now.segment == place.segment);
+            take_in(report, pieces, (own, own_pieces), is_live);
         }
         Ok(())
     }
 
     /// Blobs that nobody points at and that the last sweep should have deleted.
-    async fn check_leaks(&self, report: &mut CheckReport, scanned: &Scanned) -> Result<()> {
-        let swept = self.swept();
+    async fn check_leaks(
+        &self,
+        report: &mut CheckReport,
+        scanned: &Scanned,
+        swept: Option<Decided>,
+    ) -> Result<()> {
         let judge = self.judge(self.decided().await?).await?;
         let known: BTreeSet<SegmentId> = scanned
             .audit
@@ -202,10 +212,9 @@ impl Metanode {
         for group in 0..self.pool.map().groups {
             let mut after = None;
             loop {
-                let survey = self
-                    .pool
-                    .survey(GroupId(group), after, STEP_SEGMENTS)
-                    .await?;
+                let group = GroupId(group);
+                let survey = self.pool.survey(group, after, STEP_SEGMENTS).await?;
+                let mut suspects = BTreeSet::new();
                 for segment in &survey.segments {
                     report.blobs += segment.present.len() as u64;
                     let id = segment.place.segment;
@@ -222,11 +231,22 @@ impl Metanode {
                         _ => !judge.decided.was_given_out(id.session),
                     };
                     if is_leak {
-                        let nsds: Vec<String> = segment
-                            .present
-                            .iter()
-                            .map(|(_, nsd)| nsd.to_string())
-                            .collect();
+                        suspects.insert(id);
+                    }
+                }
+                // One that was just being deleted is gone now.
+                let again = match suspects.is_empty() {
+                    true => Vec::new(),
+                    false => {
+                        let again = self.pool.survey(group, after, STEP_SEGMENTS).await?;
+                        again.segments
+                    }
+                };
+                for segment in again {
+                    let id = segment.place.segment;
+                    if suspects.contains(&id) {
+                        let nsds = segment.present.iter().map(|(_, nsd)| nsd.to_string());
+                        let nsds: Vec<String> = nsds.collect();
                         let text = format!(
                             "segment {id} on NSDs {} belongs to nothing",
                             nsds.join(", ")
@@ -277,7 +297,24 @@ impl Metanode {
     }
 }
 
-async fn scan(shard: &Shard) -> Result<Scanned> {
+/// Adds what was seen of one segment; what is wrong with it only if it is still there.
+fn take_in(
+    report: &mut CheckReport,
+    pieces: &mut Pieces,
+    (own, own_pieces): (CheckReport, Pieces),
+    is_live: bool,
+) {
+    report.segments += own.segments;
+    report.bytes += own.bytes;
+    if is_live {
+        pieces.merge(own_pieces);
+        own.faults
+            .into_iter()
+            .for_each(|fault| report.fault(fault.kind, fault.text));
+    }
+}
+
+async fn scan(shard: &Snapshot) -> Result<Scanned> {
     let mut audit = Audit::new();
     let mut scanned = Scanned {
         audit: Report::default(),
@@ -316,17 +353,4 @@ async fn scan(shard: &Shard) -> Result<Scanned> {
 
 fn is_member(mut members: impl Iterator<Item = NsdId>, nsd: NsdId) -> bool {
     members.any(|member| member == nsd)
-}
-
-fn condition(state: &PieceState) -> String {
-    let what = match state.condition {
-        PieceCondition::Good => "is good",
-        PieceCondition::Absent => "is missing",
-        PieceCondition::Damaged => "is damaged",
-        PieceCondition::Unreachable => "can't be reached",
-    };
-    if state.nsd == NsdId::NONE {
-        return format!("piece {} has no NSD", state.piece);
-    }
-    format!("piece {} on NSD {} {what}", state.piece, state.nsd)
 }

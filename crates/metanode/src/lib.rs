@@ -11,15 +11,17 @@ pub mod report;
 
 mod background;
 mod check;
-mod gate;
+mod files;
 mod holders;
 mod metanode;
 mod room;
 mod sessions;
+mod waiters;
 
-pub use crate::locks::{HeldLock, LockKind, LockOwner, LockRange, Locks};
+pub use crate::locks::Locks;
 pub use crate::metanode::{DATA_POOL, Metanode, Opening};
 pub use crate::report::{
     BackgroundReport, CheckOptions, CheckReport, Counters, Fault, FaultKind, RepairStatus,
-    ScrubOutcome, ShardStatus, Usage,
+    ScrubOutcome, ShardStatus, UnreadableData, Usage,
 };
+pub use crate::waiters::{SPACE_WAIT, WAITERS_MAX, Waiter, Waiters};

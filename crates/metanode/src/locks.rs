@@ -1,15 +1,20 @@
 //! File locks of applications: whole-file (flock), ranges of processes (POSIX), ranges of
 //! open files (OFD). Rules are in [`table`]; this is the door that waits.
 
+mod charges;
+mod spans;
 mod table;
 #[cfg(test)]
 mod tests;
 
-pub use table::{HeldLock, LockKind, LockOwner, LockRange};
+pub use table::{
+    HeldLock, LockDoor, LockKind, LockOwner, LockRange, LockRequest, LockSpace, LockTaker,
+};
 
 use model::{Error, ErrorKind, InodeId, Result, SessionId};
 use parking_lot::Mutex;
-use table::{Answer, Request, Space, Table};
+use std::future::Future;
+use table::{Answer, GaveUp, Table};
 use tokio::sync::oneshot;
 
 /// The lock tables of a file system. Cheap calls under one short lock; waiting holds none.
@@ -27,7 +32,8 @@ struct Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take() {
-            self.locks.cancel(ticket);
+            // Only the end of its door drops a wait that was granted; the lock goes with that.
+            self.locks.table.lock().give_up(ticket);
         }
     }
 }
@@ -39,61 +45,91 @@ impl Locks {
         Self::default()
     }
 
-    /// flock(2): locks the whole file for an open file, changes the kind of its lock, or
-    /// (`None`) lets go. With `wait` it waits until granted; dropping the future cancels.
-    /// As in Linux, a change of kind gives the old lock up before it waits.
-    ///
-    /// # Errors
-    /// `WouldBlock` when another holds it and `wait` is off, or when too many wait.
-    pub async fn flock(
-        &self,
-        inode: InodeId,
-        owner: LockOwner,
-        kind: Option<LockKind>,
-        wait: bool,
-    ) -> Result<()> {
-        self.request(
-            Request {
-                space: Space::Whole,
-                inode,
-                owner,
-                kind,
-                range: LockRange::ALL,
-                pid: 0,
-            },
-            wait,
-        )
-        .await
+    /// A mount (or other door) of the session begins. Locks are asked for through one.
+    pub fn begin_door(&self, session: SessionId) -> LockDoor {
+        self.table.lock().begin_door(session)
     }
 
-    /// fcntl(2) locks (POSIX for [`LockOwner::Process`], OFD for [`LockOwner::OpenFile`]):
-    /// locks a range, changes its kind, or (`None`) lets go. `pid` is what F_GETLK of others
-    /// shows. With `wait` it waits until granted; dropping the future cancels.
+    /// Nobody comes through the door any more: its locks go, its waiting requests are
+    /// interrupted, later ones are refused.
+    pub fn end_door(&self, door: LockDoor) {
+        let mut table = self.table.lock();
+        table.end_door(door);
+        Self::wake(&mut table);
+    }
+
+    /// The session ended, and with it all its doors.
+    pub fn release_session(&self, session: SessionId) {
+        let mut table = self.table.lock();
+        table.end_session(session);
+        Self::wake(&mut table);
+    }
+
+    /// Locks, changes the kind of a lock, or lets go, without waiting.
+    ///
+    /// As in Linux, flock(2) gives the old lock up when its kind changes, also if it is then
+    /// refused.
     ///
     /// # Errors
-    /// `WouldBlock` when another holds a part and `wait` is off, or when too many wait;
-    /// `WouldDeadlock` when processes would wait for each other in a circle.
-    pub async fn set_range(
+    /// `WouldBlock` when another one holds a part of it; `TooManyLocks`; `InvalidArgument`.
+    pub fn try_set(&self, request: LockRequest) -> Result<()> {
+        let mut table = self.table.lock();
+        let answer = table.request(request, None);
+        Self::wake(&mut table);
+        answer.map(|answer| assert_eq!(answer, Answer::Granted, "only who has a waker waits"))
+    }
+
+    /// As `try_set`, and waits until it is granted or `interrupted` ends. An interrupted request
+    /// changes nothing, except that flock has given its old lock up. Dropping the future takes
+    /// the request back; to be dropped only when the door ends.
+    ///
+    /// # Errors
+    /// `WouldDeadlock` when processes would wait for each other in a circle; `Interrupted`;
+    /// `TooManyLocks` when too many are held or waited for; `InvalidArgument`.
+    pub async fn set(
         &self,
-        inode: InodeId,
-        owner: LockOwner,
-        range: LockRange,
-        kind: Option<LockKind>,
-        pid: u32,
-        wait: bool,
+        request: LockRequest,
+        interrupted: impl Future<Output = ()>,
     ) -> Result<()> {
-        self.request(
-            Request {
-                space: Space::Range,
-                inode,
-                owner,
-                kind,
-                range,
-                pid,
+        let (mut waiting, granted) = {
+            let mut table = self.table.lock();
+            let (sender, granted) = oneshot::channel();
+            let answer = table.request(request, Some(sender));
+            Self::wake(&mut table);
+            match answer? {
+                Answer::Granted => return Ok(()),
+                Answer::Waits(ticket) => (
+                    Waiting {
+                        locks: self,
+                        ticket: Some(ticket),
+                    },
+                    granted,
+                ),
+            }
+        };
+        let outcome = tokio::select! {
+            biased;
+            outcome = granted => Some(outcome),
+            () = interrupted => None,
+        };
+        let Some(ticket) = waiting.ticket.take() else {
+            unreachable!("only this function and the drop take the ticket");
+        };
+        let mut table = self.table.lock();
+        match outcome {
+            Some(Ok(())) => {
+                table.claim(ticket);
+                Ok(())
+            }
+            Some(Err(_)) => Err(Error::new(
+                ErrorKind::Interrupted,
+                "the mount ended while a lock was waited for",
+            )),
+            None => match table.give_up(ticket) {
+                GaveUp::Granted => Ok(()),
+                GaveUp::Cancelled => Err(ErrorKind::Interrupted.into()),
             },
-            wait,
-        )
-        .await
+        }
     }
 
     /// F_GETLK: the first lock that would stop this one.
@@ -105,25 +141,27 @@ impl Locks {
         range: LockRange,
         kind: LockKind,
     ) -> Option<HeldLock> {
-        self.table
-            .lock()
-            .conflict(Space::Range, inode, owner, range, kind)
+        let table = self.table.lock();
+        table.conflict(LockSpace::Range, inode, owner, range, kind)
     }
 
-    /// The owner closed the file (POSIX: any descriptor of it): its locks on the inode go,
-    /// its waiting requests are cancelled. True if it held or waited for any.
-    pub fn release_owner(&self, inode: InodeId, owner: LockOwner) -> bool {
+    /// A process closed a descriptor of the inode: its POSIX locks there go, as POSIX says,
+    /// through whichever descriptor they were taken. What it waits for it goes on to wait for.
+    /// True if it held any.
+    pub fn release_process(&self, inode: InodeId, owner: LockOwner) -> bool {
         let mut table = self.table.lock();
-        let had = table.release_owner(inode, owner);
+        let had = table.release_process(inode, owner);
         Self::wake(&mut table);
         had
     }
 
-    /// The session ended: all its locks go.
-    pub fn release_session(&self, session: SessionId) {
+    /// The last descriptor of an open file is gone: what was taken through it goes, and nothing
+    /// that its owners have taken through another open since. True if there was anything.
+    pub fn release_open(&self, door: LockDoor, open: u64) -> bool {
         let mut table = self.table.lock();
-        table.release_session(session);
+        let had = table.release_open(door, open);
         Self::wake(&mut table);
+        had
     }
 
     /// Locks held and requests waiting.
@@ -132,43 +170,8 @@ impl Locks {
         self.table.lock().counts()
     }
 
-    async fn request(&self, request: Request, wait: bool) -> Result<()> {
-        let (mut waiting, granted) = {
-            let mut table = self.table.lock();
-            let (sender, granted) = oneshot::channel();
-            let answer = table.request(request, wait.then_some(sender))?;
-            Self::wake(&mut table);
-            match answer {
-                Answer::Granted => return Ok(()),
-                Answer::Waits(ticket) => (
-                    Waiting {
-                        locks: self,
-                        ticket: Some(ticket),
-                    },
-                    granted,
-                ),
-            }
-        };
-        let outcome = granted.await;
-        if let Some(ticket) = waiting.ticket.take() {
-            self.table.lock().claim(ticket);
-        }
-        outcome.map_err(|_| {
-            Error::new(
-                ErrorKind::Interrupted,
-                "the lock's owner closed the file while it waited",
-            )
-        })
-    }
-
-    fn cancel(&self, ticket: u64) {
-        let mut table = self.table.lock();
-        table.cancel(ticket);
-        Self::wake(&mut table);
-    }
-
-    /// Tells waiters what the table has granted. A waiter that was dropped meanwhile gives its
-    /// lock back through [`Waiting`], so a failed send needs no answer.
+    /// Tells waiters what the table has granted. A waiter that was dropped meanwhile needs no
+    /// answer.
     fn wake(table: &mut Table<oneshot::Sender<()>>) {
         for sender in table.take_granted() {
             let _ = sender.send(());

@@ -1,12 +1,12 @@
 //! The metanode itself: what a client calls.
 
-use crate::background::{Background, count, recorded};
-use crate::gate::Gate;
+use crate::background::{Background, Unpublished, count, recorded};
 use crate::holders::Holders;
 use crate::locks::Locks;
 use crate::report::{ShardStatus, Usage};
 use crate::room::Room;
 use crate::sessions::Sessions;
+use crate::waiters::{Waiter, Waiters};
 use arc_swap::ArcSwap;
 use coordination::Coordination;
 use model::operation::Stamp;
@@ -67,8 +67,9 @@ pub struct Metanode {
     pub(crate) sessions: Sessions,
     /// The metanode's own session, for fold and clean.
     pub(crate) segments: SegmentSource,
-    pub(crate) gate: Gate,
     pub(crate) background: Background,
+    pub(crate) unpublished: Unpublished,
+    pub(crate) waiters: Waiters,
     pub(crate) room: Room,
     pub(crate) takeovers: AtomicU64,
     pub(crate) closed: AtomicBool,
@@ -114,8 +115,9 @@ impl Metanode {
             locks: Locks::new(),
             sessions: Sessions::default(),
             segments: SegmentSource::new(session),
-            gate: Gate::default(),
             background: Background::default(),
+            unpublished: Unpublished::default(),
+            waiters: Waiters::default(),
             room: Room::new(world.now()),
             takeovers: AtomicU64::new(0),
             closed: AtomicBool::new(false),
@@ -150,7 +152,6 @@ impl Metanode {
         let stamp = self.stamp();
         let mut result = Ok(());
         for inode in self.holders.end_session(session) {
-            let _passing = self.gate.pass().await;
             result = result.and(self.release(inode, &stamp).await);
         }
         self.sessions.end(session);
@@ -169,7 +170,6 @@ impl Metanode {
     /// # Errors
     /// Those of reading records; what isn't deleted is left to a sweep.
     pub async fn give_up(&self, places: Vec<SegmentPlace>) -> Result<()> {
-        let _passing = self.gate.pass().await;
         let shard = self.shard();
         let mut garbage = Vec::with_capacity(places.len());
         for place in places {
@@ -195,7 +195,6 @@ impl Metanode {
     /// pool; `Unavailable` when the shard couldn't be taken over for a minute.
     pub async fn execute(&self, operation: &Operation, stamp: &Stamp) -> Result<Reply> {
         self.check_room(operation).await?;
-        let _passing = self.gate.pass().await;
         let reply = self.run(operation, stamp).await;
         match reply {
             Ok(Reply::Removed { orphaned: true, .. } | Reply::Renamed { orphaned: true, .. }) => {
@@ -299,7 +298,6 @@ impl Metanode {
     /// Those of the release; the count is taken back in any case.
     pub async fn unhold(&self, inode: InodeId, stamp: &Stamp) -> Result<()> {
         if self.holders.unhold(stamp.session, inode) {
-            let _passing = self.gate.pass().await;
             self.release(inode, stamp).await?;
         }
         Ok(())
@@ -341,6 +339,12 @@ impl Metanode {
             logical,
             allocated,
         })
+    }
+
+    /// Operations that wait here for something that isn't theirs, longest first.
+    #[must_use]
+    pub fn waiters(&self) -> Vec<Waiter> {
+        self.waiters.list(self.world.now())
     }
 
     /// How the shard is.
@@ -407,7 +411,7 @@ impl Metanode {
 
     /// Runs an operation on the shard, taking it over again if it was given up. An operation
     /// that a shard refused because it was given up was not applied.
-    async fn run(&self, operation: &Operation, stamp: &Stamp) -> Result<Reply> {
+    pub(crate) async fn run(&self, operation: &Operation, stamp: &Stamp) -> Result<Reply> {
         loop {
             let shard = self.shard.load();
             let answer = match stamp.slot {

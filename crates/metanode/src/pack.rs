@@ -118,15 +118,33 @@ impl PackWriter {
     }
 }
 
+/// Where the table of a packed segment begins, from its last [`FOOTER_BYTES`] bytes, which are at
+/// `footer_at`; nothing if it isn't packed.
+#[must_use]
+pub fn table_at(mut footer: &[u8], footer_at: u32) -> Option<u32> {
+    if footer.len() != FOOTER_BYTES || footer[16..] != MAGIC {
+        return None;
+    }
+    Some(footer.get_u32_le().min(footer_at))
+}
+
 /// Reads the table of a packed segment's whole plain bytes; nothing if it isn't packed.
 ///
 /// # Errors
 /// `Corrupt` if there is a table and it doesn't fit.
 pub fn decode(segment: &[u8]) -> Result<Option<Vec<PackEntry>>> {
-    let Some(footer_at) = segment.len().checked_sub(FOOTER_BYTES) else {
+    decode_tail(segment, 0)
+}
+
+/// As [`decode`], from the bytes of the segment from `tail_at` on, at most the table's beginning.
+///
+/// # Errors
+/// As [`decode`].
+pub fn decode_tail(tail: &[u8], tail_at: u32) -> Result<Option<Vec<PackEntry>>> {
+    let Some(footer_at) = tail.len().checked_sub(FOOTER_BYTES) else {
         return Ok(None);
     };
-    let mut footer = &segment[footer_at..];
+    let mut footer = &tail[footer_at..];
     if footer[16..] != MAGIC {
         return Ok(None);
     }
@@ -136,15 +154,17 @@ pub fn decode(segment: &[u8]) -> Result<Option<Vec<PackEntry>>> {
             format!("the table of a packed segment {why}"),
         )
     };
-    let (table_at, count, crc) = (
+    let (table_in_segment, count, crc) = (
         footer.get_u32_le() as usize,
         footer.get_u32_le() as usize,
         footer.get_u32_le(),
     );
-    if count > ENTRIES_MAX || table_at.checked_add(count * ENTRY_BYTES) != Some(footer_at) {
+    let table_at = table_in_segment.checked_sub(tail_at as usize);
+    let ends = |at: usize| at.checked_add(count * ENTRY_BYTES) == Some(footer_at);
+    let Some(table_at) = table_at.filter(|at| count <= ENTRIES_MAX && ends(*at)) else {
         return Err(wrong("isn't where its footer says"));
-    }
-    let mut table = &segment[table_at..footer_at];
+    };
+    let mut table = &tail[table_at..footer_at];
     if crc32c(table) != crc {
         return Err(wrong("doesn't fit its checksum"));
     }
@@ -157,7 +177,7 @@ pub fn decode(segment: &[u8]) -> Result<Option<Vec<PackEntry>>> {
             at: table.get_u32_le(),
             length: table.get_u32_le(),
         };
-        if entry.at as usize + entry.length as usize > table_at {
+        if entry.at as usize + entry.length as usize > table_in_segment {
             return Err(wrong("names bytes outside of it"));
         }
         entries.push(entry);
@@ -181,6 +201,9 @@ mod tests {
             for (entry, (_, bytes)) in entries.iter().zip(&parts) {
                 prop_assert_eq!(&segment[entry.at as usize..][..entry.length as usize], &bytes[..]);
             }
+            let footer_at = segment.len() - FOOTER_BYTES;
+            let at = table_at(&segment[footer_at..], footer_at as u32).unwrap();
+            prop_assert_eq!(decode_tail(&segment[at as usize..], at).unwrap(), Some(entries.clone()));
             prop_assert_eq!(decode(&segment).unwrap(), Some(entries));
         }
 

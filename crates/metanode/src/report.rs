@@ -1,7 +1,7 @@
 //! What the metanode tells about itself: usage, background progress, repair, faults found.
 
 use model::nsd::ScrubReport;
-use model::{CommitNumber, NsdId, SegmentId, ShardEpoch, ShardId};
+use model::{CommitNumber, NsdId, ShardEpoch, ShardId};
 use serde::{Deserialize, Serialize};
 
 /// Space and inodes, as `df` shows them. Bytes are plain data that fits in, after redundancy.
@@ -16,9 +16,9 @@ pub struct Usage {
     /// Inodes in use.
     pub inodes: u64,
     /// Sum of the sizes of regular files in bytes.
-    pub logical: u64,
+    pub logical: u128,
     /// Sum of the bytes stored or reserved for inodes, before redundancy.
-    pub allocated: u64,
+    pub allocated: u128,
 }
 
 /// How the shard is.
@@ -39,8 +39,58 @@ pub struct ScrubOutcome {
     pub report: ScrubReport,
     /// Damaged pieces that were rebuilt from the others, or deleted as garbage.
     pub rebuilt: u64,
-    /// Damaged pieces that couldn't be rebuilt.
+    /// Damaged pieces whose data can't be read any more: too few others are left.
     pub lost: u64,
+    /// Damaged pieces that couldn't be written now, though their data can be read, or that
+    /// nobody has published yet: repair looks at them again.
+    pub left: u64,
+}
+
+/// Data that can't be read, as far as readers, scrub, repair or a check have met it and nothing
+/// has shown since that it can be read again.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct UnreadableData {
+    /// Segments, those of the metadata's tables included.
+    pub segments: u64,
+    /// There are more than are remembered.
+    pub has_more: bool,
+    /// Files with parts in them.
+    pub files: u64,
+    /// What the first thousand of them are called.
+    pub names: Vec<String>,
+    /// Files and names fit the segments; otherwise they are being looked up.
+    pub is_named: bool,
+}
+
+impl UnreadableData {
+    /// Says how many files can't be read and what the first `named` of them are called.
+    #[must_use]
+    pub fn sentence(&self, named: usize) -> String {
+        if self.files == 0 && !self.is_named {
+            return format!(
+                "{} segments can't be read; which files are in them is being looked up",
+                self.segments
+            );
+        }
+        if self.files == 0 {
+            return format!(
+                "{} segments of the metadata's tables or of removed files can't be read",
+                self.segments
+            );
+        }
+        let shown = &self.names[..self.names.len().min(named)];
+        let more = match self.files - shown.len() as u64 {
+            0 => String::new(),
+            rest => format!(" and {rest} more"),
+        };
+        let at_least = if self.has_more { "at least " } else { "" };
+        let files = if self.files == 1 { "file" } else { "files" };
+        format!(
+            "{at_least}{} {files} can't be read: {}{more}",
+            self.files,
+            shown.join(", ")
+        )
+    }
 }
 
 /// How often each kind of background work was done since start.
@@ -78,7 +128,7 @@ pub struct BackgroundReport {
 /// Progress of repair.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct RepairStatus {
-    /// NSDs that don't serve now.
+    /// NSDs that don't serve now and weren't given up.
     pub offline: Vec<NsdId>,
     /// Slots of groups that point to a lost NSD and have no replacement: add an NSD.
     pub slots_without_nsd: u64,
@@ -106,8 +156,8 @@ pub struct RepairStatus {
     pub bytes_rebuilt: u64,
     /// Slots that are moving to another NSD.
     pub slots_moving: u64,
-    /// Segments that can't be read: more pieces are gone than the scheme tolerates.
-    pub segments_unreadable: Vec<SegmentId>,
+    /// What can't be read: more pieces are gone than the scheme tolerates.
+    pub unreadable: UnreadableData,
     /// A scan is running.
     pub running: bool,
     /// A full scan has ended with nothing to repair since the last change of the NSDs.
@@ -165,6 +215,12 @@ pub struct CheckReport {
     pub blobs: u64,
     /// Those of files' data among them (live or dead); the others are the tree's tables.
     pub data_blobs: u64,
+    /// Segments that can't be read.
+    pub unreadable_segments: u64,
+    /// Files with parts in them.
+    pub unreadable_files: u64,
+    /// What the first thousand of them are called.
+    pub unreadable: Vec<String>,
     /// Everything wrong, at most [`CheckReport::FAULTS_MAX`].
     pub faults: Vec<Fault>,
     /// Faults beyond the listed ones.

@@ -5,7 +5,9 @@
 //! full of names would be full for ever.
 
 use crate::metanode::Metanode;
-use model::{Error, ErrorKind, Operation, Result};
+use crate::waiters::SPACE_WAIT;
+use model::operation::RangeChange;
+use model::{Error, ErrorKind, Operation, Reply, Result};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,8 +21,13 @@ const PLENTY: u64 = 256 << 20;
 /// Bytes of log and tables beyond those that are measured, at most, and which part of the pool.
 const MARGIN_MAX: u64 = 16 << 20;
 const MARGIN_PART: u64 = 64;
-/// After freeing that freed nothing, the next attempt waits this long.
-const FREE_AGAIN: Duration = Duration::from_secs(1);
+/// Users of a pool with less than this left wait for what is freed: it is freed ahead of them.
+const SHORT: u64 = PLENTY;
+/// The part of a small and of a large pool that is little.
+const SHORT_PART: u64 = 4;
+const SHORT_PART_OF_LARGE: u64 = 16;
+/// An operation is refused if others have used up for so long what was freed.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What was measured, and when.
 pub(crate) struct Room {
@@ -33,7 +40,6 @@ pub(crate) struct Room {
 #[derive(Default)]
 struct Seen {
     measured: Option<Instant>,
-    freed_nothing: Option<Instant>,
 }
 
 impl Room {
@@ -65,25 +71,78 @@ impl Metanode {
         if self.measure_room() {
             return Ok(());
         }
+        if self.pool.usage().available_to_users == 0 {
+            self.pool.look_again();
+        }
         let space = self.pool.usage();
         // Without any NSD nothing is known of space; who needs one says so.
         if space.available_to_users > 0 || space.raw_capacity == 0 {
             return Ok(());
         }
-        let now = self.world.now();
-        let is_vain = |at: Instant| now - at < FREE_AGAIN;
-        if !self.room.seen.lock().freed_nothing.is_some_and(is_vain) {
-            // Boxed: rare and large, and every operation's future would carry it.
-            let freed = Box::pin(self.make_room()).await?;
-            self.room.seen.lock().freed_nothing = (!freed).then_some(now);
-            if self.pool.usage().available_to_users > 0 {
-                return Ok(());
-            }
+        if !self.grows_now(operation).await {
+            return Ok(());
+        }
+        // Boxed: rare and large, and every operation's future would carry it.
+        if Box::pin(self.wait_for_space()).await? {
+            return Ok(());
         }
         Err(Error::new(
             ErrorKind::NoSpace,
             "the pool is full: what is left is for log, compaction and deletes",
         ))
+    }
+
+    /// Whether an operation that may leave more records does so as things are: a punch only if one
+    /// extent reaches beyond both of its ends.
+    async fn grows_now(&self, operation: &Operation) -> bool {
+        let Operation::ChangeRange {
+            inode,
+            offset,
+            length,
+            change: RangeChange::Punch,
+            ..
+        } = operation
+        else {
+            return true;
+        };
+        let around = Operation::ReadExtents {
+            inode: *inode,
+            offset: offset.saturating_sub(1),
+            length: length.saturating_add(2),
+            limit: 1,
+        };
+        match self.run(&around, &self.stamp()).await {
+            Ok(Reply::Extents { extents, .. }) => extents.first().is_some_and(|extent| {
+                extent.offset < *offset && extent.end() > offset.saturating_add(*length)
+            }),
+            // The operation itself says what is wrong.
+            _ => false,
+        }
+    }
+
+    /// Frees until there is space, or until nothing can be freed. Whether there is.
+    async fn wait_for_space(&self) -> Result<bool> {
+        let begun = self.world.now();
+        let _listed = self.waiters.enter(SPACE_WAIT, None, begun);
+        while self.world.now() - begun < PATIENCE {
+            let freed = self.world.timeout(PATIENCE, self.make_room()).await;
+            let has_freed = freed.unwrap_or(Ok(false))?;
+            if self.pool.usage().available_to_users > 0 {
+                return Ok(true);
+            }
+            if !has_freed {
+                break;
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether so little is left that it should be freed ahead of those who need it.
+    pub(crate) fn is_short(&self) -> bool {
+        let space = self.pool.usage();
+        let little = SHORT.min(space.capacity / SHORT_PART);
+        let little = little.max(space.capacity / SHORT_PART_OF_LARGE);
+        space.raw_capacity > 0 && space.available_to_users < little
     }
 
     /// Tells the pool what the metadata needs to go on: a second copy of its tables, because a
@@ -124,5 +183,6 @@ fn grows(operation: &Operation) -> bool {
             | Operation::Link { .. }
             | Operation::SetXattr { .. }
             | Operation::Share { .. }
+            | Operation::ChangeRange { .. }
     )
 }

@@ -102,6 +102,23 @@ pub enum TimeChange {
     At(Timestamp),
 }
 
+/// What a change takes away of the rights that a file gives to everybody who runs it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Privileges {
+    /// Nothing beyond what the change itself says.
+    #[default]
+    Keep,
+    /// File capabilities: a write by anybody.
+    DropCapabilities,
+    /// setuid, setgid and file capabilities: a write by somebody who may not keep them, and a
+    /// chown by anybody.
+    Drop {
+        /// The caller's group: its members keep setgid where the group may not execute, because
+        /// it says nothing there. `None`: whoever counts as a member of all, as root does.
+        group: Option<u32>,
+    },
+}
+
 /// Attributes to change together; `None` leaves one as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SetAttributes {
@@ -117,6 +134,9 @@ pub struct SetAttributes {
     pub atime: Option<TimeChange>,
     /// Last change of the content.
     pub mtime: Option<TimeChange>,
-    /// Drop setuid and setgid (a write or truncate by an unprivileged user).
-    pub kill_privileges: bool,
+    /// What goes with it. A change of owner, group or size takes file capabilities in any case.
+    pub privileges: Privileges,
+    /// For whom, if a kernel may have judged that by an old owner and group: `NotPermitted`
+    /// unless the owner is this user, and a new mode has setgid only if the group is this one.
+    pub only_for: Option<(u32, u32)>,
 }

@@ -113,6 +113,8 @@ kinds! {
     QuotaExceeded => Wait, 122, "quota_exceeded";
     /// A newer owner, map or session exists; this process must not go on with its own.
     OldEpoch => RefreshMap, 116, "old_epoch";
+    /// ENOLCK: more file locks than may be held or waited for.
+    TooManyLocks => Retry, 37, "too_many_locks";
     /// A conditional publish met a changed file; nothing was done.
     Changed => GiveUp, 11, "changed";
 }

@@ -18,7 +18,7 @@ pub mod scheme;
 pub mod segment;
 pub mod time;
 
-pub use attributes::{Attributes, FileKind, SetAttributes, TimeChange};
+pub use attributes::{Attributes, FileKind, Privileges, SetAttributes, TimeChange};
 pub use checksum::Payload;
 pub use error::{Advice, Error, ErrorKind, Result};
 pub use extent::{Extent, ExtentKind};

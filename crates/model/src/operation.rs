@@ -181,7 +181,8 @@ pub enum Operation {
         keep_size: bool,
     },
     /// Lets one file share the extents of another (copy_file_range). → `RangeChanged`, where
-    /// `next` counts from `from_offset`.
+    /// `next` is a byte of the source: all before it is shared. Nothing could be shared if that is
+    /// `from_offset`, because the source ends there.
     Share {
         /// Source.
         from: InodeId,
@@ -372,9 +373,9 @@ pub enum Reply {
         /// Inodes.
         inodes: u64,
         /// Sum of the sizes of regular files.
-        logical: u64,
+        logical: u128,
         /// Sum of the allocated bytes.
-        allocated: u64,
+        allocated: u128,
     },
     /// A background step is done.
     Progress {

@@ -28,7 +28,7 @@ pub fn apply(
         None => {
             let reply = run(&mut tx, operation)?;
             Ok(Outcome {
-                effects: tx.finish(),
+                effects: tx.finish(operation)?,
                 reply,
             })
         }
@@ -88,13 +88,11 @@ fn once<V: View>(
         return Err(Error::new(ErrorKind::InvalidArgument, text).into());
     }
     let record = |answer| Record::Slot(Arc::new(Slot { number, answer }));
-    match run(&mut tx, operation) {
-        Ok(reply) => {
-            tx.put(key, record(Ok(reply.clone())));
-            Ok(Outcome {
-                effects: tx.finish(),
-                reply,
-            })
+    let done = run(&mut tx, operation).and_then(|reply| Ok((tx.finish(operation)?, reply)));
+    match done {
+        Ok((mut effects, reply)) => {
+            effects.0.push((key, Some(record(Ok(reply.clone())))));
+            Ok(Outcome { effects, reply })
         }
         Err(Stop::Refused(error)) => {
             let effects = crate::Effects(vec![(key, Some(record(Err(error.clone()))))]);

@@ -1,12 +1,12 @@
 //! Reading and changing attributes, truncate among them.
 
 use crate::{
-    Inode, Key, Record, View, acl, extents, lifetime,
+    Inode, Key, Record, View, acl, counts, extents, lifetime,
     transaction::{Step, Transaction, touch},
     xattrs,
 };
 use model::{
-    ErrorKind, FileKind, InodeId, Reply, SetAttributes, TimeChange, Timestamp,
+    ErrorKind, FileKind, InodeId, Privileges, Reply, SetAttributes, TimeChange, Timestamp,
     limits::FILE_BYTES_MAX,
 };
 
@@ -27,8 +27,34 @@ pub(crate) fn set<V: View>(
     if *set == SetAttributes::default() {
         return get(tx, id);
     }
+    if set.size.is_some() {
+        tx.ask_change(id);
+        tx.settle()?;
+    }
+    let mut allowed = !0;
+    if let Some((user, group)) = set.only_for {
+        let inode = tx.inode(id)?;
+        if inode.uid != user {
+            return Err(ErrorKind::NotPermitted.into());
+        }
+        if inode.gid != group {
+            allowed = !SETGID;
+        }
+    }
+    let loss = loss(tx, id, set)?;
+    let asks_for_loss_only = *set
+        == SetAttributes {
+            privileges: set.privileges,
+            ..SetAttributes::default()
+        };
+    if asks_for_loss_only && loss == Loss::default() {
+        return get(tx, id);
+    }
     if let Some(size) = set.size {
         truncate(tx, id, size)?;
+    }
+    if loss.capabilities {
+        xattrs::drop_capabilities(tx, id)?;
     }
     if let Some(mode) = set.mode
         && let Some(list) = xattrs::acl(tx, id, acl::ACCESS)?
@@ -39,19 +65,11 @@ pub(crate) fn set<V: View>(
     let inode = tx.inode_mut(id)?;
     let time = touch(inode, now);
     if let Some(mode) = set.mode {
-        inode.mode = mode & 0o7777;
+        inode.mode = mode & 0o7777 & allowed;
     }
     inode.uid = set.uid.unwrap_or(inode.uid);
     inode.gid = set.gid.unwrap_or(inode.gid);
-    if set.kill_privileges && inode.kind != FileKind::Directory {
-        // Without group execution the setgid bit means mandatory locking, as in Linux.
-        let killed = if inode.mode & GROUP_EXECUTE == 0 {
-            SETUID
-        } else {
-            SETUID | SETGID
-        };
-        inode.mode &= !killed;
-    }
+    inode.mode &= !loss.bits;
     let at = |change: TimeChange| -> Timestamp {
         match change {
             TimeChange::Now => time,
@@ -68,10 +86,47 @@ pub(crate) fn set<V: View>(
         inode.mtime = at(change);
     }
     if set.size.is_some() || set.mtime.is_some() {
-        // Writes made before must not move the time any more when they are published.
+        // Writes made before must not move the time any more when they are published. Compared
+        // for being equal only, by clients that hold it for seconds: it may go round.
         inode.generation = inode.generation.wrapping_add(1);
     }
     Ok(reply(id, inode))
+}
+
+/// What of the rights that an inode gives to those who run it a change takes away.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+struct Loss {
+    /// Of the mode.
+    bits: u32,
+    /// File capabilities, and there are some.
+    capabilities: bool,
+}
+
+fn loss<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, set: &SetAttributes) -> Step<Loss> {
+    let inode = tx.inode(id)?;
+    let changes_file = set.size.is_some() || set.uid.is_some() || set.gid.is_some();
+    if inode.kind == FileKind::Directory || (set.privileges == Privileges::Keep && !changes_file) {
+        return Ok(Loss::default());
+    }
+    let mode = set.mode.unwrap_or(inode.mode);
+    let bits = match set.privileges {
+        Privileges::Drop { group } => {
+            let is_member = group.is_none_or(|group| group == inode.gid);
+            // Where the group may not execute, setgid once meant mandatory locking: Linux lets
+            // members keep it.
+            let keeps_setgid = is_member && mode & GROUP_EXECUTE == 0;
+            mode & if keeps_setgid {
+                SETUID
+            } else {
+                SETUID | SETGID
+            }
+        }
+        Privileges::Keep | Privileges::DropCapabilities => 0,
+    };
+    Ok(Loss {
+        bits,
+        capabilities: xattrs::has_capabilities(tx, id)?,
+    })
 }
 
 /// A read moved atime; nothing else changes, ctime neither.
@@ -120,8 +175,7 @@ fn truncate<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, size: u64) -> Ste
         let cut = (inode.content.len() - keep) as u64;
         let inode = tx.inode_mut(id)?;
         inode.content.truncate(keep);
-        inode.allocated -= cut;
-        tx.counters_mut(id.fileset())?.allocated -= cut;
+        counts::take_allocated(tx, id, cut)?;
     } else if size < inode.extents_end {
         cut(tx, id, size)?;
     }
@@ -140,10 +194,10 @@ fn cut<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, from: u64) -> Step<()>
     if finished {
         inode.extents_end = from;
         if was_cutting {
-            tx.delete(Key::Cut(id));
+            tx.delete_known(Key::Cut(id), Record::Mark);
         }
     } else if !was_cutting {
-        tx.put(Key::Cut(id), Record::Mark);
+        tx.put_new(Key::Cut(id), Record::Mark)?;
     }
     Ok(())
 }

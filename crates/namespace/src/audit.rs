@@ -17,6 +17,8 @@ pub const FINDINGS_MAX: usize = 1000;
 pub struct Finding {
     /// What it is about, as "inode 0:65".
     pub subject: String,
+    /// The inode that it is about.
+    pub inode: Option<InodeId>,
     /// What doesn't fit.
     pub text: String,
 }
@@ -35,9 +37,9 @@ pub struct Report {
     /// Data ids that wait for reclaim.
     pub reclaims: u64,
     /// Sum of the sizes of regular files.
-    pub logical: u64,
+    pub logical: u128,
     /// Sum of allocated bytes.
-    pub allocated: u64,
+    pub allocated: u128,
     /// Segments that extents point at: their blobs must exist.
     pub live: Vec<SegmentPlace>,
     /// Segments whose blobs may exist or not.
@@ -59,6 +61,8 @@ struct Seen {
     parent: InodeNumber,
     data: DataId,
     cutting: bool,
+    /// Numbers that a directory still has to give out.
+    run: (u64, u64),
 }
 
 #[derive(Default)]
@@ -73,7 +77,8 @@ struct NameSums {
 struct ExtentSums {
     extents: u64,
     inline: u64,
-    bytes: u64,
+    // Sums have twice the bits of what they add: records that lie must not end the check.
+    bytes: u128,
     end: u64,
 }
 
@@ -89,7 +94,7 @@ pub struct Audit {
     overlaps: Vec<(FilesetId, DataId, u64)>,
     last_extent: Option<(FilesetId, DataId, u64)>,
     xattrs: BTreeMap<InodeId, u64>,
-    pointed: BTreeMap<SegmentId, u64>,
+    pointed: BTreeMap<SegmentId, u128>,
     segments: BTreeMap<SegmentId, (u64, SegmentPlace)>,
     dead: BTreeMap<SegmentId, SegmentPlace>,
     orphans: BTreeSet<InodeId>,
@@ -166,9 +171,13 @@ impl Audit {
                 .inodes
                 .values()
                 .filter(|seen| seen.kind == FileKind::File)
-                .map(|seen| seen.size)
+                .map(|seen| u128::from(seen.size))
                 .sum(),
-            allocated: self.inodes.values().map(|seen| seen.allocated).sum(),
+            allocated: self
+                .inodes
+                .values()
+                .map(|seen| u128::from(seen.allocated))
+                .sum(),
             live: self.segments.values().map(|(_, place)| *place).collect(),
             dead: self.dead.values().copied().collect(),
             ..Report::default()
@@ -182,6 +191,7 @@ impl Audit {
         self.judge_data(&mut report);
         self.judge_segments(&mut report);
         self.judge_counters(&mut report);
+        self.judge_numbers(&mut report);
         report
     }
 
@@ -221,12 +231,12 @@ impl Audit {
         }
         let sums = self.extents.entry((fileset, data)).or_default();
         sums.extents += 1;
-        sums.bytes += extent.length;
+        sums.bytes += u128::from(extent.length);
         sums.end = sums.end.max(end);
         match &extent.kind {
             ExtentKind::Inline(_) => sums.inline += 1,
             ExtentKind::Data { place, .. } => {
-                *self.pointed.entry(place.segment).or_default() += extent.length
+                *self.pointed.entry(place.segment).or_default() += u128::from(extent.length)
             }
             ExtentKind::Reserved => {}
         }
@@ -234,7 +244,7 @@ impl Audit {
 
     fn judge_inodes(&self, report: &mut Report) {
         for (id, inode) in &self.inodes {
-            let mut wrong = |text: String| report.find(format!("inode {id}"), text);
+            let mut wrong = |text: String| report.find_inode(*id, text);
             let named = self.named.get(id);
             let names = named.map_or(0, |sums| sums.names);
             let (entries, subdirectories) = self.entries.get(id).copied().unwrap_or_default();
@@ -280,8 +290,8 @@ impl Audit {
                     inode.extents, sums.extents
                 ));
             }
-            if sums.bytes + inode.content != inode.allocated {
-                let held = sums.bytes + inode.content;
+            let held = sums.bytes + u128::from(inode.content);
+            if held != u128::from(inode.allocated) {
                 wrong(format!(
                     "says {} allocated bytes, but holds {held}",
                     inode.allocated
@@ -307,23 +317,20 @@ impl Audit {
             .keys()
             .filter(|id| !self.inodes.contains_key(*id))
         {
-            report.find(format!("inode {id}"), "has names but doesn't exist".into());
+            report.find_inode(*id, "has names but doesn't exist".into());
         }
         for directory in self
             .entries
             .keys()
             .filter(|id| !self.inodes.contains_key(*id))
         {
-            report.find(
-                format!("directory {directory}"),
-                "has entries but doesn't exist".into(),
-            );
+            report.find_directory(*directory, "has entries but doesn't exist".into());
         }
         for ((directory, hash), (highest, seen)) in &self.heads {
             if highest != seen {
                 let text =
                     format!("the head of hash {hash:x} says ordinal {highest}, the last is {seen}");
-                report.find(format!("directory {directory}"), text);
+                report.find_directory(*directory, text);
             }
         }
     }
@@ -331,7 +338,7 @@ impl Audit {
     fn judge_marks(&self, report: &mut Report) {
         for id in self.orphans.iter().chain(&self.folds).chain(&self.cuts) {
             if !self.inodes.contains_key(id) {
-                report.find(format!("inode {id}"), "is marked but doesn't exist".into());
+                report.find_inode(*id, "is marked but doesn't exist".into());
             }
         }
     }
@@ -374,10 +381,7 @@ impl Audit {
             .keys()
             .filter(|id| !self.inodes.contains_key(*id) && !going.contains(*id))
         {
-            report.find(
-                format!("inode {id}"),
-                "has extended attributes but doesn't exist".into(),
-            );
+            report.find_inode(*id, "has extended attributes but doesn't exist".into());
         }
     }
 
@@ -388,7 +392,7 @@ impl Audit {
                     format!("segment {id}"),
                     format!("{bytes} bytes point at it, but it isn't accounted"),
                 ),
-                Some((live, _)) if live != bytes => {
+                Some((live, _)) if u128::from(*live) != *bytes => {
                     report.find(
                         format!("segment {id}"),
                         format!("says {live} live bytes, but {bytes} point at it"),
@@ -415,26 +419,53 @@ impl Audit {
         }
     }
 
+    /// What directories still have to give out is nobody's number, and each has its own.
+    fn judge_numbers(&self, report: &mut Report) {
+        let mut runs: Vec<(InodeId, u64, InodeId)> = Vec::new();
+        for (id, inode) in &self.inodes {
+            let (next, end) = inode.run;
+            if next >= end {
+                continue;
+            }
+            let counters = self.counters.get(&id.fileset());
+            if counters.is_none_or(|counters| counters.next_inode < end) {
+                report.find_inode(*id, "has a run of numbers that was never given out".into());
+                continue;
+            }
+            runs.push((InodeId::new(id.fileset(), InodeNumber(next)), end, *id));
+        }
+        runs.sort_unstable();
+        let mut last: Option<(FilesetId, u64)> = None;
+        for (first, end, id) in runs {
+            if last.is_some_and(|(fileset, last)| {
+                fileset == first.fileset() && last > first.number().0
+            }) {
+                report.find_inode(id, "has a run of numbers that another has, too".into());
+            }
+            last = Some((first.fileset(), end));
+            let behind = InodeId::new(first.fileset(), InodeNumber(end - 1));
+            if let Some((other, _)) = self.inodes.range(first..=behind).next() {
+                let text = format!("still has the number of inode {other} to give out");
+                report.find_inode(id, text);
+            }
+        }
+    }
+
     fn judge_counters(&self, report: &mut Report) {
-        let mut sums: BTreeMap<FilesetId, (u64, u64, u64)> = BTreeMap::new();
+        let mut sums: BTreeMap<FilesetId, (u64, u128, u128)> = BTreeMap::new();
         for (id, inode) in &self.inodes {
             let sum = sums.entry(id.fileset()).or_default();
             sum.0 += 1;
-            sum.1 += if inode.kind == FileKind::File {
-                inode.size
-            } else {
-                0
-            };
-            sum.2 += inode.allocated;
+            if inode.kind == FileKind::File {
+                sum.1 += u128::from(inode.size);
+            }
+            sum.2 += u128::from(inode.allocated);
             let next = self
                 .counters
                 .get(&id.fileset())
                 .map_or(0, |counters| counters.next_inode);
             if id.number().0 >= next {
-                report.find(
-                    format!("inode {id}"),
-                    "has a number that was never given out".into(),
-                );
+                report.find_inode(*id, "has a number that was never given out".into());
             }
         }
         for (fileset, counters) in &self.counters {
@@ -458,9 +489,25 @@ impl Audit {
 
 impl Report {
     fn find(&mut self, subject: String, text: String) {
+        self.add(subject, None, text);
+    }
+
+    fn find_inode(&mut self, inode: InodeId, text: String) {
+        self.add(format!("inode {inode}"), Some(inode), text);
+    }
+
+    fn find_directory(&mut self, inode: InodeId, text: String) {
+        self.add(format!("directory {inode}"), Some(inode), text);
+    }
+
+    fn add(&mut self, subject: String, inode: Option<InodeId>, text: String) {
         self.finding_count += 1;
         if self.findings.len() < FINDINGS_MAX {
-            self.findings.push(Finding { subject, text });
+            self.findings.push(Finding {
+                subject,
+                inode,
+                text,
+            });
         }
     }
 }
@@ -484,5 +531,6 @@ fn seen(inode: &Inode) -> Seen {
         parent: inode.parent,
         data: inode.data,
         cutting: inode.cutting_from.is_some(),
+        run: (inode.run_next, inode.run_end),
     }
 }

@@ -1,10 +1,11 @@
 //! Looking up, making, linking and removing names.
 
 use crate::{
-    Counters, Inode, Key, Orphan, Record, View, acl,
+    Inode, Key, Orphan, Record, View, acl, counts,
     genesis::blank,
     lifetime,
     names::{self, Found},
+    numbers,
     transaction::{Step, Transaction, touch, touch_content},
     xattrs,
 };
@@ -16,9 +17,6 @@ use model::{
 use std::sync::Arc;
 
 const SETGID: u32 = 0o2000;
-/// Inode numbers that a directory takes at once: first, and after doubling.
-const RUN_FIRST: u32 = 64;
-const RUN_MAX: u32 = 1024;
 
 pub(crate) fn lookup<V: View>(
     tx: &mut Transaction<'_, V>,
@@ -72,14 +70,14 @@ pub(crate) fn create<V: View>(
     let parent = tx.inode_mut(directory)?;
     let time = touch_content(parent, now);
     parent.entries += 1;
-    parent.links += u32::from(is_directory);
+    counts::add_link(&mut parent.links, is_directory)?;
     let (number, mut inode) = make(tx, directory, new, time)?;
     inode.links = if is_directory { 2 } else { 1 };
     if is_directory {
         inode.parent = directory.number();
     }
     let id = InodeId::new(directory.fileset(), number);
-    tx.put(Key::Inode(id), Record::Inode(Arc::new(inode)));
+    tx.put_new(Key::Inode(id), Record::Inode(Arc::new(inode)))?;
     inherit_acl(tx, directory, id, new)?;
     let attributes = tx.inode(id)?.attributes(id);
     names::insert(tx, directory, name, number, new.kind)?;
@@ -110,10 +108,10 @@ pub(crate) fn create_unnamed<V: View>(
     let time = tx.now.after(parent.ctime);
     let (number, inode) = make(tx, directory, new, time)?;
     let id = InodeId::new(directory.fileset(), number);
-    tx.put(Key::Inode(id), Record::Inode(Arc::new(inode)));
+    tx.put_new(Key::Inode(id), Record::Inode(Arc::new(inode)))?;
     inherit_acl(tx, directory, id, new)?;
     let attributes = tx.inode(id)?.attributes(id);
-    tx.put(Key::Orphan(id), Record::Orphan(Orphan { linkable: true }));
+    tx.put_new(Key::Orphan(id), Record::Orphan(Orphan { linkable: true }))?;
     let parent = tx.inode(directory)?;
     Ok(Reply::Entry {
         attributes,
@@ -224,14 +222,13 @@ fn remove<V: View>(
         (false, true) => return Err(ErrorKind::IsDirectory.into()),
         _ => {}
     }
-    if tx.child(id)?.entries > 0 {
+    if tx.named(id, kind)?.entries > 0 {
         return Err(ErrorKind::NotEmpty.into());
     }
     names::remove(tx, directory, position)?;
     let now = tx.now;
     let parent = tx.inode_mut(directory)?;
-    parent.entries -= 1;
-    parent.links -= u32::from(is_directory);
+    counts::take_name(parent, directory, is_directory)?;
     touch_content(parent, now);
     let parent = parent.attributes(directory);
     let (attributes, orphaned) = lifetime::drop_link(tx, id)?;
@@ -262,7 +259,7 @@ fn make<V: View>(
     new: &NewInode,
     time: Timestamp,
 ) -> Step<(InodeNumber, Inode)> {
-    let number = take_number(tx, directory)?;
+    let number = numbers::take(tx, directory)?;
     let parent = tx.inode(directory)?;
     let mut inode = blank(new.kind, number, time);
     inode.mode = new.mode & 0o7777 & !(new.umask & 0o777);
@@ -310,32 +307,4 @@ fn inherit_acl<V: View>(
         xattrs::put_acl(tx, id, acl::ACCESS, Some(&access))?;
     }
     Ok(())
-}
-
-fn take_number<V: View>(tx: &mut Transaction<'_, V>, directory: InodeId) -> Step<InodeNumber> {
-    let counters: &mut Counters = tx.counters_mut(directory.fileset())?;
-    counters.inodes += 1;
-    let parent = tx.inode_mut(directory)?;
-    if parent.run_next == parent.run_end {
-        let length = (parent.run_length * 2).clamp(RUN_FIRST, RUN_MAX);
-        parent.run_length = length;
-        let counters = tx.counters_mut(directory.fileset())?;
-        let first = counters.next_inode;
-        let end = first + u64::from(length);
-        if end >= 1 << InodeId::NUMBER_BITS {
-            return Err(Error::new(
-                ErrorKind::NoSpace,
-                "all inode numbers of the fileset are used up",
-            )
-            .into());
-        }
-        counters.next_inode = end;
-        let parent = tx.inode_mut(directory)?;
-        parent.run_next = first;
-        parent.run_end = end;
-    }
-    let parent = tx.inode_mut(directory)?;
-    let number = parent.run_next;
-    parent.run_next += 1;
-    Ok(InodeNumber(number))
 }

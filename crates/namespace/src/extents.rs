@@ -1,7 +1,7 @@
 //! A file's extents: finding what touches a range, clearing a range, putting extents into it.
 
 use crate::{
-    Inode, Key, Record, View, segments,
+    Inode, Key, Record, View, counts, segments,
     transaction::{Step, Transaction},
 };
 use bytes::Bytes;
@@ -119,16 +119,13 @@ pub(crate) fn spill<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<(
     inode.inline_extents = 1;
     inode.extents_end = extent.length;
     let data = inode.data;
-    tx.put(
-        Key::Extent {
-            fileset: id.fileset(),
-            data,
-            end: extent.length,
-        },
-        Record::Extent(Arc::new(extent)),
-    );
-    tx.put(Key::Fold(id), Record::Mark);
-    Ok(())
+    let key = Key::Extent {
+        fileset: id.fileset(),
+        data,
+        end: extent.length,
+    };
+    tx.put_new(key, Record::Extent(Arc::new(extent)))?;
+    tx.put_new(Key::Fold(id), Record::Mark)
 }
 
 /// Makes `from..to` a hole. `touching` is what [`touching`] found there.
@@ -147,24 +144,32 @@ pub(crate) fn clear<V: View>(
         data,
         end,
     };
-    let (mut removed, mut extents, mut inline) = (0, 0i64, 0i64);
+    // Extents that go and pieces of them that stay; the same of inline ones.
+    let (mut removed, mut gone_extents, mut kept_extents) = (0, 0, 0);
+    let (mut gone_inline, mut kept_inline) = (0, 0);
+    let mut last_end = 0;
     for extent in touching {
+        if extent.offset < last_end {
+            let text = format!("extents of inode {id} overlap at byte {}", extent.offset);
+            return Err(counts::damaged(text));
+        }
+        last_end = extent.end();
         let Some(gone) = extent.clip(from, to) else {
             continue;
         };
-        let is_inline = i64::from(matches!(extent.kind, ExtentKind::Inline(_)));
-        let mut pieces = -1;
-        tx.delete(key(extent.end()));
+        let is_inline = u64::from(matches!(extent.kind, ExtentKind::Inline(_)));
+        gone_extents += 1;
+        gone_inline += is_inline;
+        tx.delete_known(key(extent.end()), Record::Extent(extent.clone()));
         for kept in [extent.clip(0, from), extent.clip(to, u64::MAX)]
             .into_iter()
             .flatten()
         {
-            pieces += 1;
-            tx.put(key(kept.end()), Record::Extent(Arc::new(kept)));
+            kept_extents += 1;
+            kept_inline += is_inline;
+            tx.put_new(key(kept.end()), Record::Extent(Arc::new(kept)))?;
         }
         removed += gone.length;
-        extents += pieces;
-        inline += pieces * is_inline;
         if let ExtentKind::Data { place, .. } = &gone.kind {
             segments::release(tx, place, gone.length)?;
         }
@@ -173,14 +178,14 @@ pub(crate) fn clear<V: View>(
         return Ok(());
     }
     let inode = tx.inode_mut(id)?;
-    inode.allocated -= removed;
-    inode.extents = inode.extents.strict_add_signed(extents);
+    inode.extents = counts::less(inode.extents, gone_extents, id, "extents")? + kept_extents;
     let had_inline = inode.inline_extents > 0;
-    inode.inline_extents = inode.inline_extents.strict_add_signed(inline);
+    let inline = counts::less(inode.inline_extents, gone_inline, id, "inline extents")?;
+    inode.inline_extents = inline + kept_inline;
     let has_inline = inode.inline_extents > 0;
-    tx.counters_mut(id.fileset())?.allocated -= removed;
+    counts::take_allocated(tx, id, removed)?;
     if had_inline && !has_inline {
-        tx.delete(Key::Fold(id));
+        tx.delete_known(Key::Fold(id), Record::Mark);
     }
     Ok(())
 }
@@ -196,21 +201,18 @@ pub(crate) fn insert<V: View>(
     let inode = tx.inode_mut(id)?;
     inode.extents += 1;
     inode.extents_end = inode.extents_end.max(end);
-    inode.allocated += length;
     let data = inode.data;
     let first_inline = is_inline && inode.inline_extents == 0;
     inode.inline_extents += u64::from(is_inline);
-    tx.counters_mut(id.fileset())?.allocated += length;
-    tx.put(
-        Key::Extent {
-            fileset: id.fileset(),
-            data,
-            end,
-        },
-        Record::Extent(Arc::new(extent)),
-    );
+    counts::add_allocated(tx, id, length)?;
+    let key = Key::Extent {
+        fileset: id.fileset(),
+        data,
+        end,
+    };
+    tx.put_new(key, Record::Extent(Arc::new(extent)))?;
     if first_inline {
-        tx.put(Key::Fold(id), Record::Mark);
+        tx.put_new(Key::Fold(id), Record::Mark)?;
     }
     Ok(())
 }
@@ -221,7 +223,8 @@ pub(crate) fn set_size<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, size: 
     let old = std::mem::replace(&mut inode.size, size);
     if size != old {
         let counters = tx.counters_mut(id.fileset())?;
-        counters.logical = counters.logical - old + size;
+        let others = counts::less(counters.logical, old.into(), id.fileset(), "bytes of files")?;
+        counters.logical = counts::more(others, size.into(), id.fileset(), "bytes of files")?;
     }
     Ok(())
 }

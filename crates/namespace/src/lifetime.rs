@@ -1,7 +1,7 @@
 //! How inodes and their records end: orphans, release, reclaim, dead segments.
 
 use crate::{
-    Key, Orphan, Reclaim, Record, View, extents, segments,
+    Key, Orphan, Reclaim, Record, View, counts, extents, numbers, segments,
     transaction::{Step, Transaction, touch},
 };
 use bytes::Bytes;
@@ -20,20 +20,23 @@ pub(crate) fn drop_link<V: View>(
     tx: &mut Transaction<'_, V>,
     id: InodeId,
 ) -> Step<(Attributes, bool)> {
+    numbers::give_back(tx, id)?;
     let now = tx.now;
     let inode = tx.inode_mut(id)?;
     touch(inode, now);
+    let left = counts::less(inode.links, 1, id, "links")?;
     inode.links = if inode.kind == FileKind::Directory {
         0
     } else {
-        inode.links.saturating_sub(1)
+        left
     };
     let (attributes, links) = (inode.attributes(id), inode.links);
     if links > 0 {
         return Ok((attributes, false));
     }
     if tx.is_held(id) {
-        tx.put(Key::Orphan(id), Record::Orphan(Orphan { linkable: false }));
+        let orphan = Record::Orphan(Orphan { linkable: false });
+        tx.put_new(Key::Orphan(id), orphan)?;
         return Ok((attributes, true));
     }
     destroy(tx, id)?;
@@ -52,7 +55,14 @@ pub(crate) fn release<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step
     if tx.is_held(id) {
         return Ok(Reply::Progress { more: true });
     }
-    tx.child(id)?;
+    let inode = tx.child(id)?;
+    if inode.links > 0 || inode.entries > 0 {
+        let text = format!(
+            "inode {id} has {} links and {} entries, but an orphan record says that it has none",
+            inode.links, inode.entries
+        );
+        return Err(counts::damaged(text));
+    }
     tx.delete(Key::Orphan(id));
     destroy(tx, id)?;
     Ok(Reply::Done)
@@ -62,14 +72,21 @@ pub(crate) fn release<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step
 pub(crate) fn drop_data<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<()> {
     let old = tx.inode(id)?;
     if old.allocated > 0 {
-        tx.counters_mut(id.fileset())?.allocated -= old.allocated;
+        let fileset = id.fileset();
+        let counters = tx.counters_mut(fileset)?;
+        counters.allocated = counts::less(
+            counters.allocated,
+            old.allocated.into(),
+            fileset,
+            "allocated bytes",
+        )?;
     }
     let mut data = old.data;
     if old.extents > 0 {
         let counters = tx.counters_mut(id.fileset())?;
         data = DataId(counters.next_data | FRESH_DATA);
         counters.next_data += 1;
-        queue(tx, id, old.data, false);
+        queue(tx, id, old.data, false)?;
     }
     drop_marks(tx, id)?;
     let inode = tx.inode_mut(id)?;
@@ -110,7 +127,7 @@ pub(crate) fn reclaim<V: View>(
         if let ExtentKind::Data { place, .. } = &extent.kind {
             segments::release(tx, place, extent.length)?;
         }
-        tx.delete(key);
+        tx.delete_known(key, Record::Extent(extent));
     }
     if full {
         return Ok(Reply::Progress { more: true });
@@ -120,8 +137,8 @@ pub(crate) fn reclaim<V: View>(
         let (from, to) = crate::xattrs::key_range(inode);
         let found = tx.range(&from, &to, extents::STEP_EXTENTS)?;
         let full = found.len() == extents::STEP_EXTENTS;
-        for (key, _) in found {
-            tx.delete(key);
+        for (key, record) in found {
+            tx.delete_known(key, record);
         }
         if full {
             return Ok(Reply::Progress { more: true });
@@ -141,7 +158,7 @@ pub(crate) fn forget_dead<V: View>(
         return Err(Error::new(ErrorKind::InvalidArgument, text).into());
     }
     for segment in segments {
-        tx.delete(Key::Dead(*segment));
+        tx.forget(Key::Dead(*segment));
     }
     Ok(Reply::Done)
 }
@@ -149,41 +166,43 @@ pub(crate) fn forget_dead<V: View>(
 /// Ends an inode: it leaves the counters, its other records are queued.
 fn destroy<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<()> {
     let inode = tx.inode(id)?;
-    let counters = tx.counters_mut(id.fileset())?;
-    counters.inodes -= 1;
-    counters.allocated -= inode.allocated;
+    let fileset = id.fileset();
+    let counters = tx.counters_mut(fileset)?;
+    let less = |have, by: u64, what| counts::less(have, u128::from(by), fileset, what);
+    counters.inodes = counts::less(counters.inodes, 1, fileset, "inodes")?;
+    counters.allocated = less(counters.allocated, inode.allocated, "allocated bytes")?;
     if inode.kind == FileKind::File {
-        counters.logical -= inode.size;
+        counters.logical = less(counters.logical, inode.size, "bytes of files")?;
     }
     if inode.extents > 0 || inode.xattr_bytes > 0 {
-        queue(tx, id, inode.data, inode.xattr_bytes > 0);
+        queue(tx, id, inode.data, inode.xattr_bytes > 0)?;
     }
     drop_marks(tx, id)?;
     tx.delete(Key::Inode(id));
     Ok(())
 }
 
-fn queue<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, data: DataId, xattrs: bool) {
+fn queue<V: View>(
+    tx: &mut Transaction<'_, V>,
+    id: InodeId,
+    data: DataId,
+    xattrs: bool,
+) -> Step<()> {
     let key = Key::Reclaim {
         fileset: id.fileset(),
         data,
     };
-    tx.put(
-        key,
-        Record::Reclaim(Reclaim {
-            inode: id.number(),
-            xattrs,
-        }),
-    );
+    let inode = id.number();
+    tx.put_new(key, Record::Reclaim(Reclaim { inode, xattrs }))
 }
 
 fn drop_marks<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<()> {
     let inode = tx.inode(id)?;
     if inode.inline_extents > 0 {
-        tx.delete(Key::Fold(id));
+        tx.delete_known(Key::Fold(id), Record::Mark);
     }
     if inode.cutting_from.is_some() {
-        tx.delete(Key::Cut(id));
+        tx.delete_known(Key::Cut(id), Record::Mark);
     }
     Ok(())
 }

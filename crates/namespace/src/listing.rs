@@ -29,6 +29,7 @@ pub(crate) fn read_directory<V: View>(
         position,
     };
     let inode = tx.ask(&Key::Inode(directory));
+    // A program may seek to any number; nothing lies behind the last position.
     let mut from = after.saturating_add(1).min(POSITION_END);
     let mut names = tx.ask_range(&key(from), &key(POSITION_END), limit);
     tx.settle()?;

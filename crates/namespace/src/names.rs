@@ -90,6 +90,10 @@ pub(crate) fn insert<V: View>(
             return Ok(());
         }
     };
+    assert!(
+        head.entry.as_ref().is_none_or(|entry| entry.name != *name),
+        "a name is put where find said that there is none"
+    );
     if head.entry.is_none() {
         put(
             tx,
@@ -114,7 +118,15 @@ pub(crate) fn insert<V: View>(
         )
         .into());
     };
-    put(tx, directory, base | ordinal, Name { entry, highest: 0 });
+    let record = Record::Name(Arc::new(Name { entry, highest: 0 }));
+    let position = base | ordinal;
+    tx.put_new(
+        Key::Name {
+            directory,
+            position,
+        },
+        record,
+    )?;
     let highest = head.highest.max(ordinal as u8);
     if highest != head.highest {
         put(
@@ -142,24 +154,18 @@ pub(crate) fn replace<V: View>(
         directory,
         position,
     };
-    if let Some(Record::Name(old)) = tx.get(&key)?
-        && let Some(entry) = &old.entry
-    {
-        let entry = Some(NameEntry {
-            name: entry.name.clone(),
-            inode,
-            kind,
-        });
-        put(
-            tx,
-            directory,
-            position,
-            Name {
-                entry,
-                highest: old.highest,
-            },
-        );
-    }
+    let Some(Record::Name(old)) = tx.get(&key)? else {
+        panic!("find showed this position to the same operation: {key:?}");
+    };
+    let entry = old.entry.as_ref();
+    let name = &entry.expect("find showed an entry at this position").name;
+    let entry = Some(NameEntry {
+        name: name.clone(),
+        inode,
+        kind,
+    });
+    let highest = old.highest;
+    put(tx, directory, position, Name { entry, highest });
     Ok(())
 }
 
@@ -170,19 +176,17 @@ pub(crate) fn remove<V: View>(
     position: u64,
 ) -> Step<()> {
     let base = position & !ORDINALS;
-    let head = match tx.get(&Key::Name {
+    let key = Key::Name {
         directory,
         position: base,
-    })? {
-        Some(Record::Name(head)) => head,
-        _ => {
-            return Err(Error::new(
-                ErrorKind::Corrupt,
-                "names of one hash have lost their head record",
-            )
-            .into());
-        }
     };
+    let Some(Record::Name(head)) = tx.get(&key)? else {
+        panic!("find came by the head of its hash: {key:?}");
+    };
+    assert!(
+        position != base || head.entry.is_some(),
+        "find showed an entry at this position"
+    );
     if head.highest == 0 {
         tx.delete(Key::Name {
             directory,

@@ -1,7 +1,7 @@
 //! Publishing extents, and reading them.
 
 use crate::{
-    Inode, View,
+    Inode, View, counts,
     extents::{self, Touching},
     segments,
     transaction::{Step, Transaction},
@@ -9,15 +9,22 @@ use crate::{
 use bytes::{Bytes, BytesMut};
 use model::{
     Error, ErrorKind, Extent, ExtentKind, InodeId, Reply,
-    limits::{FILE_BYTES_MAX, INLINE_FILE_BYTES_MAX, INLINE_WRITE_BYTES_MAX, PUBLISH_EXTENTS_MAX},
+    limits::{
+        FILE_BYTES_MAX, INLINE_FILE_BYTES_MAX, INLINE_WRITE_BYTES_MAX, OPERATION_RECORDS_MAX,
+        PUBLISH_EXTENTS_MAX,
+    },
     operation::Publish,
 };
 use std::sync::Arc;
 
-/// Old extents that one publish may replace. A whole block of 16 MiB over random 4 KiB writes
-/// fits; the bound of records per operation is passed then, which costs a larger log entry and
-/// is better than a write that can't be published.
-const REPLACED_EXTENTS_MAX: usize = 4096;
+/// Old extents that one publish may replace: with a segment and a dead record for each, and what
+/// the new extents add, it stays under `OPERATION_RECORDS_MAX`. A publish that would replace more
+/// is answered `Overflow`; any part of it that is small enough can be published on its own.
+const REPLACED_EXTENTS_MAX: usize = 896;
+/// Records that one publish changes at most: each replaced extent with its segment's accounting
+/// and a dead record, each new one with its segment's and the two ends of an old one that it cuts.
+pub(crate) const RECORDS_MAX: usize = 3 * REPLACED_EXTENTS_MAX + 4 * PUBLISH_EXTENTS_MAX + 8;
+const _: () = assert!(RECORDS_MAX <= OPERATION_RECORDS_MAX);
 /// Extents that one read answers at most.
 const READ_EXTENTS_MAX: usize = 4096;
 
@@ -60,6 +67,7 @@ pub(crate) fn read_extents<V: View>(
     limit: u32,
 ) -> Step<Reply> {
     let inode = tx.file(id)?;
+    // Callers ask for "all that follows" with a length that passes the end of the numbers.
     let to = offset.saturating_add(length).min(FILE_BYTES_MAX);
     // What a truncate hasn't removed yet is gone already.
     let to_shown = to.min(inode.cutting_from.unwrap_or(to));
@@ -181,12 +189,10 @@ fn put_content<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, content: Bytes
     let commit = tx.commit;
     let inode = tx.inode_mut(id)?;
     let (old, new) = (inode.content.len() as u64, content.len() as u64);
-    inode.allocated = inode.allocated - old + new;
     inode.content = content;
     inode.content_birth = commit;
-    let counters = tx.counters_mut(id.fileset())?;
-    counters.allocated = counters.allocated - old + new;
-    Ok(())
+    counts::take_allocated(tx, id, old)?;
+    counts::add_allocated(tx, id, new)
 }
 
 fn put_extents<V: View>(tx: &mut Transaction<'_, V>, publish: &Publish) -> Step<()> {
@@ -215,6 +221,10 @@ fn put_extents<V: View>(tx: &mut Transaction<'_, V>, publish: &Publish) -> Step<
         .sum::<usize>()
         >= REPLACED_EXTENTS_MAX
     {
+        if publish.replaces.is_some() {
+            // It believes in at most as many as it carries.
+            return Err(ErrorKind::Changed.into());
+        }
         let text = "a publish replaces too many extents at once: publish smaller ranges";
         return Err(Error::new(ErrorKind::Overflow, text).into());
     }

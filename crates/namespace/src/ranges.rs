@@ -8,6 +8,7 @@ use model::{
     Error, ErrorKind, Extent, ExtentKind, InodeId, Reply, limits::FILE_BYTES_MAX,
     operation::RangeChange,
 };
+use std::sync::Arc;
 
 /// Extents that one step of sharing reads.
 const SHARED_EXTENTS: usize = extents::STEP_EXTENTS / 4;
@@ -28,38 +29,67 @@ pub(crate) fn change_range<V: View>(
     still(&inode, end)?;
     extents::spill(tx, id)?;
     let inode = tx.inode(id)?;
-    let found = extents::touching(tx, id, &inode, offset, end, extents::STEP_EXTENTS)?;
+    // Neighbours of the range, too: reserved ones become one with what is reserved here.
+    let from = offset.saturating_sub(1);
+    let found = extents::touching(tx, id, &inode, from, end + 1, extents::STEP_EXTENTS)?;
     let done_to = found.known_to.min(end);
-    let reserved = |from: u64, to: u64, birth| Extent {
-        offset: from,
-        length: to - from,
-        kind: ExtentKind::Reserved,
-        birth,
-    };
-    let birth = tx.commit;
     match change {
         RangeChange::Punch => extents::clear(tx, id, &found.extents, offset, done_to)?,
         RangeChange::Zero => {
-            extents::clear(tx, id, &found.extents, offset, done_to)?;
-            extents::insert(tx, id, reserved(offset, done_to, birth))?;
+            let (reserved, data): (Vec<_>, Vec<_>) =
+                found.extents.into_iter().partition(|it| is_reserved(it));
+            extents::clear(tx, id, &data, offset, done_to)?;
+            reserve(tx, id, &reserved, offset, done_to)?;
         }
         RangeChange::Reserve => {
             let mut at = offset;
-            for extent in &found.extents {
-                if extent.offset > at {
-                    extents::insert(tx, id, reserved(at, extent.offset, birth))?;
-                }
-                at = extent.end();
+            for data in found.extents.iter().filter(|it| !is_reserved(it)) {
+                let gap_end = data.offset.min(done_to);
+                reserve(tx, id, &found.extents, at, gap_end)?;
+                at = at.max(data.end());
             }
-            if at < done_to {
-                extents::insert(tx, id, reserved(at, done_to, birth))?;
-            }
+            reserve(tx, id, &found.extents, at, done_to)?;
         }
     }
     if !keep_size && change != RangeChange::Punch {
         extents::set_size(tx, id, inode.size.max(done_to))?;
     }
     finish(tx, id, (done_to < end).then_some(done_to))
+}
+
+/// Reserves `from..to`, where no data is. Reserved extents that lie there or touch it become
+/// one with it: however small the steps in which a range is reserved, it is one record.
+fn reserve<V: View>(
+    tx: &mut Transaction<'_, V>,
+    id: InodeId,
+    found: &[Arc<Extent>],
+    from: u64,
+    to: u64,
+) -> Step<()> {
+    if from >= to {
+        return Ok(());
+    }
+    let touches = |it: &&Arc<Extent>| is_reserved(it) && it.end() >= from && it.offset <= to;
+    let there: Vec<Arc<Extent>> = found.iter().filter(touches).cloned().collect();
+    let (start, end) = match (there.first(), there.last()) {
+        (Some(first), Some(last)) => (first.offset.min(from), last.end().max(to)),
+        _ => (from, to),
+    };
+    if there.len() == 1 && (there[0].offset, there[0].end()) == (start, end) {
+        return Ok(());
+    }
+    extents::clear(tx, id, &there, start, end)?;
+    let reserved = Extent {
+        offset: start,
+        length: end - start,
+        kind: ExtentKind::Reserved,
+        birth: tx.commit,
+    };
+    extents::insert(tx, id, reserved)
+}
+
+fn is_reserved(extent: &Extent) -> bool {
+    matches!(extent.kind, ExtentKind::Reserved)
 }
 
 /// Lets `to` point at the segments of `from`; one step of bounded size.
@@ -79,11 +109,12 @@ pub(crate) fn share<V: View>(
     tx.settle()?;
     let source = tx.file(from)?;
     let target = tx.file(to)?;
+    let asked = length;
     let end = from_offset.saturating_add(length).min(source.size);
     if from_offset >= end {
         return Ok(Reply::RangeChanged {
             attributes: target.attributes(to),
-            next: None,
+            next: (asked > 0).then_some(from_offset),
         });
     }
     let length = end - from_offset;
@@ -138,7 +169,7 @@ pub(crate) fn share<V: View>(
         extents::insert(tx, to, extent)?;
     }
     extents::set_size(tx, to, target.size.max(to_offset + done))?;
-    finish(tx, to, (done < length).then_some(from_offset + done))
+    finish(tx, to, (done < asked).then_some(from_offset + done))
 }
 
 fn finish<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, next: Option<u64>) -> Step<Reply> {

@@ -1,6 +1,6 @@
 //! The records: what is stored under the keys.
 
-use crate::{Key, Table};
+use crate::{Key, Table, sound};
 use bytes::Bytes;
 use model::{
     Attributes, CommitNumber, DataId, Error, ErrorKind, Extent, FamilyId, FileKind, FileName,
@@ -58,10 +58,10 @@ pub struct Counters {
     pub next_data: u64,
     /// Inodes, orphans included.
     pub inodes: u64,
-    /// Sum of the sizes of regular files, in bytes.
-    pub logical: u64,
-    /// Sum of what inodes have allocated, in bytes.
-    pub allocated: u64,
+    /// Sum of the sizes of regular files, in bytes. Three files of 8 EiB are more than 64 bits.
+    pub logical: u128,
+    /// Sum of what inodes have allocated, in bytes; what files share counts for each.
+    pub allocated: u128,
 }
 
 /// An inode.
@@ -251,7 +251,7 @@ impl Record {
     /// Reads what [`Record::encode`] wrote under `key`.
     ///
     /// # Errors
-    /// `Corrupt` if the bytes are no such record.
+    /// `Corrupt` if the bytes are no such record, or one that no operation leaves behind.
     pub fn decode(key: &Key, bytes: &[u8]) -> Result<Record> {
         let corrupt = |why: String| {
             Error::new(ErrorKind::Corrupt, why)
@@ -271,7 +271,7 @@ impl Record {
             return Err(corrupt(format!("there is no version {version}")));
         }
         let wrong = |error: postcard::Error| corrupt(format!("its bytes don't fit: {error}"));
-        Ok(match key.table() {
+        let record = match key.table() {
             Table::Filesets => Self::Fileset(Arc::new(read(body).map_err(wrong)?)),
             Table::Counters => Self::Counters(Arc::new(read(body).map_err(wrong)?)),
             Table::Inodes => Self::Inode(Arc::new(read(body).map_err(wrong)?)),
@@ -285,7 +285,11 @@ impl Record {
             Table::Folds | Table::Cuts => Self::Mark,
             Table::Slots => Self::Slot(Arc::new(read(body).map_err(wrong)?)),
             Table::Streams => Self::Stream(read(body).map_err(wrong)?),
-        })
+        };
+        match sound::fault(key, &record) {
+            None => Ok(record),
+            Some(why) => Err(corrupt(why.into())),
+        }
     }
 
     /// About how many bytes of memory the record holds, for budgets.

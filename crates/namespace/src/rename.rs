@@ -1,7 +1,7 @@
 //! Moving names.
 
 use crate::{
-    Inode, Key, View, lifetime,
+    Inode, Key, View, counts, lifetime,
     names::{self, Found},
     transaction::{Step, Transaction, touch, touch_content},
 };
@@ -52,6 +52,9 @@ pub(crate) fn rename<V: View>(
         tx.ask(&Key::Inode(place.id));
     }
     tx.settle()?;
+    for place in [Some(source), target].into_iter().flatten() {
+        tx.named(place.id, place.kind)?;
+    }
     match (mode, target) {
         (RenameMode::NoReplace, Some(_)) => Err(ErrorKind::Exists.into()),
         (RenameMode::Exchange, None) => Err(ErrorKind::NotFound.into()),
@@ -181,7 +184,18 @@ fn refuse_loop<V: View>(
         return Ok(());
     }
     let mut at = to_directory;
+    // Where the walk was when it had taken a power of two of steps: who meets it goes in a circle.
+    let (mut mark, mut steps, mut steps_to_mark) = (None, 0u64, 1u64);
     loop {
+        if mark == Some(at) {
+            let text = format!("the ancestors of directory {to_directory} form a circle at {at}");
+            return Err(counts::damaged(text));
+        }
+        steps += 1;
+        if steps == steps_to_mark {
+            mark = Some(at);
+            steps_to_mark *= 2;
+        }
         if at == moving.id {
             let text = "a directory can't be moved into its own subtree";
             return Err(Error::new(ErrorKind::InvalidArgument, text).into());
@@ -196,8 +210,7 @@ fn refuse_loop<V: View>(
 
 fn leave<V: View>(tx: &mut Transaction<'_, V>, directory: InodeId, is_directory: bool) -> Step<()> {
     change_directory(tx, directory, |inode| {
-        inode.entries -= 1;
-        inode.links -= u32::from(is_directory);
+        counts::take_name(inode, directory, is_directory)
     })
 }
 
@@ -208,18 +221,18 @@ fn arrive<V: View>(
 ) -> Step<()> {
     change_directory(tx, directory, |inode| {
         inode.entries += 1;
-        inode.links += u32::from(is_directory);
+        counts::add_link(&mut inode.links, is_directory)
     })
 }
 
 fn change_directory<V: View>(
     tx: &mut Transaction<'_, V>,
     directory: InodeId,
-    change: impl FnOnce(&mut Inode),
+    change: impl FnOnce(&mut Inode) -> Step<()>,
 ) -> Step<()> {
     let now = tx.now;
     let inode = tx.inode_mut(directory)?;
-    change(inode);
+    change(inode)?;
     touch_content(inode, now);
     Ok(())
 }

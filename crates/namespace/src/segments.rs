@@ -1,7 +1,7 @@
 //! Accounting of segments: how many bytes of each are still pointed at.
 
 use crate::{
-    Dead, Key, Record, Segment, Stop, View,
+    Dead, Key, Record, Segment, Stop, View, counts,
     transaction::{Step, Transaction},
 };
 use model::{DataId, Error, ErrorKind, Extent, ExtentKind, InodeId, SegmentId, SegmentPlace};
@@ -50,7 +50,7 @@ pub(crate) fn publish<V: View>(
             }
             Segment {
                 place: *place,
-                live: old.live + extent.length,
+                live: counts::more(old.live, extent.length, place.segment, "live bytes")?,
                 ..(*old).clone()
             }
         }
@@ -87,7 +87,7 @@ pub(crate) fn retain<V: View>(
     bytes: u64,
 ) -> Step<()> {
     let segment = known(tx, place.segment)?;
-    let live = segment.live + bytes;
+    let live = counts::more(segment.live, bytes, place.segment, "live bytes")?;
     tx.put(
         Key::Segment(place.segment),
         Record::Segment(Arc::new(Segment {
@@ -105,13 +105,7 @@ pub(crate) fn release<V: View>(
     bytes: u64,
 ) -> Step<()> {
     let segment = known(tx, place.segment)?;
-    let Some(live) = segment.live.checked_sub(bytes) else {
-        let text = format!(
-            "segment {} counts {} live bytes, but {bytes} more are released",
-            place.segment, segment.live
-        );
-        return Err(Error::new(ErrorKind::Corrupt, text).into());
-    };
+    let live = counts::less(segment.live, bytes, place.segment, "live bytes")?;
     let key = Key::Segment(place.segment);
     if live > 0 {
         tx.put(
@@ -128,8 +122,7 @@ pub(crate) fn release<V: View>(
         place: segment.place,
         died: tx.commit,
     };
-    tx.put(Key::Dead(place.segment), Record::Dead(Arc::new(dead)));
-    Ok(())
+    tx.put_new(Key::Dead(place.segment), Record::Dead(Arc::new(dead)))
 }
 
 fn known<V: View>(tx: &mut Transaction<'_, V>, segment: SegmentId) -> Step<Arc<Segment>> {

@@ -1,8 +1,10 @@
 //! The records as one operation sees them: the view with the operation's own changes on top.
 
-use crate::{Counters, Effects, Inode, Key, Need, Record, Stop, View};
+use crate::{
+    Counters, Effects, Inode, Key, Missing, Need, Record, Stop, View, balance, counts, sound,
+};
 use model::{
-    CommitNumber, Error, ErrorKind, FileKind, FilesetId, InodeId, SessionId, Timestamp,
+    CommitNumber, Error, ErrorKind, FileKind, FilesetId, InodeId, Operation, SessionId, Timestamp,
     operation::Stamp,
 };
 use std::{collections::BTreeMap, sync::Arc};
@@ -24,6 +26,8 @@ pub(crate) struct Transaction<'a, V> {
     pub(crate) commit: CommitNumber,
     /// In the order of first change, each key once.
     changes: Vec<(Key, Option<Record>)>,
+    /// What was under the keys of `changes` before the operation.
+    before: Vec<Option<Record>>,
     /// Where a key is in `changes`, once they are many.
     index: BTreeMap<Key, usize>,
     needs: Vec<Need>,
@@ -40,14 +44,29 @@ impl<'a, V: View> Transaction<'a, V> {
             session: stamp.session,
             commit,
             changes: Vec::new(),
+            before: Vec::new(),
             index: BTreeMap::new(),
             needs: Vec::new(),
             seen: Vec::with_capacity(SEEN_MAX),
         }
     }
 
-    pub(crate) fn finish(self) -> Effects {
-        Effects(self.changes)
+    /// Ends an operation that isn't refused: what it changes must add up.
+    ///
+    /// # Errors
+    /// `Corrupt` if damaged records would make it leave one that nobody could read any more.
+    pub(crate) fn finish(&mut self, operation: &Operation) -> Step<Effects> {
+        let changes = std::mem::take(&mut self.changes);
+        if !changes.is_empty() {
+            balance::check(operation, &changes, &self.before);
+        }
+        for (key, record) in &changes {
+            if let Some(why) = record.as_ref().and_then(|record| sound::fault(key, record)) {
+                let text = format!("the record under {key:?} contradicts others: {why}");
+                return Err(counts::damaged(text));
+            }
+        }
+        Ok(Effects(changes))
     }
 
     pub(crate) fn is_held(&self, inode: InodeId) -> bool {
@@ -88,7 +107,7 @@ impl<'a, V: View> Transaction<'a, V> {
             .filter(own)
             .filter(|change| change.1.is_none())
             .count();
-        let limit_of_view = limit.saturating_add(removed);
+        let limit_of_view = limit + removed;
         let Ok(records) = self.view.range(from, to, limit_of_view) else {
             self.needs.push(Need::Range {
                 from: from.clone(),
@@ -169,6 +188,19 @@ impl<'a, V: View> Transaction<'a, V> {
         }
     }
 
+    /// An inode that a name means: it must be there, and be what the name says.
+    pub(crate) fn named(&mut self, id: InodeId, kind: FileKind) -> Step<Arc<Inode>> {
+        let inode = self.child(id)?;
+        if inode.kind != kind {
+            let text = format!(
+                "a name says that inode {id} is a {kind:?}, the inode {:?}",
+                inode.kind
+            );
+            return Err(counts::damaged(text));
+        }
+        Ok(inode)
+    }
+
     /// An inode that a record names: it must be there.
     pub(crate) fn child(&mut self, id: InodeId) -> Step<Arc<Inode>> {
         match self.get(&Key::Inode(id))? {
@@ -213,12 +245,61 @@ impl<'a, V: View> Transaction<'a, V> {
 
     // ---- changing ----
 
+    /// Replaces a record that the operation has looked at.
     pub(crate) fn put(&mut self, key: Key, record: Record) {
-        self.set(key, Some(record));
+        let before = self.looked_at(&key);
+        self.set(key, Some(record), before);
     }
 
+    /// Removes a record that the operation has looked at.
     pub(crate) fn delete(&mut self, key: Key) {
-        self.set(key, None);
+        let before = self.looked_at(&key);
+        self.set(key, None, before);
+    }
+
+    /// Makes a record where the rules say that there is none.
+    ///
+    /// # Errors
+    /// `Corrupt` if there is one: other records say what isn't so.
+    pub(crate) fn put_new(&mut self, key: Key, record: Record) -> Step<()> {
+        if let Some(at) = self.position(&key) {
+            assert!(
+                self.changes[at].1.is_none(),
+                "one operation makes each record once: {key:?}"
+            );
+        } else if let Ok(Some(_)) = self.view.get(&key) {
+            return Err(counts::damaged(format!(
+                "there is a record under {key:?} already, where others say that there is none"
+            )));
+        }
+        self.set(key, Some(record), None);
+        Ok(())
+    }
+
+    /// Removes a record that the operation knows without having asked for it by its key: from
+    /// a range, or because an inode says that it is there.
+    pub(crate) fn delete_known(&mut self, key: Key, before: Record) {
+        self.set(key, None, Some(before));
+    }
+
+    /// Removes a record whether it is there or not.
+    pub(crate) fn forget(&mut self, key: Key) {
+        self.set(key, None, None);
+    }
+
+    /// What the view says about a key that is about to change.
+    fn looked_at(&self, key: &Key) -> Option<Record> {
+        if self.position(key).is_some() {
+            // Noted with its first change.
+            return None;
+        }
+        if let Some((_, record)) = self.seen.iter().find(|(seen, _)| seen == key) {
+            return record.clone();
+        }
+        match self.view.get(key) {
+            Ok(record) => record,
+            Err(Missing) => panic!("an operation looks at what it changes: {key:?}"),
+        }
     }
 
     /// The one changeable copy of an inode in this run; `Stale` if it is gone.
@@ -227,8 +308,8 @@ impl<'a, V: View> Transaction<'a, V> {
         let at = match self.position(&key) {
             Some(at) => at,
             None => {
-                let inode = self.inode(id)?;
-                self.set(key, Some(Record::Inode(inode)))
+                let inode = Record::Inode(self.inode(id)?);
+                self.set(key, Some(inode.clone()), Some(inode))
             }
         };
         match &mut self.changes[at].1 {
@@ -243,7 +324,7 @@ impl<'a, V: View> Transaction<'a, V> {
         let at = match self.position(&key) {
             Some(at) => at,
             None => match self.get(&key)? {
-                Some(record) => self.set(key, Some(record)),
+                Some(record) => self.set(key, Some(record.clone()), Some(record)),
                 None => return Err(no_counters(fileset).into()),
             },
         };
@@ -261,7 +342,8 @@ impl<'a, V: View> Transaction<'a, V> {
         }
     }
 
-    fn set(&mut self, key: Key, record: Option<Record>) -> usize {
+    /// `before` counts with the first change of a key only.
+    fn set(&mut self, key: Key, record: Option<Record>, before: Option<Record>) -> usize {
         if let Some(at) = self.position(&key) {
             self.changes[at].1 = record;
             return at;
@@ -269,6 +351,7 @@ impl<'a, V: View> Transaction<'a, V> {
         let at = self.changes.len();
         if at == 0 {
             self.changes.reserve_exact(8);
+            self.before.reserve_exact(8);
         }
         if at > LINEAR {
             self.index.insert(key.clone(), at);
@@ -282,6 +365,7 @@ impl<'a, V: View> Transaction<'a, V> {
             self.index.insert(key.clone(), at);
         }
         self.changes.push((key, record));
+        self.before.push(before);
         at
     }
 }

@@ -3,6 +3,7 @@
 use crate::{
     Key, Record, View,
     acl::{self, Acl},
+    counts,
     transaction::{Step, Transaction, touch},
 };
 use bytes::Bytes;
@@ -14,6 +15,12 @@ use model::{
 use std::sync::Arc;
 
 const SETGID: u32 = 0o2000;
+/// What Linux adds to the rights of who runs the file.
+const CAPABILITIES: &[u8] = b"security.capability";
+/// Beginnings of the names that may be set, besides the two of access control lists. The kernel
+/// judges who may: for `user.` by the file's rights, `trusted.` and `security.` by capabilities.
+/// Other names under `system.` it leaves to the file system, which has none.
+const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
 /// All extended attributes of an inode.
 pub(crate) fn key_range(inode: InodeId) -> (Key, Key) {
@@ -25,6 +32,7 @@ pub(crate) fn key_range(inode: InodeId) -> (Key, Key) {
 }
 
 pub(crate) fn get<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, name: &[u8]) -> Step<Reply> {
+    check_name(name)?;
     match current(tx, id, name)? {
         Some(value) => Ok(Reply::Value(Bytes::clone(&value))),
         None => Err(ErrorKind::NoSuchAttribute.into()),
@@ -39,7 +47,8 @@ pub(crate) fn list<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<Re
     let (from, to) = key_range(id);
     let found = tx.range(&from, &to, XATTR_INODE_BYTES_MAX)?;
     let names = found.into_iter().filter_map(|(key, _)| match key {
-        Key::Xattr { name, .. } => Some(Bytes::from(name)),
+        // Earlier versions took any name under "system.".
+        Key::Xattr { name, .. } if is_known(&name) => Some(Bytes::from(name)),
         _ => None,
     });
     Ok(Reply::Names(names.collect()))
@@ -56,10 +65,7 @@ pub(crate) fn set<V: View>(
     if name == acl::ACCESS || name == acl::DEFAULT {
         return set_acl(tx, id, name, value, drop_setgid);
     }
-    if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
-        // ERANGE, as Linux answers.
-        return Err(ErrorKind::BufferTooSmall.into());
-    }
+    check_name(name)?;
     let old = current(tx, id, name)?;
     match (mode, &old) {
         (XattrMode::Create, Some(_)) => return Err(ErrorKind::Exists.into()),
@@ -75,6 +81,7 @@ pub(crate) fn remove<V: View>(
     id: InodeId,
     name: &[u8],
 ) -> Step<Reply> {
+    check_name(name)?;
     let Some(old) = current(tx, id, name)? else {
         if name == acl::ACCESS || name == acl::DEFAULT {
             // Every inode has an access list, its permission bits, and may have no default.
@@ -84,6 +91,19 @@ pub(crate) fn remove<V: View>(
     };
     put(tx, id, name, Some(old), None)?;
     finish(tx, id)
+}
+
+/// Whether who runs the file gets capabilities by it. Costs nothing for an inode without
+/// extended attributes.
+pub(crate) fn has_capabilities<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<bool> {
+    Ok(current(tx, id, CAPABILITIES)?.is_some())
+}
+
+/// Who runs the file gets no capabilities by it any more. Times stay: this is part of a larger
+/// change.
+pub(crate) fn drop_capabilities<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<()> {
+    let old = current(tx, id, CAPABILITIES)?;
+    put(tx, id, CAPABILITIES, old, None)
 }
 
 /// The list of an inode, if it says more than the permission bits.
@@ -107,6 +127,22 @@ pub(crate) fn put_acl<V: View>(
 ) -> Step<()> {
     let old = current(tx, id, name)?;
     put(tx, id, name, old, list.map(Acl::to_value))
+}
+
+fn is_known(name: &[u8]) -> bool {
+    let is_in = |namespace: &[u8]| name.len() > namespace.len() && name.starts_with(namespace);
+    name == acl::ACCESS || name == acl::DEFAULT || NAMESPACES.iter().any(|it| is_in(it))
+}
+
+fn check_name(name: &[u8]) -> Step<()> {
+    if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
+        // ERANGE, as Linux answers.
+        return Err(ErrorKind::BufferTooSmall.into());
+    }
+    if !is_known(name) {
+        return Err(ErrorKind::NotSupported.into());
+    }
+    Ok(())
 }
 
 /// Sets a list. An access list shows in the permission bits, and one that says no more than
@@ -162,14 +198,21 @@ fn put<V: View>(
     let bytes_of = |value: usize| name.len() + value;
     let freed = old.as_ref().map_or(0, |old| bytes_of(old.len()));
     let taken = new.as_ref().map_or(0, |new| bytes_of(new.len()));
-    let bytes = tx.inode(id)?.xattr_bytes as usize - freed + taken;
+    let kept = counts::less(
+        tx.inode(id)?.xattr_bytes as usize,
+        freed,
+        id,
+        "bytes of attributes",
+    )?;
+    let bytes = kept + taken;
     if bytes > XATTR_INODE_BYTES_MAX {
         return Err(ErrorKind::NoSpace.into());
     }
-    match new {
-        Some(new) => tx.put(key(), Record::Xattr(Arc::new(new))),
-        None if old.is_some() => tx.delete(key()),
-        None => return Ok(()),
+    match (new, old) {
+        (Some(new), None) => tx.put_new(key(), Record::Xattr(Arc::new(new)))?,
+        (Some(new), Some(_)) => tx.put(key(), Record::Xattr(Arc::new(new))),
+        (None, Some(_)) => tx.delete(key()),
+        (None, None) => return Ok(()),
     }
     tx.inode_mut(id)?.xattr_bytes = u32::try_from(bytes).expect("at most 64 KiB");
     Ok(())

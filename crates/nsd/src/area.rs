@@ -54,7 +54,7 @@ struct State {
     length: u64,
     page0: Box<[u8; UNIT]>,
     guard_dirty: bool,
-    /// CRC-32C per page; 0: never written, reads as zeros.
+    /// CRC-32C per page; 0: never written, so nobody reads it.
     sums: Vec<u32>,
     dirty_tables: BTreeSet<usize>,
     /// Written pages that are not on the disk yet. redb writes in no stable order; sorted and
@@ -154,8 +154,8 @@ impl Area {
     }
 
     /// Reads all used pages once, in order, so that the scan that follows finds them in the
-    /// kernel's page cache. Blocks.
-    pub(crate) fn warm(&self) -> io::Result<()> {
+    /// kernel's page cache. What can't be read shows when somebody needs it. Blocks.
+    pub(crate) fn warm(&self) {
         const CHUNK: u64 = 1 << 20;
         const WARM_MAX: u64 = 256 << 20;
         let last = self
@@ -171,12 +171,12 @@ impl Area {
         let mut at = 0;
         while at < used {
             let length = CHUNK.min(used - at);
-            self.shared
+            let _unread = self
+                .shared
                 .disk
-                .read_now(start + at, &mut chunk[..length as usize])?;
+                .read_now(start + at, &mut chunk[..length as usize]);
             at += length;
         }
-        Ok(())
     }
 
     /// Bytes that redb can really use: it doubles its length up to 4 GiB, and grows by 4 GiB
@@ -198,40 +198,29 @@ impl Area {
         (used, highest.unwrap_or(0), self.shared.pages_max)
     }
 
-    /// Pages whose bytes don't fit their checksum, and whether any guard or table block on the
-    /// disk differs from what was written there (those are rewritten). Blocks.
+    /// Looks again at pages that didn't fit, and checks what leads to the pages: guard and table
+    /// blocks are written anew. Answers the pages that still don't fit, and what was put right.
+    /// All of it from the medium. Blocks.
     ///
     /// A page that doesn't fit need not be in use: a power cut leaves such pages behind.
-    pub(crate) fn check(&self) -> io::Result<(Vec<u64>, Vec<String>)> {
-        let mut mended = Vec::new();
+    pub(crate) fn check_rest(&self, misfits: Vec<u64>) -> io::Result<(Vec<u64>, Vec<String>)> {
         let shared = &self.shared;
-        let pages = shared.state.lock().length.div_ceil(BLOCK);
-        let mut misfits = Vec::new();
-        for page in 1..pages.min(shared.pages_max) {
-            let mut bytes = vec![0; UNIT];
-            // The lock keeps page and sum together while redb writes.
+        let mut mended = Vec::new();
+        let mut still = Vec::new();
+        for page in misfits {
             let state = shared.state.lock();
-            if state.sums[page as usize] == 0 || state.pending.contains_key(&page) {
-                continue;
-            }
-            let read = shared.disk.read_now(shared.page_offset(page), &mut bytes);
-            if read.is_err() || page_sum(&bytes) != state.sums[page as usize] {
-                misfits.push(page);
+            let sum = state.sums[page as usize];
+            let is_there = sum != 0 && !state.pending.contains_key(&page);
+            if is_there && matches!(shared.mend_page(page, sum)?, Mended::Misfit) {
+                still.push(page);
             }
         }
+        self.check_tables(&mut mended);
         let mut state = shared.state.lock();
         let mut block = vec![0; UNIT];
-        for table in 0..shared.tables as usize {
-            let read = shared.disk.read_now(shared.table_offset(table), &mut block);
-            let dirty = state.dirty_tables.contains(&table);
-            if !dirty && (read.is_err() || block != shared.table_block(&state, table)) {
-                state.dirty_tables.insert(table);
-                mended.push(format!("checksum table {table} of the index rewritten"));
-            }
-        }
         for number in 0..GUARDS {
             let at = shared.start + number * BLOCK;
-            let read = shared.disk.read_now(at, &mut block);
+            let read = shared.disk.read_medium_now(at, &mut block);
             let current = number % 2 == state.sequence % 2;
             let good = read.is_ok()
                 && match Guard::decode(&block, shared.region) {
@@ -248,7 +237,85 @@ impl Area {
             shared.write_tables(&mut state)?;
             shared.disk.flush_now()?;
         }
-        Ok((misfits, mended))
+        Ok((still, mended))
+    }
+
+    /// Table blocks that aren't on the medium as they should be are written with the next sync.
+    fn check_tables(&self, mended: &mut Vec<String>) {
+        let shared = &self.shared;
+        let tables = shared.tables as usize;
+        let mut chunk = vec![0; JOINED_BYTES_MAX];
+        for first in (0..tables).step_by(JOINED_BYTES_MAX / UNIT) {
+            let last = tables.min(first + JOINED_BYTES_MAX / UNIT);
+            let chunk = &mut chunk[..(last - first) * UNIT];
+            // Without the lock, which everybody needs who asks the index.
+            let read = shared
+                .disk
+                .read_medium_now(shared.table_offset(first), chunk);
+            for (table, block) in (first..last).zip(chunk.chunks_mut(UNIT)) {
+                let mut state = shared.state.lock();
+                let should = shared.table_block(&state, table);
+                if state.dirty_tables.contains(&table) || (read.is_ok() && *block == should[..]) {
+                    continue;
+                }
+                // Written meanwhile, or the one of the chunk that can't be read?
+                let at = shared.table_offset(table);
+                if shared.disk.read_medium_now(at, block).is_err() || *block != should[..] {
+                    state.dirty_tables.insert(table);
+                    mended.push(format!("checksum table {table} of the index rewritten"));
+                }
+            }
+        }
+    }
+
+    /// Reads all pages from the medium: what the kernel's page cache still has in order would hide
+    /// damage until the next start. Answers those that don't fit their checksum, and how many were
+    /// written anew, because they are good in the page cache. Checkpoints may run meanwhile.
+    /// Blocks; what was rewritten is durable when it returns.
+    pub(crate) fn check_pages(&self) -> io::Result<(Vec<u64>, u64)> {
+        let shared = &self.shared;
+        let pages = shared.state.lock().length.div_ceil(BLOCK);
+        let pages = pages.min(shared.pages_max);
+        let mut misfits = Vec::new();
+        let mut rewritten = 0;
+        let mut chunk = vec![0; JOINED_BYTES_MAX];
+        let mut first = 1;
+        while first < pages {
+            let last = pages.min(first + (JOINED_BYTES_MAX / UNIT) as u64);
+            let chunk = &mut chunk[..(last - first) as usize * UNIT];
+            let is_used = {
+                let state = shared.state.lock();
+                let sums = &state.sums[first as usize..last as usize];
+                sums.iter().any(|sum| *sum != 0)
+            };
+            let read = is_used
+                && shared
+                    .disk
+                    .read_medium_now(shared.page_offset(first), chunk)
+                    .is_ok();
+            for page in (first..last).filter(|_| is_used) {
+                // The lock keeps page and sum together while redb writes.
+                let state = shared.state.lock();
+                let sum = state.sums[page as usize];
+                if sum == 0 || state.pending.contains_key(&page) {
+                    continue;
+                }
+                let at = (page - first) as usize * UNIT;
+                if read && page_sum(&chunk[at..at + UNIT]) == sum {
+                    continue;
+                }
+                match shared.mend_page(page, sum)? {
+                    Mended::Good => {}
+                    Mended::Rewritten => rewritten += 1,
+                    Mended::Misfit => misfits.push(page),
+                }
+            }
+            first = last;
+        }
+        if rewritten > 0 {
+            shared.disk.flush_now()?;
+        }
+        Ok((misfits, rewritten))
     }
 
     /// Forgets pages that don't fit and that nothing refers to.
@@ -272,6 +339,13 @@ impl Area {
             }),
         }
     }
+}
+
+/// What became of a page that seemed not to fit its checksum.
+enum Mended {
+    Good,
+    Rewritten,
+    Misfit,
 }
 
 impl Shared {
@@ -298,7 +372,29 @@ impl Shared {
         Ok(())
     }
 
-    /// Reads one page and proves it.
+    /// Looks at a page that seemed not to fit (it may have been written meanwhile), and writes it
+    /// anew if the page cache still has it in order.
+    fn mend_page(&self, page: u64, sum: u32) -> io::Result<Mended> {
+        let at = self.page_offset(page);
+        let mut bytes = vec![0; UNIT];
+        let on_medium = self.disk.read_medium_now(at, &mut bytes);
+        if on_medium.is_ok() && page_sum(&bytes) == sum {
+            return Ok(Mended::Good);
+        }
+        let in_memory = self.disk.read_now(at, &mut bytes);
+        if in_memory.is_err() || page_sum(&bytes) != sum {
+            return Ok(Mended::Misfit);
+        }
+        self.disk.write_now(at, &bytes)?;
+        Ok(Mended::Rewritten)
+    }
+
+    fn is_written(state: &State, page: u64) -> bool {
+        page == 0 || state.sums.get(page as usize).is_some_and(|sum| *sum != 0)
+    }
+
+    /// Reads one page and proves it. redb reads back only what it has written: a page without a
+    /// checksum holds nothing, so what leads redb to it is damaged, and zeros would make it panic.
     fn read_page(&self, state: &State, page: u64, out: &mut [u8]) -> io::Result<()> {
         if page == 0 {
             out.copy_from_slice(&state.page0[..]);
@@ -306,8 +402,9 @@ impl Shared {
         }
         let sum = state.sums.get(page as usize).copied().unwrap_or(0);
         if sum == 0 {
-            out.fill(0);
-            return Ok(());
+            return Err(damaged(format!(
+                "page {page} of the index is asked for and was never written"
+            )));
         }
         if let Some(bytes) = state.pending.get(&page) {
             out.copy_from_slice(&bytes[..]);
@@ -464,7 +561,9 @@ impl redb::StorageBackend for Area {
                 return self.shared.write_page(&mut state, page, &data[range]);
             }
             let mut bytes = [0; UNIT];
-            self.shared.read_page(&state, page, &mut bytes)?;
+            if Shared::is_written(&state, page) {
+                self.shared.read_page(&state, page, &mut bytes)?;
+            }
             bytes[inside..inside + range.len()].copy_from_slice(&data[range]);
             self.shared.write_page(&mut state, page, &bytes)
         })

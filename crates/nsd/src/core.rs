@@ -7,6 +7,7 @@ use crate::index::Index;
 use crate::journal::Ring;
 use crate::key::Key;
 use crate::record::Stamp;
+use crate::space::Asker;
 use crate::state::{Found, State, merged};
 use crate::superblock::{FLAG_UNCONFIRMED, Layout, Superblock};
 use crate::{NsdIdentity, checksum::UNIT};
@@ -20,7 +21,8 @@ use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use world::{Disk, World};
 
-/// Bytes of puts that may be under way; more wait.
+/// Bytes of blob puts that may be under way, and as many of log puts; more wait. Apart from each
+/// other: who streams must not let everybody's log, and so their fsync, wait in line.
 const UNDER_WAY_MAX: usize = 64 << 20;
 /// Units of the smallest blob.
 const EXTENT_UNITS_MIN: u64 = 2;
@@ -43,12 +45,15 @@ pub(crate) struct Core {
     pub(crate) queue: Mutex<Queue>,
     /// Names that somebody is putting.
     claims: Mutex<BTreeMap<Key, Arc<Notify>>>,
-    under_way: Semaphore,
+    blobs_under_way: Semaphore,
+    logs_under_way: Semaphore,
     pub(crate) flusher: Flusher,
     pub(crate) superblock: tokio::sync::Mutex<Superblock>,
     /// Held by the checkpoint that runs.
     pub(crate) checkpointing: tokio::sync::Mutex<()>,
     pub(crate) checkpoint_planned: AtomicBool,
+    /// Held by the scrub that runs.
+    pub(crate) scrubbing: tokio::sync::Mutex<()>,
     /// Told after each checkpoint, whether it went well or not.
     pub(crate) checkpointed: Notify,
     failed: AtomicBool,
@@ -81,12 +86,14 @@ impl Core {
             state: Mutex::new(state),
             queue: Mutex::new(queue),
             claims: Mutex::new(BTreeMap::new()),
-            under_way: Semaphore::new(UNDER_WAY_MAX / UNIT),
+            blobs_under_way: Semaphore::new(UNDER_WAY_MAX / UNIT),
+            logs_under_way: Semaphore::new(UNDER_WAY_MAX / UNIT),
             unconfirmed: AtomicBool::new(superblock.flags & FLAG_UNCONFIRMED != 0),
             flusher: Flusher::default(),
             superblock: tokio::sync::Mutex::new(superblock),
             checkpointing: tokio::sync::Mutex::new(()),
             checkpoint_planned: AtomicBool::new(false),
+            scrubbing: tokio::sync::Mutex::new(()),
             checkpointed: Notify::new(),
             failed: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -227,12 +234,16 @@ impl Core {
     }
 
     /// Waits until `bytes` more may be under way.
-    pub(crate) async fn admit(&self, bytes: usize) -> Result<SemaphorePermit<'_>> {
+    pub(crate) async fn admit(&self, asker: Asker, bytes: usize) -> Result<SemaphorePermit<'_>> {
+        let under_way = match asker {
+            Asker::Blob => &self.blobs_under_way,
+            Asker::Log | Asker::Promised => &self.logs_under_way,
+        };
         let permits = u32::try_from(bytes.div_ceil(UNIT)).expect("a segment is small");
-        if let Ok(permit) = self.under_way.try_acquire_many(permits) {
+        if let Ok(permit) = under_way.try_acquire_many(permits) {
             return Ok(permit);
         }
-        let wait = self.under_way.acquire_many(permits);
+        let wait = under_way.acquire_many(permits);
         match self.world.timeout(WAIT_MAX, wait).await {
             Ok(permit) => Ok(permit.expect("the semaphore is never closed")),
             Err(_) => Err(Error::new(

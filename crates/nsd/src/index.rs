@@ -39,6 +39,11 @@ fn refused(what: &str, error: &redb::Error) -> Error {
     Error::new(kind, format!("{what}: {error}"))
 }
 
+fn unchecked(error: std::io::Error) -> Error {
+    let text = format!("checking the index: {error}");
+    Error::new(ErrorKind::Unavailable, text)
+}
+
 /// Turns redb's many errors into ours.
 trait Attempt<T> {
     fn attempt(self, what: &str) -> Result<T>;
@@ -125,16 +130,21 @@ impl Index {
         self.area.capacity() / 5
     }
 
-    /// Checks every page. `(lost, mended)`: whether the index itself is damaged, and what was
-    /// put right. No checkpoint may run meanwhile.
-    pub(crate) fn check(&self) -> Result<(bool, Vec<String>)> {
-        let failed = |error: std::io::Error| {
-            Error::new(
-                ErrorKind::Unavailable,
-                format!("checking the index: {error}"),
-            )
-        };
-        let (misfits, mut mended) = self.area.check().map_err(failed)?;
+    /// Reads every page from the medium. Answers those that don't fit their checksum, for
+    /// [`Index::settle`], and what was put right. Checkpoints may run meanwhile: it may take
+    /// minutes, and the journal is full before.
+    pub(crate) fn check_pages(&self) -> Result<(Vec<u64>, Vec<String>)> {
+        let (misfits, rewritten) = self.area.check_pages().map_err(unchecked)?;
+        let mended = (rewritten > 0)
+            .then(|| format!("{rewritten} pages of the index rewritten from memory"));
+        Ok((misfits, mended.into_iter().collect()))
+    }
+
+    /// Ends a check: pages that didn't fit are looked at again, and whether the index needs them.
+    /// `(lost, mended)`: whether the index itself is damaged, and what was put right. No
+    /// checkpoint may run meanwhile.
+    pub(crate) fn settle(&self, misfits: Vec<u64>) -> Result<(bool, Vec<String>)> {
+        let (misfits, mut mended) = self.area.check_rest(misfits).map_err(unchecked)?;
         if misfits.is_empty() {
             return Ok((false, mended));
         }

@@ -329,10 +329,10 @@ impl Nsd {
         self.finish(work).await
     }
 
-    /// Reads and checks everything, and mends what is redundant inside the region.
+    /// Reads and checks everything, and mends what is redundant inside the region. One at a time.
     ///
     /// # Errors
-    /// `Unavailable` if the disk has failed.
+    /// `Busy` if another scrub of it runs; `Unavailable` if the disk has failed.
     pub async fn scrub(&self) -> Result<ScrubReport> {
         self.finish(self.core.clone().scrub()).await
     }

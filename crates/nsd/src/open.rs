@@ -131,7 +131,7 @@ fn open_index(disk: &Disk, region: u128, layout: &Layout) -> Result<OpenedIndex>
     };
     let area = Area::open(disk, region, layout.index_start, layout.index_bytes);
     let area = area.map_err(failed)?;
-    area.warm().map_err(failed)?;
+    area.warm();
     let index = Index::open(area)?;
     let ledger = index.ledger()?;
     let snapshot = index.snapshot()?;

@@ -58,10 +58,10 @@ impl Core {
         range: Range<u32>,
     ) -> std::result::Result<Bytes, String> {
         let first = range.start / UNIT as u32;
-        let count = range.end.div_ceil(UNIT as u32).saturating_sub(first);
         if range.is_empty() {
             return Ok(Bytes::new());
         }
+        let count = range.end.div_ceil(UNIT as u32) - first;
         let table = self.table_of(key, entry).await?;
         let bytes = self.read_units(entry, first, count).await;
         let bytes =

@@ -145,19 +145,22 @@ impl Findings {
                 self.ledger.raise_floor(*shard, *below);
                 self.remove_log(*shard, 0..below.0);
             }
-            Record::Discard(shard, above) => self.remove_log(*shard, above.0 + 1..u64::MAX),
+            Record::Discard(shard, above) => {
+                self.remove_log(*shard, above.0.saturating_add(1)..u64::MAX)
+            }
             Record::Seal(shard, epoch) => self.ledger.raise_seal(*shard, *epoch),
             Record::Learn(group, version) => self.ledger.raise_version(*group, *version),
         }
     }
 
     fn add_put(&mut self, key: &Key, entry: &Arc<Entry>) {
-        if self
-            .entries
-            .get(key)
-            .is_some_and(|old| old.birth >= entry.birth)
-        {
-            return;
+        if let Some(old) = self.entries.get(key) {
+            // A put that left the journal has an extent, too, which a power cut may have left
+            // without its payload. The record is proven.
+            let is_moved = old.birth == entry.birth && entry.runs().is_none();
+            if old.birth >= entry.birth && !is_moved {
+                return;
+            }
         }
         let runs = entry.runs().unwrap_or_default();
         if !runs.iter().all(|run| self.space.is_free(*run)) {

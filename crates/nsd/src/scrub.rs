@@ -18,6 +18,13 @@ const BATCH: usize = 256;
 impl Core {
     pub(crate) async fn scrub(self: Arc<Self>) -> Result<ScrubReport> {
         self.check_serving()?;
+        let Ok(_only_one) = self.scrubbing.try_lock() else {
+            let text = format!(
+                "NSD {} is being scrubbed already; wait until that scrub has ended",
+                self.identity.nsd
+            );
+            return Err(Error::new(ErrorKind::Busy, text));
+        };
         let mut report = ScrubReport {
             nsd: self.identity.nsd,
             ..ScrubReport::default()
@@ -66,11 +73,16 @@ impl Core {
     }
 
     async fn scrub_index(self: &Arc<Self>, report: &mut ScrubReport) -> Result<()> {
+        let core = self.clone();
+        let looked = self.world.blocking(move || core.index.check_pages()).await;
+        let (misfits, mended) = looked?;
+        report.mended.extend(mended);
         let quiet = self.checkpointing.lock().await;
         let core = self.clone();
-        let checked = self.world.blocking(move || core.index.check()).await;
+        let settle = move || core.index.settle(misfits);
+        let settled = self.world.blocking(settle).await;
         drop(quiet);
-        let (lost, mended) = checked?;
+        let (lost, mended) = settled?;
         report.mended.extend(mended);
         if lost {
             let mut superblock = self.superblock.lock().await;

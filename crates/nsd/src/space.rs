@@ -81,6 +81,7 @@ impl Space {
             Asker::Log => self.promised,
             Asker::Promised => 0,
         };
+        // Logs and promises go on into the reserve when blobs may no longer.
         self.free_units.saturating_sub(kept)
     }
 

@@ -225,7 +225,11 @@ impl State {
     pub(crate) fn pin(&mut self, key: &Key, entry: &Entry) -> Result<bool> {
         let current = self.find(key)?.is_some_and(|found| found.is_same_as(entry));
         if let (true, Some(runs)) = (current, entry.runs()) {
-            self.pins.insert(runs[0].unit, Vec::new());
+            let other = self.pins.insert(runs[0].unit, Vec::new());
+            assert!(
+                other.is_none(),
+                "one scrub at a time, which pins one extent"
+            );
             return Ok(true);
         }
         Ok(false)
@@ -234,7 +238,8 @@ impl State {
     /// Ends [`State::pin`].
     pub(crate) fn unpin(&mut self, entry: &Entry) {
         let runs = entry.runs().expect("only extents are pinned");
-        let parked = self.pins.remove(&runs[0].unit).unwrap_or_default();
+        let parked = self.pins.remove(&runs[0].unit);
+        let parked = parked.expect("an extent is unpinned once, by the scrub that pinned it");
         self.space.release(&parked);
     }
 

@@ -56,7 +56,7 @@ impl Core {
             _ => Ok(()),
         };
         let key = Key::blob(put.name);
-        let _under_way = self.admit(length).await?;
+        let _under_way = self.admit(Asker::Blob, length).await?;
         let _claim = self.claim(key).await?;
         if let Some(old) = self.locate(&key)? {
             if old.writer == put.nonce && old.length as usize == length {
@@ -87,7 +87,7 @@ impl Core {
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
         let key = Key::log(put.shard, put.number);
-        let _under_way = self.admit(put.bytes.len()).await?;
+        let _under_way = self.admit(Asker::Log, put.bytes.len()).await?;
         let _claim = self.claim(key).await?;
         let floor = self.state.lock().floor(put.shard);
         if put.number < floor {

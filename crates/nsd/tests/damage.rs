@@ -257,6 +257,32 @@ fn a_byte_flipped_under_an_open_nsd_is_found_or_harmless() {
 }
 
 #[test]
+fn a_second_scrub_of_an_nsd_is_refused_while_the_first_mends() {
+    let simulation = Simulation::new(8);
+    let disk = simulation.disk(DISK, REGION);
+    disk.overwrite(0, &populated(8, true));
+    let faults = simulation.faults();
+    simulation
+        .run(async |world| {
+            let nsd = open(&world).await.unwrap();
+            let is_header = |block: &u64| disk.content(block * 4096, 4096).starts_with(b"SHALEBLB");
+            let headers: Vec<u64> = (0..REGION / 4096).filter(is_header).collect();
+            for block in &headers {
+                faults.flip_bit(DISK, block * 4096 + 40);
+            }
+            let (first, second) = futures::future::join(nsd.scrub(), nsd.scrub()).await;
+            let busy = second.unwrap_err();
+            assert_eq!(busy.kind(), ErrorKind::Busy);
+            assert!(busy.to_string().contains("scrubbed already"), "{busy}");
+            let mended = first.unwrap().mended;
+            assert!(mended.len() > 5, "{mended:?}");
+            let again = nsd.scrub().await.unwrap();
+            assert!(again.mended.is_empty() && again.damaged.is_empty());
+        })
+        .finished();
+}
+
+#[test]
 fn a_rebuilt_index_has_every_blob_and_refuses_log_puts_until_epochs_are_confirmed() {
     for closed in [true, false] {
         let region = populated(4, closed);
@@ -292,6 +318,48 @@ fn a_rebuilt_index_has_every_blob_and_refuses_log_puts_until_epochs_are_confirme
             })
             .finished();
     }
+}
+
+#[test]
+fn a_rebuilt_index_takes_a_payload_from_the_journal_where_it_is_proven() {
+    let simulation = Simulation::new(9);
+    let disk = simulation.disk(DISK, REGION);
+    let faults = simulation.faults();
+    simulation
+        .run(async |world| {
+            let region = world.open_disk(Path::new(DISK)).unwrap();
+            let options = FormatOptions {
+                journal_bytes: Some(256 << 10),
+                index_bytes: Some((2 << 20) + (100 << 10)),
+            };
+            Nsd::format_with(&world, &region, IDENTITY, options)
+                .await
+                .unwrap();
+            let nsd = Nsd::open(&world, region).await.unwrap();
+            nsd.put(blob(1, 9000)).await.unwrap();
+            nsd.put(blob(2, 9000)).await.unwrap();
+            nsd.delete(&[name(2)]).await.unwrap();
+            // Both copies are there now: in the ring, which nobody overwrote yet, and in an extent.
+            nsd.checkpoint().await.unwrap();
+        })
+        .finished();
+    let needle = content(1, 4096);
+    let bytes = disk.content(0, REGION as usize);
+    let extent = bytes.chunks(4096).position(|block| block == needle);
+    faults.flip_bit(DISK, extent.unwrap() as u64 * 4096 + 77);
+    simulation
+        .run(async |world| {
+            let region = world.open_disk(Path::new(DISK)).unwrap();
+            let nsd = Nsd::rebuild_index(&world, region).await.unwrap();
+            assert_eq!(nsd.get(name(1), 0, 9000).await.unwrap(), content(1, 9000));
+            assert!(nsd.get(name(2), 0, 9000).await.is_err(), "it was deleted");
+            let report = nsd.scrub().await.unwrap();
+            assert!(
+                report.damaged.is_empty() && report.mended.is_empty(),
+                "{report:?}"
+            );
+        })
+        .finished();
 }
 
 #[test]

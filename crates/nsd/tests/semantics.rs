@@ -5,10 +5,15 @@
 mod scene;
 
 use bytes::Bytes;
+use futures::future::{Either, select};
+use futures::stream::{FuturesUnordered, StreamExt};
 use model::nsd::{GroupFence, LogPut};
 use model::{EntryNumber, ErrorKind, GroupId, GroupVersion, ShardEpoch, ShardId};
 use nsd::Nsd;
-use scene::{blob, content, name, on_disk, small_region};
+use scene::{DISK, IDENTITY, blob, content, name, on_disk, small_region};
+use std::pin::pin;
+use std::time::Duration;
+use world::sim::Simulation;
 
 fn entry(shard: u32, epoch: u64, number: u64, length: usize) -> LogPut {
     LogPut {
@@ -405,4 +410,30 @@ fn empty_and_oversized_requests_are_refused() {
         let entries = nsd.log_read(ShardId(1), EntryNumber(1), 1).await.unwrap();
         assert_eq!(entries[0].bytes, Bytes::new());
     });
+}
+
+#[test]
+fn a_log_put_does_not_wait_in_line_with_blobs() {
+    let simulation = Simulation::new(20);
+    simulation.disk(DISK, 256 << 20);
+    let faults = simulation.faults();
+    simulation
+        .run(async |world| {
+            let disk = world.open_disk(DISK.as_ref()).unwrap();
+            Nsd::format(&world, &disk, IDENTITY).await.unwrap();
+            let nsd = Nsd::open(&world, disk).await.unwrap();
+            faults.slow(DISK, Duration::from_secs(1));
+            // Four of them are under way, the others wait for one of those to end.
+            let blobs = (1..=6).map(|number| nsd.put(blob(number, 16 << 20)));
+            let mut blobs: FuturesUnordered<_> = blobs.collect();
+            let log = pin!(nsd.log_put(entry(1, 1, 1, 100)));
+            match select(blobs.next(), log).await {
+                Either::Right((put, _)) => put.unwrap(),
+                Either::Left(_) => panic!("a blob, which takes two I/Os, was faster"),
+            }
+            while let Some(put) = blobs.next().await {
+                put.unwrap();
+            }
+        })
+        .finished();
 }

@@ -7,6 +7,7 @@
 
 mod deletion;
 mod members;
+mod pace;
 mod progress;
 mod read;
 mod repair;

@@ -1,13 +1,15 @@
 //! What a pool knows of each NSD: whether it answers, how fast, how full it is.
 
+use crate::pace::Pace;
 use model::map::{NsdEntry, NsdState};
 use model::nsd::{NsdHealth, NsdUsage};
 use model::{Error, ErrorKind};
 use nsd::Nsd;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use world::Instant;
+use world::{Instant, World};
 
 /// How long an NSD that failed or was very late gets no new pieces if others can take them.
 const AVOID_TIME: Duration = Duration::from_secs(5);
@@ -47,10 +49,14 @@ pub struct NsdStanding {
     pub usage: NsdUsage,
     /// Free share of its capacity in 1/65,536.
     pub free_share: u32,
-    /// Requests that it failed since this process opened it.
+    /// Requests that it failed or didn't answer since this process opened it.
     pub failures: u64,
-    /// 99 of 100 recent reads were answered within this time.
-    pub read_latency: Duration,
+    /// Half of the reads of the last minutes took longer, apart from their waiting for each other;
+    /// nothing if there were few.
+    pub read_time: Option<Duration>,
+    /// 99 of 100 reads of the last minutes were answered within this time; nothing if there were
+    /// few.
+    pub read_latency: Option<Duration>,
 }
 
 impl NsdStanding {
@@ -66,6 +72,8 @@ impl NsdStanding {
 pub(crate) struct Member {
     pub(crate) nsd: Arc<Nsd>,
     record: Mutex<Record>,
+    /// Requests that it has now.
+    requests: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -75,6 +83,7 @@ struct Record {
     /// Reads in a row that were hedged.
     late: u32,
     reads: Latency,
+    pace: Pace,
 }
 
 /// The latest latencies in a ring, and what 99 % of them kept.
@@ -90,6 +99,7 @@ impl Member {
         Self {
             nsd,
             record: Mutex::default(),
+            requests: AtomicUsize::new(0),
         }
     }
 
@@ -121,19 +131,25 @@ impl Member {
         self.nsd.health() == NsdHealth::Online && usage.available >= bytes + keep
     }
 
-    /// Notes an answer to a read.
-    pub(crate) fn note_read(&self, took: Duration) {
-        let micros = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
-        let mut record = self.record.lock();
-        record.late = 0;
-        record.reads.note(micros);
+    /// A request begins; it ends when the answer is dropped.
+    pub(crate) fn begin<'a>(&'a self, world: &'a World) -> Request<'a> {
+        Request {
+            member: self,
+            world,
+            started: world.now(),
+            requests: self.requests.fetch_add(1, Ordering::Relaxed) + 1,
+        }
     }
 
-    /// Notes that the NSD failed, or kept somebody waiting far too long.
+    /// Notes that the NSD failed a request, or didn't answer it at all.
     pub(crate) fn note_trouble(&self, now: Instant) {
-        let mut record = self.record.lock();
-        record.failures += 1;
-        record.avoid_until = Some(now + AVOID_TIME);
+        self.record.lock().failures += 1;
+        self.avoid(now);
+    }
+
+    /// Gives it no new pieces for a while: it is late, which load alone can do.
+    pub(crate) fn avoid(&self, now: Instant) {
+        self.record.lock().avoid_until = Some(now + AVOID_TIME);
     }
 
     /// Notes that a reader gave up waiting and asked others. An NSD that only ever is late gets
@@ -150,6 +166,45 @@ impl Member {
     pub(crate) fn hedge_delay(&self) -> Duration {
         let micros = self.record.lock().reads.p99_micros;
         (Duration::from_micros(u64::from(micros)) * 2).clamp(HEDGE_MIN, HEDGE_MAX)
+    }
+}
+
+/// A request that an NSD has.
+pub(crate) struct Request<'a> {
+    member: &'a Member,
+    world: &'a World,
+    started: Instant,
+    /// Those that the NSD had when it began, itself included.
+    requests: usize,
+}
+
+impl Request<'_> {
+    /// It was a read, and was answered.
+    pub(crate) fn note_read(self) {
+        let now = self.world.now();
+        let took = now - self.started;
+        let micros = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
+        let mut record = self.member.record.lock();
+        record.late = 0;
+        record.reads.note(micros);
+        record.pace.note(now, took, self.requests);
+    }
+
+    /// It was a read, and nobody waits for its answer any more. Says something of the NSD only if
+    /// it was late.
+    pub(crate) fn note_unanswered(&self) {
+        let now = self.world.now();
+        let took = now - self.started;
+        if took >= self.member.hedge_delay() {
+            let mut record = self.member.record.lock();
+            record.pace.note(now, took, self.requests);
+        }
+    }
+}
+
+impl Drop for Request<'_> {
+    fn drop(&mut self) {
+        self.member.requests.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -185,9 +240,10 @@ pub(crate) fn free_share(usage: &NsdUsage) -> u32 {
 
 pub(crate) fn standing(entry: &NsdEntry, member: Option<&Member>, now: Instant) -> NsdStanding {
     let usage = member.map(|member| member.nsd.usage()).unwrap_or_default();
-    let (failures, micros) = member.map_or((0, 0), |member| {
-        let record = member.record.lock();
-        (record.failures, record.reads.p99_micros)
+    let (failures, read_time, read_latency) = member.map_or((0, None, None), |member| {
+        let record = &mut *member.record.lock();
+        let pace = &mut record.pace;
+        (record.failures, pace.median(now), pace.late(now))
     });
     NsdStanding {
         entry: entry.clone(),
@@ -195,7 +251,8 @@ pub(crate) fn standing(entry: &NsdEntry, member: Option<&Member>, now: Instant) 
         usage,
         free_share: free_share(&usage),
         failures,
-        read_latency: Duration::from_micros(u64::from(micros)),
+        read_time,
+        read_latency,
     }
 }
 

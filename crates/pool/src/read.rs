@@ -1,7 +1,7 @@
 //! Reads segments: only the units that are needed, hedged when slow, rebuilt when gone.
 
 use crate::Pool;
-use crate::members::{Member, is_trouble};
+use crate::members::{Member, Request, is_trouble};
 use crate::segment::Recycled;
 use crate::suspects::SuspectCause;
 use bytes::Bytes;
@@ -51,6 +51,7 @@ impl Pool {
         };
         if length == place.length && crc32c_of_chunks(chunks.iter().map(AsRef::as_ref)) != place.crc
         {
+            self.suspect(place, 0, SuspectCause::Unreadable);
             let text = format!(
                 "the pieces of segment {} fit their checksums, but together not the segment's",
                 place.segment
@@ -509,6 +510,9 @@ impl<'a> Gather<'a> {
             .map(|(piece, kind)| format!("piece {piece} {}", kind.name()))
             .collect();
         let place = self.place;
+        // Whether it lives is its shard's to say, which then tells people.
+        let pieces = failed.iter().fold(0, |bits, (piece, _)| bits | 1 << piece);
+        self.pool.suspect(place, pieces, SuspectCause::Unreadable);
         let text = format!(
             "read segment {} ({}) in group {}: too few pieces: {}",
             place.segment,
@@ -585,20 +589,43 @@ pub(crate) async fn get_from(
     name: BlobName,
     range: &Range<u32>,
 ) -> Result<Bytes> {
-    let started = world.now();
+    let asked = Asked {
+        request: Some(member.begin(world)),
+    };
     let length = range.end - range.start;
     match world
         .timeout(GET_DEADLINE, member.nsd.get(name, range.start, length))
         .await
     {
         Ok(result) => {
-            member.note_read(world.now() - started);
+            asked.answered();
             result
         }
         Err(_) => Err(Error::new(
             ErrorKind::Unknown,
             format!("no answer within {} s", GET_DEADLINE.as_secs()),
         )),
+    }
+}
+
+/// A read that an NSD has, noted also if nobody waits for it to its end.
+struct Asked<'a> {
+    request: Option<Request<'a>>,
+}
+
+impl Asked<'_> {
+    fn answered(mut self) {
+        if let Some(request) = self.request.take() {
+            request.note_read();
+        }
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if let Some(request) = &self.request {
+            request.note_unanswered();
+        }
     }
 }
 

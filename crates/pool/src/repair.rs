@@ -1,7 +1,7 @@
 //! Finds out which pieces of a segment are there, and rebuilds those that are not.
 
 use crate::Pool;
-use crate::members::Member;
+use crate::members::{Member, is_trouble};
 use crate::progress::count;
 use crate::read::{get_from, is_possible};
 use crate::segment::{Recycled, SegmentOwner, nonce};
@@ -107,6 +107,17 @@ impl Pool {
             check_together(place, &mut out, &found);
         }
         Ok(out)
+    }
+
+    /// Whether no NSD that answers has a piece of a segment by its index: inventories don't show
+    /// it then.
+    pub async fn is_out_of_sight(&self, place: &SegmentPlace) -> bool {
+        match self.verify(place, Depth::Index).await {
+            Ok(states) => states
+                .iter()
+                .all(|state| state.condition != PieceCondition::Good),
+            Err(_) => true,
+        }
     }
 
     async fn examine(
@@ -305,7 +316,9 @@ impl Pool {
         put_to(&self.world, &member, put)
             .await
             .map_err(|(nsd, error)| {
-                member.note_trouble(self.world.now());
+                if is_trouble(&error) {
+                    member.note_trouble(self.world.now());
+                }
                 error.while_doing(format!("put piece {} to NSD {nsd}", state.piece))
             })
     }

@@ -27,6 +27,8 @@ pub struct PoolUsage {
     /// Bytes that users may still write: without used, held, and what log, compaction and deletes
     /// need: [`limits::RESERVED_PERCENT`], or a second copy of the metadata if that is more.
     pub available_to_users: u64,
+    /// Bytes that fit at all, with what is held and what is kept for log, compaction and deletes.
+    pub free: u64,
     /// Bytes of the NSDs that are there.
     pub raw_capacity: u64,
     /// Bytes that blobs occupy on them, redundancy included.
@@ -53,7 +55,7 @@ impl Reservation {
     pub fn release(&mut self, bytes: u64) {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
-        self.space.held.fetch_sub(bytes, Ordering::Relaxed);
+        self.space.held.fetch_sub(bytes, Ordering::Release);
     }
 
     /// Splits a part off; less if less is held.
@@ -79,7 +81,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.space.held.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.space.held.fetch_sub(self.bytes, Ordering::Release);
     }
 }
 
@@ -89,6 +91,13 @@ pub(crate) struct Space {
     /// Plain bytes that the metadata needs to go on.
     metadata: AtomicU64,
     cache: Mutex<Option<Cached>>,
+}
+
+/// So many bytes can't be held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Refused {
+    /// What could be.
+    left: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -106,9 +115,31 @@ impl Space {
         *self.cache.lock() = None;
     }
 
+    /// Holds `bytes` if they fit into what is free. What doesn't fit isn't held for a moment
+    /// either: anybody may ask for far more than there is, and others must not be refused for it.
+    fn hold(&self, bytes: u64, free: impl Fn() -> u64) -> std::result::Result<(), Refused> {
+        let mut held = self.held.load(Ordering::Acquire);
+        loop {
+            // After `held` was read: what was written meanwhile counts twice rather than not at all.
+            let left = free().saturating_sub(held);
+            if bytes > left {
+                return Err(Refused { left });
+            }
+            let more = held + bytes;
+            match self
+                .held
+                .compare_exchange(held, more, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => return Ok(()),
+                Err(now) => held = now,
+            }
+        }
+    }
+
     /// Counts pieces that the cached sum doesn't know yet.
     pub(crate) fn note_written(&self, raw: u64) {
         if let Some(cached) = self.cache.lock().as_mut() {
+            // An estimate until the next look, which may have seen these pieces already.
             cached.raw_used = (cached.raw_used + raw).min(cached.raw_capacity);
             cached.raw_free = cached.raw_free.saturating_sub(raw);
         }
@@ -122,15 +153,18 @@ impl Pool {
         let Cached {
             raw_capacity,
             raw_used,
+            raw_free,
             blobs,
             ..
         } = self.raw_usage();
         let held = self.space.held.load(Ordering::Relaxed);
+        // More may be held than is free: an NSD goes, or metadata grows into it.
         PoolUsage {
             capacity: self.plain(raw_capacity - reserve(raw_capacity)),
             used: self.plain(raw_used),
             held,
             available_to_users: self.free_to_users().saturating_sub(held),
+            free: self.plain(raw_free),
             raw_capacity,
             raw_used,
             blobs,
@@ -142,24 +176,36 @@ impl Pool {
     /// # Errors
     /// NoSpace if users' space is gone; Unavailable if no NSD serves.
     pub fn reserve(&self, bytes: u64) -> Result<Reservation> {
-        let before = self.space.held.fetch_add(bytes, Ordering::Relaxed);
-        let reservation = Reservation {
-            space: self.space.clone(),
-            bytes,
-        };
-        let free = self.free_to_users();
-        if before.saturating_add(bytes) > free {
-            if self.raw_usage().raw_capacity == 0 {
-                let text = format!("hold {bytes} bytes of space: no NSD of the pool serves");
-                return Err(Error::new(ErrorKind::Unavailable, text));
-            }
-            let text = format!(
-                "hold {bytes} bytes of space: {} are left to users",
-                free.saturating_sub(before)
-            );
-            return Err(Error::new(ErrorKind::NoSpace, text));
+        let mut hold = self.space.hold(bytes, || self.free_to_users());
+        if hold.is_err() {
+            // What was written since the last look may be counted twice: once as the NSD saw it
+            // then, once when it was stored.
+            self.look_again();
+            hold = self.space.hold(bytes, || self.free_to_users());
         }
-        Ok(reservation)
+        let refused = match hold {
+            Ok(()) => {
+                return Ok(Reservation {
+                    space: self.space.clone(),
+                    bytes,
+                });
+            }
+            Err(refused) => refused,
+        };
+        if self.raw_usage().raw_capacity == 0 {
+            let text = format!("hold {bytes} bytes of space: no NSD of the pool serves");
+            return Err(Error::new(ErrorKind::Unavailable, text));
+        }
+        let text = format!(
+            "hold {bytes} bytes of space: {} are left to users",
+            refused.left
+        );
+        Err(Error::new(ErrorKind::NoSpace, text))
+    }
+
+    /// The next question for space asks the NSDs. Before somebody is refused.
+    pub fn look_again(&self) {
+        self.space.forget();
     }
 
     /// Bytes of users that fit, held ones included.
@@ -167,6 +213,7 @@ impl Pool {
         let raw = self.raw_usage();
         // What the NSDs themselves keep for their logs isn't theirs to give.
         let kept = self.metadata_reserve().max(reserve(raw.raw_capacity));
+        // Users have used more than is theirs when the reserve grows, or NSDs go.
         self.plain(raw.raw_free.saturating_sub(kept))
     }
 
@@ -240,4 +287,39 @@ impl Pool {
 /// What ordinary writes leave to log, compaction and deletes.
 fn reserve(raw_capacity: u64) -> u64 {
     raw_capacity / 100 * limits::RESERVED_PERCENT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_for_more_than_there_is_takes_nothing_from_others_even_for_a_moment() {
+        const FREE: u64 = 1000;
+        let space = Space::default();
+        // Somebody else asks in the middle.
+        let meanwhile = || {
+            assert_eq!(space.hold(FREE, || FREE), Ok(()));
+            space.held.fetch_sub(FREE, Ordering::Release);
+            FREE
+        };
+        assert_eq!(space.hold(u64::MAX, meanwhile), Err(Refused { left: FREE }));
+        assert_eq!(space.held.load(Ordering::Acquire), 0);
+        assert_eq!(space.hold(FREE, || FREE), Ok(()));
+        assert_eq!(space.hold(1, || FREE), Err(Refused { left: 0 }));
+    }
+
+    #[test]
+    fn what_others_took_in_the_middle_counts() {
+        let space = Space::default();
+        let others = std::cell::Cell::new(true);
+        let meanwhile = || {
+            if others.take() {
+                assert_eq!(space.hold(600, || 1000), Ok(()));
+            }
+            1000
+        };
+        assert_eq!(space.hold(600, meanwhile), Err(Refused { left: 400 }));
+        assert_eq!(space.held.load(Ordering::Acquire), 600);
+    }
 }

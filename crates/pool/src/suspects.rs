@@ -19,6 +19,8 @@ pub enum SuspectCause {
     Absent,
     /// A piece did not fit its checksum.
     Damaged,
+    /// A reader got too few pieces.
+    Unreadable,
 }
 
 /// A segment to look at.
@@ -98,6 +100,11 @@ impl Pool {
     /// Puts a suspect back, for instance because its repair failed.
     pub fn return_suspect(&self, suspect: &Suspect) {
         self.suspects.add(*suspect);
+    }
+
+    /// Notes that a piece is damaged and couldn't be replaced.
+    pub fn suspect_damage(&self, place: &SegmentPlace, piece: u8) {
+        self.suspect(place, 1 << piece, SuspectCause::Damaged);
     }
 
     /// Notes that a segment should be looked at.

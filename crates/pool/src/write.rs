@@ -34,6 +34,10 @@ const STRAGGLER_WAIT_MAX: Duration = Duration::from_secs(2);
 /// load must not: it would make the next segments narrower.
 const SUSPECT_AFTER: Duration = Duration::from_secs(2);
 
+/// What isn't cut any further: with its header it fits into the eight places of an extent even if
+/// each is a single unit.
+const PART_BYTES_MIN: usize = 16 * 1024;
+
 /// Semaphore permits for so many bytes: one for each 4 KiB.
 pub(crate) fn permits(bytes: u64) -> usize {
     usize::try_from(bytes.div_ceil(u64::from(limits::UNIT_BYTES)))
@@ -89,9 +93,12 @@ impl Pool {
         let plain = Payload::from(plain);
         let crc = plain.crc();
         let mut excluded = BTreeSet::new();
+        let mut full = None;
         for attempt in 1.. {
             let groups = self.groups();
-            let placement = self.place(&groups, length, &excluded)?;
+            let placement = self.place(&groups, length, &excluded);
+            // Those that are excluded for lack of space aren't away.
+            let placement = placement.map_err(|error| full.take().unwrap_or(error))?;
             let place = SegmentPlace {
                 segment: source.next(),
                 group: placement.group,
@@ -120,10 +127,51 @@ impl Pool {
                 Err(failure) => {
                     warn!(segment = %place.segment, group = %place.group, error = %failure.error, "segment goes to another group");
                     excluded.extend(failure.nsds);
+                    if failure.error.kind() == ErrorKind::NoSpace {
+                        full = Some(failure.error);
+                    }
                 }
             }
         }
         unreachable!("the last attempt returns")
+    }
+
+    /// Writes bytes as one segment; as several, in order, where the free space of the NSDs is cut up
+    /// so that one has no place. Small ones have one as long as there is space.
+    ///
+    /// # Errors
+    /// As [`Pool::write`]; nothing is left then.
+    pub async fn write_parts(
+        &self,
+        source: &SegmentSource,
+        owner: SegmentOwner,
+        plain: Bytes,
+    ) -> Result<Vec<SegmentPlace>> {
+        let mut places = Vec::with_capacity(1);
+        let mut left = vec![plain];
+        let mut at = 0;
+        while let Some(part) = left.pop() {
+            let owner = SegmentOwner {
+                file_offset: owner.file_offset + at,
+                ..owner
+            };
+            match self.write(source, owner, part.clone()).await {
+                Ok(place) => {
+                    places.push(place);
+                    at += part.len() as u64;
+                }
+                Err(error) if error.kind() == ErrorKind::NoSpace && part.len() > PART_BYTES_MIN => {
+                    let middle = (part.len() / 2).next_multiple_of(PART_BYTES_MIN);
+                    left.push(part.slice(middle..));
+                    left.push(part.slice(..middle));
+                }
+                Err(error) => {
+                    self.delete(&places).await?;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(places)
     }
 
     /// Chooses a group. NSDs that had trouble lately are asked only if redundancy needs them.
@@ -343,7 +391,7 @@ impl Pool {
             let mut all = std::pin::pin!(all);
             if world.timeout(SUSPECT_AFTER, &mut all).await.is_err() {
                 let now = world.now();
-                late.iter().for_each(|member| member.note_trouble(now));
+                late.iter().for_each(|member| member.avoid(now));
                 all.await;
             }
             drop(held);
@@ -438,6 +486,7 @@ pub(crate) async fn put_to(
     put: BlobPut,
 ) -> std::result::Result<(), (NsdId, Error)> {
     let nsd = member.nsd.id();
+    let _request = member.begin(world);
     match world.timeout(PUT_DEADLINE, member.nsd.put(put)).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err((nsd, error)),

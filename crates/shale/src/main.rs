@@ -19,6 +19,7 @@ use commands::fstab::CalledAs;
 use std::{path::Path, process::ExitCode};
 
 fn main() -> ExitCode {
+    daemon::private::keep_files_private();
     let mut arguments = std::env::args_os().peekable();
     let name = arguments.next().unwrap_or_default();
     let first = arguments.peek().map(Path::new);

@@ -1,6 +1,6 @@
 //! Mount options as they stand behind `-o` and in /etc/fstab: what each means to a mount here.
 
-use fuse::{KernelFlags, TransportChoice};
+use fuse::{KernelFlags, LockScope, TransportChoice};
 use model::{Error, ErrorKind, Result};
 use std::{fmt, path::PathBuf};
 
@@ -15,11 +15,13 @@ pub struct Options {
     pub subdir: Option<PathBuf>,
     /// Which way requests take from the kernel.
     pub transport: TransportChoice,
+    /// Whose file locks are: the file system's, or the kernel's.
+    pub locks: LockScope,
 }
 
 /// What is obeyed, for the message that refuses everything else.
 const OBEYED: &str = "ro, rw, noatime, atime, relatime, nosuid, suid, nodev, dev, noexec, exec, \
-     allow_other, subdir=PATH, transport=auto|fuse|io_uring";
+     allow_other, subdir=PATH, transport=auto|fuse|io_uring, locks=cluster|local";
 /// Meant for mount(8), systemd and people; nothing to do for a mount itself.
 const IGNORED: [&str; 20] = [
     "defaults",
@@ -85,6 +87,7 @@ impl Options {
                     options.subdir = Some(PathBuf::from(path));
                 }
                 ("transport", Some(which)) => options.transport = transport(which)?,
+                ("locks", Some(whose)) => options.locks = locks(whose)?,
                 // As mount(8) says: users who may mount get no setuid, devices, programs,
                 // unless a later option says otherwise.
                 ("user" | "users", _) => {
@@ -143,6 +146,17 @@ fn transport(which: &str) -> Result<TransportChoice> {
     }
 }
 
+fn locks(whose: &str) -> Result<LockScope> {
+    match whose {
+        "cluster" => Ok(LockScope::Cluster),
+        "local" => Ok(LockScope::Local),
+        _ => Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!("file locks are never {whose:?}; locks=cluster and locks=local can be had"),
+        )),
+    }
+}
+
 fn cannot(name: &str, instead: &str) -> Error {
     let text = format!("mount option {name} isn't offered: {instead}");
     Error::new(ErrorKind::InvalidArgument, text)
@@ -167,6 +181,9 @@ impl fmt::Display for Options {
             TransportChoice::Classic => f.write_str(",transport=fuse")?,
             TransportChoice::IoUring => f.write_str(",transport=io_uring")?,
         }
+        if self.locks == LockScope::Local {
+            f.write_str(",locks=local")?;
+        }
         match &self.subdir {
             Some(path) => write!(f, ",subdir={}", path.display()),
             None => Ok(()),
@@ -182,9 +199,12 @@ mod tests {
     fn options_of_fstab_are_accepted_and_obeyed_where_they_mean_something() {
         let list = "defaults,_netdev,nofail,noauto,x-systemd.requires=a.service,comment=mine";
         assert_eq!(Options::parse(list).unwrap(), Options::default());
-        let all = "ro,noatime,nosuid,nodev,noexec,allow_other,transport=io_uring,subdir=projects/a";
+        let all = "ro,noatime,nosuid,nodev,noexec,allow_other,transport=io_uring,locks=local,\
+                   subdir=projects/a";
         assert_eq!(Options::parse(all).unwrap().to_string(), all);
         assert_eq!(Options::parse("ro,rw").unwrap(), Options::default());
+        let default = Options::parse("locks=local,locks=cluster").unwrap();
+        assert_eq!(default, Options::default());
         let user = Options::parse("user,exec").unwrap();
         assert!(user.flags.no_suid && user.flags.no_dev && !user.flags.no_exec);
         assert_eq!(Options::parse(&user.to_string()).unwrap(), user);
@@ -211,5 +231,6 @@ mod tests {
         );
         assert!(Options::parse("subdir=").is_err());
         assert!(Options::parse("transport=pigeon").is_err());
+        assert!(Options::parse("locks=mine").is_err());
     }
 }

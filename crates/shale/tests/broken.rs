@@ -66,7 +66,7 @@ fn a_directory_that_is_a_file_or_somebody_elses_is_refused_with_what_to_do() {
     // Readable for everybody, writable for its owner only.
     fs::set_permissions(&node.dir, fs::Permissions::from_mode(0o755)).unwrap();
     let copy = node.dir.parent().unwrap().join("shale");
-    fs::copy(env!("CARGO_BIN_EXE_shale"), &copy).unwrap();
+    fixture::copy_program(env!("CARGO_BIN_EXE_shale"), &copy);
     let home = node.dir.parent().unwrap();
     fs::set_permissions(home, fs::Permissions::from_mode(0o755)).unwrap();
     let as_nobody = |arguments: &[&str]| {
@@ -86,7 +86,7 @@ fn a_directory_that_is_a_file_or_somebody_elses_is_refused_with_what_to_do() {
             .arg(&copy),
     );
     if is_reached.code == 0 {
-        as_nobody(&["up"]).refused_with(&["Permission denied", "run as the user that owns it"]);
+        as_nobody(&["up"]).refused_with(&["belongs to user 0", "run as its owner"]);
         assert_eq!(fs::read_dir(&node.dir).unwrap().count(), 0);
         node.must(&["up", "--nsd-size", "512M"]);
         for command in ["status", "health", "down"] {

@@ -8,12 +8,13 @@
 
 mod fixture;
 
-use fixture::{Node, pattern};
+use fixture::{Node, eventually, pattern, poll};
 use std::{
     fs::{self, File, OpenOptions},
-    os::unix::fs::FileExt,
+    io::Write,
+    os::unix::{fs::FileExt, net::UnixStream},
     sync::atomic::{AtomicBool, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 fn six() -> Node {
@@ -49,18 +50,14 @@ fn wait_for(
     what: &[&str],
     fits: impl Fn(&serde_json::Value) -> bool,
 ) -> serde_json::Value {
-    let begun = Instant::now();
-    loop {
+    poll::until(&format!("{what:?}"), Duration::from_secs(300), || {
         let answer = node.ask(what);
         if fits(&answer) {
-            return answer;
+            Ok(answer)
+        } else {
+            Err(answer.to_string())
         }
-        assert!(
-            begun.elapsed() < Duration::from_secs(300),
-            "{what:?} still says {answer}"
-        );
-        std::thread::yield_now();
-    }
+    })
 }
 
 #[test]
@@ -123,6 +120,51 @@ fn two_of_six_nsds_may_be_lost_under_load_and_repair_completes_with_new_ones() {
     for folder in ["before", "after"] {
         verify_files(&node, folder, 40);
     }
+}
+
+fn online(nsds: &serde_json::Value) -> usize {
+    let nsds = nsds.as_array().unwrap().iter();
+    nsds.filter(|nsd| nsd["health"] == "online").count()
+}
+
+#[test]
+fn nsds_that_are_added_at_the_same_time_all_serve_after_a_restart() {
+    let node = Node::with(&["--nsd-size", "512M"]);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| node.must(&["nsd", "add"]));
+        }
+    });
+    assert_eq!(online(&node.ask(&["nsd", "list"])), 4);
+    write_files(&node, "files", 10);
+    node.must(&["down"]);
+    node.must(&["up"]);
+    assert_eq!(online(&node.ask(&["nsd", "list"])), 4);
+    verify_files(&node, "files", 10);
+    node.check();
+}
+
+#[test]
+fn an_nsd_is_added_to_the_end_though_its_asker_goes_away() {
+    let node = Node::with(&["--nsd-size", "512M"]);
+    let mut asker = UnixStream::connect(node.dir.join("daemon.sock")).unwrap();
+    let body = r#"{"bytes":null,"path":null}"#;
+    write!(
+        asker,
+        "POST /v1/nsds HTTP/1.1\r\nhost: shale\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let region = node.dir.join("nsd/2.region");
+    eventually("the region is made", || region.exists());
+    drop(asker);
+    let both = |nsds: &serde_json::Value| online(nsds) == 2;
+    wait_for(&node, &["nsd", "list"], both);
+    node.must(&["down"]);
+    node.must(&["up"]);
+    assert!(both(&node.ask(&["nsd", "list"])));
+    node.check();
 }
 
 #[test]
@@ -196,6 +238,71 @@ fn flipped_bytes_in_a_region_are_found_and_mended() {
             .all(|line| line["damaged"] == 0),
         "{again}"
     );
+}
+
+#[test]
+fn files_that_are_lost_make_health_critical_by_name_until_they_are_deleted() {
+    let node = six();
+    write_files(&node, "files", 20);
+    node.must(&["down"]);
+    // Two NSDs go, and a third rots where it holds large files.
+    let path = node.dir.join("nsd/3.region");
+    let options = OpenOptions::new().read(true).write(true).open(&path);
+    let region: File = options.unwrap();
+    let large: Vec<(u64, Vec<u8>)> = (0..4).map(|n| n * 5 + 4).map(|n| (n, content(n))).collect();
+    let mut lost = std::collections::BTreeSet::new();
+    let mut unit = vec![0; 4096];
+    for page in 0..region.metadata().unwrap().len() / 4096 {
+        if !holds_data(&region, page * 4096) {
+            continue;
+        }
+        region.read_exact_at(&mut unit, page * 4096).unwrap();
+        let owner = large
+            .iter()
+            .find(|(_, content)| content[..4 << 20].chunks(4096).any(|part| part == unit));
+        if let Some((number, _)) = owner {
+            region.write_all_at(&[0xa5; 4096], page * 4096).unwrap();
+            lost.insert(format!("/files/{number}"));
+        }
+    }
+    assert!(!lost.is_empty(), "the NSD holds data of large files");
+    for nsd in [2, 5] {
+        fs::remove_file(node.dir.join(format!("nsd/{nsd}.region"))).unwrap();
+    }
+    node.must(&["up"]);
+    for number in 0..20 {
+        let read = fs::read(node.path(&format!("files/{number}")));
+        match read {
+            Ok(bytes) => assert!(bytes == content(number), "file {number}"),
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(libc::EIO));
+                assert!(lost.contains(&format!("/files/{number}")), "file {number}");
+            }
+        }
+    }
+    let data = |health: &serde_json::Value| {
+        let events = health["events"].as_array().unwrap().iter();
+        let mut data = events.filter(|event| event["subject"] == "data");
+        data.next()
+            .map(|event| event["message"].as_str().unwrap().to_string())
+    };
+    let names = |message: &str| lost.iter().all(|name| message.contains(name.as_str()));
+    let health = wait_for(&node, &["health"], |health| {
+        data(health).is_some_and(|message| names(&message))
+    });
+    assert_eq!(health["state"], "critical");
+    let check = node.ask(&["fs", "check"]);
+    assert_eq!(check["unreadable"], serde_json::json!(lost), "{check}");
+    let faults = check["faults"].as_array().unwrap();
+    assert!(faults.len() < 10, "summed up: {check}");
+    let scrub = node.ask(&["nsd", "scrub", "3"]);
+    assert!(scrub[0]["lost"].as_u64().unwrap() > 0, "{scrub}");
+    assert_eq!(node.ask(&["health"])["state"], "critical");
+    for name in &lost {
+        fs::remove_file(node.path(&name[1..])).unwrap();
+    }
+    let health = wait_for(&node, &["health"], |health| data(health).is_none());
+    assert_eq!(health["state"], "degraded", "NSDs are missing: {health}");
 }
 
 /// Skips the holes of a sparse region quickly.

@@ -9,85 +9,18 @@
 
 mod fixture;
 
-use fixture::{Namespace, Node, eventually, kill_hard, repository, within_a_minute};
+use fixture::{
+    Node, eventually, kill_hard,
+    machine::{HELPERS, Machine},
+    repository, within_a_minute,
+};
 use std::{
     fs,
-    os::unix::{fs::symlink, net::UnixDatagram},
-    path::{Path, PathBuf},
+    os::unix::net::UnixDatagram,
+    path::Path,
     process::{Command, Stdio},
     time::Duration,
 };
-
-/// A mount namespace in which `mount -t shale` finds the program under test.
-struct Machine {
-    space: Namespace,
-    node: Node,
-    fstab: PathBuf,
-}
-
-impl Machine {
-    /// With a node that exists and is down, and lines of fstab; `{}` is the node's directory.
-    fn with(umount_helper: bool, lines: &[&str]) -> Self {
-        let node = Node::new();
-        fs::create_dir(node.path("docs")).unwrap();
-        node.must(&["down"]);
-        let sbin = node.place("sbin");
-        let copied = Command::new("cp")
-            .args(["-a", "/usr/sbin/."])
-            .arg(&sbin)
-            .status();
-        assert!(copied.unwrap().success());
-        let mut names = vec!["mount.shale", "mount.fuse.shale"];
-        if umount_helper {
-            names.extend(["umount.shale", "umount.fuse.shale"]);
-        }
-        for name in names {
-            symlink(env!("CARGO_BIN_EXE_shale"), sbin.join(name)).unwrap();
-        }
-        let fstab = sbin.with_file_name("fstab");
-        let home = sbin.parent().unwrap().to_str().unwrap();
-        let lines: Vec<_> = lines
-            .iter()
-            .map(|line| {
-                let line = line.replace("{}", node.dir.to_str().unwrap());
-                line.replace("~", home) + "\n"
-            })
-            .collect();
-        fs::write(&fstab, lines.concat()).unwrap();
-        let space = Namespace::new("mount --bind \"$0\" /usr/sbin", &sbin);
-        Self { space, node, fstab }
-    }
-
-    /// Runs a command of the shell in there.
-    fn run(&self, command: &str) -> (i32, String) {
-        within_a_minute(
-            self.space
-                .command("sh")
-                .args(["-c", command])
-                .env("FSTAB", &self.fstab)
-                .env("NODE", &self.node.dir)
-                .env("HOME", self.fstab.parent().unwrap())
-                .env("SHALE", env!("CARGO_BIN_EXE_shale")),
-        )
-    }
-
-    fn must(&self, command: &str) -> String {
-        let (code, said) = self.run(command);
-        let log = fs::read_to_string(self.node.dir.join("daemon.log")).unwrap_or_default();
-        assert_eq!(code, 0, "{command}: {said}\n{log}");
-        said
-    }
-
-    fn is_up(&self) -> bool {
-        self.node.run(&["status"]).status.success()
-    }
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        let _ = self.node.run(&["down", "--kill"]);
-    }
-}
 
 const WHOLE: &str =
     "{} ~/whole shale defaults,noauto,nofail,_netdev,x-systemd.requires=x.service,noatime 0 0";
@@ -245,12 +178,7 @@ fn install(into: &Path) {
 fn make_install_installs_the_program_the_helpers_and_units_that_systemd_accepts() {
     let home = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     install(home.path());
-    for name in [
-        "mount.shale",
-        "mount.fuse.shale",
-        "umount.shale",
-        "umount.fuse.shale",
-    ] {
+    for name in HELPERS {
         let (code, said) = within_a_minute(&mut Command::new(home.path().join("sbin").join(name)));
         assert_eq!(code, 1, "{name}: {said}");
         assert!(said.contains("usage"), "{name}: {said}");

@@ -8,7 +8,7 @@
 
 mod fixture;
 
-use fixture::{Node, kill_hard, pattern};
+use fixture::{Node, eventually, kill_hard, pattern};
 use std::{
     collections::BTreeMap,
     fs::{self, File},
@@ -17,7 +17,7 @@ use std::{
     path::Path,
     sync::{
         Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -27,9 +27,17 @@ type Durable = Mutex<BTreeMap<String, (u64, usize)>>;
 
 /// Creates, overwrites and renames files, fsyncs each, notes it only afterwards. Ends at the
 /// first error, which is the daemon's death.
-fn load(mnt: &Path, worker: u64, round: u64, stop: &AtomicBool, durable: &Durable) {
+fn load(
+    mnt: &Path,
+    (worker, round): (u64, u64),
+    stop: &AtomicBool,
+    done: &AtomicU64,
+    durable: &Durable,
+) {
     let folder = mnt.join(format!("worker{worker}"));
-    let _ = fs::create_dir(&folder);
+    if let Err(error) = fs::create_dir(&folder) {
+        assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists, "{error}");
+    }
     for step in 0u64.. {
         if stop.load(Ordering::Relaxed) {
             return;
@@ -62,6 +70,7 @@ fn load(mnt: &Path, worker: u64, round: u64, stop: &AtomicBool, durable: &Durabl
         if write().is_err() {
             return;
         }
+        done.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -84,18 +93,17 @@ fn fifty_kills_lose_nothing_that_was_fsynced() {
     let durable = Durable::default();
     let mut slowest = Duration::ZERO;
     for round in 0..rounds {
-        let stop = AtomicBool::new(false);
+        let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {
             for worker in 0..3 {
                 let (mnt, stop, durable) = (node.mnt.clone(), &stop, &durable);
-                scope.spawn(move || load(&mnt, worker, round, stop, durable));
+                let done = &done;
+                scope.spawn(move || load(&mnt, (worker, round), stop, done, durable));
             }
             let pid = node.pid();
             // The moment of death differs from round to round; what it meets is chance.
-            let moment = Instant::now() + Duration::from_millis(30 + (round * 37) % 400);
-            while Instant::now() < moment {
-                std::thread::yield_now();
-            }
+            let steps = 1 + round * 37 % 60;
+            eventually("the load runs", || done.load(Ordering::Relaxed) >= steps);
             kill_hard(pid);
             stop.store(true, Ordering::Relaxed);
         });

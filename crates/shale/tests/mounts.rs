@@ -89,7 +89,7 @@ fn nosuid_nodev_and_noexec_are_obeyed() {
     for option in ["nosuid", "nodev", "noexec"] {
         assert!(shown.contains(option), "{shown}");
     }
-    fs::copy("/bin/true", node.path("true")).unwrap();
+    fixture::copy_program("/bin/true", node.path("true"));
     assert_eq!(
         errno(Command::new(node.path("true")).status()),
         libc::EACCES

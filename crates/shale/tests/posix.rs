@@ -368,14 +368,15 @@ fn as_user(node: &Node, command: &str) -> String {
 fn a_running_program_is_neither_written_nor_truncated() {
     let node = Node::new();
     let program = node.path("program");
-    fs::copy("/bin/sleep", &program).unwrap();
+    fixture::copy_program("/bin/sleep", &program);
     let bytes = fs::read(&program).unwrap();
-    let open = |flags| {
-        let path = CString::new(program.as_os_str().as_bytes()).unwrap();
-        // SAFETY: the path is a string that lives over the call.
-        let descriptor = checked(unsafe { libc::open(path.as_ptr(), flags) }.into())?;
-        // SAFETY: the descriptor was just opened and nobody else has it.
-        Ok::<_, Error>(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })
+    let open = |flags: i32| {
+        let (access, more) = (flags & libc::O_ACCMODE, flags & !libc::O_ACCMODE);
+        OpenOptions::new()
+            .read(access != libc::O_WRONLY)
+            .write(access != libc::O_RDONLY)
+            .custom_flags(more)
+            .open(&program)
     };
     let mut running = Command::new(&program).arg("60").spawn().unwrap();
     for flags in [

@@ -23,6 +23,7 @@ use std::{
         unix::{ffi::OsStrExt, fs::FileExt, fs::PermissionsExt},
     },
     path::{Path, PathBuf},
+    process::{Command, Stdio},
 };
 
 const SIZES: Sizes = Sizes {
@@ -338,6 +339,146 @@ fn random_operations_through_the_mount_see_what_the_model_sees() {
             "content at the end"
         );
     }
+    node.check();
+}
+
+/// Actors at once in the next test, each a process.
+const ACTORS: u64 = 4;
+/// Each actor owns every fourth piece of the shared file; pieces fit to no page.
+const PIECE: usize = 3_001;
+const PIECES: u64 = 200;
+
+/// What one process does: random operations in a folder of its own, and in between its share of
+/// a file and of a directory that all use.
+fn act(mnt: &Path, actor: u64, steps: u64) {
+    let own = mnt.join(format!("actor{actor}"));
+    fs::create_dir(&own).unwrap();
+    let shared = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(mnt.join("shared"))
+        .unwrap();
+    let crowd = mnt.join("crowd");
+    let (mut model, mut chance) = (ModelFs::default(), Draw::new(1_000 + actor));
+    let mut pieces: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut names: BTreeMap<u64, u64> = BTreeMap::new();
+    let at = |piece: u64| (piece * ACTORS + actor) * PIECE as u64;
+    let name = |number: u64| crowd.join(format!("{actor}-{number}"));
+    let holds = |piece: u64, seed: u64| {
+        let mut found = vec![0; PIECE];
+        shared.read_exact_at(&mut found, at(piece)).unwrap();
+        assert!(
+            found == content(seed, PIECE),
+            "piece {piece} of actor {actor}"
+        );
+    };
+    for step in 0..steps {
+        let action = draw(&mut chance, &model, &SIZES);
+        let seen = through_the_kernel(&model, &own, &action);
+        let expected = action.on_model(&mut model);
+        assert!(
+            agree(&expected, &seen),
+            "actor {actor}, step {step} {action:?}: expected {}, saw {}",
+            short(&format!("{expected:?}")),
+            short(&format!("{seen:?}"))
+        );
+        let (piece, number) = (chance.below(PIECES), chance.below(60));
+        match chance.below(8) {
+            0 => {
+                shared
+                    .write_all_at(&content(step, PIECE), at(piece))
+                    .unwrap();
+                pieces.insert(piece, step);
+            }
+            1 => {
+                if let Some(seed) = pieces.get(&piece) {
+                    holds(piece, *seed);
+                }
+            }
+            // A name in the crowd, replaced, moved or gone.
+            2 => {
+                fs::write(name(number), content(step, 500)).unwrap();
+                names.insert(number, step);
+            }
+            3 if names.contains_key(&number) => {
+                fs::rename(name(number), name(number + 60)).unwrap();
+                let seed = names.remove(&number).unwrap();
+                names.insert(number + 60, seed);
+            }
+            4 if names.contains_key(&(number + 60)) => {
+                fs::remove_file(name(number + 60)).unwrap();
+                names.remove(&(number + 60));
+            }
+            5 if step % 16 == 0 => {
+                // What the others do to the directory hides nothing of one's own.
+                let mine = format!("{actor}-");
+                let listed = fs::read_dir(&crowd).unwrap();
+                let listed = listed.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+                let count = listed.filter(|name| name.starts_with(&mine)).count();
+                assert_eq!(count, names.len(), "names of actor {actor} in the crowd");
+            }
+            6 if step % 64 == 0 => shared.sync_data().unwrap(),
+            _ => {}
+        }
+    }
+    for file in model.files() {
+        let found = fs::read(path_of(&model, &own, file)).unwrap();
+        assert!(&found == model.bytes(file), "content of actor {actor}");
+    }
+    for (piece, seed) in pieces {
+        holds(piece, seed);
+    }
+    for (number, seed) in &names {
+        assert!(fs::read(name(*number)).unwrap() == content(*seed, 500));
+    }
+}
+
+/// The other half of the next test. Does nothing by itself.
+#[test]
+fn child_that_acts() {
+    let Some(mnt) = std::env::var_os("SHALE_TEST_ACT_IN") else {
+        return;
+    };
+    let number = |name: &str| std::env::var(name).unwrap().parse().unwrap();
+    act(
+        Path::new(&mnt),
+        number("SHALE_TEST_ACTOR"),
+        number("SHALE_TEST_STEPS"),
+    );
+}
+
+#[test]
+fn several_processes_at_once_each_see_what_their_model_sees() {
+    let steps = if std::env::var_os("SHALE_LONG").is_some() {
+        40_000
+    } else {
+        3_000
+    };
+    let node = Node::new();
+    fs::create_dir(node.path("crowd")).unwrap();
+    File::create(node.path("shared")).unwrap();
+    let actors: Vec<_> = (0..ACTORS)
+        .map(|actor| {
+            Command::new("timeout")
+                .arg("600")
+                .arg(std::env::current_exe().unwrap())
+                .args(["--exact", "child_that_acts", "--nocapture"])
+                .env("SHALE_TEST_ACT_IN", &node.mnt)
+                .env("SHALE_TEST_ACTOR", actor.to_string())
+                .env("SHALE_TEST_STEPS", steps.to_string())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    for actor in actors {
+        let output = actor.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{output:?}");
+        assert!(said.contains("1 passed"), "the actor acted: {said}");
+    }
+    assert!(fs::read_dir(node.path("crowd")).unwrap().count() > 10);
     node.check();
 }
 

@@ -13,6 +13,7 @@ use fixture::{
     Node,
     bounded::{event, must_be_sound, must_not_have_panicked, shale, wait_for, wait_healthy},
     must_run, pattern,
+    skipped::skipped,
 };
 use std::{
     fs::{self, OpenOptions},
@@ -195,7 +196,10 @@ fn an_nsd_that_may_not_be_opened_is_told_and_taken_in_when_it_may() {
     node.must(&["down"]);
     let file = fs::File::open(region(&node, 2)).unwrap();
     if !set_immutable(&file, true) {
-        eprintln!("skipped: this file system has no immutable files, or this isn't root");
+        skipped(
+            "an_nsd_that_may_not_be_opened_is_told_and_taken_in_when_it_may",
+            "this file system has no immutable files, or this isn't root",
+        );
         return;
     }
     let up = shale(&node, &["up"]);

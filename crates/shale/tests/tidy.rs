@@ -252,3 +252,94 @@ fn links_in_documents_lead_somewhere() {
         }
     }
 }
+
+/// Whether a file is a test, or becomes one where tests begin in it.
+fn test_code(path: &Path, text: &str) -> Option<String> {
+    let in_tests = path
+        .iter()
+        .any(|part| part == "tests" || part == "tests.rs");
+    if in_tests {
+        return Some(text.into());
+    }
+    let (_, tests) = text.split_once("#[cfg(test)]")?;
+    Some(tests.into())
+}
+
+/// What tests must not contain, and the only files that may. The words are put together here,
+/// so that this file doesn't contain them.
+fn bans() -> Vec<(String, &'static str, &'static [&'static str])> {
+    vec![
+        (
+            ["#[ign", "ore"].concat(),
+            "a test that nobody runs proves nothing",
+            &[],
+        ),
+        (
+            ["thread::sl", "eep("].concat(),
+            "wait for a condition: fixture/poll.rs",
+            &["crates/shale/tests/fixture/poll.rs"],
+        ),
+        (
+            ["tokio::time::sl", "eep("].concat(),
+            "wait for a condition: fixture/poll.rs",
+            &[],
+        ),
+        (
+            ["thread::yield_", "now("].concat(),
+            "a loop of looks takes the CPU from what it waits for: fixture/poll.rs",
+            &[],
+        ),
+        (
+            ["eprintln!(\"sk", "ipped"].concat(),
+            "skipped tests are counted: fixture/skipped.rs",
+            &["crates/shale/tests/fixture/skipped.rs"],
+        ),
+        (
+            ["should_", "panic]"].concat(),
+            "any panic passes: expect the words of the one that is meant",
+            &[],
+        ),
+    ]
+}
+
+#[test]
+fn no_test_is_ignored_sleeps_or_skips_in_silence() {
+    let (mut wrong, mut seen) = (Vec::new(), 0);
+    for path in all_rust_files() {
+        let text = fs::read_to_string(&path).unwrap();
+        let Some(code) = test_code(path.strip_prefix(root()).unwrap(), &text) else {
+            continue;
+        };
+        seen += 1;
+        let name = path.strip_prefix(root()).unwrap().to_str().unwrap();
+        for (ban, why, allowed) in bans() {
+            if code.contains(&ban) && !allowed.contains(&name) {
+                wrong.push(format!("{name} contains {ban}: {why}"));
+            }
+        }
+    }
+    assert!(seen > 50, "the walk found the tests");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn no_large_file_is_tracked() {
+    const BYTES_MAX: u64 = 1 << 20;
+    let listed = std::process::Command::new("git")
+        .args(["ls-files", "-z"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(listed.status.success(), "{listed:?}");
+    let names = String::from_utf8(listed.stdout).unwrap();
+    let names: Vec<&str> = names.split('\0').filter(|name| !name.is_empty()).collect();
+    assert!(names.len() > 200, "git lists the files");
+    for name in names {
+        // A file that was removed and not committed is listed, too.
+        let Ok(metadata) = fs::symlink_metadata(root().join(name)) else {
+            continue;
+        };
+        let bytes = metadata.len();
+        assert!(bytes <= BYTES_MAX, "{name} has {bytes} bytes");
+    }
+}

@@ -9,68 +9,91 @@
 
 mod fixture;
 
-use fixture::{Node, eventually, mounted_as, within_a_minute};
+use fixture::{Node, eventually, mounted_as, poll, within_a_minute};
 use std::{
     fs::{self, File},
-    io::Write,
-    process::{Command, Stdio},
+    io::{Read, Write},
+    process::{Child, Command, Stdio},
     sync::mpsc,
-    thread::JoinHandle,
     time::Duration,
 };
 
-/// Programs that use a mount: a writer, a reader, one that makes and removes names, and an open
-/// file. They end at their first error or when they are told to.
+/// Programs that use a mount: a writer, a reader, one that makes and removes names, and one with
+/// an open file. They end at their first error or when they are told to. They are no threads of
+/// the test: the close of a file waits for its daemon, which may be stopped, and programs that
+/// the test starts close what they inherit before they run.
 struct Load {
-    threads: Vec<JoinHandle<()>>,
-    stop: std::sync::Arc<std::sync::atomic::AtomicBool>,
-    open: File,
+    programs: Vec<Child>,
+    stop: tempfile::TempDir,
 }
 
 impl Load {
     fn on(node: &Node) -> Self {
-        let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let (started, begun) = mpsc::channel();
-        let start = |work: fn(&std::path::Path) -> std::io::Result<()>| {
-            let (mnt, stop, started) = (node.mnt.clone(), stop.clone(), started.clone());
-            std::thread::spawn(move || {
-                let mut is_first = true;
-                while !stop.load(std::sync::atomic::Ordering::Relaxed) && work(&mnt).is_ok() {
-                    if std::mem::take(&mut is_first) {
-                        started.send(()).unwrap();
-                    }
-                }
-            })
-        };
-        let threads = vec![
-            start(|mnt| fs::write(mnt.join("written"), vec![7; 300_000])),
-            start(|mnt| fs::read(mnt.join("synced")).map(drop)),
-            start(|mnt| {
-                // One that was cut short leaves the name behind.
-                match fs::create_dir(mnt.join("name")) {
-                    Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(e),
-                    _ => fs::remove_dir(mnt.join("name")),
-                }
-            }),
+        let stop = tempfile::tempdir().unwrap();
+        let work = [
+            "head -c 300000 /dev/zero > \"$0/written\"",
+            "cat \"$0/synced\" > /dev/null",
+            // One that was cut short leaves the name behind.
+            "{ mkdir \"$0/name\" || test -d \"$0/name\"; } && rmdir \"$0/name\"",
         ];
-        for _ in &threads {
-            begun.recv_timeout(Duration::from_secs(60)).unwrap();
+        let mut scripts: Vec<_> = work
+            .iter()
+            .map(|work| {
+                format!("{work} && echo begun && while test ! -e \"$1/now\" && {work}; do :; done")
+            })
+            .collect();
+        // Until its input ends.
+        scripts.push("exec 3< \"$0/synced\" && echo begun && read -r _".into());
+        let mut programs: Vec<_> = scripts
+            .iter()
+            .map(|script| {
+                Command::new("sh")
+                    .args(["-c", script])
+                    .arg(&node.mnt)
+                    .arg(stop.path())
+                    .stdin(Stdio::piped())
+                    .stdout(Stdio::piped())
+                    .stderr(Stdio::null())
+                    .spawn()
+                    .unwrap()
+            })
+            .collect();
+        let (started, begun) = mpsc::channel();
+        for program in &mut programs {
+            let (mut says, started) = (program.stdout.take().unwrap(), started.clone());
+            std::thread::spawn(move || {
+                let mut said = [0; 6];
+                // Nobody listens any more if it took too long.
+                let _ = started.send(says.read_exact(&mut said).map(|()| said));
+            });
         }
-        let open = File::open(node.path("synced")).unwrap();
-        Self {
-            threads,
-            stop,
-            open,
+        for _ in &programs {
+            let said = begun.recv_timeout(Duration::from_secs(60)).unwrap();
+            assert_eq!(&said.unwrap(), b"begun\n");
         }
+        Self { programs, stop }
     }
 
     /// Nobody may be stuck in the file system.
-    fn end(self) {
-        self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        eventually("every program came back from the file system", || {
-            self.threads.iter().all(JoinHandle::is_finished)
-        });
-        drop(self.open);
+    fn end(mut self) {
+        fs::write(self.stop.path().join("now"), "").unwrap();
+        for program in &mut self.programs {
+            drop(program.stdin.take());
+            poll::eventually(
+                "every program comes back from the file system",
+                Duration::from_secs(60),
+                || program.try_wait().unwrap().is_some(),
+            );
+        }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        for program in &mut self.programs {
+            // Those of a test that failed; the others have ended.
+            let _ = program.kill();
+        }
     }
 }
 

@@ -59,7 +59,7 @@ impl Home {
             program
         } else {
             let copy = home.path().join("shale");
-            fs::copy(program, &copy).unwrap();
+            fixture::copy_program(program, &copy);
             copy
         };
         fs::write(home.path().join("fuse.conf"), conf).unwrap();

@@ -125,8 +125,9 @@ impl Shard {
     /// Freezes, appends, applies.
     async fn commit(self: Arc<Self>) -> Result<()> {
         let outcome = self.commit_once().await;
-        if let Err(error) = &outcome {
-            self.give_up(error);
+        match &outcome {
+            Ok(()) => self.give_snapshots(),
+            Err(error) => self.give_up(error),
         }
         // The next one may begin only now: one at a time.
         *self.running.lock() = None;

@@ -49,16 +49,14 @@ impl<'a> Pinned<'a> {
     /// The first `limit` records that *are* in the range: the tree is asked for as many more
     /// as the hot records know to be removed.
     async fn fetch_range(&self, from: &Key, to: &Key, limit: usize) -> Result<()> {
-        let removed = {
+        let (begin, removed) = {
             let state = self.shard.state.lock();
-            state
-                .records
-                .known_in(from, to)
-                .filter(|(_, value)| value.is_none())
-                .count()
+            let begin = state.records.begin_of_walk(from);
+            let known = state.records.known_in(&begin, to);
+            (begin, known.filter(|(_, value)| value.is_none()).count())
         };
         let limit = limit.max(1) + removed;
-        let rows = self.shard.tree_rows(from, to, limit).await?;
+        let rows = self.shard.tree_rows(&begin, to, limit).await?;
         let end = match rows.last() {
             Some((last, _)) if rows.len() == limit => successor(last),
             _ => to.clone(),
@@ -180,7 +178,7 @@ impl Shard {
     }
 }
 
-fn decode_row(family: FamilyId, (key, value): (Bytes, Bytes)) -> Result<(Key, Record)> {
+pub(crate) fn decode_row(family: FamilyId, (key, value): (Bytes, Bytes)) -> Result<(Key, Record)> {
     let (of, key) = Key::decode(&key)?;
     debug_assert_eq!(of, family, "a scan stays inside its family");
     let record = Record::decode(&key, &value)?;

@@ -15,6 +15,7 @@ mod records;
 #[cfg(test)]
 mod rig;
 mod shard;
+mod snapshot;
 mod store;
 mod takeover;
 mod tree;
@@ -22,7 +23,8 @@ mod tree;
 pub use catalog::{Catalog, CatalogUsage};
 pub use frame::{CommitFrame, OperationNote};
 pub use log::Log;
-pub use records::successor;
+pub use records::{NewWork, successor};
 pub use shard::{HOT_RECORDS_BYTES_DEFAULT, Holders, Shard, ShardConfig, Unflushed};
+pub use snapshot::Snapshot;
 pub use takeover::{Opened, Opening};
 pub use tree::{Tree, TreeCache};

@@ -273,6 +273,7 @@ impl Log {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let below = self.shared.state.lock().trimmed_below;
+        // A log that was never trimmed begins at 0: there is nothing below.
         self.behind(EntryNumber(below.0.saturating_sub(1))).bytes
     }
 

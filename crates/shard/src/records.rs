@@ -4,11 +4,14 @@
 //! Around that it is a cache: what was read is kept within a budget, and what is known to be
 //! *all* (a directory made here, a fresh data id) answers "not there" without the tree.
 
+mod absent;
 mod order;
 mod slots;
 mod table;
 #[cfg(test)]
 mod tests;
+mod work;
 
 pub(crate) use slots::Records;
 pub use slots::successor;
+pub use work::NewWork;

@@ -16,8 +16,8 @@ use world::World;
 use world::sim::Simulation;
 
 pub(crate) const SHARD: ShardId = ShardId(7);
-const COORDINATION: &str = "coordination";
-const DISK_BYTES: u64 = 512 << 20;
+pub(crate) const COORDINATION: &str = "coordination";
+pub(crate) const DISK_BYTES: u64 = 512 << 20;
 const POOL: &str = "system";
 
 /// A machine with formatted disks "1".."nsds" and a shard that was created, never opened.

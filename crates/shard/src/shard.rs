@@ -6,7 +6,8 @@ use crate::fetch::Pinned;
 use crate::frame::OperationNote;
 use crate::log::Log;
 use crate::notes;
-use crate::records::{Records, successor};
+use crate::records::{NewWork, Records, successor};
+use crate::snapshot::Wanted;
 use crate::takeover::{self, Opened, Opening};
 use crate::tree::Tree;
 use model::operation::Stamp;
@@ -68,6 +69,8 @@ pub struct Shard {
     pub(crate) tree: Arc<Tree>,
     pub(crate) state: Mutex<State>,
     pub(crate) running: Mutex<Option<Running>>,
+    /// Those who want to see everything as of one commit.
+    pub(crate) wanted: Wanted,
     /// Wakes those who wait for durability.
     pub(crate) durable_changed: Notify,
     /// Wakes the committer.
@@ -171,8 +174,12 @@ impl Shard {
             tree,
             last_commit,
         } = opened;
+        let world = &config.opening.world;
+        // Simulated runs repeat also where one more number would be drawn.
+        let seed = (!world.is_simulated()).then(|| world.random_u64());
+        let records = Records::new(config.hot_records_bytes, last_commit);
         let state = State {
-            records: Records::new(config.hot_records_bytes, last_commit),
+            records: records.with_seed(seed.unwrap_or_default()),
             notes: Vec::new(),
             streams: BTreeMap::new(),
             holders: Arc::new(|_| false),
@@ -195,6 +202,7 @@ impl Shard {
             tree,
             state: Mutex::new(state),
             running: Mutex::new(None),
+            wanted: Wanted::default(),
             durable_changed: Notify::new(),
             nudge: Arc::new(Notify::new()),
             committer: Mutex::new(None),
@@ -254,6 +262,12 @@ impl Shard {
     #[must_use]
     pub fn hot_records(&self) -> (usize, usize) {
         self.state.lock().records.size()
+    }
+
+    /// What operations have left to the background since the last call, in this opening.
+    #[must_use]
+    pub fn take_work(&self) -> NewWork {
+        self.state.lock().records.take_work()
     }
 
     /// Who is in use here is asked of this from now on. Called under the shard's lock: it must

@@ -24,7 +24,7 @@ use slatedb::admin::Admin;
 use slatedb::config::{CloseOptions, FlushOptions, FlushType, WriteOptions};
 use slatedb::db_cache::foyer::{FoyerCache, FoyerCacheOptions};
 use slatedb::db_cache::{DbCache, SplitCache};
-use slatedb::{CloseReason, Db, WriteBatch};
+use slatedb::{CloseReason, Db, DbSnapshot, WriteBatch};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -201,6 +201,18 @@ impl Tree {
         Ok(out)
     }
 
+    /// The rows as they are now; later commits don't change them.
+    ///
+    /// # Errors
+    /// The tree has failed: [`Tree::failed`].
+    pub(crate) fn snapshot(&self) -> Result<TreeSnapshot> {
+        let rows = self.db.snapshot().map_err(|error| self.error(error))?;
+        Ok(TreeSnapshot {
+            log: self.log.clone(),
+            rows,
+        })
+    }
+
     /// Gives a durable commit's rows to the tree; readable when it returns. Call it in the order
     /// of the entry numbers, one at a time, with what [`Log::append_commit`] answered. Waits
     /// while more than 96 MiB are not in tables yet. Keeps the memory of the rows until they are
@@ -343,6 +355,41 @@ impl Tree {
 
     fn error(&self, error: slatedb::Error) -> Error {
         translate(&self.log, error)
+    }
+}
+
+/// The rows of a tree as they were at one moment.
+pub(crate) struct TreeSnapshot {
+    log: Log,
+    rows: Arc<DbSnapshot>,
+}
+
+impl TreeSnapshot {
+    /// As [`Tree::scan`].
+    pub(crate) async fn scan(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>> {
+        let mut out = Vec::new();
+        if from >= to || limit == 0 {
+            return Ok(out);
+        }
+        let failed = |error| translate(&self.log, error);
+        let rows = self
+            .rows
+            .scan_with_options(from..to, &settings::scan(limit))
+            .await;
+        let mut rows = rows.map_err(failed)?;
+        while out.len() < limit {
+            let Some(row) = rows.next().await.map_err(failed)? else {
+                break;
+            };
+            let copy = Bytes::copy_from_slice;
+            out.push((copy(&row.key), copy(&row.value)));
+        }
+        Ok(out)
     }
 }
 

@@ -23,6 +23,14 @@ const RECYCLED_MAX: usize = 64;
 
 static RECYCLED: Mutex<Vec<Memory>> = Mutex::new(Vec::new());
 
+/// Bytes of recycled buffers that wait for their next use, and at most.
+#[must_use]
+pub fn recycled_buffer_bytes() -> (u64, u64) {
+    let waiting = RECYCLED.lock().len();
+    let bytes = |buffers: usize| (buffers * RECYCLED_BYTES) as u64;
+    (bytes(waiting), bytes(RECYCLED_MAX))
+}
+
 /// A page-aligned block of bytes of fixed length.
 pub struct AlignedBuffer {
     memory: Memory,

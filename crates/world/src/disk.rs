@@ -151,6 +151,19 @@ impl Disk {
         }
     }
 
+    /// Fills `buffer` from the medium, whatever the kernel's page cache holds, blocking the thread.
+    /// For ranges that are written with [`Disk::write_now`], to see what a restart would find.
+    ///
+    /// # Errors
+    /// As [`Disk::read`].
+    pub fn read_medium_now(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.check_range("read", offset, buffer.len() as u64, DISK_ALIGNMENT as u64)?;
+        match &self.inner {
+            Inner::Real(disk) => disk.read_medium_now(offset, buffer),
+            Inner::Simulated(disk) => disk.read_medium_now(offset, buffer),
+        }
+    }
+
     /// Writes `bytes` at `offset`, any alignment, blocking the thread. Never mix ranges with
     /// async I/O: the one goes through the kernel's page cache, the other around it.
     ///

@@ -37,6 +37,54 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
     }
 }
 
+/// Allocations from here on are mappings of their own, which go back to the system as soon as they
+/// are freed. Below it are the buffers that come and go all the time.
+const MAPPED_BYTES: libc::c_int = 2 * 1024 * 1024;
+/// Free memory that the allocator keeps at the end of a heap.
+const KEPT_BYTES: libc::c_int = 16 * 1024 * 1024;
+/// Heaps of the allocator, at least and at most: one for each CPU. It makes eight otherwise, and
+/// what one has free the others can't use.
+const HEAPS_MIN: usize = 4;
+const HEAPS_MAX: usize = 16;
+
+/// Lets the C library's allocator keep little of what is freed. Without it a threshold grows with
+/// each large piece that is freed, up to 32 MiB, and what is freed below it stays resident. To be
+/// called before other threads begin.
+pub fn keep_little_freed_memory() {
+    let cpus = std::thread::available_parallelism().map_or(HEAPS_MIN, std::num::NonZero::get);
+    let heaps = cpus.clamp(HEAPS_MIN, HEAPS_MAX) as libc::c_int;
+    #[cfg(target_env = "gnu")]
+    for (parameter, value) in [
+        (libc::M_MMAP_THRESHOLD, MAPPED_BYTES),
+        (libc::M_TRIM_THRESHOLD, KEPT_BYTES),
+        (libc::M_ARENA_MAX, heaps),
+    ] {
+        // SAFETY: sets a number in the allocator; values that it doesn't take change nothing.
+        unsafe { libc::mallopt(parameter, value) };
+    }
+}
+
+/// Gives freed memory that the allocator still keeps back to the system. Takes its locks, one heap
+/// after the other, for some milliseconds: for a task in the background.
+pub fn give_back_freed_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: walks the allocator's own lists under its own locks.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Resident memory of this process, from the kernel; 0 if it doesn't say.
+#[must_use]
+pub fn resident_bytes() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
+    // SAFETY: asks for a number of the system.
+    let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    pages.unwrap_or(0) * u64::try_from(page_bytes).unwrap_or(4096)
+}
+
 /// Creates `path` if needed and locks it.
 ///
 /// # Errors

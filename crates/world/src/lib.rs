@@ -20,7 +20,7 @@ mod real;
 pub mod sim;
 mod task;
 
-pub use buffer::{AlignedBuffer, DISK_ALIGNMENT, is_aligned};
+pub use buffer::{AlignedBuffer, DISK_ALIGNMENT, is_aligned, recycled_buffer_bytes};
 pub use disk::Disk;
 pub use driven::Driven;
 pub use hash::{FixedHasher, Map, Set};

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 struct Cached {
     bytes: Bytes,
+    /// How much memory they keep, with others.
+    memory: u64,
     /// Tells entries of the same offset apart in the pool's ring.
     stamp: u64,
     /// Read since the ring last came by.
@@ -55,7 +57,13 @@ impl Clean {
     }
 
     /// Caches bytes, over whatever was cached there.
-    pub(crate) fn insert(&mut self, offset: u64, bytes: Bytes, stamp: u64, ahead: bool) {
+    pub(crate) fn insert(
+        &mut self,
+        offset: u64,
+        (bytes, memory): (Bytes, u64),
+        stamp: u64,
+        ahead: bool,
+    ) {
         if bytes.is_empty() {
             return;
         }
@@ -66,6 +74,7 @@ impl Clean {
             offset,
             Cached {
                 bytes,
+                memory,
                 stamp,
                 referenced: false,
                 ahead,
@@ -96,6 +105,7 @@ impl Clean {
             self.bytes -= cut_to - cut_from;
             let part = |a: u64, b: u64| Cached {
                 bytes: old.bytes.slice((a - start) as usize..(b - start) as usize),
+                memory: old.memory,
                 stamp: old.stamp,
                 referenced: old.referenced,
                 ahead: old.ahead,
@@ -156,8 +166,14 @@ impl Clean {
         at
     }
 
-    /// The ring comes by an entry: used ones stay once more, others go.
-    pub(crate) fn come_by(&mut self, offset: u64, stamp: u64) -> Visit {
+    /// The ring comes by an entry: used ones stay once more, others go. One that keeps much more
+    /// memory than it has bytes moves into memory of its own.
+    pub(crate) fn come_by(
+        &mut self,
+        offset: u64,
+        stamp: u64,
+        copy: impl FnOnce(&[u8]) -> Bytes,
+    ) -> Visit {
         let Some(cached) = self
             .entries
             .get_mut(&offset)
@@ -166,6 +182,10 @@ impl Clean {
             return Visit::Unknown;
         };
         if std::mem::take(&mut cached.referenced) {
+            if is_wasteful(&cached.bytes, cached.memory) {
+                cached.bytes = copy(&cached.bytes);
+                cached.memory = cached.bytes.len() as u64;
+            }
             return Visit::Keep;
         }
         let cached = self.entries.remove(&offset).expect("just seen");
@@ -176,6 +196,11 @@ impl Clean {
             wasted: if cached.ahead { bytes } else { 0 },
         }
     }
+}
+
+/// Whether bytes keep twice the memory that a copy of them would.
+pub(crate) fn is_wasteful(bytes: &Bytes, memory: u64) -> bool {
+    bytes.len() as u64 <= memory / 2
 }
 
 #[cfg(test)]
@@ -193,7 +218,7 @@ mod tests {
             for (insert, from, length, seed) in steps {
                 let range = from as usize..from as usize + length;
                 if insert {
-                    clean.insert(from, Bytes::from(vec![seed; length]), 1, false);
+                    clean.insert(from, (Bytes::from(vec![seed; length]), 0), 1, false);
                     model[range].fill(Some(seed));
                 } else {
                     clean.cut(from, from + length as u64);
@@ -218,26 +243,45 @@ mod tests {
     #[test]
     fn what_was_read_survives_one_round_and_the_rest_goes() {
         let mut clean = Clean::default();
-        clean.insert(0, Bytes::from_static(b"read"), 1, true);
-        clean.insert(10, Bytes::from_static(b"unread"), 2, true);
+        clean.insert(0, (Bytes::from_static(b"read"), 4), 1, true);
+        clean.insert(10, (Bytes::from_static(b"unread"), 6), 2, true);
         assert_eq!(clean.visit(1, 2, |_, _| ()), 4);
         assert_eq!(clean.visit(1, 2, |_, _| ()), 0);
-        assert_eq!(clean.come_by(0, 1), Visit::Keep);
+        assert_eq!(clean.come_by(0, 1, Bytes::copy_from_slice), Visit::Keep);
         assert_eq!(
-            clean.come_by(0, 1),
+            clean.come_by(0, 1, Bytes::copy_from_slice),
             Visit::Dropped {
                 bytes: 4,
                 wasted: 0
             }
         );
-        assert_eq!(clean.come_by(10, 1), Visit::Unknown);
+        assert_eq!(clean.come_by(10, 1, Bytes::copy_from_slice), Visit::Unknown);
         assert_eq!(
-            clean.come_by(10, 2),
+            clean.come_by(10, 2, Bytes::copy_from_slice),
             Visit::Dropped {
                 bytes: 6,
                 wasted: 6
             }
         );
         assert!(clean.is_empty());
+    }
+
+    #[test]
+    fn a_small_rest_that_is_read_leaves_the_memory_of_the_whole() {
+        let mut clean = Clean::default();
+        let whole = Bytes::from(vec![7; 1000]);
+        clean.insert(0, (whole.clone(), 1000), 1, false);
+        clean.cut(100, 1000);
+        clean.visit(0, 100, |_, _| ());
+        let mut copies = 0;
+        let visit = clean.come_by(0, 1, |bytes| {
+            copies += 1;
+            Bytes::copy_from_slice(bytes)
+        });
+        assert_eq!((visit, copies), (Visit::Keep, 1));
+        assert!(whole.is_unique());
+        clean.visit(0, 100, |at, bytes| {
+            assert_eq!((at, &bytes[..]), (0, &[7; 100][..]))
+        });
     }
 }

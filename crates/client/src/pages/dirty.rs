@@ -5,6 +5,7 @@ use super::memory::{Blocks, RunMemory};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use world::Instant;
 
 /// A contiguous piece of a file, frozen to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +14,8 @@ pub(crate) struct Frozen {
     pub(crate) offset: u64,
     /// The bytes.
     pub(crate) bytes: Bytes,
+    /// How much memory they keep.
+    pub(crate) memory: u64,
 }
 
 impl Frozen {
@@ -43,11 +46,21 @@ impl Run {
     }
 
     fn freeze(self, offset: u64) -> Frozen {
+        let memory = self.memory.held();
         Frozen {
             offset,
             bytes: self.memory.freeze().slice(self.head..),
+            memory,
         }
     }
+}
+
+/// What is dirty of a block.
+#[derive(Debug)]
+struct Fill {
+    bytes: u64,
+    /// Since when some of it is: what was written first may be all that is left.
+    since: Instant,
 }
 
 /// Dirty runs, sorted, not overlapping, none across a block boundary.
@@ -55,12 +68,15 @@ impl Run {
 pub(crate) struct Dirty {
     blocks: Arc<Blocks>,
     runs: BTreeMap<u64, Run>,
-    /// Dirty bytes of each block that has any.
-    fill: BTreeMap<u64, u64>,
+    /// What is dirty of each block that has any.
+    fill: BTreeMap<u64, Fill>,
     bytes: u64,
-    /// A whole block was written from its start lately: the next one will be too.
-    streaming: bool,
+    /// Where blocks begin of which the one before was completed lately: they will be, too.
+    streams: [u64; STREAMS_MAX],
 }
+
+/// Writers of one file that each write one block after the other.
+const STREAMS_MAX: usize = 8;
 
 impl Dirty {
     pub(crate) fn new(blocks: Arc<Blocks>) -> Self {
@@ -69,7 +85,7 @@ impl Dirty {
             runs: BTreeMap::new(),
             fill: BTreeMap::new(),
             bytes: 0,
-            streaming: false,
+            streams: [u64::MAX; STREAMS_MAX],
         }
     }
 
@@ -87,8 +103,18 @@ impl Dirty {
         self.runs.len()
     }
 
+    /// Since when the oldest dirty bytes are dirty.
+    pub(crate) fn oldest(&self) -> Option<Instant> {
+        self.fill.values().map(|fill| fill.since).min()
+    }
+
+    /// Since when the block that was begun last is dirty.
+    pub(crate) fn newest(&self) -> Option<Instant> {
+        self.fill.values().map(|fill| fill.since).max()
+    }
+
     /// Takes in a copy of `data`. Returns how many bytes are dirty that weren't before.
-    pub(crate) fn write(&mut self, offset: u64, data: &[u8]) -> u64 {
+    pub(crate) fn write(&mut self, offset: u64, data: &[u8], now: Instant) -> u64 {
         let before = self.bytes;
         let block = self.blocks.block_bytes();
         let mut at = offset;
@@ -96,16 +122,18 @@ impl Dirty {
         while !rest.is_empty() {
             let room = (block - at % block).min(rest.len() as u64) as usize;
             let (part, behind) = rest.split_at(room);
-            self.write_in_block(at, part);
+            self.write_in_block(at, part, now);
             at += room as u64;
             rest = behind;
         }
         self.bytes - before
     }
 
-    fn write_in_block(&mut self, at: u64, data: &[u8]) {
+    fn write_in_block(&mut self, at: u64, data: &[u8], now: Instant) {
         let block = self.blocks.block_bytes();
         let end = at + data.len() as u64;
+        // Also if all of it is overwritten here: what came before waits as long.
+        let since = self.fill.get(&(at / block)).map_or(now, |fill| fill.since);
         let previous = self
             .runs
             .range_mut(..=at)
@@ -113,10 +141,10 @@ impl Dirty {
             .filter(|(start, run)| **start / block == at / block && **start + run.length() >= at);
         let Some((start, run)) = previous else {
             self.cut(at, end);
-            let stream = self.streaming && at.is_multiple_of(block);
+            let stream = self.streams.contains(&at);
             let memory = RunMemory::new(data, stream, &self.blocks);
             self.runs.insert(at, Run { head: 0, memory });
-            self.count(at, data.len() as u64);
+            self.count(at, data.len() as u64, since);
             return;
         };
         let inside = ((*start + run.length()).min(end) - at) as usize;
@@ -130,12 +158,14 @@ impl Dirty {
                 .get_mut(&start)
                 .expect("the cut begins behind this run");
             run.memory.extend(&data[inside..], &self.blocks);
-            self.count(at, (data.len() - inside) as u64);
+            self.count(at, (data.len() - inside) as u64, since);
         }
     }
 
-    fn count(&mut self, at: u64, bytes: u64) {
-        *self.fill.entry(at / self.blocks.block_bytes()).or_default() += bytes;
+    fn count(&mut self, at: u64, bytes: u64, since: Instant) {
+        let block = at / self.blocks.block_bytes();
+        let new = Fill { bytes: 0, since };
+        self.fill.entry(block).or_insert(new).bytes += bytes;
         self.bytes += bytes;
     }
 
@@ -145,8 +175,8 @@ impl Dirty {
             .fill
             .get_mut(&block)
             .expect("dirty bytes are counted in their block");
-        *fill -= bytes;
-        if *fill == 0 {
+        fill.bytes -= bytes;
+        if fill.bytes == 0 {
             self.fill.remove(&block);
         }
         self.bytes -= bytes;
@@ -173,7 +203,7 @@ impl Dirty {
                 // The front goes: keep the memory. The middle goes: the tail gets its own.
                 if cut_from == start {
                     let head = run.head + (cut_to - start) as usize;
-                    let memory = std::mem::replace(&mut run.memory, RunMemory::Small(Vec::new()));
+                    let memory = std::mem::replace(&mut run.memory, RunMemory::none(&self.blocks));
                     self.runs.insert(cut_to, Run { head, memory });
                 } else {
                     let memory = RunMemory::new(tail, false, &self.blocks);
@@ -205,7 +235,7 @@ impl Dirty {
         let block = self.blocks.block_bytes();
         let touched = self.fill.range(from / block..to.div_ceil(block));
         let full: Vec<u64> = touched
-            .filter(|(_, fill)| **fill == block)
+            .filter(|(_, fill)| fill.bytes == block)
             .map(|(number, _)| *number)
             .collect();
         full.into_iter()
@@ -215,7 +245,10 @@ impl Dirty {
 
     fn take_block(&mut self, start: u64) -> Frozen {
         let block = self.blocks.block_bytes();
-        self.streaming = true;
+        let next = start.saturating_add(block);
+        let known = self.streams.iter().position(|at| *at == start);
+        self.streams[..=known.unwrap_or(STREAMS_MAX - 1)].rotate_right(1);
+        self.streams[0] = next;
         self.uncount(start, block);
         let first = self
             .runs
@@ -234,7 +267,30 @@ impl Dirty {
         Frozen {
             offset: start,
             bytes: whole.freeze(),
+            memory: block,
         }
+    }
+
+    /// Takes the blocks that are dirty since `time` or longer, in order.
+    pub(crate) fn take_older(&mut self, time: Instant) -> Vec<Frozen> {
+        let block = self.blocks.block_bytes();
+        let old = self.fill.iter().filter(|(_, fill)| fill.since <= time);
+        let old: Vec<u64> = old.map(|(number, _)| *number).collect();
+        let mut frozen = Vec::new();
+        for number in old {
+            let fill = self.fill.remove(&number).expect("just seen");
+            self.bytes -= fill.bytes;
+            let mut from = number * block;
+            // The last block may reach to the end of all numbers.
+            let last = from + (block - 1);
+            while let Some((at, _)) = self.runs.range(from..=last).next() {
+                let at = *at;
+                let run = self.runs.remove(&at).expect("just seen").freeze(at);
+                from = run.end().min(last);
+                frozen.push(run);
+            }
+        }
+        frozen
     }
 
     /// Takes everything, in order.

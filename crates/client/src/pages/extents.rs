@@ -1,12 +1,18 @@
 //! What is known of an inode's extents: a cache that may be partial, and is forgotten freely.
 
+use super::memory::{Blocks, Charge};
 use super::ranges::Ranges;
 use bytes::Bytes;
 use model::{Extent, ExtentKind, SegmentPlace};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// More extents than this aren't remembered of one inode.
 const EXTENTS_MAX: usize = 16_384;
+/// Nor more than this while the page pool is over its budget.
+const EXTENTS_MAX_WHEN_FULL: usize = 512;
+/// What one takes in memory.
+const RECORD_BYTES: usize = 160;
 /// Nor more bytes of inline extents than this.
 const INLINE_BYTES_MAX: usize = 1024 * 1024;
 
@@ -32,7 +38,7 @@ pub(crate) struct Located {
 }
 
 /// Known extents of one inode.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Extents {
     /// By offset; not overlapping.
     map: BTreeMap<u64, Extent>,
@@ -40,12 +46,35 @@ pub(crate) struct Extents {
     known: Ranges,
     /// Inline bytes that were taken in since the last `forget_all`.
     inline_bytes: usize,
+    /// What all this takes of the page pool's memory.
+    charge: Charge,
 }
 
 impl Extents {
+    pub(crate) fn new(blocks: &Arc<Blocks>) -> Self {
+        Self {
+            map: BTreeMap::new(),
+            known: Ranges::default(),
+            inline_bytes: 0,
+            charge: Charge::new(blocks, 0),
+        }
+    }
+
+    fn count(&mut self) {
+        let records = self.map.len() + self.known.len();
+        let bytes = records * RECORD_BYTES + self.inline_bytes;
+        self.charge.set(bytes as u64);
+    }
+
     /// Takes in an answer: all extents of `from..known_to`.
     pub(crate) fn learn(&mut self, from: u64, known_to: u64, extents: &[Extent]) {
-        if self.map.len() + extents.len() > EXTENTS_MAX || self.inline_bytes > INLINE_BYTES_MAX {
+        let blocks = self.charge.home();
+        let most = if blocks.held() > blocks.budget() {
+            EXTENTS_MAX_WHEN_FULL
+        } else {
+            EXTENTS_MAX
+        };
+        if self.map.len() + extents.len() > most || self.inline_bytes > INLINE_BYTES_MAX {
             self.forget_all();
         }
         let inline = extents
@@ -60,6 +89,7 @@ impl Extents {
             self.map.insert(extent.offset, extent);
         }
         self.known.add(from, known_to);
+        self.count();
     }
 
     /// An extent was published by this client.
@@ -71,18 +101,21 @@ impl Extents {
     pub(crate) fn punch(&mut self, from: u64, to: u64) {
         self.cut(from, to);
         self.known.add(from, to);
+        self.count();
     }
 
     /// `from..to` must be asked for again.
     pub(crate) fn forget(&mut self, from: u64, to: u64) {
         self.cut(from, to);
         self.known.remove(from, to);
+        self.count();
     }
 
     pub(crate) fn forget_all(&mut self) {
         self.map.clear();
         self.known.clear();
         self.inline_bytes = 0;
+        self.count();
     }
 
     fn cut(&mut self, from: u64, to: u64) {
@@ -205,7 +238,7 @@ mod tests {
         fn the_cache_says_what_it_was_told_last_or_that_it_does_not_know(
             steps in prop::collection::vec((0u8..3, 0u64..70, 1usize..30, 1u8..200), 1..60),
         ) {
-            let mut extents = Extents::default();
+            let mut extents = Extents::new(&Blocks::new(1 << 16, 16 << 20));
             let mut model = vec![255u8; 100];
             for (what, from, length, byte) in steps {
                 let to = from + length as u64;
@@ -231,7 +264,7 @@ mod tests {
 
     #[test]
     fn an_answer_replaces_what_was_known_of_its_range() {
-        let mut extents = Extents::default();
+        let mut extents = Extents::new(&Blocks::new(1 << 16, 16 << 20));
         extents.put(&inline(0, 1, 50));
         extents.learn(10, 40, &[inline(5, 2, 10), inline(30, 3, 20)]);
         let paint = paint(&extents);

@@ -1,30 +1,57 @@
-//! Memory of dirty runs: grows as a run grows, and is page-aligned where it pays.
+//! Memory of the page pool: what is held is counted where it is taken and given back, as long as
+//! anybody holds a slice of it.
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use world::AlignedBuffer;
 
 /// Runs up to this size live in ordinary memory: they are copied into a pack anyway.
 const SMALL_MAX: usize = 128 * 1024;
 
 /// Block buffers that wait for the next block instead of going back to the system, whose
-/// fresh pages would cost a quarter of the time of a stream.
+/// fresh pages would cost a quarter of the time of a stream: at most so many, and at most this
+/// part of the budget.
 const RECYCLED_MAX: usize = 24;
+const RECYCLED_PART: u64 = 8;
 
-/// Gives out the block buffers of a client and takes them back.
+/// What a piece costs beside its bytes: its places in maps, lists and batches, and the
+/// allocator's share.
+const PIECE_BYTES: u64 = 256;
+
+/// Buffers of more than half of this size come as wholes of it (`world::AlignedBuffer`).
+const WHOLE_BYTES: u64 = 1 << 20;
+
+/// Gives out the memory of a client's page pool, takes it back, and knows how much is held.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     block_bytes: usize,
-    free: Mutex<Vec<AlignedBuffer>>,
+    budget: u64,
+    recycled_max: usize,
+    held: AtomicU64,
+    /// The part of `held` that is states of inodes: it doesn't go by writing or forgetting.
+    states: AtomicU64,
+    free: Mutex<Free>,
+}
+
+#[derive(Debug, Default)]
+struct Free {
+    buffers: Vec<AlignedBuffer>,
+    /// How many nobody needed since `give_back_idle` came by.
+    lowest: usize,
 }
 
 impl Blocks {
-    pub(crate) fn new(block_bytes: u32) -> Arc<Self> {
-        let block_bytes = block_bytes as usize;
+    pub(crate) fn new(block_bytes: u32, budget: u64) -> Arc<Self> {
+        let recycled = budget / RECYCLED_PART / u64::from(block_bytes);
         Arc::new(Self {
-            block_bytes,
-            free: Mutex::new(Vec::new()),
+            block_bytes: block_bytes as usize,
+            budget,
+            recycled_max: usize::try_from(recycled).map_or(RECYCLED_MAX, |it| it.min(RECYCLED_MAX)),
+            held: AtomicU64::new(0),
+            states: AtomicU64::new(0),
+            free: Mutex::default(),
         })
     }
 
@@ -32,15 +59,175 @@ impl Blocks {
         self.block_bytes as u64
     }
 
+    /// All memory that is held: dirty, on its way, cached, free, what is known of inodes, and
+    /// what readers have slices of.
+    pub(crate) fn held(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// Memory that goes when data is stored, read or forgotten.
+    pub(crate) fn held_for_data(&self) -> u64 {
+        let states = self.states.load(Ordering::Relaxed);
+        self.held().saturating_sub(states)
+    }
+
+    /// What may be held.
+    pub(crate) fn budget(&self) -> u64 {
+        self.budget
+    }
+
+    fn take(&self, bytes: u64) {
+        self.held.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn give(&self, bytes: u64) {
+        self.held.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
     /// A buffer of a whole block, of any content.
     pub(crate) fn block(self: &Arc<Self>) -> Block {
-        let recycled = self.free.lock().pop();
-        let buffer = recycled.unwrap_or_else(|| AlignedBuffer::with_any_content(self.block_bytes));
+        let recycled = {
+            let mut free = self.free.lock();
+            let recycled = free.buffers.pop();
+            free.lowest = free.lowest.min(free.buffers.len());
+            recycled
+        };
+        let buffer = recycled.unwrap_or_else(|| {
+            self.take(self.block_bytes());
+            AlignedBuffer::with_any_content(self.block_bytes)
+        });
         Block {
             buffer: Some(buffer),
             length: 0,
             home: self.clone(),
         }
+    }
+
+    /// Gives a free block buffer back to the system; false if there is none.
+    pub(crate) fn give_back(&self) -> bool {
+        let buffer = {
+            let mut free = self.free.lock();
+            let buffer = free.buffers.pop();
+            free.lowest = free.lowest.min(free.buffers.len());
+            buffer
+        };
+        let is_one = buffer.is_some();
+        if is_one {
+            self.give(self.block_bytes());
+        }
+        is_one
+    }
+
+    /// Gives those block buffers back to the system that nobody needed since the last call.
+    pub(crate) fn give_back_idle(&self) {
+        let idle = {
+            let mut free = self.free.lock();
+            let keep = free.buffers.len() - free.lowest;
+            let idle = free.buffers.split_off(keep);
+            free.lowest = free.buffers.len();
+            idle
+        };
+        self.give(idle.len() as u64 * self.block_bytes());
+    }
+
+    /// Bytes that came from elsewhere, counted until nobody holds them, and how much that is.
+    pub(crate) fn counted(self: &Arc<Self>, bytes: Bytes) -> (Bytes, u64) {
+        let length = bytes.len() as u64;
+        let memory = if length > WHOLE_BYTES / 2 && length <= WHOLE_BYTES {
+            WHOLE_BYTES
+        } else {
+            length.next_multiple_of(u64::from(model::limits::UNIT_BYTES))
+        };
+        let charge = Charge::new(self, memory + PIECE_BYTES);
+        (Counted::freeze(bytes, charge), memory)
+    }
+
+    /// A copy in memory of its own.
+    pub(crate) fn copy(self: &Arc<Self>, bytes: &[u8]) -> Bytes {
+        let charge = Charge::new(self, bytes.len() as u64 + PIECE_BYTES);
+        Counted::freeze(bytes.to_vec(), charge)
+    }
+}
+
+/// A part of what is held; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    home: Arc<Blocks>,
+    bytes: u64,
+}
+
+impl Charge {
+    pub(crate) fn new(home: &Arc<Blocks>, bytes: u64) -> Self {
+        home.take(bytes);
+        Self {
+            home: home.clone(),
+            bytes,
+        }
+    }
+
+    /// It is so much now.
+    pub(crate) fn set(&mut self, bytes: u64) {
+        if bytes > self.bytes {
+            self.home.take(bytes - self.bytes);
+        } else if bytes < self.bytes {
+            self.home.give(self.bytes - bytes);
+        }
+        self.bytes = bytes;
+    }
+
+    pub(crate) fn home(&self) -> &Arc<Blocks> {
+        &self.home
+    }
+}
+
+/// What the state of an inode takes in memory beside its bytes and extents; given back when
+/// dropped.
+#[derive(Debug)]
+pub(crate) struct StateCharge(Arc<Blocks>);
+
+/// How much that is.
+const STATE_BYTES: u64 = 1024;
+
+impl StateCharge {
+    pub(crate) fn new(home: &Arc<Blocks>) -> Self {
+        home.take(STATE_BYTES);
+        home.states.fetch_add(STATE_BYTES, Ordering::Relaxed);
+        Self(home.clone())
+    }
+}
+
+impl Drop for StateCharge {
+    fn drop(&mut self) {
+        self.0.states.fetch_sub(STATE_BYTES, Ordering::Relaxed);
+        self.0.give(STATE_BYTES);
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.home.give(self.bytes);
+    }
+}
+
+/// Memory with its charge.
+#[derive(Debug)]
+struct Counted<T> {
+    memory: T,
+    _charge: Charge,
+}
+
+impl<T: AsRef<[u8]> + Send + 'static> Counted<T> {
+    fn freeze(memory: T, charge: Charge) -> Bytes {
+        Bytes::from_owner(Self {
+            memory,
+            _charge: charge,
+        })
+    }
+}
+
+impl<T: AsRef<[u8]>> AsRef<[u8]> for Counted<T> {
+    fn as_ref(&self) -> &[u8] {
+        self.memory.as_ref()
     }
 }
 
@@ -84,12 +271,17 @@ impl AsRef<[u8]> for Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if let Some(buffer) = self.buffer.take() {
+        let Some(buffer) = self.buffer.take() else {
+            return;
+        };
+        {
             let mut free = self.home.free.lock();
-            if free.len() < RECYCLED_MAX {
-                free.push(buffer);
+            if free.buffers.len() < self.home.recycled_max {
+                free.buffers.push(buffer);
+                return;
             }
         }
+        self.home.give(self.home.block_bytes());
     }
 }
 
@@ -97,9 +289,9 @@ impl Drop for Block {
 #[derive(Debug)]
 pub(crate) enum RunMemory {
     /// Ordinary memory.
-    Small(Vec<u8>),
+    Small(Vec<u8>, Charge),
     /// Page-aligned memory that may grow by copying.
-    Medium(AlignedBuffer, usize),
+    Medium(AlignedBuffer, usize, Charge),
     /// A whole block.
     Large(Block),
 }
@@ -107,27 +299,42 @@ pub(crate) enum RunMemory {
 impl RunMemory {
     /// Memory with a copy of `bytes`. `stream`: the rest of the block will come too.
     pub(crate) fn new(bytes: &[u8], stream: bool, blocks: &Arc<Blocks>) -> Self {
-        let mut memory = Self::Small(Vec::new());
-        if stream {
-            memory = Self::Large(blocks.block());
-        }
+        let mut memory = if stream {
+            Self::Large(blocks.block())
+        } else {
+            Self::Small(Vec::new(), Charge::new(blocks, PIECE_BYTES))
+        };
         memory.extend(bytes, blocks);
         memory
     }
 
+    /// Nothing, to leave in the place of memory that is taken.
+    pub(crate) fn none(blocks: &Arc<Blocks>) -> Self {
+        Self::Small(Vec::new(), Charge::new(blocks, 0))
+    }
+
     pub(crate) fn as_slice(&self) -> &[u8] {
         match self {
-            Self::Small(bytes) => bytes,
-            Self::Medium(buffer, length) => &buffer[..*length],
+            Self::Small(bytes, _) => bytes,
+            Self::Medium(buffer, length, _) => &buffer[..*length],
             Self::Large(block) => block.as_ref(),
+        }
+    }
+
+    /// How much memory the run keeps, whatever of it is in use.
+    pub(crate) fn held(&self) -> u64 {
+        match self {
+            Self::Small(bytes, _) => bytes.capacity() as u64,
+            Self::Medium(buffer, _, _) => buffer.len() as u64,
+            Self::Large(block) => block.home.block_bytes(),
         }
     }
 
     /// Writes over what is there, from byte `at` on; `at + bytes.len()` is inside.
     pub(crate) fn overwrite(&mut self, at: usize, bytes: &[u8]) {
         let all: &mut [u8] = match self {
-            Self::Small(memory) => memory,
-            Self::Medium(buffer, length) => &mut buffer[..*length],
+            Self::Small(memory, _) => memory,
+            Self::Medium(buffer, length, _) => &mut buffer[..*length],
             Self::Large(block) => {
                 let length = block.length;
                 &mut block.memory()[..length]
@@ -141,8 +348,11 @@ impl RunMemory {
         let length = self.as_slice().len() + bytes.len();
         self.grow(length, blocks);
         match self {
-            Self::Small(memory) => memory.extend_from_slice(bytes),
-            Self::Medium(buffer, used) => {
+            Self::Small(memory, charge) => {
+                memory.extend_from_slice(bytes);
+                charge.set(memory.capacity() as u64 + PIECE_BYTES);
+            }
+            Self::Medium(buffer, used, _) => {
                 buffer[*used..length].copy_from_slice(bytes);
                 *used = length;
             }
@@ -152,8 +362,8 @@ impl RunMemory {
 
     fn grow(&mut self, length: usize, blocks: &Arc<Blocks>) {
         let room = match self {
-            Self::Small(_) => SMALL_MAX,
-            Self::Medium(buffer, _) => buffer.len(),
+            Self::Small(..) => SMALL_MAX,
+            Self::Medium(buffer, ..) => buffer.len(),
             Self::Large(_) => blocks.block_bytes,
         };
         if length <= room {
@@ -166,7 +376,8 @@ impl RunMemory {
             let old = self.as_slice();
             buffer[..old.len()].copy_from_slice(old);
             let used = old.len();
-            Self::Medium(buffer, used)
+            let charge = Charge::new(blocks, capacity as u64 + PIECE_BYTES);
+            Self::Medium(buffer, used, charge)
         } else {
             let mut block = blocks.block();
             block.push(self.as_slice());
@@ -177,8 +388,8 @@ impl RunMemory {
     /// Cuts off everything behind `length`.
     pub(crate) fn truncate(&mut self, length: usize) {
         match self {
-            Self::Small(bytes) => bytes.truncate(length),
-            Self::Medium(_, used) => *used = (*used).min(length),
+            Self::Small(bytes, _) => bytes.truncate(length),
+            Self::Medium(_, used, _) => *used = (*used).min(length),
             Self::Large(block) => block.length = block.length.min(length),
         }
     }
@@ -186,10 +397,10 @@ impl RunMemory {
     /// The bytes, shared, without a copy.
     pub(crate) fn freeze(self) -> Bytes {
         match self {
-            Self::Small(bytes) => Bytes::from(bytes),
-            Self::Medium(mut buffer, length) => {
+            Self::Small(bytes, charge) => Counted::freeze(bytes, charge),
+            Self::Medium(mut buffer, length, charge) => {
                 buffer.truncate(length);
-                buffer.freeze()
+                Counted::freeze(buffer, charge)
             }
             Self::Large(block) => block.freeze(),
         }
@@ -202,7 +413,7 @@ mod tests {
 
     #[test]
     fn a_run_keeps_its_bytes_while_its_memory_grows() {
-        let blocks = Blocks::new(1 << 20);
+        let blocks = Blocks::new(1 << 20, 64 << 20);
         let content: Vec<u8> = (0..1 << 20).map(|at: u32| ((at * 31) >> 3) as u8).collect();
         let mut memory = RunMemory::new(&content[..10], false, &blocks);
         let mut at = 10;
@@ -210,6 +421,7 @@ mod tests {
             let step = (at / 3 + 1).min(content.len() - at);
             memory.extend(&content[at..at + step], &blocks);
             at += step;
+            assert!(blocks.held() >= memory.held() && memory.held() >= at as u64);
         }
         memory.overwrite(5, b"hello");
         let bytes = memory.freeze();
@@ -220,13 +432,58 @@ mod tests {
 
     #[test]
     fn a_block_buffer_comes_back_when_its_last_reader_is_gone() {
-        let blocks = Blocks::new(1 << 16);
+        let blocks = Blocks::new(1 << 16, 16 << 20);
         let bytes = RunMemory::new(&[7; 100], true, &blocks).freeze();
         let part = bytes.slice(10..20);
         drop(bytes);
-        assert!(blocks.free.lock().is_empty());
+        assert!(blocks.free.lock().buffers.is_empty());
         assert_eq!(&part[..], &[7; 10]);
         drop(part);
-        assert_eq!(blocks.free.lock().len(), 1);
+        assert_eq!(blocks.free.lock().buffers.len(), 1);
+    }
+
+    #[test]
+    fn what_is_held_counts_until_the_last_slice_is_gone() {
+        let blocks = Blocks::new(1 << 20, 64 << 20);
+        let one = |length: usize, stream| {
+            let bytes = RunMemory::new(&vec![1; length], stream, &blocks).freeze();
+            bytes.slice(..1)
+        };
+        for (length, stream, least) in [
+            (10, false, 10),
+            (300_000, false, 300_000),
+            (1, true, 1 << 20),
+        ] {
+            let before = blocks.held();
+            let slice = one(length, stream);
+            assert!(blocks.held() - before >= least, "{length} bytes");
+            drop(slice);
+            while blocks.give_back() {}
+            assert_eq!(blocks.held(), 0);
+        }
+        let (counted, memory) = blocks.counted(Bytes::from(vec![1; 5000]));
+        assert_eq!(memory, 8192);
+        let slice = counted.slice(7..8);
+        drop(counted);
+        assert_eq!(blocks.held(), 8192 + PIECE_BYTES);
+        drop(slice);
+        drop(blocks.copy(&[1; 7]));
+        assert_eq!(blocks.held(), 0);
+    }
+
+    #[test]
+    fn block_buffers_that_nobody_needs_go_back() {
+        let blocks = Blocks::new(1 << 16, 16 << 20);
+        let several: Vec<_> = (0..30).map(|_| blocks.block()).collect();
+        assert_eq!(blocks.held(), 30 << 16);
+        drop(several);
+        assert_eq!(blocks.held(), (RECYCLED_MAX as u64) << 16);
+        blocks.give_back_idle();
+        // One is needed, the others aren't.
+        drop(blocks.block());
+        blocks.give_back_idle();
+        assert_eq!(blocks.held(), 1 << 16);
+        blocks.give_back_idle();
+        assert_eq!(blocks.held(), 0);
     }
 }

@@ -66,6 +66,11 @@ impl Ranges {
         self.map.range(from..).next().map(|(start, _)| *start)
     }
 
+    /// How many ranges it has.
+    pub(crate) fn len(&self) -> usize {
+        self.map.len()
+    }
+
     pub(crate) fn clear(&mut self) {
         self.map.clear();
     }

@@ -2,12 +2,21 @@
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
+#[path = "../../../shale/tests/fixture/poll.rs"]
+#[allow(unreachable_pub, reason = "shared with the tests of the program")]
+mod poll;
+#[path = "../../../shale/tests/fixture/skipped.rs"]
+#[allow(unreachable_pub, reason = "shared with the tests of the program")]
+pub(crate) mod skipped;
+
 use fuse::memory::{MemoryFileSystem, MemorySettings};
 use fuse::{FileSystem, Mount, MountOptions, TransportChoice};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::process::Child;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::thread::JoinHandle;
+use std::time::Duration;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use world::World;
@@ -79,11 +88,35 @@ pub(crate) fn both_ways() -> [MemorySettings; 2] {
 
 /// Waits until `reached`, for at most `patience`.
 pub(crate) fn eventually(patience: Duration, what: &str, reached: &mut dyn FnMut() -> bool) {
-    let begun = Instant::now();
-    while !reached() {
-        assert!(begun.elapsed() < patience, "never: {what}");
-        std::thread::sleep(Duration::from_millis(2));
+    poll::eventually(what, patience, reached);
+}
+
+/// A thread that runs `work`, and how others see that it waits in a system call.
+pub(crate) struct Waiter<T> {
+    pub(crate) thread: JoinHandle<T>,
+    id: u32,
+}
+
+impl<T: Send + 'static> Waiter<T> {
+    pub(crate) fn start(work: impl FnOnce() -> T + Send + 'static) -> Self {
+        let (told, id) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            // SAFETY: a plain system call.
+            told.send(unsafe { libc::gettid() }).unwrap();
+            work()
+        });
+        let id = id.recv().unwrap() as u32;
+        Self { thread, id }
     }
+
+    pub(crate) fn waits_in(&self, system_call: libc::c_long) {
+        poll::blocked_in(std::process::id(), self.id, system_call);
+    }
+}
+
+/// Waits until a program waits in a system call.
+pub(crate) fn waits_in(child: &Child, system_call: libc::c_long) {
+    poll::blocked_in(child.id(), child.id(), system_call);
 }
 
 /// Makes a test of each function for each transport. Where the kernel has no FUSE over
@@ -115,7 +148,8 @@ pub(crate) fn has_io_uring(test: &str) -> bool {
         let _ = std::fs::write(SWITCH, "Y");
     }
     if !is_on() {
-        eprintln!("skipped: {test} over io_uring: {SWITCH} isn't Y");
+        let test = format!("{test} over io_uring");
+        skipped::skipped(&test, &format!("{SWITCH} isn't Y"));
     }
     is_on()
 }

@@ -2,26 +2,22 @@
 //! too many places, and segments that were written narrower while NSDs were missing.
 
 use crate::background::rewrite::Part;
+use crate::background::sparse::{Need, STEP_BYTES, frees};
 use crate::background::{CLEAN_EVERY, Pace, count};
 use crate::metanode::{Metanode, SCAN_PAGE};
-use crate::pack;
 use model::map::NsdState;
 use model::{DataId, Extent, ExtentKind, FilesetId, InodeId, MapEpoch, Result, SegmentId, limits};
 use namespace::{Key, Record, Segment, Table};
 use pool::MemberState;
 use shard::successor;
-use std::collections::BTreeSet;
-use std::sync::Arc;
 use world::Instant;
 
 /// Pages of segments, and of extents, that one gentle round looks at.
 const PAGES_MAX: usize = 8;
-/// Segments that one round cleans.
+/// Segments whose live parts one round looks for.
 const SEGMENTS_MAX: usize = 64;
 /// A block in more extents than this is rewritten, if that halves them.
 const BLOCK_EXTENTS_MAX: usize = 64;
-/// Extents that are looked through for those of one segment.
-const LOOK_MAX: usize = 8192;
 /// What counts as a block here.
 const BLOCK_BYTES: u64 = limits::BLOCK_BYTES_DEFAULT as u64;
 
@@ -123,7 +119,11 @@ impl Metanode {
         } else {
             PAGES_MAX
         };
-        let replaced = self.clean_segments(pages).await? + self.clean_blocks(pages).await?;
+        let mut replaced = self.clean_segments(pages).await?;
+        // Blocks are put together again for readers; that takes space before it gives any.
+        if !self.is_short() {
+            replaced += self.clean_blocks(pages).await?;
+        }
         Ok(replaced)
     }
 
@@ -167,103 +167,83 @@ impl Metanode {
             .unwrap_or(first);
         let widening = self.background.memory.lock().clean.widening;
         let mut parts = Vec::new();
-        let (mut chosen, mut narrow) = (0, 0);
-        for _ in 0..pages {
+        let (mut looked, mut chosen, mut narrow) = (0, 0, 0);
+        let (mut bytes, mut replaced) = (0, 0);
+        let mut ended = false;
+        'pages: for _ in 0..pages {
             let page = shard.scan(&from, &to, SCAN_PAGE).await?;
-            if let Some((last, _)) = page.last() {
-                from = successor(last);
-            }
             for (key, record) in &page {
                 let (Key::Segment(id), Record::Segment(segment)) = (key, record) else {
                     continue;
                 };
                 let is_narrow = widening.is_some() && self.pool.is_narrow(&segment.place);
-                if chosen == SEGMENTS_MAX || !(is_narrow || is_mostly_dead(segment)) {
-                    self.background.memory.lock().clean.narrow += u64::from(is_narrow);
+                let is_stubborn = || {
+                    self.background
+                        .memory
+                        .lock()
+                        .sparse
+                        .is_stubborn(*id, segment)
+                };
+                if !is_narrow && (!is_mostly_dead(segment) || is_stubborn()) {
                     continue;
                 }
-                let live = self.live_parts(*id, segment).await?;
-                if is_narrow && !live.is_empty() {
+                if looked == SEGMENTS_MAX {
+                    from = key.clone();
+                    break 'pages;
+                }
+                looked += 1;
+                let mut live = self.live_parts(*id, segment).await?;
+                let widens = is_narrow && !live.parts.is_empty();
+                if widens {
                     self.background.memory.lock().clean.narrow += 1;
                     narrow += 1;
                 }
-                if (is_narrow && !live.is_empty()) || is_worth_it(&live, segment) {
-                    chosen += 1;
-                    parts.extend(live);
+                if !widens && !frees(&live, segment, Need::Soon) {
+                    let mut memory = self.background.memory.lock();
+                    memory.sparse.note_stubborn(*id, segment);
+                    continue;
+                }
+                // What can't be read now is for repair; cleaning waits.
+                if self.load(&segment.place, &mut live).await.is_err() {
+                    continue;
+                }
+                chosen += 1;
+                bytes += live.bytes();
+                parts.extend(live.parts);
+                if bytes >= STEP_BYTES {
+                    bytes = 0;
+                    replaced += self.rewrite(std::mem::take(&mut parts)).await?.replaced;
                 }
             }
-            let ended = page.len() < SCAN_PAGE;
-            let mut memory = self.background.memory.lock();
-            memory.clean.segments = (!ended).then(|| from.clone());
+            if let Some((last, _)) = page.last() {
+                from = successor(last);
+            }
+            ended = page.len() < SCAN_PAGE;
             if ended {
-                if let Some(width) = memory.clean.widening.take() {
-                    memory.clean.end_widening(width);
-                }
                 break;
             }
         }
-        if parts.is_empty() {
-            return Ok(0);
+        {
+            let mut memory = self.background.memory.lock();
+            memory.clean.segments = (!ended).then_some(from);
+            if ended && let Some(width) = memory.clean.widening.take() {
+                memory.clean.end_widening(width);
+            }
         }
-        let done = self.rewrite(parts).await?;
+        if !parts.is_empty() {
+            replaced += self.rewrite(parts).await?.replaced;
+        }
         if narrow > 0 {
             tracing::info!(
                 segments = narrow,
-                extents = done.replaced,
+                extents = replaced,
                 "data with too little redundancy was written anew"
             );
         }
-        count(&self.background.counts.segments_cleaned, chosen as u64);
-        Ok(done.replaced)
-    }
-
-    /// The extents that point at a segment, as far as they are found: in the file that it was
-    /// published for, and in those that its table names if it is packed.
-    async fn live_parts(&self, id: SegmentId, segment: &Arc<Segment>) -> Result<Vec<Part>> {
-        let mut places: BTreeSet<(InodeId, DataId, u64)> = BTreeSet::new();
-        places.insert((segment.inode, segment.data, segment.file_offset));
-        // What can't be read now is for repair; cleaning waits.
-        let Ok(plain) = self.pool.read_whole(&segment.place).await else {
-            return Ok(Vec::new());
-        };
-        for entry in pack::decode(&plain).unwrap_or_default().unwrap_or_default() {
-            places.insert((entry.inode, entry.data, entry.file_offset));
-        }
-        let mut found: BTreeSet<(InodeId, DataId, u64)> = BTreeSet::new();
-        let mut parts = Vec::new();
-        let mut left = segment.live;
-        for (inode, data, offset) in places {
-            if left == 0 {
-                break;
-            }
-            let Some(record) = self.inode_record(inode).await? else {
-                continue;
-            };
-            // Clients don't know data ids when they pack: what points here now is what counts.
-            let data = if data == DataId(0) { record.data } else { data };
-            if record.data != data {
-                continue;
-            }
-            let mut extents: Vec<Extent> = Vec::new();
-            let mut looked = 0;
-            self.each_extent(inode, data, offset, |extent| {
-                looked += 1;
-                if points_at(extent, id) && found.insert((inode, data, extent.offset)) {
-                    left = left.saturating_sub(extent.length);
-                    extents.push(extent.clone());
-                }
-                left > 0 && looked < LOOK_MAX
-            })
-            .await?;
-            for run in extents.chunk_by(|a, b| a.end() == b.offset) {
-                parts.push(Part {
-                    inode,
-                    data,
-                    extents: run.to_vec(),
-                });
-            }
-        }
-        Ok(parts)
+        count(&self.background.counts.segments_cleaned, chosen);
+        // A pass that has to go on isn't the end of the work.
+        let goes_on = !ended && looked > 0;
+        Ok(replaced.max(u64::from(goes_on)))
     }
 
     async fn clean_blocks(&self, pages: usize) -> Result<u64> {
@@ -336,6 +316,7 @@ impl Metanode {
                 inode,
                 data,
                 extents,
+                bytes: None,
             })
             .collect())
     }
@@ -378,16 +359,7 @@ fn is_mostly_dead(segment: &Segment) -> bool {
     units(segment.live) * 2 < units(u64::from(segment.place.length))
 }
 
-/// Whether rewriting frees more than it takes. A pack of many tiny ranges is mostly table, so
-/// that by its live bytes alone it would be rewritten for ever.
-fn is_worth_it(parts: &[Part], segment: &Segment) -> bool {
-    let extents = || parts.iter().flat_map(|part| &part.extents);
-    let bytes: u64 = extents().map(|extent| extent.length).sum();
-    let table = extents().count() * pack::ENTRY_BYTES + pack::FOOTER_BYTES;
-    bytes > 0 && units(bytes + table as u64) * 2 < units(u64::from(segment.place.length))
-}
-
-fn units(bytes: u64) -> u64 {
+pub(super) fn units(bytes: u64) -> u64 {
     bytes.div_ceil(u64::from(limits::UNIT_BYTES))
 }
 
@@ -396,8 +368,4 @@ fn segment_of(extent: &Extent) -> Option<SegmentId> {
         ExtentKind::Data { place, .. } => Some(place.segment),
         _ => None,
     }
-}
-
-fn points_at(extent: &Extent, segment: SegmentId) -> bool {
-    segment_of(extent) == Some(segment)
 }

@@ -1,69 +1,103 @@
 //! Deletes the blobs of segments that nothing points at any more.
 
 use crate::background::{GRACE, Pace, count};
-use crate::metanode::{Metanode, SCAN_PAGE};
+use crate::metanode::Metanode;
 use model::{Operation, Result, SegmentId, SegmentPlace};
-use namespace::{Key, Record, Table};
-use shard::successor;
+use namespace::Key;
 
-/// Dead segments that one round looks at.
-const PAGES_MAX: usize = 8;
+/// Dead segments that one step deletes.
+const DELETED_MAX: usize = 8192;
+/// Segments that one operation forgets.
+const FORGOTTEN_MAX: usize = 1024;
+
+/// What a step did.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Deleted {
+    /// Segments whose blobs went.
+    pub(super) segments: u64,
+    /// Records that went.
+    pub(super) records: u64,
+}
 
 impl Metanode {
     /// Deletes the blobs of dead segments, then their records. In this order: first the commit
-    /// that killed them is durable, then the blobs go, then the record that remembers them.
-    pub(super) async fn delete_dead(&self, pace: Pace) -> Result<u64> {
-        if pace == Pace::Drain {
+    /// that killed them is durable, then the blobs go, then the record that remembers them, and
+    /// that only when nobody can publish a part of the segment any more: a pack may die with the
+    /// first of its files while the others are still to be published, and the record is what
+    /// refuses them.
+    ///
+    /// Held under `freeing`.
+    pub(super) async fn delete_dead(&self, pace: Pace) -> Result<Deleted> {
+        let shard = self.look_at_backlog().await?;
+        let is_anything_left = {
+            let memory = self.background.memory.lock();
+            let mut deaths = memory.backlog.deaths.values();
+            deaths.any(|death| !death.is_deleted)
+        };
+        if is_anything_left && pace == Pace::Drain {
             self.sync().await?;
         }
-        let shard = self.shard();
-        let (mut from, to) = Table::Deads.range();
-        let mut deleted = 0;
-        for _ in 0..PAGES_MAX {
-            let page = shard.scan(&from, &to, SCAN_PAGE).await?;
-            let Some((last, _)) = page.last() else { break };
-            from = successor(last);
-            let durable = shard.durable();
-            let gone: Vec<(SegmentId, SegmentPlace)> = page
-                .iter()
-                .filter_map(|(key, record)| match (key, record) {
-                    (Key::Dead(segment), Record::Dead(dead)) if dead.died <= durable => {
-                        Some((*segment, dead.place))
-                    }
-                    _ => None,
-                })
-                .filter(|(segment, _)| pace == Pace::Drain || self.has_passed_grace(*segment))
-                .collect();
-            if gone.is_empty() {
-                continue;
-            }
-            let places: Vec<SegmentPlace> = gone.iter().map(|(_, place)| *place).collect();
+        let durable = shard.durable();
+        let now = self.world.now();
+        let due: Vec<(Key, SegmentPlace)> = {
+            let memory = self.background.memory.lock();
+            let due = memory.backlog.deaths.iter().filter(|(_, death)| {
+                let is_unread = pace == Pace::Drain || now - death.since >= GRACE;
+                !death.is_deleted && death.dead.died <= durable && is_unread
+            });
+            due.map(|(key, death)| (key.clone(), death.dead.place))
+                .take(DELETED_MAX)
+                .collect()
+        };
+        if !due.is_empty() {
+            let places: Vec<SegmentPlace> = due.iter().map(|(_, place)| *place).collect();
             self.pool.delete(&places).await?;
-            let segments: Vec<SegmentId> = gone.iter().map(|(segment, _)| *segment).collect();
-            {
-                let mut memory = self.background.memory.lock();
-                for segment in &segments {
-                    memory.dead_since.remove(segment);
+            let mut memory = self.background.memory.lock();
+            for (key, _) in &due {
+                if let Some(death) = memory.backlog.deaths.get_mut(key) {
+                    death.is_deleted = true;
                 }
             }
-            deleted += segments.len() as u64;
-            self.execute(&Operation::ForgetDead { segments }, &self.stamp())
-                .await?;
         }
-        count(&self.background.counts.segments_deleted, deleted);
-        Ok(deleted)
+        let done = Deleted {
+            segments: due.len() as u64,
+            records: self.forget_deleted().await?,
+        };
+        count(&self.background.counts.segments_deleted, done.segments);
+        Ok(done)
     }
 
-    /// Whether readers that knew the segment alive have had their time.
-    fn has_passed_grace(&self, segment: SegmentId) -> bool {
-        let now = self.world.now();
-        let since = *self
-            .background
-            .memory
-            .lock()
-            .dead_since
-            .entry(segment)
-            .or_insert(now);
-        now - since >= GRACE
+    /// Removes the records of segments whose blobs are gone and that nobody can publish.
+    async fn forget_deleted(&self) -> Result<u64> {
+        let has_deleted = {
+            let memory = self.background.memory.lock();
+            let mut deaths = memory.backlog.deaths.values();
+            deaths.any(|death| death.is_deleted)
+        };
+        if !has_deleted {
+            return Ok(0);
+        }
+        let decided = self.decided().await?;
+        let settled: Vec<SegmentId> = {
+            let memory = self.background.memory.lock();
+            let deaths = memory.backlog.deaths.iter();
+            let settled = deaths.filter_map(|(key, death)| match key {
+                Key::Dead(segment) if death.is_deleted && decided.covers(*segment) => {
+                    Some(*segment)
+                }
+                _ => None,
+            });
+            settled.take(DELETED_MAX).collect()
+        };
+        for part in settled.chunks(FORGOTTEN_MAX) {
+            let segments = part.to_vec();
+            self.execute(&Operation::ForgetDead { segments }, &self.stamp())
+                .await?;
+            let mut memory = self.background.memory.lock();
+            for segment in part {
+                memory.backlog.deaths.remove(&Key::Dead(*segment));
+            }
+        }
+        Ok(settled.len() as u64)
     }
 }

@@ -39,6 +39,7 @@ impl Metanode {
                     inode,
                     data: record.data,
                     extents: run.to_vec(),
+                    bytes: None,
                 });
             }
             if bytes >= BYTES_MAX {

@@ -1,44 +1,54 @@
 //! Removes what hangs under queued data ids, and goes on with truncates that were cut short.
 
 use crate::background::count;
-use crate::metanode::{Metanode, SCAN_PAGE};
-use model::{Operation, Reply, Result};
-use namespace::{Key, Table};
+use crate::metanode::Metanode;
+use model::{ErrorKind, Operation, Reply, Result};
+use namespace::Key;
 
-/// Steps of one round; each removes up to about a thousand extents.
+/// Steps of one call; each removes up to about a thousand extents.
 const STEPS_MAX: u64 = 64;
 
 impl Metanode {
     /// A bounded number of reclaim steps. Answers how many were done.
+    ///
+    /// Held under `freeing`.
     pub(super) async fn reclaim_some(&self) -> Result<u64> {
-        let shard = self.shard();
+        self.look_at_backlog().await?;
+        let removals: Vec<Key> = {
+            let memory = self.background.memory.lock();
+            let removals = memory.backlog.removals.iter();
+            removals.take(STEPS_MAX as usize).cloned().collect()
+        };
         let mut steps = 0;
-        let (from, to) = Table::Cuts.range();
-        for (key, _) in shard.scan(&from, &to, STEPS_MAX as usize).await? {
-            let Key::Cut(inode) = key else { continue };
-            self.execute(&Operation::ContinueCut { inode }, &self.stamp())
-                .await?;
-            steps += 1;
-        }
-        let (from, to) = Table::Reclaims.range();
-        for (key, _) in shard.scan(&from, &to, SCAN_PAGE).await? {
-            let Key::Reclaim { fileset, data } = key else {
-                continue;
-            };
-            while steps < STEPS_MAX {
-                let reply = self
-                    .execute(&Operation::Reclaim { fileset, data }, &self.stamp())
-                    .await?;
+        for key in removals {
+            let mut more = true;
+            while more && steps < STEPS_MAX {
                 steps += 1;
-                if reply != (Reply::Progress { more: true }) {
-                    break;
-                }
+                more = self.remove_more(&key).await?;
             }
-            if steps >= STEPS_MAX {
-                break;
+            if !more {
+                self.background.memory.lock().backlog.removals.remove(&key);
             }
         }
         count(&self.background.counts.reclaim_steps, steps);
         Ok(steps)
+    }
+
+    /// One step; whether there is more.
+    async fn remove_more(&self, key: &Key) -> Result<bool> {
+        let operation = match *key {
+            Key::Cut(inode) => Operation::ContinueCut { inode },
+            Key::Reclaim { fileset, data } => Operation::Reclaim { fileset, data },
+            _ => unreachable!("only these are noted as removals"),
+        };
+        // Not `execute`, which goes on with a truncate until its end.
+        match self.run(&operation, &self.stamp()).await {
+            Ok(Reply::Progress { more }) => Ok(more),
+            Ok(Reply::Attributes { unfinished, .. }) => Ok(unfinished),
+            Ok(_) => Ok(false),
+            // The inode went with its truncate.
+            Err(error) if error.kind() == ErrorKind::Stale => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }

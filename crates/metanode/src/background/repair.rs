@@ -1,7 +1,7 @@
 //! Repair: segments that readers and writers found incomplete, slots that have moved, and what
 //! `shale repair status` shows.
 
-use crate::background::Standing;
+use crate::background::{Repaired, Standing};
 use crate::metanode::{DATA_POOL, Metanode};
 use crate::report::RepairStatus;
 use model::map::{NsdState, PoolMap};
@@ -28,7 +28,7 @@ impl Metanode {
         let mut status = self.background.repair.lock().clone();
         status.offline = states
             .iter()
-            .filter(|state| is_away(state.member))
+            .filter(|state| is_away(state.member) && state.entry.state != NsdState::Lost)
             .map(|state| state.entry.nsd)
             .collect();
         status.slots_without_nsd = progress.lost_slots;
@@ -38,6 +38,7 @@ impl Metanode {
         status.bytes_rebuilt = progress.rebuilt_bytes;
         let shard = self.shard();
         let log = shard.tree().log();
+        status.unreadable = self.unreadable_data();
         status.log_moving = log.closed_end().is_some();
         status.log_copies = log.view().len() as u64;
         status.log_copies_wanted = self.pool.map().scheme.tolerance() as u64 + 1;
@@ -63,16 +64,10 @@ impl Metanode {
         for suspect in suspects {
             match self.standing_of(&judge, suspect.place.segment).await? {
                 Standing::Live(place) => {
-                    let damaged = suspect.cause == SuspectCause::Damaged;
+                    let damaged = suspect.cause >= SuspectCause::Damaged;
                     let depth = if damaged { Depth::Bytes } else { Depth::Index };
-                    match self.pool.repair_segment(&place, depth).await {
-                        Ok(outcome) => {
-                            self.note_repaired(&outcome);
-                            changed += u64::from(outcome.rebuilt);
-                        }
-                        Err(error) => {
-                            tracing::warn!(segment = %place.segment, %error, "left to the next survey")
-                        }
+                    if let Repaired::Done(outcome) = self.repair_live(&place, depth).await? {
+                        changed += u64::from(outcome.rebuilt);
                     }
                 }
                 // Its writer hasn't published it yet.

@@ -10,7 +10,8 @@ use model::{
     DataId, ErrorKind, Extent, ExtentKind, InodeId, InodeNumber, Operation, Result, limits,
 };
 use namespace::{Key, Record};
-use pool::SegmentOwner;
+use parking_lot::Mutex;
+use pool::{SegmentOwner, SegmentSource};
 use shard::successor;
 
 /// Plain bytes of a packed segment.
@@ -24,6 +25,63 @@ pub(super) struct Part {
     pub(super) data: DataId,
     /// Without gaps between them; no reserved ones.
     pub(super) extents: Vec<Extent>,
+    /// The bytes of all of them, if they are at hand; else they are read when they are packed.
+    pub(super) bytes: Option<Bytes>,
+}
+
+impl Part {
+    /// Where it begins in the file.
+    pub(super) fn place(&self) -> (InodeId, u64) {
+        (
+            self.inode,
+            self.extents.first().map_or(0, |extent| extent.offset),
+        )
+    }
+
+    /// The bytes of a piece of it, if they are at hand.
+    fn bytes_of(&self, piece: &Extent) -> Option<Bytes> {
+        let from = usize::try_from(piece.offset - self.extents[0].offset).ok()?;
+        let length = usize::try_from(piece.length).ok()?;
+        Some(self.bytes.as_ref()?.slice(from..from + length))
+    }
+}
+
+/// Which of the metanode's own segments may still be published: those that came after the oldest
+/// rewrite that is under way.
+#[derive(Default)]
+pub(crate) struct Unpublished {
+    /// The last counter that was given out before each of them.
+    begun: Mutex<Vec<u64>>,
+}
+
+/// A rewrite that is under way.
+struct Rewriting<'a> {
+    of: &'a Unpublished,
+    after: u64,
+}
+
+impl Unpublished {
+    fn begin(&self, source: &SegmentSource) -> Rewriting<'_> {
+        let mut begun = self.begun.lock();
+        let after = source.last_counter();
+        begun.push(after);
+        Rewriting { of: self, after }
+    }
+
+    /// Up to which counter all are published or given up.
+    pub(crate) fn settled(&self, source: &SegmentSource) -> u64 {
+        let begun = self.begun.lock();
+        let oldest = begun.iter().min().copied();
+        oldest.unwrap_or_else(|| source.last_counter())
+    }
+}
+
+impl Drop for Rewriting<'_> {
+    fn drop(&mut self) {
+        let mut begun = self.of.begun.lock();
+        let own = begun.iter().position(|after| *after == self.after);
+        begun.swap_remove(own.expect("it was noted when it began"));
+    }
 }
 
 /// A packed range and what it replaces.
@@ -42,12 +100,13 @@ pub(super) struct Rewritten {
 impl Metanode {
     /// Rewrites the parts in order. What others change meanwhile stays as they made it.
     pub(super) async fn rewrite(&self, parts: Vec<Part>) -> Result<Rewritten> {
+        let _under_way = self.unpublished.begin(&self.segments);
         let mut done = Rewritten::default();
         let mut pack = PackWriter::new(PACK_BYTES);
         let mut packed = Vec::new();
         for part in parts {
-            for extent in part.extents {
-                let mut rest = extent;
+            for extent in &part.extents {
+                let mut rest = extent.clone();
                 while let Some(room) = room_for(&pack, rest.length) {
                     if room == 0 {
                         let full = std::mem::replace(&mut pack, PackWriter::new(PACK_BYTES));
@@ -57,7 +116,11 @@ impl Metanode {
                     }
                     let end = rest.offset + room;
                     let piece = rest.clip(rest.offset, end).expect("a part of the extent");
-                    if let Some(bytes) = self.bytes_of(&piece).await? {
+                    let bytes = match part.bytes_of(&piece) {
+                        Some(bytes) => Some(bytes),
+                        None => self.bytes_of(&piece).await?,
+                    };
+                    if let Some(bytes) = bytes {
                         let entry = pack.add(part.inode, part.data, piece.offset, &bytes);
                         packed.push(Packed {
                             entry,
@@ -96,8 +159,7 @@ impl Metanode {
     /// were replaced.
     ///
     /// A range that is overtaken leaves its bytes in the pack dead, so a pack may be dead before
-    /// its last file is published; a dead segment refuses that publish. Its blobs go only in a
-    /// later round, never between the publishes of one pack.
+    /// its last file is published; its record stays that long and refuses that publish.
     async fn publish_pack(&self, pack: PackWriter, mut packed: Vec<Packed>) -> Result<u64> {
         if pack.is_empty() {
             return Ok(0);
@@ -114,7 +176,8 @@ impl Metanode {
         let place = self.pool.write(&self.segments, owner, bytes).await?;
         let mut replaced = 0;
         for group in packed.chunk_by(|a, b| a.entry.inode == b.entry.inode) {
-            for batch in group.chunks(limits::PUBLISH_EXTENTS_MAX) {
+            let mut batches: Vec<&[Packed]> = group.chunks(limits::PUBLISH_EXTENTS_MAX).collect();
+            while let Some(batch) = batches.pop() {
                 let old: Vec<Extent> = batch
                     .iter()
                     .flat_map(|packed| packed.replaces.clone())
@@ -131,6 +194,12 @@ impl Metanode {
                     .await
                 {
                     Ok(_) => replaced += batch.len() as u64,
+                    // One of them was overwritten: the others are still what they were, or a busy
+                    // file would never be cleaned.
+                    Err(error) if error.kind() == ErrorKind::Changed && batch.len() > 1 => {
+                        let (first, second) = batch.split_at(batch.len() / 2);
+                        batches.extend([first, second]);
+                    }
                     // Changed, truncated or removed meanwhile: it has no effect.
                     Err(error) if is_overtaken(error.kind()) => {
                         count(&self.background.counts.publishes_void, 1)

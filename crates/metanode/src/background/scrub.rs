@@ -1,11 +1,11 @@
 //! Scrub: every NSD verifies what it holds; what is damaged is rebuilt from the others.
 
-use crate::background::Standing;
+use crate::background::{Repaired, Standing};
 use crate::metanode::Metanode;
 use crate::report::ScrubOutcome;
 use model::nsd::ScrubReport;
 use model::{BlobName, NsdId, Result};
-use pool::Depth;
+use pool::{Depth, RepairOutcome};
 
 impl Metanode {
     /// Verifies every blob on one NSD or all and rebuilds damaged pieces from the others.
@@ -44,33 +44,38 @@ impl Metanode {
         if damaged.is_empty() {
             return Ok(outcome);
         }
-        let _round = self.background.round.lock().await;
+        let round = self.background.round.lock().await;
         let judge = self.judge(self.decided().await?).await?;
         for name in damaged {
-            let mended = match self.standing_of(&judge, name.segment).await? {
+            match self.standing_of(&judge, name.segment).await? {
                 Standing::Live(place) => {
-                    self.pool
-                        .repair_segment(&place, Depth::Bytes)
-                        .await
-                        .map(|outcome| {
-                            self.note_repaired(&outcome);
-                            outcome.is_complete()
-                        })
+                    let is_there = |done: RepairOutcome| done.missing & 1 << name.piece == 0;
+                    match self.repair_live(&place, Depth::Bytes).await? {
+                        Repaired::Done(done) if is_there(done) => outcome.rebuilt += 1,
+                        // It died meanwhile, and its pieces went with it.
+                        Repaired::Gone => outcome.rebuilt += 1,
+                        Repaired::Unreadable => outcome.lost += 1,
+                        Repaired::Done(_) | Repaired::Later => {
+                            self.pool.suspect_damage(&place, name.piece);
+                            outcome.left += 1;
+                        }
+                    }
                 }
                 Standing::Dead | Standing::Garbage => {
-                    self.pool.delete_blobs(nsd, &[name]).await.map(|()| true)
+                    match self.pool.delete_blobs(nsd, &[name]).await {
+                        Ok(()) => outcome.rebuilt += 1,
+                        Err(error) => {
+                            tracing::warn!(%nsd, blob = %name, %error, "damaged garbage stays");
+                            outcome.left += 1;
+                        }
+                    }
                 }
-                Standing::Undecided => Ok(false),
-            };
-            match mended {
-                Ok(true) => outcome.rebuilt += 1,
-                Ok(false) => outcome.lost += 1,
-                Err(error) => {
-                    tracing::error!(%nsd, blob = %name, %error, "a damaged piece can't be rebuilt");
-                    outcome.lost += 1;
-                }
+                // Its writer may still publish it: reading shows then what is left of it.
+                Standing::Undecided => outcome.left += 1,
             }
         }
+        drop(round);
+        self.name_unreadable().await?;
         Ok(outcome)
     }
 }

@@ -1,15 +1,13 @@
 //! Compares what NSDs hold with what the shard calls live: garbage is deleted, missing pieces
 //! of live segments are rebuilt, slots that have moved are switched.
 
-use crate::background::{MOVING_EVERY, Pace, SURVEY_EVERY, count};
-use crate::metanode::Metanode;
+use crate::background::{MOVING_EVERY, Pace, Repaired, SURVEY_EVERY, count};
+use crate::metanode::{Metanode, SCAN_PAGE};
 use crate::sessions::Decided;
-use model::{
-    BlobName, ErrorKind, GroupId, MapEpoch, NsdId, Result, SegmentId, SegmentPlace, SessionId,
-};
-use namespace::{Key, Record};
+use model::{BlobName, GroupId, MapEpoch, NsdId, Result, SegmentId, SegmentPlace, SessionId};
+use namespace::{Key, Record, Table};
 use pool::{Depth, MemberState, SurveyedSegment};
-use shard::Shard;
+use shard::{Shard, successor};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use world::Instant;
 
@@ -17,8 +15,6 @@ use world::Instant;
 const STEP_SEGMENTS: usize = 512;
 /// Steps of one gentle round.
 const STEPS_MAX: usize = 4;
-/// Unreadable segments that are remembered by name.
-const UNREADABLE_MAX: usize = 1000;
 
 /// What a shard says of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,6 +46,8 @@ pub(crate) struct Progress {
     last: Option<(Instant, Nsds)>,
     /// When the last pass of any kind ended.
     last_of_any: Option<Instant>,
+    /// The NSDs over which live segments that none of them lists were looked for.
+    looked_for_unlisted: Option<Nsds>,
     /// Garbage among these was deleted by the last whole pass; nothing if it couldn't be.
     swept: Option<Decided>,
 }
@@ -67,7 +65,9 @@ struct Pass {
     degraded: u64,
     /// Garbage may be left.
     incomplete: bool,
-    unreadable: Vec<SegmentId>,
+    /// Where the look for live segments that no NSD lists goes on, after the groups.
+    unlisted: Option<Key>,
+    looks_for_unlisted: bool,
 }
 
 /// What is needed to judge segments.
@@ -106,6 +106,10 @@ impl Metanode {
         let mut changed = 0;
         for _ in 0..steps {
             let Some(group) = pass.groups.front().copied() else {
+                if let Some(from) = pass.unlisted.take() {
+                    self.find_unlisted(&mut pass, &from).await?;
+                    continue;
+                }
                 changed += self.switch_arrived(&pass).await?;
                 self.end_pass(pass);
                 return Ok(changed);
@@ -145,6 +149,17 @@ impl Metanode {
                 }
             }
         }
+        // Where all NSDs serve, and did when the look was made last, they list all there is.
+        let looks_for_unlisted = is_whole
+            && nsds.serving.iter().any(|(_, serves)| !serves)
+            && self
+                .background
+                .memory
+                .lock()
+                .survey
+                .looked_for_unlisted
+                .as_ref()
+                != Some(&nsds);
         Ok(Some(Pass {
             nsds,
             decided: self.decided().await?,
@@ -154,11 +169,12 @@ impl Metanode {
                 self.moving_groups().into_iter().collect()
             },
             is_whole,
+            looks_for_unlisted,
+            unlisted: looks_for_unlisted.then(|| Table::Segments.first()),
             after: None,
             checked: 0,
             degraded: 0,
             incomplete: false,
-            unreadable: Vec::new(),
         }))
     }
 
@@ -186,7 +202,7 @@ impl Metanode {
         for segment in &survey.segments {
             match self.standing(judge, segment).await? {
                 Standing::Live(place) => {
-                    changed += self.repair_surveyed(pass, segment, &place).await?
+                    changed += self.repair_surveyed(pass, segment, &place).await?;
                 }
                 Standing::Garbage => {
                     for (name, nsd) in &segment.present {
@@ -222,28 +238,50 @@ impl Metanode {
         place: &SegmentPlace,
     ) -> Result<u64> {
         pass.checked += 1;
+        let is_whole = found.place.missing == 0;
         if found.absent.is_empty() {
-            pass.degraded += u64::from(found.place.missing != 0);
+            let is_lost = found.place.missing.count_ones() as usize > place.scheme.tolerance();
+            if is_lost {
+                self.note_if_unreadable(place).await?;
+            }
+            pass.degraded += u64::from(!is_whole);
             return Ok(0);
         }
-        match self.pool.repair_segment(place, Depth::Index).await {
-            Ok(outcome) => {
+        match self.repair_live(place, Depth::Index).await? {
+            Repaired::Done(outcome) => {
                 pass.degraded += u64::from(!outcome.is_complete());
-                self.note_repaired(&outcome);
                 Ok(u64::from(outcome.rebuilt))
             }
-            Err(error) => {
+            Repaired::Gone => Ok(0),
+            Repaired::Unreadable | Repaired::Later => {
                 pass.degraded += 1;
-                let is_lost = matches!(
-                    error.kind(),
-                    ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::Unavailable
-                );
-                if is_lost && pass.unreadable.len() < UNREADABLE_MAX {
-                    pass.unreadable.push(place.segment);
-                }
                 Ok(0)
             }
         }
+    }
+
+    /// Looks through a page of the live segments for those that no survey shows, because no NSD
+    /// that serves holds a piece of them.
+    async fn find_unlisted(&self, pass: &mut Pass, from: &Key) -> Result<()> {
+        let (_, to) = Table::Segments.range();
+        let page = self.shard().scan(from, &to, SCAN_PAGE).await?;
+        for (_, record) in &page {
+            let Record::Segment(segment) = record else {
+                continue;
+            };
+            if self.pool.is_out_of_sight(&segment.place).await
+                && self.note_if_unreadable(&segment.place).await?
+            {
+                pass.checked += 1;
+                pass.degraded += 1;
+            }
+        }
+        if let Some((last, _)) = page.last()
+            && page.len() == SCAN_PAGE
+        {
+            pass.unlisted = Some(successor(last));
+        }
+        Ok(())
     }
 
     fn end_pass(&self, pass: Pass) {
@@ -253,6 +291,9 @@ impl Metanode {
         memory.survey.last_of_any = Some(now);
         if pass.is_whole {
             memory.survey.swept = (!pass.incomplete).then_some(pass.decided);
+            if pass.looks_for_unlisted {
+                memory.survey.looked_for_unlisted = Some(pass.nsds.clone());
+            }
             memory.survey.last = Some((now, pass.nsds));
         }
     }
@@ -264,8 +305,12 @@ impl Metanode {
         let mut status = self.background.repair.lock();
         status.running = running;
         status.segments_checked = pass.checked;
-        status.segments_degraded = pass.degraded;
-        status.segments_unreadable.clone_from(&pass.unreadable);
+        // A pass that has only begun doesn't take back what the last one found.
+        status.segments_degraded = if running {
+            status.segments_degraded.max(pass.degraded)
+        } else {
+            pass.degraded
+        };
         if !running {
             status.segments_total = pass.checked;
         }
@@ -316,10 +361,13 @@ impl Metanode {
         Ok(recorded(&shard, id).await?.unwrap_or(unknown))
     }
 
-    /// Which segments are published or given up now. Only in a round: the metanode's own are then.
+    /// Which segments are published or given up now.
     pub(crate) async fn decided(&self) -> Result<Decided> {
         let mut decided = self.sessions.decided(&self.coordination).await?;
-        decided.up_to(self.segments.session(), self.segments.last_counter());
+        decided.up_to(
+            self.segments.session(),
+            self.unpublished.settled(&self.segments),
+        );
         Ok(decided)
     }
 

@@ -1,272 +1,447 @@
 //! The lock tables keep their promises: ranges, waiters, deadlocks, against a byte-wise model.
 
+use super::charges::{Charges, LOCKS_MAX, USER_LOCKS_MAX, USER_WAITS_MAX, WAITS_MAX};
+use super::spans::{Span, Spans};
 use super::*;
+use futures::FutureExt;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 const FILE: InodeId = InodeId(7);
+const SHARED: Option<LockKind> = Some(LockKind::Shared);
+const EXCLUSIVE: Option<LockKind> = Some(LockKind::Exclusive);
 
-fn process(id: u64) -> LockOwner {
-    LockOwner::Process(SessionId(1), id)
+/// A table with one door.
+struct Tables {
+    table: Table<u64>,
+    door: LockDoor,
 }
 
-fn open_file(id: u64) -> LockOwner {
-    LockOwner::OpenFile(SessionId(1), id)
+impl Tables {
+    fn new() -> Self {
+        let mut table = Table::default();
+        let door = table.begin_door(SessionId(1));
+        Self { table, door }
+    }
+
+    fn owner(&self, id: u64) -> LockOwner {
+        LockOwner {
+            door: self.door,
+            id,
+        }
+    }
+
+    /// A range lock of an owner that is a process of the same number, through an open of it.
+    fn lock(&self, id: u64, kind: Option<LockKind>, range: LockRange) -> LockRequest {
+        LockRequest {
+            space: LockSpace::Range,
+            inode: FILE,
+            owner: self.owner(id),
+            kind,
+            range,
+            taker: LockTaker {
+                open: id,
+                pid: id as u32,
+                user: 1000,
+            },
+        }
+    }
+
+    fn flock(&self, id: u64, kind: Option<LockKind>) -> LockRequest {
+        LockRequest {
+            space: LockSpace::Whole,
+            ..self.lock(id, kind, LockRange::ALL)
+        }
+    }
+
+    fn set(&mut self, request: LockRequest) -> std::result::Result<(), ErrorKind> {
+        let answer = self.table.request(request, None);
+        let answer = answer.map_err(|error| error.kind())?;
+        assert_eq!(answer, Answer::Granted);
+        Ok(())
+    }
+
+    /// The request must wait; it is known by `name`.
+    fn wait(&mut self, request: LockRequest, name: u64) -> u64 {
+        match self.table.request(request, Some(name)) {
+            Ok(Answer::Waits(ticket)) => ticket,
+            other => panic!("it should wait: {other:?}"),
+        }
+    }
+
+    fn held(&self) -> Vec<(u64, u64, u64, LockKind)> {
+        let held = self.table.held(LockSpace::Range, FILE);
+        let shown = held.iter().map(|(lock, _)| {
+            let range = lock.range;
+            (lock.owner.id, range.start, range.end, lock.kind)
+        });
+        shown.collect()
+    }
 }
 
 fn range(start: u64, end: u64) -> LockRange {
     LockRange { start, end }
 }
 
-fn lock(owner: LockOwner, kind: Option<LockKind>, at: LockRange) -> Request {
-    Request {
-        space: Space::Range,
-        inode: FILE,
-        owner,
-        kind,
-        range: at,
-        pid: 1,
-    }
-}
-
-fn kind_of(error: Error) -> ErrorKind {
-    error.kind()
-}
-
 #[test]
 fn ranges_of_one_owner_split_and_join() {
-    let mut table: Table<u32> = Table::default();
-    let shared = Some(LockKind::Shared);
-    let exclusive = Some(LockKind::Exclusive);
-    table
-        .request(lock(process(1), exclusive, range(0, 99)), None)
-        .unwrap();
-    table
-        .request(lock(process(1), shared, range(20, 29)), None)
-        .unwrap();
-    let held = |table: &Table<u32>| -> Vec<(u64, u64, LockKind)> {
-        table
-            .held(Space::Range, FILE)
-            .iter()
-            .map(|lock| (lock.range.start, lock.range.end, lock.kind))
-            .collect()
-    };
+    let mut all = Tables::new();
+    all.set(all.lock(1, EXCLUSIVE, range(0, 99))).unwrap();
+    all.set(all.lock(1, SHARED, range(20, 29))).unwrap();
     assert_eq!(
-        held(&table),
+        all.held(),
         [
-            (0, 19, LockKind::Exclusive),
-            (20, 29, LockKind::Shared),
-            (30, 99, LockKind::Exclusive)
+            (1, 0, 19, LockKind::Exclusive),
+            (1, 20, 29, LockKind::Shared),
+            (1, 30, 99, LockKind::Exclusive)
         ]
     );
-    table
-        .request(lock(process(1), None, range(10, 39)), None)
-        .unwrap();
-    assert_eq!(
-        held(&table),
-        [(0, 9, LockKind::Exclusive), (40, 99, LockKind::Exclusive)]
+    all.set(all.lock(1, None, range(10, 39))).unwrap();
+    let (low, high) = (
+        (1, 0, 9, LockKind::Exclusive),
+        (1, 40, 99, LockKind::Exclusive),
     );
-    table
-        .request(lock(process(1), exclusive, range(10, 39)), None)
-        .unwrap();
-    assert_eq!(held(&table), [(0, 99, LockKind::Exclusive)]);
-    table
-        .request(lock(process(1), None, LockRange::ALL), None)
-        .unwrap();
-    assert_eq!(table.counts(), (0, 0));
+    assert_eq!(all.held(), [low, high]);
+    all.set(all.lock(1, EXCLUSIVE, range(10, 39))).unwrap();
+    assert_eq!(all.held(), [(1, 0, 99, LockKind::Exclusive)]);
+    all.set(all.lock(1, None, LockRange::ALL)).unwrap();
+    assert_eq!(all.table.counts(), (0, 0));
 }
 
 #[test]
-fn getlk_tells_the_first_lock_in_the_way() {
-    let locks = Locks::new();
-    let mut table = locks.table.lock();
-    table
-        .request(
-            lock(process(1), Some(LockKind::Shared), range(50, 59)),
-            None,
-        )
-        .unwrap();
-    table
-        .request(
-            lock(process(2), Some(LockKind::Exclusive), range(10, 19)),
-            None,
-        )
-        .unwrap();
-    drop(table);
-    let found = locks
-        .conflict(FILE, process(3), LockRange::ALL, LockKind::Exclusive)
-        .unwrap();
-    assert_eq!((found.owner, found.range), (process(2), range(10, 19)));
-    assert_eq!(
-        locks.conflict(FILE, process(3), range(50, 55), LockKind::Shared),
-        None
-    );
-    assert_eq!(
-        locks.conflict(FILE, process(1), range(50, 55), LockKind::Exclusive),
-        None
-    );
+fn getlk_tells_the_first_lock_in_the_way_with_its_neighbours() {
+    let mut all = Tables::new();
+    all.set(all.lock(1, SHARED, range(50, 59))).unwrap();
+    all.set(all.lock(2, EXCLUSIVE, range(10, 19))).unwrap();
+    // The same process through another open: others see one lock.
+    let mut further = all.lock(2, EXCLUSIVE, range(20, 24));
+    further.taker.open = 77;
+    all.set(further).unwrap();
+    let conflict = |id, range, kind| {
+        let found = all
+            .table
+            .conflict(LockSpace::Range, FILE, all.owner(id), range, kind);
+        found.map(|held| (held.owner.id, held.range, held.pid))
+    };
+    let exclusive = LockKind::Exclusive;
+    let both = Some((2, range(10, 24), 2));
+    assert_eq!(conflict(3, LockRange::ALL, exclusive), both);
+    assert_eq!(conflict(3, range(22, 90), exclusive), both);
+    assert_eq!(conflict(3, range(50, 55), LockKind::Shared), None);
+    assert_eq!(conflict(1, range(50, 55), exclusive), None);
 }
 
 #[test]
-fn a_circle_of_waiting_processes_is_refused_and_open_files_are_not_asked() {
-    let mut table: Table<u32> = Table::default();
-    let exclusive = Some(LockKind::Exclusive);
+fn a_late_release_ends_only_what_its_own_open_took() {
+    let mut all = Tables::new();
+    let through = |all: &Tables, open, request: LockRequest| LockRequest {
+        taker: LockTaker {
+            open,
+            ..request.taker
+        },
+        ..all.lock(1, request.kind, request.range)
+    };
+    // The owner has closed open 10, and locked again through open 11 before the release comes.
+    all.set(through(&all, 10, all.lock(1, EXCLUSIVE, range(0, 9))))
+        .unwrap();
+    assert!(all.table.release_process(FILE, all.owner(1)));
+    all.set(through(&all, 11, all.lock(1, EXCLUSIVE, range(0, 9))))
+        .unwrap();
+    assert!(!all.table.release_open(all.door, 10));
+    assert_eq!(all.held(), [(1, 0, 9, LockKind::Exclusive)]);
+    // An open file whose number in the kernel is used again while the old one is being released.
+    all.set(through(&all, 12, all.lock(1, EXCLUSIVE, range(5, 6))))
+        .unwrap();
+    assert!(all.table.release_open(all.door, 11));
+    assert_eq!(all.held(), [(1, 5, 6, LockKind::Exclusive)]);
+    // flock and ranges don't see each other.
+    all.set(all.flock(1, EXCLUSIVE)).unwrap();
+    assert!(all.table.release_process(FILE, all.owner(1)));
+    assert!(!all.table.release_open(all.door, 12));
+    assert_eq!(all.table.counts(), (1, 0));
+    assert!(all.table.release_open(all.door, 1));
+    assert_eq!(all.table.counts(), (0, 0));
+    all.table.assert_charges();
+}
+
+#[test]
+fn a_close_leaves_the_waiting_requests_of_its_process_alone() {
+    let mut all = Tables::new();
+    all.set(all.lock(1, EXCLUSIVE, range(0, 9))).unwrap();
+    let ticket = all.wait(all.lock(2, EXCLUSIVE, range(0, 9)), 2);
+    assert!(!all.table.release_process(FILE, all.owner(2)));
+    assert!(!all.table.release_open(all.door, 2));
+    assert!(all.table.is_waiting(ticket));
+    assert!(all.table.release_process(FILE, all.owner(1)));
+    assert_eq!(all.table.take_granted(), [2]);
+}
+
+#[test]
+fn a_circle_of_waiting_processes_is_refused() {
+    let mut all = Tables::new();
     for id in 1..=3 {
-        table
-            .request(lock(process(id), exclusive, range(id, id)), None)
-            .unwrap();
+        all.set(all.lock(id, EXCLUSIVE, range(id, id))).unwrap();
     }
-    assert!(matches!(
-        table.request(lock(process(1), exclusive, range(2, 2)), Some(1)),
-        Ok(Answer::Waits(_))
-    ));
-    assert!(matches!(
-        table.request(lock(process(2), exclusive, range(3, 3)), Some(2)),
-        Ok(Answer::Waits(_))
-    ));
-    let refused = table
-        .request(lock(process(3), exclusive, range(1, 1)), Some(3))
-        .map_err(kind_of);
-    assert_eq!(refused, Err(ErrorKind::WouldDeadlock));
-    assert!(matches!(
-        table.request(lock(open_file(3), exclusive, range(1, 1)), Some(4)),
-        Ok(Answer::Waits(_))
-    ));
+    all.wait(all.lock(1, EXCLUSIVE, range(2, 2)), 1);
+    all.wait(all.lock(2, EXCLUSIVE, range(3, 3)), 2);
+    let closing = all.lock(3, EXCLUSIVE, range(1, 1));
+    let refused = all.table.request(closing, Some(3));
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::WouldDeadlock);
+}
+
+#[test]
+fn a_circle_with_two_owners_of_one_process_is_none() {
+    let mut all = Tables::new();
+    // Open file descriptions of one process, whose threads wait for each other: another thread
+    // may let go of what they wait for.
+    let lock = |id, at| {
+        let mut request = all.lock(id, EXCLUSIVE, range(at, at));
+        request.taker.pid = 5;
+        request
+    };
+    let requests = [lock(1, 1), lock(2, 2), lock(1, 2), lock(2, 1)];
+    all.set(requests[0]).unwrap();
+    all.set(requests[1]).unwrap();
+    all.wait(requests[2], 1);
+    all.wait(requests[3], 2);
+    all.table.assert_charges();
 }
 
 #[test]
 fn a_waiter_gets_its_lock_when_the_holder_lets_go() {
-    let mut table: Table<u32> = Table::default();
-    let exclusive = Some(LockKind::Exclusive);
-    table
-        .request(lock(process(1), exclusive, range(0, 9)), None)
-        .unwrap();
-    table
-        .request(lock(process(2), exclusive, range(5, 14)), Some(2))
-        .unwrap();
-    table
-        .request(lock(process(3), exclusive, range(20, 29)), Some(3))
-        .unwrap();
-    assert!(table.take_granted().is_empty());
-    table
-        .request(lock(process(1), None, LockRange::ALL), None)
-        .unwrap();
-    assert_eq!(table.take_granted(), [2]);
-    assert_eq!(table.counts(), (2, 0));
+    let mut all = Tables::new();
+    all.set(all.lock(1, EXCLUSIVE, range(0, 9))).unwrap();
+    all.wait(all.lock(2, EXCLUSIVE, range(5, 14)), 2);
+    all.set(all.lock(3, EXCLUSIVE, range(20, 29))).unwrap();
+    assert!(all.table.take_granted().is_empty());
+    all.set(all.lock(1, None, LockRange::ALL)).unwrap();
+    assert_eq!(all.table.take_granted(), [2]);
+    assert_eq!(all.table.counts(), (2, 0));
+}
+
+#[test]
+fn an_exclusive_lock_that_becomes_shared_lets_earlier_readers_in() {
+    let mut all = Tables::new();
+    all.set(all.lock(1, EXCLUSIVE, range(0, 9))).unwrap();
+    all.set(all.lock(2, SHARED, range(20, 29))).unwrap();
+    all.wait(all.lock(3, SHARED, range(0, 9)), 3);
+    // Waits for the reader of the higher part, and has the lower part already.
+    all.wait(all.lock(1, EXCLUSIVE, range(0, 29)), 1);
+    all.set(all.lock(1, SHARED, range(0, 9))).unwrap();
+    assert_eq!(all.table.take_granted(), [3]);
+    all.set(all.lock(3, None, LockRange::ALL)).unwrap();
+    all.set(all.lock(2, None, LockRange::ALL)).unwrap();
+    assert_eq!(all.table.take_granted(), [1]);
+    assert_eq!(all.held(), [(1, 0, 29, LockKind::Exclusive)]);
 }
 
 #[test]
 fn a_change_of_kind_in_flock_gives_the_old_lock_up_first() {
-    let mut table: Table<u32> = Table::default();
-    let whole = |owner, kind| Request {
-        space: Space::Whole,
-        inode: FILE,
-        owner,
-        kind,
-        range: LockRange::ALL,
-        pid: 0,
+    let mut all = Tables::new();
+    all.set(all.flock(1, SHARED)).unwrap();
+    all.set(all.flock(2, SHARED)).unwrap();
+    // As in Linux also without waiting: of two that ask again and again one gets it.
+    assert_eq!(all.set(all.flock(1, EXCLUSIVE)), Err(ErrorKind::WouldBlock));
+    all.set(all.flock(2, EXCLUSIVE)).unwrap();
+    all.wait(all.flock(1, SHARED), 1);
+    all.set(all.lock(9, EXCLUSIVE, LockRange::ALL)).unwrap();
+    all.set(all.flock(2, SHARED)).unwrap();
+    assert_eq!(all.table.take_granted(), [1]);
+    // The same kind again changes nothing.
+    all.set(all.flock(2, SHARED)).unwrap();
+    assert_eq!(all.table.counts(), (3, 0));
+}
+
+#[test]
+fn a_door_that_ends_frees_its_locks_and_nobody_elses() {
+    let mut all = Tables::new();
+    let second = all.table.begin_door(SessionId(1));
+    let at_second = |request: LockRequest| LockRequest {
+        owner: LockOwner {
+            door: second,
+            ..request.owner
+        },
+        ..request
     };
-    table
-        .request(whole(open_file(1), Some(LockKind::Shared)), None)
+    all.set(all.lock(1, EXCLUSIVE, range(0, 9))).unwrap();
+    all.set(all.flock(1, EXCLUSIVE)).unwrap();
+    // The numbers of owners and opens mean nothing at another door.
+    let same = at_second(all.lock(1, EXCLUSIVE, range(0, 9)));
+    assert_eq!(all.set(same), Err(ErrorKind::WouldBlock));
+    all.set(at_second(all.lock(1, EXCLUSIVE, range(20, 29))))
         .unwrap();
-    table
-        .request(whole(open_file(2), Some(LockKind::Shared)), None)
-        .unwrap();
-    // Both want it alone: with waiting the one that asks first loses its shared lock, so the
-    // other can get it; nobody waits for ever.
-    assert!(matches!(
-        table.request(whole(open_file(1), Some(LockKind::Exclusive)), Some(1)),
-        Ok(Answer::Waits(_))
-    ));
-    assert_eq!(
-        table
-            .request(whole(open_file(2), Some(LockKind::Exclusive)), Some(2))
-            .unwrap(),
-        Answer::Granted
-    );
-    // flock and ranges don't see each other.
-    table
-        .request(
-            lock(process(9), Some(LockKind::Exclusive), LockRange::ALL),
-            None,
-        )
-        .unwrap();
-    assert!(table.release_owner(FILE, open_file(2)));
-    assert_eq!(table.take_granted(), [1]);
+    all.wait(at_second(all.lock(2, EXCLUSIVE, range(0, 9))), 2);
+    all.wait(all.lock(3, EXCLUSIVE, range(20, 29)), 3);
+    all.table.end_door(all.door);
+    assert_eq!(all.table.take_granted(), [2]);
+    assert_eq!(all.table.counts(), (2, 0));
+    let late = all.lock(3, EXCLUSIVE, range(90, 99));
+    assert_eq!(all.set(late), Err(ErrorKind::ShuttingDown));
+    all.table.end_session(SessionId(1));
+    assert_eq!(all.table.counts(), (0, 0));
+    all.table.assert_charges();
 }
 
 #[test]
-fn a_session_that_ends_frees_all_its_locks_and_interrupts_its_waiters() {
-    let mut table: Table<u32> = Table::default();
-    let exclusive = Some(LockKind::Exclusive);
-    let other = LockOwner::Process(SessionId(2), 1);
-    table
-        .request(lock(process(1), exclusive, range(0, 9)), None)
-        .unwrap();
-    table
-        .request(lock(other, exclusive, range(0, 9)), Some(2))
-        .unwrap();
-    table
-        .request(lock(process(3), exclusive, range(0, 9)), Some(3))
-        .unwrap();
-    table.release_session(SessionId(1));
-    assert_eq!(table.take_granted(), [2]);
-    assert_eq!(table.counts(), (1, 0));
+fn who_gives_up_keeps_what_it_was_granted_meanwhile() {
+    let mut all = Tables::new();
+    all.set(all.lock(1, EXCLUSIVE, range(0, 9))).unwrap();
+    let second = all.wait(all.lock(2, EXCLUSIVE, range(0, 9)), 2);
+    let third = all.wait(all.lock(3, EXCLUSIVE, range(0, 9)), 3);
+    assert_eq!(all.table.give_up(third), GaveUp::Cancelled);
+    all.set(all.lock(1, None, range(0, 9))).unwrap();
+    assert_eq!(all.table.give_up(second), GaveUp::Granted);
+    assert_eq!(all.held(), [(2, 0, 9, LockKind::Exclusive)]);
+    all.table.assert_charges();
 }
 
 #[test]
-fn a_cancelled_waiter_gives_back_what_it_was_granted_meanwhile() {
-    let mut table: Table<u32> = Table::default();
-    let exclusive = Some(LockKind::Exclusive);
-    table
-        .request(lock(process(1), exclusive, range(0, 9)), None)
-        .unwrap();
-    let Answer::Waits(ticket) = table
-        .request(lock(process(2), exclusive, range(0, 9)), Some(2))
-        .unwrap()
-    else {
-        panic!("it waits");
+fn an_interrupted_change_of_kind_leaves_the_lock_as_it_was() {
+    let mut all = Tables::new();
+    all.set(all.lock(1, SHARED, range(0, 9))).unwrap();
+    all.set(all.lock(2, SHARED, range(0, 9))).unwrap();
+    let ticket = all.wait(all.lock(1, EXCLUSIVE, range(0, 9)), 1);
+    assert_eq!(all.table.give_up(ticket), GaveUp::Cancelled);
+    let shared = |id| (id, 0, 9, LockKind::Shared);
+    assert_eq!(all.held(), [shared(1), shared(2)]);
+}
+
+#[test]
+fn who_has_all_locks_one_may_have_can_let_go_but_not_make_more() {
+    let mut all = Tables::new();
+    let user = all.lock(1, None, range(0, 0)).taker.user;
+    all.table.charge_locks(user, USER_LOCKS_MAX - 2);
+    all.set(all.lock(1, EXCLUSIVE, range(0, 9))).unwrap();
+    all.set(all.lock(1, EXCLUSIVE, range(20, 29))).unwrap();
+    let too_many = Err(ErrorKind::TooManyLocks);
+    assert_eq!(all.set(all.lock(1, SHARED, range(40, 49))), too_many);
+    assert_eq!(all.set(all.flock(1, SHARED)), too_many);
+    // One lock would become two.
+    assert_eq!(all.set(all.lock(1, None, range(3, 4))), too_many);
+    let mut of_other = all.lock(2, SHARED, range(40, 49));
+    of_other.taker.user = user + 1;
+    assert_eq!(all.set(of_other), Ok(()));
+    assert_eq!(all.set(all.lock(1, None, range(0, 9))), Ok(()));
+    assert_eq!(all.set(all.lock(1, None, range(23, 24))), Ok(()));
+    assert_eq!(all.set(all.lock(1, SHARED, range(40, 49))), too_many);
+}
+
+#[test]
+fn no_user_can_take_all_locks_or_all_waits() {
+    let mut charges = Charges::default();
+    let mut fill = |user| {
+        let before = charges.all();
+        while charges.may_hold(user, 1) {
+            charges.hold(user);
+        }
+        while charges.may_wait(user) {
+            charges.wait(user);
+        }
+        let after = charges.all();
+        (after.0 - before.0, after.1 - before.1)
     };
-    table
-        .request(lock(process(1), None, range(0, 9)), None)
-        .unwrap();
-    table.cancel(ticket);
-    assert_eq!(table.counts(), (0, 0));
+    let most = (USER_LOCKS_MAX, USER_WAITS_MAX);
+    assert_eq!((fill(1), fill(2)), (most, most));
+    for user in 3..10 {
+        let taken = fill(user);
+        assert!(taken.0 > 0 && taken.1 > 0, "user {user} finds nothing left");
+    }
+    let (held, waiting) = charges.all();
+    assert!(held < LOCKS_MAX && waiting < WAITS_MAX);
 }
 
 #[test]
-fn a_dropped_future_takes_its_request_back() {
-    use futures::FutureExt;
+fn a_dropped_or_interrupted_wait_takes_its_request_back() {
     let locks = Locks::new();
-    let exclusive = Some(LockKind::Exclusive);
-    locks
-        .flock(FILE, open_file(1), exclusive, true)
-        .now_or_never()
-        .unwrap()
-        .unwrap();
-    assert_eq!(
-        locks
-            .flock(FILE, open_file(2), exclusive, false)
-            .now_or_never()
-            .unwrap()
-            .map_err(kind_of),
-        Err(ErrorKind::WouldBlock)
-    );
-    let mut waiting = Box::pin(locks.flock(FILE, open_file(2), exclusive, true));
+    let door = locks.begin_door(SessionId(1));
+    let all = Tables {
+        table: Table::default(),
+        door,
+    };
+    locks.try_set(all.flock(1, EXCLUSIVE)).unwrap();
+    let refused = locks.try_set(all.flock(2, EXCLUSIVE)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+    let never = std::future::pending::<()>;
+    let mut waiting = Box::pin(locks.set(all.flock(2, EXCLUSIVE), never()));
     assert!(waiting.as_mut().now_or_never().is_none());
     assert_eq!(locks.counts(), (1, 1));
     drop(waiting);
     assert_eq!(locks.counts(), (1, 0));
-    let mut waiting = Box::pin(locks.flock(FILE, open_file(3), exclusive, true));
+    let interrupted = locks.set(all.flock(2, EXCLUSIVE), std::future::ready(()));
+    let refused = interrupted.now_or_never().unwrap().unwrap_err();
+    assert_eq!(
+        (refused.kind(), locks.counts()),
+        (ErrorKind::Interrupted, (1, 0))
+    );
+    let mut waiting = Box::pin(locks.set(all.flock(3, EXCLUSIVE), never()));
     assert!(waiting.as_mut().now_or_never().is_none());
-    locks
-        .flock(FILE, open_file(1), None, false)
-        .now_or_never()
-        .unwrap()
-        .unwrap();
+    locks.try_set(all.flock(1, None)).unwrap();
     waiting.now_or_never().unwrap().unwrap();
-    assert!(locks.release_owner(FILE, open_file(3)));
+    let mut waiting = Box::pin(locks.set(all.flock(4, EXCLUSIVE), never()));
+    assert!(waiting.as_mut().now_or_never().is_none());
+    locks.end_door(door);
+    let refused = waiting.now_or_never().unwrap().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Interrupted);
     assert_eq!(locks.counts(), (0, 0));
+}
+
+#[test]
+fn half_of_a_lock_stays_charged_to_whom_the_lock_is() {
+    let mut all = Tables::new();
+    // An open file that was handed on to another user with the lock in it.
+    let mut whole = all.lock(1, EXCLUSIVE, LockRange::ALL);
+    let owner = whole.taker.user;
+    all.set(whole).unwrap();
+    all.table.charge_locks(owner, USER_LOCKS_MAX - 2);
+    whole.taker.user = owner + 1;
+    let hole = |at| LockRequest {
+        kind: None,
+        range: range(at, at),
+        ..whole
+    };
+    all.set(hole(10)).unwrap();
+    assert_eq!(all.set(hole(20)), Err(ErrorKind::TooManyLocks));
+    // What needs no further lock goes on.
+    let rest = LockRequest {
+        kind: None,
+        range: range(11, u64::MAX),
+        ..whole
+    };
+    all.set(rest).unwrap();
+    all.set(hole(5)).unwrap();
+}
+
+/// Sized so that looking at each lock for each waiter would take minutes, under the one mutex
+/// that everybody's locks need.
+#[test]
+fn many_locks_and_many_waiters_of_one_file_keep_nobody_else_waiting() {
+    const HOLDERS: u64 = 16_000;
+    const WAITERS: u64 = 1_000;
+    const FAR: u64 = 1 << 40;
+    let mut all = Tables::new();
+    for id in 0..HOLDERS {
+        for at in 0..4 {
+            let start = 2 * (4 * id + at);
+            all.set(all.lock(id, EXCLUSIVE, range(start, start)))
+                .unwrap();
+        }
+    }
+    // Known last, and in everybody's way.
+    all.set(all.lock(u64::MAX, EXCLUSIVE, range(FAR, FAR + WAITERS)))
+        .unwrap();
+    for id in 0..WAITERS {
+        let mut wait = all.lock(HOLDERS + id, EXCLUSIVE, range(FAR, FAR + WAITERS));
+        wait.taker.pid = 0;
+        all.wait(wait, id);
+    }
+    for at in (FAR..FAR + WAITERS).rev() {
+        all.set(all.lock(u64::MAX, None, range(at + 1, u64::MAX)))
+            .unwrap();
+        assert!(all.table.take_granted().is_empty());
+    }
+    all.set(all.lock(u64::MAX, None, LockRange::ALL)).unwrap();
+    assert_eq!(all.table.take_granted(), [0]);
+    all.table.assert_charges();
 }
 
 /// What each byte is locked by, the slow way.
@@ -274,78 +449,120 @@ type Bytes = BTreeMap<(LockOwner, u64), LockKind>;
 
 proptest! {
     #[test]
-    fn ranges_mean_what_their_bytes_mean(
-        steps in prop::collection::vec((0u64..3, 0u64..24, 0u64..24, 0u8..3), 1..60)
+    fn spans_of_others_are_found_in_whatever_parts(
+        steps in prop::collection::vec((0u64..24, 0u64..12, 0u64..3, 0u8..3), 1..120)
     ) {
-        let mut table: Table<u32> = Table::default();
-        let mut bytes = Bytes::new();
-        for (owner, a, b, kind) in steps {
-            let owner = process(owner);
-            let at = range(a.min(b), a.max(b));
-            let kind = [None, Some(LockKind::Shared), Some(LockKind::Exclusive)][usize::from(kind)];
-            let blocked = kind.is_some_and(|kind| {
-                bytes.iter().any(|((other, byte), held)| {
-                    *other != owner
-                        && (at.start..=at.end).contains(byte)
-                        && (kind == LockKind::Exclusive || *held == LockKind::Exclusive)
-                })
-            });
-            let answer = table.request(lock(owner, kind, at), None);
-            prop_assert_eq!(answer.is_err(), blocked);
-            if !blocked {
-                for byte in at.start..=at.end {
-                    match kind {
-                        Some(kind) => bytes.insert((owner, byte), kind),
-                        None => bytes.remove(&(owner, byte)),
-                    };
+        let door = Tables::new().door;
+        let mut spans = Spans::with_parts_of(4);
+        let mut all: BTreeMap<(u64, LockOwner), u64> = BTreeMap::new();
+        for (start, length, id, what) in steps {
+            let owner = LockOwner { door, id };
+            let end = start + length;
+            if what > 0 {
+                if let std::collections::btree_map::Entry::Vacant(free) = all.entry((start, owner)) {
+                    free.insert(end);
+                    spans.add(Span { start, end, owner });
                 }
+            } else if let Some(end) = all.remove(&(start, owner)) {
+                spans.remove(&Span { start, end, owner });
             }
-            let held = table.held(Space::Range, FILE);
-            let mut seen = Bytes::new();
-            for lock in &held {
-                for byte in lock.range.start..=lock.range.end {
-                    prop_assert!(seen.insert((lock.owner, byte), lock.kind).is_none(), "ranges overlap");
-                }
-            }
-            prop_assert_eq!(&seen, &bytes);
-            for pair in held.windows(2) {
-                let apart = pair[0].owner != pair[1].owner
-                    || pair[0].kind != pair[1].kind
-                    || pair[0].range.end + 1 < pair[1].range.start;
-                prop_assert!(apart, "neighbours of one kind are one lock");
+            for (asker, at) in [(0, range(start, end)), (1, range(end, end + 3)), (9, range(0, start))] {
+                let asker = LockOwner { door, id: asker };
+                let found: Vec<_> = spans.others(at, asker).map(|it| (it.start, it.owner)).collect();
+                let others = all.iter().filter(|((start, owner), end)| {
+                    *owner != asker && *start <= at.end && **end >= at.start
+                });
+                prop_assert_eq!(found, others.map(|(place, _)| *place).collect::<Vec<_>>());
             }
         }
     }
 
     #[test]
-    fn nobody_waits_for_what_is_free(
-        steps in prop::collection::vec((0u64..5, 0u64..10, 0u64..10, 0u8..4), 1..60)
+    fn ranges_mean_what_their_bytes_mean(
+        steps in prop::collection::vec((0u64..3, 0u64..2, 0u64..24, 0u64..24, 0u8..4), 1..60),
+        crowd in 1usize..9,
     ) {
-        let mut table: Table<u64> = Table::default();
-        let mut waiting: BTreeMap<u64, Request> = BTreeMap::new();
-        for (owner, a, b, what) in steps {
+        let mut all = Tables::new();
+        all.table.crowd_from(crowd);
+        let mut bytes = Bytes::new();
+        let mut opens: BTreeMap<(LockOwner, u64), u64> = BTreeMap::new();
+        for (id, open, a, b, kind) in steps {
+            let owner = all.owner(id);
+            let at = range(a.min(b), a.max(b));
+            if kind == 3 {
+                all.table.release_open(all.door, open);
+                bytes.retain(|byte, _| opens[byte] != open);
+            } else {
+                let kind = [None, SHARED, EXCLUSIVE][usize::from(kind)];
+                let blocked = kind.is_some_and(|kind| {
+                    bytes.iter().any(|((other, byte), held)| {
+                        *other != owner
+                            && (at.start..=at.end).contains(byte)
+                            && (kind == LockKind::Exclusive || *held == LockKind::Exclusive)
+                    })
+                });
+                let mut request = all.lock(id, kind, at);
+                request.taker.open = open;
+                prop_assert_eq!(all.set(request).is_err(), blocked);
+                for byte in (at.start..=at.end).filter(|_| !blocked) {
+                    match kind {
+                        Some(kind) => bytes.insert((owner, byte), kind),
+                        None => bytes.remove(&(owner, byte)),
+                    };
+                    opens.insert((owner, byte), open);
+                }
+            }
+            let held = all.table.held(LockSpace::Range, FILE);
+            let mut seen = Bytes::new();
+            for (lock, open) in &held {
+                for byte in lock.range.start..=lock.range.end {
+                    prop_assert!(seen.insert((lock.owner, byte), lock.kind).is_none(), "ranges overlap");
+                    prop_assert_eq!(opens[&(lock.owner, byte)], *open);
+                }
+            }
+            prop_assert_eq!(&seen, &bytes);
+            for pair in held.windows(2) {
+                let ((low, low_open), (high, high_open)) = (pair[0], pair[1]);
+                let apart = low.owner != high.owner
+                    || low.kind != high.kind
+                    || low_open != high_open
+                    || low.range.end + 1 < high.range.start;
+                prop_assert!(apart, "neighbours of one kind and open are one lock");
+            }
+            all.table.assert_charges();
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_what_is_free(
+        steps in prop::collection::vec((0u64..5, 0u64..10, 0u64..10, 0u8..4), 1..60),
+        crowd in 1usize..9,
+    ) {
+        let mut all = Tables::new();
+        all.table.crowd_from(crowd);
+        let mut waiting: BTreeMap<u64, LockRequest> = BTreeMap::new();
+        for (id, a, b, what) in steps {
             let at = range(a.min(b), a.max(b));
             if what == 3 {
-                table.release_owner(FILE, process(owner));
-                waiting.retain(|_, request| request.owner != process(owner));
+                all.table.release_process(FILE, all.owner(id));
             } else {
-                let kind = [None, Some(LockKind::Shared), Some(LockKind::Exclusive)][usize::from(what)];
-                let request = lock(process(owner), kind, at);
-                let waker = kind.is_some().then_some(owner);
-                if let Ok(Answer::Waits(ticket)) = table.request(request, waker) {
+                let kind = [None, SHARED, EXCLUSIVE][usize::from(what)];
+                let request = all.lock(id, kind, at);
+                if let Ok(Answer::Waits(ticket)) = all.table.request(request, kind.map(|_| id)) {
                     waiting.insert(ticket, request);
                 }
             }
-            let granted = table.take_granted().len();
-            let (_, still) = table.counts();
-            prop_assert!(still + granted >= still);
+            let granted = all.table.take_granted().len();
+            let before = waiting.len();
+            waiting.retain(|ticket, _| all.table.is_waiting(*ticket));
+            prop_assert_eq!(before - waiting.len(), granted, "a waiter went without being told");
             // Whoever still waits meets a real conflict.
-            waiting.retain(|ticket, _| table.is_waiting(*ticket));
-            prop_assert_eq!(waiting.len(), still);
             for request in waiting.values() {
                 let kind = request.kind.unwrap();
-                prop_assert!(table.conflict(Space::Range, FILE, request.owner, request.range, kind).is_some());
+                let conflict = all.table.conflict(LockSpace::Range, FILE, request.owner, request.range, kind);
+                prop_assert!(conflict.is_some());
             }
+            all.table.assert_charges();
         }
     }
 }

@@ -222,9 +222,24 @@ fn damaged_records_are_refused_and_never_panic() {
                 ErrorKind::Corrupt
             );
         }
+        // Marks are their version byte alone: nothing of them can be cut off but all.
         for end in 0..bytes.len() {
-            let _ = Record::decode(&key, &bytes[..end]);
-            let _ = Key::decode(&key.to_bytes(FAMILY)[..end.min(12)]).unwrap_err();
+            assert_eq!(
+                Record::decode(&key, &bytes[..end]).unwrap_err().kind(),
+                ErrorKind::Corrupt,
+                "{key:?} cut off at {end}"
+            );
+        }
+        let key_bytes = key.to_bytes(FAMILY);
+        // The name of an attribute goes on to the end of its key: it can be shorter.
+        let shortest = if matches!(key, Key::Xattr { .. }) {
+            13
+        } else {
+            key_bytes.len()
+        };
+        for end in 0..shortest {
+            let error = Key::decode(&key_bytes[..end]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{key:?} cut off at {end}");
         }
         let mut newer = bytes.clone();
         newer[0] = 2;
@@ -256,6 +271,65 @@ fn positions_are_spread_and_never_below_three() {
         crate::position_hash(InodeNumber(1), b"a"),
         3_364_450_885_212_406
     );
+}
+
+#[test]
+fn records_that_no_operation_leaves_are_refused_when_they_are_read() {
+    let is_refused = |key: &Key, record: Record| {
+        let error = Record::decode(key, &record.to_bytes()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{record:?}");
+    };
+    let faults: [fn(&mut crate::Inode); 9] = [
+        |inode| inode.allocated = 4,
+        |inode| inode.extents = 1,
+        |inode| inode.inline_extents = 1,
+        |inode| inode.size = 1 << 63,
+        |inode| inode.parent = InodeNumber(1 << 40),
+        |inode| inode.run_next = 1,
+        |inode| inode.xattr_bytes = 65_537,
+        |inode| inode.entries = 1,
+        |inode| inode.kind = FileKind::Directory,
+    ];
+    for fault in faults {
+        let mut inode = inode();
+        fault(&mut inode);
+        is_refused(&Key::Inode(id()), Record::Inode(Arc::new(inode)));
+    }
+    let key = |end| Key::Extent {
+        fileset: FilesetId(2),
+        data: DataId(5),
+        end,
+    };
+    let place = place(segment_id(), 100);
+    for (end, extent) in [
+        (101, data(0, 101, place, 0)),
+        (100, data(0, 100, place, 1)),
+        (99, data(0, 100, place, 0)),
+        (0, data(0, 0, place, 0)),
+        (5, data(u64::MAX, 6, place, 0)),
+        (
+            2,
+            Extent {
+                length: 2,
+                ..inline(0, b"abc")
+            },
+        ),
+    ] {
+        is_refused(&key(end), Record::Extent(Arc::new(extent)));
+    }
+    let name = |position| Key::Name {
+        directory: id(),
+        position,
+    };
+    let vacant = |highest| {
+        Record::Name(Arc::new(Name {
+            entry: None,
+            highest,
+        }))
+    };
+    is_refused(&name(0x700), vacant(0));
+    is_refused(&name(0x701), vacant(1));
+    assert!(Record::decode(&name(0x700), &vacant(1).to_bytes()).is_ok());
 }
 
 fn any_key() -> impl Strategy<Value = Key> {
@@ -328,4 +402,23 @@ proptest! {
             prop_assert_eq!(Record::decode(&key, &record.to_bytes()).unwrap(), record);
         }
     }
+}
+
+#[test]
+fn counters_beyond_64_bits_have_these_bytes() {
+    let key = Key::Counters(FilesetId(2));
+    let record = Record::Counters(Arc::new(Counters {
+        next_inode: 1,
+        next_data: 1,
+        inodes: 3,
+        logical: 3 * u128::from(u64::MAX),
+        allocated: 0,
+    }));
+    let hex: String = record
+        .to_bytes()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    assert_eq!(hex, "01010103fdffffffffffffffff0500");
+    assert_eq!(Record::decode(&key, &record.to_bytes()).unwrap(), record);
 }

@@ -1,9 +1,12 @@
 //! A store in memory to run operations against, for all tests of the crate.
 
+mod balances;
+mod damage;
 mod data;
 mod format;
 mod lifetimes;
 mod model_tree;
+mod numbers;
 mod random;
 mod renames;
 mod rules;
@@ -141,6 +144,10 @@ impl Store {
         let mut keys = BTreeSet::new();
         for (key, record) in outcome.effects.0 {
             assert!(keys.insert(key.clone()), "{key:?} is there twice");
+            let fault = record
+                .as_ref()
+                .and_then(|record| crate::sound::fault(&key, record));
+            assert_eq!(fault, None, "what an operation leaves is sound: {key:?}");
             match record {
                 Some(record) => self.records.insert(key, record),
                 None => self.records.remove(&key),

@@ -1,6 +1,6 @@
 //! A copy-on-write view of the index area, for checking what is on the disk.
 
-use super::{Area, check_bounds, for_pages};
+use super::{Area, Shared, check_bounds, for_pages};
 use crate::checksum::UNIT;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -32,6 +32,10 @@ impl Scratch {
         let below = self.area.shared.state.lock();
         self.area.shared.read_page(&below, page, &mut bytes[..])?;
         Ok(bytes)
+    }
+
+    fn is_written_below(&self, page: u64) -> bool {
+        Shared::is_written(&self.area.shared.state.lock(), page)
     }
 }
 
@@ -65,8 +69,10 @@ impl redb::StorageBackend for Scratch {
         for_pages(offset, data.len(), |page, inside, range| {
             let mut bytes = if range.len() == UNIT {
                 Box::new([0; UNIT])
-            } else {
+            } else if state.pages.contains_key(&page) || self.is_written_below(page) {
                 self.page(&state, page)?
+            } else {
+                Box::new([0; UNIT])
             };
             bytes[inside..inside + range.len()].copy_from_slice(&data[range]);
             if page == 0 {

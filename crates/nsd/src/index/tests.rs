@@ -1,4 +1,4 @@
-//! How much fits into an index area.
+//! How much fits into an index area, and what a check of it finds.
 
 use super::*;
 use crate::entry::{Place, Run};
@@ -21,6 +21,148 @@ fn entry(number: u64, checksums: usize) -> Arc<Entry> {
         table_crc: 0,
         checksums: Some(vec![7; checksums].into()),
     })
+}
+
+fn check(index: &Index) -> (bool, Vec<String>) {
+    let (misfits, mut mended) = index.check_pages().unwrap();
+    let (is_lost, more) = index.settle(misfits).unwrap();
+    mended.extend(more);
+    (is_lost, mended)
+}
+
+#[test]
+fn a_check_reads_the_medium_and_not_what_the_page_cache_still_has() {
+    const BYTES: u64 = 4 << 20;
+    let simulation = Simulation::new(3);
+    let medium = simulation.disk("index", BYTES);
+    let faults = simulation.faults();
+    simulation
+        .run(async |world| {
+            let disk = world.open_disk("index".as_ref()).unwrap();
+            let area = Area::create(&disk, REGION, 0, BYTES).unwrap();
+            let index = Index::open(area.clone()).unwrap();
+            let mut changes = Changes::new();
+            for number in 0..200 {
+                let key = Key::log(ShardId(1), EntryNumber(number));
+                changes.insert(key, Some(entry(number, 4)));
+            }
+            index.commit(&changes, &Ledger::default()).unwrap();
+            // As after a start: everything was read once.
+            let mut page = vec![0; 4096];
+            (0..BYTES / 4096).for_each(|at| disk.read_now(at * 4096, &mut page).unwrap());
+            let before = medium.content(0, BYTES as usize);
+            let used: Vec<u64> = (0..BYTES / 4096)
+                .filter(|at| {
+                    before[*at as usize * 4096..][..4096]
+                        .iter()
+                        .any(|byte| *byte != 0)
+                })
+                .collect();
+            assert!(used.len() > 10, "{used:?}");
+            let mut found = 0;
+            for at in &used {
+                faults.flip_bit("index", at * 4096 + 600);
+                let (is_lost, mended) = check(&index);
+                assert!(!is_lost, "the page cache has page {at}");
+                found += usize::from(!mended.is_empty());
+            }
+            // Pages that nothing refers to have no checksum.
+            assert!(found * 2 > used.len(), "{found} of {}", used.len());
+            let (is_lost, mended) = check(&index);
+            assert!(!is_lost && mended.is_empty(), "{mended:?}");
+            drop(index);
+            drop(area);
+        })
+        .finished();
+    simulation
+        .run(async |world| {
+            let disk = world.open_disk("index".as_ref()).unwrap();
+            let area = Area::open(&disk, REGION, 0, BYTES).unwrap();
+            let index = Index::open(area).unwrap();
+            let mut count = 0;
+            let snapshot = index.snapshot().unwrap();
+            let each = |_: Key, _: Arc<Entry>| {
+                count += 1;
+                true
+            };
+            snapshot
+                .scan(&Key::lowest(), &Key::highest(), each)
+                .unwrap();
+            assert_eq!(count, 200, "the medium is whole again");
+        })
+        .finished();
+}
+
+#[test]
+fn a_page_that_the_index_needs_and_that_has_no_checksum_is_damage_and_no_panic() {
+    const BYTES: u64 = 4 << 20;
+    let simulation = Simulation::new(5);
+    simulation.disk("index", BYTES);
+    simulation
+        .run(async |world| {
+            let disk = world.open_disk("index".as_ref()).unwrap();
+            let area = Area::create(&disk, REGION, 0, BYTES).unwrap();
+            let index = Index::open(area).unwrap();
+            let mut changes = Changes::new();
+            for number in 0..200 {
+                let key = Key::log(ShardId(1), EntryNumber(number));
+                changes.insert(key, Some(entry(number, 4)));
+            }
+            index.commit(&changes, &Ledger::default()).unwrap();
+            drop(index);
+            let used = |area: &Area| area.use_of_pages().1 as u64;
+            let highest = used(&Area::open(&disk, REGION, 0, BYTES).unwrap());
+            let mut refused = 0;
+            for page in 1..=highest {
+                let area = Area::open(&disk, REGION, 0, BYTES).unwrap();
+                // What is open keeps it to itself, because nothing is written to it.
+                area.forget(&[page]);
+                let scratch = Database::builder().create_with_backend(area.scratch());
+                let read = scratch.attempt("opening").and_then(|database| {
+                    let transaction = database.begin_read().attempt("reading")?;
+                    let entries = transaction.open_table(ENTRIES).attempt("reading")?;
+                    let mut count = 0;
+                    for row in entries.range::<&[u8]>(..).attempt("reading")? {
+                        row.attempt("reading")?;
+                        count += 1;
+                    }
+                    Ok(count)
+                });
+                match read {
+                    Ok(count) => assert_eq!(count, 200, "page {page}"),
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Corrupt, "page {page}: {error}");
+                        refused += 1;
+                    }
+                }
+            }
+            assert!(refused > 3, "{refused} of {highest}");
+        })
+        .finished();
+}
+
+#[test]
+fn pages_that_were_written_since_they_did_not_fit_are_kept() {
+    const BYTES: u64 = 4 << 20;
+    let simulation = Simulation::new(4);
+    simulation.disk("index", BYTES);
+    simulation
+        .run(async |world| {
+            let disk = world.open_disk("index".as_ref()).unwrap();
+            let area = Area::create(&disk, REGION, 0, BYTES).unwrap();
+            let index = Index::open(area.clone()).unwrap();
+            let mut changes = Changes::new();
+            for number in 0..200 {
+                let key = Key::log(ShardId(1), EntryNumber(number));
+                changes.insert(key, Some(entry(number, 4)));
+            }
+            index.commit(&changes, &Ledger::default()).unwrap();
+            let (used, highest, _) = area.use_of_pages();
+            let suspects = (1..=highest as u64).collect();
+            assert_eq!(index.settle(suspects).unwrap(), (false, Vec::new()));
+            assert_eq!(area.use_of_pages().0, used);
+        })
+        .finished();
 }
 
 /// Fills an index as far as it allows, then churns it: entries come and go at random.

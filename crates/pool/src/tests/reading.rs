@@ -201,3 +201,46 @@ fn a_slow_nsd_is_hedged_by_rebuilding_from_the_others() {
         });
     }
 }
+
+/// What reads took by NSD after five minutes in which all of the segments were read again and
+/// again, `at_once` at a time.
+async fn read_times(rig: &Rig, places: &[SegmentPlace], at_once: usize) -> Vec<Duration> {
+    for _ in 0..100 {
+        for some in places.chunks(at_once) {
+            let reads = some.iter().map(|place| rig.pool.read_whole(place));
+            for read in futures::future::join_all(reads).await {
+                read.expect("enough pieces are there");
+            }
+        }
+        rig.world.sleep(Duration::from_secs(3)).await;
+    }
+    let states = rig.pool.nsd_states();
+    let times = states.iter().map(|state| state.read_time);
+    times.map(|time| time.expect("it was read much")).collect()
+}
+
+#[test]
+fn an_nsd_that_is_slow_for_minutes_stands_out_and_one_that_much_is_asked_of_does_not() {
+    with_pool(WIDE, 6, DISK_BYTES, async |rig| {
+        let mut places = Vec::new();
+        for seed in 0..24 {
+            places.push(rig.write(&plain(100_000, seed)).await);
+        }
+        rig.faults.slow("4", Duration::from_millis(100));
+        let mut times = read_times(&rig, &places, 1).await;
+        let slow = times.remove(3);
+        assert!(
+            times.iter().all(|time| slow > *time * 4),
+            "{slow:?} {times:?}"
+        );
+        // All are as slow, and much is asked at once.
+        for nsd in 1..=6 {
+            rig.faults
+                .slow(&nsd.to_string(), Duration::from_millis(100));
+        }
+        rig.world.sleep(Duration::from_secs(600)).await;
+        let times = read_times(&rig, &places, 24).await;
+        let (least, most) = (times.iter().min().unwrap(), times.iter().max().unwrap());
+        assert!(*most < *least * 4, "{times:?}");
+    });
+}

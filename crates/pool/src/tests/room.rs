@@ -80,3 +80,46 @@ fn use_follows_what_is_written_at_once() {
         assert!(before.available_to_users - after.available_to_users >= 8 << 20);
     });
 }
+
+#[test]
+fn a_pool_whose_free_space_is_cut_up_is_full_and_not_away() {
+    with_pool(Scheme::Replicate(1), 1, SMALL_DISK, async |rig| {
+        let bytes = plain(20_000, 1);
+        let mut places = Vec::new();
+        while let Ok(place) = rig.pool.write(&rig.source, OWNER, bytes.clone()).await {
+            places.push(place);
+            assert!(places.len() < 10_000, "the disk holds less");
+        }
+        let every_second: Vec<SegmentPlace> = places.iter().copied().step_by(2).collect();
+        rig.pool
+            .delete(&every_second)
+            .await
+            .expect("deleting always works");
+        assert!(rig.pool.usage().available_to_users > 16 << 20);
+        let refused = rig.pool.write(&rig.source, OWNER, plain(12 * MIB, 2)).await;
+        let refused = refused.expect_err("it would be in hundreds of places");
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+        // What fits between what is there is taken.
+        assert_eq!(rig.read(&rig.write(&bytes).await).await, bytes);
+        let long = plain(12 * MIB, 3);
+        let parts = rig.pool.write_parts(&rig.source, OWNER, long.clone()).await;
+        let mut whole = Vec::new();
+        for place in parts.expect("there is space, in many places") {
+            whole.extend_from_slice(&rig.read(&place).await);
+        }
+        assert!(long == whole);
+        let blobs = rig.pool.usage().blobs;
+        let longer = plain(16 * MIB, 4);
+        for _ in 0..3 {
+            let parts = rig
+                .pool
+                .write_parts(&rig.source, OWNER, longer.clone())
+                .await;
+            if let Err(full) = parts {
+                assert_eq!(full.kind(), ErrorKind::NoSpace, "{full}");
+                break;
+            }
+        }
+        assert!(rig.pool.usage().blobs >= blobs);
+    });
+}

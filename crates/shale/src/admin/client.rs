@@ -1,7 +1,7 @@
 //! Asks the daemon over its socket.
 
 use super::Refusal;
-use crate::daemon::lock;
+use crate::daemon::{lock, private};
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode, body::Bytes};
 use hyper_util::rt::TokioIo;
@@ -77,6 +77,14 @@ impl Admin {
         let stream = tokio::net::UnixStream::connect(&self.socket)
             .await
             .map_err(|error| self.no_daemon(&error))?;
+        let answers = stream.peer_cred().map_err(|e| self.lost(e.to_string()))?;
+        if !private::may_answer(answers.uid(), self.directory()) {
+            let text = format!(
+                "what answers there belongs to user {}, not to the node's owner",
+                answers.uid()
+            );
+            return Err(self.lost(text));
+        }
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|e| self.lost(e.to_string()))?;
@@ -103,12 +111,11 @@ impl Admin {
                 "the daemon answered {status}; is it of another version?"
             ))
         })?;
-        // Only a daemon that goes down is asked again, when the next one is up.
-        let kind = if refusal.kind == ErrorKind::ShuttingDown.name() {
-            ErrorKind::ShuttingDown
-        } else {
-            ErrorKind::InvalidArgument
-        };
+        // A daemon that goes down is asked again, when the next one is up; a mount that isn't
+        // its own is ended without it.
+        let kinds = [ErrorKind::ShuttingDown, ErrorKind::NotFound];
+        let kind = kinds.into_iter().find(|kind| kind.name() == refusal.kind);
+        let kind = kind.unwrap_or(ErrorKind::InvalidArgument);
         Err(Error::new(kind, refusal.message))
     }
 

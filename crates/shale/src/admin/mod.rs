@@ -1,6 +1,7 @@
 //! What the daemon's admin API says: JSON over a UNIX socket in the node's directory.
 
 pub mod client;
+mod door;
 pub mod server;
 
 use serde::{Deserialize, Serialize};
@@ -48,7 +49,8 @@ pub struct MountLine {
     pub path: String,
     /// How, as behind `-o`.
     pub options: String,
-    /// `mounted`, or `detached`: unmounted lazily and still in use.
+    /// `mounted`; `detached`: unmounted lazily and still in use, or bound elsewhere; `ending`:
+    /// unmounted, and being made durable.
     pub state: String,
     /// How requests come from the kernel: `io_uring` or `/dev/fuse`.
     pub transport: String,
@@ -72,6 +74,10 @@ pub struct UnmountRequest {
     pub path: String,
     /// How.
     pub how: How,
+    /// The kernel's number of the mount that the asker sees there: bind mounts, and copies in
+    /// other mount namespaces, have others than the node's own.
+    #[serde(default)]
+    pub id: Option<u64>,
 }
 
 /// How a mount is ended.
@@ -114,6 +120,13 @@ pub struct Unmounted {
     pub daemon_ends: bool,
 }
 
+/// Answer to `shutdown`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct Stopping {
+    /// What still shows the file system, which is dead there.
+    pub left: Vec<String>,
+}
+
 /// One shard.
 #[derive(Serialize, Deserialize, Debug)]
 pub struct ShardStatus {
@@ -139,7 +152,7 @@ pub struct MemoryLine {
 /// One thing that isn't well.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 pub struct HealthEvent {
-    /// `critical` (data or service at risk), `warning` (degraded), `info`.
+    /// `critical` (data or service at risk), `warning` (degraded), `hint` (all is well).
     pub severity: String,
     /// What it is about.
     pub subject: String,
@@ -192,6 +205,10 @@ pub struct CheckResult {
     pub bytes: u64,
     /// Each fault in a sentence.
     pub faults: Vec<String>,
+    /// Files that can't be read.
+    pub unreadable_files: u64,
+    /// The first thousand of them.
+    pub unreadable: Vec<String>,
 }
 
 /// One NSD in `shale nsd list`.
@@ -226,8 +243,11 @@ pub struct ScrubLine {
     pub damaged: u64,
     /// Damaged blobs rebuilt from the others.
     pub rebuilt: u64,
-    /// Damaged blobs that could not be rebuilt.
+    /// Damaged blobs whose data can't be read any more.
     pub lost: u64,
+    /// Damaged blobs that repair looks at again: they couldn't be written now, or belong to data
+    /// that is still being written.
+    pub left: u64,
     /// Structures mended from their own redundancy.
     pub mended: Vec<String>,
 }

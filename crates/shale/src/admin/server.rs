@@ -1,6 +1,8 @@
 //! Answers the admin API on a UNIX socket: asks the node, translates, says no clearly.
 
-use super::{AddNsd, MountRequest, Refusal, UnmountRequest, Unmounted, client::SOCKET};
+use super::{
+    AddNsd, MountRequest, Refusal, Stopping, UnmountRequest, Unmounted, client::SOCKET, door,
+};
 use crate::daemon::serving::Serving;
 use axum::{
     Json, Router,
@@ -19,24 +21,16 @@ use std::sync::Arc;
 /// `Unavailable` if the socket can't be made.
 pub fn listen(serving: &Arc<Serving>) -> Result<impl Future<Output = ()> + use<>> {
     let path = serving.dir().join(SOCKET);
-    // The lock of the directory is ours, so a socket that is here is a dead daemon's.
-    let _ = std::fs::remove_file(&path);
-    let listener = tokio::net::UnixListener::bind(&path).map_err(|e| {
+    let listener = door::bind(&path).map_err(|e| {
         Error::new(ErrorKind::Unavailable, e.to_string())
             .while_doing(format!("listening on {}", path.display()))
     })?;
-    let routes = routes(serving.clone());
     let ending = serving.clone();
-    Ok(async move {
-        if let Err(error) = axum::serve(listener, routes)
-            .with_graceful_shutdown(async move {
-                let _force = ending.wait_for_shutdown().await;
-            })
-            .await
-        {
-            tracing::error!(%error, "the admin API ended");
-        }
-    })
+    let until = async move {
+        let _force = ending.wait_for_shutdown().await;
+    };
+    let world = serving.world().clone();
+    Ok(door::serve(world, listener, routes(serving.clone()), until))
 }
 
 fn routes(serving: Arc<Serving>) -> Router {
@@ -73,6 +67,7 @@ fn routes(serving: Arc<Serving>) -> Router {
         .route("/v1/ping", get(async || Json(serde_json::json!({}))))
         .route("/v1/mount", post(mount))
         .route("/v1/umount", post(umount))
+        .route("/v1/settle", post(settle))
         .route("/v1/shutdown", post(shutdown))
         .with_state(serving)
 }
@@ -110,15 +105,18 @@ async fn sync(State(serving): State<Arc<Serving>>) -> Response {
 }
 
 async fn add(State(serving): State<Arc<Serving>>, Json(body): Json<AddNsd>) -> Response {
-    answer(serving.add_nsd(&body).await)
+    let add = move |serving: Arc<Serving>| async move { serving.add_nsd(&body).await };
+    answer(to_its_end(serving, "nsd add", add).await)
 }
 
 async fn remove(State(serving): State<Arc<Serving>>, Path(nsd): Path<u32>) -> Response {
-    answer(serving.remove_nsd(NsdId(nsd)).await)
+    let remove = move |serving: Arc<Serving>| async move { serving.remove_nsd(NsdId(nsd)).await };
+    answer(to_its_end(serving, "nsd remove", remove).await)
 }
 
 async fn open(State(serving): State<Arc<Serving>>, Path(nsd): Path<u32>) -> Response {
-    answer(serving.open_nsd(NsdId(nsd)).await)
+    let open = move |serving: Arc<Serving>| async move { serving.open_nsd(NsdId(nsd)).await };
+    answer(to_its_end(serving, "nsd open", open).await)
 }
 
 async fn scrub(State(serving): State<Arc<Serving>>, Query(query): Query<ScrubQuery>) -> Response {
@@ -126,32 +124,48 @@ async fn scrub(State(serving): State<Arc<Serving>>, Query(query): Query<ScrubQue
 }
 
 async fn mount(State(serving): State<Arc<Serving>>, Json(body): Json<MountRequest>) -> Response {
-    // A task of its own: if the asker goes away it isn't left half done.
-    let (tell, told) = tokio::sync::oneshot::channel();
-    let world = serving.world().clone();
-    let mounting = async move {
-        // Nobody may listen any more.
-        let _ = tell.send(serving.mount(&body).await);
-    };
-    world.spawn("mount", mounting).detach();
-    let mounted = told
-        .await
-        .unwrap_or_else(|_| Err(ErrorKind::ShuttingDown.into()));
+    let mount = move |serving: Arc<Serving>| async move { serving.mount(&body).await };
+    let mounted = to_its_end(serving, "mount", mount).await;
     answer(mounted.map(|()| serde_json::json!({ "mounted": true })))
 }
 
 async fn umount(State(serving): State<Arc<Serving>>, Json(body): Json<UnmountRequest>) -> Response {
-    let ended = serving.unmount(&body).await;
+    let unmount = move |serving: Arc<Serving>| async move { serving.unmount(&body).await };
+    let ended = to_its_end(serving, "umount", unmount).await;
     answer(ended.map(|daemon_ends| Unmounted { daemon_ends }))
 }
 
+async fn settle(State(serving): State<Arc<Serving>>) -> Response {
+    let settled = serving.settle().await;
+    answer(settled.map(|daemon_ends| Unmounted { daemon_ends }))
+}
+
 async fn shutdown(State(serving): State<Arc<Serving>>, Json(body): Json<Shutdown>) -> Response {
-    answer(
-        serving
-            .shutdown(body.force)
-            .await
-            .map(|()| serde_json::json!({ "stopping": true })),
-    )
+    let shutdown = move |serving: Arc<Serving>| async move { serving.shutdown(body.force).await };
+    let stopping = to_its_end(serving, "shutdown", shutdown).await;
+    answer(stopping.map(|left| Stopping { left }))
+}
+
+/// Works in a task of its own: if the asker goes away (Ctrl-C) nothing is left half done.
+async fn to_its_end<T, F>(
+    serving: Arc<Serving>,
+    name: &'static str,
+    work: impl FnOnce(Arc<Serving>) -> F,
+) -> Result<T>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T>> + Send + 'static,
+{
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let world = serving.world().clone();
+    let work = work(serving);
+    let working = async move {
+        // Nobody may listen any more.
+        let _ = tell.send(work.await);
+    };
+    world.spawn(name, working).detach();
+    told.await
+        .unwrap_or_else(|_| Err(ErrorKind::ShuttingDown.into()))
 }
 
 fn answer<T: Serialize>(result: Result<T>) -> Response {

@@ -13,6 +13,11 @@ use model::{Error, ErrorKind, Result};
 use serde::{Serialize, de::DeserializeOwned};
 use std::process::ExitCode;
 
+/// Faults of a check that are printed.
+const FAULTS_SHOWN: usize = 50;
+/// Files that can't be read and that are printed.
+const FILES_SHOWN: usize = 100;
+
 /// Asks what the command says. Exit code 1 if the answer is a bad one.
 pub fn ask(command: Command, json: bool) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -266,8 +271,23 @@ fn check(check: &CheckResult) -> ExitCode {
         println!("nothing is wrong");
         return ExitCode::SUCCESS;
     }
-    for fault in &check.faults {
+    for fault in check.faults.iter().take(FAULTS_SHOWN) {
         println!("fault: {fault}");
+    }
+    if check.faults.len() > FAULTS_SHOWN {
+        println!(
+            "and {} more; --json lists them",
+            check.faults.len() - FAULTS_SHOWN
+        );
+    }
+    for file in check.unreadable.iter().take(FILES_SHOWN) {
+        println!("can't be read: {file}");
+    }
+    if check.unreadable_files > FILES_SHOWN as u64 {
+        println!(
+            "and {} more files; --json lists a thousand",
+            check.unreadable_files - FILES_SHOWN as u64
+        );
     }
     ExitCode::from(1)
 }
@@ -305,12 +325,15 @@ fn scrub(lines: &Vec<ScrubLine>) -> ExitCode {
                 bytes(line.bytes),
                 line.damaged.to_string(),
                 line.rebuilt.to_string(),
+                line.left.to_string(),
                 line.lost.to_string(),
             ]
         })
         .collect();
     table(
-        &["nsd", "checked", "read", "damaged", "rebuilt", "lost"],
+        &[
+            "nsd", "checked", "read", "damaged", "rebuilt", "left", "lost",
+        ],
         &rows,
     );
     for line in lines {

@@ -2,11 +2,14 @@
 
 use super::start::{ask, running};
 use crate::{
+    admin::Stopping,
     cli::Down,
-    daemon::{lock, mounts::mount_points_of},
+    daemon::{
+        lock,
+        mounts::{mounts_of, source_of},
+    },
     output,
 };
-use fuse::Unmount;
 use model::{Error, ErrorKind, Result};
 use std::{path::Path, process::ExitCode, time::Duration};
 
@@ -28,9 +31,16 @@ pub fn down(down: &Down, json: bool) -> Result<ExitCode> {
         return say(json, false, &format!("no daemon runs in {}", dir.display()));
     }
     let how = serde_json::json!({ "force": down.force });
-    ask::<serde_json::Value>(&dir, "/v1/shutdown", how)?;
+    let stopping = ask::<Stopping>(&dir, "/v1/shutdown", how)?;
     wait_for_end(&dir)?;
-    let text = format!("stopped; everything is durable in {}", dir.display());
+    let mut text = format!("stopped; everything is durable in {}", dir.display());
+    for left in &stopping.left {
+        text += &format!("\n{left} still shows the file system, which is dead there: unmount it");
+    }
+    if json {
+        output::json(&serde_json::json!({ "stopped": true, "left": stopping.left }));
+        return Ok(ExitCode::SUCCESS);
+    }
     say(json, true, &text)
 }
 
@@ -44,6 +54,7 @@ pub fn wait_for_end(dir: &Path) -> Result<()> {
 
 /// The way out when the daemon doesn't answer: what was synced is on the NSDs.
 fn kill(dir: &Path, json: bool) -> Result<ExitCode> {
+    lock::check_access(dir)?;
     let holder = lock::holder(dir);
     if let Some(process) = holder {
         // SAFETY: kill takes two numbers. The process holds the lock of the directory.
@@ -54,9 +65,11 @@ fn kill(dir: &Path, json: bool) -> Result<ExitCode> {
         }
     }
     lock::wait_until_free(dir, KILLED_MAX)?;
-    for mountpoint in mount_points_of(dir) {
-        fuse::unmount_foreign(&mountpoint, Unmount::Lazy)?;
+    for mount in mounts_of(dir) {
+        fuse::detach(&mount)?;
     }
+    // Lines that stay mislead nobody; the next start removes them.
+    let _ = fuse::forget_ended(&source_of(dir));
     match holder {
         None => say(json, false, &format!("no daemon runs in {}", dir.display())),
         Some(_) => {

@@ -3,12 +3,16 @@
 //! aren't installed, libfuse's mount.fuse calls the program itself: `shale DIR MOUNTPOINT -o …`.
 
 use super::{
-    mount::{add, end},
+    mount::{add, end, end_without_daemon},
     start::start,
 };
 use crate::{
     admin::How,
-    daemon::{config::NodeConfig, lock},
+    daemon::{
+        config::NodeConfig,
+        lock,
+        mounts::{real_path, source_of},
+    },
     options::Options,
 };
 use model::{Error, ErrorKind, Result};
@@ -167,8 +171,23 @@ fn mount(call: &Call) -> Result<()> {
             {
                 std::thread::sleep(PAUSE);
             }
-            done => return done,
+            done => {
+                done?;
+                tell_umount(dir, mountpoint, &call.options);
+                return Ok(());
+            }
         }
+    }
+}
+
+/// mount(8) leaves the line about a mount to us if we write one, also those of its own words
+/// that systemd and others read there.
+fn tell_umount(dir: &Path, mountpoint: &Path, options: &str) {
+    let kept = |word: &&str| *word == "_netdev" || word.starts_with("x-");
+    let words: Vec<&str> = options.split(',').filter(kept).collect();
+    if !words.is_empty() {
+        // The daemon has written a line without them, which is enough for umount(8).
+        let _ = fuse::tell_umount(&source_of(dir), &real_path(mountpoint), &words);
     }
 }
 
@@ -195,7 +214,7 @@ fn umount(call: &Call) -> Result<()> {
     let how = How::of(call.lazy, call.fake_or_force);
     if how != How::IfIdle {
         // Whoever says -l or -f doesn't want to depend on a daemon.
-        return fuse::unmount_foreign(&call.places[0], how.into());
+        return end_without_daemon(&call.places[0], how);
     }
     end(None, &call.places[0], how)
 }

@@ -60,23 +60,64 @@ pub fn end(dir: Option<&Path>, mountpoint: &Path, how: How) -> Result<()> {
         );
         return Err(Error::new(ErrorKind::NotFound, text));
     };
+    let found = fuse::shale_on(&mountpoint);
     if how == How::Forced || !lock::is_held(&dir) {
-        // The kernel alone can do it, so it works whatever the daemon does.
-        return fuse::unmount_foreign(&mountpoint, how.into());
+        return end_without_daemon(&mountpoint, how);
     }
     let request = UnmountRequest {
         path: mountpoint.display().to_string(),
         how,
+        id: found.as_ref().map(|mount| mount.id),
     };
     match ask::<Unmounted>(&dir, "/v1/umount", request) {
-        Ok(answer) if answer.daemon_ends => wait_for_end(&dir),
-        Ok(_) => Ok(()),
+        Ok(answer) => wait_if_it_ends(&dir, &answer),
+        // A bind mount, or a copy in this mount namespace: the daemon doesn't have it.
+        Err(error) if error.kind() == ErrorKind::NotFound && found.is_some() => {
+            fuse::unmount_bind(&mountpoint, how.into())?;
+            settle(&dir)
+        }
         // It ended meanwhile, and its mounts with it.
         Err(error) if error.kind() == ErrorKind::Unavailable && !lock::is_held(&dir) => {
             fuse::unmount_foreign(&mountpoint, how.into())
         }
         Err(error) => Err(error),
     }
+}
+
+/// Ends a mount as the kernel alone can do it, so it works whatever the daemon does. Of a bind
+/// mount only the place goes: the connection is others', too.
+///
+/// # Errors
+/// `Busy` after `IfIdle`; `NotPermitted`.
+pub fn end_without_daemon(mountpoint: &Path, how: How) -> Result<()> {
+    match fuse::shale_on(mountpoint) {
+        Some(mount) if is_bound(&mount) => fuse::unmount_bind(mountpoint, how.into()),
+        _ => fuse::unmount_foreign(mountpoint, how.into()),
+    }
+}
+
+/// Whether an older mount shows the same file system.
+fn is_bound(mount: &fuse::MountedShale) -> bool {
+    let all = fuse::mounted_shales();
+    let first = all.iter().find(|other| other.is_same_file_system(mount));
+    first.is_some_and(|first| first.id != mount.id)
+}
+
+/// Makes durable what was written through a mount that the daemon didn't end itself.
+fn settle(dir: &Path) -> Result<()> {
+    match ask::<Unmounted>(dir, "/v1/settle", ()) {
+        Ok(answer) => wait_if_it_ends(dir, &answer),
+        // It made everything durable before it ended.
+        Err(error) if error.kind() == ErrorKind::Unavailable && !lock::is_held(dir) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn wait_if_it_ends(dir: &Path, answer: &Unmounted) -> Result<()> {
+    if answer.daemon_ends {
+        wait_for_end(dir)?;
+    }
+    Ok(())
 }
 
 /// The directory of the node that is mounted at a place, as the mount table says.

@@ -3,7 +3,7 @@
 use super::READY;
 use crate::{
     admin::{Status, client::Admin},
-    daemon::lock,
+    daemon::{lock, log, private},
 };
 use hyper::Method;
 use model::{Error, ErrorKind, Result};
@@ -106,11 +106,10 @@ fn spawn(dir: &Path, on_demand: bool) -> Result<Child> {
     let failed = |e: std::io::Error| {
         Error::new(ErrorKind::Unavailable, e.to_string()).while_doing("starting the daemon")
     };
-    let log = std::fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(dir.join("daemon.log"))
-        .map_err(failed)?;
+    log::put_large_aside(dir).map_err(failed)?;
+    let how = &mut std::fs::OpenOptions::new();
+    let log = private::open(how.create(true).append(true), &dir.join(log::FILE));
+    let log = log.map_err(failed)?;
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
     command
         .arg("daemon")

@@ -4,7 +4,24 @@ use super::health::{Facts, MountFacts};
 use super::serving::Serving;
 use crate::admin::{Health, MemoryLine, RepairStatus, ShardStatus, Status, Waiter};
 
+/// The line for memory that nobody counts.
+const REST: &str = "all else, resident";
+/// What code, threads with their buffers, indexes of NSDs, data on its way and the allocator's own
+/// share may take beside what is counted.
+const REST_BYTES_MAX: u64 = 256 << 20;
+/// From here on freed memory that the allocator keeps is given back.
+const REST_BYTES_USUAL: u64 = REST_BYTES_MAX / 2;
+
 impl Serving {
+    /// Gives memory back that was freed and that the allocator keeps, if it is much.
+    pub(super) fn mind_memory(&self) {
+        let counted = self.memory();
+        let rest = counted.iter().find(|line| line.what == REST);
+        if rest.is_some_and(|line| line.used > Some(REST_BYTES_USUAL)) {
+            world::host::give_back_freed_memory();
+        }
+    }
+
     /// `shale status`.
     pub fn status(&self) -> Status {
         let shard = self.node.metanode().shard_status();
@@ -26,19 +43,21 @@ impl Serving {
                 durable_commit: shard.durable.0,
             }],
             memory: self.memory(),
-            resident_bytes: resident_bytes(),
+            resident_bytes: world::host::resident_bytes(),
         }
     }
 
     fn memory(&self) -> Vec<MemoryLine> {
-        let (dirty, cached) = self.node.client().page_pool_bytes();
-        let pages = (
-            "page pool",
-            dirty + cached,
-            self.node.client().settings().page_pool_bytes,
-        );
-        let lines = self.node.metanode().memory().into_iter().chain([pages]);
-        let mut lines: Vec<_> = lines
+        let (pages, pages_max) = self.node.client().page_pool_memory();
+        let (buffers, buffers_max) = world::recycled_buffer_bytes();
+        let mut counted = self.node.metanode().memory();
+        counted.push(("page pool", pages, pages_max));
+        counted.push(("free disk buffers", buffers, buffers_max));
+        let sum: u64 = counted.iter().map(|(_, used, _)| used).sum();
+        let rest = world::host::resident_bytes().saturating_sub(sum);
+        counted.push((REST, rest, REST_BYTES_MAX));
+        let mut lines: Vec<_> = counted
+            .into_iter()
             .map(|(what, used, budget)| MemoryLine {
                 what: what.into(),
                 used: Some(used),
@@ -64,6 +83,7 @@ impl Serving {
             tolerance: pool.map().scheme.tolerance(),
             repair: metanode.repair_status(),
             space: pool.usage(),
+            unfreed: metanode.unfreed(),
             pieces_mended: pool.repair_progress().mended_pieces,
             metadata: shard.check_alive().err(),
             mounts: self.mount_facts(),
@@ -113,8 +133,8 @@ impl Serving {
     /// `shale repair status`.
     pub fn repair_status(&self) -> RepairStatus {
         let status = self.node.metanode().repair_status();
-        let waits = status.slots_without_nsd > 0;
-        let state = if waits {
+        let waits_for = waits_for(&status);
+        let state = if waits_for.is_some() {
             "waiting"
         } else if status.running || status.segments_degraded > 0 || !status.complete {
             "running"
@@ -126,11 +146,8 @@ impl Serving {
             segments_to_do: status.segments_degraded.max(status.segments_queued),
             segments_done: status.segments_repaired,
             bytes_done: status.bytes_rebuilt,
-            reason: if waits {
-                format!(
-                    "{} slots have no NSD; add one with `shale nsd add`",
-                    status.slots_without_nsd
-                )
+            reason: if let Some(reason) = waits_for {
+                reason
             } else if state == "running" {
                 format!(
                     "scan {}, {} segments checked, {} slots moving{}",
@@ -150,10 +167,25 @@ impl Serving {
     }
 }
 
-/// Resident memory of this process, from the kernel; 0 if it doesn't say.
-fn resident_bytes() -> u64 {
-    let pages = std::fs::read_to_string("/proc/self/statm")
-        .ok()
-        .and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
-    pages.unwrap_or(0) * 4096
+/// What repair can't go on without, if it has done all that it can.
+fn waits_for(status: &metanode::RepairStatus) -> Option<String> {
+    if status.slots_without_nsd > 0 {
+        return Some(format!(
+            "{} slots have no NSD; add one with `shale nsd add`",
+            status.slots_without_nsd
+        ));
+    }
+    if status.running || status.segments_queued > 0 || status.segments_degraded == 0 {
+        return None;
+    }
+    if !status.offline.is_empty() {
+        let away: Vec<String> = status.offline.iter().map(ToString::to_string).collect();
+        return Some(format!(
+            "NSDs that don't serve: {}; bring them back, or give them up with `shale nsd remove`",
+            away.join(", ")
+        ));
+    }
+    let lost = status.unreadable.segments;
+    (status.segments_degraded <= lost)
+        .then(|| format!("{lost} segments can't be read; `shale health` names the files"))
 }

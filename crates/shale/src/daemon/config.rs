@@ -1,13 +1,13 @@
 //! The node's own file: where its NSDs are and where it mounts. Facts of the cluster are in
 //! coordination, not here.
 
+use super::private;
 use crate::{cli::Up, options::Options};
 use model::{Error, ErrorKind, Result, Scheme, limits};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
     io::Write,
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -143,7 +143,12 @@ impl NodeConfig {
     /// `InvalidArgument` if the directory holds something else, or the file can't be read.
     pub fn load(dir: &Path) -> Result<Option<Self>> {
         let path = dir.join(FILE);
-        refuse_other_owner(dir, &path)?;
+        private::check(dir)?;
+        match private::check_file(&path) {
+            Ok(ours) => ours?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(io(error, "looking at", &path)),
+        }
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -185,7 +190,9 @@ impl NodeConfig {
             );
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
-        std::fs::create_dir_all(dir).map_err(|e| io(e, "creating", dir))?;
+        let mount = plan.mount.clone().unwrap_or_else(|| dir.join("mnt"));
+        private::make_node_directory(dir, &mount).map_err(|e| io(e, "creating", dir))?;
+        private::check(dir)?;
         let paths = (1..=nsds)
             .map(|nsd| {
                 (
@@ -196,7 +203,7 @@ impl NodeConfig {
             .collect();
         Ok(Self {
             version: VERSION,
-            mount: plan.mount.clone().unwrap_or_else(|| dir.join("mnt")),
+            mount,
             allow_other: plan.allow_other,
             options: plan.options.clone().unwrap_or_default().to_string(),
             created: false,
@@ -274,7 +281,9 @@ impl NodeConfig {
         let new = dir.join("node.toml.new");
         let text = toml::to_string_pretty(self).expect("the configuration is plain data");
         let write = || -> std::io::Result<()> {
-            let mut file = std::fs::File::create(&new)?;
+            let how = &mut std::fs::File::options();
+            let mut file = private::open(how.create(true).truncate(false).write(true), &new)?;
+            file.set_len(0)?;
             file.write_all(b"# Written by shale; edit only while the node is down.\n")?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
@@ -283,27 +292,6 @@ impl NodeConfig {
         };
         write().map_err(|e| io(e, "writing", &path))
     }
-}
-
-/// A node belongs to the user who made it; even root would leave files in it that its owner
-/// can't use.
-fn refuse_other_owner(dir: &Path, file: &Path) -> Result<()> {
-    let found = match std::fs::metadata(file) {
-        Ok(found) => found,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(io(error, "looking at", file)),
-    };
-    // SAFETY: geteuid has no preconditions and can't fail.
-    let me = unsafe { libc::geteuid() };
-    if found.uid() == me {
-        return Ok(());
-    }
-    let text = format!(
-        "the node in {} belongs to user {}, and this is user {me}; run as its owner, or use another --dir",
-        dir.display(),
-        found.uid()
-    );
-    Err(Error::new(ErrorKind::NotPermitted, text))
 }
 
 fn parse<T: serde::de::DeserializeOwned>(text: &str, path: &Path) -> Result<T> {

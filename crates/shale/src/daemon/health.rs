@@ -9,12 +9,27 @@ use std::time::Duration;
 
 /// From this share of the space in use on, the pool is nearly full.
 const NEARLY_FULL_PERCENT: u64 = 90;
-/// Reads of an NSD that take this long make everybody wait.
-const SLOW_READS: Duration = Duration::from_millis(500);
+/// An NSD whose reads take so many times as long as those of the others is slow, if they take
+/// longer than a disk should need.
+const SLOW_TIMES: u32 = 4;
+const SLOW_READS: Duration = Duration::from_millis(10);
+/// From this time on those who wait for reads notice it.
+const BUSY_READS: Duration = Duration::from_millis(500);
+/// Requests that failed are told for this long.
+const FAILURES_TOLD_FOR: Duration = Duration::from_secs(600);
+/// With less than this left the pool is full: only the smallest writes may still succeed.
+const FULL_BYTES: u64 = 16 << 20;
+/// In a small pool it is this part of it.
+const FULL_PART: u64 = 64;
+/// What waits to be freed is told if it is more than this part of the pool.
+const UNFREED_PART: u64 = 8;
 /// Damage that was mended, and a clock that was set back, are told for this long.
 const TOLD_FOR: Duration = Duration::from_secs(24 * 3600);
 /// A calendar that lags behind the steady clock by less is being adjusted, not set.
 const CLOCK_SLACK: Duration = Duration::from_secs(2);
+
+/// Files that can't be read and that are named; `shale fs check` names more.
+const FILES_NAMED: usize = 5;
 
 /// What a judgement is made from.
 pub struct Facts {
@@ -26,6 +41,8 @@ pub struct Facts {
     pub repair: metanode::RepairStatus,
     /// Space of the pool.
     pub space: pool::PoolUsage,
+    /// Bytes of what is in use that nothing points at: they wait to be freed.
+    pub unfreed: u64,
     /// Pieces of segments that were damaged and have been replaced.
     pub pieces_mended: u64,
     /// Why the metadata doesn't serve, if so.
@@ -59,21 +76,34 @@ pub struct History {
 
 #[derive(Default)]
 struct Seen {
-    damage: BTreeMap<NsdId, Damage>,
+    damage: BTreeMap<NsdId, Count>,
+    /// Requests that NSDs failed, in the same way.
+    failures: BTreeMap<NsdId, Count>,
     clock: Option<(world::Instant, model::Timestamp)>,
     set_back: Option<(world::Instant, Duration)>,
 }
 
-/// Damage of one NSD since the daemon began to serve.
+/// What is counted of one NSD, since the daemon began to serve.
 #[derive(Clone, Copy, Default)]
-struct Damage {
+struct Count {
     /// Of NSD openings before this one.
     before: u64,
     last: u64,
     at: Option<world::Instant>,
 }
 
-impl Damage {
+impl Count {
+    fn note(&mut self, found: u64, now: world::Instant) {
+        if found < self.last {
+            self.before += self.last;
+            self.last = 0;
+        }
+        if found > self.last {
+            self.last = found;
+            self.at = Some(now);
+        }
+    }
+
     fn total(&self) -> u64 {
         self.before + self.last
     }
@@ -86,15 +116,9 @@ impl History {
         let mut seen = self.seen.lock();
         for view in &facts.nsds {
             let damage = seen.damage.entry(view.nsd).or_default();
-            let found = view.damage_found + view.rebuilt;
-            if found < damage.last {
-                damage.before += damage.last;
-                damage.last = 0;
-            }
-            if found > damage.last {
-                damage.last = found;
-                damage.at = Some(facts.now);
-            }
+            damage.note(view.damage_found + view.rebuilt, facts.now);
+            let failures = seen.failures.entry(view.nsd).or_default();
+            failures.note(view.failures, facts.now);
         }
         if let Some((at, wall)) = seen.clock {
             let steady = (facts.now - at).as_nanos() as i64;
@@ -116,8 +140,11 @@ impl History {
         events.extend(metadata_event(facts));
         events.extend(mount_events(facts));
         events.extend(nsd_events(facts));
+        events.extend(failure_events(facts, &seen));
+        events.extend(pace_events(facts));
         events.extend(segment_events(facts));
         events.extend(space_event(facts));
+        events.extend(unfreed_event(facts));
         events.extend(damage_events(facts, &seen));
         events.extend(clock_event(facts, &seen));
         let rank = |event: &HealthEvent| match event.severity.as_str() {
@@ -166,7 +193,8 @@ fn subject_of(view: &NsdView) -> String {
 
 /// One event for each NSD that doesn't do what it should.
 fn nsd_events(facts: &Facts) -> Vec<HealthEvent> {
-    let down = facts.nsds.iter().filter(|view| is_down(view)).count();
+    let is_at_risk = |view: &&NsdView| is_down(view) || view.is_removed;
+    let down = facts.nsds.iter().filter(is_at_risk).count();
     let severity = if down > facts.tolerance {
         CRITICAL
     } else {
@@ -195,28 +223,94 @@ fn nsd_events(facts: &Facts) -> Vec<HealthEvent> {
                  wait until `shale nsd list` calls it lost",
                 view.nsd
             );
-            return Some(event(CRITICAL, subject_of(view), what, remedy));
+            return Some(event(severity, subject_of(view), what, remedy));
         }
         if view.health == Some(NsdHealth::Full) {
             let remedy = "delete files, or add an NSD with `shale nsd add`";
             return Some(event(WARNING, subject_of(view), "full: it takes nothing new", remedy));
         }
-        if view.is_suspect || view.read_latency > SLOW_READS {
-            let what = format!(
-                "slow: it failed or was very late within the last seconds, or reads take long \
-                 (99 of 100 within {} ms); others are asked instead where they can",
-                view.read_latency.as_millis()
-            );
-            let remedy = format!(
-                "look at the disk (`iostat -x 1`, `smartctl -a`, `dmesg`); if it stays slow, \
-                 replace it: `shale nsd add`, then `shale nsd remove {}`",
-                view.nsd
-            );
-            return Some(event(WARNING, subject_of(view), what, remedy));
-        }
         None
     })
     .collect()
+}
+
+/// NSDs that serve, but not always.
+fn failure_events(facts: &Facts, seen: &Seen) -> Vec<HealthEvent> {
+    let serving = facts.nsds.iter().filter(|view| serves(view));
+    serving
+        .filter_map(|view| {
+            let failures = seen.failures.get(&view.nsd)?;
+            let at = failures.at?;
+            if facts.now - at >= FAILURES_TOLD_FOR {
+                return None;
+            }
+            let what = format!(
+                "it failed {} requests since the daemon began to serve, or left them without an \
+                 answer for half a minute, the last time {} s ago; others were asked where they \
+                 could be",
+                failures.total(),
+                (facts.now - at).as_secs()
+            );
+            let remedy = "look at the disk (`dmesg`, `smartctl -a`) and at what else keeps it busy \
+                          (`iostat -x 1`)";
+            Some(event(WARNING, subject_of(view), what, remedy))
+        })
+        .collect()
+}
+
+/// NSDs that take longer than the others under the same load are slow; what takes long everywhere,
+/// or on the only one, is busy.
+fn pace_events(facts: &Facts) -> Vec<HealthEvent> {
+    let serving: Vec<&NsdView> = facts.nsds.iter().filter(|view| serves(view)).collect();
+    let mut events = Vec::new();
+    for view in &serving {
+        let mut others: Vec<Duration> = serving
+            .iter()
+            .filter(|other| other.nsd != view.nsd)
+            .filter_map(|other| other.read_time)
+            .collect();
+        others.sort_unstable();
+        let usual = others.get(others.len() / 2);
+        let slow = view
+            .read_time
+            .zip(usual)
+            .filter(|(own, usual)| *own > SLOW_READS && *own > **usual * SLOW_TIMES);
+        if let Some((own, usual)) = slow {
+            let what = format!(
+                "slow: for minutes its reads have taken {} ms, those of the other NSDs {} ms, \
+                 waiting for each other not counted; others are asked instead where they can be",
+                millis(own),
+                millis(*usual)
+            );
+            let remedy = format!(
+                "look at the disk (`iostat -x 1`, `smartctl -a`, `dmesg`) and at what else uses \
+                 it; if it stays slow, replace it: `shale nsd add`, then `shale nsd remove {}`",
+                view.nsd
+            );
+            events.push(event(WARNING, subject_of(view), what, remedy));
+        } else if let Some(late) = view.read_latency.filter(|late| *late > BUSY_READS) {
+            let what = format!(
+                "busy: 1 of 100 reads of the last minutes took longer than {} ms",
+                millis(late)
+            );
+            let remedy = "nothing is known to be wrong with it: less load makes it faster, or more \
+                          NSDs on disks of their own (`shale nsd add`)";
+            events.push(event(HINT, subject_of(view), what, remedy));
+        }
+    }
+    events
+}
+
+fn serves(view: &NsdView) -> bool {
+    view.state != NsdState::Lost && !is_down(view)
+}
+
+fn millis(time: Duration) -> String {
+    let micros = time.as_micros();
+    if micros < 10_000 {
+        return format!("{}.{}", micros / 1000, micros % 1000 / 100);
+    }
+    (micros / 1000).to_string()
 }
 
 /// What is wrong with an NSD that doesn't serve, and the first thing to do.
@@ -240,15 +334,12 @@ fn trouble_of(view: &NsdView) -> (String, &'static str) {
 
 fn segment_events(facts: &Facts) -> Vec<HealthEvent> {
     let mut events = Vec::new();
-    let unreadable = &facts.repair.segments_unreadable;
-    if let Some(first) = unreadable.first() {
-        let what = format!(
-            "{} segments (the first is {first}) have lost more pieces than their scheme \
-             tolerates; reading what is in them is EIO",
-            unreadable.len()
-        );
-        let remedy = "bring a lost NSD back; else `shale fs check` names the files to restore \
-                      from a backup or to delete";
+    let unreadable = &facts.repair.unreadable;
+    if unreadable.segments > 0 {
+        let remedy = "bring back the NSDs that don't serve (`shale nsd list`); what stays \
+                      unreadable must be restored from a backup or deleted. `shale fs check` \
+                      reads everything, and its --json lists the files";
+        let what = unreadable.sentence(FILES_NAMED);
         events.push(event(CRITICAL, "data", what, remedy));
     }
     if facts.repair.segments_degraded > 0 {
@@ -285,17 +376,55 @@ fn space_event(facts: &Facts) -> Option<HealthEvent> {
         // No NSD is there: the events of NSDs say so.
         return None;
     }
-    if space.available_to_users == 0 {
+    let left = space.available_to_users;
+    let little = FULL_BYTES.min(space.capacity / FULL_PART);
+    if left < little && facts.unfreed > little {
+        let what = format!(
+            "full for the moment: {} are left; writers wait until more of {} that were removed or \
+             overwritten is freed",
+            crate::output::bytes(left),
+            crate::output::bytes(facts.unfreed)
+        );
+        let remedy = "writers get space as it is freed; if they wait for long (`shale waiters`), \
+                      delete files, or add an NSD with `shale nsd add`";
+        return Some(event(WARNING, "space", what, remedy));
+    }
+    if left == 0 {
         let what = "full: writes are refused with ENOSPC, deleting works";
         return Some(event(CRITICAL, "space", what, remedy));
     }
-    let percent = 100 - space.available_to_users.min(space.capacity) * 100 / space.capacity;
-    (percent >= NEARLY_FULL_PERCENT).then(|| {
+    if left < little {
+        let what = format!(
+            "full: only {} are left, most writes are refused with ENOSPC, deleting works",
+            crate::output::bytes(left)
+        );
+        return Some(event(CRITICAL, "space", what, remedy));
+    }
+    // Rounded down: it isn't 100 % as long as something is left.
+    let used = space.capacity - left.min(space.capacity);
+    let percent = u128::from(used) * 100 / u128::from(space.capacity);
+    (percent >= u128::from(NEARLY_FULL_PERCENT)).then(|| {
         let what = format!(
             "nearly full: {percent} % of the space for files is in use, {} are left",
-            crate::output::bytes(space.available_to_users)
+            crate::output::bytes(left)
         );
         event(WARNING, "space", what, remedy)
+    })
+}
+
+/// Most of what is in use could be free: that is told, or a full pool with small files is a riddle.
+fn unfreed_event(facts: &Facts) -> Option<HealthEvent> {
+    let space = &facts.space;
+    let is_much = facts.unfreed > space.used / 2 && facts.unfreed > space.capacity / UNFREED_PART;
+    is_much.then(|| {
+        let what = format!(
+            "{} of the {} in use were removed or overwritten and wait to be freed",
+            crate::output::bytes(facts.unfreed),
+            crate::output::bytes(space.used)
+        );
+        let remedy = "it is freed by itself, ahead of writers who need it; `shale waiters` shows who \
+                      waits for it";
+        event(HINT, "space", what, remedy)
     })
 }
 
@@ -348,7 +477,7 @@ fn mount_events(facts: &Facts) -> Vec<HealthEvent> {
     });
     let lazily = lines
         .iter()
-        .filter(|line| line.state != "mounted")
+        .filter(|line| line.state == "detached")
         .map(|line| {
             let what = "it was unmounted lazily; programs that had files open still use it";
             let remedy = format!(

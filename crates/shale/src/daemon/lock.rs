@@ -1,14 +1,21 @@
 //! One daemon per directory: a file lock that ends with the process, however it ends.
 
+use super::private;
 use model::{Error, ErrorKind, Result};
 use std::{
     fs::File,
-    os::{fd::AsRawFd, unix::fs::FileExt},
+    io::Read,
+    os::{
+        fd::AsRawFd,
+        unix::fs::{FileExt, MetadataExt},
+    },
     path::Path,
     time::{Duration, Instant},
 };
 
 const FILE: &str = "daemon.lock";
+/// A process number is shorter.
+const HOLDER_BYTES_MAX: u64 = 32;
 /// Between two looks at the lock.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Nobody waits longer for a process that is stopped.
@@ -40,12 +47,9 @@ pub fn take(dir: &Path) -> Result<DirectoryLock> {
         };
         Error::new(kind, format!("{e}{hint}")).while_doing(format!("locking {}", path.display()))
     };
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path)
-        .map_err(failed)?;
+    let how = &mut File::options();
+    let file = private::open(how.create(true).truncate(false).write(true), &path);
+    let file = file.map_err(failed)?;
     let begun = Instant::now();
     // Who only looks whether somebody has the lock holds it for a moment.
     while !flock(&file, libc::LOCK_EX | libc::LOCK_NB) {
@@ -67,32 +71,59 @@ pub fn take(dir: &Path) -> Result<DirectoryLock> {
     Ok(DirectoryLock { _file: file })
 }
 
-/// Whether a daemon has the lock.
+/// Whether a daemon has the lock. Who may not look must ask the daemon, which refuses him.
 pub fn is_held(dir: &Path) -> bool {
-    let Ok(file) = File::open(dir.join(FILE)) else {
-        return false;
-    };
-    !flock(&file, libc::LOCK_SH | libc::LOCK_NB)
+    match private::open(File::options().read(true), &dir.join(FILE)) {
+        Ok(file) => !flock(&file, libc::LOCK_SH | libc::LOCK_NB),
+        Err(error) => error.kind() == std::io::ErrorKind::PermissionDenied,
+    }
 }
 
-/// Process id of the daemon that has the lock.
+/// Refuses who may not look at the lock: it is for the node's owner, and root.
+///
+/// # Errors
+/// `NotPermitted`.
+pub fn check_access(dir: &Path) -> Result<()> {
+    match private::open(File::options().read(true), &dir.join(FILE)) {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            let text = format!(
+                "the node in {} belongs to another user; run as its owner",
+                dir.display()
+            );
+            Err(Error::new(ErrorKind::NotPermitted, text))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Process id of the daemon that has the lock. The file's word alone isn't believed: the process
+/// must be of the user who owns the file.
 pub fn holder(dir: &Path) -> Option<i32> {
     if !is_held(dir) {
         return None;
     }
-    let text = std::fs::read_to_string(dir.join(FILE)).ok()?;
-    text.trim().parse().ok()
+    let mut file = private::open(File::options().read(true), &dir.join(FILE)).ok()?;
+    let mut text = String::new();
+    (&mut file)
+        .take(HOLDER_BYTES_MAX)
+        .read_to_string(&mut text)
+        .ok()?;
+    let process: i32 = text.trim().parse().ok()?;
+    let runs_as = std::fs::metadata(format!("/proc/{process}")).ok()?.uid();
+    (process > 0 && runs_as == file.metadata().ok()?.uid()).then_some(process)
 }
 
 /// Whether a process is stopped (SIGSTOP, a debugger).
 pub fn is_stopped(process: i32) -> bool {
+    matches!(state(process), Some('T' | 't'))
+}
+
+/// What the kernel shows as the state of a process; `None` if there is none.
+fn state(process: i32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     // The name before it may contain anything, also blanks and brackets.
-    let state = stat
-        .rsplit(')')
-        .next()
-        .and_then(|rest| rest.trim().chars().next());
-    matches!(state, Some('T' | 't'))
+    let rest = stat.rsplit(')').next();
+    rest.and_then(|rest| rest.trim().chars().next())
 }
 
 /// Whether the daemon that has the lock is stopped: it won't answer.
@@ -100,14 +131,20 @@ pub fn is_holder_stopped(dir: &Path) -> bool {
     holder(dir).is_some_and(is_stopped)
 }
 
-/// Waits until no daemon has the lock.
+/// Whether a process still has anything open: one that ended waits for its parent without.
+fn is_alive(process: i32) -> bool {
+    !matches!(state(process), None | Some('Z' | 'X'))
+}
+
+/// Waits until no daemon has the lock, and the process of the one that had it is gone.
 ///
 /// # Errors
 /// `Busy` if one still has it after `patience`, or is stopped.
 pub fn wait_until_free(dir: &Path, patience: Duration) -> Result<()> {
     let begun = Instant::now();
     let mut stopped_since = None;
-    while is_held(dir) {
+    let ending = holder(dir);
+    while is_held(dir) || ending.is_some_and(is_alive) {
         stopped_since = is_holder_stopped(dir).then(|| stopped_since.unwrap_or_else(Instant::now));
         let stopped_for = stopped_since.map_or(Duration::ZERO, |since| since.elapsed());
         if begun.elapsed() > patience || stopped_for > STOPPED_MAX {

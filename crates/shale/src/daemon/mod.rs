@@ -5,7 +5,9 @@ mod answers;
 pub mod config;
 pub mod health;
 pub mod lock;
+pub mod log;
 pub mod mounts;
+pub mod private;
 pub mod serving;
 mod supervisor;
 mod users;
@@ -37,9 +39,10 @@ pub fn run(dir: &Path, on_demand: bool) -> Result<ExitCode> {
                 tracing_subscriber::EnvFilter::new("info,slatedb=warn,foyer=warn")
             }),
         )
-        .with_writer(std::io::stderr)
+        .with_writer(log::Log::new())
         .with_ansi(false)
         .init();
+    world::host::keep_little_freed_memory();
     let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(cores.clamp(2, WORKERS_MAX))
@@ -109,7 +112,8 @@ async fn live(dir: &Path, on_demand: bool) -> Result<()> {
     let _ = world.timeout(ANSWERS_END, admin).await;
     let _ = std::fs::remove_file(dir.join(crate::admin::client::SOCKET));
     tracing::info!("ended");
-    drop(lock);
+    // Held until the process is gone, and with it all that it has open.
+    std::mem::forget(lock);
     result
 }
 
@@ -130,12 +134,15 @@ async fn give_root_to_maker(node: &Node) -> Result<()> {
 
 /// What daemons that died left in the tree of files. The lock is ours, so nobody serves them.
 fn clear_dead_mounts(dir: &Path) {
-    for mountpoint in mounts::mount_points_of(dir) {
-        tracing::warn!(mountpoint = %mountpoint.display(), "removing the mount of a daemon that died");
-        if let Err(error) = fuse::unmount_foreign(&mountpoint, fuse::Unmount::Lazy) {
+    for mount in mounts::mounts_of(dir) {
+        tracing::warn!(mountpoint = %mount.mountpoint.display(), "removing the mount of a daemon that died");
+        if let Err(error) = fuse::detach(&mount) {
             // Mounting there will say what to do; elsewhere it is in nobody's way.
             tracing::warn!(%error, "the mount of a daemon that died is left");
         }
+    }
+    if let Err(error) = fuse::forget_ended(&mounts::source_of(dir)) {
+        tracing::warn!(%error, "umount(8) still has lines about mounts that ended");
     }
 }
 

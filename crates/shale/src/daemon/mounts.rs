@@ -10,14 +10,25 @@ use fuse::{
 use model::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use std::{
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 use tokio::sync::watch;
 use world::World;
 
 /// Mounts of one node at most.
 const MOUNTS_MAX: usize = 64;
+
+/// What was written through a mount that ended is durable by then, or can't be made so.
+const ENDING_MAX: Duration = Duration::from_secs(60);
+/// A look at all processes takes milliseconds, unless one of them is stuck.
+const PROCESSES_MAX: Duration = Duration::from_secs(3);
+/// Places that a message names at most; the rest is counted.
+const PLACES_MAX: usize = 5;
+/// A mount that is nowhere in the tree of files and that no program uses has ended by then.
+const GONE_MAX: Duration = Duration::from_secs(1);
 
 /// The mounts of a node.
 pub struct Mounts {
@@ -83,9 +94,11 @@ impl Mounts {
         how.flags = options.flags;
         how.allow_other |= options.allow_other;
         how.transport = options.transport;
+        how.locks = options.locks;
         let settings = DoorSettings {
             // A mount that may not change anything doesn't change access times either.
             no_atime: options.flags.no_atime || options.flags.read_only,
+            locks: options.locks,
             ..DoorSettings::default()
         };
         let path = options.subdir.clone().unwrap_or_default();
@@ -93,9 +106,14 @@ impl Mounts {
         let door = Arc::new(door);
         door.wait_for_siblings().await;
         let (world, served) = (self.world.clone(), door.clone());
+        let (source, place) = (self.source.clone(), real_path(mountpoint));
         let mount = self
             .world
-            .blocking(move || Mount::start(&world, served, &how))
+            .blocking(move || {
+                // Before it can be unmounted.
+                tell_umount(&source, &place);
+                Mount::start(&world, served, &how).inspect_err(|_| forget_ended(&source))
+            })
             .await
             .inspect_err(|_| fuse::FileSystem::unmounted(&*door))?;
         door.reach_by(mount.notifier());
@@ -120,20 +138,73 @@ impl Mounts {
         {
             tracing::warn!(%error, "what was written through a mount that ended isn't all durable yet");
         }
+        {
+            // What is told of a mount that is just being made must stay.
+            let _nobody_mounts = self.making.lock().await;
+            let source = self.source.clone();
+            self.world.blocking(move || forget_ended(&source)).await;
+        }
         self.list.lock().retain(|other| !Arc::ptr_eq(other, &one));
         self.tell_count();
+    }
+
+    /// Tells umount(8) again of mounts that it has forgotten: an umount(8) of the same place in
+    /// another mount namespace removes the line that both share.
+    pub async fn remind_umount(&self) {
+        let source = self.source.clone();
+        let list = self.list.lock().clone();
+        let remind = move || {
+            let attached = list.iter().filter(|one| one.mount.is_attached());
+            for place in attached.map(|one| one.mount.place()) {
+                if !fuse::is_told(&source, &place) {
+                    tell_umount(&source, &place);
+                }
+            }
+        };
+        // Not while one ends: its line would come back. The next time will do.
+        let Ok(_nobody_mounts) = self.making.try_lock() else {
+            return;
+        };
+        self.world.blocking(remind).await;
+    }
+
+    /// Waits until mounts that are to be found nowhere any more have ended, for as long as that
+    /// takes if no program uses them, and are off the list.
+    pub async fn settle(&self) {
+        let list = self.list.lock().clone();
+        for one in list {
+            let is_gone = !one.mount.is_attached() && one.mount.copies().is_empty();
+            if is_gone && !one.mount.is_ended() {
+                // Programs use it: it isn't the last then.
+                let _ = self.world.timeout(GONE_MAX, one.mount.ended()).await;
+            }
+        }
+        let mut count = self.count.subscribe();
+        let none_ends = |_: &usize| !self.list.lock().iter().any(|one| one.mount.is_ended());
+        // Whoever waits for data that can't be made durable is told by what he asks next.
+        let _ = self
+            .world
+            .timeout(ENDING_MAX, count.wait_for(none_ends))
+            .await;
     }
 
     fn tell_count(&self) {
         self.count.send_replace(self.list.lock().len());
     }
 
-    /// Ends a mount.
+    /// Ends a mount. `id`: the kernel's number of the one that is meant, if the asker knows it.
     ///
     /// # Errors
     /// `NotFound` if this node has no such mount; `Busy`, with who uses it.
-    pub async fn remove(&self, mountpoint: &Path, how: Unmount) -> Result<()> {
-        let found = self.find(mountpoint);
+    pub async fn remove(&self, mountpoint: &Path, id: Option<u64>, how: Unmount) -> Result<()> {
+        let found = match id {
+            None => self.find(mountpoint),
+            Some(_) => {
+                let list = self.list.lock();
+                let mut alive = list.iter().filter(|one| one.mount.is_attached());
+                alive.find(|one| one.mount.id() == id).cloned()
+            }
+        };
         let one = found.ok_or_else(|| {
             let text = format!(
                 "this node has no mount at {}; `shale status` lists its mounts",
@@ -152,8 +223,24 @@ impl Mounts {
         if refused.kind() != ErrorKind::Busy {
             return Err(refused);
         }
-        let mountpoint = one.mount.mountpoint();
-        let users = match who_uses(mountpoint) {
+        let mountpoint = &one.mount.place();
+        let is_covered = fuse::shale_on(mountpoint).map(|top| top.id) != one.mount.id();
+        if is_covered && one.mount.is_attached() {
+            return Err(refused);
+        }
+        let inside = fuse::mounted_below(mountpoint);
+        if !inside.is_empty() {
+            let text = format!(
+                "other file systems are mounted in {}: {}; unmount them first, or use --force",
+                mountpoint.display(),
+                shown(&inside)
+            );
+            return Err(Error::new(ErrorKind::Busy, text));
+        }
+        let place = mountpoint.clone();
+        let found =
+            self.look_at_processes(async { self.world.blocking(move || who_uses(&place)).await });
+        let users = match found.await.unwrap_or_default() {
             users if users.is_empty() => String::new(),
             users => format!(": {users}"),
         };
@@ -164,12 +251,46 @@ impl Mounts {
         Err(Error::new(ErrorKind::Busy, text))
     }
 
-    /// Ends all mounts, or none if one is in use.
+    /// What a look at all processes finds. The kernel makes it wait for one that is just being
+    /// started and closes files of a file system that doesn't answer, perhaps for ever: then
+    /// nobody is named, and the look ends with what it waits for.
+    async fn look_at_processes<T>(&self, look: impl Future<Output = T>) -> Option<T> {
+        let found = self.world.timeout(PROCESSES_MAX, look).await;
+        found
+            .inspect_err(|_| tracing::warn!("a process doesn't let itself be looked at"))
+            .ok()
+    }
+
+    /// Ends all mounts, or none if one is in use. By force, bind mounts of them go as well.
+    /// Tells what is left that shows the file system and will be dead.
     ///
     /// # Errors
     /// `Busy`, with who uses it.
-    pub async fn end_all(self: &Arc<Self>, how: Unmount) -> Result<()> {
+    pub async fn end_all(self: &Arc<Self>, how: Unmount) -> Result<Vec<String>> {
         let all: Vec<_> = self.list.lock().iter().rev().cloned().collect();
+        let copies = |one: &Arc<OneMount>| match one.mount.is_ended() {
+            true => Vec::new(),
+            false => one.mount.copies(),
+        };
+        if how == Unmount::IfIdle {
+            let bound: Vec<_> = all.iter().flat_map(copies).collect();
+            if !bound.is_empty() {
+                let text = format!(
+                    "bind mounts still show the file system at {}; unmount them with `umount`, or use --force",
+                    shown(&bound)
+                );
+                return Err(Error::new(ErrorKind::Busy, text));
+            }
+        }
+        let mut left = Vec::new();
+        for one in all.iter().filter(|_| how == Unmount::Forced) {
+            let places = one.mount.detach_copies().await;
+            left.extend(
+                places
+                    .iter()
+                    .map(|place| format!("the bind mount at {}", place.display())),
+            );
+        }
         let mut ended: Vec<Arc<OneMount>> = Vec::new();
         for one in all {
             if let Err(error) = self.end(&one, how).await {
@@ -180,7 +301,14 @@ impl Mounts {
             }
             ended.push(one);
         }
-        Ok(())
+        for one in &ended {
+            let found = self.look_at_processes(one.mount.namespaces_elsewhere());
+            for process in found.await.unwrap_or_default() {
+                left.push(format!("the mount namespace of process {process}"));
+            }
+        }
+        left.dedup();
+        Ok(left)
     }
 
     /// Whether a mount is to be found at that place.
@@ -188,7 +316,7 @@ impl Mounts {
         let real = real_path(mountpoint);
         let list = self.list.lock();
         list.iter()
-            .any(|one| one.mount.mountpoint() == real && one.mount.is_attached())
+            .any(|one| one.mount.is_attached() && one.mount.place() == real)
     }
 
     /// Paths are compared as the kernel knows them; the mount itself isn't asked.
@@ -197,7 +325,7 @@ impl Mounts {
         let list = self.list.lock();
         list.iter()
             .rev()
-            .find(|one| one.mount.mountpoint() == real && one.mount.is_attached())
+            .find(|one| one.mount.is_attached() && one.mount.place() == real)
             .or_else(|| {
                 list.iter()
                     .rev()
@@ -231,9 +359,8 @@ impl Mounts {
     /// Lines of `shale status`.
     pub fn lines(&self) -> Vec<MountLine> {
         let list = self.list.lock().clone();
-        let alive = list.iter().filter(|one| !one.mount.is_ended());
-        let lines = alive.map(|one| MountLine {
-            path: one.mount.mountpoint().display().to_string(),
+        let lines = list.iter().map(|one| MountLine {
+            path: one.mount.place().display().to_string(),
             options: one.options.to_string(),
             transport: match one.mount.transport() {
                 Transport::IoUring => "io_uring".into(),
@@ -245,7 +372,9 @@ impl Mounts {
                 }
                 _ => None,
             },
-            state: if one.mount.is_attached() {
+            state: if one.mount.is_ended() {
+                "ending".into()
+            } else if one.mount.is_attached() {
                 "mounted".into()
             } else {
                 "detached".into()
@@ -261,18 +390,45 @@ impl Mounts {
     }
 }
 
+/// Without it umount(8) returns before everything is durable; the mount works.
+fn tell_umount(source: &Path, place: &Path) {
+    if let Err(error) = fuse::tell_umount(source, place, &[]) {
+        tracing::warn!(%error, place = %place.display(), "umount(8) doesn't know that this mount has a helper, and will return before everything is durable");
+    }
+}
+
+/// Lines that stay are removed at the next start.
+fn forget_ended(source: &Path) {
+    if let Err(error) = fuse::forget_ended(source) {
+        tracing::warn!(%error, "umount(8) still has lines about mounts that ended");
+    }
+}
+
+fn shown(places: &[PathBuf]) -> String {
+    let named = places
+        .iter()
+        .take(PLACES_MAX)
+        .map(|it| it.display().to_string());
+    let named = named.collect::<Vec<_>>().join(", ");
+    match places.len().saturating_sub(PLACES_MAX) {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
+}
+
 /// What the mount table shows as the device of a node's mounts: its directory without symbolic
 /// links.
 pub fn source_of(dir: &Path) -> PathBuf {
     dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf())
 }
 
-/// Where a node is mounted as the mount table says, whoever serves it.
-pub fn mount_points_of(dir: &Path) -> Vec<PathBuf> {
+/// The mounts of a node as the mount table says, whoever serves them, newest first. What other
+/// users mounted isn't believed: they may write the node's name on it.
+pub fn mounts_of(dir: &Path) -> Vec<fuse::MountedShale> {
     let source = source_of(dir);
-    let all = fuse::mounted_shales().into_iter();
-    all.filter(|mount| mount.source == source)
-        .map(|mount| mount.mountpoint)
+    let owner = std::fs::metadata(&source).map(|found| found.uid()).ok();
+    let all = fuse::mounted_shales().into_iter().rev();
+    all.filter(|mount| mount.source == source && mount.user == owner)
         .collect()
 }
 

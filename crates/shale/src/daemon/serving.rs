@@ -3,6 +3,7 @@
 use super::config::NodeConfig;
 use super::health::History;
 use super::mounts::{Mounts, source_of};
+use super::private;
 use crate::{
     admin::{AddNsd, CheckResult, Df, MountRequest, NsdLine, ScrubLine, UnmountRequest},
     options::Options,
@@ -24,6 +25,8 @@ use tokio::sync::watch;
 
 /// A daemon that was brought up for a mount and got none ends after this.
 const FIRST_MOUNT_MAX: Duration = Duration::from_secs(60);
+/// Whoever adds or removes an NSD waits so long for the one who is just doing so.
+const NSDS_CHANGE_MAX: Duration = Duration::from_secs(120);
 
 /// A node that serves its file system.
 pub struct Serving {
@@ -37,6 +40,8 @@ pub struct Serving {
     /// `Some(force)` once somebody asked for the end.
     shutdown: watch::Sender<Option<bool>>,
     pub(super) history: History,
+    /// Held while an NSD is added or removed.
+    changing_nsds: tokio::sync::Mutex<()>,
 }
 
 impl Serving {
@@ -52,6 +57,7 @@ impl Serving {
             on_demand: AtomicBool::new(on_demand),
             shutdown: watch::Sender::new(None),
             history: History::default(),
+            changing_nsds: tokio::sync::Mutex::new(()),
         }
     }
 
@@ -98,8 +104,19 @@ impl Serving {
     /// `NotFound`, `Busy`.
     pub async fn unmount(&self, request: &UnmountRequest) -> Result<bool> {
         let path = Path::new(&request.path);
-        self.mounts.remove(path, request.how.into()).await?;
-        // Whoever unmounts may pull the plug afterwards.
+        self.mounts
+            .remove(path, request.id, request.how.into())
+            .await?;
+        self.settle().await
+    }
+
+    /// Somebody unmounted, and may pull the plug when this is answered: everything is durable
+    /// then. True if the daemon ends, because it was the last mount.
+    ///
+    /// # Errors
+    /// What couldn't be made durable.
+    pub async fn settle(&self) -> Result<bool> {
+        self.mounts.settle().await;
         self.node.client().sync_all().await?;
         Ok(self.is_on_demand() && self.mounts.lines().is_empty())
     }
@@ -147,19 +164,21 @@ impl Serving {
         }
     }
 
-    /// Unmounts if nothing uses the mounts (or by force) and lets the daemon end.
+    /// Unmounts if nothing uses the mounts (or by force) and lets the daemon end. Tells what
+    /// still shows the file system and can't be unmounted from here.
     ///
     /// # Errors
-    /// `Busy` if programs use a mount and `force` isn't set; nothing has changed then.
-    pub async fn shutdown(&self, force: bool) -> Result<()> {
+    /// `Busy` if programs or bind mounts use a mount and `force` isn't set; nothing has changed
+    /// then.
+    pub async fn shutdown(&self, force: bool) -> Result<Vec<String>> {
         let how = if force {
             Unmount::Forced
         } else {
             Unmount::IfIdle
         };
-        self.mounts.end_all(how).await?;
+        let left = self.mounts.end_all(how).await?;
         self.shutdown.send_replace(Some(force));
-        Ok(())
+        Ok(left)
     }
 
     /// Unmounts if that hasn't happened, makes everything durable, ends the node.
@@ -168,7 +187,7 @@ impl Serving {
     /// What couldn't be made durable.
     pub async fn end(&self, force: bool) -> Result<()> {
         let unmounted = self.shutdown(force).await;
-        self.node.close().await.and(unmounted)
+        self.node.close().await.and(unmounted).map(drop)
     }
 
     /// Looks after the node as long as it runs: takes NSDs that came back in, notes what
@@ -177,6 +196,8 @@ impl Serving {
         loop {
             self.node.world().sleep(LOOK_EVERY).await;
             self.history.note(&self.facts());
+            self.mind_memory();
+            self.mounts.remind_umount().await;
             self.node.look_for_returned_nsds().await;
         }
     }
@@ -201,7 +222,8 @@ impl Serving {
             size: usage.capacity,
             used: usage.used,
             available: usage.available,
-            logical: usage.logical,
+            // For people and scripts: JSON numbers beyond 64 bits are read by few.
+            logical: u64::try_from(usage.logical).unwrap_or(u64::MAX),
             inodes: usage.inodes,
             raw_size: nsds.iter().map(|nsd| nsd.usage.capacity).sum(),
             raw_used: nsds.iter().map(|nsd| nsd.usage.used).sum(),
@@ -239,6 +261,8 @@ impl Serving {
             segments: report.segments,
             bytes: report.bytes,
             faults,
+            unreadable_files: report.unreadable_files,
+            unreadable: report.unreadable,
         })
     }
 
@@ -250,8 +274,10 @@ impl Serving {
     /// `shale nsd add`.
     ///
     /// # Errors
-    /// As [`Node::add_nsd`].
+    /// As [`Node::add_nsd`]; `Busy` if another one is being added or removed for long.
     pub async fn add_nsd(&self, request: &AddNsd) -> Result<Vec<NsdLine>> {
+        // Two at a time would take the same number, and one the other's path from `node.toml`.
+        let _alone = self.change_nsds().await?;
         let path = match &request.path {
             Some(path) => PathBuf::from(path),
             None => self.node.next_region(&self.dir.join("nsd")),
@@ -270,6 +296,15 @@ impl Serving {
         Ok(self.nsds())
     }
 
+    async fn change_nsds(&self) -> Result<tokio::sync::MutexGuard<'_, ()>> {
+        let turn = self.changing_nsds.lock();
+        let turn = self.node.world().timeout(NSDS_CHANGE_MAX, turn).await;
+        turn.map_err(|_| {
+            let text = "another NSD is still being added or removed; try again when it is done";
+            Error::new(ErrorKind::Busy, text)
+        })
+    }
+
     fn note_path(&self, nsd: NsdId, path: Option<PathBuf>) -> Result<()> {
         let mut config = self.config.lock();
         match path {
@@ -282,8 +317,9 @@ impl Serving {
     /// `shale nsd remove`.
     ///
     /// # Errors
-    /// As [`Node::remove_nsd`].
+    /// As [`Node::remove_nsd`]; `Busy` if another one is being added or removed for long.
     pub async fn remove_nsd(&self, nsd: NsdId) -> Result<Vec<NsdLine>> {
+        let _alone = self.change_nsds().await?;
         self.node.remove_nsd(nsd).await?;
         Ok(self.nsds())
     }
@@ -311,6 +347,7 @@ impl Serving {
                 damaged: outcome.report.damaged.len() as u64,
                 rebuilt: outcome.rebuilt,
                 lost: outcome.lost,
+                left: outcome.left,
                 mended: outcome.report.mended,
             })
             .collect())
@@ -351,7 +388,7 @@ fn make_mount_point(path: &Path) -> Result<()> {
     if std::fs::symlink_metadata(path).is_ok() {
         return Ok(());
     }
-    std::fs::create_dir_all(path).map_err(|e| {
+    private::make_mount_point(path).map_err(|e| {
         Error::new(ErrorKind::Unavailable, e.to_string())
             .while_doing(format!("making the mount point {}", path.display()))
     })

@@ -11,7 +11,7 @@ use model::{
     nsd::{NsdHealth, NsdUsage},
 };
 use nsd::{Nsd, NsdIdentity};
-use pool::{MemberState, NsdStanding};
+use pool::NsdStanding;
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -61,10 +61,13 @@ pub struct NsdView {
     pub refused: Option<Error>,
     /// What it holds.
     pub usage: NsdUsage,
-    /// It answers, but failed or was very late within the last seconds.
-    pub is_suspect: bool,
-    /// 99 of 100 recent reads were answered within this time.
-    pub read_latency: Duration,
+    /// Requests that it failed, or didn't answer for half a minute, since it was opened.
+    pub failures: u64,
+    /// Half of the reads of the last minutes took longer, apart from their waiting for each other;
+    /// nothing if there were few.
+    pub read_time: Option<Duration>,
+    /// 99 of 100 reads of the last minutes were answered within this time.
+    pub read_latency: Option<Duration>,
     /// Damaged bytes that were met since it was opened.
     pub damage_found: u64,
     /// How often its index was damaged and rebuilt since the node began to serve.
@@ -187,7 +190,8 @@ impl Node {
                 health: nsd.as_ref().map(|nsd| nsd.health()),
                 refused: region.and_then(|region| region.refused.clone()),
                 usage: standing.usage,
-                is_suspect: standing.member == MemberState::Suspect,
+                failures: standing.failures,
+                read_time: standing.read_time,
                 read_latency: standing.read_latency,
                 is_removed: matches!(
                     checked,

@@ -34,8 +34,8 @@ impl Catalog {
         let mut places = Vec::with_capacity(bytes.len().div_ceil(TABLE_SEGMENT_BYTES));
         for at in (0..bytes.len()).step_by(TABLE_SEGMENT_BYTES) {
             let part = bytes.slice(at..bytes.len().min(at + TABLE_SEGMENT_BYTES));
-            match self.write_segment(part).await {
-                Ok(place) => places.push(place),
+            match self.write_part(part).await {
+                Ok(written) => places.extend(written),
                 Err(error) => {
                     self.abandon(places);
                     return Err(error);
@@ -45,7 +45,7 @@ impl Catalog {
         Ok(places)
     }
 
-    async fn write_segment(&self, bytes: Bytes) -> Result<SegmentPlace> {
+    async fn write_part(&self, bytes: Bytes) -> Result<Vec<SegmentPlace>> {
         let shared = &self.shared;
         let mut pause = WRITE_PAUSE;
         for attempt in 1.. {
@@ -54,10 +54,10 @@ impl Catalog {
             }
             match shared
                 .pool
-                .write(&shared.segments, shared.owner, bytes.clone())
+                .write_parts(&shared.segments, shared.owner, bytes.clone())
                 .await
             {
-                Ok(place) => return Ok(place),
+                Ok(places) => return Ok(places),
                 Err(error) if attempt == WRITES_MAX => {
                     return Err(error.while_doing("write a segment of a table"));
                 }

@@ -237,7 +237,10 @@ impl Shared {
                     }
                 }
                 if state.acknowledged >= number {
-                    state.bytes_in_flight = state.bytes_in_flight.saturating_sub(bytes);
+                    state.bytes_in_flight = state
+                        .bytes_in_flight
+                        .checked_sub(bytes)
+                        .expect("an entry is on its way until it is acknowledged, once");
                     return Ok(true);
                 }
             }

@@ -298,7 +298,14 @@ impl Shared {
         }
         next.view = view.clone();
         next.first_entry = first;
-        self.write_record(record, next).await?;
+        if let Err(error) = self.write_record(record, next).await {
+            // Nobody knows which view counts now, and a take-over may believe in the new one: on
+            // the old one nothing more may be acknowledged. What doesn't fit wasn't written.
+            if error.kind() != ErrorKind::NoSpace {
+                self.fail(error.clone());
+            }
+            return Err(error);
+        }
         view.into_iter()
             .map(|nsd| {
                 let missing = || {

@@ -1,6 +1,8 @@
 //! The table of hot records, what is known beyond it, and what may be forgotten.
 
+use super::absent::{Absent, NOTED_MIN};
 use super::table::{Complete, Place, Slot, Table, weight};
+use super::work::NewWork;
 use model::{
     CommitNumber, DataId, FileKind, FilesetId, InodeId, InodeNumber, SegmentId, SessionId,
 };
@@ -9,8 +11,13 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use world::{Map, Set};
 
-/// Slots that one call looks at when it makes room.
+/// Slots that one call looks at when it makes room, if nothing was read.
 const EVICTION_STEPS_MAX: usize = 16;
+/// Slots that are looked at for each one that was read: two are enough when all are used once,
+/// because the first look only takes the mark away.
+const EVICTION_STEPS_PER_READ: usize = 3;
+/// Slots that one call looks at in any case at most; the rest is left to the next ones.
+const EVICTION_STEPS_AT_ONCE: usize = 8192;
 /// What a row costs beside its value in the log and in the tree's memory, in bytes.
 const ROW_BYTES: usize = 160;
 
@@ -113,6 +120,12 @@ pub(crate) struct Records {
     pins: BTreeMap<u64, Pin>,
     next_pin: u64,
     budget: usize,
+    /// Slots to look at because as many were read: reading pays for its own room.
+    owed_steps: usize,
+    /// Extents that are known to be removed.
+    absent: Absent,
+    /// What changes have left to the background.
+    work: NewWork,
     /// The commit that changes go into.
     open: CommitNumber,
     /// The newest commit in the tree.
@@ -140,10 +153,22 @@ impl Records {
             pins: BTreeMap::new(),
             next_pin: 0,
             budget,
+            owed_steps: 0,
+            absent: Absent::default(),
+            work: NewWork::default(),
             open: applied.next(),
             applied,
             changed: Vec::new(),
             changed_bytes: 0,
+        }
+    }
+
+    /// Empty as before, with hashes that nobody can foresee who doesn't know the seed.
+    pub(crate) fn with_seed(self, seed: u64) -> Self {
+        assert!(self.table.len() == 0, "a seed comes before the records");
+        Self {
+            table: Table::seeded(seed),
+            ..self
         }
     }
 
@@ -212,6 +237,9 @@ impl Records {
     /// concluded from them: they are what is left of operations, not operations.
     pub(crate) fn restore(&mut self, rows: &[(Key, Option<Record>)]) {
         for (key, value) in rows {
+            if value.is_some() {
+                self.absent.put(key);
+            }
             let after = weight(value.as_ref());
             match self.table.find(key) {
                 Some(place) => {
@@ -227,6 +255,10 @@ impl Records {
     /// Changes one record in the open commit. `reclaims`: the same operation queues what hangs
     /// under a removed inode, so what is known of it stays useful.
     fn put(&mut self, key: Key, value: Option<Record>, reclaims: bool) {
+        self.work.note(&key, value.as_ref());
+        if value.is_some() {
+            self.absent.put(&key);
+        }
         let Some(place) = self.table.find(&key) else {
             // An operation reads what it changes, so an inode that isn't here is a new one.
             let fresh = matches!(key, Key::Inode(_)) || self.is_known_absent(&key);
@@ -247,7 +279,8 @@ impl Records {
         let open = self.open;
         let slot = self.table.slot_mut(place);
         if slot.changed == open {
-            self.changed_bytes = self.changed_bytes.saturating_sub(old) + weight;
+            let others = self.changed_bytes.checked_sub(old);
+            self.changed_bytes = others.expect("a changed record is counted") + weight;
         } else {
             slot.fresh = was_absent;
             slot.changed = open;
@@ -336,6 +369,7 @@ impl Records {
     /// already is never older.
     pub(crate) fn offer(&mut self, key: Key, value: Option<Record>) {
         if self.table.find(&key).is_none() {
+            self.owed_steps += EVICTION_STEPS_PER_READ;
             self.table.insert(Slot {
                 key,
                 value,
@@ -369,6 +403,11 @@ impl Records {
         self.table
             .range(from, to)
             .map(|slot| (&slot.key, slot.value.as_ref()))
+    }
+
+    /// Where a walk from `from` may begin: nothing is in between.
+    pub(crate) fn begin_of_walk(&self, from: &Key) -> Key {
+        self.absent.skip(from).unwrap_or_else(|| from.clone())
     }
 
     fn is_known_absent(&self, key: &Key) -> bool {
@@ -466,12 +505,15 @@ impl Records {
     }
 
     /// Forgets what the tree has, least recently used first (second chance), until the budget
-    /// is kept. Bounded, so that no operation pays for many.
+    /// is kept. Bounded: an operation pays for what it has read, and a little.
     pub(crate) fn make_room(&mut self) {
-        for _ in 0..EVICTION_STEPS_MAX {
+        let steps = self.owed_steps.min(EVICTION_STEPS_AT_ONCE);
+        for _ in 0..steps.max(EVICTION_STEPS_MAX) {
             if self.table.bytes() <= self.budget {
+                self.owed_steps = 0;
                 return;
             }
+            self.owed_steps = self.owed_steps.saturating_sub(1);
             let Some(place) = self.table.advance() else {
                 return;
             };
@@ -480,6 +522,11 @@ impl Records {
                 self.forget(place);
             }
         }
+    }
+
+    /// What changes have left to the background since the last call.
+    pub(crate) fn take_work(&mut self) -> NewWork {
+        std::mem::take(&mut self.work)
     }
 
     fn is_forgettable(&self, key: &Key, changed: CommitNumber) -> bool {
@@ -555,17 +602,33 @@ impl View for HotView<'_> {
             self.records.known_until(from).ok_or(Missing)?
         };
         let mut out = Vec::new();
-        for slot in self.records.table.range(from, end) {
+        let mut removed = 0;
+        for slot in self
+            .records
+            .table
+            .range(&self.records.begin_of_walk(from), end)
+        {
             slot.referenced.set(true);
             self.show(slot);
-            if let Some(value) = &slot.value {
-                out.push((slot.key.clone(), value.clone()));
-                if out.len() == limit {
-                    return Ok(out);
-                }
+            let Some(value) = &slot.value else {
+                removed += 1;
+                continue;
+            };
+            if out.is_empty() && removed >= NOTED_MIN {
+                self.records.absent.note(from, &slot.key);
+            }
+            out.push((slot.key.clone(), value.clone()));
+            if out.len() == limit {
+                return Ok(out);
             }
         }
-        if all { Ok(out) } else { Err(Missing) }
+        if !all {
+            return Err(Missing);
+        }
+        if out.is_empty() && removed >= NOTED_MIN {
+            self.records.absent.note(from, to);
+        }
+        Ok(out)
     }
 
     fn is_held(&self, inode: InodeId) -> bool {

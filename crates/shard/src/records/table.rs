@@ -9,7 +9,7 @@ use hashbrown::HashTable;
 use model::CommitNumber;
 use namespace::{Key, Record};
 use std::cell::Cell;
-use std::hash::{BuildHasher, BuildHasherDefault};
+use std::hash::{Hash, Hasher};
 use world::FixedHasher;
 
 /// What a slot costs beside its record, in bytes: itself, index, order, allocations.
@@ -65,6 +65,10 @@ pub(super) struct Table {
     free: Vec<Place>,
     /// Half of the key's hash with the place, so that growing doesn't look at slots.
     index: HashTable<(u32, Place)>,
+    /// Where hashes begin. Users choose the names of extended attributes: without a seed that
+    /// they don't know, they could choose a million that all meet in one place of the index, and
+    /// everybody would wait for whoever looks there.
+    seed: u64,
     order: Order,
     /// The place that is looked at next for eviction.
     hand: Place,
@@ -72,6 +76,14 @@ pub(super) struct Table {
 }
 
 impl Table {
+    /// An empty table whose hashes begin there.
+    pub(super) fn seeded(seed: u64) -> Self {
+        Self {
+            seed,
+            ..Self::default()
+        }
+    }
+
     /// How many records.
     pub(super) fn len(&self) -> usize {
         self.index.len()
@@ -83,7 +95,7 @@ impl Table {
     }
 
     pub(super) fn find(&self, key: &Key) -> Option<Place> {
-        let half = half_of(key);
+        let half = half_of(self.seed, key);
         let found = self.index.find(spread(half), |(other, place)| {
             *other == half && self.slot(*place).key == *key
         });
@@ -120,7 +132,7 @@ impl Table {
 
     /// Takes in a record whose key isn't here.
     pub(super) fn insert(&mut self, slot: Slot) -> Place {
-        let half = half_of(&slot.key);
+        let half = half_of(self.seed, &slot.key);
         self.bytes += SLOT_BYTES + slot.weight();
         let place = self.free.pop().unwrap_or_else(|| self.new_place());
         self.order.insert(&slot.key, place);
@@ -146,7 +158,7 @@ impl Table {
         let slot = self.pieces[piece][at]
             .take()
             .expect("a place is given out with its slot");
-        let half = half_of(&slot.key);
+        let half = half_of(self.seed, &slot.key);
         self.index
             .find_entry(spread(half), |(_, other)| *other == place)
             .expect("every slot is in the index")
@@ -193,11 +205,98 @@ fn split(place: Place) -> (usize, usize) {
     (place as usize / PIECE, place as usize % PIECE)
 }
 
-fn half_of(key: &Key) -> u32 {
-    (BuildHasherDefault::<FixedHasher>::default().hash_one(key) >> 32) as u32
+fn half_of(seed: u64, key: &Key) -> u32 {
+    let mut hasher = FixedHasher::seeded(seed);
+    key.hash(&mut hasher);
+    (hasher.finish() >> 32) as u32
 }
 
 /// The index takes bits from both ends of 64.
 fn spread(half: u32) -> u64 {
     u64::from(half).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::InodeId;
+    use std::collections::BTreeSet;
+
+    /// The words that [`FixedHasher`] folds in.
+    #[derive(Default)]
+    struct Words(Vec<u64>);
+
+    impl Hasher for Words {
+        fn finish(&self) -> u64 {
+            0
+        }
+
+        fn write(&mut self, bytes: &[u8]) {
+            let mut chunks = bytes.chunks_exact(8);
+            for chunk in &mut chunks {
+                self.0.push(u64::from_le_bytes(chunk.try_into().unwrap()));
+            }
+            let mut last = [0; 8];
+            last[..chunks.remainder().len()].copy_from_slice(chunks.remainder());
+            let length = (bytes.len() as u64) << 56;
+            self.0.push(u64::from_le_bytes(last) ^ length);
+        }
+
+        fn write_u8(&mut self, value: u8) {
+            self.0.push(u64::from(value));
+        }
+
+        fn write_u16(&mut self, value: u16) {
+            self.0.push(u64::from(value));
+        }
+
+        fn write_u32(&mut self, value: u32) {
+            self.0.push(u64::from(value));
+        }
+
+        fn write_u64(&mut self, value: u64) {
+            self.0.push(value);
+        }
+
+        fn write_usize(&mut self, value: usize) {
+            self.0.push(value as u64);
+        }
+    }
+
+    fn attribute(second: u64, third: u64) -> Key {
+        let mut name = b"user.key".to_vec();
+        name.extend(second.to_le_bytes());
+        name.extend(third.to_le_bytes());
+        Key::Xattr {
+            inode: InodeId(77),
+            name: name.into(),
+        }
+    }
+
+    /// Names as an attacker chooses them: the third word undoes what the second did to a hash that
+    /// begins at 0.
+    fn meeting(number: u64) -> Key {
+        let mut words = Words::default();
+        attribute(number, 0).hash(&mut words);
+        let before_third = words.0.len() - 2;
+        let mut hasher = FixedHasher::seeded(0);
+        words.0[..before_third]
+            .iter()
+            .for_each(|word| hasher.write_u64(*word));
+        let finished = hasher.finish();
+        // `finish` joins the state with itself, 29 bits further down.
+        let state = finished ^ (finished >> 29) ^ (finished >> 58);
+        attribute(number, state ^ 0x5555)
+    }
+
+    #[test]
+    fn names_of_attributes_that_were_chosen_to_meet_do_not() {
+        let chosen: Vec<Key> = (0..10_000).map(meeting).collect();
+        let places = |seed: u64| {
+            let halves = chosen.iter().map(|key| half_of(seed, key));
+            halves.collect::<BTreeSet<u32>>().len()
+        };
+        assert_eq!(places(0), 1, "they would meet");
+        assert!(places(0x1234_5678_9abc_def1) > 9_900);
+    }
 }

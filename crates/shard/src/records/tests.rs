@@ -128,6 +128,81 @@ fn a_directory_made_here_answers_absence_by_itself_until_a_name_of_it_is_forgott
 }
 
 #[test]
+fn walking_through_many_cold_records_stays_within_the_budget() {
+    const BUDGET: usize = 256 * 1024;
+    let mut records = Records::new(BUDGET, CommitNumber(0));
+    for directory in 0..100 {
+        let pin = records.pin();
+        let first = 1000 * directory;
+        for number in first..first + 1000 {
+            let (key, value) = inode(number, FileKind::File);
+            records.offer(key, Some(value));
+            let (key, value) = name(directory, 256 * number);
+            records.offer(key, Some(value));
+        }
+        let names = |directory| name(directory, 0).0;
+        records.offered_all(pin, (names(directory), names(directory + 1)));
+        // The operation reads what it asked for.
+        let view = records.view(&nobody);
+        let listed = view.range(&names(directory), &names(directory + 1), 2000);
+        assert_eq!(listed.map(|names| names.len()), Ok(1000));
+        records.unpin(pin);
+        let (_, bytes) = records.size();
+        assert!(bytes <= BUDGET, "{bytes} after {directory} directories");
+    }
+    assert!(records.size().1 > BUDGET / 2, "a cache keeps what fits");
+}
+
+#[test]
+fn removing_a_large_file_in_steps_doesnt_walk_over_the_steps_before() {
+    let extent = |end| Key::Extent {
+        fileset: FilesetId(0),
+        data: DataId(7),
+        end,
+    };
+    let mut records = Records::new(1 << 20, CommitNumber(0));
+    let (first, to) = (extent(0), extent(u64::MAX));
+    put(&mut records, inode(7, FileKind::File));
+    for number in 1..=2000 {
+        let record = model::Extent {
+            offset: number * 10 - 10,
+            length: 10,
+            kind: model::ExtentKind::Reserved,
+            birth: CommitNumber(1),
+        };
+        put(
+            &mut records,
+            (extent(number * 10), Record::Extent(Arc::new(record))),
+        );
+    }
+    for step in 0..20 {
+        let view = records.view(&nobody);
+        let found = view.range(&first, &to, 100).unwrap();
+        assert_eq!(found.len(), 100, "step {step}");
+        assert_eq!(found[0].0, extent(step * 1000 + 10));
+        // Only what the step before has removed lay in the way.
+        if step > 0 {
+            assert_eq!(records.begin_of_walk(&first), found[0].0);
+        }
+        for (key, _) in found {
+            remove(&mut records, &key);
+        }
+    }
+    assert_eq!(records.view(&nobody).range(&first, &to, 100), Ok(vec![]));
+    assert_eq!(records.begin_of_walk(&first), to);
+    // One that comes again is seen.
+    let record = Record::Extent(Arc::new(model::Extent {
+        offset: 10,
+        length: 10,
+        kind: model::ExtentKind::Reserved,
+        birth: CommitNumber(1),
+    }));
+    put(&mut records, (extent(20), record));
+    let found = records.view(&nobody).range(&first, &to, 100).unwrap();
+    assert_eq!(found.len(), 1);
+}
+
+#[test]
 fn segments_of_a_session_that_began_here_are_never_looked_for() {
     let mut records = Records::new(1 << 20, CommitNumber(0));
     let segment = |session, counter| {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Entries that one read asks for.
 const READ_LIMIT: usize = 64;
 /// Damaged entries on one NSD after which it is asked no more.
-const DAMAGED_MAX: u64 = 1024;
+const DAMAGED_MAX: usize = 1024;
 
 /// The entries that replay needs.
 pub(super) struct Tail {
@@ -77,6 +77,7 @@ pub(super) async fn read(
     }
     let first = record.first_entry.max(record.trimmed_below);
     let mut held: BTreeMap<NsdId, BTreeSet<EntryNumber>> = BTreeMap::new();
+    let mut members = Vec::with_capacity(answering.len());
     let mut sure_below = first;
     for (at, nsd) in answering.iter().enumerate() {
         // The first one is read whole. The others have the same up to what may have been on the
@@ -86,14 +87,17 @@ pub(super) async fn read(
         } else {
             sure_below
         };
-        let numbers = collect(record, nsd, from, None, &mut found).await?;
+        let member = collect(record, nsd, from, None, &mut found).await?;
         if at == 0 {
-            let newest = numbers.last().copied().unwrap_or(first);
+            let newest = member.numbers.last().copied().unwrap_or(first);
+            // A young log has fewer entries than may be on their way.
             sure_below = first.max(EntryNumber(newest.0.saturating_sub(IN_FLIGHT_MAX)));
         }
-        held.insert(nsd.id(), numbers);
+        held.insert(nsd.id(), member.numbers);
+        members.push((member.damaged, member.unread));
     }
     let end = find_end(record, &found)?;
+    check_end(&found, end, members)?;
     let entries = found
         .into_values()
         .take_while(|entry| entry.header.number <= end)
@@ -106,12 +110,50 @@ pub(super) async fn read(
     })
 }
 
+/// Refuses an end that isn't known to be one. Every member of a view has all that was
+/// acknowledged, so one that was read to its end shows it, unless what follows is damaged on all.
+fn check_end(
+    found: &BTreeMap<EntryNumber, TailEntry>,
+    end: EntryNumber,
+    members: Vec<(BTreeSet<EntryNumber>, Option<Error>)>,
+) -> Result<()> {
+    // Parts of a payload that isn't whole lie behind the end.
+    let mut next = end.next();
+    while found.contains_key(&next) {
+        next = next.next();
+    }
+    let mut unread = None;
+    let mut is_sure = false;
+    for (damaged, error) in members {
+        is_sure |= error.is_none() && !damaged.contains(&next);
+        unread = unread.or(error);
+    }
+    if is_sure {
+        return Ok(());
+    }
+    let why = unread.unwrap_or_else(|| {
+        let text = "it was stored, and is damaged on every NSD that answers";
+        Error::new(ErrorKind::Corrupt, text)
+    });
+    Err(why.while_doing(format!("read log entry {next}, which may be acknowledged")))
+}
+
 fn has_all(
     found: &BTreeMap<EntryNumber, TailEntry>,
     first: EntryNumber,
     last: EntryNumber,
 ) -> bool {
     last < first || found.range(first..=last).count() as u64 == last.0 - first.0 + 1
+}
+
+/// What was found on one NSD.
+struct Collected {
+    /// The valid entries that it has.
+    numbers: BTreeSet<EntryNumber>,
+    /// Places where it has something that can't be read.
+    damaged: BTreeSet<EntryNumber>,
+    /// Why it wasn't read to its end.
+    unread: Option<Error>,
 }
 
 /// Adds the valid entries of one NSD in `first..=last`, and says which it has. What a newer
@@ -122,18 +164,19 @@ async fn collect(
     first: EntryNumber,
     last: Option<EntryNumber>,
     found: &mut BTreeMap<EntryNumber, TailEntry>,
-) -> Result<BTreeSet<EntryNumber>> {
+) -> Result<Collected> {
     let mut numbers = BTreeSet::new();
+    let mut damaged = BTreeSet::new();
+    let mut unread = None;
     let mut from = first;
     let mut limit = READ_LIMIT;
-    let mut damaged = 0;
     while last.is_none_or(|last| from <= last) {
         let entries = match nsd.log_read(record.shard, from, limit).await {
             Ok(entries) => entries,
-            Err(error) if error.kind() == ErrorKind::Corrupt && damaged < DAMAGED_MAX => {
+            Err(error) if error.kind() == ErrorKind::Corrupt && damaged.len() < DAMAGED_MAX => {
                 // One by one around the damage; another member has what can't be read here.
                 if limit == 1 {
-                    damaged += 1;
+                    damaged.insert(from);
                     from = from.next();
                 }
                 limit = 1;
@@ -141,6 +184,7 @@ async fn collect(
             }
             Err(error) => {
                 tracing::warn!(shard = %record.shard, nsd = %nsd.id(), %from, %error, "log not read to its end");
+                unread = Some(error);
                 break;
             }
         };
@@ -170,7 +214,11 @@ async fn collect(
             });
         }
     }
-    Ok(numbers)
+    Ok(Collected {
+        numbers,
+        damaged,
+        unread,
+    })
 }
 
 /// Whether an entry is from an epoch that wrote at its place: entries of ended epochs behind

@@ -2,10 +2,12 @@
 //! behind a recorded end stays garbage.
 
 use super::*;
-use crate::rig::{SHARD, commit, frame, machine, open_nsd, power_on, value};
+use crate::rig::{
+    COORDINATION, DISK_BYTES, SHARD, commit, frame, machine, open_nsd, power_on, value,
+};
 use model::Scheme;
 use parking_lot::Mutex;
-use world::sim::{Cut, Outcome};
+use world::sim::{Cut, Outcome, Simulation};
 
 const SINGLE: Scheme = Scheme::Replicate(1);
 const THREE: Scheme = Scheme::Replicate(3);
@@ -155,6 +157,120 @@ fn a_log_that_lost_acknowledged_entries_is_refused_as_corrupt() {
                 matches!(refused.kind(), ErrorKind::Corrupt | ErrorKind::OldEpoch),
                 "{refused}"
             );
+        })
+        .finished();
+}
+
+/// Where the extents begin on a disk.
+fn extents(machine: &Simulation, disk: &str) -> Vec<u64> {
+    const CHUNK: u64 = 1 << 20;
+    let medium = machine.disk(disk, DISK_BYTES);
+    let mut found = Vec::new();
+    for from in (0..DISK_BYTES).step_by(CHUNK as usize) {
+        let bytes = medium.content(from, CHUNK as usize);
+        let blocks = (from..).step_by(4096).zip(bytes.chunks(4096));
+        let headers = blocks.filter(|(_, block)| block.starts_with(b"SHALEBLB"));
+        found.extend(headers.map(|(at, _)| at));
+    }
+    found
+}
+
+/// A shard on one NSD whose log has so many commits, all outside of the NSD's journal.
+fn with_commits(seed: u64, commits: u64) -> Simulation {
+    let machine = machine(seed, SINGLE, 1);
+    machine
+        .run(|world| async move {
+            let opening = power_on(&world, &[]).await;
+            let opened = open(opening.clone()).await.unwrap();
+            for number in 1..=commits {
+                commit(&opened, number, &[("last", Some(&number.to_string()))])
+                    .await
+                    .unwrap();
+            }
+            opening
+                .pool
+                .nsd(NsdId(1))
+                .unwrap()
+                .checkpoint()
+                .await
+                .unwrap();
+        })
+        .finished();
+    machine
+}
+
+#[test]
+fn a_log_that_cannot_be_read_to_its_end_is_refused_and_not_cut_short() {
+    // More of them can't be read than a take-over looks past.
+    const COMMITS: u64 = 1200;
+    let machine = with_commits(8, COMMITS);
+    let extents = extents(&machine, "1");
+    assert!(extents.len() > 1100, "{}", extents.len());
+    let unreadable = extents[20];
+    machine
+        .faults()
+        .read_error("1", unreadable..DISK_BYTES - (1 << 20));
+    machine
+        .run(|world| async move {
+            let refused = open(power_on(&world, &[]).await).await.err().unwrap();
+            assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
+        })
+        .finished();
+    machine.faults().heal("1");
+    machine
+        .run(|world| async move {
+            let opened = open(power_on(&world, &[]).await).await.unwrap();
+            let last = value(&opened, "last").await;
+            assert_eq!(last, Some(COMMITS.to_string()));
+        })
+        .finished();
+}
+
+#[test]
+fn a_newest_entry_that_is_damaged_everywhere_is_refused_and_not_forgotten() {
+    const COMMITS: u64 = 10;
+    let machine = with_commits(9, COMMITS);
+    // They leave the journal in order: the newest is the last one. Its payload is behind its
+    // header.
+    let newest = *extents(&machine, "1").last().unwrap() + 4096;
+    machine.faults().read_error("1", newest..newest + 4096);
+    machine
+        .run(|world| async move {
+            let refused = open(power_on(&world, &[]).await).await.err().unwrap();
+            assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
+        })
+        .finished();
+    machine.faults().heal("1");
+    machine
+        .run(|world| async move {
+            let opened = open(power_on(&world, &[]).await).await.unwrap();
+            let last = value(&opened, "last").await;
+            assert_eq!(last, Some(COMMITS.to_string()));
+        })
+        .finished();
+}
+
+#[test]
+fn a_view_whose_record_may_or_may_not_be_written_acknowledges_nothing_more() {
+    let machine = machine(10, Scheme::Replicate(2), 2);
+    let faults = machine.faults();
+    machine
+        .run(|world| async move {
+            let opening = power_on(&world, &[2]).await;
+            let opened = open(opening.clone()).await.unwrap();
+            commit(&opened, 1, &[("a", Some("1"))]).await.unwrap();
+            opening.pool.add_nsd(open_nsd(&world, 2).await);
+            faults.fail(COORDINATION);
+            assert!(opened.log.widen(2).await.is_err());
+            // NSD 2 may be a member for a take-over, and doesn't have this one.
+            assert!(commit(&opened, 2, &[("a", Some("2"))]).await.is_err());
+        })
+        .finished();
+    machine.faults().heal(COORDINATION);
+    machine
+        .run(|world| async move {
+            let opened = open(power_on(&world, &[]).await).await.unwrap();
+            assert_eq!(value(&opened, "a").await.as_deref(), Some("1"));
         })
         .finished();
 }

@@ -101,6 +101,7 @@ impl Maintenance {
 
     async fn trim(&self, needed_from: EntryNumber, closed: Option<EntryNumber>) -> Result<()> {
         let begin = self.log.trimmed_below();
+        // Nothing to trim where the begin has passed what is needed: another trim was further.
         let reach = |to: EntryNumber| needed_from.min(to).0.saturating_sub(begin.0);
         let snapshot = self.catalog.snapshot();
         // What a snapshot now would let go, beyond what the last one does.

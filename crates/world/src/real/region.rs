@@ -2,7 +2,7 @@
 
 use super::request::{Memory, ReadTarget, UnderWay};
 use super::ring::Rings;
-use crate::buffer::DISK_ALIGNMENT;
+use crate::buffer::{AlignedBuffer, DISK_ALIGNMENT};
 use bytes::Bytes;
 use io_uring::{opcode, squeue, types};
 use std::fs::{File, OpenOptions};
@@ -186,6 +186,15 @@ impl RealDisk {
     pub(crate) fn read_now(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         let _inside = self.enter()?;
         self.cached.read_exact_at(buffer, offset)
+    }
+
+    /// The kernel writes what its page cache holds of the range first, and then reads the medium.
+    pub(crate) fn read_medium_now(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let _inside = self.enter()?;
+        let mut aligned = AlignedBuffer::with_any_content(buffer.len());
+        self.direct.read_exact_at(&mut aligned, offset)?;
+        buffer.copy_from_slice(&aligned);
+        Ok(())
     }
 
     pub(crate) fn write_now(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {

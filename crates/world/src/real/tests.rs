@@ -77,6 +77,18 @@ fn blocking_io_has_any_alignment() {
 }
 
 #[test]
+fn a_read_of_the_medium_sees_blocking_writes_before_they_are_flushed() {
+    with_disk(|_, disk, _directory| async move {
+        disk.write_now(8192, &[5; 8192]).unwrap();
+        let mut pages = vec![0; 8192];
+        disk.read_medium_now(8192, &mut pages).unwrap();
+        assert!(pages == [5; 8192]);
+        assert!(disk.read_medium_now(100, &mut [0; 4096]).is_err());
+        assert!(disk.read_medium_now(0, &mut [0; 100]).is_err());
+    });
+}
+
+#[test]
 fn ranges_that_are_unaligned_or_end_behind_the_region_are_refused() {
     with_disk(|_, disk, _directory| async move {
         let end = disk.bytes();

@@ -3,6 +3,7 @@
 use super::chance::Chance;
 use super::pages::Pages;
 use bytes::Bytes;
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::time::Duration;
@@ -23,6 +24,11 @@ pub(super) struct Device {
     /// Completed and not yet flushed, in order of completion.
     cached: Vec<CachedWrite>,
     completions: u64,
+    /// Pages that the kernel's page cache has: those of blocking I/O.
+    in_memory: BTreeSet<u64>,
+    /// What it has of pages whose medium was damaged since.
+    undamaged: Pages,
+    damaged: BTreeSet<u64>,
     /// The opening that holds the lock.
     pub(super) opened: Option<u64>,
     pub(super) faults: DeviceFaults,
@@ -43,6 +49,15 @@ struct CachedWrite {
     write: Write,
     /// Durable by itself; listed only because an older cached write overlaps it.
     forced: bool,
+}
+
+/// How a read goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// To the medium.
+    Direct,
+    /// Through the kernel's page cache, which doesn't notice that the medium rots.
+    PageCache,
 }
 
 /// Bytes for a place.
@@ -68,6 +83,9 @@ impl Device {
             durable: Pages::default(),
             cached: Vec::new(),
             completions: 0,
+            in_memory: BTreeSet::new(),
+            undamaged: Pages::default(),
+            damaged: BTreeSet::new(),
             opened: None,
             faults: DeviceFaults::default(),
         }
@@ -78,7 +96,7 @@ impl Device {
         self.visible.read(offset, buffer);
     }
 
-    pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+    pub(super) fn read(&mut self, offset: u64, buffer: &mut [u8], by: Way) -> io::Result<()> {
         let range = offset..offset + buffer.len() as u64;
         if self.faults.failed
             || self
@@ -90,7 +108,24 @@ impl Device {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
         self.visible.read(offset, buffer);
+        if by == Way::PageCache {
+            self.in_memory.extend(pages_of(&range));
+            for page in self.damaged.range(pages_of(&range)) {
+                let part = range.start.max(page * PAGE)..range.end.min((page + 1) * PAGE);
+                let at = (part.start - offset) as usize;
+                let length = (part.end - part.start) as usize;
+                self.undamaged
+                    .read(part.start, &mut buffer[at..at + length]);
+            }
+        }
         Ok(())
+    }
+
+    /// The machine starts: nothing is in memory.
+    pub(super) fn forget_page_cache(&mut self) {
+        self.in_memory.clear();
+        self.damaged.clear();
+        self.undamaged = Pages::default();
     }
 
     pub(super) fn write(&mut self, write: Write, durable: bool) -> io::Result<()> {
@@ -102,6 +137,9 @@ impl Device {
         }
         self.visible.write(write.offset, &write.bytes);
         let range = write.range();
+        pages_of(&range).for_each(|page| {
+            self.damaged.remove(&page);
+        });
         self.faults.read_errors = self
             .faults
             .read_errors
@@ -173,8 +211,15 @@ impl Device {
         self.opened = None;
     }
 
-    /// Replaces bytes everywhere: seen by reads and durable.
+    /// Replaces bytes on the medium, durable at once. The page cache keeps what it has.
     pub(super) fn overwrite(&mut self, offset: u64, bytes: &[u8]) {
+        for page in pages_of(&(offset..offset + bytes.len() as u64)) {
+            if self.in_memory.contains(&page) && self.damaged.insert(page) {
+                let mut content = [0; PAGE as usize];
+                self.visible.read(page * PAGE, &mut content);
+                self.undamaged.write(page * PAGE, &content);
+            }
+        }
         self.visible.write(offset, bytes);
         self.durable.write(offset, bytes);
     }
@@ -184,6 +229,11 @@ impl Write {
     fn range(&self) -> Range<u64> {
         self.offset..self.offset + self.bytes.len() as u64
     }
+}
+
+/// The numbers of the pages that a range touches.
+fn pages_of(range: &Range<u64>) -> Range<u64> {
+    range.start / PAGE..range.end.div_ceil(PAGE)
 }
 
 fn draw_fate(chance: &mut Chance) -> Fate {

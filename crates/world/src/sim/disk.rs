@@ -1,6 +1,6 @@
 //! A simulated disk as the program opens it, and as a test sees it from outside.
 
-use super::device::Write;
+use super::device::{Way, Write};
 use super::machine::{Machine, Request, Ticket};
 use super::run::SimWorld;
 use bytes::Bytes;
@@ -113,7 +113,12 @@ impl OpenSimDisk {
     }
 
     pub(crate) async fn read(&self, offset: u64, length: usize) -> io::Result<Bytes> {
-        self.submit_and_wait(Request::Read { offset, length }).await
+        let request = Request::Read {
+            offset,
+            length,
+            by: Way::Direct,
+        };
+        self.submit_and_wait(request).await
     }
 
     pub(crate) async fn write(&self, offset: u64, bytes: Bytes, durable: bool) -> io::Result<()> {
@@ -143,10 +148,16 @@ impl OpenSimDisk {
     }
 
     pub(crate) fn read_now(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let bytes = self.perform(Request::Read {
-            offset,
-            length: buffer.len(),
-        })?;
+        self.read_blocking(offset, buffer, Way::PageCache)
+    }
+
+    pub(crate) fn read_medium_now(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.read_blocking(offset, buffer, Way::Direct)
+    }
+
+    fn read_blocking(&self, offset: u64, buffer: &mut [u8], by: Way) -> io::Result<()> {
+        let length = buffer.len();
+        let bytes = self.perform(Request::Read { offset, length, by })?;
         buffer.copy_from_slice(&bytes);
         Ok(())
     }

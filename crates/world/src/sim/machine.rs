@@ -1,7 +1,7 @@
 //! The simulated machine: numbers every I/O, completes it when its time has come, cuts power.
 
 use super::chance::Chance;
-use super::device::{Device, Write};
+use super::device::{Device, Way, Write};
 use super::faults::Cut;
 use super::{RUN_IO_MAX, RUN_TIME_MAX};
 use crate::{AlignedBuffer, FixedHasher};
@@ -50,7 +50,7 @@ pub(super) struct Machine {
 
 /// What is asked of a device.
 pub(super) enum Request {
-    Read { offset: u64, length: usize },
+    Read { offset: u64, length: usize, by: Way },
     Write { write: Write, durable: bool },
     Flush,
 }
@@ -140,6 +140,9 @@ impl Machine {
         self.powered = true;
         self.run_io_start = self.io_count;
         self.powerless_ios = 0;
+        self.devices
+            .values_mut()
+            .for_each(Device::forget_page_cache);
         self.run
     }
 
@@ -400,9 +403,11 @@ impl Request {
 
 fn execute(device: &mut Device, request: Request, flush_point: u64) -> io::Result<Bytes> {
     match request {
-        Request::Read { offset, length } => {
+        Request::Read { offset, length, by } => {
             let mut buffer = AlignedBuffer::zeroed(length);
-            device.read(offset, &mut buffer).map(|()| buffer.freeze())
+            device
+                .read(offset, &mut buffer, by)
+                .map(|()| buffer.freeze())
         }
         Request::Write { write, durable } => device.write(write, durable).map(|()| Bytes::new()),
         Request::Flush => device.flush(flush_point).map(|()| Bytes::new()),
@@ -417,7 +422,7 @@ fn traced(trace: u64, now: u64, number: u64, device: &str, request: &Request) ->
     hasher.write(device.as_bytes());
     hasher.write(request.verb().as_bytes());
     match request {
-        Request::Read { offset, length } => {
+        Request::Read { offset, length, .. } => {
             hasher.write_u64(*offset);
             hasher.write_usize(*length);
         }

@@ -243,6 +243,42 @@ fn synchronous_io_is_numbered_too_and_fails_after_the_cut() {
 }
 
 #[test]
+fn the_page_cache_doesnt_notice_that_the_medium_rots_until_the_machine_starts_again() {
+    let simulation = Simulation::new(1);
+    simulation.disk("nsd0", BYTES);
+    let faults = simulation.faults();
+    simulation
+        .run(|world| async move {
+            let disk = opened(&world).await;
+            disk.write_now(4096, &[7; 4096]).unwrap();
+            disk.flush_now().unwrap();
+            let mut page = vec![0; 4096];
+            disk.read_now(4096, &mut page).unwrap();
+            faults.flip_bit("nsd0", 4100);
+            disk.read_now(4096, &mut page).unwrap();
+            assert_eq!(page[4], 7);
+            let mut part = [0; 3];
+            disk.read_now(4099, &mut part).unwrap();
+            assert_eq!(part, [7; 3]);
+            disk.read_medium_now(4096, &mut page).unwrap();
+            assert_eq!(page[4], 6);
+            disk.write_now(4096, &[8; 4096]).unwrap();
+            disk.read_now(4096, &mut page).unwrap();
+            assert_eq!(page, [8; 4096]);
+            faults.flip_bit("nsd0", 4100);
+        })
+        .finished();
+    simulation
+        .run(|world| async move {
+            let disk = opened(&world).await;
+            let mut page = vec![0; 4096];
+            disk.read_now(4096, &mut page).unwrap();
+            assert_eq!(page[4], 9);
+        })
+        .finished();
+}
+
+#[test]
 fn faults_hit_the_chosen_disk_until_it_is_healed() {
     let simulation = Simulation::new(1);
     simulation.disk("nsd0", BYTES);

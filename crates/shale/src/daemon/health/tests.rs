@@ -21,8 +21,9 @@ fn view(nsd: u32) -> NsdView {
         health: Some(NsdHealth::Online),
         refused: None,
         usage: model::nsd::NsdUsage::default(),
-        is_suspect: false,
-        read_latency: Duration::ZERO,
+        failures: 0,
+        read_time: None,
+        read_latency: None,
         damage_found: 0,
         rebuilt: 0,
         is_removed: false,
@@ -39,6 +40,7 @@ fn well() -> Facts {
             available_to_users: 500,
             ..pool::PoolUsage::default()
         },
+        unfreed: 0,
         pieces_mended: 0,
         metadata: None,
         mounts: MountFacts::default(),
@@ -107,28 +109,108 @@ fn each_trouble_of_an_nsd_has_its_word_and_its_remedy() {
     facts.nsds[0].health = Some(NsdHealth::Full);
     assert!(only(&facts).message.contains("full"));
     facts.nsds[0] = NsdView {
-        is_suspect: true,
-        ..view(1)
-    };
-    assert!(only(&facts).message.contains("slow"));
-    facts.nsds[0] = NsdView {
-        read_latency: Duration::from_secs(1),
-        ..view(1)
-    };
-    assert!(only(&facts).message.contains("1000 ms"));
-    facts.nsds[0] = NsdView {
         is_removed: true,
         ..view(1)
     };
     assert!(only(&facts).message.contains("removed while in use"));
+    assert_eq!(only(&facts).severity, WARNING, "the others have it, too");
+    facts.tolerance = 0;
+    assert_eq!(only(&facts).severity, CRITICAL);
+}
+
+/// NSDs with these reading times in milliseconds: alone, and in a queue.
+fn paced(times: &[(u64, u64)]) -> Facts {
+    let mut facts = well();
+    let views = times
+        .iter()
+        .enumerate()
+        .map(|(index, (time, latency))| NsdView {
+            read_time: Some(Duration::from_millis(*time)),
+            read_latency: Some(Duration::from_millis(*latency)),
+            ..view(index as u32 + 1)
+        });
+    facts.nsds = views.collect();
+    facts
+}
+
+#[test]
+fn an_nsd_is_slow_beside_the_others_and_busy_for_itself() {
+    let slow = only(&paced(&[(2, 30), (2, 30), (80, 300), (3, 30)]));
+    assert!(slow.subject.starts_with("NSD 3 ("));
+    assert!(slow.message.contains("taken 80 ms") && slow.message.contains("2.0 ms"));
+    assert!(slow.remedy.contains("shale nsd remove 3"));
+    assert_eq!(slow.severity, WARNING);
+    // Load makes all of them late, or the only one; fast ones may differ.
+    for times in [
+        &[(90, 900), (100, 1000), (200, 2000)][..],
+        &[(400, 9000)],
+        &[(1, 10), (9, 60)],
+    ] {
+        let health = History::default().judge(&paced(times));
+        assert_eq!(health.state, "healthy", "{:?}", health.events);
+        for event in &health.events {
+            assert_eq!(event.severity, HINT);
+            assert!(event.message.contains("busy") && !event.remedy.contains("remove"));
+        }
+        let busy = times.iter().filter(|(_, latency)| *latency > 500).count();
+        assert_eq!(health.events.len(), busy);
+    }
+    // Who doesn't serve is told as that.
+    let mut facts = paced(&[(2, 30), (2, 30), (80, 300)]);
+    facts.nsds[2].state = NsdState::Lost;
+    assert_eq!(History::default().judge(&facts).events.len(), 0);
+}
+
+#[test]
+fn failed_requests_of_an_nsd_that_serves_are_told_for_ten_minutes() {
+    let history = History::default();
+    let mut facts = well();
+    facts.nsds[1].failures = 3;
+    let events = history.judge(&facts).events;
+    assert_eq!((events.len(), events[0].severity.as_str()), (1, WARNING));
+    assert!(events[0].message.contains("failed 3 requests"));
+    facts.now = facts.now + FAILURES_TOLD_FOR;
+    facts.wall = Timestamp(facts.wall.0 + FAILURES_TOLD_FOR.as_nanos() as i64);
+    assert_eq!(history.judge(&facts).state, "healthy");
+}
+
+#[test]
+fn data_that_cannot_be_read_is_critical_with_its_files_names() {
+    let mut facts = well();
+    let names: Vec<String> = (0..7).map(|number| format!("/d/{number}")).collect();
+    let mut unreadable = metanode::UnreadableData {
+        segments: 12,
+        has_more: false,
+        files: 7,
+        names,
+        is_named: true,
+    };
+    facts.repair.unreadable = unreadable.clone();
+    let event = only(&facts);
+    assert_eq!(
+        (event.severity.as_str(), event.subject.as_str()),
+        (CRITICAL, "data")
+    );
+    let said = "7 files can't be read: /d/0, /d/1, /d/2, /d/3, /d/4 and 2 more";
+    assert_eq!(event.message, said);
+    assert!(event.remedy.contains("backup") && event.remedy.contains("shale fs check"));
+    unreadable.has_more = true;
+    facts.repair.unreadable = unreadable;
+    assert!(only(&facts).message.starts_with("at least 7 files"));
+    facts.repair.unreadable = metanode::UnreadableData {
+        segments: 3,
+        ..Default::default()
+    };
+    assert!(only(&facts).message.contains("3 segments can't be read"));
 }
 
 #[test]
 fn space_is_told_from_ninety_percent_on_and_when_it_is_gone() {
     for (left, word, severity) in [
         (100, "90 %", WARNING),
-        (1, "100 %", WARNING),
-        (0, "full", CRITICAL),
+        (15, "98 %", WARNING),
+        (14, "full: only 14 B are left", CRITICAL),
+        (0, "full: writes are refused", CRITICAL),
     ] {
         let mut facts = well();
         facts.space.available_to_users = left;
@@ -136,9 +218,44 @@ fn space_is_told_from_ninety_percent_on_and_when_it_is_gone() {
         assert!(event.message.contains(word), "{}", event.message);
         assert_eq!(event.severity, severity);
     }
+    // What waits to be freed isn't lost: nobody is refused as long as it comes.
+    let mut facts = well();
+    facts.space.available_to_users = 0;
+    facts.unfreed = 100;
+    let event = only(&facts);
+    assert!(
+        event.message.contains("full for the moment"),
+        "{}",
+        event.message
+    );
+    assert_eq!(event.severity, WARNING);
     let mut facts = well();
     facts.space.available_to_users = 110;
     assert_eq!(History::default().judge(&facts).state, "healthy");
+    // Something is left of a huge pool: it isn't called 100 % used.
+    facts.space.capacity = 1 << 60;
+    facts.space.available_to_users = 1 << 30;
+    assert!(only(&facts).message.contains("99 %"));
+}
+
+#[test]
+fn space_that_waits_to_be_freed_is_told_when_it_is_most_of_what_is_used() {
+    let mut facts = well();
+    facts.space.used = 400;
+    facts.unfreed = 150;
+    assert_eq!(History::default().judge(&facts).events, []);
+    facts.unfreed = 300;
+    let health = History::default().judge(&facts);
+    let [told] = &health.events[..] else {
+        panic!("{:?}", health.events);
+    };
+    assert!(
+        told.message.contains("300 B of the 400 B"),
+        "{}",
+        told.message
+    );
+    // Nothing is wrong: it is freed by itself.
+    assert_eq!(health.state, "healthy");
 }
 
 #[test]

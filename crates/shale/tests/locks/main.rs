@@ -6,7 +6,15 @@
     reason = "tests use the mount as programs do"
 )]
 
+#[path = "../fixture/mod.rs"]
 mod fixture;
+
+mod closes;
+mod ends;
+mod flocks;
+mod processes;
+mod ranges;
+mod waits;
 
 use fixture::{Node, open};
 use std::{

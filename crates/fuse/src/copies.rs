@@ -1,0 +1,170 @@
+//! What else shows a mounted file system: bind mounts of it, and copies in other mount
+//! namespaces.
+
+use crate::mount::Unmount;
+use crate::mounting;
+use crate::table::{self, DeviceNumber, TableLine};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Mount namespaces of others that are named at most.
+const NAMESPACES_MAX: usize = 8;
+
+/// What tells a mount in a mount table.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Identity {
+    pub(crate) number: DeviceNumber,
+    /// Bind mounts and copies have others.
+    pub(crate) id: u64,
+    /// The numbers of a mount that ended may be given to another one at once, but hardly to one
+    /// of the same source.
+    source: PathBuf,
+}
+
+impl Identity {
+    pub(crate) fn of(line: &TableLine) -> Self {
+        Self {
+            number: line.number,
+            id: line.id,
+            source: line.source.clone(),
+        }
+    }
+
+    fn shows(&self, line: &TableLine) -> bool {
+        line.is_shale() && line.number == self.number && line.source == self.source
+    }
+
+    /// The mount itself, if it is attached.
+    pub(crate) fn line(&self) -> Option<TableLine> {
+        let mut lines = table::lines().into_iter();
+        lines.find(|line| line.id == self.id && self.shows(line))
+    }
+
+    /// Other mounts that show the same file system here and stay when the mount goes, newest
+    /// first.
+    pub(crate) fn copies(&self) -> Vec<TableLine> {
+        self.copies_in(table::lines())
+    }
+
+    fn copies_in(&self, lines: Vec<TableLine>) -> Vec<TableLine> {
+        let mine = lines.iter().find(|line| line.id == self.id);
+        let stays = |line: &TableLine| {
+            let is_copy = self.shows(line) && line.id != self.id;
+            is_copy && !mine.is_some_and(|mine| goes_along(line, mine, &lines))
+        };
+        let stay: Vec<_> = lines.iter().map(stays).collect();
+        let both = lines.into_iter().zip(stay).rev();
+        both.filter_map(|(line, stays)| stays.then_some(line))
+            .collect()
+    }
+
+    /// Detaches them; those that are left couldn't be.
+    pub(crate) fn detach_copies(&self) -> Vec<PathBuf> {
+        for copy in self.copies() {
+            let place = &copy.mountpoint;
+            // The topmost mount of a place is the one that goes; what lies under another one
+            // stays.
+            let is_on_top = table::mount_on(place).is_some_and(|top| top.id == copy.id);
+            if is_on_top && let Err(error) = mounting::unmount(place, Unmount::Lazy, None) {
+                tracing::warn!(%error, place = %place.display(), "a bind mount is left");
+            }
+        }
+        let left = self.copies().into_iter();
+        left.map(|line| line.mountpoint).collect()
+    }
+
+    /// A process of each other mount namespace that has the file system.
+    pub(crate) fn namespaces_elsewhere(&self) -> Vec<u32> {
+        let namespace_of = |process: &Path| fs::read_link(process.join("ns/mnt"));
+        let mut looked_at: BTreeSet<PathBuf> = BTreeSet::new();
+        looked_at.extend(namespace_of(Path::new("/proc/self")));
+        let mut found = Vec::new();
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let Some(process) = name.to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
+            // Gone meanwhile, or another user's.
+            let Ok(namespace) = namespace_of(&entry.path()) else {
+                continue;
+            };
+            if !looked_at.insert(namespace) {
+                continue;
+            }
+            let table = fs::read(entry.path().join("mountinfo")).unwrap_or_default();
+            if table::parse(&table).iter().any(|line| self.shows(line)) {
+                found.push(process);
+            }
+            if found.len() == NAMESPACES_MAX {
+                break;
+            }
+        }
+        found
+    }
+}
+
+/// Whether the kernel unmounts `copy` together with `mine`: it is at the same place of what it is
+/// mounted on, and the one passes on to the other what happens there.
+fn goes_along(copy: &TableLine, mine: &TableLine, lines: &[TableLine]) -> bool {
+    let parent = |line: &TableLine| lines.iter().find(|other| other.id == line.parent);
+    let (Some(above_copy), Some(above_mine)) = (parent(copy), parent(mine)) else {
+        return false;
+    };
+    let place = |line: &TableLine, above: &TableLine| {
+        let below = line.mountpoint.strip_prefix(&above.mountpoint);
+        below.ok().map(|below| above.root.join(below))
+    };
+    if above_copy.id == above_mine.id || place(copy, above_copy) != place(mine, above_mine) {
+        return false;
+    }
+    // The parent's group, and those that get it from there.
+    let mut groups: BTreeSet<u64> = above_mine.peers.into_iter().collect();
+    loop {
+        let reached = |line: &&TableLine| line.master.is_some_and(|it| groups.contains(&it));
+        let further: Vec<u64> = lines
+            .iter()
+            .filter(reached)
+            .filter_map(|it| it.peers)
+            .collect();
+        let before = groups.len();
+        groups.extend(further);
+        if groups.len() == before {
+            break;
+        }
+    }
+    let is_in = |group: Option<u64>| group.is_some_and(|group| groups.contains(&group));
+    is_in(above_copy.peers) || is_in(above_copy.master)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "\
+1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw
+2 1 8:1 / /again rw shared:1 - ext4 /dev/sda rw
+3 1 8:1 /srv /slave rw master:1 - ext4 /dev/sda rw
+4 1 8:1 / /private rw - ext4 /dev/sda rw
+10 1 0:50 / /srv/m rw shared:9 - fuse.shale /srv/node rw
+11 2 0:50 / /again/srv/m rw shared:9 - fuse.shale /srv/node rw
+12 3 0:50 / /slave/m rw master:9 - fuse.shale /srv/node rw
+13 1 0:50 /docs /bound rw shared:9 - fuse.shale /srv/node rw
+14 4 0:50 / /private/srv/m rw shared:9 - fuse.shale /srv/node rw
+15 1 0:50 / /elsewhere rw - fuse.shale /srv/other rw
+16 1 0:51 / /other rw - fuse.shale /srv/node rw
+";
+
+    #[test]
+    fn a_bind_mount_stays_and_what_the_kernel_passed_on_goes_along() {
+        let lines = table::parse(TABLE.as_bytes());
+        assert_eq!(lines.len(), 11);
+        let mine = Identity::of(&lines[4]);
+        let ids = |copies: Vec<TableLine>| copies.iter().map(|it| it.id).collect::<Vec<_>>();
+        assert_eq!(ids(mine.copies_in(lines)), [14, 13]);
+        // Once the mount itself is gone, all the others are what is left of it.
+        let mut lines = table::parse(TABLE.as_bytes());
+        lines.retain(|line| line.id != mine.id);
+        assert_eq!(ids(mine.copies_in(lines)), [14, 13, 12, 11]);
+    }
+}

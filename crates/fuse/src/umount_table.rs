@@ -1,0 +1,294 @@
+//! The table in which umount(8) looks whether a mount has a helper of its own: libmount's
+//! /run/mount/utab, one line per mount, replaced under a file lock.
+//!
+//! umount(8) unmounts a directory whose type statfs(2) tells (and for FUSE it tells only
+//! "fuse") without a look at the mount table, and so without our helper, which waits until
+//! everything is durable. A line here makes it look, and names the helper.
+
+use crate::mounting::is_root;
+use crate::table::{shale_on, unescape};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Where libmount has it; the place is fixed.
+const DIRECTORY: &str = "/run/mount";
+/// umount(8) calls `/sbin/umount.shale` for lines with this word.
+const HELPER: &str = "helper=shale";
+/// libmount holds the lock for as long as reading and writing a small file takes; anybody may
+/// take it, so nobody is waited for longer.
+const LOCK_MAX: Duration = Duration::from_secs(2);
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
+/// A table that is larger isn't libmount's.
+const BYTES_MAX: u64 = 16 << 20;
+
+/// Tells umount(8) that a mount has a helper; replaces what was told of that mount before.
+/// `options`: further words that mount(8) would keep there, like `_netdev`. Does nothing
+/// unless root calls: other users' umount(8) looks at the mount table anyway.
+///
+/// # Errors
+/// What the system says. The mount works without; umount(8) then returns too early.
+pub fn tell_umount(source: &Path, mountpoint: &Path, options: &[&str]) -> io::Result<()> {
+    if !is_root() {
+        return Ok(());
+    }
+    UmountTable::of(DIRECTORY).put(source, mountpoint, options)
+}
+
+/// Whether umount(8) knows of a mount's helper. Always, unless root asks.
+#[must_use]
+pub fn is_told(source: &Path, mountpoint: &Path) -> bool {
+    !is_root() || UmountTable::of(DIRECTORY).has(source, mountpoint)
+}
+
+/// Removes what was told of mounts of `source` that aren't there any more.
+///
+/// # Errors
+/// What the system says; such lines mislead nobody.
+pub fn forget_ended(source: &Path) -> io::Result<()> {
+    if !is_root() {
+        return Ok(());
+    }
+    let is_mounted = |place: &Path| shale_on(place).is_some_and(|mount| mount.source == source);
+    UmountTable::of(DIRECTORY).remove(source, is_mounted)
+}
+
+struct UmountTable {
+    directory: PathBuf,
+}
+
+impl UmountTable {
+    fn of(directory: impl Into<PathBuf>) -> Self {
+        Self {
+            directory: directory.into(),
+        }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.directory.join("utab")
+    }
+
+    fn has(&self, source: &Path, mountpoint: &Path) -> bool {
+        let is_it = |line: &&[u8]| is_of(line, source, mountpoint) && names_helper(line);
+        let table = self.read().unwrap_or_default();
+        table.split(|byte| *byte == b'\n').any(|line| is_it(&line))
+    }
+
+    fn put(&self, source: &Path, mountpoint: &Path, options: &[&str]) -> io::Result<()> {
+        self.make_directory()?;
+        let _lock = self.lock()?;
+        let mut lines = self.lines_without(|line| is_of(line, source, mountpoint))?;
+        let mut words = vec![HELPER];
+        words.extend(options);
+        for (field, value) in [
+            ("SRC=", source.as_os_str()),
+            (" TARGET=", mountpoint.as_os_str()),
+            (" ROOT=", OsStr::new("/")),
+            (" OPTS=", OsStr::new(&words.join(","))),
+        ] {
+            lines.extend(field.bytes());
+            lines.extend(escape(value));
+        }
+        lines.push(b'\n');
+        self.replace(&lines)
+    }
+
+    fn remove(&self, source: &Path, is_mounted: impl Fn(&Path) -> bool) -> io::Result<()> {
+        let is_ended = |line: &[u8]| {
+            let of_source = field(line, "SRC").is_some_and(|found| found == source);
+            of_source && field(line, "TARGET").is_none_or(|place| !is_mounted(&place))
+        };
+        let table = self.read()?;
+        if !table.split(|byte| *byte == b'\n').any(is_ended) {
+            return Ok(());
+        }
+        let _lock = self.lock()?;
+        self.replace(&self.lines_without(is_ended)?)
+    }
+
+    /// Everything that others wrote stays as it is.
+    fn lines_without(&self, is_dropped: impl Fn(&[u8]) -> bool) -> io::Result<Vec<u8>> {
+        let mut kept = Vec::new();
+        for line in self.read()?.split(|byte| *byte == b'\n') {
+            if !line.is_empty() && !is_dropped(line) {
+                kept.extend(line);
+                kept.push(b'\n');
+            }
+        }
+        Ok(kept)
+    }
+
+    fn read(&self) -> io::Result<Vec<u8>> {
+        let size = match fs::symlink_metadata(self.file()) {
+            Ok(found) => found.len(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        if size > BYTES_MAX {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        fs::read(self.file())
+    }
+
+    fn make_directory(&self) -> io::Result<()> {
+        match fs::DirBuilder::new().mode(0o755).create(&self.directory) {
+            // Whatever the umask is: umount(8) of everybody reads it.
+            Ok(()) => fs::set_permissions(&self.directory, fs::Permissions::from_mode(0o755)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// As libmount locks; ends with the descriptor.
+    fn lock(&self) -> io::Result<File> {
+        let lock = File::options()
+            .create(true)
+            .append(true)
+            .mode(0o644)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(self.directory.join("utab.lock"))?;
+        lock.set_permissions(fs::Permissions::from_mode(0o644))?;
+        let begun = Instant::now();
+        // SAFETY: flock takes a descriptor that `lock` keeps open, and no memory.
+        while unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+            let error = io::Error::last_os_error();
+            if !matches!(error.raw_os_error(), Some(libc::EWOULDBLOCK | libc::EINTR)) {
+                return Err(error);
+            }
+            if begun.elapsed() > LOCK_MAX {
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "somebody holds the lock of /run/mount/utab",
+                ));
+            }
+            std::thread::sleep(LOCK_PAUSE);
+        }
+        Ok(lock)
+    }
+
+    /// Under the lock: readers see the old table or the new one.
+    fn replace(&self, content: &[u8]) -> io::Result<()> {
+        let new = self.directory.join("utab.shale");
+        // Of one who died while he held the lock.
+        let _ = fs::remove_file(&new);
+        let mut file = File::options()
+            .create_new(true)
+            .write(true)
+            .mode(0o644)
+            .open(&new)?;
+        file.write_all(content)?;
+        file.set_permissions(fs::Permissions::from_mode(0o644))?;
+        fs::rename(&new, self.file())
+    }
+}
+
+/// The value of a field like `TARGET=` in a line.
+fn field(line: &[u8], name: &str) -> Option<PathBuf> {
+    line.split(|byte| *byte == b' ').find_map(|field| {
+        let value = field.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+        Some(unescape(value))
+    })
+}
+
+fn is_of(line: &[u8], source: &Path, mountpoint: &Path) -> bool {
+    field(line, "SRC").is_some_and(|found| found == source)
+        && field(line, "TARGET").is_some_and(|found| found == mountpoint)
+}
+
+fn names_helper(line: &[u8]) -> bool {
+    let options = field(line, "OPTS").unwrap_or_default().into_os_string();
+    let mut words = options.as_bytes().split(|byte| *byte == b',');
+    words.any(|word| word == HELPER.as_bytes())
+}
+
+/// What would end a field or a line, as libmount writes it.
+fn escape(text: &OsStr) -> Vec<u8> {
+    let mut out = Vec::new();
+    for byte in text.as_bytes() {
+        match byte {
+            b' ' | b'\t' | b'\n' | b'\\' | b'#' => out.extend(format!("\\{byte:03o}").bytes()),
+            _ => out.push(*byte),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OTHER: &str = "SRC=/dev/sdb1 TARGET=/mnt/usb ROOT=/ OPTS=uhelper=udisks2\n";
+
+    fn with_a_line_of_somebody_else() -> (tempfile::TempDir, UmountTable) {
+        let home = tempfile::tempdir().unwrap();
+        let table = UmountTable::of(home.path());
+        fs::write(table.file(), OTHER).unwrap();
+        (home, table)
+    }
+
+    fn text(table: &UmountTable) -> String {
+        fs::read_to_string(table.file()).unwrap()
+    }
+
+    #[test]
+    fn a_mount_has_one_line_and_those_of_others_stay() {
+        let (_home, table) = with_a_line_of_somebody_else();
+        let (source, place) = (Path::new("/srv/node"), Path::new("/mnt/a"));
+        assert!(!table.has(source, place));
+        table.put(source, place, &[]).unwrap();
+        let line = "SRC=/srv/node TARGET=/mnt/a ROOT=/ OPTS=helper=shale";
+        assert_eq!(text(&table), format!("{OTHER}{line}\n"));
+        assert!(table.has(source, place));
+        table.put(source, place, &["_netdev"]).unwrap();
+        assert_eq!(text(&table), format!("{OTHER}{line},_netdev\n"));
+        assert!(table.has(source, place));
+        table.remove(source, |_| true).unwrap();
+        assert!(table.has(source, place), "it is mounted still");
+        table.remove(Path::new("/srv/other"), |_| false).unwrap();
+        assert!(table.has(source, place), "it is somebody else's");
+        table.remove(source, |_| false).unwrap();
+        assert_eq!(text(&table), OTHER);
+        let mode = fs::metadata(table.file()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o644);
+    }
+
+    #[test]
+    fn a_line_that_mount_8_wrote_without_the_helper_is_replaced() {
+        let (_home, table) = with_a_line_of_somebody_else();
+        let (source, place) = (Path::new("/srv/node"), Path::new("/mnt/a"));
+        let theirs = "ID=7 SRC=/srv/node TARGET=/mnt/a ROOT=/ ATTRS=x OPTS=_netdev\n";
+        fs::write(table.file(), theirs).unwrap();
+        assert!(!table.has(source, place));
+        table.put(source, place, &[]).unwrap();
+        assert!(table.has(source, place));
+        assert_eq!(text(&table).lines().count(), 1);
+    }
+
+    #[test]
+    fn names_with_blanks_newlines_and_backslashes_come_back() {
+        let home = tempfile::tempdir().unwrap();
+        let table = UmountTable::of(home.path().join("mount"));
+        let source = Path::new("/srv/the node");
+        let place = Path::new("/mnt/a b\tc\nd\\040#e");
+        table.put(source, place, &[]).unwrap();
+        assert_eq!(text(&table).lines().count(), 1);
+        assert!(text(&table).contains(r"TARGET=/mnt/a\040b\011c\012d\134040\043e ROOT"));
+        assert!(table.has(source, place));
+        table.remove(source, |found| found != place).unwrap();
+        assert_eq!(text(&table), "");
+    }
+
+    #[test]
+    fn who_holds_the_lock_for_ever_is_not_waited_for() {
+        let (_home, table) = with_a_line_of_somebody_else();
+        let _held = table.lock().unwrap();
+        let refused = table.put(Path::new("/srv"), Path::new("/mnt"), &[]);
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(text(&table), OTHER);
+    }
+}

@@ -1,0 +1,241 @@
+//! Space that removed and overwritten data holds comes back to those who need it.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod rig;
+
+use bytes::Bytes;
+use metanode::CheckOptions;
+use model::operation::Publish;
+use model::{
+    CommitNumber, ErrorKind, Extent, ExtentKind, InodeId, Operation, Scheme, SegmentPlace,
+};
+use namespace::Key;
+use pool::SegmentOwner;
+use rig::{FAMILY, Rig, pattern};
+use std::time::Duration;
+use world::World;
+use world::sim::Simulation;
+
+const ROOT: InodeId = InodeId::ROOT;
+const MIB: usize = 1 << 20;
+
+async fn alone(world: &World) -> Rig {
+    rig::create(world, Scheme::Replicate(1), 1).await;
+    rig::open(world).await
+}
+
+/// Frees until nothing is left to be freed.
+async fn free_all(rig: &Rig) {
+    for _ in 0..1000 {
+        if !rig.metanode.make_room().await.unwrap() {
+            return;
+        }
+    }
+    panic!("there is always something to free");
+}
+
+/// Parts of a file that lie in a segment at the same places, as writers publish them.
+fn publish(inode: InodeId, place: SegmentPlace, at: u32, length: u32) -> Operation {
+    let kind = ExtentKind::Data {
+        place,
+        at,
+        codec: 0,
+        key_id: 0,
+    };
+    let extent = Extent {
+        offset: 0,
+        length: u64::from(length),
+        kind,
+        birth: CommitNumber(0),
+    };
+    Operation::Publish(Publish {
+        inode,
+        extents: vec![extent],
+        size_at_least: u64::from(length),
+        written: None,
+        replaces: None,
+    })
+}
+
+#[test]
+fn what_is_overwritten_in_parts_comes_back_without_a_whole_segment_dying() {
+    let simulation = Simulation::new(1);
+    simulation
+        .run(|world| async move {
+            let rig = alone(&world).await;
+            let file = rig.file(ROOT, "f").await;
+            let mut content = pattern(1, 24 * MIB);
+            for (number, part) in content.chunks(4 * MIB).enumerate() {
+                rig.write(file, (number * 4 * MIB) as u64, part).await;
+            }
+            // All but the first 64 KiB of every 256: none of the segments dies of it.
+            for at in (0..content.len()).step_by(256 * 1024) {
+                let new = pattern(at as u64, 192 * 1024);
+                let from = at + 64 * 1024;
+                content[from..from + new.len()].copy_from_slice(&new);
+                rig.write(file, from as u64, &new).await;
+            }
+            rig.metanode.sync().await.unwrap();
+            let before = rig.pool.usage().used;
+            assert!(before > 42 * MIB as u64, "{before}");
+            free_all(&rig).await;
+            let after = rig.pool.usage().used;
+            assert!(after < 28 * MIB as u64, "{after}");
+            assert!(rig.read(file).await.unwrap() == content);
+            let cleaned = rig.metanode.counters().segments_cleaned;
+            assert_eq!(cleaned, 6);
+            rig.must_be_clean("after freeing").await;
+            rig.close().await;
+        })
+        .finished();
+}
+
+#[test]
+fn shared_bytes_are_not_rewritten_in_vain() {
+    let simulation = Simulation::new(2);
+    simulation
+        .run(|world| async move {
+            let rig = alone(&world).await;
+            let (a, b) = (rig.file(ROOT, "a").await, rig.file(ROOT, "b").await);
+            rig.write(a, 0, &pattern(1, 4 * MIB)).await;
+            let share = Operation::Share {
+                from: a,
+                from_offset: 0,
+                to: b,
+                to_offset: 8 * MIB as u64,
+                length: 64 * 1024,
+            };
+            rig.run(share).await.unwrap();
+            rig.write(a, 64 * 1024, &pattern(2, 4 * MIB)).await;
+            free_all(&rig).await;
+            // Nothing says where the other file points at the segment from.
+            assert_eq!(rig.metanode.counters().segments_cleaned, 0);
+            let shared = rig.read(b).await.unwrap();
+            assert!(shared[8 * MIB..] == pattern(1, 64 * 1024));
+            rig.must_be_clean("after freeing").await;
+            rig.close().await;
+        })
+        .finished();
+}
+
+#[test]
+fn a_pack_that_died_with_its_first_file_is_refused_to_the_others_until_its_writer_is_through() {
+    let simulation = Simulation::new(3);
+    simulation
+        .run(|world| async move {
+            let rig = alone(&world).await;
+            let (a, b) = (rig.file(ROOT, "a").await, rig.file(ROOT, "b").await);
+            let owner = SegmentOwner {
+                family: FAMILY,
+                inode: model::InodeNumber(0),
+                data: model::DataId(0),
+                file_offset: 0,
+            };
+            let bytes = Bytes::from(pattern(1, 16_384));
+            let pack = rig.pool.write(&rig.source, owner, bytes).await.unwrap();
+            rig.run(publish(a, pack, 0, 8192)).await.unwrap();
+            rig.unlink(ROOT, "a").await;
+            assert!(rig.metanode.make_room().await.unwrap());
+            let gone = rig.pool.read(&pack, 8192, 8192).await.unwrap_err();
+            assert_eq!(gone.kind(), ErrorKind::NotFound);
+            // The bytes are gone, so it must not be believed that they are in the file.
+            let late = rig.run(publish(b, pack, 8192, 8192)).await.unwrap_err();
+            assert_eq!(late.kind(), ErrorKind::Stale);
+            let dead = Key::Dead(pack.segment);
+            let shard = rig.metanode.hosted();
+            assert!(shard.record(&dead).await.unwrap().is_some());
+            // The writer has published or given up everything: nothing needs the record.
+            let (session, last) = (rig.source.session(), rig.source.last_counter());
+            rig.metanode.report_low_water(session, last);
+            rig.settle().await;
+            assert!(shard.record(&dead).await.unwrap().is_none());
+            rig.must_be_clean("after the end of the pack").await;
+            rig.close().await;
+        })
+        .finished();
+}
+
+#[test]
+fn what_was_removed_before_a_power_cut_is_free_within_a_second_after_it() {
+    let simulation = Simulation::new(4);
+    simulation
+        .run(|world| async move {
+            let rig = alone(&world).await;
+            for number in 0..8 {
+                let name = format!("f{number}");
+                let file = rig.file(ROOT, &name).await;
+                rig.write(file, 0, &pattern(number, 2 * MIB)).await;
+            }
+            rig.metanode.sync().await.unwrap();
+            // Two are overwritten as well: dead without a data id to reclaim.
+            let again = rig.look(ROOT, "f0").await.unwrap().inode;
+            rig.write(again, 0, &pattern(9, 2 * MIB)).await;
+            for number in 1..8 {
+                rig.unlink(ROOT, &format!("f{number}")).await;
+            }
+            rig.metanode.sync().await.unwrap();
+        })
+        .finished();
+    simulation.faults().cut_now();
+    simulation
+        .run(|world| async move {
+            let rig = rig::open(&world).await;
+            let before = rig.pool.usage().used;
+            assert!(before > 16 * MIB as u64, "{before}");
+            rig.metanode.start_background();
+            world.sleep(Duration::from_secs(1)).await;
+            let after = rig.pool.usage().used;
+            assert!(after < 4 * MIB as u64, "{after}");
+            rig.close().await;
+        })
+        .finished();
+}
+
+#[test]
+fn a_check_of_a_busy_file_system_finds_nothing_and_holds_nobody() {
+    let simulation = Simulation::new(5);
+    simulation
+        .run(|world| async move {
+            let rig = std::sync::Arc::new(alone(&world).await);
+            for number in 0..64 {
+                let file = rig.file(ROOT, &format!("f{number}")).await;
+                rig.write(file, 0, &pattern(number, 100_000)).await;
+            }
+            rig.settle().await;
+            rig.metanode.start_background();
+            let busy = rig.clone();
+            let checks = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+            let done = checks.clone();
+            let working = async move {
+                let mut round = 0_u64;
+                // Files come, are overwritten and go, and their space is freed, during each check.
+                while done.load(std::sync::atomic::Ordering::SeqCst) < 5 {
+                    let number = round % 64;
+                    let name = format!("f{number}");
+                    let file = busy.look(ROOT, &name).await.unwrap().inode;
+                    busy.write(file, 0, &pattern(round, 100_000)).await;
+                    if round.is_multiple_of(3) {
+                        busy.unlink(ROOT, &name).await;
+                        let file = busy.file(ROOT, &name).await;
+                        busy.write(file, 0, &pattern(round, 50_000)).await;
+                    }
+                    busy.metanode.make_room().await.unwrap();
+                    round += 1;
+                }
+                round
+            };
+            let checking = async {
+                for _ in 0..5 {
+                    let options = CheckOptions { deep: true };
+                    let report = rig.metanode.check(options).await.unwrap();
+                    assert!(report.is_clean(), "{:#?}", report.faults);
+                    assert!(report.segments >= 32, "{}", report.segments);
+                    checks.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                }
+            };
+            let (rounds, ()) = futures::future::join(working, checking).await;
+            assert!(rounds > 10, "work went on during the checks: {rounds}");
+        })
+        .finished();
+}

@@ -1,0 +1,495 @@
+//! What one operation may change, and that its changes add up: asserted after every operation,
+//! in production, too.
+//!
+//! Only differences are compared, between the records before and after. So a fault here is one
+//! of the rules, never of a damaged record: those are refused where they are met (`sound`,
+//! `counts`).
+
+use crate::{Counters, Inode, Key, Record, Table};
+use model::{
+    DataId, ExtentKind, FileKind, FilesetId, InodeId, Operation, SegmentId,
+    limits::OPERATION_RECORDS_MAX,
+};
+use std::collections::BTreeMap;
+
+type Change = (Key, Option<Record>);
+
+/// What an operation may change besides its slot.
+struct May {
+    tables: &'static [Table],
+    inodes: usize,
+    names: usize,
+    records: usize,
+}
+
+/// Head and follower of a name's hash.
+const NAME: usize = 2;
+
+/// What a file's content hangs in.
+const CONTENT: &[Table] = &[
+    Table::Inodes,
+    Table::Counters,
+    Table::Extents,
+    Table::Xattrs,
+    Table::Segments,
+    Table::Deads,
+    Table::Folds,
+    Table::Cuts,
+    Table::Reclaims,
+];
+
+/// What changes when a name goes, and perhaps its inode.
+const REMOVAL: &[Table] = &[
+    Table::Inodes,
+    Table::Counters,
+    Table::Names,
+    Table::Orphans,
+    Table::Folds,
+    Table::Cuts,
+    Table::Reclaims,
+];
+
+fn may(operation: &Operation) -> May {
+    let few = |tables, inodes, names| May {
+        tables,
+        inodes,
+        names,
+        records: 24,
+    };
+    let content = |records| May {
+        tables: CONTENT,
+        inodes: 1,
+        names: 0,
+        records,
+    };
+    match operation {
+        Operation::Lookup { .. }
+        | Operation::LookupParent { .. }
+        | Operation::GetAttributes { .. }
+        | Operation::ReadDirectory { .. }
+        | Operation::ReadLink { .. }
+        | Operation::GetXattr { .. }
+        | Operation::ListXattrs { .. }
+        | Operation::ReadExtents { .. }
+        | Operation::GetUsage { .. } => few(&[], 0, 0),
+        Operation::NoteAccess { .. } => few(&[Table::Inodes], 1, 0),
+        Operation::SetXattr { .. } | Operation::RemoveXattr { .. } => {
+            few(&[Table::Inodes, Table::Xattrs], 1, 0)
+        }
+        Operation::Create { .. } | Operation::CreateUnnamed { .. } => few(
+            &[
+                Table::Inodes,
+                Table::Counters,
+                Table::Names,
+                Table::Xattrs,
+                Table::Orphans,
+            ],
+            2,
+            NAME,
+        ),
+        Operation::Link { .. } => few(&[Table::Inodes, Table::Names, Table::Orphans], 2, NAME),
+        Operation::Unlink { .. } | Operation::RemoveDirectory { .. } => few(REMOVAL, 2, NAME),
+        Operation::Rename { .. } => few(REMOVAL, 4, 2 * NAME),
+        Operation::Release { .. } => few(REMOVAL, 1, 0),
+        Operation::SetAttributes { .. }
+        | Operation::ContinueCut { .. }
+        | Operation::ChangeRange { .. }
+        | Operation::Share { .. } => content(OPERATION_RECORDS_MAX),
+        Operation::Publish(_) => content(crate::publish::RECORDS_MAX),
+        Operation::Reclaim { .. } => May {
+            inodes: 0,
+            ..content(OPERATION_RECORDS_MAX)
+        },
+        Operation::ForgetDead { .. } => May {
+            tables: &[Table::Deads],
+            inodes: 0,
+            names: 0,
+            records: OPERATION_RECORDS_MAX,
+        },
+    }
+}
+
+/// What the records around an inode say that it should count more or less.
+#[derive(Default)]
+struct Around {
+    /// Names that mean it.
+    names: i64,
+    /// Names in it.
+    entries: i64,
+    /// Those of them that are directories.
+    subdirectories: i64,
+    /// Bytes of its extended attributes.
+    xattr_bytes: i64,
+}
+
+/// What the extents under a data id became more or less.
+#[derive(Default)]
+struct Content {
+    extents: i64,
+    inline: i64,
+    bytes: i128,
+    /// The highest end of an extent that is there now.
+    end: u64,
+}
+
+#[derive(Default)]
+struct Totals {
+    inodes: i64,
+    logical: i128,
+    allocated: i128,
+}
+
+/// Few things each; publishes and reclaims touch many segments.
+#[derive(Default)]
+struct Sums {
+    around: Vec<(InodeId, Around)>,
+    content: Vec<((FilesetId, DataId), Content)>,
+    /// Bytes that extents point at, less those that segments count.
+    segments: BTreeMap<SegmentId, i128>,
+    totals: Vec<(FilesetId, Totals)>,
+}
+
+/// The changes of one operation.
+struct Ledger<'a> {
+    changes: &'a [Change],
+    sums: Sums,
+}
+
+/// Panics if an operation changed more than it may, or records that don't fit each other.
+/// `before`: what was under the keys of `changes`.
+pub(crate) fn check(operation: &Operation, changes: &[Change], before: &[Option<Record>]) {
+    assert_eq!(changes.len(), before.len(), "each change has its past");
+    let may = may(operation);
+    assert!(
+        changes.len() <= may.records,
+        "an operation changes {} records, at most {} are allowed",
+        changes.len(),
+        may.records
+    );
+    let (mut inodes, mut names) = (0, 0);
+    let mut sums = Sums::default();
+    for ((key, after), before) in changes.iter().zip(before) {
+        assert!(
+            may.tables.contains(&key.table()),
+            "an operation of another kind changes {key:?}"
+        );
+        inodes += usize::from(matches!(key, Key::Inode(_)));
+        names += usize::from(matches!(key, Key::Name { .. }));
+        sums.see(key, before.as_ref(), after.as_ref());
+    }
+    assert!(
+        inodes <= may.inodes && names <= may.names,
+        "an operation changes {inodes} inodes and {names} names, {} and {} are allowed",
+        may.inodes,
+        may.names
+    );
+    let is_reclaim = matches!(operation, Operation::Reclaim { .. });
+    let mut ledger = Ledger { changes, sums };
+    for ((key, after), before) in changes.iter().zip(before) {
+        if let Key::Inode(id) = key {
+            ledger.judge_inode(*id, inode_of(before.as_ref()), inode_of(after.as_ref()));
+        }
+    }
+    for ((key, after), before) in changes.iter().zip(before) {
+        if let Key::Counters(fileset) = key {
+            ledger.judge_counters(*fileset, before.as_ref(), after.as_ref());
+        }
+    }
+    ledger.judge_rest(is_reclaim);
+}
+
+fn slot<K: PartialEq, V: Default>(list: &mut Vec<(K, V)>, key: K) -> &mut V {
+    let at = list.iter().position(|(known, _)| *known == key);
+    let at = at.unwrap_or_else(|| {
+        list.push((key, V::default()));
+        list.len() - 1
+    });
+    &mut list[at].1
+}
+
+fn inode_of(record: Option<&Record>) -> Option<&Inode> {
+    match record {
+        Some(Record::Inode(inode)) => Some(inode),
+        Some(other) => panic!("a record of another kind under an inode's key: {other:?}"),
+        None => None,
+    }
+}
+
+fn wide(sum: u128) -> i128 {
+    i128::try_from(sum).expect("sums over inodes are far below 2^127, as `sound` makes sure")
+}
+
+fn signed(number: u64) -> i128 {
+    i128::from(number)
+}
+
+fn content_bytes(inode: &Inode) -> i128 {
+    match inode.kind {
+        FileKind::File => inode.content.len() as i128,
+        _ => 0,
+    }
+}
+
+impl Sums {
+    fn see(&mut self, key: &Key, before: Option<&Record>, after: Option<&Record>) {
+        for (record, sign) in [(before, -1), (after, 1)] {
+            let Some(record) = record else { continue };
+            match (key, record) {
+                (Key::Name { directory, .. }, Record::Name(name)) => {
+                    let Some(entry) = &name.entry else { continue };
+                    let is_directory = entry.kind == FileKind::Directory;
+                    let around = slot(&mut self.around, *directory);
+                    around.entries += sign;
+                    around.subdirectories += sign * i64::from(is_directory);
+                    let inode = InodeId::new(directory.fileset(), entry.inode);
+                    slot(&mut self.around, inode).names += sign;
+                }
+                (Key::Xattr { inode, name }, Record::Xattr(value)) => {
+                    slot(&mut self.around, *inode).xattr_bytes +=
+                        sign * (name.len() + value.len()) as i64;
+                }
+                (Key::Extent { fileset, data, end }, Record::Extent(extent)) => {
+                    assert_eq!(*end, extent.end(), "an extent ends where its key says");
+                    let content = slot(&mut self.content, (*fileset, *data));
+                    content.extents += sign;
+                    content.bytes += i128::from(sign) * signed(extent.length);
+                    content.inline +=
+                        sign * i64::from(matches!(extent.kind, ExtentKind::Inline(_)));
+                    if sign > 0 {
+                        content.end = content.end.max(*end);
+                    }
+                    if let ExtentKind::Data { place, .. } = &extent.kind {
+                        *self.segments.entry(place.segment).or_default() +=
+                            i128::from(sign) * signed(extent.length);
+                    }
+                }
+                (Key::Segment(id), Record::Segment(segment)) => {
+                    assert!(segment.live > 0, "segment {id} without bytes is dead");
+                    *self.segments.entry(*id).or_default() -=
+                        i128::from(sign) * signed(segment.live);
+                }
+                (key, record) => assert!(
+                    fits(key, record),
+                    "a record of another kind under {key:?}: {record:?}"
+                ),
+            }
+        }
+    }
+}
+
+fn fits(key: &Key, record: &Record) -> bool {
+    matches!(
+        (key, record),
+        (Key::Inode(_), Record::Inode(_))
+            | (Key::Counters(_), Record::Counters(_))
+            | (Key::Dead(_), Record::Dead(_))
+            | (Key::Orphan(_), Record::Orphan(_))
+            | (Key::Reclaim { .. }, Record::Reclaim(_))
+            | (Key::Fold(_) | Key::Cut(_), Record::Mark)
+    )
+}
+
+impl Ledger<'_> {
+    fn judge_inode(&mut self, id: InodeId, before: Option<&Inode>, after: Option<&Inode>) {
+        let around = std::mem::take(slot(&mut self.sums.around, id));
+        let totals = slot(&mut self.sums.totals, id.fileset());
+        for (inode, sign) in [(before, -1), (after, 1)] {
+            let Some(inode) = inode else { continue };
+            totals.inodes += sign;
+            totals.allocated += i128::from(sign) * signed(inode.allocated);
+            if inode.kind == FileKind::File {
+                totals.logical += i128::from(sign) * signed(inode.size);
+            }
+        }
+        let was_orphan = before.is_some_and(|inode| inode.links == 0);
+        let is_orphan = after.is_some_and(|inode| inode.links == 0);
+        self.marked(&Key::Orphan(id), was_orphan, is_orphan);
+        let has_inline =
+            |inode: Option<&Inode>| inode.is_some_and(|inode| inode.inline_extents > 0);
+        self.marked(&Key::Fold(id), has_inline(before), has_inline(after));
+        let is_cut =
+            |inode: Option<&Inode>| inode.is_some_and(|inode| inode.cutting_from.is_some());
+        self.marked(&Key::Cut(id), is_cut(before), is_cut(after));
+        match (before, after) {
+            (Some(before), Some(after)) => self.judge_changed(id, before, after, &around),
+            (None, Some(new)) => judge_new(id, new, &around),
+            (Some(gone), None) => self.judge_gone(id, gone, &around),
+            (None, None) => panic!("inode {id} is removed and never was"),
+        }
+    }
+
+    fn judge_changed(&mut self, id: InodeId, before: &Inode, after: &Inode, around: &Around) {
+        assert!(
+            before.kind == after.kind && before.btime == after.btime,
+            "inode {id} stays what it was born as"
+        );
+        if before.kind == FileKind::Directory && before.links > 0 && after.links == 0 {
+            assert!(
+                around.names == -1 && around.entries == 0 && after.entries == 0,
+                "directory {id} loses its one name, and is empty"
+            );
+        } else if before.kind == FileKind::Directory {
+            let links = i64::from(after.links) - i64::from(before.links);
+            assert_eq!(links, around.subdirectories, "links of directory {id}");
+            assert_eq!(around.names, 0, "directory {id} has one name");
+        } else {
+            let links = i64::from(after.links) - i64::from(before.links);
+            assert_eq!(links, around.names, "links of inode {id}");
+        }
+        let entries = signed(after.entries) - signed(before.entries);
+        assert_eq!(entries, around.entries.into(), "entries of inode {id}");
+        let bytes = i64::from(after.xattr_bytes) - i64::from(before.xattr_bytes);
+        assert_eq!(bytes, around.xattr_bytes, "bytes of attributes of {id}");
+        if after.data != before.data {
+            assert!(
+                after.extents == 0 && after.allocated == 0 && after.extents_end == 0,
+                "fresh data of inode {id} is empty"
+            );
+            self.reclaimed(id, before.data, false);
+            return;
+        }
+        let content = std::mem::take(slot(&mut self.sums.content, (id.fileset(), after.data)));
+        assert_eq!(
+            (
+                signed(after.extents) - signed(before.extents),
+                signed(after.inline_extents) - signed(before.inline_extents),
+                signed(after.allocated) - signed(before.allocated),
+            ),
+            (
+                content.extents.into(),
+                content.inline.into(),
+                content.bytes + content_bytes(after) - content_bytes(before),
+            ),
+            "extents, inline ones and bytes of inode {id}"
+        );
+        assert!(
+            content.end <= after.extents_end,
+            "an extent of inode {id} ends behind all of them"
+        );
+    }
+
+    fn judge_gone(&self, id: InodeId, gone: &Inode, around: &Around) {
+        let names = match gone.kind {
+            FileKind::Directory => -i64::from(gone.links > 0),
+            _ => -i64::from(gone.links),
+        };
+        assert_eq!(around.names, names, "inode {id} goes with its last name");
+        assert!(
+            gone.entries == 0 && around.entries == 0 && around.xattr_bytes == 0,
+            "inode {id} goes empty, and its attributes later"
+        );
+        if gone.extents > 0 || gone.xattr_bytes > 0 {
+            self.reclaimed(id, gone.data, gone.xattr_bytes > 0);
+        }
+    }
+
+    fn judge_counters(
+        &mut self,
+        fileset: FilesetId,
+        before: Option<&Record>,
+        after: Option<&Record>,
+    ) {
+        let (Some(before), Some(after)) = (counters_of(before), counters_of(after)) else {
+            panic!("counters of fileset {fileset} come and go with the fileset only");
+        };
+        let totals = std::mem::take(slot(&mut self.sums.totals, fileset));
+        assert_eq!(
+            (
+                signed(after.inodes) - signed(before.inodes),
+                wide(after.logical) - wide(before.logical),
+                wide(after.allocated) - wide(before.allocated),
+            ),
+            (totals.inodes.into(), totals.logical, totals.allocated),
+            "inodes, bytes of files and allocated bytes of fileset {fileset}"
+        );
+        assert!(
+            after.next_data >= before.next_data,
+            "data ids of fileset {fileset} are given out once"
+        );
+    }
+
+    /// What isn't judged yet must be nothing.
+    fn judge_rest(&self, is_reclaim: bool) {
+        for (id, around) in &self.sums.around {
+            let alone = around.names == 0 && around.entries == 0 && around.subdirectories == 0;
+            assert!(alone, "names of or in inode {id} change without it");
+            assert!(
+                around.xattr_bytes == 0 || is_reclaim,
+                "attributes of inode {id} change without it"
+            );
+        }
+        for ((_, data), content) in &self.sums.content {
+            assert!(
+                content.extents == 0 && content.bytes == 0 || is_reclaim,
+                "extents under data id {data} change without their inode"
+            );
+        }
+        for (fileset, totals) in &self.sums.totals {
+            assert!(
+                totals.inodes == 0 && totals.logical == 0 && totals.allocated == 0,
+                "inodes of fileset {fileset} change without its counters"
+            );
+        }
+        for (segment, bytes) in &self.sums.segments {
+            assert_eq!(
+                *bytes, 0,
+                "segment {segment} counts other bytes than point at it"
+            );
+        }
+    }
+
+    fn change(&self, key: &Key) -> Option<&Option<Record>> {
+        let found = self.changes.iter().find(|(changed, _)| changed == key);
+        found.map(|(_, after)| after)
+    }
+
+    /// A record that says about an inode what the inode itself says, too, goes and comes with it.
+    fn marked(&self, key: &Key, was: bool, is: bool) {
+        // Most operations change few records and none of these.
+        if !was && !is && self.changes.len() > 64 {
+            return;
+        }
+        match self.change(key) {
+            Some(after) => assert_eq!(after.is_some(), is, "{key:?} says what its inode says"),
+            None => assert_eq!(was, is, "{key:?} goes and comes with what its inode says"),
+        }
+    }
+
+    fn reclaimed(&self, id: InodeId, data: DataId, xattrs: bool) {
+        let fileset = id.fileset();
+        let queued = self.change(&Key::Reclaim { fileset, data });
+        assert!(
+            matches!(queued, Some(Some(Record::Reclaim(reclaim)))
+                if reclaim.inode == id.number() && reclaim.xattrs == xattrs),
+            "what inode {id} leaves behind is queued for reclaim"
+        );
+    }
+}
+
+fn judge_new(id: InodeId, new: &Inode, around: &Around) {
+    let links = match (new.kind, around.names) {
+        (FileKind::Directory, 1) => 2,
+        (_, names) => names,
+    };
+    assert_eq!(i64::from(new.links), links, "links of the new inode {id}");
+    assert!(
+        around.names <= 1 && around.entries == 0 && new.entries == 0,
+        "the new inode {id} has one name or none, and is empty"
+    );
+    assert!(
+        new.extents == 0 && new.allocated == 0,
+        "the new inode {id} has no bytes"
+    );
+    let bytes = i64::from(new.xattr_bytes);
+    assert_eq!(
+        bytes, around.xattr_bytes,
+        "bytes of attributes of the new inode {id}"
+    );
+}
+
+fn counters_of(record: Option<&Record>) -> Option<&Counters> {
+    match record {
+        Some(Record::Counters(counters)) => Some(counters),
+        _ => None,
+    }
+}

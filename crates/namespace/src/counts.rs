@@ -1,0 +1,87 @@
+//! Counts in records that go up and down: what damaged records would turn below zero, and what
+//! a user could drive over the end of the numbers, is refused and said, never wrapped.
+
+use crate::{
+    Inode, Stop, View,
+    transaction::{Step, Transaction},
+};
+use model::{Error, ErrorKind, InodeId};
+use std::fmt::Display;
+
+/// A number that is counted in.
+pub(crate) trait Count: Copy + Display {
+    fn minus(self, by: Self) -> Option<Self>;
+    fn plus(self, by: Self) -> Option<Self>;
+}
+
+macro_rules! count {
+    ($($number:ty)*) => {
+        $(impl Count for $number {
+            fn minus(self, by: Self) -> Option<Self> { self.checked_sub(by) }
+            fn plus(self, by: Self) -> Option<Self> { self.checked_add(by) }
+        })*
+    };
+}
+count!(u32 u64 u128 usize);
+
+/// Two records contradict each other.
+pub(crate) fn damaged(text: String) -> Stop {
+    Error::new(ErrorKind::Corrupt, text).into()
+}
+
+/// `have - by`; a record that counts less than what goes away is damaged.
+pub(crate) fn less<T: Count>(have: T, by: T, whose: impl Display, what: &str) -> Step<T> {
+    have.minus(by)
+        .ok_or_else(|| damaged(format!("{whose} counts {have} {what}, but {by} of them go")))
+}
+
+/// `have + by`; a number that ends is full.
+pub(crate) fn more<T: Count>(have: T, by: T, whose: impl Display, what: &str) -> Step<T> {
+    have.plus(by).ok_or_else(|| {
+        let text = format!("{whose} counts {have} {what}, and {by} more are too many");
+        Error::new(ErrorKind::NoSpace, text).into()
+    })
+}
+
+/// One more subdirectory, if it is one.
+pub(crate) fn add_link(links: &mut u32, is_directory: bool) -> Step<()> {
+    *links = links
+        .checked_add(u32::from(is_directory))
+        .ok_or(ErrorKind::TooManyLinks)?;
+    Ok(())
+}
+
+/// One name less in a directory.
+pub(crate) fn take_name(directory: &mut Inode, id: InodeId, is_directory: bool) -> Step<()> {
+    directory.entries = less(directory.entries, 1, id, "entries")?;
+    directory.links = less(directory.links, u32::from(is_directory), id, "links")?;
+    Ok(())
+}
+
+/// An inode and its fileset hold more bytes.
+pub(crate) fn add_allocated<V: View>(
+    tx: &mut Transaction<'_, V>,
+    id: InodeId,
+    bytes: u64,
+) -> Step<()> {
+    let inode = tx.inode_mut(id)?;
+    inode.allocated = more(inode.allocated, bytes, id, "allocated bytes")?;
+    let fileset = id.fileset();
+    let counters = tx.counters_mut(fileset)?;
+    counters.allocated = more(counters.allocated, bytes.into(), fileset, "allocated bytes")?;
+    Ok(())
+}
+
+/// An inode and its fileset hold fewer bytes.
+pub(crate) fn take_allocated<V: View>(
+    tx: &mut Transaction<'_, V>,
+    id: InodeId,
+    bytes: u64,
+) -> Step<()> {
+    let inode = tx.inode_mut(id)?;
+    inode.allocated = less(inode.allocated, bytes, id, "allocated bytes")?;
+    let fileset = id.fileset();
+    let counters = tx.counters_mut(fileset)?;
+    counters.allocated = less(counters.allocated, bytes.into(), fileset, "allocated bytes")?;
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! What a record that comes from disk must fulfil alone, before any rule reckons with it: the
+//! rules then may panic about themselves, but never about a damaged record.
+
+use crate::{Inode, Key, Name, Record};
+use model::{
+    Extent, ExtentKind, FileKind, InodeId,
+    limits::{FILE_BYTES_MAX, XATTR_INODE_BYTES_MAX},
+};
+
+/// Inode numbers end here.
+const NUMBERS: u64 = 1 << InodeId::NUMBER_BITS;
+/// Fresh data ids have the top bit on top of their number.
+const DATA_MAX: u64 = 1 << 62;
+/// All inodes as large as a file can be.
+const SUM_MAX: u128 = NUMBERS as u128 * FILE_BYTES_MAX as u128;
+/// Longer runs of inode numbers are never given out.
+const RUN_LENGTH_MAX: u32 = 1 << 20;
+
+/// Why the record can't be one of ours, if it can't.
+pub(crate) fn fault(key: &Key, record: &Record) -> Option<&'static str> {
+    match (key, record) {
+        (Key::Inode(_), Record::Inode(inode)) => fault_of_inode(inode),
+        (Key::Extent { end, .. }, Record::Extent(extent)) => fault_of_extent(*end, extent),
+        (Key::Name { position, .. }, Record::Name(name)) => fault_of_name(*position, name),
+        (Key::Counters(_), Record::Counters(counters)) => {
+            let sums = counters.logical <= SUM_MAX && counters.allocated <= SUM_MAX;
+            let numbers = sums && counters.next_inode <= NUMBERS && counters.inodes <= NUMBERS;
+            said(
+                numbers && counters.next_data <= DATA_MAX,
+                "its numbers lie outside of their space",
+            )
+        }
+        (Key::Segment(id), Record::Segment(segment)) => said(
+            segment.place.segment == *id && segment.live > 0,
+            "it is about another segment or about no bytes",
+        ),
+        (Key::Dead(id), Record::Dead(dead)) => {
+            said(dead.place.segment == *id, "it is about another segment")
+        }
+        (Key::Reclaim { .. }, Record::Reclaim(reclaim)) => {
+            said(reclaim.inode.0 < NUMBERS, "there is no such inode number")
+        }
+        _ => None,
+    }
+}
+
+fn said(holds: bool, otherwise: &'static str) -> Option<&'static str> {
+    (!holds).then_some(otherwise)
+}
+
+fn fault_of_inode(inode: &Inode) -> Option<&'static str> {
+    let content = inode.content.len() as u64;
+    let is_file = inode.kind == FileKind::File;
+    let rules = [
+        (
+            inode.parent.0 < NUMBERS && inode.run_end <= NUMBERS && inode.entries <= NUMBERS,
+            "its numbers lie outside of their space",
+        ),
+        (
+            inode.run_next <= inode.run_end && inode.run_length <= RUN_LENGTH_MAX,
+            "its run of inode numbers ends before it begins",
+        ),
+        (
+            inode.size <= FILE_BYTES_MAX && inode.extents_end <= FILE_BYTES_MAX,
+            "it is larger than any file",
+        ),
+        (
+            inode.inline_extents <= inode.extents && inode.extents <= FILE_BYTES_MAX,
+            "it counts more inline extents than extents",
+        ),
+        (
+            is_file || inode.extents == 0 && inode.cutting_from.is_none(),
+            "it has extents and is no file",
+        ),
+        (
+            !is_file || content == 0 || inode.extents == 0,
+            "it has extents beside its content",
+        ),
+        (
+            inode.extents > 0 || inode.allocated == if is_file { content } else { 0 },
+            "it counts other bytes than those of its content",
+        ),
+        (
+            inode.xattr_bytes as usize <= XATTR_INODE_BYTES_MAX,
+            "it counts more extended attributes than fit",
+        ),
+        (
+            inode.kind == FileKind::Directory || inode.entries == 0,
+            "it has entries and is no directory",
+        ),
+    ];
+    rules
+        .into_iter()
+        .find_map(|(holds, otherwise)| said(holds, otherwise))
+}
+
+fn fault_of_extent(end: u64, extent: &Extent) -> Option<&'static str> {
+    if extent.length == 0
+        || end > FILE_BYTES_MAX
+        || extent.offset.checked_add(extent.length) != Some(end)
+    {
+        return Some("it doesn't end where its key says, or nowhere");
+    }
+    let fits = match &extent.kind {
+        ExtentKind::Data { place, at, .. } => u64::from(*at)
+            .checked_add(extent.length)
+            .is_some_and(|end| end <= u64::from(place.length)),
+        ExtentKind::Inline(bytes) => bytes.len() as u64 == extent.length,
+        ExtentKind::Reserved => true,
+    };
+    said(fits, "it is longer than its bytes")
+}
+
+fn fault_of_name(position: u64, name: &Name) -> Option<&'static str> {
+    let is_head = position & 0xff == 0;
+    let inode = name.entry.as_ref().map_or(1, |entry| entry.inode.0);
+    if !(1..NUMBERS).contains(&inode) {
+        return Some("it means an inode outside of the numbers");
+    }
+    said(
+        if is_head {
+            name.entry.is_some() || name.highest > 0
+        } else {
+            name.entry.is_some() && name.highest == 0
+        },
+        "only the head of a hash is vacant or counts the others",
+    )
+}

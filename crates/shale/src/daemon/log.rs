@@ -1,0 +1,134 @@
+//! The daemon's log: a burst of lines goes through, then a few a second, so that no user fills the
+//! disk with what goes wrong again and again.
+
+use parking_lot::Mutex;
+use std::{
+    fs,
+    io::{self, Stderr, Write},
+    path::Path,
+    time::{Duration, Instant},
+};
+use tracing_subscriber::fmt::{MakeWriter, writer::OptionalWriter};
+
+/// In the node's directory, unless somebody else takes what the daemon says.
+pub const FILE: &str = "daemon.log";
+/// What the file is renamed to when a daemon starts and finds it large.
+const OLD_FILE: &str = "daemon.log.old";
+const LARGE: u64 = 64 << 20;
+
+/// Lines that may come at once.
+const BURST: u32 = 2_000;
+/// A further one may come after so long: at most 1 GiB of them in two months.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Where the daemon's log goes.
+pub struct Log {
+    limit: Mutex<Limit>,
+}
+
+struct Limit {
+    lines: u32,
+    counted_at: Instant,
+    left_out: u64,
+}
+
+impl Log {
+    /// To standard error.
+    pub fn new() -> Self {
+        Self {
+            limit: Mutex::new(Limit::new(Instant::now())),
+        }
+    }
+}
+
+impl Limit {
+    fn new(now: Instant) -> Self {
+        Self {
+            lines: BURST,
+            counted_at: now,
+            left_out: 0,
+        }
+    }
+
+    /// Whether a line may be written; if so, how many weren't since the last one.
+    fn next(&mut self, now: Instant) -> Option<u64> {
+        let pauses = now.saturating_duration_since(self.counted_at).as_secs() / PAUSE.as_secs();
+        let more = u32::try_from(pauses).unwrap_or(BURST).min(BURST);
+        if more > 0 {
+            self.lines = (self.lines + more).min(BURST);
+            self.counted_at = now;
+        }
+        if self.lines == 0 {
+            self.left_out += 1;
+            return None;
+        }
+        self.lines -= 1;
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+impl MakeWriter<'_> for Log {
+    type Writer = OptionalWriter<Stderr>;
+
+    /// Called for each line.
+    fn make_writer(&self) -> Self::Writer {
+        let next = self.limit.lock().next(Instant::now());
+        let Some(left_out) = next else {
+            return OptionalWriter::none();
+        };
+        let mut out = io::stderr();
+        if left_out > 0 {
+            // A log that can't be written can't be complained about.
+            let _ = writeln!(out, "({left_out} lines were left out: too many at a time)");
+        }
+        OptionalWriter::some(out)
+    }
+}
+
+/// Puts a large log of earlier daemons aside, in place of the one that was put aside before.
+///
+/// # Errors
+/// What the system says.
+pub fn put_large_aside(dir: &Path) -> io::Result<()> {
+    let file = dir.join(FILE);
+    match fs::symlink_metadata(&file) {
+        Ok(found) if found.len() > LARGE => fs::rename(&file, dir.join(OLD_FILE)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_of_lines_goes_through_and_then_one_a_pause() {
+        let begun = Instant::now();
+        let mut limit = Limit::new(begun);
+        assert!((0..BURST).all(|_| limit.next(begun) == Some(0)));
+        assert!((0..7).all(|_| limit.next(begun + PAUSE / 2).is_none()));
+        assert_eq!(limit.next(begun + PAUSE), Some(7));
+        assert_eq!(limit.next(begun + PAUSE), None);
+        assert_eq!(limit.next(begun + 3 * PAUSE), Some(1));
+        assert_eq!(limit.next(begun + 3 * PAUSE), Some(0));
+        assert_eq!(limit.next(begun + 3 * PAUSE), None);
+        let later = begun + 10 * BURST * PAUSE;
+        assert_eq!(limit.next(later), Some(1));
+        assert!((1..BURST).all(|_| limit.next(later) == Some(0)));
+        assert_eq!(limit.next(later), None);
+    }
+
+    #[test]
+    fn a_large_log_is_put_aside_and_a_small_one_goes_on() {
+        let home = tempfile::tempdir().unwrap();
+        put_large_aside(home.path()).unwrap();
+        fs::write(home.path().join(FILE), "words").unwrap();
+        put_large_aside(home.path()).unwrap();
+        assert!(home.path().join(FILE).exists() && !home.path().join(OLD_FILE).exists());
+        let file = fs::File::create(home.path().join(FILE)).unwrap();
+        file.set_len(LARGE + 1).unwrap();
+        put_large_aside(home.path()).unwrap();
+        assert!(!home.path().join(FILE).exists() && home.path().join(OLD_FILE).exists());
+    }
+}

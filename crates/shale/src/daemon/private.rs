@@ -1,0 +1,278 @@
+//! The node's directory is its owner's alone: makes it so, checks it, and opens the files in it so
+//! that nobody else can have put something in their place.
+
+use model::{Error, ErrorKind, Result};
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions, Permissions},
+    io,
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    path::Path,
+};
+
+/// Rights of a directory on the way to a mount: everybody may pass and look.
+const WAY: u32 = 0o755;
+/// Rights of the node's directory if nobody else has business in it.
+const OWNER_ONLY: u32 = 0o700;
+/// The same if the mount point is in it: who uses the mount must get through.
+const PASS_ONLY: u32 = 0o711;
+/// Group and others may write.
+const OTHERS_WRITE: u32 = 0o022;
+/// Only who owns a file in such a directory may rename or remove it.
+const STICKY: u32 = 0o1000;
+
+/// Files that this process makes are its user's, whatever the umask of who started it: where
+/// others are to see something, the rights are given by name.
+pub fn keep_files_private() {
+    // SAFETY: umask takes a number and can't fail.
+    unsafe { libc::umask(0o077) };
+}
+
+fn me() -> u32 {
+    // SAFETY: geteuid has no preconditions and can't fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Makes the node's directory if it isn't there, and what is missing above it.
+///
+/// # Errors
+/// What the system says.
+pub fn make_node_directory(dir: &Path, mountpoint: &Path) -> io::Result<()> {
+    let rights = if mountpoint.starts_with(dir) {
+        PASS_ONLY
+    } else {
+        OWNER_ONLY
+    };
+    make_directories(dir, rights)
+}
+
+/// Makes a mount point if it isn't there: others get to the mount, whatever the umask is.
+///
+/// # Errors
+/// What the system says.
+pub fn make_mount_point(path: &Path) -> io::Result<()> {
+    make_directories(path, WAY)
+}
+
+fn make_directories(path: &Path, rights: u32) -> io::Result<()> {
+    match make_directory(path, rights) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let above = path.parent().ok_or(error)?;
+            make_directories(above, WAY)?;
+            make_directory(path, rights)
+        }
+        made => made,
+    }
+}
+
+fn make_directory(path: &Path, rights: u32) -> io::Result<()> {
+    match DirBuilder::new().mode(rights).create(path) {
+        Ok(()) => fs::set_permissions(path, Permissions::from_mode(rights)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Refuses a directory that others own or could put files into, or could exchange as a whole.
+/// One that doesn't exist is fine.
+///
+/// # Errors
+/// `NotPermitted` with what to do.
+pub fn check(dir: &Path) -> Result<()> {
+    let found = match fs::metadata(dir) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed(&error, dir)),
+    };
+    if !found.is_dir() {
+        let text = "Not a directory; --dir must be a directory, or not exist yet";
+        return Err(Error::new(ErrorKind::NotDirectory, text).while_doing(looking_at(dir)));
+    }
+    refuse_other_owner(dir, &found)?;
+    if found.mode() & OTHERS_WRITE != 0 {
+        let text = format!(
+            "other users may write to {0}, and so take the node over; `chmod go-w {0}`, or use another --dir",
+            dir.display()
+        );
+        return Err(Error::new(ErrorKind::NotPermitted, text));
+    }
+    let real = dir.canonicalize().map_err(|error| failed(&error, dir))?;
+    for above in real.ancestors().skip(1) {
+        let mode = fs::metadata(above)
+            .map_err(|error| failed(&error, above))?
+            .mode();
+        if mode & 0o002 != 0 && mode & STICKY == 0 {
+            let text = format!(
+                "everybody may write to {0}, and so exchange {1}; `chmod o-w {0}`, or use another --dir",
+                above.display(),
+                dir.display()
+            );
+            return Err(Error::new(ErrorKind::NotPermitted, text));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a file of the node's directory that isn't a plain file of this user.
+///
+/// # Errors
+/// `NotPermitted` with what to do; `NotFound`.
+pub fn check_file(path: &Path) -> io::Result<Result<()>> {
+    let found = fs::symlink_metadata(path)?;
+    if !found.is_file() {
+        let text = format!(
+            "{} is no plain file; somebody put it there, look at it and remove it",
+            path.display()
+        );
+        return Ok(Err(Error::new(ErrorKind::NotPermitted, text)));
+    }
+    Ok(refuse_other_owner(path.parent().unwrap_or(path), &found))
+}
+
+/// A node belongs to the user who made it; even root would leave files in it that its owner
+/// can't use.
+fn refuse_other_owner(dir: &Path, found: &fs::Metadata) -> Result<()> {
+    if found.uid() == me() {
+        return Ok(());
+    }
+    let text = format!(
+        "{} belongs to user {}, and this is user {}; run as its owner, or use another --dir",
+        dir.display(),
+        found.uid(),
+        me()
+    );
+    Err(Error::new(ErrorKind::NotPermitted, text))
+}
+
+/// Opens a file of the node's directory, made with the owner's rights only. A symbolic link, a
+/// FIFO, a device or a second name of some other file is refused and never waited for.
+///
+/// # Errors
+/// What the system says, or that it is no plain file.
+pub fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    let file = options
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)
+        .map_err(|error| match error.raw_os_error() {
+            Some(libc::ELOOP | libc::ENXIO) => planted(path),
+            _ => error,
+        })?;
+    let found = file.metadata()?;
+    if !found.is_file() || found.nlink() > 1 {
+        return Err(planted(path));
+    }
+    Ok(file)
+}
+
+fn planted(path: &Path) -> io::Error {
+    io::Error::other(format!(
+        "{} is no plain file with one name; somebody put it there, look at it and remove it",
+        path.display()
+    ))
+}
+
+/// Whether a user may give orders to this process: its own user and root.
+pub fn may_command(user: u32) -> bool {
+    user == 0 || user == me()
+}
+
+/// Whether answers of a user's process may be believed about a node: the owner of its directory,
+/// this user or root.
+pub fn may_answer(user: u32, dir: &Path) -> bool {
+    may_command(user) || fs::metadata(dir).is_ok_and(|found| found.uid() == user)
+}
+
+fn looking_at(path: &Path) -> String {
+    format!("looking at {}", path.display())
+}
+
+fn failed(error: &io::Error, path: &Path) -> Error {
+    let kind = match error.kind() {
+        io::ErrorKind::PermissionDenied => ErrorKind::AccessDenied,
+        _ => ErrorKind::Unavailable,
+    };
+    let hint = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; run as the user that owns it (root?), or use another --dir"
+        }
+        _ => "",
+    };
+    Error::new(kind, format!("{error}{hint}")).while_doing(looking_at(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn rights(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().mode() & 0o7777
+    }
+
+    #[test]
+    fn directories_have_the_rights_that_were_meant() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("a/b/node");
+        make_node_directory(&dir, Path::new("/mnt/elsewhere")).unwrap();
+        assert_eq!(rights(&dir), OWNER_ONLY);
+        assert_eq!(rights(&home.path().join("a/b")), WAY);
+        let other = home.path().join("other");
+        make_node_directory(&other, &other.join("mnt")).unwrap();
+        assert_eq!(rights(&other), PASS_ONLY);
+        make_mount_point(&dir).unwrap();
+        assert_eq!(rights(&dir), OWNER_ONLY, "what is there stays as it is");
+        fs::write(home.path().join("file"), "").unwrap();
+        assert!(make_mount_point(&home.path().join("file")).is_err());
+    }
+
+    #[test]
+    fn a_directory_that_others_may_change_is_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("node");
+        check(&dir).unwrap();
+        fs::create_dir(&dir).unwrap();
+        check(&dir).unwrap();
+        for mode in [0o775, 0o757, 0o1777] {
+            fs::set_permissions(&dir, Permissions::from_mode(mode)).unwrap();
+            let text = check(&dir).unwrap_err().to_string();
+            assert!(text.contains("chmod go-w"), "{mode:o}: {text}");
+        }
+        fs::set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(home.path(), Permissions::from_mode(0o777)).unwrap();
+        let text = check(&dir).unwrap_err().to_string();
+        assert!(text.contains("chmod o-w"), "{text}");
+        fs::set_permissions(home.path(), Permissions::from_mode(0o1777)).unwrap();
+        check(&dir).unwrap();
+        fs::write(home.path().join("file"), "").unwrap();
+        assert!(check(&home.path().join("file")).is_err());
+    }
+
+    #[test]
+    fn what_somebody_planted_is_neither_followed_nor_waited_for() {
+        let home = tempfile::tempdir().unwrap();
+        let at = |name: &str| home.path().join(name);
+        fs::write(at("precious"), "words").unwrap();
+        symlink(at("precious"), at("link")).unwrap();
+        symlink(at("nowhere"), at("dangling")).unwrap();
+        fs::hard_link(at("precious"), at("second")).unwrap();
+        let fifo = std::ffi::CString::new(at("fifo").to_str().unwrap()).unwrap();
+        // SAFETY: the path ends with NUL and lives over the call.
+        assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o666) }, 0);
+        for name in ["link", "dangling", "second", "fifo"] {
+            let append = open(File::options().create(true).append(true), &at(name));
+            assert!(append.is_err(), "{name}");
+            assert!(
+                open(File::options().read(true), &at(name)).is_err(),
+                "{name}"
+            );
+            if name != "second" {
+                assert!(check_file(&at(name)).unwrap().is_err(), "{name}");
+            }
+        }
+        assert!(!at("nowhere").exists());
+        assert_eq!(fs::read(at("precious")).unwrap(), b"words");
+        open(File::options().create(true).append(true), &at("new")).unwrap();
+        assert_eq!(rights(&at("new")), 0o600);
+        check_file(&at("new")).unwrap().unwrap();
+    }
+}

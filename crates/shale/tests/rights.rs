@@ -1,0 +1,583 @@
+//! What users can do to each other's files: rights that a program file gives to everybody who
+//! runs it, and who may open, change and name what.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests use the mount as programs do"
+)]
+
+mod fixture;
+
+use fixture::{Node, must_run};
+use std::{
+    ffi::CString,
+    fs::{self, File, FileTimes},
+    io::Error,
+    os::{
+        fd::{AsRawFd, FromRawFd, OwnedFd},
+        unix::fs::{FileExt, MetadataExt, PermissionsExt, chown},
+    },
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, SystemTime},
+};
+
+/// nobody.
+const USER: u32 = 65_534;
+/// A group that nobody is in, unless a test says so.
+const GROUP: u32 = 4_321;
+const CAPABILITIES: &str = "security.capability";
+/// `struct vfs_cap_data`, version 2: cap_net_raw, permitted and effective.
+const NET_RAW: [u8; 20] = [
+    1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+];
+
+fn checked(result: i64) -> std::io::Result<i64> {
+    if result < 0 {
+        Err(Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+fn errno(result: std::io::Result<impl Sized>) -> i32 {
+    result.err().and_then(|e| e.raw_os_error()).unwrap_or(0)
+}
+
+/// Runs `what` on a thread of its own with the rights of a user, who is in `groups`, the first
+/// one being the user's own.
+fn as_user<T: Send>(user: u32, groups: &[u32], what: impl FnOnce() -> T + Send) -> T {
+    let run = move || {
+        // The system calls themselves change this thread only; the C library's functions would
+        // change the whole process.
+        // SAFETY: the list has the length that is told; the other arguments are numbers.
+        unsafe {
+            let (count, own) = (groups.len(), groups[0]);
+            checked(libc::syscall(libc::SYS_setgroups, count, groups.as_ptr())).unwrap();
+            checked(libc::syscall(libc::SYS_setresgid, own, own, own)).unwrap();
+            checked(libc::syscall(libc::SYS_setresuid, user, user, user)).unwrap();
+        }
+        what()
+    };
+    std::thread::scope(|scope| scope.spawn(run).join().unwrap())
+}
+
+/// Opens a name in a directory, without a look at what is above it.
+fn open_at(directory: &File, name: &str, flags: i32, mode: u32) -> std::io::Result<File> {
+    let name = CString::new(name).unwrap();
+    // SAFETY: the name ends with NUL, and the directory is open.
+    let opened = unsafe { libc::openat(directory.as_raw_fd(), name.as_ptr(), flags, mode) };
+    let descriptor = checked(opened.into())?;
+    // SAFETY: the descriptor is new and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor as i32) }.into())
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// The mode as `stat -c %a` asks for it: alone. Times and sizes that the kernel knows to be old
+/// would make it ask for all.
+fn mode_alone(path: &Path) -> u32 {
+    let path = CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: statx is plain data; the path ends with NUL.
+    unsafe {
+        let mut out: libc::statx = std::mem::zeroed();
+        let (at, mask) = (libc::AT_FDCWD, libc::STATX_MODE);
+        checked(libc::statx(at, path.as_ptr(), 0, mask, &raw mut out).into()).unwrap();
+        u32::from(out.stx_mode) & 0o7777
+    }
+}
+
+fn set_xattr(path: &Path, name: &str, value: &[u8]) -> std::io::Result<i64> {
+    let path = CString::new(path.to_str().unwrap()).unwrap();
+    let name = CString::new(name).unwrap();
+    let (bytes, length) = (value.as_ptr().cast(), value.len());
+    // SAFETY: both strings end with NUL; the value has the length that is told.
+    checked(unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), bytes, length, 0) }.into())
+}
+
+fn has_xattr(path: &Path, name: &str) -> std::io::Result<bool> {
+    let path = CString::new(path.to_str().unwrap()).unwrap();
+    let name = CString::new(name).unwrap();
+    // SAFETY: both strings end with NUL; no value is asked for.
+    let length = unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) };
+    match checked(length as i64) {
+        Ok(_) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::ENODATA) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn fallocate(file: &File, mode: i32) {
+    // SAFETY: the descriptor is open for the call.
+    checked(unsafe { libc::fallocate(file.as_raw_fd(), mode, 0, 4096) }.into()).unwrap();
+}
+
+/// Changes the bytes of the file of this name in the directory.
+type Change = fn(&File, &str);
+
+/// Each way to change the bytes of a file in a directory.
+const WAYS: [(&str, Change); 9] = [
+    ("write", |directory, name| {
+        let file = open_at(directory, name, libc::O_WRONLY, 0).unwrap();
+        file.write_all_at(b"changed", 3).unwrap();
+    }),
+    ("append", |directory, name| {
+        let flags = libc::O_WRONLY | libc::O_APPEND;
+        let file = open_at(directory, name, flags, 0).unwrap();
+        file.write_all_at(b"changed", 0).unwrap();
+    }),
+    ("synchronous write", |directory, name| {
+        let flags = libc::O_WRONLY | libc::O_SYNC;
+        let file = open_at(directory, name, flags, 0).unwrap();
+        file.write_all_at(b"changed", 3).unwrap();
+    }),
+    ("ftruncate", |directory, name| {
+        let file = open_at(directory, name, libc::O_WRONLY, 0).unwrap();
+        file.set_len(2).unwrap();
+    }),
+    ("open with O_TRUNC", |directory, name| {
+        open_at(directory, name, libc::O_WRONLY | libc::O_TRUNC, 0).unwrap();
+    }),
+    ("fallocate", |directory, name| {
+        fallocate(&open_at(directory, name, libc::O_WRONLY, 0).unwrap(), 0);
+    }),
+    ("punch", |directory, name| {
+        let file = open_at(directory, name, libc::O_WRONLY, 0).unwrap();
+        let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        fallocate(&file, how);
+    }),
+    ("zero-range", |directory, name| {
+        let file = open_at(directory, name, libc::O_WRONLY, 0).unwrap();
+        fallocate(&file, libc::FALLOC_FL_ZERO_RANGE);
+    }),
+    ("copy_file_range", |directory, name| {
+        let from = open_at(directory, "source", libc::O_RDONLY, 0).unwrap();
+        let to = open_at(directory, name, libc::O_WRONLY, 0).unwrap();
+        let (none, mut at) = (std::ptr::null_mut(), 0_i64);
+        // SAFETY: both descriptors are open, and the offset lives over the call.
+        let copied = unsafe {
+            libc::copy_file_range(from.as_raw_fd(), none, to.as_raw_fd(), &raw mut at, 10, 0)
+        };
+        assert_eq!(checked(copied as i64).unwrap(), 10);
+    }),
+];
+
+#[test]
+fn whoever_changes_a_programs_bytes_doesnt_get_the_rights_that_it_gives() {
+    let node = Node::with(&["--nsd-size", "1G"]);
+    fs::write(node.path("source"), vec![b's'; 5000]).unwrap();
+    let program = node.path("program");
+    let mount = File::open(&node.mnt).unwrap();
+    for (way, change) in WAYS {
+        for again in [false, true] {
+            fs::write(&program, vec![b'p'; 5000]).unwrap();
+            set_mode(&program, 0o6777);
+            set_xattr(&program, CAPABILITIES, &NET_RAW).unwrap();
+            // The kernel knows the mode from here on, and believes it for 6 s.
+            assert_eq!(mode_alone(&program), 0o6777);
+            as_user(USER, &[USER], || change(&mount, "program"));
+            assert_eq!(mode_alone(&program), 0o777, "{way}, {again}");
+            assert!(
+                !has_xattr(&program, CAPABILITIES).unwrap(),
+                "{way}, {again}"
+            );
+        }
+        // Root keeps the bits, as on other file systems; capabilities go for everybody.
+        set_mode(&program, 0o6777);
+        set_xattr(&program, CAPABILITIES, &NET_RAW).unwrap();
+        change(&mount, "program");
+        assert_eq!(mode_alone(&program), 0o6777, "{way} by root");
+        assert!(!has_xattr(&program, CAPABILITIES).unwrap(), "{way} by root");
+    }
+    // Through one descriptor, too, each time that they come back.
+    let file = as_user(USER, &[USER], || {
+        open_at(&mount, "program", libc::O_WRONLY, 0).unwrap()
+    });
+    for round in 0..3 {
+        set_mode(&program, 0o4755);
+        as_user(USER, &[USER], || file.write_all_at(b"x", round).unwrap());
+        assert_eq!(mode_alone(&program), 0o755);
+        set_xattr(&program, CAPABILITIES, &NET_RAW).unwrap();
+        as_user(USER, &[USER], || file.write_all_at(b"y", round).unwrap());
+        assert!(!has_xattr(&program, CAPABILITIES).unwrap());
+    }
+    // A chown gives the file to somebody else, and nothing with it.
+    set_mode(&program, 0o6755);
+    set_xattr(&program, CAPABILITIES, &NET_RAW).unwrap();
+    chown(&program, Some(USER), None).unwrap();
+    assert_eq!(mode_alone(&program), 0o755);
+    assert!(!has_xattr(&program, CAPABILITIES).unwrap());
+    node.check();
+}
+
+#[test]
+fn a_file_that_was_just_made_loses_what_it_is_given_before_the_next_write() {
+    let node = Node::with(&["--nsd-size", "1G"]);
+    let mount = File::open(&node.mnt).unwrap();
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
+    set_mode(&node.mnt, 0o1777);
+    let file = as_user(USER, &[USER], || {
+        open_at(&mount, "made", flags, 0o755).unwrap()
+    });
+    as_user(USER, &[USER], || file.write_all_at(b"harmless", 0).unwrap());
+    let path = node.path("made");
+    chown(&path, Some(0), Some(0)).unwrap();
+    set_mode(&path, 0o4755);
+    as_user(USER, &[USER], || file.write_all_at(b"harmful!", 0).unwrap());
+    assert_eq!(mode_alone(&path), 0o755);
+    node.check();
+}
+
+/// As xfstests generic/193, 355 and 683 to 685 expect: modes before and after a change by the
+/// file's owner, who is in its group, and by somebody else, who isn't.
+#[test]
+fn setgid_that_gives_no_rights_stays_for_members_of_the_group() {
+    let node = Node::with(&["--nsd-size", "1G"]);
+    fs::write(node.path("source"), vec![b's'; 5000]).unwrap();
+    let program = node.path("program");
+    let mount = File::open(&node.mnt).unwrap();
+    for (way, change) in WAYS {
+        for (before, by_member, by_other) in [
+            (0o6666, 0o2666, 0o666),
+            (0o6766, 0o2766, 0o766),
+            (0o6676, 0o676, 0o676),
+            (0o6777, 0o777, 0o777),
+            (0o2676, 0o676, 0o676),
+        ] {
+            for (group, after) in [(GROUP, by_member), (USER, by_other)] {
+                fs::write(&program, vec![b'p'; 5000]).unwrap();
+                chown(&program, Some(USER), Some(GROUP)).unwrap();
+                set_mode(&program, before);
+                assert_eq!(mode_alone(&program), before);
+                as_user(USER, &[group], || change(&mount, "program"));
+                let found = mode_alone(&program);
+                assert_eq!(found, after, "{way}: {before:o} became {found:o}");
+            }
+        }
+    }
+    for (before, after) in [(0o6644, 0o2644), (0o6744, 0o2744), (0o6654, 0o654)] {
+        set_mode(&program, before);
+        chown(&program, Some(0), None).unwrap();
+        assert_eq!(mode_alone(&program), after, "{before:o} after a chown");
+    }
+    node.check();
+}
+
+/// As xfstests generic/375 expects.
+#[test]
+fn an_owner_outside_of_the_group_loses_setgid_with_chmod_and_setfacl() {
+    let node = Node::with(&["--nsd-size", "1G"]);
+    fs::write(node.path("file"), b"").unwrap();
+    fs::create_dir(node.path("directory")).unwrap();
+    for name in ["file", "directory"] {
+        let path = node.path(name);
+        chown(&path, Some(USER), Some(GROUP)).unwrap();
+        for (group, after) in [(GROUP, 0o2777), (USER, 0o777)] {
+            let run = |program: &str, arguments: &[&str]| {
+                let (user, group) = (format!("--reuid={USER}"), format!("--regid={group}"));
+                let who = [&user, &group, "--clear-groups", program];
+                must_run(&node.mnt, "setpriv", &[&who, arguments].concat());
+            };
+            set_mode(&path, 0o2755);
+            run("chmod", &["2777", name]);
+            assert_eq!(mode_alone(&path), after, "chmod {name}, group {group}");
+            set_mode(&path, 0o2755);
+            run("setfacl", &["-m", "u::rwx,g::rwx,o::rwx", name]);
+            assert_eq!(mode_alone(&path), after, "setfacl {name}, group {group}");
+        }
+    }
+}
+
+#[test]
+fn only_extended_attributes_that_mean_something_can_be_set() {
+    let node = Node::with(&["--nsd-size", "1G"]);
+    let file = node.path("file");
+    fs::write(&file, b"").unwrap();
+    for name in [
+        "system.",
+        "system.note",
+        "system.posix_acl",
+        "note",
+        "os2.note",
+    ] {
+        assert_eq!(
+            errno(set_xattr(&file, name, b"x")),
+            libc::EOPNOTSUPP,
+            "{name}"
+        );
+        assert_eq!(errno(has_xattr(&file, name)), libc::EOPNOTSUPP, "{name}");
+    }
+    for name in ["user.note", "trusted.note", "security.note"] {
+        set_xattr(&file, name, b"x").unwrap();
+        assert!(has_xattr(&file, name).unwrap());
+    }
+    // Those that the kernel guards, it guards here.
+    let mount = File::open(&node.mnt).unwrap();
+    as_user(USER, &[USER], || {
+        let opened = open_at(&mount, "file", libc::O_RDONLY, 0).unwrap();
+        for (name, expected) in [
+            (c"user.theirs", libc::EACCES),
+            (c"trusted.theirs", libc::EPERM),
+            (c"security.theirs", libc::EPERM),
+            (c"security.capability", libc::EPERM),
+            (c"system.theirs", libc::EOPNOTSUPP),
+            (c"system.posix_acl_access", libc::EPERM),
+        ] {
+            // Well formed capabilities, or a list without entries.
+            let value = match name == c"system.posix_acl_access" {
+                true => &[2, 0, 0, 0][..],
+                false => &NET_RAW[..],
+            };
+            let (bytes, length) = (value.as_ptr().cast(), value.len());
+            // SAFETY: the name ends with NUL; the value has the length that is told.
+            let set =
+                unsafe { libc::fsetxattr(opened.as_raw_fd(), name.as_ptr(), bytes, length, 0) };
+            assert_eq!(errno(checked(set.into())), expected, "{name:?}");
+        }
+    });
+    node.check();
+}
+
+#[test]
+fn a_write_moves_ctime_to_now_whatever_mtime_says() {
+    let node = Node::with(&["--nsd-size", "1G"]);
+    let path = node.path("file");
+    let file = fixture::open(&path);
+    let ahead = SystemTime::now() + Duration::from_secs(1_000_000);
+    file.set_times(FileTimes::new().set_modified(ahead))
+        .unwrap();
+    file.write_all_at(b"x", 0).unwrap();
+    for synced in [false, true] {
+        let found = file.metadata().unwrap();
+        let now = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap();
+        assert!(found.ctime() as u64 <= now.as_secs(), "{synced}");
+        assert_eq!(found.modified().unwrap(), ahead, "{synced}");
+        file.sync_all().unwrap();
+    }
+}
+
+/// A second mount of the node, with all of it.
+fn second_mount(node: &Node) -> std::path::PathBuf {
+    let place = node.place("view");
+    node.must(&["mount", place.to_str().unwrap()]);
+    place
+}
+
+#[test]
+fn a_name_that_another_mount_just_made_is_judged_before_it_is_opened() {
+    let node = Node::with(&["--nsd-size", "1G"]);
+    fs::create_dir(node.path("shared")).unwrap();
+    set_mode(&node.path("shared"), 0o777);
+    let there = second_mount(&node);
+    let shared = File::open(there.join("shared")).unwrap();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Root's private file comes and goes.
+        let maker = scope.spawn(|| {
+            let path = node.path("shared/file");
+            while !ended.load(Ordering::Relaxed) {
+                // Whoever is first makes it; what isn't root's is removed by both.
+                let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
+                let here = File::open(node.path("shared")).unwrap();
+                if let Ok(file) = open_at(&here, "file", flags, 0o600) {
+                    file.write_all_at(b"secret", 0).unwrap();
+                    assert_eq!(file.metadata().unwrap().len(), 6, "somebody has cut it");
+                }
+                let _ = fs::remove_file(&path);
+            }
+        });
+        // Judged when the maker has ended: it would run on for ever behind a panic.
+        let opened = as_user(USER, &[USER], || {
+            for _ in 0..4_000 {
+                let flags = libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
+                match open_at(&shared, "file", flags, 0o600) {
+                    Ok(file) if file.metadata().unwrap().uid() == USER => {}
+                    Ok(_) => return Err("root's file is open".to_owned()),
+                    // ESTALE: it came, went and came again between two looks of the kernel.
+                    Err(error) => match error.raw_os_error() {
+                        Some(libc::EACCES | libc::ESTALE) => {}
+                        _ => return Err(error.to_string()),
+                    },
+                }
+            }
+            Ok(())
+        });
+        ended.store(true, Ordering::Relaxed);
+        maker.join().unwrap();
+        assert_eq!(opened, Ok(()));
+    });
+    // A name that both make at the same moment both can open: the kernel asks again by itself.
+    let here = File::open(node.path("shared")).unwrap();
+    std::thread::scope(|scope| {
+        for directory in [&here, &shared] {
+            scope.spawn(move || {
+                for number in 0..2_000 {
+                    let flags = libc::O_RDWR | libc::O_CREAT;
+                    open_at(directory, &format!("both{number}"), flags, 0o600).unwrap();
+                }
+            });
+        }
+    });
+    node.check();
+}
+
+#[test]
+fn rights_that_one_mount_takes_away_are_gone_in_the_other_at_once() {
+    let node = Node::with(&["--nsd-size", "1G"]);
+    fs::create_dir(node.path("d")).unwrap();
+    fs::write(node.path("d/file"), b"private soon").unwrap();
+    let there = second_mount(&node);
+    let theirs = File::open(&there).unwrap();
+    let opens = |flags| {
+        as_user(USER, &[USER], || {
+            open_at(&theirs, "d/file", flags, 0).is_ok()
+        })
+    };
+    let removes = || {
+        as_user(USER, &[USER], || {
+            // SAFETY: the name ends with NUL, and the directory is open.
+            unsafe { libc::unlinkat(theirs.as_raw_fd(), c"d/file".as_ptr(), 0) == 0 }
+        })
+    };
+    for _ in 0..20 {
+        assert!(opens(libc::O_RDONLY));
+        set_mode(&node.path("d/file"), 0o600);
+        assert!(!opens(libc::O_RDONLY));
+        let run = |arguments: &[&str]| must_run(&node.mnt, "setfacl", arguments);
+        run(&["-m", "u:65534:rw", "d/file"]);
+        assert!(opens(libc::O_RDWR));
+        run(&["-m", "u:65534:-", "d/file"]);
+        assert!(!opens(libc::O_RDONLY));
+        run(&["-b", "d/file"]);
+        set_mode(&node.path("d/file"), 0o644);
+        set_mode(&node.path("d"), 0o700);
+        assert!(!opens(libc::O_RDONLY));
+        // Sticky: who may write the directory may still not remove what others own.
+        set_mode(&node.path("d"), 0o777);
+        set_mode(&node.path("d"), 0o1777);
+        assert!(!removes());
+    }
+    // setuid that a write through one mount takes away, the other doesn't give any more.
+    set_mode(&node.path("d/file"), 0o4777);
+    assert_eq!(mode_alone(&there.join("d/file")), 0o4777);
+    let mount = File::open(&node.mnt).unwrap();
+    as_user(USER, &[USER], || {
+        let file = open_at(&mount, "d/file", libc::O_WRONLY, 0).unwrap();
+        file.write_all_at(b"x", 0).unwrap();
+    });
+    assert_eq!(mode_alone(&there.join("d/file")), 0o777);
+}
+
+/// The kernel judges a change through a descriptor by the owner that it knows, and doesn't ask.
+#[test]
+fn who_owned_a_file_changes_nothing_of_it_after_another_mount_gave_it_away() {
+    let node = Node::with(&["--nsd-size", "1G"]);
+    set_mode(&node.mnt, 0o1777);
+    let there = second_mount(&node);
+    let theirs = File::open(&there).unwrap();
+    for (uid, gid) in [(Some(0), None), (None, Some(GROUP))] {
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+        let file = as_user(USER, &[USER], || {
+            open_at(&theirs, "f", flags, 0o755).unwrap()
+        });
+        as_user(USER, &[USER], || {
+            file.set_permissions(fs::Permissions::from_mode(0o700))
+                .unwrap();
+        });
+        let path = node.path("f");
+        chown(&path, uid, gid).unwrap();
+        set_mode(&path, 0o755);
+        let tried = as_user(USER, &[USER], || {
+            let chmod = file.set_permissions(fs::Permissions::from_mode(0o6777));
+            let past = FileTimes::new().set_modified(SystemTime::UNIX_EPOCH);
+            let list: [u8; 28] = [
+                2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 4, 0, 7, 0, 255, 255, 255, 255, 32, 0,
+                7, 0, 255, 255, 255, 255,
+            ];
+            let name = c"system.posix_acl_access".as_ptr();
+            let (bytes, length) = (list.as_ptr().cast(), list.len());
+            // SAFETY: the name ends with NUL; the value has the length that is told.
+            let acl = unsafe { libc::fsetxattr(file.as_raw_fd(), name, bytes, length, 0) };
+            [
+                errno(chmod),
+                errno(file.set_times(past)),
+                errno(checked(acl.into())),
+            ]
+        });
+        if uid.is_some() {
+            assert_eq!(tried, [libc::EPERM; 3]);
+            assert_eq!(mode_alone(&path), 0o755);
+        } else {
+            // Still the owner's own, but not in the name of a group that isn't theirs.
+            assert_eq!(tried, [0; 3]);
+            assert_eq!(mode_alone(&path), 0o4777);
+        }
+        fs::remove_file(&path).unwrap();
+    }
+}
+
+/// As xfstests generic/306 expects: a read-only file system refuses changes of its own, and
+/// nothing that only has its name there.
+#[test]
+fn devices_links_and_bind_mounts_on_a_read_only_mount_can_be_written() {
+    let node = Node::with(&["--nsd-size", "1G"]);
+    must_run(&node.mnt, "mknod", &["null", "c", "1", "3"]);
+    must_run(&node.mnt, "mknod", &["zero", "c", "1", "5"]);
+    fs::write(node.path("bound"), b"").unwrap();
+    let elsewhere = node.place("elsewhere").join("target");
+    fs::write(&elsewhere, b"").unwrap();
+    std::os::unix::fs::symlink(&elsewhere, node.path("link")).unwrap();
+    must_run(
+        Path::new("/"),
+        "mount",
+        &["-i", "-o", "remount,ro", node.mnt.to_str().unwrap()],
+    );
+    assert_eq!(errno(File::create(node.path("new"))), libc::EROFS);
+    File::options()
+        .write(true)
+        .open(node.path("null"))
+        .unwrap()
+        .write_all_at(b"x", 0)
+        .unwrap();
+    let mut zeros = [1; 512];
+    File::open(node.path("zero"))
+        .unwrap()
+        .read_exact_at(&mut zeros, 0)
+        .unwrap();
+    assert_eq!(zeros, [0; 512]);
+    let bound = node.path("bound");
+    let target = elsewhere.to_str().unwrap();
+    must_run(
+        Path::new("/"),
+        "mount",
+        &["--bind", target, bound.to_str().unwrap()],
+    );
+    for name in ["null", "link", "bound"] {
+        for (create, truncate, append) in [
+            (false, false, false),
+            (true, false, false),
+            (false, true, false),
+            (true, true, false),
+            (true, false, true),
+        ] {
+            let mut options = File::options();
+            let options = options
+                .write(true)
+                .create(create)
+                .truncate(truncate)
+                .append(append);
+            let file = options.open(node.path(name)).unwrap();
+            file.write_all_at(b"written", 0).unwrap();
+        }
+    }
+    assert!(fs::read(&elsewhere).unwrap().starts_with(b"written"));
+    let bound = CString::new(bound.to_str().unwrap()).unwrap();
+    // SAFETY: the path ends with NUL.
+    checked(unsafe { libc::umount2(bound.as_ptr(), libc::UMOUNT_NOFOLLOW) }.into()).unwrap();
+    assert_eq!(errno(fs::write(node.path("bound"), b"x")), libc::EROFS);
+}
