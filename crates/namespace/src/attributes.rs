@@ -174,7 +174,7 @@ fn truncate<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, size: u64) -> Ste
         let keep = usize::try_from(size).expect("content is small");
         let cut = (inode.content.len() - keep) as u64;
         let inode = tx.inode_mut(id)?;
-        inode.content.truncate(keep);
+        inode.content = extents::owned(&inode.content[..keep]);
         counts::take_allocated(tx, id, cut)?;
     } else if size < inode.extents_end {
         cut(tx, id, size)?;

@@ -105,6 +105,22 @@ pub(crate) fn content_extent(inode: &Inode) -> Option<Extent> {
     })
 }
 
+/// Bytes for a record, in memory of their own. What callers give is often a small part of a large
+/// buffer, which would be kept as long as the record, and counted nowhere or as somebody else's.
+pub(crate) fn owned(bytes: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(bytes)
+}
+
+fn with_own_bytes(extent: Extent) -> Extent {
+    match &extent.kind {
+        ExtentKind::Inline(bytes) => Extent {
+            kind: ExtentKind::Inline(owned(bytes)),
+            ..extent
+        },
+        ExtentKind::Data { .. } | ExtentKind::Reserved => extent,
+    }
+}
+
 /// Moves a small file's content from the inode into an extent record, so that ranges of it can
 /// change on their own.
 pub(crate) fn spill<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<()> {
@@ -167,6 +183,7 @@ pub(crate) fn clear<V: View>(
         {
             kept_extents += 1;
             kept_inline += is_inline;
+            let kept = with_own_bytes(kept);
             tx.put_new(key(kept.end()), Record::Extent(Arc::new(kept)))?;
         }
         removed += gone.length;
@@ -210,6 +227,7 @@ pub(crate) fn insert<V: View>(
         data,
         end,
     };
+    let extent = with_own_bytes(extent);
     tx.put_new(key, Record::Extent(Arc::new(extent)))?;
     if first_inline {
         tx.put_new(Key::Fold(id), Record::Mark)?;

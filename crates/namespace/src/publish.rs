@@ -164,7 +164,7 @@ fn merged_content(publish: &Publish, inode: &Inode) -> Option<Bytes> {
         && extent.offset == 0
         && bytes.len() >= inode.content.len()
     {
-        return Some(bytes.clone());
+        return Some(extents::owned(bytes));
     }
     let mut content = BytesMut::from(&inode.content[..]);
     for extent in &publish.extents {

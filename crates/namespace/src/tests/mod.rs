@@ -1,6 +1,7 @@
 //! A store in memory to run operations against, for all tests of the crate.
 
 mod balances;
+mod buffers;
 mod damage;
 mod data;
 mod format;

@@ -1,0 +1,40 @@
+//! What the metadata keeps of written bytes, and what the page pool counts.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod rig;
+
+use rig::{Node, Place, content, settings};
+use world::sim::Simulation;
+
+/// Several times what fits into the page pool stays in the hot records.
+#[test]
+fn small_files_in_memory_leave_the_page_pool_to_others() {
+    Simulation::new(13)
+        .run(|world| async move {
+            let place = Place {
+                nsd_bytes: 512 << 20,
+                ..Place::default()
+            };
+            Node::create(&world, &place).await;
+            let node = Node::open(&world, &place, settings()).await;
+            let client = &node.client;
+            for number in 0..12_000 {
+                let inode = node.file(&format!("f{number}")).await;
+                client
+                    .write(inode, 0, &content(number, 4000))
+                    .await
+                    .unwrap();
+                client.flush(inode).await.unwrap();
+                client.release(inode).await;
+            }
+            client.sync_all().await.unwrap();
+            let memory = node.metanode.memory();
+            let (_, hot, _) = memory.iter().find(|line| line.0 == "hot records").unwrap();
+            assert!(*hot > 40 << 20, "{hot} bytes of hot records");
+            let (held, budget) = client.page_pool_memory();
+            assert!(held <= budget, "{held} bytes of {budget}");
+            node.close().await;
+        })
+        .finished();
+}
