@@ -231,7 +231,7 @@ fn remove<V: View>(
     counts::take_name(parent, directory, is_directory)?;
     touch_content(parent, now);
     let parent = parent.attributes(directory);
-    let (attributes, orphaned) = lifetime::drop_link(tx, id)?;
+    let (attributes, orphaned) = lifetime::drop_link(tx, directory, id)?;
     Ok(Reply::Removed {
         attributes,
         directory: parent,

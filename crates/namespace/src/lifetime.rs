@@ -14,13 +14,14 @@ use std::sync::Arc;
 /// Data ids that aren't an inode's number.
 const FRESH_DATA: u64 = 1 << 63;
 
-/// Takes one name off an inode; a directory loses all its links. Answers the attributes after
+/// Takes one name in a directory off an inode; a directory loses all its links. Answers the attributes after
 /// it and whether the inode stays as an orphan.
 pub(crate) fn drop_link<V: View>(
     tx: &mut Transaction<'_, V>,
+    directory: InodeId,
     id: InodeId,
 ) -> Step<(Attributes, bool)> {
-    numbers::give_back(tx, id)?;
+    numbers::give_back(tx, directory, id)?;
     let now = tx.now;
     let inode = tx.inode_mut(id)?;
     touch(inode, now);

@@ -42,31 +42,39 @@ pub(crate) fn take<V: View>(tx: &mut Transaction<'_, V>, directory: InodeId) -> 
         parent.run_next < parent.run_end,
         "a run that isn't used up has a number"
     );
-    let number = parent.run_next;
+    let number = InodeNumber(parent.run_next);
     parent.run_next += 1;
-    Ok(InodeNumber(number))
+    if number == directory.number() {
+        let text = format!("directory {directory} has its own number to give out");
+        return Err(counts::damaged(text));
+    }
+    Ok(number)
 }
 
-/// A directory loses its name: the rest of its run goes back to where it came from if nothing was
-/// taken since, else to the directory that it was in.
-pub(crate) fn give_back<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<()> {
+/// A directory loses its name in `parent`: the rest of its run goes back to where it came from if nothing was
+/// taken since, else to that directory.
+pub(crate) fn give_back<V: View>(
+    tx: &mut Transaction<'_, V>,
+    parent_id: InodeId,
+    id: InodeId,
+) -> Step<()> {
     let inode = tx.inode(id)?;
     let (next, end) = (inode.run_next, inode.run_end);
     if inode.kind != FileKind::Directory || next == end {
         return Ok(());
     }
-    let parent_id = InodeId::new(id.fileset(), inode.parent);
+    if inode.parent != parent_id.number() {
+        return Err(counts::damaged(format!(
+            "directory {id} says that it is in {}, its name that it is in {parent_id}",
+            inode.parent
+        )));
+    }
     let inode = tx.inode_mut(id)?;
     (inode.run_next, inode.run_end) = (0, 0);
     let counters = tx.counters_mut(id.fileset())?;
     if counters.next_inode == end {
         counters.next_inode = next;
         return Ok(());
-    }
-    if tx.inode(parent_id)?.kind != FileKind::Directory {
-        return Err(counts::damaged(format!(
-            "directory {id} says that it is in {parent_id}, which is no directory"
-        )));
     }
     let parent = tx.inode_mut(parent_id)?;
     if parent.run_end == next {

@@ -115,7 +115,7 @@ fn replace<V: View>(tx: &mut Transaction<'_, V>, source: Place, target: Place) -
     leave(tx, target.directory, target.is_directory())?;
     arrive(tx, target.directory, source.is_directory())?;
     let moved = moved(tx, source.id, target.directory)?;
-    let (attributes, orphaned) = lifetime::drop_link(tx, target.id)?;
+    let (attributes, orphaned) = lifetime::drop_link(tx, target.directory, target.id)?;
     Ok(Reply::Renamed {
         moved,
         target: Some(attributes),

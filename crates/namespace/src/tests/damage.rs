@@ -24,7 +24,7 @@ fn other(chance: &mut Chance, number: u64) -> u64 {
 }
 
 fn damage_inode(chance: &mut Chance, inode: &mut Inode) {
-    match chance.below(12) {
+    match chance.below(15) {
         0 => inode.entries = other(chance, inode.entries),
         1 => inode.links = other(chance, inode.links.into()) as u32,
         2 => inode.allocated = other(chance, inode.allocated),
@@ -36,6 +36,13 @@ fn damage_inode(chance: &mut Chance, inode: &mut Inode) {
         8 => inode.parent = InodeNumber(other(chance, inode.parent.0)),
         9 => inode.data = DataId(other(chance, inode.data.0)),
         10 => inode.cutting_from = (chance.below(2) == 0).then_some(chance.below(20_000)),
+        // Where others are.
+        11 => inode.parent = InodeNumber(1 + 63 * chance.below(2) + chance.below(24)),
+        12 => {
+            inode.run_next = other(chance, inode.run_next);
+            inode.run_end = inode.run_next + chance.below(6);
+        }
+        13 => (inode.run_next, inode.run_end) = (inode.data.0, inode.data.0 + 4),
         _ => {
             inode.kind = chance.of(&[FileKind::File, FileKind::Directory, FileKind::Symlink]);
         }
@@ -225,6 +232,63 @@ fn operation(chance: &mut Chance, store: &mut Store) -> Operation {
             })
         }
     }
+}
+
+fn inode(store: &mut Store, id: InodeId) -> &mut Inode {
+    match store.records.get_mut(&Key::Inode(id)) {
+        Some(Record::Inode(inode)) => Arc::make_mut(inode),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn is_called_damaged(store: &mut Store, operation: &Operation) -> bool {
+    let stamp = store.stamp();
+    let applied = apply(operation, &stamp, CommitNumber(store.commit), store);
+    matches!(applied, Err(Stop::Refused(error)) if error.kind() == ErrorKind::Corrupt)
+}
+
+#[test]
+fn a_directory_that_says_another_parent_is_refused_when_it_goes() {
+    let mut store = Store::new();
+    let (real, wrong) = (store.directory(ROOT, "a"), store.directory(ROOT, "b"));
+    for name in ["c", "d"] {
+        let child = store.directory(real, name);
+        // What it has left of its run goes to its parent.
+        store.create(child, "f", FileKind::File).unwrap();
+        store.unlink(child, "f").unwrap();
+        store.directory(ROOT, &format!("behind {name}"));
+        store.create(wrong, name, FileKind::File).unwrap();
+        inode(&mut store, child).parent = wrong.number();
+    }
+    store.directory(ROOT, "e");
+    let remove = Operation::RemoveDirectory {
+        directory: real,
+        name: file_name("c"),
+    };
+    assert!(is_called_damaged(&mut store, &remove));
+    let replace = Operation::Rename {
+        from_directory: ROOT,
+        from_name: file_name("e"),
+        to_directory: real,
+        to_name: file_name("d"),
+        mode: RenameMode::Replace,
+    };
+    assert!(is_called_damaged(&mut store, &replace));
+}
+
+#[test]
+fn a_directory_that_has_its_own_number_to_give_out_is_refused() {
+    let mut store = Store::new();
+    let directory = store.directory(ROOT, "a");
+    let own = directory.number().0;
+    let damaged = inode(&mut store, directory);
+    (damaged.run_next, damaged.run_end) = (own, own + 4);
+    let create = Operation::Create {
+        directory,
+        name: file_name("f"),
+        new: new_inode(FileKind::File),
+    };
+    assert!(is_called_damaged(&mut store, &create));
 }
 
 #[test]
