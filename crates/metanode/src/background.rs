@@ -15,6 +15,7 @@ mod repair;
 mod rewrite;
 mod scrub;
 mod sparse;
+mod strangers;
 mod survey;
 mod tree;
 mod unreadable;

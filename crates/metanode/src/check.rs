@@ -7,10 +7,10 @@ use crate::check::pieces::Pieces;
 use crate::metanode::{Metanode, SCAN_PAGE};
 use crate::report::{CheckOptions, CheckReport, FaultKind};
 use crate::sessions::Decided;
-use model::{ErrorKind, GroupId, InodeId, NsdId, Result, SegmentId, SegmentPlace};
+use model::{GroupId, InodeId, Result, SegmentId, SegmentPlace};
 use namespace::audit::{Audit, Report};
 use namespace::{Key, Record, Table};
-use pool::{Depth, MemberState, PieceCondition};
+use pool::{Depth, PieceCondition};
 use shard::{Snapshot, successor};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -166,8 +166,10 @@ impl Metanode {
             .iter()
             .filter(|state| state.condition != PieceCondition::Good)
         {
-            // A slot that moves has two; the one that isn't wanted may lack it.
-            if state.is_wanted || !has_good(state.piece) {
+            // A slot that moves has two NSDs: the one that it leaves may lack the piece, and the one
+            // that it moves to as long as the other has it.
+            let is_moving = state.condition == PieceCondition::Absent && has_good(state.piece);
+            if (state.is_wanted && !is_moving) || !has_good(state.piece) {
                 pieces.lacking(subject, state);
             }
         }
@@ -209,6 +211,8 @@ impl Metanode {
             .chain(&scanned.audit.dead)
             .map(|place| place.segment)
             .collect();
+        // How many, and where the first is.
+        let mut leaks: (u64, Option<String>) = (0, None);
         for group in 0..self.pool.map().groups {
             let mut after = None;
             loop {
@@ -245,13 +249,11 @@ impl Metanode {
                 for segment in again {
                     let id = segment.place.segment;
                     if suspects.contains(&id) {
-                        let nsds = segment.present.iter().map(|(_, nsd)| nsd.to_string());
-                        let nsds: Vec<String> = nsds.collect();
-                        let text = format!(
-                            "segment {id} on NSDs {} belongs to nothing",
-                            nsds.join(", ")
-                        );
-                        report.fault(FaultKind::Leak, text);
+                        leaks.0 += 1;
+                        leaks.1.get_or_insert_with(|| {
+                            let nsds = segment.present.iter().map(|(_, nsd)| nsd.to_string());
+                            format!("{id} on NSDs {}", nsds.collect::<Vec<_>>().join(", "))
+                        });
                     }
                 }
                 after = survey.resume;
@@ -260,38 +262,27 @@ impl Metanode {
                 }
             }
         }
+        if let (count, Some(first)) = leaks {
+            let text = format!("{count} segments belong to nothing; the first: {first}");
+            report.fault(FaultKind::Leak, text);
+        }
         Ok(())
     }
 
-    /// Blobs on NSDs that aren't members of the blobs' group (any more).
+    /// Blobs on NSDs that aren't members of the blobs' group (any more), although the last survey
+    /// should have deleted them.
     async fn check_strangers(&self, report: &mut CheckReport) -> Result<()> {
-        let groups = self.pool.groups();
-        for state in self.pool.nsd_states() {
-            if matches!(state.member, MemberState::Failed | MemberState::Missing) {
-                continue;
-            }
-            for group in (0..groups.count()).map(GroupId) {
-                if is_member(
-                    groups
-                        .members(group)
-                        .iter()
-                        .flat_map(|slot| slot.in_reading_order()),
-                    state.entry.nsd,
-                ) {
-                    continue;
-                }
-                match self.pool.list(state.entry.nsd, group, None, 1).await {
-                    Ok(found) if !found.is_empty() => {
-                        let text = format!(
-                            "NSD {} holds blobs of group {group}, which it left",
-                            state.entry.nsd
-                        );
-                        report.fault(FaultKind::Leak, text);
-                    }
-                    Err(error) if error.kind() != ErrorKind::Unavailable => return Err(error),
-                    _ => {}
-                }
-            }
+        let Some(before) = self.rid_of_strangers() else {
+            return Ok(());
+        };
+        let strangers = self.strangers().await?;
+        // Slots that moved meanwhile are leaving theirs just now.
+        if self.rid_of_strangers() != Some(before) {
+            return Ok(());
+        }
+        for (nsd, group) in strangers {
+            let text = format!("NSD {nsd} holds blobs of group {group}, which it left");
+            report.fault(FaultKind::Leak, text);
         }
         Ok(())
     }
@@ -349,8 +340,4 @@ async fn scan(shard: &Snapshot) -> Result<Scanned> {
     }
     scanned.audit = audit.finish();
     Ok(scanned)
-}
-
-fn is_member(mut members: impl Iterator<Item = NsdId>, nsd: NsdId) -> bool {
-    members.any(|member| member == nsd)
 }

@@ -31,7 +31,7 @@ pub(crate) enum Standing {
 
 /// What decides whether a pass is needed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Nsds {
+pub(crate) struct Nsds {
     map: MapEpoch,
     /// One that was opened again missed what was written meanwhile.
     changes: u64,
@@ -50,10 +50,12 @@ pub(crate) struct Progress {
     looked_for_unlisted: Option<Nsds>,
     /// Garbage among these was deleted by the last whole pass; nothing if it couldn't be.
     swept: Option<Decided>,
+    /// The NSDs over which a whole pass deleted what had left its group.
+    pub(super) rid_of_strangers: Option<Nsds>,
 }
 
-struct Pass {
-    nsds: Nsds,
+pub(super) struct Pass {
+    pub(super) nsds: Nsds,
     /// What was decided when it began.
     decided: Decided,
     /// Groups to look at; the first is being looked at.
@@ -68,6 +70,13 @@ struct Pass {
     /// Where the look for live segments that no NSD lists goes on, after the groups.
     unlisted: Option<Key>,
     looks_for_unlisted: bool,
+}
+
+impl Pass {
+    /// Each live segment has all its pieces on members of its group.
+    fn found_all_whole(&self) -> bool {
+        self.is_whole && !self.incomplete && self.degraded == 0
+    }
 }
 
 /// What is needed to judge segments.
@@ -111,6 +120,9 @@ impl Metanode {
                     continue;
                 }
                 changed += self.switch_arrived(&pass).await?;
+                if pass.found_all_whole() {
+                    changed += self.delete_strangers(&pass).await?;
+                }
                 self.end_pass(pass);
                 return Ok(changed);
             };
@@ -178,7 +190,7 @@ impl Metanode {
         }))
     }
 
-    fn nsds_now(&self) -> Nsds {
+    pub(super) fn nsds_now(&self) -> Nsds {
         let serves =
             |state: MemberState| !matches!(state, MemberState::Failed | MemberState::Missing);
         let states = self.pool.nsd_states();

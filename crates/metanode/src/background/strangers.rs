@@ -1,0 +1,65 @@
+//! Blobs on NSDs that left the blobs' group: a crash, or an NSD that was away, came between the
+//! move of a slot and the deletion of what it left.
+
+use crate::background::survey::{Nsds, Pass};
+use crate::metanode::Metanode;
+use model::{ErrorKind, GroupId, NsdId, Result};
+use pool::MemberState;
+
+impl Metanode {
+    /// Deletes what members left behind in groups that they aren't members of, after a whole
+    /// pass that found nothing missing: until then it may be the last copy. Answers how many.
+    pub(super) async fn delete_strangers(&self, pass: &Pass) -> Result<u64> {
+        let mut deleted = 0;
+        let mut is_rid = true;
+        for (nsd, group) in self.strangers().await? {
+            match self.pool.leave_group(nsd, group).await {
+                Ok(blobs) => deleted += blobs,
+                Err(error) => {
+                    is_rid = false;
+                    tracing::debug!(%nsd, %group, %error, "what it left stays until the next pass");
+                }
+            }
+        }
+        let mut memory = self.background.memory.lock();
+        memory.survey.rid_of_strangers = is_rid.then(|| pass.nsds.clone());
+        Ok(deleted)
+    }
+
+    /// NSDs that serve, with the groups that they hold blobs of and aren't members of.
+    pub(crate) async fn strangers(&self) -> Result<Vec<(NsdId, GroupId)>> {
+        let groups = self.pool.groups();
+        let mut found = Vec::new();
+        for state in self.pool.nsd_states() {
+            let nsd = state.entry.nsd;
+            if matches!(state.member, MemberState::Failed | MemberState::Missing) {
+                continue;
+            }
+            for group in (0..groups.count()).map(GroupId) {
+                let mut slots = groups.members(group).iter();
+                if slots.any(|slot| slot.in_reading_order().any(|member| member == nsd)) {
+                    continue;
+                }
+                match self.pool.list(nsd, group, None, 1).await {
+                    Ok(blobs) if !blobs.is_empty() => found.push((nsd, group)),
+                    Err(error) if error.kind() != ErrorKind::Unavailable => return Err(error),
+                    _ => {}
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// The NSDs and the map over which no stranger should be left, if they are still the same:
+    /// while slots move, what they leave is just being deleted.
+    pub(crate) fn rid_of_strangers(&self) -> Option<Nsds> {
+        let known = self
+            .background
+            .memory
+            .lock()
+            .survey
+            .rid_of_strangers
+            .clone();
+        known.filter(|nsds| *nsds == self.nsds_now())
+    }
+}
