@@ -3,8 +3,8 @@
 //! redb trusts its pages after a quick repair, so a flipped bit could make it answer wrongly.
 //! Here each 4 KiB page has a CRC-32C in a table in front of the pages; a page that doesn't fit
 //! is an I/O error to redb. redb's own header page (page 0) is never written in place: it
-//! lives in the guard blocks, alternating, two copies each, written only after everything that
-//! it refers to is durable.
+//! lives in the guard blocks, alternating, two copies each, written one after the other when
+//! everything that it refers to is durable.
 
 mod guard;
 mod scratch;
@@ -12,7 +12,7 @@ mod scratch;
 pub(crate) use scratch::Scratch;
 
 use crate::checksum::{UNIT, crc32c};
-use guard::{Guard, PAGE0_AT};
+use guard::{Found, Guard, PAGE0_AT};
 use parking_lot::Mutex;
 use scratch::ScratchState;
 use std::collections::{BTreeMap, BTreeSet};
@@ -123,18 +123,18 @@ impl Area {
     /// Opens a storage. Blocks.
     pub(crate) fn open(disk: &Disk, region: u128, start: u64, bytes: u64) -> io::Result<Self> {
         let area = Self::empty(disk, region, start, bytes);
-        let mut newest: Option<Guard> = None;
-        for block in 0..GUARDS {
-            let mut guard = vec![0; UNIT];
-            disk.read_now(start + block * BLOCK, &mut guard)?;
-            if let Some(guard) = Guard::decode(&guard, region)
-                && newest.as_ref().is_none_or(|n| n.sequence < guard.sequence)
-            {
-                newest = Some(guard);
+        let mut bytes = vec![0; UNIT];
+        let blocks = std::array::from_fn(|block| {
+            // One that can't be read is as good as a damaged one: it has a copy.
+            match disk.read_now(start + block as u64 * BLOCK, &mut bytes) {
+                Ok(()) => Found::in_block(&bytes, region),
+                Err(_) => Found::Damage,
             }
-        }
-        let Some(guard) = newest else {
-            return Err(damaged("no guard block of the index is valid".into()));
+        });
+        let Some(guard) = Guard::newest(blocks) else {
+            return Err(damaged(
+                "both copies of a guard block of the index are damaged".into(),
+            ));
         };
         let mut state = area.shared.state.lock();
         let mut block = vec![0; UNIT];
@@ -474,8 +474,9 @@ impl Shared {
         for copy in [0, 2] {
             let number = state.sequence % 2 + copy;
             self.disk.write_now(self.start + number * BLOCK, &guard)?;
+            // Before the other copy: a power cut may tear what isn't durable.
+            self.disk.flush_now()?;
         }
-        self.disk.flush_now()?;
         state.guard_dirty = false;
         Ok(())
     }

@@ -1,4 +1,7 @@
 //! Guard blocks: the length of the redb file and its header page, two copies each.
+//!
+//! Guard `n` lies in blocks `n % 2` and `n % 2 + 2`. The first copy is durable before the second is
+//! written, so that a power cut damages at most one block of a pair.
 
 use super::State;
 use crate::checksum::{UNIT, crc32c_without};
@@ -17,7 +20,65 @@ pub(super) struct Guard {
     pub(super) page0: Box<[u8; UNIT]>,
 }
 
+/// What the two blocks of a pair say together.
+enum Pair {
+    Guard(Guard),
+    /// At most one block was ever written to, and not to its end.
+    Unfinished,
+    Lost,
+}
+
+/// What was found in a guard block.
+pub(super) enum Found {
+    Guard(Guard),
+    /// Only zeros: nothing was written to it since the area was made.
+    Nothing,
+    Damage,
+}
+
+impl Found {
+    pub(super) fn in_block(block: &[u8], region: u128) -> Self {
+        match Guard::decode(block, region) {
+            Some(guard) => Self::Guard(guard),
+            None if block.iter().all(|byte| *byte == 0) => Self::Nothing,
+            None => Self::Damage,
+        }
+    }
+}
+
 impl Guard {
+    /// The guard to go on with, if that is known: a pair without a whole block may have held the
+    /// newest one, and pages that an older one leads to are written anew under a newer one.
+    pub(super) fn newest(blocks: [Found; 4]) -> Option<Self> {
+        let [a, b, c, d] = blocks;
+        let (even, odd) = (Self::of_pair([a, c]), Self::of_pair([b, d]));
+        match (even, odd) {
+            (Pair::Guard(one), Pair::Guard(other)) => Some(if one.sequence > other.sequence {
+                one
+            } else {
+                other
+            }),
+            // The second guard, the first of its pair, was never written whole.
+            (Pair::Unfinished, Pair::Guard(first)) if first.sequence == 1 => Some(first),
+            _ => None,
+        }
+    }
+
+    fn of_pair(pair: [Found; 2]) -> Pair {
+        match pair {
+            [Found::Guard(one), Found::Guard(other)] => {
+                Pair::Guard(if one.sequence > other.sequence {
+                    one
+                } else {
+                    other
+                })
+            }
+            [Found::Guard(guard), _] | [_, Found::Guard(guard)] => Pair::Guard(guard),
+            [Found::Damage, Found::Damage] => Pair::Lost,
+            [Found::Nothing, _] | [_, Found::Nothing] => Pair::Unfinished,
+        }
+    }
+
     pub(super) fn of(state: &State) -> Self {
         Self {
             sequence: state.sequence,

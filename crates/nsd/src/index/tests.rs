@@ -94,6 +94,58 @@ fn a_check_reads_the_medium_and_not_what_the_page_cache_still_has() {
 }
 
 #[test]
+fn an_older_guard_is_never_used_in_place_of_a_newest_one_that_is_damaged() {
+    const BYTES: u64 = 4 << 20;
+    // Commits and, of each number of them, which guard blocks may be damaged.
+    for commits in 0..5 {
+        for damaged in 0_u32..16 {
+            let simulation = Simulation::new(9);
+            simulation.disk("index", BYTES);
+            let faults = simulation.faults();
+            simulation
+                .run(async |world| {
+                    let disk = world.open_disk("index".as_ref()).unwrap();
+                    let index =
+                        Index::open(Area::create(&disk, REGION, 0, BYTES).unwrap()).unwrap();
+                    for number in 0..commits {
+                        let mut changes = Changes::new();
+                        let key = Key::log(ShardId(1), EntryNumber(number));
+                        changes.insert(key, Some(entry(number, 4)));
+                        index.commit(&changes, &Ledger::default()).unwrap();
+                    }
+                    drop(index);
+                    let blocks = (0..4).filter(|block| damaged & (1 << block) != 0);
+                    blocks.for_each(|block| faults.flip_bit("index", block * 4096 + 700));
+                    let has_a_pair = damaged & 0b0101 == 0b0101 || damaged & 0b1010 == 0b1010;
+                    match Area::open(&disk, REGION, 0, BYTES) {
+                        Ok(area) => {
+                            assert!(!has_a_pair, "{damaged:#b} after {commits} commits");
+                            let index = Index::open(area).unwrap();
+                            let mut count = 0;
+                            let each = |_: Key, _: Arc<Entry>| {
+                                count += 1;
+                                true
+                            };
+                            // Without a commit there is no table of entries.
+                            if commits > 0 {
+                                let snapshot = index.snapshot().unwrap();
+                                let all = snapshot.scan(&Key::lowest(), &Key::highest(), each);
+                                all.unwrap();
+                            }
+                            assert_eq!(count, commits, "{damaged:#b}");
+                        }
+                        Err(error) => {
+                            assert_eq!(error.kind(), std::io::ErrorKind::InvalidData);
+                            assert!(has_a_pair, "{damaged:#b} after {commits}: {error}");
+                        }
+                    }
+                })
+                .finished();
+        }
+    }
+}
+
+#[test]
 fn a_page_that_the_index_needs_and_that_has_no_checksum_is_damage_and_no_panic() {
     const BYTES: u64 = 4 << 20;
     let simulation = Simulation::new(5);
