@@ -94,11 +94,20 @@ impl Pool {
         let crc = plain.crc();
         let mut excluded = BTreeSet::new();
         let mut full = None;
+        let mut tolerance = None;
         for attempt in 1.. {
             let groups = self.groups();
             let placement = self.place(&groups, length, &excluded);
             // Those that are excluded for lack of space aren't away.
             let placement = placement.map_err(|error| full.take().unwrap_or(error))?;
+            let whole = *tolerance.get_or_insert(placement.scheme.tolerance());
+            // Nor is redundancy given up for a long place if shorter ones may be had.
+            if length > PART_BYTES_MIN as u32
+                && placement.scheme.tolerance() < whole
+                && let Some(error) = full.take()
+            {
+                return Err(error);
+            }
             let place = SegmentPlace {
                 segment: source.next(),
                 group: placement.group,

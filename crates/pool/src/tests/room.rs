@@ -123,3 +123,34 @@ fn a_pool_whose_free_space_is_cut_up_is_full_and_not_away() {
         assert!(rig.pool.usage().blobs >= blobs);
     });
 }
+
+#[test]
+fn an_nsd_whose_free_space_is_cut_up_costs_no_copy() {
+    with_pool(Scheme::Replicate(2), 2, SMALL_DISK, async |rig| {
+        // Only the first NSD gets cut up.
+        let other = rig.pool.remove_nsd(NsdId(2)).expect("there");
+        let mut places = Vec::new();
+        let short = plain(20_000, 1);
+        while let Ok(place) = rig.pool.write(&rig.source, OWNER, short.clone()).await {
+            places.push(place);
+            assert!(places.len() < 10_000, "the disk holds less");
+        }
+        let every_second: Vec<SegmentPlace> = places.iter().copied().step_by(2).collect();
+        rig.pool
+            .delete(&every_second)
+            .await
+            .expect("deleting always works");
+        rig.pool.add_nsd(other);
+        let long = plain(12 * MIB, 2);
+        let refused = rig.pool.write(&rig.source, OWNER, long.clone()).await;
+        let refused = refused.expect_err("one NSD has no place for it");
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+        let parts = rig.pool.write_parts(&rig.source, OWNER, long.clone()).await;
+        let mut whole = Vec::new();
+        for place in parts.expect("there is space, in many places") {
+            assert_eq!(place.scheme, Scheme::Replicate(2));
+            whole.extend_from_slice(&rig.read(&place).await);
+        }
+        assert!(long == whole);
+    });
+}
