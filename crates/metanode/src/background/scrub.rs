@@ -11,7 +11,7 @@ impl Metanode {
     /// Verifies every blob on one NSD or all and rebuilds damaged pieces from the others.
     ///
     /// # Errors
-    /// When an NSD couldn't be read at all; those before it were scrubbed.
+    /// The first, when an NSD couldn't be read at all or is being scrubbed; the others were.
     pub async fn scrub(&self, only: Option<NsdId>) -> Result<Vec<ScrubOutcome>> {
         let ids: Vec<NsdId> = match only {
             Some(nsd) => vec![nsd],
@@ -23,17 +23,20 @@ impl Metanode {
                 .collect(),
         };
         let mut outcomes = Vec::new();
+        let mut refused = None;
         for id in ids {
             let Some(nsd) = self.pool.nsd(id) else {
                 continue;
             };
-            let report = nsd
-                .scrub()
-                .await
-                .map_err(|error| error.while_doing(format!("scrubbing NSD {id}")))?;
-            outcomes.push(self.mend(id, report).await?);
+            match nsd.scrub().await {
+                Ok(report) => outcomes.push(self.mend(id, report).await?),
+                Err(error) => {
+                    let error = error.while_doing(format!("scrubbing NSD {id}"));
+                    refused.get_or_insert(error);
+                }
+            }
         }
-        Ok(outcomes)
+        refused.map_or(Ok(outcomes), Err)
     }
 
     /// Rebuilds what a scrub found; deletes it if nobody needs it.
