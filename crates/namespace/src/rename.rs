@@ -10,6 +10,10 @@ use model::{
     operation::RenameMode,
 };
 
+/// How deep the place may lie to which a directory moves. The walk up runs under its shard's lock,
+/// and directories can be nested without an end; paths of 4,096 bytes name half as many.
+const ANCESTORS_MAX: u64 = 4096;
+
 /// A name and what it means.
 #[derive(Clone, Copy)]
 struct Place {
@@ -192,6 +196,13 @@ fn refuse_loop<V: View>(
             return Err(counts::damaged(text));
         }
         steps += 1;
+        if steps > ANCESTORS_MAX {
+            let text = format!(
+                "a directory moves only to places with at most {} directories above them",
+                ANCESTORS_MAX
+            );
+            return Err(Error::new(ErrorKind::TooManyLinks, text).into());
+        }
         if steps == steps_to_mark {
             mark = Some(at);
             steps_to_mark *= 2;

@@ -148,6 +148,54 @@ fn a_directory_never_moves_into_its_own_subtree() {
     store.audit();
 }
 
+/// Renames with all records at hand: without, each ancestor costs a round.
+fn quickly(
+    store: &mut Store,
+    (from_directory, from_name): (InodeId, &str),
+    (to_directory, to_name): (InodeId, &str),
+) -> Result<(), ErrorKind> {
+    let operation = Operation::Rename {
+        from_directory,
+        from_name: file_name(from_name),
+        to_directory,
+        to_name: file_name(to_name),
+        mode: Replace,
+    };
+    let stamp = store.stamp();
+    match apply(&operation, &stamp, CommitNumber(store.commit), store) {
+        Ok(outcome) => {
+            store.take(outcome);
+            Ok(())
+        }
+        Err(Stop::Refused(error)) => Err(error.kind()),
+        Err(stop) => panic!("{stop:?}"),
+    }
+}
+
+#[test]
+fn a_directory_moves_no_deeper_than_is_quickly_looked_up() {
+    let mut store = Store::new();
+    let moving = store.directory(ROOT, "moving");
+    let mut at = ROOT;
+    for _ in 1..4096 {
+        at = store.directory(at, "d");
+    }
+    quickly(&mut store, (ROOT, "moving"), (at, "x")).unwrap();
+    quickly(&mut store, (at, "x"), (ROOT, "moving")).unwrap();
+    let below = store.directory(at, "d");
+    assert_eq!(
+        quickly(&mut store, (ROOT, "moving"), (below, "x")),
+        Err(ErrorKind::TooManyLinks)
+    );
+    // Inside a deep directory, out of it, and what is no directory.
+    let deep = store.directory(below, "deep");
+    quickly(&mut store, (below, "deep"), (below, "renamed")).unwrap();
+    quickly(&mut store, (below, "renamed"), (moving, "out")).unwrap();
+    assert_eq!(store.lookup(moving, "out").unwrap().inode, deep);
+    store.file("f");
+    quickly(&mut store, (ROOT, "f"), (below, "f")).unwrap();
+}
+
 #[test]
 fn exchange_swaps_a_file_and_a_directory_of_different_parents() {
     let mut store = Store::new();
