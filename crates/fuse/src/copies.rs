@@ -1,9 +1,8 @@
 //! What else shows a mounted file system: bind mounts of it, and copies in other mount
 //! namespaces.
 
-use crate::mount::Unmount;
 use crate::mounting;
-use crate::table::{self, DeviceNumber, TableLine};
+use crate::table::{self, DeviceNumber, MountedShale, TableLine};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -61,13 +60,13 @@ impl Identity {
 
     /// Detaches them; those that are left couldn't be.
     pub(crate) fn detach_copies(&self) -> Vec<PathBuf> {
-        for copy in self.copies() {
+        for copy in self.copies().into_iter().map(MountedShale::from) {
+            // What lies under another mount stays. Somebody who owns a directory above it could
+            // have put something else there meanwhile.
             let place = &copy.mountpoint;
-            // The topmost mount of a place is the one that goes; what lies under another one
-            // stays.
             let is_on_top = table::mount_on(place).is_some_and(|top| top.id == copy.id);
-            if is_on_top && let Err(error) = mounting::unmount(place, Unmount::Lazy, None) {
-                tracing::warn!(%error, place = %place.display(), "a bind mount is left");
+            if is_on_top && let Err(error) = mounting::detach(&copy) {
+                tracing::warn!(%error, "a bind mount is left");
             }
         }
         let left = self.copies().into_iter();
