@@ -2,9 +2,9 @@
 
 use super::{down::wait_for_end, start::ask};
 use crate::{
-    admin::{How, MountRequest, UnmountRequest, Unmounted},
+    admin::{How, MountRequest, UnmountRequest, Unmounted, client::SOCKET},
     cli::{Mount, Umount},
-    daemon::{lock, mounts::real_path},
+    daemon::{lock, log, mounts::real_path},
     options::Options,
     output,
 };
@@ -78,7 +78,8 @@ pub fn end(dir: Option<&Path>, mountpoint: &Path, how: How) -> Result<()> {
         }
         // It ended meanwhile, and its mounts with it.
         Err(error) if error.kind() == ErrorKind::Unavailable && !lock::is_held(&dir) => {
-            fuse::unmount_foreign(&mountpoint, how.into())
+            fuse::unmount_foreign(&mountpoint, how.into())?;
+            refuse_if_it_died(&dir)
         }
         Err(error) => Err(error),
     }
@@ -107,10 +108,26 @@ fn is_bound(mount: &fuse::MountedShale) -> bool {
 fn settle(dir: &Path) -> Result<()> {
     match ask::<Unmounted>(dir, "/v1/settle", ()) {
         Ok(answer) => wait_if_it_ends(dir, &answer),
-        // It made everything durable before it ended.
-        Err(error) if error.kind() == ErrorKind::Unavailable && !lock::is_held(dir) => Ok(()),
+        // If it ended in order it made everything durable before.
+        Err(error) if error.kind() == ErrorKind::Unavailable && !lock::is_held(dir) => {
+            refuse_if_it_died(dir)
+        }
         Err(error) => Err(error),
     }
+}
+
+/// A daemon that ends takes its socket along once everything is durable. If the socket is left, the
+/// daemon was killed, or couldn't make everything durable, and nobody may be told otherwise.
+fn refuse_if_it_died(dir: &Path) -> Result<()> {
+    if std::fs::symlink_metadata(dir.join(SOCKET)).is_err() {
+        return Ok(());
+    }
+    let text = format!(
+        "unmounted, but the daemon in {0} died meanwhile: what wasn't synced may be lost; see {1}, and bring it up again with `shale up --dir {0}`",
+        dir.display(),
+        dir.join(log::FILE).display()
+    );
+    Err(Error::new(ErrorKind::Unavailable, text))
 }
 
 fn wait_if_it_ends(dir: &Path, answer: &Unmounted) -> Result<()> {
@@ -136,4 +153,21 @@ fn say(json: bool, what: &str, mountpoint: &Path) -> Result<ExitCode> {
         println!("{what} {path}");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_daemon_that_died_is_not_taken_for_one_that_made_everything_durable() {
+        let home = tempfile::tempdir().unwrap();
+        // Nobody listens any more, and the socket is gone or left.
+        settle(home.path()).unwrap();
+        drop(UnixListener::bind(home.path().join(SOCKET)).unwrap());
+        let error = settle(home.path()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.to_string().contains("may be lost"), "{error}");
+    }
 }

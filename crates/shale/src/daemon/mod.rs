@@ -110,7 +110,10 @@ async fn live(dir: &Path, on_demand: bool) -> Result<()> {
     let result = serving.end(force).await;
     // Whoever asked for the end is still to be told.
     let _ = world.timeout(ANSWERS_END, admin).await;
-    let _ = std::fs::remove_file(dir.join(crate::admin::client::SOCKET));
+    if result.is_ok() {
+        // Who unmounts takes it for the sign that everything is durable.
+        let _ = std::fs::remove_file(dir.join(crate::admin::client::SOCKET));
+    }
     tracing::info!("ended");
     // Held until the process is gone, and with it all that it has open.
     std::mem::forget(lock);
