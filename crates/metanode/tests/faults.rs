@@ -9,6 +9,7 @@ use model::{ExtentKind, InodeId, NsdId, Scheme};
 use namespace::{Effects, Key, Record};
 use pool::{SegmentOwner, SegmentSource};
 use rig::{FAMILY, Rig, pattern};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use world::sim::Simulation;
@@ -139,6 +140,55 @@ fn a_flipped_byte_is_found_by_check_and_mended_by_scrub() {
             rig.close().await;
         })
         .finished();
+}
+
+#[test]
+fn data_that_dies_during_its_repair_comes_back_whole_after_a_power_cut() {
+    // The repair takes a few I/Os: the file is overwritten at each moment of them, and the power
+    // goes before that is durable by itself.
+    for moment in 0..20 {
+        let simulation = Simulation::new(29);
+        let faults = simulation.faults();
+        simulation
+            .run(|world| async move {
+                rig::create(&world, Scheme::Replicate(2), 3).await;
+                let rig = rig::open(&world).await;
+                let file = rig.file(ROOT, "f").await;
+                rig.write(file, 0, &pattern(1, 20_000)).await;
+                rig.must_be_clean("at first").await;
+                let (extents, _) = rig.extents(file).await;
+                let ExtentKind::Data { place, .. } = extents[0].kind else {
+                    panic!("the file has a segment")
+                };
+                let nsd = holder_of(&rig, place.blob(0)).await;
+                let nsd = rig.pool.nsd(nsd).unwrap();
+                nsd.delete(&[place.blob(0)]).await.unwrap();
+                for nsd in 1..=3 {
+                    faults.slow(&format!("nsd{nsd}"), Duration::from_millis(20));
+                }
+                let overwriting = async {
+                    world.sleep(Duration::from_millis(5 * moment)).await;
+                    rig.write_inline(file, 0, &pattern(2, 20_000)).await;
+                    world.sleep(Duration::from_millis(90)).await;
+                };
+                let repairing = async {
+                    rig.metanode.run_background_once().await.unwrap();
+                    std::future::pending::<()>().await;
+                };
+                futures::future::select(pin!(repairing), pin!(overwriting)).await;
+            })
+            .finished();
+        simulation.faults().cut_now();
+        simulation
+            .run(|world| async move {
+                let rig = rig::open(&world).await;
+                let file = rig.look(ROOT, "f").await.unwrap();
+                let content = rig.read(file.inode).await.unwrap();
+                assert!(content == pattern(1, 20_000) || content == pattern(2, 20_000));
+                rig.must_be_clean("after the cut").await;
+            })
+            .finished();
+    }
 }
 
 fn forge(metanode: &Metanode, key: Key, record: Option<Record>) {

@@ -64,6 +64,8 @@ impl Metanode {
                         }
                     }
                 }
+                // Its death may not outlive a power cut: what is left of it is kept until it does.
+                Standing::Dead if !self.is_gone_for_good(name.segment).await? => outcome.left += 1,
                 Standing::Dead | Standing::Garbage => {
                     match self.pool.delete_blobs(nsd, &[name]).await {
                         Ok(()) => outcome.rebuilt += 1,

@@ -6,6 +6,7 @@ use crate::files::Files;
 use crate::metanode::Metanode;
 use crate::report::UnreadableData;
 use model::{ErrorKind, MapEpoch, Result, SegmentId, SegmentPlace};
+use namespace::{Key, Record};
 use pool::{Depth, PieceCondition, RepairOutcome};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -127,9 +128,11 @@ impl Metanode {
         }
         let repaired = self.pool.repair_segment(place, depth).await;
         if !self.is_live(place.segment).await? {
-            // It may have been deleted before the last piece was back: its pieces go once more.
             self.background.unreadable.lock().remove(place.segment);
-            self.pool.delete(&[*place]).await?;
+            // It may have been deleted before the last piece was back: its pieces go once more.
+            if self.is_gone_for_good(place.segment).await? {
+                self.pool.delete(&[*place]).await?;
+            }
             return Ok(Repaired::Gone);
         }
         match repaired {
@@ -221,6 +224,17 @@ impl Metanode {
         }
         let tables = shard.catalog().live_segments();
         Ok(tables.iter().any(|table| table.segment == segment))
+    }
+
+    /// Whether nothing points at a segment any more, and nothing will after a power cut: what was
+    /// removed a moment ago comes back with it.
+    pub(super) async fn is_gone_for_good(&self, segment: SegmentId) -> Result<bool> {
+        self.sync().await?;
+        let shard = self.shard();
+        match shard.record(&Key::Dead(segment)).await? {
+            Some(Record::Dead(dead)) => Ok(dead.died <= shard.durable()),
+            _ => Ok(!self.is_live(segment).await?),
+        }
     }
 
     /// Looks at some of what couldn't be read: forgets what nobody needs any more, reads what is
