@@ -520,14 +520,29 @@ impl Metanode {
             };
             from = successor(last);
             for (key, _) in &page {
-                if let namespace::Key::Orphan(inode) = key {
-                    shard
-                        .execute(&Operation::Release { inode: *inode }, &stamp)
-                        .await?;
+                let namespace::Key::Orphan(inode) = key else {
+                    continue;
+                };
+                let release = Operation::Release { inode: *inode };
+                match shard.execute(&release, &stamp).await {
+                    Ok(_) => {}
+                    // It must not keep everybody from everything else.
+                    Err(error) if is_damage(error.kind()) => {
+                        tracing::error!(%inode, %error, "an inode without names can't be released: run `shale fs check`");
+                    }
+                    Err(error) => return Err(error),
                 }
             }
         }
     }
+}
+
+/// Whether records contradict each other.
+fn is_damage(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::Corrupt | ErrorKind::Stale | ErrorKind::NotFound
+    )
 }
 
 /// The inodes whose unfinished truncate an operation may leave or meet.

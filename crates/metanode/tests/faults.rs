@@ -196,6 +196,68 @@ fn forge(metanode: &Metanode, key: Key, record: Option<Record>) {
 }
 
 #[test]
+fn a_damaged_record_holds_up_neither_freeing_nor_opening() {
+    let simulation = Simulation::new(30);
+    simulation
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let (_, place) = one_file(&rig).await;
+            // Queued data in a segment that isn't accounted, before all that will be queued.
+            let (fileset, data) = (model::FilesetId(0), model::DataId(1));
+            let segment = model::SegmentId {
+                session: rig.source.session(),
+                counter: 1 << 40,
+            };
+            let kind = ExtentKind::Data {
+                place: model::SegmentPlace { segment, ..place },
+                at: 0,
+                codec: 0,
+                key_id: 0,
+            };
+            let extent = model::Extent {
+                offset: 0,
+                length: 4096,
+                kind,
+                birth: model::CommitNumber(0),
+            };
+            let end = extent.end();
+            let key = Key::Extent { fileset, data, end };
+            forge(&rig.metanode, key, Some(Record::Extent(Arc::new(extent))));
+            let queued = namespace::Reclaim {
+                inode: model::InodeNumber(1),
+                xattrs: false,
+            };
+            let key = Key::Reclaim { fileset, data };
+            forge(&rig.metanode, key, Some(Record::Reclaim(queued)));
+            rig.unlink(ROOT, "f").await;
+            assert!(rig.metanode.make_room().await.unwrap());
+            let gone = rig.pool.read(&place, 0, 4096).await.unwrap_err();
+            assert_eq!(gone.kind(), model::ErrorKind::NotFound);
+            rig.settle().await;
+            // A file with a name that is called an orphan.
+            let named = rig.file(ROOT, "named").await;
+            rig.write(named, 0, &pattern(5, 9000)).await;
+            let orphan = Record::Orphan(namespace::Orphan { linkable: false });
+            forge(&rig.metanode, Key::Orphan(named), Some(orphan));
+            rig.close().await;
+        })
+        .finished();
+    simulation
+        .run(|world| async move {
+            let rig = rig::open(&world).await;
+            let named = rig.look(ROOT, "named").await.unwrap();
+            assert_eq!(rig.read(named.inode).await.unwrap(), pattern(5, 9000));
+            // The queued data is met again, and the orphan is still there.
+            rig.unlink(ROOT, "named").await;
+            rig.settle().await;
+            assert!(!rig.check().await.is_clean());
+            rig.close().await;
+        })
+        .finished();
+}
+
+#[test]
 fn forged_records_are_found() {
     let simulation = Simulation::new(23);
     simulation

@@ -15,6 +15,9 @@ use world::Instant;
 /// Things of one kind that are remembered; the others stay in the tables until these are done.
 const REMEMBERED_MAX: usize = 131_072;
 
+/// Removals that are remembered as impossible; more are tried whenever they are met.
+const DAMAGED_MAX: usize = 1024;
+
 /// What is removed so long after an opening counts as removed after it.
 const RECOVERY_MAX: Duration = Duration::from_secs(60);
 /// The kinds, in the order in which one leads to the next.
@@ -28,6 +31,9 @@ pub(crate) struct Backlog {
     /// Truncates and data ids.
     pub(super) removals: BTreeSet<Key>,
     pub(super) deaths: BTreeMap<Key, Death>,
+    /// Removals that damaged records make impossible: they must not hold up the others. The next
+    /// opening tries them again.
+    damaged: BTreeSet<Key>,
     /// Where the walk through each table goes on that has things that aren't remembered.
     unread: BTreeMap<Table, Key>,
     /// Until then what an opening found may not all have been removed.
@@ -76,10 +82,18 @@ impl Backlog {
                 self.reread(Table::Reclaims);
             }
             (Key::Cut(_), _) if self.removals.len() >= REMEMBERED_MAX => self.reread(Table::Cuts),
-            (Key::Reclaim { .. } | Key::Cut(_), _) => {
+            (Key::Reclaim { .. } | Key::Cut(_), _) if !self.damaged.contains(&key) => {
                 self.removals.insert(key);
             }
             _ => {}
+        }
+    }
+
+    /// A removal turned out to be impossible.
+    pub(super) fn set_aside(&mut self, key: &Key) {
+        self.removals.remove(key);
+        if self.damaged.len() < DAMAGED_MAX {
+            self.damaged.insert(key.clone());
         }
     }
 

@@ -24,7 +24,14 @@ impl Metanode {
             let mut more = true;
             while more && steps < STEPS_MAX {
                 steps += 1;
-                more = self.remove_more(&key).await?;
+                more = match self.remove_more(&key).await {
+                    Err(error) if error.kind() == ErrorKind::Corrupt => {
+                        tracing::error!(?key, %error, "what was removed can't be freed: run `shale fs check`");
+                        self.background.memory.lock().backlog.set_aside(&key);
+                        false
+                    }
+                    more => more?,
+                };
             }
             if !more {
                 self.background.memory.lock().backlog.removals.remove(&key);
