@@ -212,6 +212,46 @@ fn inline_extents_are_folded_and_read_the_same() {
 }
 
 #[test]
+fn a_file_that_changes_while_it_is_looked_through_holds_up_no_fold() {
+    for moment in 0..40 {
+        let simulation = Simulation::new(7);
+        let faults = simulation.faults();
+        simulation
+            .run(|world| async move {
+                rig::create(&world, Scheme::Replicate(1), 1).await;
+                let rig = rig::open(&world).await;
+                let file = rig.file(ROOT, "f").await;
+                // More extents than are looked at together.
+                for part in 0..1100_u64 {
+                    rig.write_inline(file, part * 20, &pattern(part, 10)).await;
+                }
+                rig.close().await;
+            })
+            .finished();
+        simulation
+            .run(|world| async move {
+                let rig = rig::open(&world).await;
+                let file = rig.look(ROOT, "f").await.unwrap().inode;
+                faults.slow("nsd1", std::time::Duration::from_millis(2));
+                let changing = async {
+                    world.sleep(std::time::Duration::from_millis(moment)).await;
+                    rig.write_inline(file, 20_000, &pattern(3, 2000)).await;
+                };
+                let folding = rig.metanode.run_background_once();
+                let (folded, ()) = futures::future::join(folding, changing).await;
+                folded.unwrap();
+                assert!(rig.metanode.counters().extents_folded >= 1000);
+                rig.must_be_clean("folded").await;
+                let content = rig.read(file).await.unwrap();
+                assert_eq!(content[20_000..], pattern(3, 2000));
+                assert_eq!(content[..10], pattern(0, 10));
+                rig.close().await;
+            })
+            .finished();
+    }
+}
+
+#[test]
 fn mostly_dead_segments_and_scattered_blocks_are_rewritten() {
     let simulation = Simulation::new(4);
     simulation

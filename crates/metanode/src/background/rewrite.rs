@@ -175,7 +175,7 @@ impl Metanode {
         };
         let place = self.pool.write(&self.segments, owner, bytes).await?;
         let mut replaced = 0;
-        for group in packed.chunk_by(|a, b| a.entry.inode == b.entry.inode) {
+        for group in packed.chunk_by(goes_on) {
             let mut batches: Vec<&[Packed]> = group.chunks(limits::PUBLISH_EXTENTS_MAX).collect();
             while let Some(batch) = batches.pop() {
                 let old: Vec<Extent> = batch
@@ -262,6 +262,13 @@ impl Metanode {
             _ => None,
         })
     }
+}
+
+/// Whether the second range can be published with the first: it is of the same file, behind it.
+/// They may overlap if the file changed while it was looked through; one of them is old then.
+fn goes_on(first: &Packed, second: &Packed) -> bool {
+    let end = first.entry.file_offset + u64::from(first.entry.length);
+    first.entry.inode == second.entry.inode && end <= second.entry.file_offset
 }
 
 /// How many of `length` bytes go into the pack now: 0 if it is full. Nothing for no bytes.
