@@ -169,6 +169,7 @@ pub fn decode_tail(tail: &[u8], tail_at: u32) -> Result<Option<Vec<PackEntry>>> 
         return Err(wrong("doesn't fit its checksum"));
     }
     let mut entries = Vec::with_capacity(count);
+    let mut end = 0;
     for _ in 0..count {
         let entry = PackEntry {
             inode: InodeId(table.get_u64_le()),
@@ -177,7 +178,12 @@ pub fn decode_tail(tail: &[u8], tail_at: u32) -> Result<Option<Vec<PackEntry>>> 
             at: table.get_u32_le(),
             length: table.get_u32_le(),
         };
-        if entry.at as usize + entry.length as usize > table_in_segment {
+        // What users write may look like a table: at least its ranges are no more than it has bytes.
+        if entry.at as usize != end {
+            return Err(wrong("names ranges that don't lie behind each other"));
+        }
+        end += entry.length as usize;
+        if end > table_in_segment {
             return Err(wrong("names bytes outside of it"));
         }
         entries.push(entry);
@@ -227,6 +233,26 @@ mod tests {
         writer.add(InodeId(1), DataId(1), 0, &[7; 30]);
         assert!(!writer.has_room(1));
         assert!(writer.finish().0.len() <= 100);
+    }
+
+    #[test]
+    fn ranges_that_lie_over_each_other_are_no_table() {
+        let mut writer = PackWriter::new(1 << 20);
+        for number in 0..3 {
+            writer.add(InodeId(number), DataId(9), 0, b"some bytes");
+        }
+        let (segment, _) = writer.finish();
+        let table_at = segment.len() - FOOTER_BYTES - 3 * ENTRY_BYTES;
+        // The second range begins where the first one does, or is longer than it is.
+        for (field, value) in [(24, 0), (28, 11)] {
+            let mut bad = segment.to_vec();
+            let at = table_at + ENTRY_BYTES + field;
+            bad[at..at + 4].copy_from_slice(&u32::to_le_bytes(value));
+            let footer_at = bad.len() - FOOTER_BYTES;
+            let crc = crc32c(&bad[table_at..footer_at]);
+            bad[footer_at + 8..footer_at + 12].copy_from_slice(&crc.to_le_bytes());
+            assert!(decode(&bad).is_err(), "field {field}");
+        }
     }
 
     #[test]

@@ -120,6 +120,44 @@ fn shared_bytes_are_not_rewritten_in_vain() {
 }
 
 #[test]
+fn a_search_for_space_lets_others_in_between_its_steps() {
+    let simulation = Simulation::new(6);
+    simulation
+        .run(|world| async move {
+            let rig = alone(&world).await;
+            let (a, b) = (rig.file(ROOT, "a").await, rig.file(ROOT, "b").await);
+            let length = 64 * 1024_u64;
+            for number in 0..100 {
+                let at = number * length;
+                rig.write(a, at, &pattern(number, length as usize)).await;
+                // What another file shares can't be cleaned, however little of it is left.
+                let share = Operation::Share {
+                    from: a,
+                    from_offset: at,
+                    to: b,
+                    to_offset: number * 4096,
+                    length: 4096,
+                };
+                rig.run(share).await.unwrap();
+                rig.write(a, at, &pattern(number + 1, length as usize))
+                    .await;
+            }
+            let c = rig.file(ROOT, "c").await;
+            rig.write(c, 0, &pattern(7, 64 * 1024)).await;
+            rig.write(c, 0, &pattern(8, 32 * 1024)).await;
+            rig.metanode.sync().await.unwrap();
+            // So many are looked at in vain that the step ends before the one that is worth it.
+            assert!(rig.metanode.make_room().await.unwrap());
+            assert_eq!(rig.metanode.counters().segments_cleaned, 0);
+            free_all(&rig).await;
+            assert_eq!(rig.metanode.counters().segments_cleaned, 1);
+            rig.must_be_clean("after freeing").await;
+            rig.close().await;
+        })
+        .finished();
+}
+
+#[test]
 fn a_pack_that_died_with_its_first_file_is_refused_to_the_others_until_its_writer_is_through() {
     let simulation = Simulation::new(3);
     simulation

@@ -164,17 +164,11 @@ fn data_that_no_serving_nsd_holds_a_piece_of_is_found_without_a_reader() {
                 files.push((written(&rig, ROOT, &text, number).await, format!("/{text}")));
             }
             rig.must_be_clean("at first").await;
-            let shard = rig.metanode.hosted();
-            let mut needed = shard.tree().log().view();
-            for table in shard.catalog().live_segments() {
-                needed.push(holder_of(&rig, &table).await);
-            }
-            let mut victim = None;
+            let mut places = Vec::new();
             for (file, _) in &files {
-                let holder = holder_of(&rig, &place_of(&rig, *file).await).await;
-                victim = victim.or((!needed.contains(&holder)).then_some(holder));
+                places.push(place_of(&rig, *file).await);
             }
-            let victim = victim.expect("an NSD that holds only files");
+            let victim = spare(&rig, &places).await;
             let mut gone = Vec::new();
             for (file, path) in &files {
                 if holder_of(&rig, &place_of(&rig, *file).await).await == victim {
@@ -191,6 +185,51 @@ fn data_that_no_serving_nsd_holds_a_piece_of_is_found_without_a_reader() {
             rig.close().await;
         })
         .finished();
+}
+
+#[test]
+fn what_could_not_be_read_for_a_while_is_cleaned_afterwards() {
+    Simulation::new(35)
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 6).await;
+            let rig = rig::open(&world).await;
+            let mut places = Vec::new();
+            for number in 0..12 {
+                let file = written(&rig, ROOT, &format!("f{number}"), number).await;
+                places.push(place_of(&rig, file).await);
+            }
+            rig.must_be_clean("at first").await;
+            let victim = spare(&rig, &places).await;
+            let nsd = rig.pool.remove_nsd(victim).unwrap();
+            for number in 0..12 {
+                let file = rig.look(ROOT, &format!("f{number}")).await.unwrap().inode;
+                rig.write(file, 0, &pattern(99, 180_000)).await;
+            }
+            rig.settle().await;
+            assert!(rig.metanode.counters().segments_cleaned < 12);
+            rig.pool.add_nsd(nsd);
+            rig.settle().await;
+            assert_eq!(rig.metanode.counters().segments_cleaned, 12);
+            rig.must_be_clean("cleaned").await;
+            rig.close().await;
+        })
+        .finished();
+}
+
+/// An NSD that holds some of these segments, and nothing of log and tables.
+async fn spare(rig: &Rig, places: &[SegmentPlace]) -> NsdId {
+    let shard = rig.metanode.hosted();
+    let mut needed = shard.tree().log().view();
+    for table in shard.catalog().live_segments() {
+        needed.push(holder_of(rig, &table).await);
+    }
+    for place in places {
+        let holder = holder_of(rig, place).await;
+        if !needed.contains(&holder) {
+            return holder;
+        }
+    }
+    panic!("an NSD that holds only files");
 }
 
 async fn holder_of(rig: &Rig, place: &SegmentPlace) -> NsdId {

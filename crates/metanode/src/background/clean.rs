@@ -43,7 +43,7 @@ pub(crate) struct Progress {
 }
 
 /// What decides how wide segments can be: the map, and the changes of members under it.
-type Width = (MapEpoch, u64);
+pub(super) type Width = (MapEpoch, u64);
 
 impl Progress {
     /// The pass that met `narrow` segments has ended. The next one looks whether they are wide now.
@@ -79,7 +79,7 @@ impl Metanode {
         !self.is_pool(is_there) || self.background.memory.lock().clean.widened == Some(self.width())
     }
 
-    fn width(&self) -> Width {
+    pub(super) fn width(&self) -> Width {
         (self.pool.map().epoch, self.pool.changes_of_members())
     }
 
@@ -166,6 +166,7 @@ impl Metanode {
             .take()
             .unwrap_or(first);
         let widening = self.background.memory.lock().clean.widening;
+        let width = self.width();
         let mut parts = Vec::new();
         let (mut looked, mut chosen, mut narrow) = (0, 0, 0);
         let (mut bytes, mut replaced) = (0, 0);
@@ -182,7 +183,7 @@ impl Metanode {
                         .memory
                         .lock()
                         .sparse
-                        .is_stubborn(*id, segment)
+                        .is_stubborn(*id, segment, width)
                 };
                 if !is_narrow && (!is_mostly_dead(segment) || is_stubborn()) {
                     continue;
@@ -200,7 +201,7 @@ impl Metanode {
                 }
                 if !widens && !frees(&live, segment, Need::Soon) {
                     let mut memory = self.background.memory.lock();
-                    memory.sparse.note_stubborn(*id, segment);
+                    memory.sparse.note_stubborn(*id, segment, width);
                     continue;
                 }
                 // What can't be read now is for repair; cleaning waits.

@@ -1,7 +1,7 @@
 //! Gives space back that removed and overwritten data still holds: gently, faster when the pool
 //! runs short, and at once for those who would be refused otherwise.
 
-use crate::background::sparse::{Need, STEP_PARTS};
+use crate::background::sparse::{Cleaned, Need, STEP_PARTS};
 use crate::background::{Pace, count};
 use crate::metanode::Metanode;
 use model::{ErrorKind, Result};
@@ -14,7 +14,8 @@ impl Metanode {
     /// Frees some of what removed and overwritten data still holds, without the time that readers
     /// are left otherwise (who meets a segment that is gone looks again where the data is). For
     /// writers that would be refused: they try again as long as it answers that something was
-    /// freed, by them or by somebody else meanwhile. One bounded step; concurrent callers share it.
+    /// freed, by them or by somebody else meanwhile, or that not all was looked at yet. One bounded
+    /// step; concurrent callers share it.
     ///
     /// # Errors
     /// What stopped it.
@@ -74,7 +75,7 @@ impl Metanode {
         Ok(steps)
     }
 
-    /// Frees something, if anything can be freed.
+    /// Frees something, if anything can be freed. False when another step would be in vain.
     ///
     /// Held under `freeing`.
     async fn free_step(&self, need: Need) -> Result<bool> {
@@ -91,8 +92,9 @@ impl Metanode {
                 break;
             }
             match self.clean_sparse(need, part).await {
-                Ok(0) => break,
-                Ok(_) => freed += self.delete_dead(Pace::Drain).await?.segments,
+                Ok(Cleaned::Nothing) => break,
+                Ok(Cleaned::NotYet) => return Ok(true),
+                Ok(Cleaned::Some) => freed += self.delete_dead(Pace::Drain).await?.segments,
                 // Others have taken what cleaning needs meanwhile.
                 Err(error) if error.kind() == ErrorKind::NoSpace => {}
                 Err(error) => return Err(error),
