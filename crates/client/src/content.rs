@@ -2,12 +2,12 @@
 //! inode that they need.
 
 use crate::client::{Client, misplaced};
-use crate::inode::{InodeRef, InodeState};
+use crate::inode::{Inner, InodeRef, InodeState};
 use crate::pages::extents::Source;
-use crate::pages::ranges::Ranges;
+use crate::read::ROUNDS_MAX;
 use crate::types::{Allocate, Seek};
 use model::operation::RangeChange;
-use model::{Attributes, Error, ErrorKind, InodeId, Operation, Reply, Result, limits};
+use model::{Attributes, Error, ErrorKind, FileKind, InodeId, Operation, Reply, Result, limits};
 use tokio::sync::MutexGuard;
 
 /// What one copy_file_range does at most; programs ask again.
@@ -17,6 +17,19 @@ const COPY_STEP_BYTES: u64 = 1 << 20;
 
 /// Extents that are asked for at once to see what a range has.
 const EXTENTS_AT_ONCE: u32 = 4096;
+
+/// Pieces of a file that one seek looks at before it lets others have the inode.
+const SEEK_STEPS_MAX: usize = 4096;
+
+/// How far a seek came.
+enum Sought {
+    /// To its end.
+    Found(u64),
+    /// To here, and nothing was found on the way.
+    Passed(u64),
+    /// To the first of these; what is between them must be asked for.
+    Unknown(u64, u64),
+}
 
 /// No write begins in an inode as long as this lives.
 pub(crate) struct Exclusive<'a> {
@@ -148,48 +161,26 @@ impl Client {
     /// `NoSuchDeviceOrAddress` (ENXIO) at or behind the end, or if no data follows.
     pub async fn seek(&self, inode: InodeId, offset: u64, what: Seek) -> Result<u64> {
         let state = self.inodes.get(inode);
-        loop {
-            let ask_from = {
-                let inner = state.lock();
-                match inner.size() {
-                    None => offset,
-                    Some(size) if offset >= size => {
-                        return Err(ErrorKind::NoSuchDeviceOrAddress.into());
-                    }
-                    Some(size) => {
-                        let mut data = Ranges::default();
-                        inner.dirty.visit(offset, size, |at, bytes| {
-                            data.add(at, at + bytes.len() as u64);
-                        });
-                        let runs = inner.flushing.iter().flat_map(|batch| &batch.runs);
-                        runs.for_each(|run| data.add(run.offset, run.end()));
-                        let mut known_to = size;
-                        for piece in inner.extents.locate(offset, size) {
-                            match piece.source {
-                                Source::Unknown => {
-                                    known_to = piece.from;
-                                    break;
-                                }
-                                Source::Zeros => {}
-                                _ => data.add(piece.from, piece.to),
-                            }
-                        }
-                        let found = match what {
-                            Seek::Data => data.next_start(offset).filter(|at| *at < size),
-                            Seek::Hole => Some(data.covered_to(offset).min(size)),
-                        };
-                        match found {
-                            Some(at) if at < known_to || known_to == size => return Ok(at),
-                            None if known_to == size => {
-                                return Err(ErrorKind::NoSuchDeviceOrAddress.into());
-                            }
-                            _ => known_to,
-                        }
-                    }
+        // What is passed isn't looked at again, whatever is forgotten of it meanwhile: so the way
+        // is as long as there are extents.
+        let mut at = offset;
+        let mut rounds = 0;
+        while rounds < ROUNDS_MAX {
+            let step = seek_in(&state.lock(), offset, at, what)?;
+            let next = match step {
+                Sought::Found(found) => return Ok(found),
+                Sought::Passed(next) => next,
+                Sought::Unknown(from, to) => {
+                    self.ask_extents(&state, from, to).await?;
+                    from
                 }
             };
-            self.ask_extents(&state, ask_from).await?;
+            rounds = if next > at { 0 } else { rounds + 1 };
+            at = next;
         }
+        let text =
+            format!("seek in {inode} at {at}: the file changed {ROUNDS_MAX} times meanwhile");
+        Err(Error::new(ErrorKind::Unavailable, text))
     }
 
     /// copy_file_range: shares extents inside a fileset, copies across filesets. Returns the
@@ -322,4 +313,50 @@ impl Client {
             )),
         }
     }
+}
+
+/// A seek that began at `offset` goes on at `at`, as far as is known here.
+fn seek_in(inner: &Inner, offset: u64, at: u64, what: Seek) -> Result<Sought> {
+    let (Some(known), Some(size)) = (inner.known, inner.size()) else {
+        return Ok(Sought::Unknown(at, at.saturating_add(1)));
+    };
+    match known.kind {
+        FileKind::File => {}
+        FileKind::Directory => return Err(ErrorKind::IsDirectory.into()),
+        _ => return Err(ErrorKind::InvalidArgument.into()),
+    }
+    if offset >= size {
+        return Err(ErrorKind::NoSuchDeviceOrAddress.into());
+    }
+    let mut at = at;
+    for _ in 0..SEEK_STEPS_MAX {
+        if at >= size {
+            return match what {
+                Seek::Data => Err(ErrorKind::NoSuchDeviceOrAddress.into()),
+                Seek::Hole => Ok(Sought::Found(size)),
+            };
+        }
+        let mut until = size;
+        if let Some((from, to)) = inner.unpublished_from(at) {
+            if from == at && what == Seek::Data {
+                return Ok(Sought::Found(at));
+            }
+            if from == at {
+                at = to;
+                continue;
+            }
+            until = until.min(from);
+        }
+        let piece = inner.extents.first(at, until);
+        let is_data = match piece.source {
+            Source::Unknown => return Ok(Sought::Unknown(at, size)),
+            Source::Zeros => false,
+            Source::Inline(_) | Source::Segment(..) => true,
+        };
+        if is_data == (what == Seek::Data) {
+            return Ok(Sought::Found(at));
+        }
+        at = piece.to;
+    }
+    Ok(Sought::Passed(at))
 }

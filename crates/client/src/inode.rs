@@ -80,6 +80,7 @@ pub(crate) struct Stored {
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) number: u64,
+    /// Sorted, not overlapping: there may be hundreds of thousands.
     pub(crate) runs: Vec<Frozen>,
     pub(crate) bytes: u64,
     pub(crate) pending: Pending,
@@ -93,6 +94,12 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
+    /// Its runs that end behind `at`, in order.
+    pub(crate) fn runs_from(&self, at: u64) -> &[Frozen] {
+        let first = self.runs.partition_point(|run| run.end() <= at);
+        &self.runs[first..]
+    }
+
     /// Why it isn't stored or published, if that failed.
     pub(crate) fn failure(&self) -> Option<&Error> {
         match &self.stage {
@@ -176,6 +183,19 @@ impl Inner {
     /// Bytes that aren't published.
     pub(crate) fn unpublished(&self) -> u64 {
         self.dirty.bytes() + self.flushing.iter().map(|batch| batch.bytes).sum::<u64>()
+    }
+
+    /// The first piece at or behind `at` that isn't published, from `at` on.
+    pub(crate) fn unpublished_from(&self, at: u64) -> Option<(u64, u64)> {
+        let batches = self.flushing.iter();
+        let first = |batch: &Batch| {
+            let run = batch.runs_from(at).first()?;
+            Some((run.offset.max(at), run.end()))
+        };
+        batches
+            .filter_map(first)
+            .chain(self.dirty.next(at))
+            .min_by_key(|(from, _)| *from)
     }
 
     /// Takes in what the owner said after an operation of this client. Answers may come in

@@ -13,11 +13,11 @@ use tokio::sync::futures::Notified;
 use tracing::debug;
 
 /// How often a read starts again because something changed under it.
-const ROUNDS_MAX: usize = 64;
+pub(crate) const ROUNDS_MAX: usize = 64;
 /// Extents that are asked for at once.
 const EXTENTS_AT_ONCE: u32 = 256;
 /// How far behind a read extents are asked for, so that a stream asks rarely.
-const EXTENTS_AHEAD: u64 = 1 << 30;
+pub(crate) const EXTENTS_AHEAD: u64 = 1 << 30;
 
 /// The zeros of all holes.
 static ZEROS: [u8; 128 * 1024] = [0; 128 * 1024];
@@ -89,7 +89,8 @@ impl Client {
                     continue;
                 }
                 Missing::Extents(from) => {
-                    self.ask_extents(&state, from).await?;
+                    self.ask_extents(&state, from, from.saturating_add(EXTENTS_AHEAD))
+                        .await?;
                     round += 1;
                     continue;
                 }
@@ -211,13 +212,11 @@ impl Client {
         self.pages.note_ahead(used_ahead, 0);
     }
 
-    /// Asks the owner for extents from `from` on, and for size and times.
-    pub(crate) async fn ask_extents(&self, state: &InodeRef, from: u64) -> Result<()> {
+    /// Asks the owner for extents between `from` and `to`, and for size and times.
+    pub(crate) async fn ask_extents(&self, state: &InodeRef, from: u64, to: u64) -> Result<()> {
         let inode = state.id;
         let mapping = state.lock().mapping;
-        let length = EXTENTS_AHEAD
-            .min(limits::FILE_BYTES_MAX.saturating_sub(from))
-            .max(1);
+        let length = to.min(limits::FILE_BYTES_MAX).saturating_sub(from).max(1);
         let operation = Operation::ReadExtents {
             inode,
             offset: from,

@@ -5,7 +5,7 @@ use crate::client::Client;
 use crate::inode::{Inner, InodeRef};
 use crate::pages::extents::Source;
 use crate::pattern::UNIT_BYTES;
-use crate::read::Keep;
+use crate::read::{EXTENTS_AHEAD, Keep};
 use model::{ErrorKind, Result};
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::debug;
@@ -83,7 +83,10 @@ impl Client {
                 (unknown, pieces)
             };
             match unknown {
-                Some(at) => self.ask_extents(&fetching.state, at).await?,
+                Some(at) => {
+                    let to = at.saturating_add(EXTENTS_AHEAD);
+                    self.ask_extents(&fetching.state, at, to).await?;
+                }
                 None => {
                     self.fetch(&fetching.state, &wanted, Keep::Ahead).await?;
                     return Ok(());

@@ -219,6 +219,14 @@ impl Dirty {
         before - self.bytes
     }
 
+    /// The first dirty piece at or behind `at`, from `at` on.
+    pub(crate) fn next(&self, at: u64) -> Option<(u64, u64)> {
+        let before = self.runs.range(..at).next_back();
+        let runs = before.into_iter().chain(self.runs.range(at..).next());
+        runs.map(|(start, run)| (at.max(*start), start + run.length()))
+            .find(|(from, to)| from < to)
+    }
+
     /// Calls `found(start, bytes)` for each dirty piece in `from..to`, in order.
     pub(crate) fn visit(&self, from: u64, to: u64, mut found: impl FnMut(u64, &[u8])) {
         let first = self.runs.range(..from).next_back();

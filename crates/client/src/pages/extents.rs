@@ -139,6 +139,23 @@ impl Extents {
         }
     }
 
+    /// The first piece of what `locate` says of `from..to`, which isn't empty; what follows may
+    /// be of the same kind.
+    pub(crate) fn first(&self, from: u64, to: u64) -> Located {
+        let piece = |to, source| Located { from, to, source };
+        let known_to = self.known.covered_to(from).min(to);
+        if known_to <= from {
+            let next = self.known.next_start(from).unwrap_or(to);
+            return piece(next.min(to), Source::Unknown);
+        }
+        let before = self.map.range(..=from).next_back();
+        if let Some(part) = before.and_then(|(_, extent)| extent.clip(from, known_to)) {
+            return piece(part.end(), source_of(part.kind));
+        }
+        let next = self.map.range(from..known_to).next();
+        piece(next.map_or(known_to, |(start, _)| *start), Source::Zeros)
+    }
+
     /// Where the bytes of `from..to` are, without gaps, in order.
     pub(crate) fn locate(&self, from: u64, to: u64) -> Vec<Located> {
         let mut out = Vec::new();
@@ -177,15 +194,10 @@ impl Extents {
             }
             at = part.end();
             let from = part.offset;
-            let source = match part.kind {
-                ExtentKind::Data { place, at, .. } => Source::Segment(place, at),
-                ExtentKind::Inline(bytes) => Source::Inline(bytes),
-                ExtentKind::Reserved => Source::Zeros,
-            };
             out.push(Located {
                 from,
                 to: at,
-                source,
+                source: source_of(part.kind),
             });
         }
         if at < to {
@@ -195,6 +207,14 @@ impl Extents {
                 source: Source::Zeros,
             });
         }
+    }
+}
+
+fn source_of(kind: ExtentKind) -> Source {
+    match kind {
+        ExtentKind::Data { place, at, .. } => Source::Segment(place, at),
+        ExtentKind::Inline(bytes) => Source::Inline(bytes),
+        ExtentKind::Reserved => Source::Zeros,
     }
 }
 
@@ -258,6 +278,11 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(&paint(&extents), &model);
+                for at in 0..100u64 {
+                    let first = extents.first(at, 100);
+                    let mut located = extents.locate(at, 100);
+                    prop_assert_eq!(first, located.swap_remove(0));
+                }
             }
         }
     }
