@@ -4,7 +4,7 @@
 use crate::client::{Client, misplaced};
 use crate::inode::{Inner, InodeRef, InodeState};
 use crate::pages::extents::Source;
-use crate::read::ROUNDS_MAX;
+use crate::read::{EXTENTS_AT_ONCE_MAX, ROUNDS_MAX};
 use crate::types::{Allocate, Seek};
 use model::operation::RangeChange;
 use model::{Attributes, Error, ErrorKind, FileKind, InodeId, Operation, Reply, Result, limits};
@@ -14,9 +14,6 @@ use tokio::sync::MutexGuard;
 const COPY_BYTES_MAX: u64 = 1 << 30;
 /// A step of copying by reading and writing.
 const COPY_STEP_BYTES: u64 = 1 << 20;
-
-/// Extents that are asked for at once to see what a range has.
-const EXTENTS_AT_ONCE: u32 = 4096;
 
 /// Pieces of a file that one seek looks at before it lets others have the inode.
 const SEEK_STEPS_MAX: usize = 4096;
@@ -127,7 +124,7 @@ impl Client {
                 inode,
                 offset: at,
                 length: to - at,
-                limit: EXTENTS_AT_ONCE,
+                limit: EXTENTS_AT_ONCE_MAX,
             };
             match self.execute(&operation).await? {
                 Reply::Extents {
@@ -171,7 +168,8 @@ impl Client {
                 Sought::Found(found) => return Ok(found),
                 Sought::Passed(next) => next,
                 Sought::Unknown(from, to) => {
-                    self.ask_extents(&state, from, to).await?;
+                    self.ask_extents(&state, from, to, EXTENTS_AT_ONCE_MAX)
+                        .await?;
                     from
                 }
             };

@@ -4,6 +4,7 @@
 use crate::client::{Client, misplaced};
 use crate::inode::{Inner, InodeRef};
 use crate::pages::extents::{Located, Source};
+use crate::pages::memory::COPIED_MAX;
 use crate::pages::ranges::Gaps;
 use crate::types::ReadTraces;
 use bytes::Bytes;
@@ -15,7 +16,14 @@ use tracing::debug;
 /// How often a read starts again because something changed under it.
 pub(crate) const ROUNDS_MAX: usize = 64;
 /// Extents that are asked for at once.
-const EXTENTS_AT_ONCE: u32 = 256;
+pub(crate) const EXTENTS_AT_ONCE: u32 = 256;
+/// And by who needs very many.
+pub(crate) const EXTENTS_AT_ONCE_MAX: u32 = 4096;
+/// After so many rounds a read takes what is known of its extents at that moment, instead of all at
+/// once: they may be more than are remembered.
+const ROUNDS_WHOLE_MAX: usize = 4;
+/// Pieces of segments that one read fetches at once.
+const FETCHES_AT_ONCE: usize = 256;
 /// How far behind a read extents are asked for, so that a stream asks rarely.
 pub(crate) const EXTENTS_AHEAD: u64 = 1 << 30;
 
@@ -45,8 +53,9 @@ enum Missing<'a> {
     Extents(u64),
     /// Somebody is fetching it.
     Arrival(Notified<'a>),
-    /// These pieces of segments.
-    Data(Vec<Located>),
+    /// These pieces of segments; and these, which are known and may be forgotten until all is
+    /// there.
+    Data(Vec<Located>, Vec<(u64, Bytes)>),
 }
 
 impl Client {
@@ -79,9 +88,12 @@ impl Client {
         let mut unnoted = Some(traces.atime);
         let keep = if traces.cached { Keep::Read } else { Keep::No };
         let mut round = 0;
+        let mut in_parts = false;
         while round < ROUNDS_MAX {
-            let missing = self.put_together(&state, offset, length, &fetched, &mut unnoted)?;
-            let wanted = match missing {
+            in_parts |= round >= ROUNDS_WHOLE_MAX;
+            let have = (&fetched[..], in_parts);
+            let missing = self.put_together(&state, offset, length, have, &mut unnoted)?;
+            let (wanted, known) = match missing {
                 Missing::Nothing(pieces) => return Ok(pieces),
                 Missing::Arrival(arrival) => {
                     self.wait("data that is being fetched", Some(inode), arrival)
@@ -89,16 +101,30 @@ impl Client {
                     continue;
                 }
                 Missing::Extents(from) => {
-                    self.ask_extents(&state, from, from.saturating_add(EXTENTS_AHEAD))
-                        .await?;
+                    let to = from.saturating_add(EXTENTS_AHEAD);
+                    let limit = if in_parts {
+                        EXTENTS_AT_ONCE_MAX
+                    } else {
+                        EXTENTS_AT_ONCE
+                    };
+                    self.ask_extents(&state, from, to, limit).await?;
                     round += 1;
                     continue;
                 }
-                Missing::Data(wanted) => wanted,
+                Missing::Data(wanted, known) => (wanted, known),
             };
-            round += 1;
+            // Each part that is there makes the rest smaller.
+            round = if known.is_empty() { round + 1 } else { 0 };
+            fetched.extend(known);
+            fetched.sort_unstable_by_key(|(at, _)| *at);
             match self.fetch(&state, &wanted, keep).await {
-                Ok(pieces) => fetched.extend(pieces),
+                Ok(pieces) => {
+                    fetched.extend(pieces);
+                    fetched.sort_unstable_by_key(|(at, _)| *at);
+                    if in_parts {
+                        round = 0;
+                    }
+                }
                 // Folded or cleaned meanwhile, perhaps: the owner knows the new places. With an
                 // NSD away a segment that is gone can't be told from one that can't be read, so
                 // only the same places twice are an error.
@@ -122,7 +148,7 @@ impl Client {
         state: &'a InodeRef,
         offset: u64,
         length: usize,
-        fetched: &[(u64, Bytes)],
+        (fetched, in_parts): (&[(u64, Bytes)], bool),
         unnoted: &mut Option<bool>,
     ) -> Result<Missing<'a>> {
         let mut inner = state.lock();
@@ -152,18 +178,30 @@ impl Client {
         self.take_from_memory(&mut inner, &mut gaps, &mut answer);
         answer.take_fetched(&mut gaps, fetched);
         let mut wanted = Vec::new();
-        for (from, to) in gaps.iter() {
+        let mut known = Answer::default();
+        let mut unknown = None;
+        'gaps: for (from, to) in gaps.iter() {
             for piece in inner.extents.locate(from, to) {
                 match &piece.source {
-                    Source::Zeros => answer.add_zeros(piece.from, piece.to),
-                    Source::Inline(bytes) => answer.0.push((piece.from, bytes.clone())),
-                    Source::Unknown => return Ok(Missing::Extents(piece.from)),
+                    Source::Zeros => known.add_zeros(piece.from, piece.to),
+                    Source::Inline(bytes) => known.0.push((piece.from, bytes.clone())),
                     Source::Segment(..) => wanted.push(piece),
+                    Source::Unknown => {
+                        unknown = Some(piece.from);
+                        break 'gaps;
+                    }
                 }
             }
         }
-        if wanted.is_empty() {
-            return Ok(Missing::Nothing(answer.in_order()));
+        let has_part = in_parts && !(wanted.is_empty() && known.0.is_empty());
+        match unknown {
+            Some(from) if !has_part => return Ok(Missing::Extents(from)),
+            Some(_) => {}
+            None if wanted.is_empty() => {
+                answer.0.append(&mut known.0);
+                return Ok(Missing::Nothing(answer.in_order()));
+            }
+            None => known.0.clear(),
         }
         let is_coming = |piece: &Located| {
             inner
@@ -174,7 +212,7 @@ impl Client {
         if wanted.iter().any(is_coming) {
             return Ok(Missing::Arrival(state.changed.notified()));
         }
-        Ok(Missing::Data(wanted))
+        Ok(Missing::Data(wanted, known.0))
     }
 
     fn take_from_memory(&self, inner: &mut Inner, gaps: &mut Gaps, answer: &mut Answer) {
@@ -188,11 +226,8 @@ impl Client {
         }
         for batch in inner.flushing.iter().rev() {
             gaps.fill(|from, to, found| {
-                for run in batch
-                    .runs
-                    .iter()
-                    .filter(|run| run.offset < to && run.end() > from)
-                {
+                let runs = batch.runs_from(from).iter();
+                for run in runs.take_while(|run| run.offset < to) {
                     let (from, to) = (run.offset.max(from), run.end().min(to));
                     answer.0.push((from, run.slice(from, to)));
                     found(from, to);
@@ -213,7 +248,13 @@ impl Client {
     }
 
     /// Asks the owner for extents between `from` and `to`, and for size and times.
-    pub(crate) async fn ask_extents(&self, state: &InodeRef, from: u64, to: u64) -> Result<()> {
+    pub(crate) async fn ask_extents(
+        &self,
+        state: &InodeRef,
+        from: u64,
+        to: u64,
+        limit: u32,
+    ) -> Result<()> {
         let inode = state.id;
         let mapping = state.lock().mapping;
         let length = to.min(limits::FILE_BYTES_MAX).saturating_sub(from).max(1);
@@ -221,7 +262,7 @@ impl Client {
             inode,
             offset: from,
             length,
-            limit: EXTENTS_AT_ONCE,
+            limit,
         };
         let reply = match self.execute(&operation).await {
             Ok(reply) => reply,
@@ -264,11 +305,14 @@ impl Client {
         keep: Keep,
     ) -> Result<Vec<(u64, Bytes)>> {
         let mapping = state.lock().mapping;
-        let reads = wanted.iter().filter_map(|piece| match piece.source {
-            Source::Segment(place, at) => Some(self.read_segment(piece, place, at)),
-            _ => None,
-        });
-        let mut pieces = try_join_all(reads).await?.concat();
+        let mut pieces = Vec::with_capacity(wanted.len());
+        for some in wanted.chunks(FETCHES_AT_ONCE) {
+            let reads = some.iter().filter_map(|piece| match piece.source {
+                Source::Segment(place, at) => Some(self.read_segment(piece, place, at)),
+                _ => None,
+            });
+            pieces.extend(try_join_all(reads).await?.into_iter().flatten());
+        }
         if keep == Keep::No {
             return Ok(pieces);
         }
@@ -304,6 +348,13 @@ impl Client {
         let mut out = Vec::new();
         for bytes in self.pool.read(&place, at, length).await? {
             let next = offset + bytes.len() as u64;
+            // A piece of a few bytes would keep a whole unit.
+            let is_small = bytes.len() <= COPIED_MAX;
+            let bytes = if is_small {
+                Bytes::copy_from_slice(&bytes)
+            } else {
+                bytes
+            };
             out.push((offset, bytes));
             offset = next;
         }
@@ -330,18 +381,19 @@ impl Answer {
         }
     }
 
+    /// `fetched` is sorted and doesn't overlap.
     fn take_fetched(&mut self, gaps: &mut Gaps, fetched: &[(u64, Bytes)]) {
-        for (start, bytes) in fetched {
-            let end = start + bytes.len() as u64;
-            gaps.fill(|from, to, found| {
-                let (a, b) = (from.max(*start), to.min(end));
-                if a < b {
-                    self.0
-                        .push((a, bytes.slice((a - start) as usize..(b - start) as usize)));
-                    found(a, b);
-                }
-            });
-        }
+        let end = |(start, bytes): &(u64, Bytes)| start + bytes.len() as u64;
+        gaps.fill(|from, to, found| {
+            let first = fetched.partition_point(|piece| end(piece) <= from);
+            for piece in fetched[first..].iter().take_while(|(start, _)| *start < to) {
+                let (start, bytes) = piece;
+                let (a, b) = (from.max(*start), to.min(end(piece)));
+                let part = bytes.slice((a - start) as usize..(b - start) as usize);
+                self.0.push((a, part));
+                found(a, b);
+            }
+        });
     }
 
     fn in_order(mut self) -> Vec<Bytes> {

@@ -5,7 +5,7 @@ use crate::client::Client;
 use crate::inode::{Inner, InodeRef};
 use crate::pages::extents::Source;
 use crate::pattern::UNIT_BYTES;
-use crate::read::{EXTENTS_AHEAD, Keep};
+use crate::read::{EXTENTS_AHEAD, EXTENTS_AT_ONCE, Keep};
 use model::{ErrorKind, Result};
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::debug;
@@ -85,7 +85,8 @@ impl Client {
             match unknown {
                 Some(at) => {
                     let to = at.saturating_add(EXTENTS_AHEAD);
-                    self.ask_extents(&fetching.state, at, to).await?;
+                    self.ask_extents(&fetching.state, at, to, EXTENTS_AT_ONCE)
+                        .await?;
                 }
                 None => {
                     self.fetch(&fetching.state, &wanted, Keep::Ahead).await?;

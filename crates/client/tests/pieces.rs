@@ -4,9 +4,10 @@
 
 mod rig;
 
-use client::{Client, OpenFlags, Seek};
+use client::{Client, ClientSettings, OpenFlags, ReadTraces, Seek};
+use futures::FutureExt;
 use model::{ErrorKind, InodeId, SetAttributes, limits};
-use rig::{file, run};
+use rig::{file, read, run, run_with};
 
 /// Writes `count` single bytes, every second one from `from` on.
 async fn write_bytes(client: &Client, inode: InodeId, from: u64, count: u64) {
@@ -69,5 +70,59 @@ fn seeking_in_what_is_no_file_ends() {
     run(3, |node| async move {
         let refused = node.client.seek(InodeId::ROOT, 0, Seek::Data).await;
         assert!(refused.is_err());
+    });
+}
+
+#[test]
+fn any_number_of_pieces_is_read_from_memory_and_from_the_nsds() {
+    const COUNT: u64 = 20_000;
+    run(4, |node| async move {
+        let client = &node.client;
+        let inode = file(client, "f").await;
+        write_bytes(client, inode, 0, COUNT).await;
+        let expected = b"x\0".repeat(COUNT as usize);
+        let expected = &expected[..2 * COUNT as usize - 1];
+        assert!(read(client, inode, 0, 1 << 20).await == expected, "dirty");
+        client.fsync(inode, false).await.unwrap();
+        assert!(read(client, inode, 0, 1 << 20).await == expected, "cached");
+        for cached in [false, true] {
+            client.forget_clean();
+            let traces = ReadTraces {
+                atime: true,
+                cached,
+            };
+            let pieces = client.read_leaving(inode, 0, 1 << 20, traces).await;
+            assert!(pieces.unwrap().concat() == expected, "from the NSDs");
+        }
+    });
+}
+
+/// A reader looks for each gap where the runs of a batch are: it doesn't walk over all of them,
+/// which would take the inode from everybody for minutes.
+#[test]
+fn very_many_pieces_of_several_batches_are_read_while_they_are_on_their_way() {
+    const COUNT: u64 = 40_000;
+    let settings = ClientSettings {
+        page_pool_bytes: 256 << 20,
+        ..rig::settings()
+    };
+    run_with(5, settings, |node| async move {
+        let client = &node.client;
+        let inode = file(client, "f").await;
+        let mut syncs = Vec::new();
+        for from in [0, 2 * COUNT, 1, 2 * COUNT + 1] {
+            write_bytes(client, inode, from, COUNT).await;
+            let mut sync = Box::pin(client.fsync(inode, false));
+            assert!((&mut sync).now_or_never().is_none(), "it has begun");
+            syncs.push(sync);
+        }
+        let all = b"x".repeat(4 * COUNT as usize);
+        let found = client.read(inode, 0, 1 << 20).now_or_never();
+        assert!(found.expect("all is in memory").unwrap().concat() == all);
+        assert_eq!(client.page_pool_bytes().0, 4 * COUNT);
+        for sync in syncs {
+            sync.await.unwrap();
+        }
+        assert!(read(client, inode, 0, 1 << 20).await == all);
     });
 }

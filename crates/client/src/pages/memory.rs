@@ -23,6 +23,9 @@ const PIECE_BYTES: u64 = 256;
 /// Buffers of more than half of this size come as wholes of it (`world::AlignedBuffer`).
 const WHOLE_BYTES: u64 = 1 << 20;
 
+/// What comes from the NSDs in pieces up to this size is copied: it would keep a unit.
+pub(crate) const COPIED_MAX: usize = model::limits::UNIT_BYTES as usize / 2;
+
 /// Gives out the memory of a client's page pool, takes it back, and knows how much is held.
 #[derive(Debug)]
 pub(crate) struct Blocks {
@@ -130,10 +133,12 @@ impl Blocks {
         self.give(idle.len() as u64 * self.block_bytes());
     }
 
-    /// Bytes that came from elsewhere, counted until nobody holds them, and how much that is.
+    /// Bytes that came from the NSDs, counted until nobody holds them, and how much that is.
     pub(crate) fn counted(self: &Arc<Self>, bytes: Bytes) -> (Bytes, u64) {
         let length = bytes.len() as u64;
-        let memory = if length > WHOLE_BYTES / 2 && length <= WHOLE_BYTES {
+        let memory = if length <= COPIED_MAX as u64 {
+            length
+        } else if length > WHOLE_BYTES / 2 && length <= WHOLE_BYTES {
             WHOLE_BYTES
         } else {
             length.next_multiple_of(u64::from(model::limits::UNIT_BYTES))
