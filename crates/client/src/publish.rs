@@ -259,10 +259,11 @@ impl Client {
                     .as_ref()
                     .expect("a written batch says where it is");
                 if stored.in_pack && self.world.now() - stored.at > PACK_FRESH {
-                    front.stored = None;
+                    let old = front.stored.take();
                     front.stage = Stage::Writing;
                     let job = job_of(state, front);
                     self.spawn_store(vec![job]);
+                    self.give_up(old.map_or_else(Vec::new, |stored| stored.extents));
                     return;
                 }
                 let next = (front.number, publishes(state.id, front));
@@ -390,11 +391,12 @@ impl Client {
         if error.kind() == ErrorKind::Stale {
             // A pack that died with its other files: the bytes go into a new segment at once,
             // which is nobody's error.
-            batch.stored = None;
+            let old = batch.stored.take();
             batch.stage = Stage::Writing;
             let job = job_of(state, batch);
             drop(inner);
             self.spawn_store(vec![job]);
+            self.give_up(old.map_or_else(Vec::new, |stored| stored.extents));
             return;
         }
         warn!(inode = %state.id, %error, "written data couldn't be published; it is kept and tried again");

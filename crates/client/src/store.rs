@@ -47,11 +47,14 @@ struct Plan {
 }
 
 /// What is left to do of a job.
+#[derive(Default)]
 struct Progress {
     segments_left: usize,
     extents: Vec<Extent>,
     in_pack: bool,
     failed: Option<Error>,
+    /// Nothing that was stored of it will be published.
+    is_lost: bool,
 }
 
 impl Client {
@@ -66,16 +69,13 @@ impl Client {
     /// Stores jobs together and publishes each as soon as all of it is durable.
     pub(crate) async fn store(&self, jobs: Vec<Job>) {
         let plans = plan(&jobs, self.blocks.block_bytes() as usize);
-        let mut progress: Vec<Progress> = (0..jobs.len())
-            .map(|job| Progress {
-                segments_left: plans.iter().filter(|plan| plan.holds(job)).count(),
-                extents: Vec::new(),
-                in_pack: plans
-                    .iter()
-                    .any(|plan| plan.holds(job) && plan.parts.len() > 1),
-                failed: None,
-            })
-            .collect();
+        let mut progress: Vec<Progress> = jobs.iter().map(|_| Progress::default()).collect();
+        for plan in &plans {
+            for job in plan.jobs() {
+                progress[job].segments_left += 1;
+                progress[job].in_pack |= plan.parts.len() > 1;
+            }
+        }
         let mut writes: FuturesUnordered<_> = plans
             .iter()
             .map(|plan| self.write_plan(&jobs, plan).map(move |place| (plan, place)))
@@ -85,9 +85,11 @@ impl Client {
         // message per job waits.
         let (ready, stored) = mpsc::unbounded();
         let writing = async {
+            let mut packs = Vec::new();
             while let Some((plan, result)) = writes.next().await {
                 match result {
                     Ok(extents) => {
+                        packs.extend(pack_of(&extents).map(|place| (plan, place)));
                         for (job, extent) in extents {
                             progress[job].extents.push(extent);
                         }
@@ -98,9 +100,7 @@ impl Client {
                         }
                     }
                 }
-                let mut held: Vec<usize> = plan.parts.iter().map(|part| part.job).collect();
-                held.dedup();
-                for job in held {
+                for job in plan.jobs() {
                     progress[job].segments_left -= 1;
                     if progress[job].segments_left == 0 {
                         self.note_stored(&jobs[job], &mut progress[job]);
@@ -109,6 +109,10 @@ impl Client {
                 }
             }
             drop(ready);
+            // A pack of which nothing will be published; others go when all in them is dead.
+            let is_lost = |plan: &Plan| plan.jobs().all(|job| progress[job].is_lost);
+            packs.retain(|(plan, _)| is_lost(plan));
+            self.give_up_places(packs.into_iter().map(|(_, place)| place).collect());
         };
         let publishing = self.publish_each(stored.map(|job: usize| jobs[job].state.clone()));
         join(writing, publishing).await;
@@ -209,6 +213,7 @@ impl Client {
             .find(|batch| batch.number == job.number);
         let Some(batch) = found else {
             // Its file went meanwhile.
+            progress.is_lost = true;
             self.give_up(std::mem::take(&mut progress.extents));
             return;
         };
@@ -218,6 +223,10 @@ impl Client {
                 self.pages.note_store(Some(error.clone()));
                 batch.stage = Stage::Failed(error);
                 self.note_failing(job.state.id, &mut inner);
+                // All of it is stored anew. What is there already must go now: the sweep leaves it
+                // as long as this batch lives, and each try would take as much again.
+                progress.is_lost = true;
+                self.give_up(std::mem::take(&mut progress.extents));
             }
             None => {
                 let mut extents = std::mem::take(&mut progress.extents);
@@ -236,8 +245,8 @@ impl Client {
         job.state.changed.notify_waiters();
     }
 
-    /// The file that these would be of is gone: segments that hold nothing else are deleted now
-    /// instead of waiting for the sweep. Packs are left to it.
+    /// These won't be published, any more of them than are: segments that hold nothing else are
+    /// deleted now instead of waiting for the sweep. Packs are left to it.
     pub(crate) fn give_up(&self, extents: Vec<Extent>) {
         let alone = |extent: Extent| match extent.kind {
             ExtentKind::Data { place, at: 0, .. } if extent.length == u64::from(place.length) => {
@@ -245,14 +254,17 @@ impl Client {
             }
             _ => None,
         };
-        let places: Vec<SegmentPlace> = extents.into_iter().filter_map(alone).collect();
+        self.give_up_places(extents.into_iter().filter_map(alone).collect());
+    }
+
+    fn give_up_places(&self, places: Vec<SegmentPlace>) {
         if places.is_empty() {
             return;
         }
         let client = self.shared();
         let work = async move {
             if let Err(error) = client.metanode.give_up(places).await {
-                warn!(%error, "segments of a file that is gone stay until the sweep");
+                warn!(%error, "segments that nobody needs stay until the sweep");
             }
         };
         self.world.spawn("give up segments", work).detach();
@@ -260,8 +272,11 @@ impl Client {
 }
 
 impl Plan {
-    fn holds(&self, job: usize) -> bool {
-        self.parts.iter().any(|part| part.job == job)
+    /// The jobs that it has something of, in order.
+    fn jobs(&self) -> impl Iterator<Item = usize> {
+        let mut last = None;
+        let jobs = self.parts.iter().map(|part| part.job);
+        jobs.filter(move |job| last.replace(*job) != Some(*job))
     }
 
     fn add(&mut self, job: usize, run: usize, bytes: usize) {
@@ -311,6 +326,17 @@ fn packed(jobs: &[Job], plan: &Plan) -> Bytes {
         );
     }
     pack.finish().0
+}
+
+/// The pack in which all of a plan is, if it is in one.
+fn pack_of(extents: &[(usize, Extent)]) -> Option<SegmentPlace> {
+    let place = |(_, extent): &(usize, Extent)| match extent.kind {
+        ExtentKind::Data { place, .. } => Some(place),
+        _ => None,
+    };
+    let first = extents.first().and_then(place)?;
+    let is_pack = extents.len() > 1 && extents.iter().all(|one| place(one) == Some(first));
+    is_pack.then_some(first)
 }
 
 fn family_of(job: &Job) -> FamilyId {

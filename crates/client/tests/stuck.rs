@@ -254,6 +254,67 @@ fn what_was_written_is_stored_however_cut_up_the_free_space_is() {
     .finished();
 }
 
+#[test]
+fn what_is_tried_again_and_again_takes_no_more_space_each_time() {
+    let sim = Simulation::new(32);
+    let place = Place {
+        nsds: 1,
+        scheme: Scheme::Replicate(1),
+        ..Place::default()
+    };
+    sim.run(|world| async move {
+        Node::create(&world, &place).await;
+        let settings = ClientSettings {
+            page_pool_bytes: 64 << 20,
+            block_bytes: 4 << 20,
+            dirty_idle_max: Duration::from_secs(3_600),
+            dirty_age_max: Duration::from_secs(3_600),
+            ..settings()
+        };
+        let node = Node::open(&world, &place, settings).await;
+        let (client, inode) = (&node.client, node.file("f").await);
+        // Seven segments, and some small pieces that share one; few enough to wait in memory.
+        let bytes = content(1, 2 << 20);
+        let small = content(2, 100_000);
+        for part in 0..7u64 {
+            client.write(inode, part << 22, &bytes).await.unwrap();
+            let behind = (part << 22) + (3 << 20);
+            client.write(inode, behind, &small).await.unwrap();
+        }
+        // The space that was promised to them goes to somebody who doesn't ask.
+        let source = SegmentSource::new(SessionId(1 << 40));
+        let owner = SegmentOwner::table(FamilyId(9));
+        let other = Bytes::from(content(3, 1 << 20));
+        let mut others = Vec::new();
+        while let Ok(place) = node.pool.write(&source, owner, other.clone()).await {
+            others.push(place);
+            assert!(others.len() < 1_000, "the disk holds less");
+        }
+        node.pool
+            .delete(&others.split_off(others.len() - 6))
+            .await
+            .unwrap();
+        let refused = client.fsync(inode, false).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoSpace);
+        // It comes back in small steps, and all of it goes to what waits for it.
+        let mut freed = 6;
+        while client.fsync(inode, false).await.is_err() {
+            assert!(freed < 22, "{freed} MiB are not enough for 15");
+            let gone = others.split_off(others.len() - 1);
+            node.pool.delete(&gone).await.unwrap();
+            freed += 1;
+            world.sleep(Duration::from_secs(5)).await;
+        }
+        client.forget_clean();
+        for part in 0..7u64 {
+            assert!(read(client, inode, part << 22, 2 << 20).await == bytes);
+        }
+        node.pool.delete(&others).await.unwrap();
+        node.close().await;
+    })
+    .finished();
+}
+
 /// Writes until not even a byte fits.
 async fn fill(client: &Client, inode: InodeId) -> u64 {
     let mut at = 0;
