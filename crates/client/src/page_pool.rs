@@ -22,6 +22,9 @@ const EVICTIONS_MAX: usize = 64;
 /// that.
 const SLACK_PART: u64 = 8;
 
+/// What is known of extents is forgotten beyond this part of the budget, so that there is room for data.
+const EXTENTS_PART: u64 = 4;
+
 /// Cached pieces, however small.
 const PIECES_MAX: usize = 131_072;
 
@@ -42,6 +45,8 @@ pub(crate) struct PagePool {
     /// Why dirty bytes couldn't be stored the last time, if they couldn't.
     failure: Mutex<Option<Error>>,
     ring: Mutex<VecDeque<(InodeId, u64, u64)>>,
+    /// Somebody forgets what is known of extents.
+    forgetting: Mutex<()>,
     space: Mutex<Space>,
     /// Bytes fetched ahead that were read, and that weren't; halved now and then.
     ahead: Mutex<(u64, u64)>,
@@ -87,6 +92,7 @@ impl PagePool {
             room: Notify::new(),
             failure: Mutex::default(),
             ring: Mutex::default(),
+            forgetting: Mutex::default(),
             space: Mutex::new(Space {
                 needed: 0,
                 held: None,
@@ -309,13 +315,33 @@ impl PagePool {
         if self.is_over_budget() {
             self.shrink(inodes);
         }
+        self.limit_extents(inodes);
         if self.is_over_budget() && self.ring.lock().is_empty() {
-            inodes.each(|state| {
-                let mut inner = state.lock();
-                inner.extents.forget_all();
-                inner.mapping += 1;
-            });
+            self.forget_extents(inodes);
         }
+    }
+
+    /// Forgets what is known of extents if that is too much: it grows with each file that is open,
+    /// whatever else is cached. Call without holding an inode's lock.
+    pub(crate) fn limit_extents(&self, inodes: &Inodes) {
+        let is_too_much = || self.blocks.held_for_extents() > self.blocks.budget() / EXTENTS_PART;
+        if !is_too_much() {
+            return;
+        }
+        // One does it for all.
+        if let Some(_turn) = self.forgetting.try_lock()
+            && is_too_much()
+        {
+            self.forget_extents(inodes);
+        }
+    }
+
+    fn forget_extents(&self, inodes: &Inodes) {
+        inodes.each(|state| {
+            let mut inner = state.lock();
+            inner.extents.forget_all();
+            inner.mapping += 1;
+        });
     }
 
     /// Lets clean bytes go until the budget fits again, those that were read lately last.

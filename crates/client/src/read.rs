@@ -255,6 +255,7 @@ impl Client {
         to: u64,
         limit: u32,
     ) -> Result<()> {
+        self.pages.limit_extents(&self.inodes);
         let inode = state.id;
         let mapping = state.lock().mapping;
         let length = to.min(limits::FILE_BYTES_MAX).saturating_sub(from).max(1);

@@ -126,3 +126,30 @@ fn very_many_pieces_of_several_batches_are_read_while_they_are_on_their_way() {
         assert!(read(client, inode, 0, 1 << 20).await == all);
     });
 }
+
+#[test]
+fn what_is_known_of_pieces_stays_in_the_budget_however_many_files_are_open() {
+    const COUNT: u64 = 1_000;
+    run(6, |node| async move {
+        let client = &node.client;
+        let first = file(client, "f").await;
+        for from in [0, 1] {
+            write_bytes(client, first, from, COUNT).await;
+            client.fsync(first, false).await.unwrap();
+        }
+        let (_, budget) = client.page_pool_memory();
+        for number in 0..100 {
+            let inode = file(client, &format!("f{number}")).await;
+            let copied = client.copy_range(first, 0, inode, 0, 2 * COUNT).await;
+            assert_eq!(copied.unwrap(), 2 * COUNT);
+            assert_eq!(client.seek(inode, 0, Seek::Hole).await.unwrap(), 2 * COUNT);
+            let (held, _) = client.page_pool_memory();
+            assert!(
+                held <= budget,
+                "{held} bytes are held with {number} files open"
+            );
+            let (_, cached) = client.page_pool_bytes();
+            assert!(cached > 0, "other files' bytes stay");
+        }
+    });
+}

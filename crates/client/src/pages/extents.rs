@@ -1,6 +1,6 @@
 //! What is known of an inode's extents: a cache that may be partial, and is forgotten freely.
 
-use super::memory::{Blocks, Charge};
+use super::memory::{Blocks, ExtentsCharge};
 use super::ranges::Ranges;
 use bytes::Bytes;
 use model::{Extent, ExtentKind, SegmentPlace};
@@ -47,7 +47,7 @@ pub(crate) struct Extents {
     /// Inline bytes that were taken in since the last `forget_all`.
     inline_bytes: usize,
     /// What all this takes of the page pool's memory.
-    charge: Charge,
+    charge: ExtentsCharge,
 }
 
 impl Extents {
@@ -56,7 +56,7 @@ impl Extents {
             map: BTreeMap::new(),
             known: Ranges::default(),
             inline_bytes: 0,
-            charge: Charge::new(blocks, 0),
+            charge: ExtentsCharge::new(blocks),
         }
     }
 

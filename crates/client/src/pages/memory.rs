@@ -35,6 +35,8 @@ pub(crate) struct Blocks {
     held: AtomicU64,
     /// The part of `held` that is states of inodes: it doesn't go by writing or forgetting.
     states: AtomicU64,
+    /// The part of `held` that is what is known of extents.
+    extents: AtomicU64,
     free: Mutex<Free>,
 }
 
@@ -54,6 +56,7 @@ impl Blocks {
             recycled_max: usize::try_from(recycled).map_or(RECYCLED_MAX, |it| it.min(RECYCLED_MAX)),
             held: AtomicU64::new(0),
             states: AtomicU64::new(0),
+            extents: AtomicU64::new(0),
             free: Mutex::default(),
         })
     }
@@ -72,6 +75,11 @@ impl Blocks {
     pub(crate) fn held_for_data(&self) -> u64 {
         let states = self.states.load(Ordering::Relaxed);
         self.held().saturating_sub(states)
+    }
+
+    /// Memory of what is known of extents.
+    pub(crate) fn held_for_extents(&self) -> u64 {
+        self.extents.load(Ordering::Relaxed)
     }
 
     /// What may be held.
@@ -179,9 +187,33 @@ impl Charge {
         }
         self.bytes = bytes;
     }
+}
+
+/// What is known of the extents of an inode; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct ExtentsCharge(Charge);
+
+impl ExtentsCharge {
+    pub(crate) fn new(home: &Arc<Blocks>) -> Self {
+        Self(Charge::new(home, 0))
+    }
+
+    /// It is so much now.
+    pub(crate) fn set(&mut self, bytes: u64) {
+        let all = &self.0.home.extents;
+        all.fetch_add(bytes, Ordering::Relaxed);
+        all.fetch_sub(self.0.bytes, Ordering::Relaxed);
+        self.0.set(bytes);
+    }
 
     pub(crate) fn home(&self) -> &Arc<Blocks> {
-        &self.home
+        &self.0.home
+    }
+}
+
+impl Drop for ExtentsCharge {
+    fn drop(&mut self) {
+        self.set(0);
     }
 }
 
