@@ -145,13 +145,15 @@ mod tests {
     fn several_readers_of_one_file_and_parts_out_of_order_stay_recognised() {
         let mut pattern = Pattern::default();
         let mut asked = [0u32; 3];
-        for step in (0..64u64).map(|step| step ^ 1) {
+        // Each begins in order; later the parts of a read change places.
+        let steps = (0..64u64).map(|step| if step < 4 { step } else { step ^ 1 });
+        for step in steps {
             for (reader, asked) in asked.iter_mut().enumerate() {
                 let at = (reader as u64) * (100 << 20) + step * 131_072;
                 *asked += u32::from(pattern.note(at, at + 131_072, 1 << 30, MAX).is_some());
             }
         }
-        assert!(asked[1..].iter().all(|asked| *asked == 0 || *asked > 3));
+        assert!(asked.iter().all(|asked| *asked > 3), "{asked:?}");
     }
 
     #[test]
