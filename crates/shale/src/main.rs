@@ -1,7 +1,6 @@
 //! The program: reads the command line, runs one command, says how it went.
 
 #![allow(unreachable_pub, reason = "a program has no outside")]
-#![allow(clippy::print_stdout, reason = "commands answer on standard output")]
 #![allow(
     clippy::disallowed_methods,
     reason = "the program reads its own files and talks to its own socket"

@@ -3,6 +3,32 @@
 use crate::admin::Refusal;
 use model::Error;
 use serde::Serialize;
+use std::fmt::Arguments;
+use std::io::{ErrorKind, Write, stderr, stdout};
+
+/// What the shell says of a program that a broken pipe ended.
+const READER_GONE: i32 = 128 + 13;
+
+/// Prints a line of an answer. `println!` would end in a panic where nobody reads it.
+macro_rules! say {
+    ($($text:tt)*) => { $crate::output::line(format_args!($($text)*)) };
+}
+pub(crate) use say;
+
+/// Prints a line on standard output. Ends the program if that can't be written: quietly if the
+/// reader has gone, as `head` does, otherwise saying so.
+pub fn line(text: Arguments<'_>) {
+    let mut out = stdout().lock();
+    let written = writeln!(out, "{text}").and_then(|()| out.flush());
+    match written {
+        Ok(()) => {}
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(READER_GONE),
+        Err(error) => {
+            let _unseen = writeln!(stderr(), "shale: writing the answer: {error}");
+            std::process::exit(1);
+        }
+    }
+}
 
 /// Prints an error on standard error, as text or JSON.
 pub fn refusal(error: &Error, json: bool) {
@@ -22,7 +48,7 @@ pub fn refusal(error: &Error, json: bool) {
 
 /// Prints a value as JSON.
 pub fn json(value: &impl Serialize) {
-    println!(
+    say!(
         "{}",
         serde_json::to_string_pretty(value).expect("answers are plain structs")
     );
@@ -57,7 +83,7 @@ pub fn table(heading: &[&str], rows: &[Vec<String>]) {
         for (cell, width) in cells.iter().zip(&widths) {
             out.push_str(&format!("{cell:width$}  "));
         }
-        println!("{}", out.trim_end());
+        say!("{}", out.trim_end());
     };
     line(heading.to_vec());
     for row in rows {

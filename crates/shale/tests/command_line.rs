@@ -9,7 +9,10 @@
 mod fixture;
 
 use fixture::Node;
-use std::{fs, process::Command};
+use std::{
+    fs,
+    process::{Command, Stdio},
+};
 
 fn code(node: &Node, arguments: &[&str]) -> (i32, String) {
     let output = node.run(arguments);
@@ -41,6 +44,37 @@ fn up_twice_is_one_node_and_down_twice_is_no_error() {
     assert_eq!(node.pid(), pid);
     node.must(&["down"]);
     node.must(&["down"]);
+}
+
+#[test]
+fn an_answer_that_nobody_reads_ends_a_command_without_a_crash() {
+    let node = Node::new();
+    let answer_to = |stdout: Stdio, arguments: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_shale"))
+            .args(arguments)
+            .arg("--dir")
+            .arg(&node.dir)
+            .stdout(stdout)
+            .output()
+            .unwrap()
+    };
+    for arguments in [
+        &["status"][..],
+        &["status", "--json"],
+        &["fs", "df"],
+        &["nsd", "list"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = answer_to(writer.into(), arguments);
+        assert_eq!(output.status.code(), Some(141), "{arguments:?}: {output:?}");
+        assert!(output.stderr.is_empty(), "{arguments:?}: {output:?}");
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = answer_to(full.into(), arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(said.contains("writing the answer"), "{arguments:?}: {said}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::{
         client::Admin,
     },
     cli::{Command, Dir, Fs, Nsd, Repair},
-    output::{self, bytes, table},
+    output::{self, bytes, say, table},
 };
 use hyper::Method;
 use model::{Error, ErrorKind, Result};
@@ -55,7 +55,7 @@ pub fn ask(command: Command, json: bool) -> Result<ExitCode> {
                     (),
                     json,
                     |_: &serde_json::Value| {
-                        println!("everything is durable");
+                        say!("everything is durable");
                         ExitCode::SUCCESS
                     },
                 )
@@ -167,26 +167,30 @@ async fn show<A: DeserializeOwned + Serialize>(
 }
 
 fn status(status: &Status) -> ExitCode {
-    println!(
+    say!(
         "shale {} (pid {}), up {} s",
-        status.version, status.pid, status.up_seconds
+        status.version,
+        status.pid,
+        status.up_seconds
     );
-    println!(
+    say!(
         "{}, block size {}",
         status.scheme,
         bytes(status.block_bytes)
     );
     for line in &status.mounts {
-        println!("{} at {} ({})", line.state, line.path, line.options);
-        println!("  requests through {}", line.transport);
+        say!("{} at {} ({})", line.state, line.path, line.options);
+        say!("  requests through {}", line.transport);
     }
     for shard in &status.shards {
-        println!(
+        say!(
             "shard {}: epoch {}, commit {}",
-            shard.shard, shard.epoch, shard.durable_commit
+            shard.shard,
+            shard.epoch,
+            shard.durable_commit
         );
     }
-    println!("resident {}; budgets:", bytes(status.resident_bytes));
+    say!("resident {}; budgets:", bytes(status.resident_bytes));
     let rows: Vec<_> = status
         .memory
         .iter()
@@ -203,11 +207,14 @@ fn status(status: &Status) -> ExitCode {
 }
 
 fn health(health: &Health) -> ExitCode {
-    println!("{}", health.state);
+    say!("{}", health.state);
     for event in &health.events {
-        println!(
+        say!(
             "{}: {}: {}\n    {}",
-            event.severity, event.subject, event.message, event.remedy
+            event.severity,
+            event.subject,
+            event.message,
+            event.remedy
         );
     }
     if health.state == "healthy" {
@@ -220,7 +227,7 @@ fn health(health: &Health) -> ExitCode {
 #[allow(clippy::ptr_arg, reason = "it prints the answer as it is decoded")]
 fn waiters(waiters: &Vec<Waiter>) -> ExitCode {
     if waiters.is_empty() {
-        println!("nothing waits");
+        say!("nothing waits");
         return ExitCode::SUCCESS;
     }
     let rows: Vec<_> = waiters
@@ -255,12 +262,12 @@ fn df(df: &Df) -> ExitCode {
             ],
         ],
     );
-    println!("{} inodes, {} in files", df.inodes, bytes(df.logical));
+    say!("{} inodes, {} in files", df.inodes, bytes(df.logical));
     ExitCode::SUCCESS
 }
 
 fn check(check: &CheckResult) -> ExitCode {
-    println!(
+    say!(
         "{} inodes, {} extents, {} segments, {} read and proven",
         check.inodes,
         check.extents,
@@ -268,23 +275,23 @@ fn check(check: &CheckResult) -> ExitCode {
         bytes(check.bytes)
     );
     if check.clean {
-        println!("nothing is wrong");
+        say!("nothing is wrong");
         return ExitCode::SUCCESS;
     }
     for fault in check.faults.iter().take(FAULTS_SHOWN) {
-        println!("fault: {fault}");
+        say!("fault: {fault}");
     }
     if check.faults.len() > FAULTS_SHOWN {
-        println!(
+        say!(
             "and {} more; --json lists them",
             check.faults.len() - FAULTS_SHOWN
         );
     }
     for file in check.unreadable.iter().take(FILES_SHOWN) {
-        println!("can't be read: {file}");
+        say!("can't be read: {file}");
     }
     if check.unreadable_files > FILES_SHOWN as u64 {
-        println!(
+        say!(
             "and {} more files; --json lists a thousand",
             check.unreadable_files - FILES_SHOWN as u64
         );
@@ -338,7 +345,7 @@ fn scrub(lines: &Vec<ScrubLine>) -> ExitCode {
     );
     for line in lines {
         for mended in &line.mended {
-            println!("nsd {}: mended: {mended}", line.nsd);
+            say!("nsd {}: mended: {mended}", line.nsd);
         }
     }
     if lines.iter().all(|line| line.lost == 0) {
@@ -349,7 +356,7 @@ fn scrub(lines: &Vec<ScrubLine>) -> ExitCode {
 }
 
 fn repair(repair: &RepairStatus) -> ExitCode {
-    println!(
+    say!(
         "{}: {} segments to do, {} done ({} written)",
         repair.state,
         repair.segments_to_do,
@@ -357,7 +364,7 @@ fn repair(repair: &RepairStatus) -> ExitCode {
         bytes(repair.bytes_done)
     );
     if !repair.reason.is_empty() {
-        println!("{}", repair.reason);
+        say!("{}", repair.reason);
     }
     ExitCode::SUCCESS
 }

@@ -8,7 +8,7 @@ use crate::{
         lock,
         mounts::{mounts_of, source_of},
     },
-    output,
+    output::{self, say},
 };
 use model::{Error, ErrorKind, Result};
 use std::{path::Path, process::ExitCode, time::Duration};
@@ -83,7 +83,7 @@ fn say(json: bool, stopped: bool, text: &str) -> Result<ExitCode> {
     if json {
         output::json(&serde_json::json!({ "stopped": stopped }));
     } else {
-        println!("{text}");
+        say!("{text}");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -6,7 +6,7 @@ use crate::{
     cli::{Mount, Umount},
     daemon::{lock, log, mounts::real_path},
     options::Options,
-    output,
+    output::{self, say},
 };
 use model::{Error, ErrorKind, Result};
 use std::{
@@ -150,7 +150,7 @@ fn say(json: bool, what: &str, mountpoint: &Path) -> Result<ExitCode> {
     if json {
         output::json(&serde_json::json!({ what: path }));
     } else {
-        println!("{what} {path}");
+        say!("{what} {path}");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -8,7 +8,7 @@ use crate::{
         config::{NodeConfig, Plan},
         mounts::real_path,
     },
-    output,
+    output::{self, say},
 };
 use model::{Error, ErrorKind, Result};
 use std::{path::Path, process::ExitCode};
@@ -61,7 +61,7 @@ fn report(status: &Status, how: &str, json: bool) -> Result<ExitCode> {
     if json {
         output::json(status);
     } else {
-        println!("shale {how}: {} mounted at {}", status.scheme, status.mount);
+        say!("shale {how}: {} mounted at {}", status.scheme, status.mount);
     }
     Ok(ExitCode::SUCCESS)
 }
