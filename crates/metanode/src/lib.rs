@@ -14,6 +14,7 @@ mod check;
 mod files;
 mod holders;
 mod metanode;
+mod reopening;
 mod room;
 mod sessions;
 mod waiters;

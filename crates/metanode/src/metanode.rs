@@ -3,6 +3,7 @@
 use crate::background::{Background, Unpublished, count, recorded};
 use crate::holders::Holders;
 use crate::locks::Locks;
+use crate::reopening::Reopening;
 use crate::report::{ShardStatus, Usage};
 use crate::room::Room;
 use crate::sessions::Sessions;
@@ -15,19 +16,13 @@ use model::{
 };
 use namespace::Table;
 use pool::{Pool, SegmentSource};
-use shard::{HOT_RECORDS_BYTES_DEFAULT, Shard, ShardConfig, TreeCache, Unflushed, successor};
+use shard::{HOT_RECORDS_BYTES_DEFAULT, Shard, ShardConfig, TreeCache, successor};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 use world::World;
 
 /// Memory for blocks of the tree's tables.
 const TREE_CACHE_BYTES: u64 = 64 * 1024 * 1024;
-/// How long an operation waits for a shard that is being taken over.
-const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// First and longest wait between attempts to take a shard over again.
-const BACK_OFF_MIN: Duration = Duration::from_millis(100);
-const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 /// Steps of one truncate: 2^40 extents are more than any file has.
 const CUT_STEPS_MAX: u64 = 1 << 28;
 /// The pool of data, tables and logs, as coordination names it.
@@ -56,11 +51,11 @@ pub struct Metanode {
     pub(crate) coordination: Coordination,
     pub(crate) pool: Arc<Pool>,
     pub(crate) family: FamilyId,
-    config: ShardConfig,
+    pub(crate) config: ShardConfig,
     /// Every operation looks here, so looking writes nothing that others read.
-    shard: ArcSwap<Shard>,
-    /// Held by the one who takes the shard over again, with what wasn't durable.
-    reopening: tokio::sync::Mutex<Option<Unflushed>>,
+    pub(crate) shard: ArcSwap<Shard>,
+    /// Held by the one who drives it.
+    pub(crate) reopening: tokio::sync::Mutex<Reopening>,
     pub(crate) holders: Arc<Holders>,
     locks: Locks,
     /// Clients' sessions.
@@ -110,7 +105,7 @@ impl Metanode {
             family,
             config,
             shard: ArcSwap::new(shard.clone()),
-            reopening: tokio::sync::Mutex::new(None),
+            reopening: tokio::sync::Mutex::default(),
             holders: Arc::default(),
             locks: Locks::new(),
             sessions: Sessions::default(),
@@ -455,58 +450,9 @@ impl Metanode {
         ))
     }
 
-    fn attach(&self, shard: &Shard) {
+    pub(crate) fn attach(&self, shard: &Shard) {
         let holders = self.holders.clone();
         shard.set_holders(Arc::new(move |inode| holders.is_held(inode)));
-    }
-
-    /// Takes over again a shard that was given up, with growing pauses between attempts.
-    /// Clients see a pause. Whoever comes while another does it waits for that one.
-    pub(crate) async fn take_over_again(&self, given_up: &Arc<Shard>) -> Result<()> {
-        let attempt = async {
-            let mut unflushed = self.reopening.lock().await;
-            let mut pause = BACK_OFF_MIN;
-            loop {
-                if self.closed.load(Ordering::SeqCst) {
-                    return Err(ErrorKind::ShuttingDown.into());
-                }
-                if !Arc::ptr_eq(&self.shard(), given_up) {
-                    return Ok(());
-                }
-                if unflushed.is_none() {
-                    *unflushed = Some(given_up.end_given_up().await);
-                }
-                match Shard::open_after(self.config.clone(), unflushed.as_mut()).await {
-                    Ok(shard) => {
-                        self.attach(&shard);
-                        self.takeovers.fetch_add(1, Ordering::Relaxed);
-                        tracing::info!(
-                            shard = shard.id().0,
-                            epoch = shard.epoch().0,
-                            "shard taken over again"
-                        );
-                        self.shard.store(shard);
-                        *unflushed = None;
-                        return Ok(());
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, ?pause, "the shard can't be taken over yet");
-                        self.world.sleep(pause).await;
-                        pause = (pause * 2).min(BACK_OFF_MAX);
-                    }
-                }
-            }
-        };
-        self.world
-            .timeout(PAUSE_MAX, attempt)
-            .await
-            .unwrap_or_else(|_| {
-                let text = format!(
-                    "shard {} couldn't be taken over again for {PAUSE_MAX:?}",
-                    given_up.id()
-                );
-                Err(Error::new(ErrorKind::Unavailable, text))
-            })
     }
 
     /// Nobody holds anything yet: inodes without names go.

@@ -169,3 +169,43 @@ fn operations_with_a_slot_are_applied_once_and_answered_durably() {
         })
         .finished();
 }
+
+/// Each I/O takes so long that no caller waits until the shard is open.
+#[test]
+fn a_takeover_that_takes_longer_than_anybody_waits_comes_to_its_end() {
+    let simulation = Simulation::new(41);
+    let faults = simulation.faults();
+    simulation
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let file = rig.file(ROOT, "f").await;
+            rig.write_inline(file, 0, &pattern(1, 500)).await;
+            rig.metanode.sync().await.unwrap();
+            let resigned = Error::new(ErrorKind::Unavailable, "a test wants it");
+            rig.metanode.hosted().resign(&resigned);
+            faults.slow("nsd1", Duration::from_secs(3));
+            let begun = world.now();
+            let mut refusals = 0;
+            let found = loop {
+                let lookup = Operation::Lookup {
+                    directory: ROOT,
+                    name: rig::name("f"),
+                };
+                match rig.run(lookup).await {
+                    Ok(reply) => break reply,
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                        refusals += 1;
+                        assert!(refusals < 20, "not open after {:?}", world.now() - begun);
+                    }
+                }
+            };
+            assert!(matches!(found, model::Reply::Entry { .. }), "{found:?}");
+            assert!(refusals > 0, "open after {:?}", world.now() - begun);
+            faults.heal("nsd1");
+            assert_eq!(rig.read(file).await.unwrap(), pattern(1, 500));
+            rig.close().await;
+        })
+        .finished();
+}

@@ -1,0 +1,109 @@
+//! Taking over again a shard that was given up, while its clients wait.
+//!
+//! Who waits drives the work, one at a time. A step that somebody gave up waiting for is kept, and
+//! the next one goes on with it: on slow disks a step takes longer than anybody waits.
+
+use crate::metanode::Metanode;
+use futures::future::BoxFuture;
+use model::{Error, ErrorKind, Result};
+use shard::{Shard, Unflushed};
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How long an operation waits for a shard that is being taken over.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// First and longest wait between attempts to take a shard over again.
+const BACK_OFF_MIN: Duration = Duration::from_millis(100);
+const BACK_OFF_MAX: Duration = Duration::from_secs(5);
+
+/// How far taking a shard over again has come.
+#[derive(Default)]
+pub(crate) enum Reopening {
+    /// Nothing was given up, or nobody has begun.
+    #[default]
+    Idle,
+    /// The shard that was given up comes to its end.
+    Ending(BoxFuture<'static, Unflushed>),
+    /// It has; this wasn't durable.
+    Ended(Unflushed),
+    /// It is being opened.
+    Opening(BoxFuture<'static, (Result<Arc<Shard>>, Unflushed)>),
+}
+
+impl Metanode {
+    /// Takes over again a shard that was given up, with growing pauses between attempts.
+    /// Clients see a pause. Whoever comes while another does it waits for that one.
+    ///
+    /// # Errors
+    /// `Unavailable` after a minute; the next caller goes on. `ShuttingDown` after the end.
+    pub(crate) async fn take_over_again(&self, given_up: &Arc<Shard>) -> Result<()> {
+        self.world
+            .timeout(PAUSE_MAX, self.reopen(given_up))
+            .await
+            .unwrap_or_else(|_| {
+                let text = format!(
+                    "shard {} couldn't be taken over again for {PAUSE_MAX:?}",
+                    given_up.id()
+                );
+                Err(Error::new(ErrorKind::Unavailable, text))
+            })
+    }
+
+    /// May be dropped at any moment: what was begun stays in `reopening`.
+    async fn reopen(&self, given_up: &Arc<Shard>) -> Result<()> {
+        let mut reopening = self.reopening.lock().await;
+        let mut pause = BACK_OFF_MIN;
+        loop {
+            if self.closed.load(Ordering::SeqCst) {
+                return Err(ErrorKind::ShuttingDown.into());
+            }
+            if !Arc::ptr_eq(&self.shard(), given_up) {
+                return Ok(());
+            }
+            match &mut *reopening {
+                Reopening::Idle => {
+                    let shard = given_up.clone();
+                    let ending = async move { shard.end_given_up().await };
+                    *reopening = Reopening::Ending(Box::pin(ending));
+                }
+                Reopening::Ending(ending) => {
+                    let unflushed = ending.await;
+                    *reopening = Reopening::Ended(unflushed);
+                }
+                Reopening::Ended(_) => {
+                    let Reopening::Ended(mut unflushed) = mem::take(&mut *reopening) else {
+                        unreachable!("just seen");
+                    };
+                    let config = self.config.clone();
+                    let opening = async move {
+                        let opened = Shard::open_after(config, Some(&mut unflushed)).await;
+                        (opened, unflushed)
+                    };
+                    *reopening = Reopening::Opening(Box::pin(opening));
+                }
+                Reopening::Opening(opening) => match opening.await {
+                    (Ok(shard), _) => {
+                        self.attach(&shard);
+                        self.takeovers.fetch_add(1, Ordering::Relaxed);
+                        tracing::info!(
+                            shard = shard.id().0,
+                            epoch = shard.epoch().0,
+                            "shard taken over again"
+                        );
+                        self.shard.store(shard);
+                        *reopening = Reopening::Idle;
+                        return Ok(());
+                    }
+                    (Err(error), unflushed) => {
+                        *reopening = Reopening::Ended(unflushed);
+                        tracing::warn!(%error, ?pause, "the shard can't be taken over yet");
+                        self.world.sleep(pause).await;
+                        pause = (pause * 2).min(BACK_OFF_MAX);
+                    }
+                },
+            }
+        }
+    }
+}
