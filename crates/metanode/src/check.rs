@@ -238,6 +238,10 @@ impl Metanode {
                         suspects.insert(id);
                     }
                 }
+                if !suspects.is_empty() {
+                    let now = self.decided().await?;
+                    suspects.retain(|id| !judge.decided.began_until(&now, id.session));
+                }
                 // One that was just being deleted is gone now.
                 let again = match suspects.is_empty() {
                     true => Vec::new(),

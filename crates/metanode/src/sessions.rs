@@ -68,8 +68,34 @@ impl Decided {
         session < self.below
     }
 
+    /// Whether the session began after this and before `later`: a mount, or a take-over.
+    pub(crate) fn began_until(&self, later: &Self, session: SessionId) -> bool {
+        !self.was_given_out(session) && later.was_given_out(session)
+    }
+
     /// Also a session that isn't a client's is decided only so far.
     pub(crate) fn up_to(&mut self, session: SessionId, counter: u64) {
         self.marks.insert(session, counter);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decided(below: u64) -> Decided {
+        Decided {
+            below: SessionId(below),
+            marks: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn sessions_that_begin_during_a_look_are_told_from_those_that_nobody_began() {
+        let (then, now) = (decided(5), decided(7));
+        let began: Vec<u64> = (0..10)
+            .filter(|session| then.began_until(&now, SessionId(*session)))
+            .collect();
+        assert_eq!(began, [5, 6]);
     }
 }
