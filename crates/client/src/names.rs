@@ -92,17 +92,28 @@ impl Client {
         if let Some(state) = self.inodes.find(inode) {
             self.publish_pending(&state).await?;
         }
-        let attributes = self
+        // Before it has its name: a last close meanwhile must not take its data for useless.
+        let state = self.inodes.find(inode);
+        let was_orphan = state
+            .as_ref()
+            .is_some_and(|state| std::mem::take(&mut state.lock().orphan));
+        let linked = self
             .entry(Operation::Link {
                 inode,
                 directory,
                 name,
             })
-            .await?;
-        if let Some(state) = self.inodes.find(inode) {
-            state.lock().orphan = false;
+            .await;
+        if let (Err(_), Some(state), true) = (&linked, state, was_orphan) {
+            let mut inner = state.lock();
+            inner.orphan = true;
+            let is_useless = inner.opens == 0;
+            drop(inner);
+            if is_useless {
+                self.discard(&state);
+            }
         }
-        Ok(attributes)
+        linked
     }
 
     /// Removes a name of something that isn't a directory. An open file lives on until its

@@ -551,3 +551,29 @@ fn a_read_around_the_cache_leaves_nothing_in_it() {
         assert_eq!(client.page_pool_bytes().1, cached);
     });
 }
+
+/// The link waits for a take-over while the file is written and closed.
+#[test]
+fn what_is_written_before_the_last_close_stays_if_the_file_gets_a_name_at_that_moment() {
+    run(45, |node| async move {
+        let new = rig::new_file();
+        let file = node
+            .client
+            .create_unnamed(InodeId::ROOT, new)
+            .await
+            .unwrap()
+            .inode;
+        let resigned = model::Error::new(ErrorKind::Unavailable, "a test wants it");
+        node.metanode.hosted().resign(&resigned);
+        let link = node.client.link(file, InodeId::ROOT, name("named"));
+        let write_and_close = async {
+            node.client.write(file, 0, b"content").await.unwrap();
+            node.client.release(file).await;
+        };
+        let (linked, ()) = futures::future::join(link, write_and_close).await;
+        linked.unwrap();
+        node.client.sync_all().await.unwrap();
+        assert_eq!(rig::read(&node.client, file, 0, 100).await, b"content");
+        node.close().await;
+    });
+}
