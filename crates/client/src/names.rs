@@ -107,10 +107,8 @@ impl Client {
         if let (Err(_), Some(state), true) = (&linked, state, was_orphan) {
             let mut inner = state.lock();
             inner.orphan = true;
-            let is_useless = inner.opens == 0;
-            drop(inner);
-            if is_useless {
-                self.discard(&state);
+            if inner.opens == 0 {
+                self.discard_locked(inode, &mut inner);
             }
         }
         linked

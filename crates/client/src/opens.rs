@@ -1,7 +1,7 @@
 //! Open and release: who holds an inode, so that it outlives its last name.
 
 use crate::client::Client;
-use crate::inode::InodeRef;
+use crate::inode::{Inner, InodeRef};
 use crate::types::{OpenFlags, Opened};
 use model::{Attributes, ErrorKind, FileKind, InodeId, Result, SetAttributes};
 use tracing::warn;
@@ -60,17 +60,17 @@ impl Client {
     }
 
     async fn let_go(&self, state: &InodeRef) {
-        let is_useless = {
+        {
             let mut inner = state.lock();
             if inner.opens == 0 {
                 warn!(inode = %state.id, "released an inode that isn't open");
                 return;
             }
             inner.opens -= 1;
-            inner.opens == 0 && inner.orphan
-        };
-        if is_useless {
-            self.discard(state);
+            // Under one lock: who opens it next may write to it.
+            if inner.opens == 0 && inner.orphan {
+                self.discard_locked(state.id, &mut inner);
+            }
         }
         if let Err(error) = self.metanode.unhold(state.id, &self.stamp()).await {
             warn!(inode = %state.id, %error, "an inode without names couldn't be released; the owner removes it later");
@@ -96,12 +96,15 @@ impl Client {
     /// Forgets everything of an inode that nobody can reach any more. Batches on their way
     /// end by themselves.
     pub(crate) fn discard(&self, state: &InodeRef) {
-        let mut inner = state.lock();
+        self.discard_locked(state.id, &mut state.lock());
+    }
+
+    pub(crate) fn discard_locked(&self, inode: InodeId, inner: &mut Inner) {
         inner.orphan = true;
         let dirty = inner.dirty.cut(0, u64::MAX);
         self.pages.release(dirty);
-        self.pages.recount_failing(&mut inner);
-        self.pages.uncache(state.id, &mut inner, 0, u64::MAX);
+        self.pages.recount_failing(inner);
+        self.pages.uncache(inode, inner, 0, u64::MAX);
         inner.extents.forget_all();
         inner.mapping += 1;
         if inner.is_published() {
