@@ -5,6 +5,8 @@ use crate::inode::{Inner, InodeRef};
 use model::{InodeId, Operation, Timestamp};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tracing::debug;
 
@@ -17,6 +19,8 @@ const WAITING_MAX: usize = 16_384;
 #[derive(Default)]
 pub(crate) struct Accesses {
     waiting: Mutex<BTreeMap<InodeId, Timestamp>>,
+    /// A task is at it.
+    recording: AtomicBool,
 }
 
 impl Client {
@@ -54,15 +58,40 @@ impl Client {
         self.accesses.waiting.lock().remove(&inode);
     }
 
-    /// Sends the access times that wait.
+    /// Sends the access times that wait. Each shows in stat until the owner has it.
     pub(crate) async fn record_atimes(&self) {
-        let waiting = std::mem::take(&mut *self.accesses.waiting.lock());
-        for (inode, at) in waiting {
+        let mut next = Bound::Unbounded;
+        loop {
+            let first = {
+                let waiting = self.accesses.waiting.lock();
+                let mut rest = waiting.range((next, Bound::Unbounded));
+                rest.next().map(|(inode, at)| (*inode, *at))
+            };
+            let Some((inode, at)) = first else { return };
+            next = Bound::Excluded(inode);
             let operation = Operation::NoteAccess { inode, at };
-            if let Err(error) = self.metanode.execute(&operation, &self.stamp()).await {
+            if let Err(error) = self.execute(&operation).await {
                 // Gone, or away: an access time isn't worth more.
                 debug!(%inode, %error, "an access time wasn't recorded");
             }
+            let mut waiting = self.accesses.waiting.lock();
+            if waiting.get(&inode) == Some(&at) {
+                waiting.remove(&inode);
+            }
         }
+    }
+
+    /// Records access times in a task of its own: thousands of operations, each of which may
+    /// have to wait, are nothing that written data could wait for.
+    pub(crate) fn spawn_record_atimes(&self) {
+        if self.accesses.recording.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let client = self.shared();
+        let work = async move {
+            client.record_atimes().await;
+            client.accesses.recording.store(false, Ordering::Release);
+        };
+        self.world.spawn("record access times", work).detach();
     }
 }

@@ -97,7 +97,7 @@ async fn run(client: Weak<Client>, world: world::World) {
         }
         if now - last_atimes >= ATIMES_EVERY {
             last_atimes = now;
-            client.record_atimes().await;
+            client.spawn_record_atimes();
         }
     }
 }
