@@ -156,8 +156,9 @@ impl Mounts {
         let remind = move || {
             let attached = list.iter().filter(|one| one.mount.is_attached());
             for place in attached.map(|one| one.mount.place()) {
-                if !fuse::is_told(&source, &place) {
-                    tell_umount(&source, &place);
+                // Anybody may keep the table locked: one wait for it is enough each time.
+                if !fuse::is_told(&source, &place) && !tell_umount(&source, &place) {
+                    return;
                 }
             }
         };
@@ -391,10 +392,13 @@ impl Mounts {
 }
 
 /// Without it umount(8) returns before everything is durable; the mount works.
-fn tell_umount(source: &Path, place: &Path) {
-    if let Err(error) = fuse::tell_umount(source, place, &[]) {
+/// Whether the table could be written.
+fn tell_umount(source: &Path, place: &Path) -> bool {
+    let told = fuse::tell_umount(source, place, &[]);
+    if let Err(error) = &told {
         tracing::warn!(%error, place = %place.display(), "umount(8) doesn't know that this mount has a helper, and will return before everything is durable");
     }
+    told.is_ok()
 }
 
 /// Lines that stay are removed at the next start.
