@@ -13,7 +13,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Type of the file system in the mount table.
 pub(crate) const FS_TYPE: &str = "fuse.shale";
@@ -28,6 +28,8 @@ pub(crate) fn is_root() -> bool {
 
 /// How long files that were just closed may keep a mount from becoming read-only.
 const RELEASED_MAX: Duration = Duration::from_secs(2);
+/// How long an unmount waits for programs that use the mount.
+const PASSING_MAX: Duration = Duration::from_secs(1);
 const RELEASED_PAUSE: Duration = Duration::from_millis(10);
 
 /// What the kernel obeys by itself on any mount.
@@ -74,7 +76,7 @@ pub fn remount(path: &Path, flags: KernelFlags) -> Result<()> {
     }
     let target = CString::new(real.as_os_str().as_bytes())
         .map_err(|_| Error::new(ErrorKind::InvalidArgument, "paths contain no NUL byte"))?;
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     let error = loop {
         // SAFETY: the path ends with NUL and lives over the call; a remount takes no other
         // strings.
@@ -374,8 +376,21 @@ pub fn unmount_bind(path: &Path, how: Unmount) -> Result<()> {
         .map_err(|error| error.while_doing(format!("unmount {}", path.display())))
 }
 
-/// Ends a mount as `how` says.
+/// Ends a mount as `how` says. Blocks, up to a second if programs use it: who only passes, as one
+/// that looks at each mount, or a child between fork and exec, is waited for.
 pub(crate) fn unmount(path: &Path, how: Unmount, number: Option<DeviceNumber>) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        let done = unmount_now(path, how, number);
+        let is_busy = matches!(&done, Err(error) if error.kind() == ErrorKind::Busy);
+        if !is_busy || how != Unmount::IfIdle || begun.elapsed() > PASSING_MAX {
+            return done;
+        }
+        std::thread::sleep(RELEASED_PAUSE);
+    }
+}
+
+fn unmount_now(path: &Path, how: Unmount, number: Option<DeviceNumber>) -> Result<()> {
     if how == Unmount::Forced {
         // Requests that run fail now, so the unmount can't wait for one of them.
         // Without fusectl mounted, MNT_FORCE below does the same (for root).

@@ -14,7 +14,10 @@ use std::{
     fs::{self, File},
     io::{Read, Write},
     process::{Child, Command, Stdio},
-    sync::mpsc,
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     time::Duration,
 };
 
@@ -268,5 +271,30 @@ fn the_mount_of_a_stopped_daemon_can_be_ended_in_each_way() {
         load.end();
         assert_eq!(mounted_as(&node.mnt), None);
         starts_again(&node);
+    }
+}
+
+#[test]
+fn who_only_passes_does_not_keep_a_mount_from_ending() {
+    let node = Node::new();
+    fs::write(node.path("file"), "content").unwrap();
+    for _ in 0..5 {
+        let has_ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // It has the file open a good part of the time, and never for long.
+                while !has_ended.load(Ordering::SeqCst) {
+                    let _ = fs::read(node.path("file"));
+                    for _ in 0..20 {
+                        fs::read("/proc/self/stat").unwrap();
+                    }
+                }
+            });
+            let down = node.run(&["down"]);
+            has_ended.store(true, Ordering::SeqCst);
+            let said = String::from_utf8_lossy(&down.stderr);
+            assert!(down.status.success(), "{said}");
+        });
+        node.must(&["up"]);
     }
 }
