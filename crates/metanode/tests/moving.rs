@@ -50,9 +50,9 @@ async fn strangers(rig: &Rig) -> Vec<(NsdId, GroupId)> {
     for state in rig.pool.nsd_states() {
         let nsd = state.entry.nsd;
         for group in (0..groups.count()).map(GroupId) {
-            let mut slots = groups.members(group).iter();
-            let is_member = slots.any(|slot| slot.in_reading_order().any(|other| other == nsd));
-            if !is_member && !rig.pool.list(nsd, group, None, 1).await.unwrap().is_empty() {
+            if !groups.is_member(nsd, group)
+                && !rig.pool.list(nsd, group, None, 1).await.unwrap().is_empty()
+            {
                 found.push((nsd, group));
             }
         }

@@ -104,6 +104,16 @@ impl Groups {
         &self.slots[from..from + self.width]
     }
 
+    /// Whether the NSD holds a slot of the group, or will. Panics if the pool has no such group.
+    #[must_use]
+    pub fn is_member(&self, nsd: NsdId, group: GroupId) -> bool {
+        let mut members = self
+            .members(group)
+            .iter()
+            .flat_map(|slot| slot.in_reading_order());
+        members.any(|member| member == nsd)
+    }
+
     /// Whether the pool has the group.
     #[must_use]
     pub fn contains(&self, group: GroupId) -> bool {

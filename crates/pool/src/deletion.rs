@@ -93,12 +93,7 @@ impl Pool {
     pub async fn leave_group(&self, nsd: NsdId, group: GroupId) -> Result<u64> {
         let mut deleted = 0;
         loop {
-            let groups = self.groups();
-            let is_member = groups
-                .members(group)
-                .iter()
-                .any(|slot| slot.in_reading_order().any(|other| other == nsd));
-            if is_member {
+            if self.groups().is_member(nsd, group) {
                 let text = format!("leave group {group}: NSD {nsd} is still a member of it");
                 return Err(Error::new(ErrorKind::InvalidArgument, text));
             }

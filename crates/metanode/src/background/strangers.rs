@@ -36,8 +36,7 @@ impl Metanode {
                 continue;
             }
             for group in (0..groups.count()).map(GroupId) {
-                let mut slots = groups.members(group).iter();
-                if slots.any(|slot| slot.in_reading_order().any(|member| member == nsd)) {
+                if groups.is_member(nsd, group) {
                     continue;
                 }
                 match self.pool.list(nsd, group, None, 1).await {

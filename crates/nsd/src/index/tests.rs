@@ -23,6 +23,16 @@ fn entry(number: u64, checksums: usize) -> Arc<Entry> {
     })
 }
 
+/// Entries of a log with these numbers, in one commit.
+fn commit_entries(index: &Index, numbers: std::ops::Range<u64>) {
+    let mut changes = Changes::new();
+    for number in numbers {
+        let key = Key::log(ShardId(1), EntryNumber(number));
+        changes.insert(key, Some(entry(number, 4)));
+    }
+    index.commit(&changes, &Ledger::default()).unwrap();
+}
+
 fn check(index: &Index) -> (bool, Vec<String>) {
     let (misfits, mut mended) = index.check_pages().unwrap();
     let (is_lost, more) = index.settle(misfits).unwrap();
@@ -41,12 +51,7 @@ fn a_check_reads_the_medium_and_not_what_the_page_cache_still_has() {
             let disk = world.open_disk("index".as_ref()).unwrap();
             let area = Area::create(&disk, REGION, 0, BYTES).unwrap();
             let index = Index::open(area.clone()).unwrap();
-            let mut changes = Changes::new();
-            for number in 0..200 {
-                let key = Key::log(ShardId(1), EntryNumber(number));
-                changes.insert(key, Some(entry(number, 4)));
-            }
-            index.commit(&changes, &Ledger::default()).unwrap();
+            commit_entries(&index, 0..200);
             // As after a start: everything was read once.
             let mut page = vec![0; 4096];
             (0..BYTES / 4096).for_each(|at| disk.read_now(at * 4096, &mut page).unwrap());
@@ -108,10 +113,7 @@ fn an_older_guard_is_never_used_in_place_of_a_newest_one_that_is_damaged() {
                     let index =
                         Index::open(Area::create(&disk, REGION, 0, BYTES).unwrap()).unwrap();
                     for number in 0..commits {
-                        let mut changes = Changes::new();
-                        let key = Key::log(ShardId(1), EntryNumber(number));
-                        changes.insert(key, Some(entry(number, 4)));
-                        index.commit(&changes, &Ledger::default()).unwrap();
+                        commit_entries(&index, number..number + 1);
                     }
                     drop(index);
                     let blocks = (0..4).filter(|block| damaged & (1 << block) != 0);
@@ -155,12 +157,7 @@ fn a_page_that_the_index_needs_and_that_has_no_checksum_is_damage_and_no_panic()
             let disk = world.open_disk("index".as_ref()).unwrap();
             let area = Area::create(&disk, REGION, 0, BYTES).unwrap();
             let index = Index::open(area).unwrap();
-            let mut changes = Changes::new();
-            for number in 0..200 {
-                let key = Key::log(ShardId(1), EntryNumber(number));
-                changes.insert(key, Some(entry(number, 4)));
-            }
-            index.commit(&changes, &Ledger::default()).unwrap();
+            commit_entries(&index, 0..200);
             drop(index);
             let used = |area: &Area| area.use_of_pages().1 as u64;
             let highest = used(&Area::open(&disk, REGION, 0, BYTES).unwrap());
@@ -203,12 +200,7 @@ fn pages_that_were_written_since_they_did_not_fit_are_kept() {
             let disk = world.open_disk("index".as_ref()).unwrap();
             let area = Area::create(&disk, REGION, 0, BYTES).unwrap();
             let index = Index::open(area.clone()).unwrap();
-            let mut changes = Changes::new();
-            for number in 0..200 {
-                let key = Key::log(ShardId(1), EntryNumber(number));
-                changes.insert(key, Some(entry(number, 4)));
-            }
-            index.commit(&changes, &Ledger::default()).unwrap();
+            commit_entries(&index, 0..200);
             let (used, highest, _) = area.use_of_pages();
             let suspects = (1..=highest as u64).collect();
             assert_eq!(index.settle(suspects).unwrap(), (false, Vec::new()));

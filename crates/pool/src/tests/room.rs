@@ -81,20 +81,25 @@ fn use_follows_what_is_written_at_once() {
     });
 }
 
+/// Fills the pool with short segments and deletes every second one.
+async fn cut_up(rig: &Rig, short: &Bytes) {
+    let mut places = Vec::new();
+    while let Ok(place) = rig.pool.write(&rig.source, OWNER, short.clone()).await {
+        places.push(place);
+        assert!(places.len() < 10_000, "the disk holds less");
+    }
+    let every_second: Vec<SegmentPlace> = places.iter().copied().step_by(2).collect();
+    rig.pool
+        .delete(&every_second)
+        .await
+        .expect("deleting always works");
+}
+
 #[test]
 fn a_pool_whose_free_space_is_cut_up_is_full_and_not_away() {
     with_pool(Scheme::Replicate(1), 1, SMALL_DISK, async |rig| {
         let bytes = plain(20_000, 1);
-        let mut places = Vec::new();
-        while let Ok(place) = rig.pool.write(&rig.source, OWNER, bytes.clone()).await {
-            places.push(place);
-            assert!(places.len() < 10_000, "the disk holds less");
-        }
-        let every_second: Vec<SegmentPlace> = places.iter().copied().step_by(2).collect();
-        rig.pool
-            .delete(&every_second)
-            .await
-            .expect("deleting always works");
+        cut_up(&rig, &bytes).await;
         assert!(rig.pool.usage().available_to_users > 16 << 20);
         let refused = rig.pool.write(&rig.source, OWNER, plain(12 * MIB, 2)).await;
         let refused = refused.expect_err("it would be in hundreds of places");
@@ -129,17 +134,7 @@ fn an_nsd_whose_free_space_is_cut_up_costs_no_copy() {
     with_pool(Scheme::Replicate(2), 2, SMALL_DISK, async |rig| {
         // Only the first NSD gets cut up.
         let other = rig.pool.remove_nsd(NsdId(2)).expect("there");
-        let mut places = Vec::new();
-        let short = plain(20_000, 1);
-        while let Ok(place) = rig.pool.write(&rig.source, OWNER, short.clone()).await {
-            places.push(place);
-            assert!(places.len() < 10_000, "the disk holds less");
-        }
-        let every_second: Vec<SegmentPlace> = places.iter().copied().step_by(2).collect();
-        rig.pool
-            .delete(&every_second)
-            .await
-            .expect("deleting always works");
+        cut_up(&rig, &plain(20_000, 1)).await;
         rig.pool.add_nsd(other);
         let long = plain(12 * MIB, 2);
         let refused = rig.pool.write(&rig.source, OWNER, long.clone()).await;

@@ -175,6 +175,24 @@ fn extents(machine: &Simulation, disk: &str) -> Vec<u64> {
     found
 }
 
+/// What can't be read isn't taken for the end of the log; everything is there when it can be.
+fn refused_until_healed(machine: &Simulation, commits: u64) {
+    machine
+        .run(|world| async move {
+            let refused = open(power_on(&world, &[]).await).await.err().unwrap();
+            assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
+        })
+        .finished();
+    machine.faults().heal("1");
+    machine
+        .run(|world| async move {
+            let opened = open(power_on(&world, &[]).await).await.unwrap();
+            let last = value(&opened, "last").await;
+            assert_eq!(last, Some(commits.to_string()));
+        })
+        .finished();
+}
+
 /// A shard on one NSD whose log has so many commits, all outside of the NSD's journal.
 fn with_commits(seed: u64, commits: u64) -> Simulation {
     let machine = machine(seed, SINGLE, 1);
@@ -210,20 +228,7 @@ fn a_log_that_cannot_be_read_to_its_end_is_refused_and_not_cut_short() {
     machine
         .faults()
         .read_error("1", unreadable..DISK_BYTES - (1 << 20));
-    machine
-        .run(|world| async move {
-            let refused = open(power_on(&world, &[]).await).await.err().unwrap();
-            assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
-        })
-        .finished();
-    machine.faults().heal("1");
-    machine
-        .run(|world| async move {
-            let opened = open(power_on(&world, &[]).await).await.unwrap();
-            let last = value(&opened, "last").await;
-            assert_eq!(last, Some(COMMITS.to_string()));
-        })
-        .finished();
+    refused_until_healed(&machine, COMMITS);
 }
 
 #[test]
@@ -234,20 +239,7 @@ fn a_newest_entry_that_is_damaged_everywhere_is_refused_and_not_forgotten() {
     // header.
     let newest = *extents(&machine, "1").last().unwrap() + 4096;
     machine.faults().read_error("1", newest..newest + 4096);
-    machine
-        .run(|world| async move {
-            let refused = open(power_on(&world, &[]).await).await.err().unwrap();
-            assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
-        })
-        .finished();
-    machine.faults().heal("1");
-    machine
-        .run(|world| async move {
-            let opened = open(power_on(&world, &[]).await).await.unwrap();
-            let last = value(&opened, "last").await;
-            assert_eq!(last, Some(COMMITS.to_string()));
-        })
-        .finished();
+    refused_until_healed(&machine, COMMITS);
 }
 
 #[test]
