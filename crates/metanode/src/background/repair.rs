@@ -22,15 +22,8 @@ impl Metanode {
     #[must_use]
     pub fn repair_status(&self) -> RepairStatus {
         let progress = self.pool.repair_progress();
-        let states = self.pool.nsd_states();
-        let is_away =
-            |state: MemberState| matches!(state, MemberState::Failed | MemberState::Missing);
         let mut status = self.background.repair.lock().clone();
-        status.offline = states
-            .iter()
-            .filter(|state| is_away(state.member) && state.entry.state != NsdState::Lost)
-            .map(|state| state.entry.nsd)
-            .collect();
+        status.offline = self.nsds_away();
         status.slots_without_nsd = progress.lost_slots;
         status.slots_moving = progress.moving_slots;
         status.segments_queued = progress.queued;
@@ -51,6 +44,18 @@ impl Metanode {
             && progress.moving_slots == 0
             && !status.log_moving;
         status
+    }
+
+    /// NSDs that don't serve and weren't given up.
+    pub(super) fn nsds_away(&self) -> Vec<NsdId> {
+        let is_away =
+            |state: MemberState| matches!(state, MemberState::Failed | MemberState::Missing);
+        let states = self.pool.nsd_states();
+        states
+            .iter()
+            .filter(|state| is_away(state.member) && state.entry.state != NsdState::Lost)
+            .map(|state| state.entry.nsd)
+            .collect()
     }
 
     /// Repairs what readers and writers met, the most endangered first.

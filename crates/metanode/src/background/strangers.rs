@@ -8,8 +8,13 @@ use pool::MemberState;
 
 impl Metanode {
     /// Deletes what members left behind in groups that they aren't members of, after a whole
-    /// pass that found nothing missing: until then it may be the last copy. Answers how many.
+    /// pass that found nothing missing: until then it may be the last copy. Nor while an NSD is
+    /// away that may come back without what was moved to it. Answers how many.
     pub(super) async fn delete_strangers(&self, pass: &Pass) -> Result<u64> {
+        // A pass doesn't call missing what they have.
+        if !self.nsds_away().is_empty() {
+            return Ok(0);
+        }
         let mut deleted = 0;
         let mut is_rid = true;
         for (nsd, group) in self.strangers().await? {
