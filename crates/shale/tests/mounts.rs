@@ -8,7 +8,7 @@
 
 mod fixture;
 
-use fixture::{Node, eventually, mounted_as, must_run, within_a_minute};
+use fixture::{Node, eventually, mounted_as, must_run, once_idle, within_a_minute};
 use std::{
     fs::{self, File},
     io::Write,
@@ -357,7 +357,7 @@ fn status_lists_the_mounts_and_each_can_be_ended() {
 fn a_mount_that_somebody_ended_shows_in_health_and_comes_back_with_up() {
     let node = Node::new();
     fs::write(node.path("file"), "x").unwrap();
-    must_run(Path::new("/"), "umount", &[node.mnt.to_str().unwrap()]);
+    once_idle("umount", &[node.mnt.to_str().unwrap()]);
     eventually("the daemon sees it", || {
         node.ask(&["health"])["state"] == "degraded"
     });

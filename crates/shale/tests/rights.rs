@@ -9,7 +9,7 @@
 
 mod fixture;
 
-use fixture::{Node, must_run};
+use fixture::{Node, must_run, once_idle};
 use std::{
     ffi::CString,
     fs::{self, File, FileTimes},
@@ -532,11 +532,8 @@ fn devices_links_and_bind_mounts_on_a_read_only_mount_can_be_written() {
     let elsewhere = node.place("elsewhere").join("target");
     fs::write(&elsewhere, b"").unwrap();
     std::os::unix::fs::symlink(&elsewhere, node.path("link")).unwrap();
-    must_run(
-        Path::new("/"),
-        "mount",
-        &["-i", "-o", "remount,ro", node.mnt.to_str().unwrap()],
-    );
+    let mnt = node.mnt.to_str().unwrap();
+    once_idle("mount", &["-i", "-o", "remount,ro", mnt]);
     assert_eq!(errno(File::create(node.path("new"))), libc::EROFS);
     File::options()
         .write(true)
@@ -576,8 +573,6 @@ fn devices_links_and_bind_mounts_on_a_read_only_mount_can_be_written() {
         }
     }
     assert!(fs::read(&elsewhere).unwrap().starts_with(b"written"));
-    let bound = CString::new(bound.to_str().unwrap()).unwrap();
-    // SAFETY: the path ends with NUL.
-    checked(unsafe { libc::umount2(bound.as_ptr(), libc::UMOUNT_NOFOLLOW) }.into()).unwrap();
+    once_idle("umount", &["-i", bound.to_str().unwrap()]);
     assert_eq!(errno(fs::write(node.path("bound"), b"x")), libc::EROFS);
 }

@@ -8,7 +8,7 @@
 
 mod fixture;
 
-use fixture::{Node, eventually, kill_hard, machine::Machine, mounted_as, must_run};
+use fixture::{Node, eventually, kill_hard, machine::Machine, mounted_as, must_run, once_idle};
 use std::{
     fs::{self, File},
     io::{Read, Write},
@@ -268,7 +268,7 @@ fn after_umount_2_everything_is_durable_once_the_node_shows_no_mount() {
     for round in 0..ROUNDS {
         fs::write(node.path(&format!("file{round}")), vec![7; 200_000]).unwrap();
         let pid = node.pid();
-        assert!(run("umount", &["-i", node.mnt.to_str().unwrap()]));
+        once_idle("umount", &["-i", node.mnt.to_str().unwrap()]);
         eventually("the node shows no mount", || {
             node.ask(&["status"])["mounts"]
                 .as_array()
