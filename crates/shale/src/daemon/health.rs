@@ -415,11 +415,13 @@ fn space_event(facts: &Facts) -> Option<HealthEvent> {
 /// Most of what is in use could be free: that is told, or a full pool with small files is a riddle.
 fn unfreed_event(facts: &Facts) -> Option<HealthEvent> {
     let space = &facts.space;
-    let is_much = facts.unfreed > space.used / 2 && facts.unfreed > space.capacity / UNFREED_PART;
+    // Counted a moment apart: freeing in between must not show as more than there is.
+    let unfreed = facts.unfreed.min(space.used);
+    let is_much = unfreed > space.used / 2 && unfreed > space.capacity / UNFREED_PART;
     is_much.then(|| {
         let what = format!(
             "{} of the {} in use were removed or overwritten and wait to be freed",
-            crate::output::bytes(facts.unfreed),
+            crate::output::bytes(unfreed),
             crate::output::bytes(space.used)
         );
         let remedy = "it is freed by itself, ahead of writers who need it; `shale waiters` shows who \

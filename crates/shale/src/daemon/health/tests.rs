@@ -256,6 +256,10 @@ fn space_that_waits_to_be_freed_is_told_when_it_is_most_of_what_is_used() {
     );
     // Nothing is wrong: it is freed by itself.
     assert_eq!(health.state, "healthy");
+    // The two are counted a moment apart.
+    facts.unfreed = 500;
+    let message = &History::default().judge(&facts).events[0].message;
+    assert!(message.contains("400 B of the 400 B"), "{message}");
 }
 
 #[test]
