@@ -2,12 +2,15 @@
 //! open files (OFD). Rules are in [`table`]; this is the door that waits.
 
 mod charges;
+mod conflicts;
+mod held;
+mod request;
 mod spans;
 mod table;
 #[cfg(test)]
 mod tests;
 
-pub use table::{
+pub use request::{
     HeldLock, LockDoor, LockKind, LockOwner, LockRange, LockRequest, LockSpace, LockTaker,
 };
 
