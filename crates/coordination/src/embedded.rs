@@ -31,13 +31,33 @@ pub(crate) struct Embedded {
     /// Durable state only: what is read here never goes away.
     durable: RwLock<Durable>,
     /// One transaction at a time.
-    writing: Mutex<()>,
+    writing: Mutex<Attempted>,
     changed: watch::Sender<u64>,
 }
 
 struct Durable {
     version: u64,
     state: State,
+}
+
+/// What writing has come to.
+struct Attempted {
+    /// The highest version that was tried. If it failed it may lie on the disk all the same, whole or
+    /// not: no other content ever gets its number.
+    version: u64,
+    /// The copy that failed; 0 or 1. It may be damaged, so it is written before the other one, which
+    /// is whole.
+    copy: usize,
+}
+
+impl Attempted {
+    fn after(version: u64, slots: &[Slot]) -> Self {
+        let [_, second] = slots_of(version + 1);
+        Self {
+            version,
+            copy: usize::from(matches!(slots[second as usize], Slot::Damaged)),
+        }
+    }
 }
 
 impl Embedded {
@@ -69,6 +89,16 @@ impl Embedded {
             ));
         }
         let newest = slots.iter().filter_map(Slot::version).max();
+        // From the second version on each pair has had one.
+        let is_gone = |pair: &[Slot]| pair.iter().all(|slot| slot.version().is_none());
+        if newest >= Some(2) && slots.chunks(2).any(is_gone) {
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                "both copies of a version of the coordination state are gone; restore the region \
+                 from a backup that was made after the last start, it was left as it is",
+            ));
+        }
+        let attempted = Attempted::after(newest.unwrap_or(0), &slots);
         let whole: Vec<bool> = slots
             .iter()
             .map(|slot| newest.is_some() && slot.version() == newest)
@@ -100,7 +130,7 @@ impl Embedded {
             world,
             disk,
             durable: RwLock::new(Durable { version, state }),
-            writing: Mutex::new(()),
+            writing: Mutex::new(attempted),
             changed: watch::Sender::new(version),
         });
         store.settle(&whole).await?;
@@ -123,8 +153,9 @@ impl Embedded {
                 }
             }
         }
+        let mut attempted = self.writing.lock().await;
         for version in version + 1..=2 {
-            self.write(version, &state).await?;
+            self.write(version, &state, &mut attempted).await?;
             self.durable.write().version = version;
             self.changed.send_replace(version);
         }
@@ -176,10 +207,15 @@ impl Embedded {
     }
 
     async fn commit(&self, changes: Vec<Change>) -> Result<u64> {
-        let _one_at_a_time = self.writing.lock().await;
-        let (version, mut state) = {
+        let mut attempted = self.writing.lock().await;
+        let (durable, mut state) = {
             let durable = self.durable.read();
-            (durable.version + 1, durable.state.clone())
+            (durable.version, durable.state.clone())
+        };
+        // Always in the places that don't hold the durable version.
+        let version = match attempted.version {
+            failed if failed > durable => failed + 2,
+            _ => durable + 1,
         };
         for Change {
             key,
@@ -199,19 +235,23 @@ impl Embedded {
                 None => state.remove(&key),
             };
         }
-        self.write(version, &state).await?;
+        self.write(version, &state, &mut attempted).await?;
         *self.durable.write() = Durable { version, state };
         self.changed.send_replace(version);
         Ok(version)
     }
 
-    /// Both copies, one after the other: at every moment the other version's pair is whole, and
-    /// after the first copy one torn write can't lose this version any more.
-    async fn write(&self, version: u64, state: &State) -> Result<()> {
-        let slot = encode(version, state)?;
-        for copy in slots_of(version) {
-            self.write_slot(copy, version, slot.clone()).await?;
+    /// Both copies, one after the other: at every moment the durable version's pair and one copy of
+    /// this pair are whole, and after the first copy one torn write can't lose this version any more.
+    async fn write(&self, version: u64, state: &State, attempted: &mut Attempted) -> Result<()> {
+        let bytes = encode(version, state)?;
+        attempted.version = version;
+        let slots = slots_of(version);
+        for copy in [attempted.copy, 1 - attempted.copy] {
+            attempted.copy = copy;
+            self.write_slot(slots[copy], version, bytes.clone()).await?;
         }
+        attempted.copy = 0;
         Ok(())
     }
 

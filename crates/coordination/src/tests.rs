@@ -7,7 +7,7 @@ use model::{EntryNumber, ErrorKind, FamilyId, NsdId, SessionId, ShardEpoch, Shar
 use std::path::Path;
 use std::time::Duration;
 use world::World;
-use world::sim::{Cut, Outcome, Simulation};
+use world::sim::{Cut, Faults, Outcome, Simulation};
 
 const DISK: &str = "coordination";
 /// Where a slot has its version: a byte that every slot has, however short its state.
@@ -248,4 +248,100 @@ fn a_disk_that_does_not_answer_makes_a_change_unknown_and_not_endless() {
             watch.changed().await.unwrap();
         }
     }));
+}
+
+/// A change whose first copy is written, and whose second one fails.
+async fn half_a_change(world: &World, facts: &Coordination, faults: &Faults, value: Bytes) {
+    faults.slow(DISK, Duration::from_secs(10));
+    let change = facts.compare_and_set("b", 0, Some(value));
+    let copy_and_a_half = world.timeout(Duration::from_secs(15), change).await;
+    assert!(copy_and_a_half.is_err(), "it has two writes");
+    faults.fail(DISK);
+    world.sleep(Duration::from_secs(10)).await;
+    assert_eq!(facts.get("b").await.unwrap(), None);
+    faults.heal(DISK);
+}
+
+/// More than a sector, so that a torn write is damage.
+fn long(byte: u8) -> Bytes {
+    Bytes::from(vec![byte; 2000])
+}
+
+#[test]
+fn what_was_read_is_still_read_when_a_copy_rots_after_a_change_that_failed() {
+    for (seed, rotten) in (0..16).flat_map(|seed| [(seed, 0), (seed, 1)]) {
+        let simulation = simulation(60 + seed);
+        let disk = simulation.disk(DISK, EMBEDDED_REGION_BYTES);
+        let faults = simulation.faults();
+        let slot = EMBEDDED_REGION_BYTES / 4;
+        let outcome = simulation.run(|world| async move {
+            let facts = open(&world).await.unwrap();
+            let value = Some(Bytes::new());
+            assert_eq!(facts.compare_and_set("a", 0, value).await.unwrap(), 3);
+            half_a_change(&world, &facts, &faults, long(1)).await;
+            // The second copy was written all the same, and only its answer was lost.
+            disk.overwrite(slot, &disk.content(0, 8192));
+            faults.slow(DISK, Duration::from_secs(10));
+            let change = facts.compare_and_set("b", 0, Some(long(2)));
+            let copy_and_a_half = world.timeout(Duration::from_secs(15), change).await;
+            assert!(copy_and_a_half.is_err(), "it has two writes");
+            faults.cut_now();
+            world.sleep(Duration::from_secs(1)).await;
+        });
+        assert!(outcome.is_crashed());
+        simulation.faults().heal(DISK);
+        let read =
+            |world: World| async move { open(&world).await.unwrap().get("b").await.unwrap() };
+        let before = finished(simulation.run(read)).unwrap();
+        simulation
+            .faults()
+            .flip_bit(DISK, rotten * slot + VERSION_AT);
+        let after = finished(simulation.run(read)).unwrap();
+        assert!(after == before, "seed {seed}, copy {rotten}");
+    }
+}
+
+#[test]
+fn a_power_cut_in_the_change_after_one_that_failed_leaves_a_whole_copy() {
+    for seed in 0..16 {
+        let simulation = simulation(80 + seed);
+        let faults = simulation.faults();
+        let outcome = simulation.run(|world| {
+            let simulation = &simulation;
+            async move {
+                let facts = open(&world).await.unwrap();
+                let value = Some(Bytes::new());
+                assert_eq!(facts.compare_and_set("a", 0, value).await.unwrap(), 3);
+                half_a_change(&world, &facts, &faults, long(1)).await;
+                // What failed was torn.
+                faults.flip_bit(DISK, EMBEDDED_REGION_BYTES / 4 + VERSION_AT);
+                faults.cut_at_io(simulation.io_count(), Cut::Torn);
+                let _ = facts.compare_and_set("b", 0, Some(long(2))).await;
+            }
+        });
+        assert!(outcome.is_crashed());
+        let read =
+            |world: World| async move { open(&world).await.unwrap().get("a").await.unwrap() };
+        assert!(finished(simulation.run(read)).is_some(), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_pair_of_copies_that_is_gone_is_refused_because_the_other_may_be_old() {
+    for pair in [0, 1] {
+        let simulation = simulation(52);
+        finished(
+            simulation.run(|world| async move {
+                open(&world).await.unwrap().next_session().await.unwrap()
+            }),
+        );
+        let half = EMBEDDED_REGION_BYTES / 2;
+        let zeros = vec![0; half as usize];
+        let disk = simulation.disk(DISK, EMBEDDED_REGION_BYTES);
+        disk.overwrite(pair * half, &zeros);
+        let refused = finished(
+            simulation.run(|world| async move { open(&world).await.err().map(|e| e.kind()) }),
+        );
+        assert_eq!(refused, Some(ErrorKind::Corrupt), "pair {pair}");
+    }
 }
