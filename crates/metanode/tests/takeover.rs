@@ -184,7 +184,7 @@ fn a_takeover_that_takes_longer_than_anybody_waits_comes_to_its_end() {
             rig.metanode.sync().await.unwrap();
             let resigned = Error::new(ErrorKind::Unavailable, "a test wants it");
             rig.metanode.hosted().resign(&resigned);
-            faults.slow("nsd1", Duration::from_secs(3));
+            faults.slow("nsd1", Duration::from_secs(8));
             let begun = world.now();
             let mut refusals = 0;
             let found = loop {

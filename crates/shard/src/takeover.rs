@@ -16,6 +16,7 @@ use crate::tree::{Tree, TreeCache, TreeSetup};
 use bytes::Bytes;
 use coordination::{Coordination, EndedEpoch, ShardRecord, Versioned};
 use futures::future::join_all;
+use futures::stream::{FuturesUnordered, StreamExt};
 use model::nsd::LogPut;
 use model::{
     CommitNumber, EntryNumber, Error, ErrorKind, FamilyId, NsdId, Result, SessionId, ShardEpoch,
@@ -23,6 +24,7 @@ use model::{
 };
 use nsd::Nsd;
 use pool::{Pool, SegmentSource};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tail::Tail;
@@ -30,8 +32,11 @@ use world::World;
 
 /// Attempts to raise the epoch while others do, too.
 const RAISES_MAX: usize = 16;
-/// A member that doesn't answer the seal in this time is left out of the view.
+/// A member that doesn't answer the seal in this time is left out of the view ...
 const SEAL_DEADLINE: Duration = Duration::from_secs(3);
+/// ... if another one does. The first one that answers may take as long as the log gives an NSD that
+/// is its only one: without any there is no shard.
+const FIRST_SEAL_DEADLINE: Duration = Duration::from_secs(60);
 /// An NSD must take the copied tail in this time.
 const COPY_DEADLINE: Duration = Duration::from_secs(30);
 /// Entries on the way to one NSD while the tail is copied.
@@ -123,7 +128,7 @@ async fn take(opening: &Opening) -> Result<Opened> {
         // The first owner never told anybody that the shard is open: whatever it left is garbage.
         Tail::empty()
     } else {
-        tail::read(&opening.pool, &record.value, &answering).await?
+        tail::read(opening, &record.value, &answering).await?
     };
     let members = make_whole(opening, &record.value, answering, &tail).await?;
     let record = record_end(opening, record, &members, tail.end).await?;
@@ -240,44 +245,62 @@ async fn raise_epoch(opening: &Opening, session: SessionId) -> Result<Versioned<
 
 /// Seals every member that answers; one is enough, since each has all acknowledged entries.
 async fn seal(opening: &Opening, record: &ShardRecord) -> Result<Vec<Arc<Nsd>>> {
-    let members: Vec<Arc<Nsd>> = record
-        .view
-        .iter()
-        .filter_map(|nsd| opening.pool.nsd(*nsd))
-        .collect();
-    let seals = members
-        .iter()
-        .map(|member| seal_one(opening, record, member));
-    let mut answering = Vec::new();
     let mut last = Error::new(
         ErrorKind::Unavailable,
         format!("no NSD of its log is reached: {:?}", record.view),
     );
-    for (member, result) in members.iter().zip(join_all(seals).await) {
-        match result {
-            Ok(()) => answering.push(member.clone()),
-            Err(error) if error.kind() == ErrorKind::OldEpoch => return Err(error),
-            Err(error) => {
-                tracing::warn!(shard = %opening.shard, nsd = %member.id(), %error, "a member of the log is left out");
-                last = error;
+    let begun = opening.world.now();
+    let reached = record.view.iter().filter_map(|nsd| opening.pool.nsd(*nsd));
+    let mut waiting: BTreeMap<usize, Arc<Nsd>> = reached.enumerate().collect();
+    let mut answering = BTreeMap::new();
+    let mut seals: FuturesUnordered<_> = waiting
+        .iter()
+        .map(|(at, member)| {
+            let (at, member) = (*at, member.clone());
+            async move { (at, seal_one(opening, record, &member).await) }
+        })
+        .collect();
+    loop {
+        let deadline = if answering.is_empty() {
+            FIRST_SEAL_DEADLINE
+        } else {
+            SEAL_DEADLINE
+        };
+        let left = deadline.saturating_sub(opening.world.now() - begun);
+        let Ok(Some((at, sealed))) = opening.world.timeout(left, seals.next()).await else {
+            break;
+        };
+        let member = waiting.remove(&at).expect("each is sealed once");
+        match sealed {
+            Ok(()) => {
+                answering.insert(at, member);
             }
+            Err(error) if error.kind() == ErrorKind::OldEpoch => return Err(error),
+            Err(error) => last = left_out(opening, &member, error),
         }
+    }
+    for member in waiting.values() {
+        last = left_out(opening, member, no_answer(member));
     }
     if answering.is_empty() {
         Err(last)
     } else {
-        Ok(answering)
+        Ok(answering.into_values().collect())
     }
 }
 
+fn left_out(opening: &Opening, member: &Arc<Nsd>, error: Error) -> Error {
+    tracing::warn!(shard = %opening.shard, nsd = %member.id(), %error, "a member of the log is left out");
+    error
+}
+
+fn no_answer(member: &Arc<Nsd>) -> Error {
+    let text = format!("NSD {} doesn't answer", member.id());
+    Error::new(ErrorKind::Unavailable, text)
+}
+
 async fn seal_one(opening: &Opening, record: &ShardRecord, member: &Arc<Nsd>) -> Result<()> {
-    bounded(
-        opening,
-        SEAL_DEADLINE,
-        member,
-        member.seal(opening.shard, record.epoch),
-    )
-    .await?;
+    member.seal(opening.shard, record.epoch).await?;
     confirm(opening, member).await
 }
 
@@ -291,13 +314,7 @@ async fn confirm(opening: &Opening, member: &Arc<Nsd>) -> Result<()> {
         .iter()
         .map(|record| (record.shard, record.epoch))
         .collect();
-    bounded(
-        opening,
-        SEAL_DEADLINE,
-        member,
-        member.confirm_epochs(&epochs),
-    )
-    .await
+    member.confirm_epochs(&epochs).await
 }
 
 async fn bounded<T>(
@@ -306,12 +323,7 @@ async fn bounded<T>(
     member: &Arc<Nsd>,
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    let late = |_| {
-        Error::new(
-            ErrorKind::Unavailable,
-            format!("NSD {} doesn't answer", member.id()),
-        )
-    };
+    let late = |_| no_answer(member);
     opening.world.timeout(deadline, work).await.map_err(late)?
 }
 
@@ -329,9 +341,7 @@ async fn make_whole(
         match copy(opening, record, &member, missing).await {
             Ok(()) => members.push(member),
             Err(error) if error.kind() == ErrorKind::OldEpoch => return Err(error),
-            Err(error) => {
-                tracing::warn!(shard = %opening.shard, nsd = %member.id(), %error, "a member of the log is left out")
-            }
+            Err(error) => drop(left_out(opening, &member, error)),
         }
     }
     let mut asked: Vec<NsdId> = record.view.clone();
@@ -351,7 +361,8 @@ async fn make_whole(
             .map(|entry| (entry.header.number, entry.bytes.clone()))
             .collect();
         let joined = async {
-            seal_one(opening, record, &nsd).await?;
+            let sealed = seal_one(opening, record, &nsd);
+            bounded(opening, SEAL_DEADLINE, &nsd, sealed).await?;
             copy(opening, record, &nsd, all).await
         };
         match joined.await {

@@ -1,17 +1,21 @@
 //! What is left of a log: read from the members that answer, its end found, garbage left out.
 
+use super::{Opening, no_answer};
 use crate::frame::{Header, open_entry};
 use crate::log::IN_FLIGHT_MAX;
 use bytes::Bytes;
 use coordination::ShardRecord;
 use model::{EntryNumber, Error, ErrorKind, NsdId, Result, ShardEpoch};
 use nsd::Nsd;
-use pool::Pool;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Entries that one read asks for.
 const READ_LIMIT: usize = 64;
+/// A read may take this long. An NSD that is late is asked for one entry at a time, and if it is late
+/// with one, no more: it may have stopped answering after the seal, and others have the same.
+const READ_DEADLINE: Duration = Duration::from_secs(30);
 /// Damaged entries on one NSD after which it is asked no more.
 const DAMAGED_MAX: usize = 1024;
 
@@ -61,18 +65,30 @@ impl Tail {
 
 /// Reads everything that isn't trimmed. Fails rather than leave out what was acknowledged.
 pub(super) async fn read(
-    pool: &Pool,
+    opening: &Opening,
     record: &ShardRecord,
     answering: &[Arc<Nsd>],
 ) -> Result<Tail> {
     let mut found = BTreeMap::new();
     for fragment in &record.closed {
         let first = fragment.first.max(record.trimmed_below);
-        for nsd in fragment.view.iter().filter_map(|nsd| pool.nsd(*nsd)) {
+        for nsd in fragment
+            .view
+            .iter()
+            .filter_map(|nsd| opening.pool.nsd(*nsd))
+        {
             if has_all(&found, first, fragment.last) {
                 break;
             }
-            collect(record, &nsd, first, Some(fragment.last), &mut found).await?;
+            collect(
+                opening,
+                record,
+                &nsd,
+                first,
+                Some(fragment.last),
+                &mut found,
+            )
+            .await?;
         }
     }
     let first = record.first_entry.max(record.trimmed_below);
@@ -87,7 +103,7 @@ pub(super) async fn read(
         } else {
             sure_below
         };
-        let member = collect(record, nsd, from, None, &mut found).await?;
+        let member = collect(opening, record, nsd, from, None, &mut found).await?;
         if at == 0 {
             let newest = member.numbers.last().copied().unwrap_or(first);
             // A young log has fewer entries than may be on their way.
@@ -159,6 +175,7 @@ struct Collected {
 /// Adds the valid entries of one NSD in `first..=last`, and says which it has. What a newer
 /// Shale wrote is never left out: behind an end that leaves it out it would be garbage.
 async fn collect(
+    opening: &Opening,
     record: &ShardRecord,
     nsd: &Arc<Nsd>,
     first: EntryNumber,
@@ -169,9 +186,16 @@ async fn collect(
     let mut damaged = BTreeSet::new();
     let mut unread = None;
     let mut from = first;
-    let mut limit = READ_LIMIT;
+    let mut limit_max = READ_LIMIT;
+    let mut limit = limit_max;
     while last.is_none_or(|last| from <= last) {
-        let entries = match nsd.log_read(record.shard, from, limit).await {
+        let read = nsd.log_read(record.shard, from, limit);
+        let read = opening.world.timeout(READ_DEADLINE, read).await;
+        if read.is_err() && limit > 1 {
+            (limit_max, limit) = (1, 1);
+            continue;
+        }
+        let entries = match read.unwrap_or_else(|_| Err(no_answer(nsd))) {
             Ok(entries) => entries,
             Err(error) if error.kind() == ErrorKind::Corrupt && damaged.len() < DAMAGED_MAX => {
                 // One by one around the damage; another member has what can't be read here.
@@ -190,7 +214,7 @@ async fn collect(
         };
         let Some(newest) = entries.last() else { break };
         from = newest.number.next();
-        limit = READ_LIMIT;
+        limit = limit_max;
         for entry in entries {
             let (header, payload) = match open_entry(&entry.bytes) {
                 Ok(opened) => opened,
