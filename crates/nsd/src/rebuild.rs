@@ -124,16 +124,20 @@ impl Findings {
         Ok(())
     }
 
-    /// Applies every group that is still in the ring, oldest first.
+    /// Applies the groups of the ring's last round, oldest first.
     fn add_journal(&mut self, image: &RingImage) {
-        for (_, group) in image.all_from(0) {
+        let ring = image.ring().bytes();
+        let groups = image.all_from(0);
+        let end = groups.last_key_value().map_or(0, |(_, group)| group.end);
+        // Groups skip the ring's end if they don't fit: what is left there may be of any round
+        // before, and groups that followed it, like a later put of what it deletes, are gone.
+        for (_, group) in groups.range(end.saturating_sub(ring)..) {
             for record in &group.records {
                 self.add_record(record);
             }
-            self.ledger.applied = group.end;
         }
+        self.ledger.applied = end;
         // New groups start behind everything that the ring may still show.
-        let ring = image.ring().bytes();
         self.ledger.applied = self.ledger.applied.next_multiple_of(ring);
     }
 

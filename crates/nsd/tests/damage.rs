@@ -4,8 +4,8 @@
 
 mod scene;
 
-use model::nsd::{LogPut, ScrubReport};
-use model::{BlobName, EntryNumber, ErrorKind, GroupId, ShardEpoch, ShardId};
+use model::nsd::{GroupFence, LogPut, ScrubReport};
+use model::{BlobName, EntryNumber, ErrorKind, GroupId, GroupVersion, ShardEpoch, ShardId};
 use nsd::{FormatOptions, Nsd};
 use scene::{DISK, IDENTITY, blob, content, name};
 use std::collections::BTreeSet;
@@ -415,6 +415,54 @@ fn units_that_cannot_be_read_hurt_only_their_blob() {
                     .count(),
                 0
             );
+        })
+        .finished();
+}
+
+#[test]
+fn an_old_delete_at_the_end_of_the_ring_takes_nothing_from_a_rebuilt_index() {
+    const UNITS: u64 = 64;
+    let simulation = Simulation::new(5);
+    simulation.disk(DISK, REGION);
+    simulation
+        .run(async |world| {
+            let disk = world.open_disk(Path::new(DISK)).unwrap();
+            let options = FormatOptions {
+                journal_bytes: Some(UNITS * 4096),
+                index_bytes: Some((2 << 20) + (100 << 10)),
+            };
+            Nsd::format_with(&world, &disk, IDENTITY, options)
+                .await
+                .unwrap();
+            let nsd = Nsd::open(&world, disk).await.unwrap();
+            // Each of these is a group of one unit.
+            let mut version = 0;
+            let mut fill = async |groups: u64| {
+                for _ in 0..groups {
+                    version += 1;
+                    let fence = GroupFence {
+                        group: GroupId(99),
+                        version: GroupVersion(version),
+                    };
+                    nsd.learn_group(fence).await.unwrap();
+                    nsd.checkpoint().await.unwrap();
+                }
+            };
+            nsd.put(blob(1, 20_000)).await.unwrap();
+            fill(UNITS - 2).await;
+            nsd.delete(&[name(1)]).await.unwrap();
+            nsd.put(blob(1, 20_000)).await.unwrap();
+            fill(UNITS - 2).await;
+            // Too long for the one unit that is left: the delete stays where it is.
+            nsd.put(blob(2, 9000)).await.unwrap();
+            nsd.close().await.unwrap();
+            drop(nsd);
+            let disk = world.open_disk(Path::new(DISK)).unwrap();
+            let nsd = Nsd::rebuild_index(&world, disk).await.unwrap();
+            for (number, length) in [(1, 20_000), (2, 9000)] {
+                let got = nsd.get(name(number), 0, length as u32).await.unwrap();
+                assert!(got == content(number, length), "blob {number}");
+            }
         })
         .finished();
 }
