@@ -12,6 +12,8 @@ use std::sync::Arc;
 pub(crate) const INLINE_CHECKSUMS_MAX: usize = 64;
 /// Most separate places of one extent.
 pub(crate) const RUNS_MAX: usize = 8;
+/// Units of the data area that no disk has: their last byte has no number of 64 bits.
+const UNITS_MAX: u64 = (u64::MAX / UNIT as u64) - u32::MAX as u64;
 /// Where the checksum table starts in a header.
 pub(crate) const TABLE_AT: usize = 512;
 
@@ -198,9 +200,13 @@ impl Entry {
         entry.is_sound().then_some(entry)
     }
 
-    /// Whether runs and length belong together.
+    /// Whether runs and length belong together, and the runs are places of a disk.
     fn is_sound(&self) -> bool {
         self.runs().is_none_or(|runs| {
+            let is_place = |run: &Run| run.count > 0 && run.unit < UNITS_MAX;
+            if !runs.iter().all(is_place) {
+                return false;
+            }
             let total: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
             total == self.extent_units() && runs[0].count >= header_units(self.units())
         })
@@ -249,6 +255,9 @@ fn decode_blob_header(input: &mut Reader<'_>) -> Option<BlobHeader> {
         [1, k, m, 0] => Scheme::Erasure { k, m },
         _ => return None,
     };
+    if scheme.data_pieces() == 0 || !(1..=Scheme::PIECES_MAX).contains(&scheme.width()) {
+        return None;
+    }
     Some(BlobHeader {
         family,
         inode,
@@ -298,6 +307,53 @@ mod tests {
                 assert_eq!(Entry::decode(&mut Reader::new(&bytes[..length])), None);
             }
         }
+    }
+
+    #[test]
+    fn entries_that_no_disk_can_hold_are_none() {
+        let entry = |run: Run, scheme| Entry {
+            length: 4096,
+            writer: 8,
+            birth: 11,
+            header: Some(BlobHeader {
+                family: FamilyId(1),
+                inode: InodeNumber(2),
+                data: DataId(3),
+                file_offset: 4,
+                scheme,
+                skipped_slots: 0,
+                segment_bytes: 4096,
+                segment_crc: 7,
+            }),
+            place: Place::Runs(vec![
+                run,
+                Run {
+                    unit: 9,
+                    count: 2 - run.count.min(2),
+                },
+            ]),
+            table_crc: 12,
+            checksums: None,
+        };
+        let reads_back = |run, scheme| {
+            let bytes = entry(run, scheme).encode();
+            Entry::decode(&mut Reader::new(&bytes)).is_some()
+        };
+        let run = |unit| Run { unit, count: 1 };
+        let copies = Scheme::Replicate;
+        assert!(reads_back(run(5), copies(2)));
+        assert!(reads_back(run(5), Scheme::Erasure { k: 16, m: 4 }));
+        for unit in [u64::MAX, u64::MAX / 4096, 1 << 52] {
+            assert!(!reads_back(run(unit), copies(2)), "unit {unit}");
+        }
+        assert!(
+            !reads_back(Run { unit: 5, count: 2 }, copies(2)),
+            "an empty run"
+        );
+        for (k, m) in [(0, 2), (17, 4), (255, 255)] {
+            assert!(!reads_back(run(5), Scheme::Erasure { k, m }), "{k}+{m}");
+        }
+        assert!(!reads_back(run(5), copies(0)) && !reads_back(run(5), copies(21)));
     }
 
     #[test]

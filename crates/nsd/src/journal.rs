@@ -1,12 +1,15 @@
 //! The ring journal: positions, reading groups back, finding holes.
 
 use crate::checksum::UNIT;
+use crate::entry::Place;
 use crate::record::{GroupClaim, Record, claim_of, decode_group};
 use crate::superblock::Layout;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use world::Disk;
 
+/// No journal gets there, however long it is written to; sums with positions have a number.
+const POSITION_MAX: u64 = u64::MAX / 2;
 /// What is read at once of a ring that can't be read as a whole, in bytes.
 const CHUNK: u64 = 1 << 20;
 
@@ -112,10 +115,23 @@ impl RingImage {
         let start = (position % self.ring.bytes) as usize;
         let bytes = &self.bytes[start..];
         let claim = claim_of(bytes, self.region)?;
-        if claim.position != position {
+        if claim.position != position || position > POSITION_MAX {
             return None;
         }
         let records = decode_group(bytes, self.region)?;
+        let inside = position..=position + claim.length as u64;
+        let is_inside = |record: &Record| match record {
+            Record::Put { entry, .. } => match entry.place {
+                Place::Journal(at) => {
+                    inside.contains(&at) && inside.contains(&(at + u64::from(entry.length)))
+                }
+                Place::Runs(_) => true,
+            },
+            _ => true,
+        };
+        if !records.iter().all(is_inside) {
+            return None;
+        }
         Some(Group {
             position,
             length: u32::try_from(claim.length).expect("it was 32 bits on disk"),

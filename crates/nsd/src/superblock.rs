@@ -24,6 +24,10 @@ const INDEX_STEP: u64 = 4 << 30;
 pub(crate) const REGION_BYTES_MIN: u64 = 8 * MIB;
 /// The smallest journal.
 pub(crate) const JOURNAL_BYTES_MIN: u64 = 256 * 1024;
+/// The largest: opening reads all of it into memory.
+const JOURNAL_BYTES_MAX: u64 = 1024 * MIB;
+/// How often a region may be opened: [`crate::state::State`] counts births above it.
+const INCARNATION_MAX: u64 = 1 << 23;
 
 /// The index was rebuilt: log puts wait for confirmed epochs, absence isn't proven.
 pub(crate) const FLAG_UNCONFIRMED: u32 = 1;
@@ -70,7 +74,8 @@ impl Layout {
         let index_start = journal_start + journal_bytes;
         let data_start = index_start + index_bytes;
         let data_end = region_bytes - RING * BLOCK;
-        if journal_bytes < JOURNAL_BYTES_MIN || index_bytes < MIB || data_start >= data_end {
+        let journals = JOURNAL_BYTES_MIN..=JOURNAL_BYTES_MAX;
+        if !journals.contains(&journal_bytes) || index_bytes < MIB || data_start >= data_end {
             let text = format!(
                 "a journal of {journal_bytes} and an index of {index_bytes} bytes don't fit a \
                  region of {region_bytes} bytes"
@@ -88,13 +93,33 @@ impl Layout {
         })
     }
 
+    /// Whether the parts lie behind each other in the region, and the region on the disk. The numbers
+    /// come from a disk that anybody may have written.
     fn is_sound(&self, disk_bytes: u64) -> bool {
+        let lengths = [
+            Some(RING * BLOCK),
+            Some(self.journal_bytes),
+            Some(self.index_bytes),
+            self.data_units.checked_mul(BLOCK),
+            Some(RING * BLOCK),
+        ];
+        let mut end = 0u64;
+        let ends = lengths.map(|length| {
+            end = end.checked_add(length?)?;
+            Some(end)
+        });
         self.region_bytes <= disk_bytes
-            && self.journal_start == RING * BLOCK
-            && self.journal_bytes >= JOURNAL_BYTES_MIN
-            && self.index_start == self.journal_start + self.journal_bytes
-            && self.data_start == self.index_start + self.index_bytes
-            && self.data_start + self.data_units * BLOCK + RING * BLOCK == self.region_bytes
+            && (JOURNAL_BYTES_MIN..=JOURNAL_BYTES_MAX).contains(&self.journal_bytes)
+            && self.index_bytes >= MIB
+            && ends
+                == [
+                    Some(self.journal_start),
+                    Some(self.index_start),
+                    Some(self.data_start),
+                    self.region_bytes.checked_sub(RING * BLOCK),
+                    Some(self.region_bytes),
+                ]
+            && ends.iter().flatten().all(|end| end.is_multiple_of(BLOCK))
     }
 }
 
@@ -154,12 +179,14 @@ impl Superblock {
     /// Reads one copy; `None` if it is none, damaged, of another version or of another size.
     pub(crate) fn decode(block: &[u8], disk_bytes: u64) -> Option<Self> {
         match Copy::decode(block) {
-            Some(Copy::Known(superblock)) => superblock
-                .layout
-                .is_sound(disk_bytes)
-                .then_some(*superblock),
+            Some(Copy::Known(superblock)) => superblock.is_sound(disk_bytes).then_some(*superblock),
             Some(Copy::Newer(_)) | None => None,
         }
+    }
+
+    fn is_sound(&self, disk_bytes: u64) -> bool {
+        let is_countable = self.sequence < u64::MAX && self.incarnation < INCARNATION_MAX;
+        is_countable && self.layout.is_sound(disk_bytes)
     }
 
     /// Reads what is behind magic, version and checksum.
@@ -304,7 +331,7 @@ pub(crate) async fn load(disk: &Disk) -> Result<Option<Superblock>> {
                 return Err(Error::new(ErrorKind::NotSupported, text));
             }
             Some(Copy::Known(copy)) => {
-                if !copy.layout.is_sound(disk.bytes()) {
+                if !copy.is_sound(disk.bytes()) {
                     cut_short = Some(copy.layout.region_bytes);
                 } else if newest.as_ref().is_none_or(|n| n.sequence < copy.sequence) {
                     newest = Some(*copy);
@@ -315,8 +342,8 @@ pub(crate) async fn load(disk: &Disk) -> Result<Option<Superblock>> {
     }
     if let (None, Some(bytes)) = (&newest, cut_short) {
         let text = format!(
-            "{disk:?} was cut short: its superblock says {bytes} bytes; bring the whole region \
-             back, or give the NSD up with `shale nsd remove`"
+            "{disk:?} was cut short: its superblock says {bytes} bytes, or makes no sense; bring the \
+             whole region back, or give the NSD up with `shale nsd remove`"
         );
         return Err(Error::new(ErrorKind::InvalidArgument, text));
     }
@@ -368,6 +395,40 @@ mod tests {
         block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
         assert!(matches!(Copy::decode(&block), Some(Copy::Newer(9))));
         assert_eq!(Superblock::decode(&block, 64 * MIB), None);
+    }
+
+    #[test]
+    fn no_size_that_a_disk_may_claim_is_taken_on_trust() {
+        let good = superblock();
+        for number in [0, 1, 4095, 1 << 33, 1 << 63, u64::MAX - 4095, u64::MAX] {
+            let changes: [fn(&mut Superblock) -> &mut u64; 9] = [
+                |block| &mut block.layout.region_bytes,
+                |block| &mut block.layout.journal_start,
+                |block| &mut block.layout.journal_bytes,
+                |block| &mut block.layout.index_start,
+                |block| &mut block.layout.index_bytes,
+                |block| &mut block.layout.data_start,
+                |block| &mut block.layout.data_units,
+                |block| &mut block.sequence,
+                |block| &mut block.incarnation,
+            ];
+            for (field, change) in changes.iter().enumerate() {
+                let mut hostile = good.clone();
+                *change(&mut hostile) = number;
+                let taken = Superblock::decode(&hostile.encode(), u64::MAX);
+                let harmless =
+                    field >= 7 && number < INCARNATION_MAX || field == 7 && number < u64::MAX;
+                assert_eq!(taken.is_some(), harmless, "field {field} is {number}");
+            }
+        }
+        // All of them fit each other, and nothing could hold the journal.
+        let mut large = good;
+        let layout = &mut large.layout;
+        layout.journal_bytes += 1 << 50;
+        layout.index_start += 1 << 50;
+        layout.data_start += 1 << 50;
+        layout.region_bytes += 1 << 50;
+        assert_eq!(Superblock::decode(&large.encode(), u64::MAX), None);
     }
 
     #[test]
