@@ -3,10 +3,11 @@
 use crate::Pool;
 use crate::members::Member;
 use model::map::NsdState;
-use model::{Error, ErrorKind, Result, limits};
+use model::{Error, ErrorKind, FailureGroupId, Result, Scheme, limits};
 use parking_lot::Mutex;
 use placement::layout;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -104,7 +105,10 @@ struct Refused {
 struct Cached {
     at: Instant,
     raw_capacity: u64,
+    /// What of it segments can fill: see [`fillable`].
+    raw_usable: u64,
     raw_used: u64,
+    /// What of it segments can fill.
     raw_free: u64,
     blobs: u64,
 }
@@ -152,6 +156,7 @@ impl Pool {
     pub fn usage(&self) -> PoolUsage {
         let Cached {
             raw_capacity,
+            raw_usable,
             raw_used,
             raw_free,
             blobs,
@@ -160,7 +165,7 @@ impl Pool {
         let held = self.space.held.load(Ordering::Relaxed);
         // More may be held than is free: an NSD goes, or metadata grows into it.
         PoolUsage {
-            capacity: self.plain(raw_capacity - reserve(raw_capacity)),
+            capacity: self.plain(raw_usable - reserve(raw_usable)),
             used: self.plain(raw_used),
             held,
             available_to_users: self.free_to_users().saturating_sub(held),
@@ -212,7 +217,7 @@ impl Pool {
     fn free_to_users(&self) -> u64 {
         let raw = self.raw_usage();
         // What the NSDs themselves keep for their logs isn't theirs to give.
-        let kept = self.metadata_reserve().max(reserve(raw.raw_capacity));
+        let kept = self.metadata_reserve().max(reserve(raw.raw_usable));
         // Users have used more than is theirs when the reserve grows, or NSDs go.
         self.plain(raw.raw_free.saturating_sub(kept))
     }
@@ -234,12 +239,16 @@ impl Pool {
 
     /// Bytes of users that `raw` bytes of the NSDs hold, as large segments are written now.
     fn plain(&self, raw: u64) -> u64 {
-        let groups = self.groups();
-        let scheme = groups
-            .whole_scheme(limits::SEGMENT_BYTES_MAX)
-            .unwrap_or(groups.map().scheme);
+        let scheme = self.scheme_of_large();
         let plain = u128::from(raw) * scheme.data_pieces() as u128 / scheme.width() as u128;
         u64::try_from(plain).expect("plain bytes are not more than raw ones")
+    }
+
+    fn scheme_of_large(&self) -> Scheme {
+        let groups = self.groups();
+        groups
+            .whole_scheme(limits::SEGMENT_BYTES_MAX)
+            .unwrap_or(groups.map().scheme)
     }
 
     fn raw_usage(&self) -> Cached {
@@ -252,10 +261,13 @@ impl Pool {
         let mut cached = Cached {
             at: now,
             raw_capacity: 0,
+            raw_usable: 0,
             raw_used: 0,
             raw_free: 0,
             blobs: 0,
         };
+        let mut capacity: BTreeMap<FailureGroupId, u64> = BTreeMap::new();
+        let mut free: BTreeMap<FailureGroupId, u64> = BTreeMap::new();
         for entry in map
             .nsds
             .iter()
@@ -269,10 +281,18 @@ impl Pool {
             cached.blobs += usage.blobs;
             cached.raw_used += usage.used;
             // What a draining NSD has free takes no new pieces.
-            let takes = entry.state == NsdState::Active;
-            cached.raw_capacity += if takes { usage.capacity } else { usage.used };
-            cached.raw_free += if takes { usage.available } else { 0 };
+            if entry.state == NsdState::Active {
+                *capacity.entry(entry.failure_group).or_default() += usage.capacity;
+                *free.entry(entry.failure_group).or_default() += usage.available;
+                cached.raw_capacity += usage.capacity;
+            } else {
+                cached.raw_capacity += usage.used;
+                cached.raw_usable += usage.used;
+            }
         }
+        let scheme = self.scheme_of_large();
+        cached.raw_usable += fillable(scheme, capacity.into_values().collect());
+        cached.raw_free = fillable(scheme, free.into_values().collect());
         *cache = Some(cached);
         cached
     }
@@ -282,6 +302,27 @@ impl Pool {
         self.space
             .note_written(layout::stored_bytes(scheme, length));
     }
+}
+
+/// How much of what failure groups have can be filled with copies, no two of which are in one group:
+/// the rest of a group that has more than all others together stays empty. Failure groups that are away
+/// aren't in the list; meanwhile there are fewer copies. Pieces of erasure codes get narrower where a
+/// group is full, so all of it can be.
+fn fillable(scheme: Scheme, mut groups: Vec<u64>) -> u64 {
+    let all: u64 = groups.iter().sum();
+    let Scheme::Replicate(copies) = scheme else {
+        return all;
+    };
+    groups.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
+    let now = usize::from(copies).min(groups.len());
+    let mut rest = all;
+    let mut plain = u64::MAX;
+    // The largest hold one copy of everything; the rest shares the other copies.
+    for (largest, bytes) in groups.iter().take(now).enumerate() {
+        plain = plain.min(rest / (now - largest) as u64);
+        rest -= bytes;
+    }
+    all.min(plain.saturating_mul(u64::from(copies)))
 }
 
 /// What ordinary writes leave to log, compaction and deletes.
@@ -307,6 +348,23 @@ mod tests {
         assert_eq!(space.held.load(Ordering::Acquire), 0);
         assert_eq!(space.hold(FREE, || FREE), Ok(()));
         assert_eq!(space.hold(1, || FREE), Err(Refused { left: 0 }));
+    }
+
+    #[test]
+    fn copies_fill_what_different_failure_groups_have() {
+        let filled = |copies, groups: &[u64]| fillable(Scheme::Replicate(copies), groups.to_vec());
+        assert_eq!(filled(2, &[100, 100]), 200);
+        assert_eq!(filled(2, &[100, 0]), 0);
+        assert_eq!(filled(2, &[20, 100]), 40);
+        assert_eq!(filled(2, &[50, 100, 30]), 160);
+        assert_eq!(filled(2, &[50, 100, 70]), 220);
+        assert_eq!(filled(3, &[10, 100, 100, 5]), 45);
+        assert_eq!(filled(1, &[7, 0]), 7);
+        assert_eq!(filled(2, &[100]), 100, "the other is away");
+        assert_eq!(filled(3, &[100, 40]), 120, "one is away");
+        assert_eq!(filled(2, &[]), 0);
+        let wide = Scheme::Erasure { k: 4, m: 2 };
+        assert_eq!(fillable(wide, vec![6, 1, 1]), 8);
     }
 
     #[test]

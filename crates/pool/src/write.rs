@@ -52,9 +52,31 @@ struct PieceDone {
     failures: Vec<(NsdId, Error)>,
 }
 
+/// What an NSD without room means to a write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum WhenFull {
+    /// It is refused rather than written with less redundancy: nothing has failed.
+    Refuse,
+    /// It goes on without it, as if it were away.
+    GoOn,
+}
+
+/// NSDs that a write doesn't ask again.
+#[derive(Default)]
+struct Without {
+    failed: BTreeSet<NsdId>,
+    full: BTreeSet<NsdId>,
+}
+
+impl Without {
+    fn contains(&self, nsd: NsdId) -> bool {
+        self.failed.contains(&nsd) || self.full.contains(&nsd)
+    }
+}
+
 /// An attempt that did not become a segment.
 struct Failure {
-    nsds: BTreeSet<NsdId>,
+    nsds: Without,
     error: Error,
 }
 
@@ -82,6 +104,17 @@ impl Pool {
         owner: SegmentOwner,
         plain: Bytes,
     ) -> Result<SegmentPlace> {
+        self.write_segment(source, owner, plain, WhenFull::Refuse)
+            .await
+    }
+
+    async fn write_segment(
+        &self,
+        source: &SegmentSource,
+        owner: SegmentOwner,
+        plain: Bytes,
+        when_full: WhenFull,
+    ) -> Result<SegmentPlace> {
         let length = u32::try_from(plain.len()).unwrap_or(u32::MAX);
         if length == 0 || length > limits::SEGMENT_BYTES_MAX {
             let text = format!(
@@ -92,22 +125,10 @@ impl Pool {
         }
         let plain = Payload::from(plain);
         let crc = plain.crc();
-        let mut excluded = BTreeSet::new();
-        let mut full = None;
-        let mut tolerance = None;
+        let mut without = Without::default();
         for attempt in 1.. {
             let groups = self.groups();
-            let placement = self.place(&groups, length, &excluded);
-            // Those that are excluded for lack of space aren't away.
-            let placement = placement.map_err(|error| full.take().unwrap_or(error))?;
-            let whole = *tolerance.get_or_insert(placement.scheme.tolerance());
-            // Nor is redundancy given up for a long place if shorter ones may be had.
-            if length > PART_BYTES_MIN as u32
-                && placement.scheme.tolerance() < whole
-                && let Some(error) = full.take()
-            {
-                return Err(error);
-            }
+            let placement = self.place(&groups, length, &without, when_full)?;
             let place = SegmentPlace {
                 segment: source.next(),
                 group: placement.group,
@@ -118,7 +139,7 @@ impl Pool {
                 crc,
             };
             let is_last = attempt == ATTEMPTS_MAX;
-            let targets = self.targets(&groups, &place, &excluded);
+            let targets = self.targets(&groups, &place, &without);
             let attempt = Attempt {
                 place,
                 version: placement.version,
@@ -135,10 +156,8 @@ impl Pool {
                 }
                 Err(failure) => {
                     warn!(segment = %place.segment, group = %place.group, error = %failure.error, "segment goes to another group");
-                    excluded.extend(failure.nsds);
-                    if failure.error.kind() == ErrorKind::NoSpace {
-                        full = Some(failure.error);
-                    }
+                    without.failed.extend(failure.nsds.failed);
+                    without.full.extend(failure.nsds.full);
                 }
             }
         }
@@ -156,6 +175,38 @@ impl Pool {
         owner: SegmentOwner,
         plain: Bytes,
     ) -> Result<Vec<SegmentPlace>> {
+        self.write_all(source, owner, plain, WhenFull::Refuse).await
+    }
+
+    /// [`Pool::write_parts`] for what deleting needs: where an NSD is full, with the redundancy that
+    /// the others give. Refused, it would keep the pool full for ever.
+    ///
+    /// # Errors
+    /// As [`Pool::write_parts`].
+    pub async fn write_table_parts(
+        &self,
+        source: &SegmentSource,
+        owner: SegmentOwner,
+        plain: Bytes,
+    ) -> Result<Vec<SegmentPlace>> {
+        match self
+            .write_all(source, owner, plain.clone(), WhenFull::Refuse)
+            .await
+        {
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                self.write_all(source, owner, plain, WhenFull::GoOn).await
+            }
+            written => written,
+        }
+    }
+
+    async fn write_all(
+        &self,
+        source: &SegmentSource,
+        owner: SegmentOwner,
+        plain: Bytes,
+        when_full: WhenFull,
+    ) -> Result<Vec<SegmentPlace>> {
         let mut places = Vec::with_capacity(1);
         let mut left = vec![plain];
         let mut at = 0;
@@ -164,7 +215,10 @@ impl Pool {
                 file_offset: owner.file_offset + at,
                 ..owner
             };
-            match self.write(source, owner, part.clone()).await {
+            match self
+                .write_segment(source, owner, part.clone(), when_full)
+                .await
+            {
                 Ok(place) => {
                     places.push(place);
                     at += part.len() as u64;
@@ -183,19 +237,25 @@ impl Pool {
         Ok(places)
     }
 
-    /// Chooses a group. NSDs that had trouble lately are asked only if redundancy needs them.
-    fn place(&self, groups: &Groups, length: u32, excluded: &BTreeSet<NsdId>) -> Result<Placement> {
+    /// Chooses a group. NSDs that had trouble lately are asked only if redundancy needs them, and
+    /// redundancy is given up for those that are away, not for those that are full.
+    fn place(
+        &self,
+        groups: &Groups,
+        length: u32,
+        without: &Without,
+        when_full: WhenFull,
+    ) -> Result<Placement> {
         let counter = self.writes.fetch_add(1, Ordering::Relaxed);
         let scheme = groups.whole_scheme(length).unwrap_or(groups.map().scheme);
         let room = u64::from(layout::piece_length(scheme, length));
-        let pick = |suspects: bool, room: u64| {
+        let pick = |suspects: bool, room: Option<u64>| {
             // Asked once per NSD, not once per slot: a pick may look at thousands of slots.
-            let nsds = groups
-                .map()
-                .nsds
-                .iter()
-                .map(|entry| entry.nsd)
-                .filter(|nsd| !excluded.contains(nsd));
+            let nsds = groups.map().nsds.iter().map(|entry| entry.nsd);
+            let nsds = nsds.filter(|nsd| match room {
+                Some(_) => !without.contains(*nsd),
+                None => !without.failed.contains(nsd),
+            });
             let standings: BTreeMap<NsdId, Standing> = nsds
                 .map(|nsd| (nsd, self.standing(groups, nsd, suspects, room)))
                 .collect();
@@ -203,11 +263,11 @@ impl Pool {
                 standings.get(&nsd).copied().unwrap_or(NOT_WRITABLE)
             })
         };
-        let sure = pick(false, room);
+        let sure = pick(false, Some(room));
         if sure.is_ok_and(|placement| placement.scheme.tolerance() >= scheme.tolerance()) {
             return Ok(sure.expect("just seen"));
         }
-        let any = pick(true, room);
+        let any = pick(true, Some(room));
         let tolerance = |pick: &std::result::Result<Placement, _>| {
             pick.map_or(0, |placement: Placement| placement.scheme.tolerance() + 1)
         };
@@ -216,12 +276,18 @@ impl Pool {
         } else {
             sure
         };
+        let full = || {
+            let text = format!("write a segment of {length} bytes: the NSDs are full");
+            Error::new(ErrorKind::NoSpace, text)
+        };
+        if (best.is_err() || when_full == WhenFull::Refuse)
+            && tolerance(&pick(true, None)) > tolerance(&best)
+        {
+            return Err(full());
+        }
         best.map_err(|none| {
-            if pick(true, 0).is_ok() || self.any_full(groups) {
-                return Error::new(
-                    ErrorKind::NoSpace,
-                    format!("write a segment of {length} bytes: the NSDs are full"),
-                );
+            if self.any_full(groups) {
+                return full();
             }
             let text = format!(
                 "write a segment of {length} bytes: {} NSDs of a group take pieces, {} are needed",
@@ -243,7 +309,8 @@ impl Pool {
             .any(|member| member.state(now) == MemberState::Full)
     }
 
-    fn standing(&self, groups: &Groups, nsd: NsdId, suspects: bool, room: u64) -> Standing {
+    /// Whether an NSD takes pieces that need so much room; without `room` also if it is full.
+    fn standing(&self, groups: &Groups, nsd: NsdId, suspects: bool, room: Option<u64>) -> Standing {
         let active = groups
             .map()
             .nsd(nsd)
@@ -251,10 +318,12 @@ impl Pool {
         let Some(member) = self.member(nsd).filter(|_| active) else {
             return NOT_WRITABLE;
         };
+        let has_room = || room.is_none_or(|room| member.has_room(room));
         let writable = match member.state(self.world.now()) {
-            MemberState::Online => member.has_room(room),
-            MemberState::Suspect => suspects && member.has_room(room),
-            MemberState::Full | MemberState::Failed | MemberState::Missing => false,
+            MemberState::Online => has_room(),
+            MemberState::Suspect => suspects && has_room(),
+            MemberState::Full => room.is_none(),
+            MemberState::Failed | MemberState::Missing => false,
         };
         Standing {
             writable,
@@ -267,11 +336,12 @@ impl Pool {
         &self,
         groups: &Groups,
         place: &SegmentPlace,
-        excluded: &BTreeSet<NsdId>,
+        without: &Without,
     ) -> Vec<Vec<Arc<Member>>> {
         let slots = groups.members(place.group);
-        let takes =
-            |nsd: &NsdId| !excluded.contains(nsd) && self.standing(groups, *nsd, true, 0).writable;
+        let takes = |nsd: &NsdId| {
+            !without.contains(*nsd) && self.standing(groups, *nsd, true, Some(0)).writable
+        };
         (0..place.scheme.width() as u8)
             .map(|piece| {
                 let members = slots[usize::from(place.slot_of(piece))].in_reading_order();
@@ -291,7 +361,7 @@ impl Pool {
         let mut place = attempt.place;
         let stored = layout::stored_bytes(place.scheme, place.length);
         let mut turn = self.turn(stored).await.map_err(|error| Failure {
-            nsds: BTreeSet::new(),
+            nsds: Without::default(),
             error,
         })?;
         let started = self.world.now();
@@ -442,11 +512,15 @@ const NOT_WRITABLE: Standing = Standing {
 };
 
 fn failure(failures: Vec<(NsdId, Error)>) -> Failure {
-    // An old map is no fault of the NSD: the next attempt has the newer one, or fails alike.
-    let at_fault = failures
-        .iter()
-        .filter(|(_, error)| error.kind() != ErrorKind::OldEpoch);
-    let nsds = at_fault.map(|(nsd, _)| *nsd).collect();
+    let mut nsds = Without::default();
+    for (nsd, error) in &failures {
+        match error.kind() {
+            // An old map is no fault of the NSD: the next attempt has the newer one, or fails alike.
+            ErrorKind::OldEpoch => false,
+            ErrorKind::NoSpace => nsds.full.insert(*nsd),
+            _ => nsds.failed.insert(*nsd),
+        };
+    }
     let (nsd, error) = failures
         .into_iter()
         .next()

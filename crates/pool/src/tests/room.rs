@@ -149,3 +149,59 @@ fn an_nsd_whose_free_space_is_cut_up_costs_no_copy() {
         assert!(long == whole);
     });
 }
+
+/// A pool of two NSDs, the first of which is full: it was alone for a while.
+async fn fill_first(rig: &Rig) -> (Vec<SegmentPlace>, Bytes) {
+    let other = rig.pool.remove_nsd(NsdId(2)).expect("there");
+    let bytes = plain(MIB, 1);
+    let mut places = Vec::new();
+    while let Ok(place) = rig.pool.write(&rig.source, OWNER, bytes.clone()).await {
+        places.push(place);
+        assert!(places.len() < 200, "the disk holds less");
+    }
+    rig.pool.add_nsd(other);
+    (places, bytes)
+}
+
+#[test]
+fn a_full_nsd_costs_no_copy_and_one_that_is_away_does() {
+    with_pool(Scheme::Replicate(2), 2, SMALL_DISK, async |rig| {
+        let (places, bytes) = fill_first(&rig).await;
+        assert_eq!(places[0].scheme, Scheme::Replicate(1), "the other was away");
+        let refused = rig.pool.write(&rig.source, OWNER, bytes.clone()).await;
+        let refused = refused.expect_err("one NSD is full");
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+        // Tables go on with what is left: deleting needs them.
+        let table = SegmentOwner::table(OWNER.family);
+        let table = rig
+            .pool
+            .write_table_parts(&rig.source, table, bytes.clone());
+        let table = table.await.expect("one NSD has space");
+        assert_eq!(table[0].scheme, Scheme::Replicate(1));
+        let full = rig.pool.remove_nsd(NsdId(1)).expect("there");
+        assert_eq!(rig.write(&bytes).await.scheme, Scheme::Replicate(1));
+        rig.pool.add_nsd(full);
+        let half = &places[..places.len() / 2];
+        rig.pool.delete(half).await.expect("deleting always works");
+        let place = rig.write(&bytes).await;
+        assert_eq!(place.scheme, Scheme::Replicate(2));
+        assert_eq!(rig.read(&place).await, bytes);
+    });
+}
+
+#[test]
+fn space_that_only_one_failure_group_has_is_nobodys() {
+    with_pool(Scheme::Replicate(2), 2, SMALL_DISK, async |rig| {
+        let empty = rig.pool.usage();
+        let (places, _) = fill_first(&rig).await;
+        let usage = rig.pool.usage();
+        assert_eq!(usage.available_to_users, 0);
+        assert!(usage.free < 8 << 20, "{usage:?}");
+        assert_eq!(usage.capacity, empty.capacity);
+        let refused = rig.pool.reserve(1).map(drop).expect_err("nothing left");
+        assert_eq!(refused.kind(), ErrorKind::NoSpace);
+        rig.pool.delete(&places).await.expect("deleting works");
+        let available = rig.pool.usage().available_to_users;
+        assert!(available > empty.available_to_users / 10 * 9, "{available}");
+    });
+}

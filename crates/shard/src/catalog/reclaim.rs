@@ -54,7 +54,7 @@ impl Catalog {
             }
             match shared
                 .pool
-                .write_parts(&shared.segments, shared.owner, bytes.clone())
+                .write_table_parts(&shared.segments, shared.owner, bytes.clone())
                 .await
             {
                 Ok(places) => return Ok(places),
