@@ -1,9 +1,13 @@
 //! Deletes all pieces of segments, wherever they are.
 
 use crate::Pool;
+use crate::members::Member;
 use crate::progress::count;
-use crate::read::is_possible;
+use crate::read::{get_from, is_possible};
+use crate::segment::place_of;
+use crate::write::put_to;
 use futures::future::join_all;
+use model::nsd::{BlobInfo, BlobPut};
 use model::{BlobName, Error, ErrorKind, GroupId, NsdId, Result, SegmentPlace, limits};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -86,10 +90,11 @@ impl Pool {
     }
 
     /// Deletes all blobs of a group from an NSD that is no member of it any more, after its
-    /// slot has moved away. Returns how many.
+    /// slot has moved away. Returns how many. What a write put only there while the slot moved is
+    /// handed over first.
     ///
     /// # Errors
-    /// InvalidArgument if it still is a member; Unavailable if it is away.
+    /// InvalidArgument if it still is a member; Unavailable if it is away, or who has its slot now.
     pub async fn leave_group(&self, nsd: NsdId, group: GroupId) -> Result<u64> {
         let mut deleted = 0;
         loop {
@@ -111,9 +116,51 @@ impl Pool {
             if found.is_empty() {
                 return Ok(deleted);
             }
+            for blob in &found {
+                self.hand_over(&member, blob).await?;
+            }
             let names: Vec<BlobName> = found.iter().map(|info| info.name).collect();
             self.delete_blobs(nsd, &names).await?;
             deleted += names.len() as u64;
         }
+    }
+
+    /// Sees to it that the NSD that has the slot of a blob now has the blob.
+    async fn hand_over(&self, from: &Member, blob: &BlobInfo) -> Result<()> {
+        let place = place_of(blob.name, &blob.header);
+        let groups = self.groups();
+        if !is_possible(&groups, &place) || usize::from(blob.name.piece) >= place.scheme.width() {
+            return Ok(());
+        }
+        let slot = usize::from(place.slot_of(blob.name.piece));
+        let holder = groups.members(place.group)[slot].target();
+        let to = self.member(holder).filter(|member| member.is_readable());
+        let to = to.ok_or_else(|| {
+            let text = format!(
+                "NSD {holder}, which has the slot of {} now, is away",
+                blob.name
+            );
+            Error::new(ErrorKind::Unavailable, text)
+        })?;
+        match to.nsd.info(blob.name).await {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let payload = match get_from(&self.world, from, blob.name, &(0..blob.length)).await {
+            Ok(bytes) => bytes.into(),
+            // Nothing is lost with it: repair takes the others.
+            Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let put = BlobPut {
+            name: blob.name,
+            nonce: blob.nonce,
+            header: blob.header,
+            payload,
+            fence: self.map().version(place.group),
+        };
+        let put = put_to(&self.world, &to, put).await;
+        put.map_err(|(nsd, error)| error.while_doing(format!("hand {} to NSD {nsd}", blob.name)))
     }
 }

@@ -152,3 +152,52 @@ fn a_survey_describes_segments_so_that_they_can_be_read() {
         }
     });
 }
+
+#[test]
+fn what_was_written_only_where_a_slot_was_is_handed_over() {
+    with_pool(Scheme::Replicate(1), 1, DISK_BYTES, async |rig| {
+        rig.add_nsd(2).await;
+        let moving = rig.pool.groups().moving();
+        // All slots have arrived; then a write finds the next NSD full.
+        let next = rig.pool.remove_nsd(NsdId(2)).expect("there");
+        let mut segments = fill(&rig, 64).await;
+        segments.retain(|(place, _)| moving.iter().any(|(group, _)| *group == place.group));
+        rig.pool.add_nsd(next);
+        rig.set_map(placement::finish_moves(&rig.pool.map(), &moving))
+            .await;
+        for (group, _) in &moving {
+            let left = rig.pool.leave_group(NsdId(1), *group).await;
+            left.expect("it is no member");
+        }
+        assert!(segments.len() > 10);
+        for (place, bytes) in &segments {
+            assert_eq!(rig.read(place).await, bytes);
+            assert!(rig.is_whole(place).await);
+        }
+    });
+}
+
+#[test]
+fn what_the_nsd_of_a_slot_cannot_take_stays_where_the_slot_was() {
+    with_pool(Scheme::Replicate(1), 1, DISK_BYTES, async |rig| {
+        let segments = fill(&rig, 64).await;
+        rig.add_nsd(2).await;
+        rig.repair_all().await;
+        let next = rig.pool.remove_nsd(NsdId(2)).expect("there");
+        let groups = rig.pool.groups();
+        let is_moved = |place: &SegmentPlace| groups.is_member(NsdId(2), place.group);
+        let (place, bytes) = segments
+            .iter()
+            .find(|(place, _)| is_moved(place))
+            .expect("some");
+        let left = rig.pool.leave_group(NsdId(1), place.group).await;
+        let left = left.expect_err("who has the slot is away");
+        assert_eq!(left.kind(), model::ErrorKind::Unavailable);
+        rig.pool.add_nsd(next);
+        rig.pool
+            .leave_group(NsdId(1), place.group)
+            .await
+            .expect("it is back");
+        assert_eq!(rig.read(place).await, bytes);
+    });
+}
