@@ -26,8 +26,9 @@ pub use space::{PoolUsage, Reservation};
 pub use survey::{GroupInventory, GroupSurvey, SlotInventory, SurveyedSegment};
 pub use suspects::{Suspect, SuspectCause};
 
+use futures::future::join_all;
 use members::Member;
-use model::map::PoolMap;
+use model::map::{NsdState, PoolMap};
 use model::nsd::GroupFence;
 use model::{Error, ErrorKind, GroupId, NsdId, Result};
 use nsd::Nsd;
@@ -36,11 +37,15 @@ use placement::Groups;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use tokio::sync::Semaphore;
 use world::World;
 
 /// Bytes of pieces on their way to NSDs, in total.
 pub const BYTES_IN_FLIGHT_MAX: u64 = 128 * 1024 * 1024;
+
+/// After this an NSD that has not learnt a group's version counts as away.
+const FENCE_DEADLINE: Duration = Duration::from_secs(30);
 
 /// One storage pool: its map and the NSDs that this process reaches.
 pub struct Pool {
@@ -101,6 +106,7 @@ impl Pool {
     /// Unavailable if a reachable member of a changed group did not confirm; the map is in use
     /// all the same, and calling again repeats the rest.
     pub async fn set_map(&self, map: PoolMap) -> Result<()> {
+        let before = self.groups();
         let fences = {
             let mut current = self.map.write();
             if map.epoch < current.epoch {
@@ -120,32 +126,57 @@ impl Pool {
             fences
         };
         self.space.forget();
-        self.fence(&fences).await
+        self.fence(&before, &fences).await
     }
 
-    async fn fence(&self, fences: &[GroupFence]) -> Result<()> {
-        let groups = self.groups();
-        let mut failed = None;
+    /// Tells the members of the groups, and those that were members before: what still comes to them
+    /// by the old map would be deleted with what they leave.
+    async fn fence(&self, before: &Groups, fences: &[GroupFence]) -> Result<()> {
+        let now = self.groups();
+        let mut by_nsd: BTreeMap<NsdId, Vec<GroupFence>> = BTreeMap::new();
         for fence in fences {
-            let slots = groups.members(fence.group).iter();
+            let both = [before, &now];
+            let both = both.iter().filter(|groups| groups.contains(fence.group));
+            let slots = both.flat_map(|groups| groups.members(fence.group));
             let members: BTreeSet<NsdId> = slots.flat_map(|slot| slot.in_reading_order()).collect();
             for nsd in members {
-                // An NSD that can't be reached learns the version from the first newer put.
-                let Some(member) = self.member(nsd).filter(|member| member.is_readable()) else {
-                    continue;
-                };
-                match member.nsd.learn_group(*fence).await {
-                    Ok(()) => {}
-                    Err(error) if error.kind() == ErrorKind::OldEpoch => {}
-                    Err(error) => {
-                        failed = Some(
-                            error.while_doing(format!("fence group {} on NSD {nsd}", fence.group)),
-                        )
-                    }
+                by_nsd.entry(nsd).or_default().push(*fence);
+            }
+        }
+        let told = by_nsd.iter().map(async |(nsd, fences)| {
+            let told = self.fence_nsd(*nsd, fences).await;
+            // A lost one may never answer, and what is on it counts for nothing.
+            let entry = now.map().nsd(*nsd);
+            let is_lost = entry.is_none_or(|entry| entry.state == NsdState::Lost);
+            if is_lost { Ok(()) } else { told }
+        });
+        join_all(told).await.into_iter().collect()
+    }
+
+    async fn fence_nsd(&self, nsd: NsdId, fences: &[GroupFence]) -> Result<()> {
+        // One that can't be reached takes no puts either; what it misses is found when it is back.
+        let Some(member) = self.member(nsd).filter(|member| member.is_readable()) else {
+            return Ok(());
+        };
+        for fence in fences {
+            let learnt = member.nsd.learn_group(*fence);
+            let learnt = match self.world.timeout(FENCE_DEADLINE, learnt).await {
+                Ok(learnt) => learnt,
+                Err(_) => {
+                    let text = format!("no answer within {} s", FENCE_DEADLINE.as_secs());
+                    Err(Error::new(ErrorKind::Unavailable, text))
+                }
+            };
+            match learnt {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::OldEpoch => {}
+                Err(error) => {
+                    let text = format!("fence group {} on NSD {nsd}", fence.group);
+                    return Err(error.while_doing(text));
                 }
             }
         }
-        failed.map_or(Ok(()), Err)
+        Ok(())
     }
 
     /// An NSD of the pool, if this process reaches it.

@@ -201,3 +201,55 @@ fn what_the_nsd_of_a_slot_cannot_take_stays_where_the_slot_was() {
         assert_eq!(rig.read(place).await, bytes);
     });
 }
+
+#[test]
+fn an_nsd_that_a_slot_left_takes_nothing_from_who_knows_only_the_old_map() {
+    with_pool(Scheme::Replicate(1), 1, DISK_BYTES, async |rig| {
+        rig.add_nsd(2).await;
+        let moving = rig.pool.groups().moving();
+        let old = rig.pool.map();
+        rig.set_map(placement::finish_moves(&old, &moving)).await;
+        let (group, _) = moving[0];
+        let name = model::BlobName {
+            group,
+            segment: rig.source.next(),
+            piece: 0,
+        };
+        let place = SegmentPlace {
+            segment: name.segment,
+            group,
+            scheme: Scheme::Replicate(1),
+            skipped_slots: 0,
+            missing: 0,
+            length: 5,
+            crc: 0,
+        };
+        let put = model::nsd::BlobPut {
+            name,
+            nonce: 1,
+            header: OWNER.header(&place),
+            payload: plain(5, 1).into(),
+            fence: old.version(group),
+        };
+        let nsd = rig.pool.nsd(NsdId(1)).expect("there");
+        let refused = nsd.put(put).await.expect_err("the slot has left it");
+        assert_eq!(refused.kind(), model::ErrorKind::OldEpoch);
+    });
+}
+
+#[test]
+fn an_nsd_that_hangs_is_given_up_without_it() {
+    with_pool(Scheme::Replicate(2), 3, DISK_BYTES, async |rig| {
+        const MINUTE: std::time::Duration = std::time::Duration::from_secs(60);
+        rig.faults.slow("2", 10 * MINUTE);
+        let begun = rig.world.now();
+        let lost = placement::mark_lost(&rig.pool.map(), NsdId(2)).expect("known");
+        rig.set_map(lost).await;
+        assert!(rig.world.now() - begun < MINUTE);
+        rig.faults.slow("3", 10 * MINUTE);
+        let map = placement::add_nsd(&rig.pool.map(), entry(4)).expect("a new number");
+        let late = rig.pool.set_map(map).await.expect_err("one doesn't answer");
+        assert_eq!(late.kind(), model::ErrorKind::Unavailable);
+        assert!(rig.world.now() - begun < 2 * MINUTE);
+    });
+}
