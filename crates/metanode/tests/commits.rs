@@ -190,3 +190,45 @@ fn an_old_directory_comes_back_from_the_tree_and_mixes_with_changes() {
         })
         .finished();
 }
+
+#[test]
+fn a_look_at_a_directory_reads_no_more_for_names_that_are_long_gone() {
+    const FILES: u64 = 1200;
+    let simulation = Simulation::new(66);
+    let directory = simulation
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let directory = rig.make(ROOT, "d", FileKind::Directory).await.unwrap();
+            for number in 0..FILES {
+                rig.file(directory.inode, &format!("f{number}")).await;
+            }
+            rig.close().await;
+            directory.inode
+        })
+        .finished();
+    simulation
+        .run(|world| async move {
+            let rig = rig::open(&world).await;
+            for number in 0..FILES / 2 {
+                rig.unlink(directory, &format!("f{number}")).await;
+            }
+            rig.metanode.sync().await.unwrap();
+            // The commit is in the tree, too.
+            world.sleep(Duration::from_secs(1)).await;
+            let (before, _) = rig.metanode.hosted().hot_records();
+            let look = Operation::ReadDirectory {
+                directory,
+                after: 0,
+                limit: 10,
+                with_attributes: false,
+            };
+            let Reply::Listing { entries, end } = rig.run(look).await.unwrap() else {
+                panic!("a listing is a listing");
+            };
+            assert_eq!((entries.len(), end), (10, false));
+            let (after, _) = rig.metanode.hosted().hot_records();
+            assert!(after - before < 50, "{} more in memory", after - before);
+        })
+        .finished();
+}

@@ -46,15 +46,22 @@ impl<'a> Pinned<'a> {
         Ok(())
     }
 
-    /// The first `limit` records that *are* in the range: the tree is asked for as many more
-    /// as the hot records know to be removed.
+    /// The first `limit` records that *are* in the range: the tree is asked for as many more as it
+    /// may still have although they were removed.
     async fn fetch_range(&self, from: &Key, to: &Key, limit: usize) -> Result<()> {
-        let (begin, removed) = {
+        let (begin, mut removed, frozen) = {
             let state = self.shard.state.lock();
             let begin = state.records.begin_of_walk(from);
-            let known = state.records.known_in(&begin, to);
-            (begin, known.filter(|(_, value)| value.is_none()).count())
+            let removed = state.records.removals_in(&begin, to);
+            let frozen = state.frozen.as_ref().map(|frozen| frozen.rows.clone());
+            (begin, removed, frozen)
         };
+        if let Some(rows) = frozen {
+            let is_removal =
+                |key: &Key, value: &Option<Record>| value.is_none() && begin <= *key && *key < *to;
+            let removals = rows.iter().filter(|(key, value)| is_removal(key, value));
+            removed += removals.count();
+        }
         let limit = limit.max(1) + removed;
         let rows = self.shard.tree_rows(&begin, to, limit).await?;
         let end = match rows.last() {

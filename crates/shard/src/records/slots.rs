@@ -405,6 +405,13 @@ impl Records {
             .map(|slot| (&slot.key, slot.value.as_ref()))
     }
 
+    /// Records in a range that the open commit removes.
+    pub(crate) fn removals_in(&self, from: &Key, to: &Key) -> usize {
+        let slots = self.changed.iter().map(|place| self.table.slot(*place));
+        let removed = |slot: &&Slot| slot.value.is_none() && *from <= slot.key && slot.key < *to;
+        slots.filter(removed).count()
+    }
+
     /// Where a walk from `from` may begin: nothing is in between.
     pub(crate) fn begin_of_walk(&self, from: &Key) -> Key {
         self.absent.skip(from).unwrap_or_else(|| from.clone())
