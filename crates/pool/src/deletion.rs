@@ -51,14 +51,7 @@ impl Pool {
         for part in names.chunks(limits::DELETE_NAMES_MAX) {
             let result = match &member {
                 None => Err(Error::new(ErrorKind::Unavailable, "it is away")),
-                Some(member) => match self
-                    .world
-                    .timeout(DELETE_DEADLINE, member.nsd.delete(part))
-                    .await
-                {
-                    Ok(result) => result,
-                    Err(_) => Err(Error::new(ErrorKind::Unknown, "no answer in time")),
-                },
+                Some(member) => self.delete_in_time(member, part).await,
             };
             if let Err(error) = result {
                 warn!(%nsd, pieces = part.len(), %error, "pieces are left to the sweep");
@@ -67,10 +60,22 @@ impl Pool {
         }
     }
 
+    /// One delete with its deadline.
+    pub(crate) async fn delete_in_time(&self, member: &Member, names: &[BlobName]) -> Result<()> {
+        let deleted = member.nsd.delete(names);
+        match self.world.timeout(DELETE_DEADLINE, deleted).await {
+            Ok(result) => result,
+            Err(_) => {
+                let text = format!("no answer within {} s", DELETE_DEADLINE.as_secs());
+                Err(Error::new(ErrorKind::Unknown, text))
+            }
+        }
+    }
+
     /// Deletes named blobs on one NSD: what a sweep found to be garbage.
     ///
     /// # Errors
-    /// Unavailable if the NSD is away.
+    /// Unavailable if the NSD is away; Unknown if it doesn't answer.
     pub async fn delete_blobs(&self, nsd: NsdId, names: &[BlobName]) -> Result<()> {
         let away = || {
             Error::new(
@@ -83,7 +88,7 @@ impl Pool {
             .filter(|member| member.is_readable())
             .ok_or_else(away)?;
         for part in names.chunks(limits::DELETE_NAMES_MAX) {
-            member.nsd.delete(part).await?;
+            self.delete_in_time(&member, part).await?;
         }
         self.space.forget();
         Ok(())

@@ -303,7 +303,7 @@ impl Pool {
         };
         let member: Arc<Member> = self.member(state.nsd).ok_or_else(away)?;
         if state.condition == PieceCondition::Damaged {
-            member.nsd.delete(&[name]).await?;
+            self.delete_in_time(&member, &[name]).await?;
         }
         let fence = self.map().version(place.group);
         let put = BlobPut {

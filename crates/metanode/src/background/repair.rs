@@ -7,6 +7,7 @@ use crate::report::RepairStatus;
 use model::map::{NsdState, PoolMap};
 use model::{ErrorKind, GroupId, InodeId, NsdId, Operation, Result};
 use pool::{Depth, MemberState, RepairOutcome, SuspectCause};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Suspects of one round.
@@ -170,12 +171,17 @@ impl Metanode {
             tracing::warn!(%error, "not every NSD knows the new group versions yet; writers tell them");
         }
         tracing::info!(slots = moved.len(), "slots have moved");
+        // Each is asked until it doesn't answer: one that hangs would keep the round waiting for every group.
+        let mut silent = BTreeSet::from([NsdId::NONE]);
         for (group, _, left) in moved {
-            if *left != NsdId::NONE
+            if !silent.contains(left)
                 && self.pool.nsd(*left).is_some()
                 && let Err(error) = self.pool.leave_group(*left, *group).await
             {
                 tracing::debug!(nsd = %left, %group, %error, "moved pieces stay until the NSD is gone");
+                if error.kind() == ErrorKind::Unknown {
+                    silent.insert(*left);
+                }
             }
         }
         Ok(moved.len() as u64)

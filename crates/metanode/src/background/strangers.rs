@@ -5,6 +5,7 @@ use crate::background::survey::{Nsds, Pass};
 use crate::metanode::Metanode;
 use model::{ErrorKind, GroupId, NsdId, Result};
 use pool::MemberState;
+use std::collections::BTreeSet;
 
 impl Metanode {
     /// Deletes what members left behind in groups that they aren't members of, after a whole
@@ -17,11 +18,19 @@ impl Metanode {
         }
         let mut deleted = 0;
         let mut is_rid = true;
+        // One that hangs would keep the round waiting for every group.
+        let mut silent = BTreeSet::new();
         for (nsd, group) in self.strangers().await? {
+            if silent.contains(&nsd) {
+                continue;
+            }
             match self.pool.leave_group(nsd, group).await {
                 Ok(blobs) => deleted += blobs,
                 Err(error) => {
                     is_rid = false;
+                    if error.kind() == ErrorKind::Unknown {
+                        silent.insert(nsd);
+                    }
                     tracing::debug!(%nsd, %group, %error, "what it left stays until the next pass");
                 }
             }

@@ -238,6 +238,20 @@ fn an_nsd_that_a_slot_left_takes_nothing_from_who_knows_only_the_old_map() {
 }
 
 #[test]
+fn deleting_on_an_nsd_that_hangs_is_given_up() {
+    with_pool(Scheme::Replicate(2), 3, DISK_BYTES, async |rig| {
+        const MINUTE: std::time::Duration = std::time::Duration::from_secs(60);
+        let (place, _) = fill(&rig, 1).await.pop().expect("one");
+        let nsd = rig.holder(&place, 0);
+        rig.faults.slow(&nsd.to_string(), 10 * MINUTE);
+        let begun = rig.world.now();
+        let late = rig.pool.delete_blobs(nsd, &[place.blob(0)]).await;
+        late.expect_err("it doesn't answer");
+        assert!(rig.world.now() - begun < MINUTE);
+    });
+}
+
+#[test]
 fn an_nsd_that_hangs_is_given_up_without_it() {
     with_pool(Scheme::Replicate(2), 3, DISK_BYTES, async |rig| {
         const MINUTE: std::time::Duration = std::time::Duration::from_secs(60);
