@@ -5,7 +5,7 @@
 mod rig;
 
 use metanode::{Metanode, Opening};
-use model::{Error, ErrorKind, FileKind, InodeId, Operation, Scheme, ShardId};
+use model::{Error, ErrorKind, FileKind, InodeId, NsdId, Operation, Scheme, ShardId};
 use rig::{FAMILY, pattern};
 use std::sync::Arc;
 use std::time::Duration;
@@ -205,6 +205,47 @@ fn a_takeover_that_takes_longer_than_anybody_waits_comes_to_its_end() {
             assert!(refusals > 0, "open after {:?}", world.now() - begun);
             faults.heal("nsd1");
             assert_eq!(rig.read(file).await.unwrap(), pattern(1, 500));
+            rig.close().await;
+        })
+        .finished();
+}
+
+#[test]
+fn a_shard_whose_tables_are_away_is_not_taken_over_again_and_again() {
+    let simulation = Simulation::new(41);
+    let faults = simulation.faults();
+    simulation
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 2).await;
+            let rig = rig::open(&world).await;
+            for number in 0..6 {
+                let file = rig.file(ROOT, &format!("f{number}")).await;
+                rig.write(file, 0, &pattern(number, 100_000)).await;
+                rig.unlink(ROOT, &format!("f{number}")).await;
+                // So long that the table isn't in the catalog itself.
+                let file = rig.file(ROOT, &format!("g{number}")).await;
+                rig.write_inline(file, 0, &pattern(number, 30_000)).await;
+                rig.metanode.sync().await.unwrap();
+                rig.metanode.hosted().tree().flush().await.unwrap();
+            }
+            rig.metanode.start_background();
+            let log = rig.metanode.hosted().tree().log().view();
+            let other = NsdId(3 - log[0].0);
+            let away = rig.pool.nsd(other).unwrap();
+            faults.fail(&format!("nsd{other}"));
+            let resigned = Error::new(ErrorKind::Unavailable, "a test wants it");
+            rig.metanode.hosted().resign(&resigned);
+            let before = rig.coordination.shard(ShardId(0)).await.unwrap().unwrap();
+            world.sleep(Duration::from_secs(1200)).await;
+            assert!(rig.metanode.hosted().check_alive().is_err());
+            let after = rig.coordination.shard(ShardId(0)).await.unwrap().unwrap();
+            let take_overs = after.value.epoch.0 - before.value.epoch.0;
+            assert!((1..=5).contains(&take_overs), "{take_overs}");
+            faults.heal(&format!("nsd{other}"));
+            away.abandon().await;
+            rig.pool
+                .add_nsd(rig::open_nsd(&world, other.0).await.unwrap());
+            assert!(rig.look(ROOT, "g1").await.is_some());
             rig.close().await;
         })
         .finished();

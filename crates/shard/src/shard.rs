@@ -33,6 +33,13 @@ const ORPHANS_PAGE: usize = 1024;
 /// How long an operation waits for the tree.
 const FETCH_DEADLINE: Duration = Duration::from_secs(120);
 
+/// A shard that is taken over again reads what it needs so long, with growing pauses, before it is
+/// taken over anew: each take-over makes the log and its record longer, and while no table can be
+/// read, nothing makes them shorter.
+const LEARN_MAX: Duration = Duration::from_secs(600);
+const LEARN_PAUSE_MIN: Duration = Duration::from_millis(100);
+const LEARN_PAUSE_MAX: Duration = Duration::from_secs(5);
+
 /// Tells who is in use here: open files, kernels' references.
 pub type Holders = Arc<dyn Fn(InodeId) -> bool + Send + Sync>;
 
@@ -142,21 +149,14 @@ impl Shard {
             unflushed.attempts += 1;
         }
         let world = config.opening.world.clone();
-        let (id, family) = (config.opening.shard, config.opening.family);
         let opened = takeover::open(config.opening.clone()).await?;
         let shard = Self::assemble(&config, opened);
+        let mut patience = Duration::ZERO;
         if let Some(unflushed) = unflushed {
             shard.bring_in(unflushed);
+            patience = LEARN_MAX;
         }
-        let root = FilesetId(0);
-        let exists = shard.record(&Key::Fileset(root)).await?.is_some();
-        if !exists {
-            let effects = namespace::genesis(family, root, world.wall(), 0, 0, 0o755);
-            shard.state.lock().change(effects, None);
-            shard.sync().await?;
-            tracing::info!(shard = id.0, "empty file system made");
-        }
-        shard.learn_orphans().await?;
+        shard.learn(patience).await?;
         let task = world.spawn(
             "committer",
             committer(world.clone(), shard.me.clone(), shard.nudge.clone()),
@@ -483,6 +483,35 @@ impl Shard {
             state.failed = Some(Error::new(ErrorKind::Unavailable, text));
         }
         clean
+    }
+
+    /// Reads what an owner needs before it serves, again and again while there is patience.
+    async fn learn(&self, patience: Duration) -> Result<()> {
+        let begun = self.world.now();
+        let mut pause = LEARN_PAUSE_MIN;
+        loop {
+            let Err(error) = self.learn_once().await else {
+                return Ok(());
+            };
+            let is_over = self.check_alive().is_err() || self.tree.failed().is_some();
+            if is_over || self.world.now() - begun >= patience {
+                return Err(error);
+            }
+            tracing::warn!(shard = self.shard.0, %error, ?pause, "the shard can't be read yet");
+            self.world.sleep(pause).await;
+            pause = (pause * 2).min(LEARN_PAUSE_MAX);
+        }
+    }
+
+    async fn learn_once(&self) -> Result<()> {
+        let root = FilesetId(0);
+        if self.record(&Key::Fileset(root)).await?.is_none() {
+            let effects = namespace::genesis(self.family, root, self.world.wall(), 0, 0, 0o755);
+            self.state.lock().change(effects, None);
+            self.sync().await?;
+            tracing::info!(shard = self.shard.0, "empty file system made");
+        }
+        self.learn_orphans().await
     }
 
     /// Takes all orphans into the hot records: there are few, and they are asked for often.

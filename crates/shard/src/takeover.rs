@@ -411,10 +411,15 @@ async fn record_end(
     end: EntryNumber,
 ) -> Result<Versioned<ShardRecord>> {
     let mut next = record.value;
-    next.ended.push(EndedEpoch {
+    let ended = EndedEpoch {
         epoch: ShardEpoch(next.epoch.0 - 1),
         last: end,
-    });
+    };
+    match next.ended.last_mut() {
+        // Epochs that wrote nothing are one: whoever can't open a shard tries again for long.
+        Some(newest) if newest.last == end => *newest = ended,
+        _ => next.ended.push(ended),
+    }
     next.view = members.iter().map(|nsd| nsd.id()).collect();
     match opening.coordination.set_shard(record.version, &next).await {
         Ok(version) => Ok(Versioned {

@@ -289,6 +289,31 @@ fn a_member_that_answers_no_more_after_the_seal_holds_up_no_take_over() {
 }
 
 #[test]
+fn take_overs_that_write_nothing_make_the_record_no_longer() {
+    let machine = machine(20, SINGLE, 1);
+    machine
+        .run(|world| async move {
+            let opening = power_on(&world, &[]).await;
+            let opened = open(opening.clone()).await.unwrap();
+            commit(&opened, 1, &[("a", Some("1"))]).await.unwrap();
+            let end = opened.log.acknowledged();
+            let mut ended = Vec::new();
+            for _ in 0..5 {
+                let record = raise_epoch(&opening, opened.session).await.unwrap();
+                let record = record_end(&opening, record, &[], end).await.unwrap();
+                ended.push(record.value.ended);
+            }
+            assert_eq!(ended[4].len(), ended[0].len());
+            let newest = EndedEpoch {
+                epoch: ShardEpoch(opened.epoch.0 + 4),
+                last: end,
+            };
+            assert_eq!(ended[4].last(), Some(&newest));
+        })
+        .finished();
+}
+
+#[test]
 fn a_view_whose_record_may_or_may_not_be_written_acknowledges_nothing_more() {
     let machine = machine(10, Scheme::Replicate(2), 2);
     let faults = machine.faults();
