@@ -11,7 +11,7 @@ use model::{GroupId, InodeId, Result, SegmentId, SegmentPlace};
 use namespace::audit::{Audit, Report};
 use namespace::{Key, Record, Table};
 use pool::{Depth, PieceCondition};
-use shard::{Snapshot, successor};
+use shard::Snapshot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -232,6 +232,7 @@ impl Metanode {
                     }
                     let is_leak = match self.standing(&judge, segment).await? {
                         Standing::Garbage => swept.as_ref().is_some_and(|swept| swept.covers(id)),
+                        Standing::Damaged => false,
                         _ => !judge.decided.was_given_out(id.session),
                     };
                     if is_leak {
@@ -319,10 +320,14 @@ async fn scan(shard: &Snapshot) -> Result<Scanned> {
         published: BTreeMap::new(),
     };
     for table in Table::ALL {
-        let (mut from, to) = table.range();
-        loop {
-            let page = shard.scan(&from, &to, SCAN_PAGE).await?;
-            for (key, record) in &page {
+        let (from, to) = table.range();
+        let mut walk = shard.walk(&from, &to);
+        while !walk.is_done() {
+            let page = shard.next(&mut walk, SCAN_PAGE).await?;
+            for damaged in &page.damaged {
+                audit.see_damaged(damaged.key.as_ref(), &damaged.error);
+            }
+            for (key, record) in &page.records {
                 audit.see(key, record);
                 match (key, record) {
                     (Key::Name { .. }, Record::Name(name)) => {
@@ -335,10 +340,6 @@ async fn scan(shard: &Snapshot) -> Result<Scanned> {
                     }
                     _ => {}
                 }
-            }
-            match page.last() {
-                Some((last, _)) if page.len() == SCAN_PAGE => from = successor(last),
-                _ => break,
             }
         }
     }

@@ -3,6 +3,7 @@
 //! Nothing leads from a segment to all of its files, nor from a file to its names, because only
 //! people ever ask: whole tables are read. That takes about a second for a million files.
 
+use crate::background::is_undecodable;
 use crate::metanode::{Metanode, SCAN_PAGE};
 use model::{DataId, ExtentKind, FileName, FilesetId, InodeId, InodeNumber, Result, SegmentId};
 use namespace::{Key, POSITION_END, Record, Table};
@@ -27,7 +28,8 @@ pub(crate) struct Files {
     pub(crate) names: Vec<String>,
 }
 
-/// Reads a range of records page by page.
+/// Reads a range of records page by page. One that can't be decoded is passed over: it must not
+/// keep all others' names from being told.
 struct Pages {
     from: Option<Key>,
     to: Key,
@@ -52,7 +54,7 @@ impl Pages {
         if self.read.is_multiple_of(PAGES_AT_ONCE) {
             metanode.world.sleep(PAUSE).await;
         }
-        let page = shard.scan(&from, &self.to, SCAN_PAGE).await?;
+        let page = shard.scan_readable(&from, &self.to, SCAN_PAGE).await?;
         if page.len() == SCAN_PAGE {
             self.from = page.last().map(|(last, _)| successor(last));
         }
@@ -99,7 +101,7 @@ impl Metanode {
                 }
                 last = Some((fileset, data));
                 let reclaimed = Key::Reclaim { fileset, data };
-                if shard.record(&reclaimed).await?.is_some() {
+                if readable(&shard, &reclaimed).await?.is_some() {
                     continue;
                 }
                 files.count += 1;
@@ -198,7 +200,7 @@ impl Metanode {
             if !seen.insert(directory) || seen.len() > DIRECTORIES_MAX {
                 continue;
             }
-            let Some(Record::Inode(inode)) = shard.record(&Key::Inode(directory)).await? else {
+            let Some(Record::Inode(inode)) = readable(shard, &Key::Inode(directory)).await? else {
                 continue;
             };
             if inode.parent != directory.number() {
@@ -229,6 +231,14 @@ impl Metanode {
             }
         }
         Ok(found)
+    }
+}
+
+/// A record that is there and can be decoded.
+async fn readable(shard: &Shard, key: &Key) -> Result<Option<Record>> {
+    match shard.record(key).await {
+        Err(error) if is_undecodable(error.kind()) => Ok(None),
+        record => record,
     }
 }
 

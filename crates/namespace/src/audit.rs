@@ -3,9 +3,12 @@
 //! All records are shown to an [`Audit`] in any order; it keeps sums, not records, and says at
 //! the end what doesn't fit. Memory: about 200 bytes per inode and segment.
 
+mod damage;
+
+use crate::audit::damage::Damage;
 use crate::{Counters, Inode, Key, Record};
 use model::{
-    DataId, ExtentKind, FileKind, FilesetId, InodeId, InodeNumber, SegmentId, SegmentPlace,
+    DataId, Error, ExtentKind, FileKind, FilesetId, InodeId, InodeNumber, SegmentId, SegmentPlace,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -102,6 +105,7 @@ pub struct Audit {
     folds: BTreeSet<InodeId>,
     cuts: BTreeSet<InodeId>,
     wrong_kind: Vec<Key>,
+    damage: Damage,
 }
 
 impl Audit {
@@ -160,6 +164,12 @@ impl Audit {
         }
     }
 
+    /// Shows that a record, whose key may be unknown, can't be decoded. What depends on it alone
+    /// isn't called a contradiction of others.
+    pub fn see_damaged(&mut self, key: Option<&Key>, error: &Error) {
+        self.damage.see(key, error);
+    }
+
     /// What doesn't fit, and the sums.
     #[must_use]
     pub fn finish(self) -> Report {
@@ -182,6 +192,7 @@ impl Audit {
             dead: self.dead.values().copied().collect(),
             ..Report::default()
         };
+        self.damage.tell(&mut report);
         for key in &self.wrong_kind {
             report.find(format!("{key:?}"), "holds a record of another kind".into());
         }
@@ -240,6 +251,11 @@ impl Audit {
             }
             ExtentKind::Reserved => {}
         }
+    }
+
+    /// Whether there is no such inode, not even one that can't be decoded.
+    fn is_missing(&self, id: InodeId) -> bool {
+        !self.inodes.contains_key(&id) && !self.damage.hides(&Key::Inode(id))
     }
 
     fn judge_inodes(&self, report: &mut Report) {
@@ -312,18 +328,10 @@ impl Audit {
     }
 
     fn judge_names(&self, report: &mut Report) {
-        for id in self
-            .named
-            .keys()
-            .filter(|id| !self.inodes.contains_key(*id))
-        {
+        for id in self.named.keys().filter(|id| self.is_missing(**id)) {
             report.find_inode(*id, "has names but doesn't exist".into());
         }
-        for directory in self
-            .entries
-            .keys()
-            .filter(|id| !self.inodes.contains_key(*id))
-        {
+        for directory in self.entries.keys().filter(|id| self.is_missing(**id)) {
             report.find_directory(*directory, "has entries but doesn't exist".into());
         }
         for ((directory, hash), (highest, seen)) in &self.heads {
@@ -337,7 +345,7 @@ impl Audit {
 
     fn judge_marks(&self, report: &mut Report) {
         for id in self.orphans.iter().chain(&self.folds).chain(&self.cuts) {
-            if !self.inodes.contains_key(id) {
+            if self.is_missing(*id) {
                 report.find_inode(*id, "is marked but doesn't exist".into());
             }
         }
@@ -350,7 +358,14 @@ impl Audit {
             .map(|(id, inode)| (id.fileset(), inode.data))
             .collect();
         for (fileset, data) in self.extents.keys() {
-            if !used.contains(&(*fileset, *data)) && !self.reclaims.contains_key(&(*fileset, *data))
+            let queued = Key::Reclaim {
+                fileset: *fileset,
+                data: *data,
+            };
+            if !used.contains(&(*fileset, *data))
+                && !self.reclaims.contains_key(&(*fileset, *data))
+                && !self.damage.hides(&queued)
+                && !self.damage.hides_inodes_of(*fileset)
             {
                 report.find(
                     format!("data id {data}"),
@@ -379,7 +394,7 @@ impl Audit {
         for id in self
             .xattrs
             .keys()
-            .filter(|id| !self.inodes.contains_key(*id) && !going.contains(*id))
+            .filter(|id| self.is_missing(**id) && !going.contains(*id))
         {
             report.find_inode(*id, "has extended attributes but doesn't exist".into());
         }
@@ -388,6 +403,7 @@ impl Audit {
     fn judge_segments(&self, report: &mut Report) {
         for (id, bytes) in &self.pointed {
             match self.segments.get(id) {
+                None if self.damage.hides(&Key::Segment(*id)) => {}
                 None => report.find(
                     format!("segment {id}"),
                     format!("{bytes} bytes point at it, but it isn't accounted"),
@@ -424,7 +440,7 @@ impl Audit {
         let mut runs: Vec<(InodeId, u64, InodeId)> = Vec::new();
         for (id, inode) in &self.inodes {
             let (next, end) = inode.run;
-            if next >= end {
+            if next >= end || self.damage.hides(&Key::Counters(id.fileset())) {
                 continue;
             }
             let counters = self.counters.get(&id.fileset());
@@ -460,6 +476,9 @@ impl Audit {
                 sum.1 += u128::from(inode.size);
             }
             sum.2 += u128::from(inode.allocated);
+            if self.damage.hides(&Key::Counters(id.fileset())) {
+                continue;
+            }
             let next = self
                 .counters
                 .get(&id.fileset())
@@ -471,14 +490,15 @@ impl Audit {
         for (fileset, counters) in &self.counters {
             let sum = sums.remove(fileset).unwrap_or_default();
             let said = (counters.inodes, counters.logical, counters.allocated);
-            if said != sum {
+            if said != sum && !self.damage.hides_inodes_of(*fileset) {
                 let text = format!(
                     "counts (inodes, logical, allocated) {said:?}, but the sums are {sum:?}"
                 );
                 report.find(format!("fileset {fileset}"), text);
             }
         }
-        for fileset in sums.keys() {
+        let is_hidden = |fileset: &&FilesetId| self.damage.hides(&Key::Counters(**fileset));
+        for fileset in sums.keys().filter(|fileset| !is_hidden(fileset)) {
             report.find(
                 format!("fileset {fileset}"),
                 "has inodes but no counters".into(),

@@ -2,10 +2,11 @@
 
 use crate::Shard;
 use crate::records::successor;
-use bytes::Bytes;
+use crate::rows::{Damaged, behind, decoded};
 use futures::future::try_join_all;
-use model::{FamilyId, InodeId, Result};
+use model::{InodeId, Result};
 use namespace::{Key, Need, Record};
+use std::collections::BTreeMap;
 
 /// Point reads of one fetch that run at the same time.
 const READS_AT_ONCE_MAX: usize = 32;
@@ -145,9 +146,8 @@ impl Shard {
     async fn tree_rows(&self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Record)>> {
         let (first, end) = (from.to_bytes(self.family), to.to_bytes(self.family));
         let rows = self.tree.scan(&first, &end, limit).await?;
-        rows.into_iter()
-            .map(|row| decode_row(self.family, row))
-            .collect()
+        let decode = |row| decoded(self.family, row).map_err(|damaged| damaged.error);
+        rows.iter().map(decode).collect()
     }
 
     /// The records from `from` (inclusive) to `to` (exclusive), at most `limit`, in key order:
@@ -158,18 +158,65 @@ impl Shard {
     /// `Unavailable` when the shard was given up or the tree can't be read; `Corrupt` when a
     /// record can't be decoded.
     pub async fn scan(&self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Record)>> {
+        self.scan_or(from, to, limit, |damaged| Err(damaged.error))
+            .await
+    }
+
+    /// As [`Shard::scan`], without those that can't be decoded: for those who say what they know,
+    /// not for those who remove what they don't find. A check tells of the damage.
+    ///
+    /// # Errors
+    /// `Unavailable` when the shard was given up or the tree can't be read.
+    pub async fn scan_readable(
+        &self,
+        from: &Key,
+        to: &Key,
+        limit: usize,
+    ) -> Result<Vec<(Key, Record)>> {
+        self.scan_or(from, to, limit, |damaged| {
+            tracing::debug!(error = %damaged.error, "a record is passed over");
+            Ok(())
+        })
+        .await
+    }
+
+    async fn scan_or(
+        &self,
+        from: &Key,
+        to: &Key,
+        limit: usize,
+        otherwise: impl Fn(Damaged) -> Result<()>,
+    ) -> Result<Vec<(Key, Record)>> {
         self.check_alive()?;
         let _pinned = Pinned::new(self);
         let mut out = Vec::new();
         let mut from = from.clone();
+        // Where the tree's rows go on; keys that can't be decoded are passed there only.
+        let (mut next, stop) = (from.to_bytes(self.family), to.to_bytes(self.family));
         while out.len() < limit && from < *to {
             let wanted = limit - out.len();
-            let rows = self.tree_rows(&from, to, wanted).await?;
+            let rows = self.tree.scan(&next, &stop, wanted).await?;
+            let mut merged = BTreeMap::new();
+            let mut last = None;
+            for row in &rows {
+                match decoded(self.family, row) {
+                    Ok((key, record)) => {
+                        last = Some(key.clone());
+                        merged.insert(key, record);
+                    }
+                    Err(damaged) => {
+                        last = damaged.key.clone().or(last);
+                        otherwise(damaged)?;
+                    }
+                }
+            }
             let end = match rows.last() {
-                Some((last, _)) if rows.len() == wanted => successor(last),
+                Some((row, _)) if rows.len() == wanted => {
+                    next = behind(row);
+                    last.as_ref().map_or_else(|| from.clone(), successor)
+                }
                 _ => to.clone(),
             };
-            let mut merged: std::collections::BTreeMap<Key, Record> = rows.into_iter().collect();
             let state = self.state.lock();
             for (key, value) in state.records.known_in(&from, &end) {
                 match value {
@@ -183,11 +230,4 @@ impl Shard {
         out.truncate(limit);
         Ok(out)
     }
-}
-
-pub(crate) fn decode_row(family: FamilyId, (key, value): (Bytes, Bytes)) -> Result<(Key, Record)> {
-    let (of, key) = Key::decode(&key)?;
-    debug_assert_eq!(of, family, "a scan stays inside its family");
-    let record = Record::decode(&key, &value)?;
-    Ok((key, record))
 }

@@ -14,6 +14,7 @@ mod notes;
 mod records;
 #[cfg(test)]
 mod rig;
+mod rows;
 mod shard;
 mod snapshot;
 mod store;
@@ -24,7 +25,8 @@ pub use catalog::{Catalog, CatalogUsage};
 pub use frame::{CommitFrame, OperationNote};
 pub use log::Log;
 pub use records::{NewWork, successor};
+pub use rows::Damaged;
 pub use shard::{HOT_RECORDS_BYTES_DEFAULT, Holders, Shard, ShardConfig, Unflushed};
-pub use snapshot::Snapshot;
+pub use snapshot::{Page, Snapshot, Walk};
 pub use takeover::{Opened, Opening};
 pub use tree::{Tree, TreeCache};

@@ -2,7 +2,7 @@
 //! meanwhile.
 
 use crate::Shard;
-use crate::fetch::decode_row;
+use crate::rows::{Damaged, behind, decoded};
 use model::{Error, ErrorKind, FamilyId, Result};
 use namespace::{Key, Record};
 use parking_lot::Mutex;
@@ -77,17 +77,57 @@ impl Shard {
     }
 }
 
+/// A walk through a range of a snapshot's records.
+pub struct Walk {
+    /// The encoded keys that are still to be passed; empty at the end.
+    from: Vec<u8>,
+    end: Vec<u8>,
+}
+
+/// Some neighbours of a range.
+#[derive(Default)]
+pub struct Page {
+    /// The records, in key order.
+    pub records: Vec<(Key, Record)>,
+    /// What lies among them and can't be decoded.
+    pub damaged: Vec<Damaged>,
+}
+
+impl Walk {
+    /// Whether everything was passed.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.from >= self.end
+    }
+}
+
 impl Snapshot {
-    /// The records from `from` (inclusive) to `to` (exclusive), at most `limit`, in key order. Go on
-    /// from [`crate::successor`] of the last key.
+    /// Begins a walk through the records from `from` (inclusive) to `to` (exclusive).
+    #[must_use]
+    pub fn walk(&self, from: &Key, to: &Key) -> Walk {
+        Walk {
+            from: from.to_bytes(self.family),
+            end: to.to_bytes(self.family),
+        }
+    }
+
+    /// The next records of a walk, at most `limit`. One that can't be decoded doesn't end it.
     ///
     /// # Errors
-    /// `Unavailable` when the tree can't be read; `Corrupt` when a record can't be decoded.
-    pub async fn scan(&self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Record)>> {
-        let (first, end) = (from.to_bytes(self.family), to.to_bytes(self.family));
-        let rows = self.tree.scan(&first, &end, limit).await?;
-        rows.into_iter()
-            .map(|row| decode_row(self.family, row))
-            .collect()
+    /// `Unavailable` when the tree can't be read.
+    pub async fn next(&self, walk: &mut Walk, limit: usize) -> Result<Page> {
+        let rows = self.tree.scan(&walk.from, &walk.end, limit).await?;
+        walk.from = match rows.last() {
+            Some((last, _)) if rows.len() == limit => behind(last),
+            _ => walk.end.clone(),
+        };
+        let mut page = Page::default();
+        for row in rows {
+            match decoded(self.family, &row) {
+                Ok(record) => page.records.push(record),
+                Err(damaged) => page.damaged.push(damaged),
+            }
+        }
+        Ok(page)
     }
 }

@@ -80,7 +80,7 @@ impl Metanode {
                 Standing::Undecided if self.world.now() - suspect.since < UNDECIDED_FOR => {
                     self.pool.return_suspect(&suspect);
                 }
-                Standing::Undecided | Standing::Dead | Standing::Garbage => {}
+                Standing::Undecided | Standing::Damaged | Standing::Dead | Standing::Garbage => {}
             }
         }
         Ok(changed)

@@ -76,7 +76,7 @@ impl Metanode {
                     }
                 }
                 // Its writer may still publish it: reading shows then what is left of it.
-                Standing::Undecided => outcome.left += 1,
+                Standing::Undecided | Standing::Damaged => outcome.left += 1,
             }
         }
         drop(round);

@@ -4,7 +4,9 @@
 use crate::background::{MOVING_EVERY, Pace, Repaired, SURVEY_EVERY, count};
 use crate::metanode::{Metanode, SCAN_PAGE};
 use crate::sessions::Decided;
-use model::{BlobName, GroupId, MapEpoch, NsdId, Result, SegmentId, SegmentPlace, SessionId};
+use model::{
+    BlobName, ErrorKind, GroupId, MapEpoch, NsdId, Result, SegmentId, SegmentPlace, SessionId,
+};
 use namespace::{Key, Record, Table};
 use pool::{Depth, MemberState, SurveyedSegment};
 use shard::{Shard, successor};
@@ -25,6 +27,8 @@ pub(crate) enum Standing {
     Dead,
     /// Its writer may still publish it, or another shard knows it.
     Undecided,
+    /// Its record can't be decoded: nobody may rely on it, and nothing of it may go.
+    Damaged,
     /// Nobody will ever point at it.
     Garbage,
 }
@@ -222,6 +226,8 @@ impl Metanode {
                     }
                 }
                 Standing::Dead | Standing::Undecided => {}
+                // It may lack what only an NSD has that left its group.
+                Standing::Damaged => pass.incomplete = true,
             }
         }
         for (nsd, names) in garbage {
@@ -276,7 +282,7 @@ impl Metanode {
     /// that serves holds a piece of them.
     async fn find_unlisted(&self, pass: &mut Pass, from: &Key) -> Result<()> {
         let (_, to) = Table::Segments.range();
-        let page = self.shard().scan(from, &to, SCAN_PAGE).await?;
+        let page = self.shard().scan_readable(from, &to, SCAN_PAGE).await?;
         for (_, record) in &page {
             let Record::Segment(segment) = record else {
                 continue;
@@ -425,9 +431,21 @@ impl Metanode {
 
 /// What the records say of a segment; nothing if none names it.
 pub(crate) async fn recorded(shard: &Shard, id: SegmentId) -> Result<Option<Standing>> {
+    match recorded_well(shard, id).await {
+        Err(error) if is_undecodable(error.kind()) => Ok(Some(Standing::Damaged)),
+        standing => standing,
+    }
+}
+
+async fn recorded_well(shard: &Shard, id: SegmentId) -> Result<Option<Standing>> {
     if let Some(Record::Segment(segment)) = shard.record(&Key::Segment(id)).await? {
         return Ok(Some(Standing::Live(segment.place)));
     }
     let dead = shard.record(&Key::Dead(id)).await?;
     Ok(dead.map(|_| Standing::Dead))
+}
+
+/// Whether a record was read that can't be decoded.
+pub(crate) fn is_undecodable(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Corrupt | ErrorKind::NotSupported)
 }

@@ -216,10 +216,11 @@ impl Metanode {
         }
     }
 
-    /// Whether something still points at a segment.
+    /// Whether something still points at a segment, or may: its record can't be decoded.
     pub(crate) async fn is_live(&self, segment: SegmentId) -> Result<bool> {
         let shard = self.shard();
-        if matches!(recorded(&shard, segment).await?, Some(Standing::Live(_))) {
+        let recorded = recorded(&shard, segment).await?;
+        if matches!(recorded, Some(Standing::Live(_) | Standing::Damaged)) {
             return Ok(true);
         }
         let tables = shard.catalog().live_segments();

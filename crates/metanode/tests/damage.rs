@@ -1,0 +1,162 @@
+//! Damaged records: a check tells them and goes on, and nothing else is lost by them.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod rig;
+
+use metanode::{CheckReport, FaultKind};
+use model::{ExtentKind, InodeId, InodeNumber, Scheme, SegmentPlace};
+use namespace::{Effects, Key, Record, Table};
+use rig::{Rig, name, pattern};
+use std::sync::Arc;
+use world::sim::Simulation;
+
+const ROOT: InodeId = InodeId::ROOT;
+
+async fn record(rig: &Rig, key: &Key) -> Record {
+    let record = rig.metanode.hosted().record(key).await.unwrap();
+    record.expect("the record is there")
+}
+
+fn forge(rig: &Rig, key: Key, record: Record) {
+    rig.metanode.forge(Effects(vec![(key, Some(record))]));
+}
+
+/// An inode that is larger than any file.
+async fn damage_inode(rig: &Rig, inode: InodeId) {
+    let key = Key::Inode(inode);
+    let Record::Inode(known) = record(rig, &key).await else {
+        panic!("an inode")
+    };
+    let damaged = namespace::Inode {
+        size: u64::MAX,
+        ..(*known).clone()
+    };
+    forge(rig, key, Record::Inode(Arc::new(damaged)));
+}
+
+/// An extent behind the end of its segment.
+async fn damage_extent(rig: &Rig, inode: InodeId) {
+    let Record::Inode(owner) = record(rig, &Key::Inode(inode)).await else {
+        panic!("an inode")
+    };
+    let key = Key::Extent {
+        fileset: inode.fileset(),
+        data: owner.data,
+        end: owner.size,
+    };
+    let Record::Extent(known) = record(rig, &key).await else {
+        panic!("an extent")
+    };
+    let mut damaged = (*known).clone();
+    if let ExtentKind::Data { at, .. } = &mut damaged.kind {
+        *at = u32::MAX;
+    }
+    forge(rig, key, Record::Extent(Arc::new(damaged)));
+}
+
+/// A name that means no inode.
+async fn damage_name(rig: &Rig, text: &str) {
+    let (from, to) = Table::Names.range();
+    let names = rig.metanode.hosted().scan(&from, &to, 1000).await.unwrap();
+    for (key, record) in names {
+        let Record::Name(known) = record else {
+            panic!("a name")
+        };
+        let mut damaged = (*known).clone();
+        if let Some(entry) = &mut damaged.entry
+            && entry.name == name(text)
+        {
+            entry.inode = InodeNumber(0);
+            forge(rig, key, Record::Name(Arc::new(damaged)));
+            return;
+        }
+    }
+    panic!("{text} has a name");
+}
+
+/// A live segment without live bytes.
+async fn damage_segment(rig: &Rig, place: &SegmentPlace) {
+    let key = Key::Segment(place.segment);
+    let Record::Segment(known) = record(rig, &key).await else {
+        panic!("a segment")
+    };
+    let damaged = namespace::Segment {
+        live: 0,
+        ..(*known).clone()
+    };
+    forge(rig, key, Record::Segment(Arc::new(damaged)));
+}
+
+async fn place_of(rig: &Rig, file: InodeId) -> SegmentPlace {
+    let (extents, _) = rig.extents(file).await;
+    let ExtentKind::Data { place, .. } = extents[0].kind else {
+        panic!("the file has a segment")
+    };
+    place
+}
+
+fn must_tell(report: &CheckReport, kind: FaultKind, parts: &[&str]) {
+    let is_told = report
+        .faults
+        .iter()
+        .any(|fault| fault.kind == kind && parts.iter().all(|part| fault.text.contains(part)));
+    assert!(is_told, "{parts:?} is not in {:#?}", report.faults);
+}
+
+#[test]
+fn a_check_tells_records_that_cannot_be_decoded_and_goes_on() {
+    let simulation = Simulation::new(41);
+    let files = simulation
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let mut files = Vec::new();
+            for text in ["inode", "extent", "name", "segment", "lost"] {
+                let file = rig.file(ROOT, text).await;
+                rig.write(file, 0, &pattern(files.len() as u64, 50_000))
+                    .await;
+                files.push(file);
+            }
+            rig.must_be_clean("at first").await;
+            let lost = place_of(&rig, files[4]).await;
+            let segment = place_of(&rig, files[3]).await;
+            let nsd = rig.pool.nsd(model::NsdId(1)).unwrap();
+            nsd.delete(&[lost.blob(0)]).await.unwrap();
+            damage_inode(&rig, files[0]).await;
+            damage_extent(&rig, files[1]).await;
+            damage_name(&rig, "name").await;
+            damage_segment(&rig, &segment).await;
+            rig.close().await;
+            files
+        })
+        .finished();
+    simulation
+        .run(|world| async move {
+            let rig = rig::open(&world).await;
+            let report = rig.check().await;
+            let record = |parts: &[&str]| must_tell(&report, FaultKind::Record, parts);
+            let inode = files[0].to_string();
+            record(&["inode", &inode, "(/inode)", "larger than any file"]);
+            let inode = files[1].to_string();
+            record(&["inode", &inode, "(/extent)", "longer than its bytes"]);
+            record(&["directory", "(/)", "outside of the numbers"]);
+            record(&["segment", "can't be read", "no bytes"]);
+            // Whose name it was.
+            let inode = files[2].to_string();
+            record(&["inode", &inode, "says 1 links, but 0 are there"]);
+            // The rest was looked at: lost data has its file's name, and nothing is called a leak.
+            must_tell(&report, FaultKind::Data, &["1 file can't be read: /lost"]);
+            let is_wrong = |text: &str| text.contains("doesn't exist") || text.contains("counts");
+            for fault in &report.faults {
+                assert!(
+                    fault.kind != FaultKind::Leak && !is_wrong(&fault.text),
+                    "{fault:?}"
+                );
+            }
+            assert_eq!((report.inodes, report.extents), (5, 4));
+            assert_eq!(rig.data_blobs().await, 4);
+            rig.close().await;
+        })
+        .finished();
+}

@@ -1,0 +1,50 @@
+//! From the tree's rows to records, and what is known of a row that is none.
+
+use bytes::Bytes;
+use model::{Error, FamilyId};
+use namespace::{Key, Record};
+use std::fmt::Write;
+
+/// Bytes of an unknown key that are shown.
+const SHOWN_BYTES_MAX: usize = 32;
+
+/// A row of the tree that can't be decoded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Damaged {
+    /// What it would be about, if its key can be read.
+    pub key: Option<Key>,
+    /// What is wrong with it.
+    pub error: Error,
+}
+
+/// Decodes a row.
+pub(crate) fn decoded(
+    family: FamilyId,
+    (key, value): &(Bytes, Bytes),
+) -> Result<(Key, Record), Damaged> {
+    let (of, key) = Key::decode(key).map_err(|error| {
+        let mut shown = String::new();
+        for byte in key.iter().take(SHOWN_BYTES_MAX) {
+            let _ = write!(shown, "{byte:02x}");
+        }
+        Damaged {
+            key: None,
+            error: error.while_doing(format!("reading a row under {shown}")),
+        }
+    })?;
+    debug_assert_eq!(of, family, "a scan stays inside its family");
+    match Record::decode(&key, value) {
+        Ok(record) => Ok((key, record)),
+        Err(error) => Err(Damaged {
+            key: Some(key),
+            error,
+        }),
+    }
+}
+
+/// Where a scan goes on behind an encoded key, whatever its bytes mean.
+pub(crate) fn behind(key: &[u8]) -> Vec<u8> {
+    let mut next = key.to_vec();
+    next.push(0);
+    next
+}
