@@ -260,10 +260,11 @@ fn path_of(
     name: &FileName,
 ) -> String {
     let mut parts = vec![printable(name)];
+    let mut passed = BTreeSet::new();
     while directory.number() != InodeId::ROOT.number() {
-        // A directory moved below itself between two looks could lead round in circles.
-        let known = directories.get(&directory);
-        let Some((parent, name)) = known.filter(|_| parts.len() < DIRECTORIES_MAX) else {
+        // A directory moved below itself between two looks, or damage, could lead round in circles.
+        let is_new = passed.insert(directory);
+        let Some((parent, name)) = directories.get(&directory).filter(|_| is_new) else {
             parts.push("…".into());
             break;
         };

@@ -5,7 +5,7 @@
 mod rig;
 
 use metanode::{CheckReport, FaultKind};
-use model::{ExtentKind, InodeId, InodeNumber, Scheme, SegmentPlace};
+use model::{ExtentKind, FileKind, InodeId, InodeNumber, Scheme, SegmentPlace};
 use namespace::{Effects, Key, Record, Table};
 use rig::{Rig, name, pattern};
 use std::sync::Arc;
@@ -156,6 +156,75 @@ fn a_check_tells_records_that_cannot_be_decoded_and_goes_on() {
             }
             assert_eq!((report.inodes, report.extents), (5, 4));
             assert_eq!(rig.data_blobs().await, 4);
+            rig.close().await;
+        })
+        .finished();
+}
+
+#[test]
+fn directories_in_a_circle_are_told() {
+    let simulation = Simulation::new(43);
+    simulation
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let mut at = ROOT;
+            let mut made = Vec::new();
+            for text in ["a", "b", "c", "d"] {
+                at = rig.make(at, text, FileKind::Directory).await.unwrap().inode;
+                made.push(at);
+            }
+            rig.must_be_clean("at first").await;
+            // `a/b` leaves `a` for `a/b/c`: `b` and `c` are above each other.
+            let (a, b, c) = (made[0], made[1], made[2]);
+            let (from, to) = (
+                Key::Name {
+                    directory: a,
+                    position: 0,
+                },
+                Key::Name {
+                    directory: a,
+                    position: namespace::POSITION_END,
+                },
+            );
+            let shard = rig.metanode.hosted();
+            let mut effects = Vec::new();
+            for (key, record) in shard.scan(&from, &to, 10).await.unwrap() {
+                let Key::Name { position, .. } = key else {
+                    panic!("a name")
+                };
+                effects.push((
+                    Key::Name {
+                        directory: c,
+                        position,
+                    },
+                    Some(record),
+                ));
+                effects.push((key, None));
+            }
+            assert_eq!(effects.len(), 2);
+            for (inode, links, entries, parent) in [(a, -1, -1, ROOT), (b, 0, 0, c), (c, 1, 1, b)] {
+                let key = Key::Inode(inode);
+                let Record::Inode(known) = record(&rig, &key).await else {
+                    panic!("an inode")
+                };
+                let moved = namespace::Inode {
+                    links: known.links.strict_add_signed(links),
+                    entries: known.entries.strict_add_signed(entries),
+                    parent: parent.number(),
+                    ..(*known).clone()
+                };
+                effects.push((key, Some(Record::Inode(Arc::new(moved)))));
+            }
+            rig.metanode.forge(Effects(effects));
+            let faults = rig.check().await.faults;
+            assert_eq!(faults.len(), 1, "{faults:#?}");
+            let text = &faults[0].text;
+            assert!(text.contains("a circle of 2 directories"), "{text}");
+            assert!(
+                text.contains(&format!("directory {b}")) && text.len() < 300,
+                "{text}"
+            );
             rig.close().await;
         })
         .finished();

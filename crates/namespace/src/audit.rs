@@ -3,6 +3,7 @@
 //! All records are shown to an [`Audit`] in any order; it keeps sums, not records, and says at
 //! the end what doesn't fit. Memory: about 200 bytes per inode and segment.
 
+mod circles;
 mod damage;
 
 use crate::audit::damage::Damage;
@@ -198,6 +199,7 @@ impl Audit {
         }
         self.judge_inodes(&mut report);
         self.judge_names(&mut report);
+        self.judge_circles(&mut report);
         self.judge_marks(&mut report);
         self.judge_data(&mut report);
         self.judge_segments(&mut report);
