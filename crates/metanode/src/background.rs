@@ -31,7 +31,7 @@ use tokio::sync::Notify;
 use world::{Instant, Task, World};
 
 pub(crate) use rewrite::Unpublished;
-pub(crate) use survey::{Standing, is_undecodable, recorded};
+pub(crate) use survey::{Judge, Standing, is_undecodable, recorded};
 pub(crate) use unreadable::Repaired;
 
 /// Pause between rounds that found nothing to do.

@@ -162,6 +162,61 @@ fn a_check_tells_records_that_cannot_be_decoded_and_goes_on() {
 }
 
 #[test]
+fn a_suspect_that_cannot_be_judged_leaves_the_others_to_repair() {
+    let simulation = Simulation::new(42);
+    let count = 4;
+    simulation
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(2), 2).await;
+            let rig = rig::open(&world).await;
+            for number in 0..count {
+                let file = rig.file(ROOT, &format!("f{number}")).await;
+                rig.write(file, 0, &pattern(number, 200_000)).await;
+            }
+            rig.must_be_clean("at first").await;
+            let first = rig.look(ROOT, "f0").await.unwrap().inode;
+            let place = place_of(&rig, first).await;
+            damage_segment(&rig, &place).await;
+            rig.close().await;
+        })
+        .finished();
+    let disk = simulation.disk("nsd1", 1 << 30);
+    let mut wanted: Vec<Vec<u8>> = (0..count)
+        .map(|number| pattern(number, 200_000)[8192..12_288].to_vec())
+        .collect();
+    for at in (0..(1 << 30) / 4096_u64).map(|unit| unit * 4096) {
+        let unit = disk.content(at, 4096);
+        if let Some(found) = wanted.iter().position(|wanted| *wanted == unit) {
+            simulation.faults().flip_bit("nsd1", at + 100);
+            wanted.remove(found);
+        }
+        if wanted.is_empty() {
+            break;
+        }
+    }
+    assert!(wanted.is_empty(), "each has a copy on the first NSD");
+    simulation
+        .run(|world| async move {
+            let rig = rig::open(&world).await;
+            for number in 0..count {
+                let file = rig.look(ROOT, &format!("f{number}")).await.unwrap();
+                let place = place_of(&rig, file.inode).await;
+                (0..2).for_each(|piece| rig.pool.suspect_damage(&place, piece));
+            }
+            // Other work may stop at the damaged record.
+            let _ = rig.metanode.run_background_once().await;
+            assert_eq!(rig.metanode.repair_status().pieces_rebuilt, count - 1);
+            let faults = rig.check().await.faults;
+            assert!(
+                faults.iter().all(|fault| fault.kind == FaultKind::Record),
+                "{faults:#?}"
+            );
+            rig.close().await;
+        })
+        .finished();
+}
+
+#[test]
 fn directories_in_a_circle_are_told() {
     let simulation = Simulation::new(43);
     simulation

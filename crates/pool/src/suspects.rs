@@ -5,10 +5,16 @@ use model::{SegmentId, SegmentPlace};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use world::Instant;
 
 /// Most segments in the queue; surveys find what did not fit.
 const SUSPECTS_MAX: usize = 4096;
+/// Failed repairs of a suspect; surveys, scrubs and readers find it again after the last.
+const TRIES_MAX: u32 = 8;
+/// The next try comes so long after the first failure, and after twice the time each time: about
+/// two minutes in all.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Why a segment should be looked at. The worse comes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -34,6 +40,10 @@ pub struct Suspect {
     pub cause: SuspectCause,
     /// When it was found first.
     pub since: Instant,
+    /// Repairs that failed.
+    tries: u32,
+    /// No further one before this.
+    not_before: Instant,
 }
 
 #[derive(Default)]
@@ -54,6 +64,17 @@ impl Suspects {
         known.pieces |= suspect.pieces;
         known.cause = known.cause.max(suspect.cause);
         known.since = known.since.min(suspect.since);
+        known.tries = known.tries.max(suspect.tries);
+        known.not_before = known.not_before.max(suspect.not_before);
+    }
+
+    /// Puts a suspect back whose repair failed, unless that was the last try.
+    fn retry(&self, mut suspect: Suspect, now: Instant) {
+        suspect.tries += 1;
+        if suspect.tries < TRIES_MAX {
+            suspect.not_before = now + RETRY_AFTER * (1 << (suspect.tries - 1));
+            self.add(suspect);
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -68,11 +89,12 @@ impl Suspects {
         self.queue.lock().remove(&segment);
     }
 
-    /// Takes out the worst: those that can lose the fewest further pieces.
-    pub(crate) fn take(&self, limit: usize) -> Vec<Suspect> {
+    /// Takes out the worst that are due: those that can lose the fewest further pieces.
+    pub(crate) fn take(&self, limit: usize, now: Instant) -> Vec<Suspect> {
         let mut queue = self.queue.lock();
         let mut order: Vec<(i64, SegmentId)> = queue
             .values()
+            .filter(|suspect| suspect.not_before <= now)
             .map(|suspect| (slack(suspect), suspect.place.segment))
             .collect();
         order.sort_unstable();
@@ -90,16 +112,28 @@ fn slack(suspect: &Suspect) -> i64 {
 }
 
 impl Pool {
-    /// Takes up to `limit` segments out of the queue, the most endangered first. Whoever takes
-    /// them asks the owning shard whether they live and calls [`Pool::repair_segment`].
+    /// Takes up to `limit` segments that are due out of the queue, the most endangered first.
+    /// Whoever takes them asks the owning shard whether they live and calls
+    /// [`Pool::repair_segment`].
     #[must_use]
     pub fn take_suspects(&self, limit: usize) -> Vec<Suspect> {
-        self.suspects.take(limit)
+        self.suspects.take(limit, self.world.now())
     }
 
-    /// Puts a suspect back, for instance because its repair failed.
+    /// Whether there are any, due or not.
+    #[must_use]
+    pub fn has_suspects(&self) -> bool {
+        self.suspects.len() > 0
+    }
+
+    /// Puts a suspect back that wasn't tried.
     pub fn return_suspect(&self, suspect: &Suspect) {
         self.suspects.add(*suspect);
+    }
+
+    /// Puts a suspect back whose repair failed: it is due again later, a few times.
+    pub fn retry_suspect(&self, suspect: &Suspect) {
+        self.suspects.retry(*suspect, self.world.now());
     }
 
     /// Notes that a piece is damaged and couldn't be replaced.
@@ -109,11 +143,14 @@ impl Pool {
 
     /// Notes that a segment should be looked at.
     pub(crate) fn suspect(&self, place: &SegmentPlace, pieces: u32, cause: SuspectCause) {
+        let now = self.world.now();
         self.suspects.add(Suspect {
             place: *place,
             pieces,
             cause,
-            since: self.world.now(),
+            since: now,
+            tries: 0,
+            not_before: now,
         });
     }
 }
@@ -148,6 +185,8 @@ mod tests {
             pieces,
             cause,
             since: now(),
+            tries: 0,
+            not_before: now(),
         }
     }
 
@@ -157,7 +196,7 @@ mod tests {
         suspects.add(suspect(1, 0b1, SuspectCause::Unfinished));
         suspects.add(suspect(2, 0b1, SuspectCause::Absent));
         suspects.add(suspect(2, 0b10, SuspectCause::Damaged));
-        let taken = suspects.take(10);
+        let taken = suspects.take(10, now());
         assert_eq!(
             taken
                 .iter()
@@ -177,5 +216,28 @@ mod tests {
         let suspects = Suspects::default();
         (0..5000).for_each(|counter| suspects.add(suspect(counter, 1, SuspectCause::Absent)));
         assert_eq!((suspects.len(), suspects.overflowed()), (SUSPECTS_MAX, 904));
+    }
+
+    #[test]
+    fn a_failed_repair_is_tried_again_later_and_not_for_ever() {
+        let suspects = Suspects::default();
+        suspects.add(suspect(1, 1, SuspectCause::Damaged));
+        let mut now = now();
+        let mut tries = 0;
+        while let Some(suspect) = suspects.take(10, now).pop() {
+            tries += 1;
+            suspects.retry(suspect, now);
+            assert!(suspects.take(10, now).is_empty(), "not at once");
+            // Met again meanwhile: that is no new beginning.
+            if suspects.len() > 0 {
+                suspects.add(Suspect {
+                    tries: 0,
+                    not_before: now,
+                    ..suspect
+                });
+            }
+            now = now + RETRY_AFTER * (1 << (tries - 1));
+        }
+        assert_eq!((tries, suspects.len()), (TRIES_MAX, 0));
     }
 }

@@ -1,12 +1,12 @@
 //! Repair: segments that readers and writers found incomplete, slots that have moved, and what
 //! `shale repair status` shows.
 
-use crate::background::{Repaired, Standing};
+use crate::background::{Judge, Repaired, Standing};
 use crate::metanode::{DATA_POOL, Metanode};
 use crate::report::RepairStatus;
 use model::map::{NsdState, PoolMap};
 use model::{ErrorKind, GroupId, InodeId, NsdId, Operation, Result};
-use pool::{Depth, MemberState, RepairOutcome, SuspectCause};
+use pool::{Depth, MemberState, RepairOutcome, Suspect, SuspectCause};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -59,31 +59,57 @@ impl Metanode {
             .collect()
     }
 
-    /// Repairs what readers and writers met, the most endangered first.
+    /// Repairs what readers and writers met, the most endangered first. What can't be repaired now
+    /// is tried again later and doesn't keep the others from it.
     pub(super) async fn repair_suspects(&self) -> Result<u64> {
-        let suspects = self.pool.take_suspects(SUSPECTS_MAX);
-        if suspects.is_empty() {
+        if !self.pool.has_suspects() {
             return Ok(0);
         }
         let judge = self.judge(self.decided().await?).await?;
-        let mut changed = 0;
-        for suspect in suspects {
-            match self.standing_of(&judge, suspect.place.segment).await? {
-                Standing::Live(place) => {
-                    let damaged = suspect.cause >= SuspectCause::Damaged;
-                    let depth = if damaged { Depth::Bytes } else { Depth::Index };
-                    if let Repaired::Done(outcome) = self.repair_live(&place, depth).await? {
-                        changed += u64::from(outcome.rebuilt);
+        let mut result = Ok(0);
+        let mut suspects = self.pool.take_suspects(SUSPECTS_MAX).into_iter();
+        for suspect in suspects.by_ref() {
+            match self.repair_suspect(&judge, &suspect).await {
+                Ok(rebuilt) => result = result.map(|changed| changed + rebuilt),
+                Err(error) => {
+                    self.pool.retry_suspect(&suspect);
+                    result = result.and(Err(error));
+                    // Each of the others would wait for the take-over in vain.
+                    if self.shard().check_alive().is_err() {
+                        break;
                     }
                 }
-                // Its writer hasn't published it yet.
-                Standing::Undecided if self.world.now() - suspect.since < UNDECIDED_FOR => {
-                    self.pool.return_suspect(&suspect);
-                }
-                Standing::Undecided | Standing::Damaged | Standing::Dead | Standing::Garbage => {}
             }
         }
-        Ok(changed)
+        suspects.for_each(|untried| self.pool.return_suspect(&untried));
+        result
+    }
+
+    async fn repair_suspect(&self, judge: &Judge, suspect: &Suspect) -> Result<u64> {
+        match self.standing_of(judge, suspect.place.segment).await? {
+            Standing::Live(place) => {
+                let damaged = suspect.cause >= SuspectCause::Damaged;
+                let depth = if damaged { Depth::Bytes } else { Depth::Index };
+                match self.repair_live(&place, depth).await? {
+                    Repaired::Done(outcome) => {
+                        // Surveys look for what is missing, not for what is damaged.
+                        if damaged && outcome.missing & suspect.pieces != 0 {
+                            self.pool.retry_suspect(suspect);
+                        }
+                        return Ok(u64::from(outcome.rebuilt));
+                    }
+                    Repaired::Later => self.pool.retry_suspect(suspect),
+                    Repaired::Gone | Repaired::Unreadable => {}
+                }
+            }
+            // Its writer hasn't published it yet.
+            Standing::Undecided if self.world.now() - suspect.since < UNDECIDED_FOR => {
+                self.pool.return_suspect(suspect);
+            }
+            Standing::Damaged => self.pool.retry_suspect(suspect),
+            Standing::Undecided | Standing::Dead | Standing::Garbage => {}
+        }
+        Ok(0)
     }
 
     /// Brings the log off NSDs of earlier views, and gives up NSDs that were drained and hold
