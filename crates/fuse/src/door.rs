@@ -251,20 +251,20 @@ impl Door {
     async fn remembered(&self, attributes: Attributes) -> Entry {
         if is_special(attributes.kind) {
             // Rare, and its state needn't be in that of every lookup.
-            Box::pin(self.hold_special(attributes.inode)).await;
+            Box::pin(self.hold_special(attributes.inode, attributes.uid)).await;
         }
         self.entry(attributes)
     }
 
     /// FIFOs, sockets and devices are opened by the kernel alone, so they are held as long as it
     /// knows them: else they would be gone with their last name while programs use them.
-    async fn hold_special(&self, inode: InodeId) {
-        if self.specials.look_up(inode) != Lookup::HoldFirst {
+    async fn hold_special(&self, inode: InodeId, owner: u32) {
+        if self.specials.look_up(inode, owner) != Lookup::HoldFirst {
             return;
         }
         // It fails if the inode has just gone.
         let held = self.client.open(inode, OpenFlags::default()).await;
-        if held.is_ok() && !self.specials.held(inode) {
+        if held.is_ok() && !self.specials.held(inode, owner) {
             self.client.release(inode).await;
         }
     }
@@ -740,8 +740,11 @@ impl FileSystem for Door {
                 if !added {
                     return Ok(());
                 }
-                if with_attributes && is_special(entry.kind) && entry.attributes.is_some() {
-                    Box::pin(self.hold_special(entry.inode)).await;
+                if let Some(attributes) = entry.attributes
+                    && with_attributes
+                    && is_special(entry.kind)
+                {
+                    Box::pin(self.hold_special(entry.inode, attributes.uid)).await;
                 }
             }
             if page.end || page.entries.is_empty() {

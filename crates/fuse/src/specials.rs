@@ -8,13 +8,49 @@ use world::Map;
 
 /// So many are held; further ones end with their last name.
 const SPECIALS_MAX: usize = 65_536;
+/// Of these so many may belong to one user, so that nobody uses them up for all others. Root has
+/// no share of its own: what it makes is for everybody.
+const SPECIALS_OF_USER_MAX: usize = SPECIALS_MAX / 8;
+const ROOT_USER: u32 = 0;
 
 /// Lookups that the kernel hasn't forgotten, by inode.
 #[derive(Default)]
 pub(crate) struct Specials {
     /// How many inodes: FORGETs look here first.
     count: AtomicUsize,
-    lookups: Mutex<Map<InodeId, u64>>,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    inodes: Map<InodeId, Held>,
+    /// How many inodes of each user but root are among them.
+    of_users: Map<u32, usize>,
+}
+
+struct Held {
+    lookups: u64,
+    /// Who owned it when it was first looked up.
+    owner: u32,
+}
+
+impl Known {
+    fn is_full_for(&self, owner: u32) -> bool {
+        let own = self.of_users.get(&owner).copied().unwrap_or(0);
+        self.inodes.len() >= SPECIALS_MAX || own >= SPECIALS_OF_USER_MAX
+    }
+
+    fn remove(&mut self, inode: InodeId) {
+        let Some(held) = self.inodes.remove(&inode) else {
+            return;
+        };
+        if let Some(own) = self.of_users.get_mut(&held.owner) {
+            *own -= 1;
+            if *own == 0 {
+                self.of_users.remove(&held.owner);
+            }
+        }
+    }
 }
 
 /// What a lookup asks for.
@@ -38,28 +74,32 @@ pub(crate) fn is_special(kind: FileKind) -> bool {
 
 impl Specials {
     /// The kernel is about to be told of the inode.
-    pub(crate) fn look_up(&self, inode: InodeId) -> Lookup {
-        let mut lookups = self.lookups.lock();
-        let is_full = lookups.len() >= SPECIALS_MAX;
-        match lookups.get_mut(&inode) {
-            Some(count) => {
-                *count += 1;
-                Lookup::Counted
-            }
-            None if is_full => Lookup::Ignored,
-            None => Lookup::HoldFirst,
+    pub(crate) fn look_up(&self, inode: InodeId, owner: u32) -> Lookup {
+        let mut known = self.known.lock();
+        if let Some(held) = known.inodes.get_mut(&inode) {
+            held.lookups += 1;
+            return Lookup::Counted;
+        }
+        match known.is_full_for(owner) {
+            true => Lookup::Ignored,
+            false => Lookup::HoldFirst,
         }
     }
 
     /// The inode is held, and the kernel is about to be told of it. False if somebody else was
     /// faster: then it is held once too often.
-    pub(crate) fn held(&self, inode: InodeId) -> bool {
-        let mut lookups = self.lookups.lock();
-        let count = lookups.entry(inode).or_default();
-        *count += 1;
-        let is_first = *count == 1;
-        self.count.store(lookups.len(), Ordering::Release);
-        is_first
+    pub(crate) fn held(&self, inode: InodeId, owner: u32) -> bool {
+        let mut known = self.known.lock();
+        if let Some(held) = known.inodes.get_mut(&inode) {
+            held.lookups += 1;
+            return false;
+        }
+        known.inodes.insert(inode, Held { lookups: 1, owner });
+        if owner != ROOT_USER {
+            *known.of_users.entry(owner).or_default() += 1;
+        }
+        self.count.store(known.inodes.len(), Ordering::Release);
+        true
     }
 
     /// The kernel forgets so many lookups. True if these were the last: nothing holds the inode
@@ -68,25 +108,25 @@ impl Specials {
         if self.count.load(Ordering::Acquire) == 0 {
             return false;
         }
-        let mut lookups = self.lookups.lock();
-        let Some(count) = lookups.get_mut(&inode) else {
+        let mut known = self.known.lock();
+        let Some(held) = known.inodes.get_mut(&inode) else {
             return false;
         };
         // More only if it was looked up while there were too many.
-        *count = count.saturating_sub(forgotten);
-        let is_last = *count == 0;
+        held.lookups = held.lookups.saturating_sub(forgotten);
+        let is_last = held.lookups == 0;
         if is_last {
-            lookups.remove(&inode);
-            self.count.store(lookups.len(), Ordering::Release);
+            known.remove(inode);
+            self.count.store(known.inodes.len(), Ordering::Release);
         }
         is_last
     }
 
     /// The kernel is gone.
     pub(crate) fn take_all(&self) -> Vec<InodeId> {
-        let mut lookups = self.lookups.lock();
+        let known = std::mem::take(&mut *self.known.lock());
         self.count.store(0, Ordering::Release);
-        lookups.drain().map(|(inode, _)| inode).collect()
+        known.inodes.into_keys().collect()
     }
 }
 
@@ -99,15 +139,39 @@ mod tests {
         let specials = Specials::default();
         let fifo = InodeId(7);
         assert!(!specials.forget(fifo, 1));
-        assert_eq!(specials.look_up(fifo), Lookup::HoldFirst);
-        assert!(specials.held(fifo));
-        assert!(!specials.held(fifo), "another thread was faster");
-        assert_eq!(specials.look_up(fifo), Lookup::Counted);
+        assert_eq!(specials.look_up(fifo, 0), Lookup::HoldFirst);
+        assert!(specials.held(fifo, 0));
+        assert!(!specials.held(fifo, 0), "another thread was faster");
+        assert_eq!(specials.look_up(fifo, 0), Lookup::Counted);
         assert!(!specials.forget(InodeId(8), 1));
         assert!(!specials.forget(fifo, 2));
         assert!(specials.forget(fifo, 1));
-        assert_eq!(specials.look_up(fifo), Lookup::HoldFirst);
-        assert!(specials.held(fifo));
+        assert_eq!(specials.look_up(fifo, 0), Lookup::HoldFirst);
+        assert!(specials.held(fifo, 0));
         assert_eq!(specials.take_all(), [fifo]);
+    }
+
+    #[test]
+    fn one_user_cannot_use_up_what_all_share() {
+        let specials = Specials::default();
+        let mut next = 0;
+        let mut fill = |owner: u32| {
+            let before = next;
+            while specials.look_up(InodeId(next), owner) == Lookup::HoldFirst {
+                assert!(specials.held(InodeId(next), owner));
+                next += 1;
+            }
+            (next - before) as usize
+        };
+        assert_eq!(fill(1000), SPECIALS_OF_USER_MAX);
+        assert_eq!(specials.look_up(InodeId(7), 1000), Lookup::Counted);
+        assert_eq!(fill(1001), SPECIALS_OF_USER_MAX);
+        // What one forgets is its own again.
+        assert!(specials.forget(InodeId(7), 2));
+        assert_eq!(fill(1001), 0);
+        assert_eq!(fill(1000), 1);
+        assert_eq!(fill(0), SPECIALS_MAX - 2 * SPECIALS_OF_USER_MAX);
+        assert_eq!(specials.take_all().len(), SPECIALS_MAX);
+        assert_eq!(fill(1000), SPECIALS_OF_USER_MAX);
     }
 }
