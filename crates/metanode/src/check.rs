@@ -43,6 +43,7 @@ impl Metanode {
     pub async fn check(&self, options: CheckOptions) -> Result<CheckReport> {
         // Before the records are read: what is decided later isn't in them.
         let swept = self.swept();
+        let beyond = self.unreadable_beyond();
         let scanned = scan(&self.shard().snapshot().await?).await?;
         let mut report = CheckReport {
             inodes: scanned.audit.inodes,
@@ -67,6 +68,10 @@ impl Metanode {
             take_in(&mut report, &mut pieces, (own, own_pieces), is_live);
         }
         self.check_tables(&mut report, &mut pieces, options).await?;
+        // Segments whose records are damaged weren't read.
+        if scanned.audit.finding_count == 0 {
+            self.checked_all(beyond);
+        }
         self.report_pieces(&mut report, pieces).await?;
         self.check_leaks(&mut report, &scanned, swept).await?;
         self.check_strangers(&mut report).await?;
@@ -133,12 +138,12 @@ impl Metanode {
         match self.pool.read_whole(place).await {
             Ok(plain) => {
                 report.bytes += plain.len() as u64;
-                self.note_checked(place.segment, true);
+                self.note_checked(place.segment, Ok(()));
             }
             // Removed while the check went on.
             Err(_) if !self.is_live(place.segment).await? => return Ok(()),
             Err(error) => {
-                self.note_checked(place.segment, false);
+                self.note_checked(place.segment, Err(error.kind()));
                 pieces.unreadable(subject, &error);
             }
         }

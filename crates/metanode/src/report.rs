@@ -52,7 +52,7 @@ pub struct ScrubOutcome {
 pub struct UnreadableData {
     /// Segments, those of the metadata's tables included.
     pub segments: u64,
-    /// There are more than are remembered.
+    /// There may be more than are remembered.
     pub has_more: bool,
     /// Files with parts in them.
     pub files: u64,
@@ -66,15 +66,21 @@ impl UnreadableData {
     /// Says how many files can't be read and what the first `named` of them are called.
     #[must_use]
     pub fn sentence(&self, named: usize) -> String {
+        let at_least = if self.has_more { "at least " } else { "" };
+        if self.segments == 0 && self.has_more {
+            return "more segments couldn't be read than are remembered, and not all of them were \
+                    looked at again"
+                .into();
+        }
         if self.files == 0 && !self.is_named {
             return format!(
-                "{} segments can't be read; which files are in them is being looked up",
+                "{at_least}{} segments can't be read; which files are in them is being looked up",
                 self.segments
             );
         }
         if self.files == 0 {
             return format!(
-                "{} segments of the metadata's tables or of removed files can't be read",
+                "{at_least}{} segments of the metadata's tables or of removed files can't be read",
                 self.segments
             );
         }
@@ -83,7 +89,6 @@ impl UnreadableData {
             0 => String::new(),
             rest => format!(" and {rest} more"),
         };
-        let at_least = if self.has_more { "at least " } else { "" };
         let files = if self.files == 1 { "file" } else { "files" };
         format!(
             "{at_least}{} {files} can't be read: {}{more}",

@@ -74,6 +74,8 @@ pub(super) struct Pass {
     /// Where the look for live segments that no NSD lists goes on, after the groups.
     unlisted: Option<Key>,
     looks_for_unlisted: bool,
+    /// Unreadable segments that hadn't been remembered when it began.
+    beyond: u64,
 }
 
 impl Pass {
@@ -165,17 +167,20 @@ impl Metanode {
                 }
             }
         }
-        // Where all NSDs serve, and did when the look was made last, they list all there is.
-        let looks_for_unlisted = is_whole
-            && nsds.serving.iter().any(|(_, serves)| !serves)
-            && self
-                .background
+        // Where all NSDs serve, and did when the look was made last, they list all there is. More
+        // unreadable segments than are remembered are gone only when none is met any more.
+        let is_news = || {
+            self.background
                 .memory
                 .lock()
                 .survey
                 .looked_for_unlisted
                 .as_ref()
-                != Some(&nsds);
+                != Some(&nsds)
+        };
+        let is_away = nsds.serving.iter().any(|(_, serves)| !serves);
+        let looks_for_unlisted =
+            is_whole && (self.may_be_more_unreadable() || (is_away && is_news()));
         Ok(Some(Pass {
             nsds,
             decided: self.decided().await?,
@@ -191,6 +196,7 @@ impl Metanode {
             checked: 0,
             degraded: 0,
             incomplete: false,
+            beyond: self.unreadable_beyond(),
         }))
     }
 
@@ -304,6 +310,9 @@ impl Metanode {
 
     fn end_pass(&self, pass: Pass) {
         self.show(&pass, false);
+        if pass.is_whole && pass.looks_for_unlisted && !pass.incomplete {
+            self.surveyed_all(pass.beyond);
+        }
         let now = self.world.now();
         let mut memory = self.background.memory.lock();
         memory.survey.last_of_any = Some(now);

@@ -31,8 +31,7 @@ const NAME_SHARE: u32 = 10;
 #[derive(Default)]
 pub(crate) struct Unreadable {
     segments: BTreeMap<SegmentId, Known>,
-    /// There were more than are remembered.
-    has_more: bool,
+    beyond: Beyond,
     /// Counts changes of `segments`.
     version: u64,
     /// The files in the segments of a version.
@@ -42,6 +41,27 @@ pub(crate) struct Unreadable {
     naming: Option<Task<()>>,
     /// Where the rounds' looks go on.
     cursor: Option<SegmentId>,
+}
+
+/// Segments that couldn't be read and have no place among those that are remembered. What became
+/// of them shows only when all segments were looked at again.
+#[derive(Clone, Copy, Default)]
+struct Beyond {
+    /// How often one was met.
+    met: u64,
+    /// By their NSDs' indexes: surveys see such.
+    by_index: bool,
+    /// By their bytes: only a check reads all of them.
+    by_bytes: bool,
+}
+
+/// How a segment shows that it can't be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Loss {
+    /// Too few pieces are there.
+    ByIndex,
+    /// What is there can't be read, or isn't right.
+    ByBytes,
 }
 
 /// When and in which pool a segment couldn't be read.
@@ -68,9 +88,13 @@ pub(crate) enum Repaired {
 }
 
 impl Unreadable {
-    fn insert(&mut self, segment: SegmentId, known: Known) {
+    fn insert(&mut self, segment: SegmentId, known: Known, loss: Loss) {
         if self.segments.len() >= SEGMENTS_MAX && !self.segments.contains_key(&segment) {
-            self.has_more = true;
+            self.beyond.met += 1;
+            match loss {
+                Loss::ByIndex => self.beyond.by_index = true,
+                Loss::ByBytes => self.beyond.by_bytes = true,
+            }
         } else if self.segments.insert(segment, known).is_none() {
             self.version += 1;
         }
@@ -79,8 +103,22 @@ impl Unreadable {
     fn remove(&mut self, segment: SegmentId) {
         if self.segments.remove(&segment).is_some() {
             self.version += 1;
-            self.has_more = false;
         }
+    }
+
+    /// There may be more than are remembered.
+    fn has_more(&self) -> bool {
+        self.beyond.by_index || self.beyond.by_bytes
+    }
+
+    /// All segments were looked at since so many were met: those that can't be read are remembered,
+    /// unless there was no place for one again.
+    fn saw_all(&mut self, met: u64, by: Loss) {
+        if self.beyond.met != met {
+            return;
+        }
+        self.beyond.by_index = false;
+        self.beyond.by_bytes &= by == Loss::ByIndex;
     }
 
     /// The next segments after the cursor, round and round.
@@ -110,7 +148,7 @@ impl Metanode {
         let is_empty = unreadable.segments.is_empty();
         UnreadableData {
             segments: unreadable.segments.len() as u64,
-            has_more: unreadable.has_more,
+            has_more: unreadable.has_more(),
             files: if is_empty { 0 } else { files.count },
             names: if is_empty {
                 Vec::new()
@@ -119,6 +157,28 @@ impl Metanode {
             },
             is_named: !unreadable.needs_names(),
         }
+    }
+
+    /// How many unreadable segments had no place so far.
+    pub(crate) fn unreadable_beyond(&self) -> u64 {
+        self.background.unreadable.lock().beyond.met
+    }
+
+    /// Whether more segments may be unreadable than are remembered.
+    pub(super) fn may_be_more_unreadable(&self) -> bool {
+        self.background.unreadable.lock().has_more()
+    }
+
+    /// A survey has looked at all segments since [`Metanode::unreadable_beyond`] was so many.
+    pub(super) fn surveyed_all(&self, beyond: u64) {
+        let mut unreadable = self.background.unreadable.lock();
+        unreadable.saw_all(beyond, Loss::ByIndex);
+    }
+
+    /// A check has read all segments since [`Metanode::unreadable_beyond`] was so many.
+    pub(crate) fn checked_all(&self, beyond: u64) {
+        let mut unreadable = self.background.unreadable.lock();
+        unreadable.saw_all(beyond, Loss::ByBytes);
     }
 
     /// Repairs a live segment and remembers whether it can be read.
@@ -170,37 +230,48 @@ impl Metanode {
     /// Looks whether a segment that should live can be read, and remembers it if not.
     pub(crate) async fn note_if_unreadable(&self, place: &SegmentPlace) -> Result<bool> {
         let state = self.pool_state();
-        if self.can_be_read(place).await? || !self.is_live(place.segment).await? {
-            self.background.unreadable.lock().remove(place.segment);
-            return Ok(false);
+        let loss = self.look_for_loss(place).await;
+        match loss {
+            Some(loss) if self.is_live(place.segment).await? => {
+                self.note_unreadable(place.segment, state, loss);
+                Ok(true)
+            }
+            _ => {
+                self.background.unreadable.lock().remove(place.segment);
+                Ok(false)
+            }
         }
-        self.note_unreadable(place.segment, state);
-        Ok(true)
     }
 
-    fn note_unreadable(&self, segment: SegmentId, pool: PoolState) {
+    fn note_unreadable(&self, segment: SegmentId, pool: PoolState, loss: Loss) {
         let tried = self.world.now();
         let mut unreadable = self.background.unreadable.lock();
         if unreadable.segments.is_empty() {
             tracing::error!(%segment, "data can't be read: more pieces are gone than its scheme tolerates");
         }
-        unreadable.insert(segment, Known { tried, pool });
+        unreadable.insert(segment, Known { tried, pool }, loss);
     }
 
     /// A check has read this segment, or couldn't.
-    pub(crate) fn note_checked(&self, segment: SegmentId, is_readable: bool) {
-        if is_readable {
-            self.background.unreadable.lock().remove(segment);
-        } else {
-            self.note_unreadable(segment, self.pool_state());
-        }
+    pub(crate) fn note_checked(
+        &self,
+        segment: SegmentId,
+        read: std::result::Result<(), ErrorKind>,
+    ) {
+        let loss = match read {
+            Ok(()) => return self.background.unreadable.lock().remove(segment),
+            Err(ErrorKind::NotFound | ErrorKind::Unavailable) => Loss::ByIndex,
+            Err(_) => Loss::ByBytes,
+        };
+        self.note_unreadable(segment, self.pool_state(), loss);
     }
 
-    async fn can_be_read(&self, place: &SegmentPlace) -> Result<bool> {
+    /// How it shows that a segment can't be read, if so.
+    async fn look_for_loss(&self, place: &SegmentPlace) -> Option<Loss> {
         // Indexes first: they cost nothing, and say it already where NSDs are gone.
         let Ok(states) = self.pool.verify(place, Depth::Index).await else {
-            // No group of this pool could hold it.
-            return Ok(false);
+            // No group of this pool could hold it: surveys don't see it.
+            return Some(Loss::ByBytes);
         };
         let good: BTreeSet<u8> = states
             .iter()
@@ -208,12 +279,11 @@ impl Metanode {
             .map(|state| state.piece)
             .collect();
         if good.len() < place.scheme.data_pieces() {
-            return Ok(false);
+            return Some(Loss::ByIndex);
         }
-        match self.pool.read_whole(place).await {
-            Ok(_) => Ok(true),
-            Err(error) => Ok(!is_loss(error.kind())),
-        }
+        let read = self.pool.read_whole(place).await;
+        let is_lost = read.is_err_and(|error| is_loss(error.kind()));
+        is_lost.then_some(Loss::ByBytes)
     }
 
     /// Whether something still points at a segment, or may: its record can't be decoded.
@@ -319,4 +389,45 @@ fn is_loss(kind: ErrorKind) -> bool {
         kind,
         ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::Unavailable
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::SessionId;
+
+    #[test]
+    fn more_than_are_remembered_stay_told_until_all_segments_were_looked_at() {
+        let simulation = world::sim::Simulation::new(1);
+        let tried = simulation
+            .run(async |world: world::World| world.now())
+            .finished();
+        let pool = (MapEpoch(1), 0);
+        let mut unreadable = Unreadable::default();
+        let segment = |counter: usize| SegmentId {
+            session: SessionId(1),
+            counter: counter as u64,
+        };
+        let lose = |unreadable: &mut Unreadable, counter: usize, loss: Loss| {
+            unreadable.insert(segment(counter), Known { tried, pool }, loss);
+        };
+        for counter in 0..=SEGMENTS_MAX {
+            lose(&mut unreadable, counter, Loss::ByIndex);
+        }
+        (0..SEGMENTS_MAX).for_each(|counter| unreadable.remove(segment(counter)));
+        assert!(unreadable.segments.is_empty() && unreadable.has_more());
+        // One had no place while a survey looked: it may be that one.
+        unreadable.saw_all(0, Loss::ByIndex);
+        assert!(unreadable.has_more());
+        unreadable.saw_all(1, Loss::ByIndex);
+        assert!(!unreadable.has_more());
+        // What only its bytes show is seen by a check alone.
+        for counter in 0..=SEGMENTS_MAX {
+            lose(&mut unreadable, counter, Loss::ByBytes);
+        }
+        unreadable.saw_all(2, Loss::ByIndex);
+        assert!(unreadable.has_more());
+        unreadable.saw_all(2, Loss::ByBytes);
+        assert!(!unreadable.has_more());
+    }
 }

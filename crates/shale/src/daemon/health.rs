@@ -335,7 +335,7 @@ fn trouble_of(view: &NsdView) -> (String, &'static str) {
 fn segment_events(facts: &Facts) -> Vec<HealthEvent> {
     let mut events = Vec::new();
     let unreadable = &facts.repair.unreadable;
-    if unreadable.segments > 0 {
+    if unreadable.segments > 0 || unreadable.has_more {
         let remedy = "bring back the NSDs that don't serve (`shale nsd list`); what stays \
                       unreadable must be restored from a backup or deleted. `shale fs check` \
                       reads everything, and its --json lists the files";

@@ -202,6 +202,15 @@ fn data_that_cannot_be_read_is_critical_with_its_files_names() {
         ..Default::default()
     };
     assert!(only(&facts).message.contains("3 segments can't be read"));
+    facts.repair.unreadable = metanode::UnreadableData {
+        has_more: true,
+        ..Default::default()
+    };
+    assert!(
+        only(&facts)
+            .message
+            .contains("not all of them were looked at again")
+    );
 }
 
 #[test]
