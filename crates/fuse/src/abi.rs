@@ -216,6 +216,8 @@ pub(crate) mod fattr {
     pub(crate) const KILL_SUIDGID: u32 = 1 << 11;
 }
 
+/// READ by a read(2) past the page cache.
+pub(crate) const READ_LOCKOWNER: u32 = 1 << 1;
 /// WRITE comes from the page cache.
 pub(crate) const WRITE_CACHE: u32 = 1 << 0;
 /// WRITE drops setuid and setgid.

@@ -24,6 +24,7 @@ mod file_system;
 mod init;
 mod listing;
 mod locks;
+mod mapped;
 pub mod memory;
 mod mount;
 mod mounting;

@@ -375,6 +375,7 @@ fn begin<F: FileSystem>(
         Error::new(ErrorKind::Unavailable, why)
     };
     let notifier = Notifier::start(world, Arc::clone(device)).map_err(no_thread)?;
+    serving.reach_by(&notifier);
     Crew::start(&ending, device, size)
         .inspect_err(|_| notifier.close())
         .map_err(no_thread)?;

@@ -83,4 +83,9 @@ impl OpenOut {
             backing_id: 0,
         }
     }
+
+    /// Whether reads and writes bypass the page cache.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.open_flags & fopen::DIRECT_IO != 0
+    }
 }

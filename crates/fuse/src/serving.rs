@@ -3,12 +3,14 @@
 use crate::abi::{self, AttrOut, CreateOut, EntryOut, OpenOut, StatfsOut, StatxOut, fattr};
 use crate::device::Device;
 use crate::file_system::{
-    Caller, CopyRange, Create, Fallocate, FileSystem, Found, Lock, Make, Open, Read, Release,
-    SetXattr, Validity, Write,
+    Caller, CopyRange, Create, Fallocate, FileSystem, Found, Lock, Make, Open, Opened, Read,
+    Release, SetXattr, Validity, Write,
 };
 use crate::init::Agreement;
 use crate::listing::Listing;
 use crate::locks::LockWaits;
+use crate::mapped::Mapped;
+use crate::notifier::{Notice, Notifier};
 use crate::reply::Reply;
 use crate::request::{Incoming, Malformed, Request, forgets};
 use crate::waiting::{Waiting, WithWaitHook};
@@ -19,7 +21,7 @@ use model::{
     Timestamp,
 };
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::watch;
 use world::World;
@@ -47,6 +49,9 @@ pub(crate) struct Serving<F> {
     pub(crate) agreement: Agreement,
     pub(crate) locks: LockWaits,
     pub(crate) waiting: Waiting,
+    mapped: Mapped,
+    /// The way to the kernel, from when it exists.
+    notifier: OnceLock<Notifier>,
 }
 
 /// Each thread of a mount holds it: the last one that ends says so.
@@ -70,7 +75,15 @@ impl<F: FileSystem> Serving<F> {
             agreement,
             locks: LockWaits::default(),
             waiting: Waiting::default(),
+            mapped: Mapped::default(),
+            notifier: OnceLock::new(),
         }
+    }
+
+    /// How the kernel is told what to forget.
+    pub(crate) fn reach_by(&self, notifier: &Notifier) {
+        // A mount has one.
+        let _ = self.notifier.set(notifier.clone());
     }
 
     /// Runs a request to its answer on the calling thread. `on_wait` is called if it must wait.
@@ -158,6 +171,10 @@ impl<F: FileSystem> Serving<F> {
         match request {
             Request::Read(args) => {
                 let length = args.size.min(self.agreement.data_bytes);
+                if args.read_flags & abi::READ_LOCKOWNER == 0 {
+                    // For the page cache: a read(2) past it says who reads.
+                    self.mapped.filled(inode, args.offset, length.into());
+                }
                 let read = Read {
                     inode,
                     handle: args.fh,
@@ -179,10 +196,57 @@ impl<F: FileSystem> Serving<F> {
                     from_cache: args.write_flags & abi::WRITE_CACHE != 0,
                     kill_privileges: args.write_flags & abi::WRITE_KILL_SUIDGID != 0,
                 };
-                let size = self.fs.write(caller, write).await?;
+                let size = if write.from_cache {
+                    self.store(caller, write).await?
+                } else {
+                    self.write(caller, write).await?
+                };
                 Ok(Reply::fixed(&abi::WriteOut { size, padding: 0 }))
             }
             _ => unreachable!("only reads and writes come here"),
+        }
+    }
+
+    /// A write(2).
+    async fn write(&self, caller: &Caller, write: Write<'_>) -> Result<u32> {
+        let (inode, offset, length) = (write.inode, write.offset, write.data.len() as u64);
+        let writing = self.mapped.write(inode, offset, length).await;
+        let size = self.fs.write(caller, write).await?;
+        if let Some(writing) = writing {
+            writing.finish();
+            self.forget_pages(inode, offset, length);
+        }
+        Ok(size)
+    }
+
+    /// Mapped pages that are written back, but for what was written past the page cache since.
+    async fn store(&self, caller: &Caller, write: Write<'_>) -> Result<u32> {
+        let (offset, length) = (write.offset, write.data.len());
+        let _storing = self.mapped.store(write.inode).await;
+        for range in self.mapped.stored(write.inode, offset, length as u64) {
+            let within = |at: u64| usize::try_from(at - offset).expect("it is part of the data");
+            let data = &write.data[within(range.start)..within(range.end)];
+            let offset = range.start;
+            let part = Write {
+                offset,
+                data,
+                ..write
+            };
+            self.fs.write(caller, part).await?;
+        }
+        Ok(u32::try_from(length).expect("requests have at most 1 MiB"))
+    }
+
+    /// Older kernels keep pages that were read while a direct write was under way. Nobody waits
+    /// for it: the kernel may hold one of them until another request is answered.
+    fn forget_pages(&self, inode: InodeId, offset: u64, length: u64) {
+        let range = i64::try_from(offset).ok().zip(i64::try_from(length).ok());
+        if let (Some(notifier), Some((offset, length))) = (self.notifier.get(), range) {
+            notifier.post(Notice::Inode {
+                inode,
+                offset,
+                length,
+            });
         }
     }
 
@@ -371,7 +435,7 @@ impl<F: FileSystem> Serving<F> {
                     kill_privileges,
                 };
                 let opened = self.fs.open(caller, inode, open).await?;
-                return Ok(Reply::fixed(&OpenOut::of(&opened, self.agreement.flags)));
+                return Ok(Reply::fixed(&self.opened(inode, open.flags, &opened)));
             }
             Request::Create { args, name } => {
                 return self.create(caller, inode, args, Some(name)).await;
@@ -397,6 +461,9 @@ impl<F: FileSystem> Serving<F> {
             Request::Release(args) => {
                 let unlocks = args.release_flags & abi::RELEASE_FLOCK_UNLOCK != 0;
                 let unlock_flock = unlocks.then_some(args.lock_owner);
+                if may_map_stores(args.flags as i32) {
+                    self.mapped.released(inode);
+                }
                 let release = Release {
                     inode,
                     handle: args.fh,
@@ -444,6 +511,14 @@ impl<F: FileSystem> Serving<F> {
         Ok(Reply::Empty)
     }
 
+    fn opened(&self, inode: InodeId, flags: i32, opened: &Opened) -> OpenOut {
+        let out = OpenOut::of(opened, self.agreement.flags);
+        if may_map_stores(flags) && out.is_direct() {
+            self.mapped.opened(inode);
+        }
+        out
+    }
+
     async fn create(
         &self,
         caller: &Caller,
@@ -466,7 +541,7 @@ impl<F: FileSystem> Serving<F> {
             }
             None => self.fs.create_unnamed(caller, directory, create).await?,
         };
-        let open = OpenOut::of(&opened, self.agreement.flags);
+        let open = self.opened(entry.attributes.inode, create.flags, &opened);
         Ok(Reply::fixed(&CreateOut {
             entry: EntryOut::of(&entry),
             open,
@@ -578,6 +653,11 @@ fn refusal(error: &Error, incoming: &Incoming<'_>) -> Reply {
         tracing::warn!(request, inode = %incoming.inode(), %error, "a request failed");
     }
     Reply::Errno(error.errno())
+}
+
+/// Whether an open with these flags can be mapped so that stores reach the file.
+fn may_map_stores(flags: i32) -> bool {
+    flags & libc::O_ACCMODE == libc::O_RDWR
 }
 
 #[cfg(test)]

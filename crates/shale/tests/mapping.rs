@@ -18,6 +18,7 @@ use std::{
         unix::fs::{FileExt, OpenOptionsExt},
     },
     ptr::NonNull,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 const BYTES: usize = 1 << 20;
@@ -185,4 +186,62 @@ fn every_way_to_the_bytes_sees_the_last_write() {
     node.must(&["up"]);
     assert!(fs::read(&path).unwrap() == expected);
     node.check();
+}
+
+/// Ends the thread beside, also when the test fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// As xfstests generic/346: a write(2) and stores that meet in one page, each in bytes of its own.
+#[test]
+fn a_write_that_meets_stores_in_its_last_page_and_they_are_all_kept() {
+    const WRITTEN: usize = BYTES - PAGE / 2;
+    const ROUNDS: u8 = 200;
+    let node = Node::new();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(node.path("f"))
+        .unwrap();
+    file.set_len(BYTES as u64).unwrap();
+    let mapping = Mapping::new(&file, libc::MAP_SHARED);
+    // SAFETY: aligned, inside the mapping, which outlives the thread; used by nothing else.
+    let count = unsafe { AtomicU64::from_ptr(mapping.at.add(BYTES - 8).cast().as_ptr()) };
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let end = Over(&is_over);
+        let stores = scope.spawn(|| {
+            let mut stored = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                assert_eq!(count.load(Ordering::Relaxed), stored, "a store is lost");
+                stored += 1;
+                count.store(stored, Ordering::Relaxed);
+            }
+            stored
+        });
+        let mut lost = Vec::new();
+        for round in 1..=ROUNDS {
+            file.write_all_at(&vec![round; WRITTEN], 0).unwrap();
+            let mut read = [0];
+            file.read_exact_at(&mut read, WRITTEN as u64 - 1).unwrap();
+            let seen = [read[0], mapping.read(WRITTEN - 1, 1)[0]];
+            if seen != [round; 2] {
+                lost.push((round, seen));
+            }
+        }
+        drop(end);
+        let stored = stores.join().unwrap();
+        assert_eq!(lost, [], "write(2) had answered");
+        assert!(stored > 0);
+        assert_eq!(count.load(Ordering::Relaxed), stored);
+    });
+    drop(mapping);
+    let read = fs::read(node.path("f")).unwrap();
+    assert!(read[..WRITTEN] == vec![ROUNDS; WRITTEN]);
 }

@@ -1,0 +1,208 @@
+//! What direct writes brought to pages that are mapped at the same moment.
+//!
+//! A file that is open for writing bypasses the kernel's page cache, and may be mapped all the
+//! same. The kernel handles a write(2) to it so: it writes the dirty mapped pages of the range
+//! back and drops them, sends WRITE, drops the pages once more (older kernels don't), and
+//! returns. A thread that stores into one of those pages meanwhile brings it back as it was before
+//! the WRITE, makes it dirty, and the kernel writes the *whole* page back: what WRITE has just
+//! brought would be gone, although the two changed different bytes.
+//!
+//! So the bytes of a WRITE are remembered from before it is carried out until the kernel has read
+//! their page again, and what is written back leaves them alone. By then the page isn't in the
+//! kernel's cache any more, so a store that comes after write(2) has returned finds a page with
+//! the new bytes, and its READ was seen here. Kernels that don't drop the pages a second time are
+//! told to.
+//!
+//! What the kernel is writing back when a WRITE comes is carried out first.
+//!
+//! It costs something only where a file was read into the page cache while it was open for
+//! reading and writing: otherwise nobody has it mapped for stores.
+//!
+//! Path of a store that meets a write: READ ([`Mapped::filled`]), WRITE ([`Mapped::write`] before
+//! and [`Writing::finish`] after it is carried out), WRITE with `FUSE_WRITE_CACHE`
+//! ([`Mapped::store`], [`Mapped::stored`]). If a WRITE fails, a store into its own bytes that was
+//! written back while it ran is lost with it.
+
+use model::InodeId;
+use parking_lot::{Mutex, MutexGuard};
+use std::ops::Range;
+use std::sync::Arc;
+use tokio::sync::{OwnedRwLockReadGuard, RwLock};
+use world::Map;
+
+/// Independent parts of the table, so that threads rarely meet.
+const PARTS: usize = 64;
+/// Ranges of finished writes that are remembered of one file. The kernel runs one direct write of
+/// a mapped file at a time, and its parts follow each other: one range is enough.
+const FINISHED_MAX: usize = 64;
+/// Bytes of a page of the kernel.
+const PAGE: u64 = 4096;
+
+/// The files of one mount that may be mapped for stores: those that are open with O_RDWR.
+pub(crate) struct Mapped {
+    files: [Mutex<Map<InodeId, File>>; PARTS],
+}
+
+#[derive(Default)]
+struct File {
+    /// How often it is open so.
+    opens: u64,
+    /// The page cache has read of it since it is.
+    is_filled: bool,
+    /// Shared by those who write back, while they do.
+    stores: Arc<RwLock<()>>,
+    next: u64,
+    /// As many as the kernel sends at once.
+    under_way: Vec<(u64, Range<u64>)>,
+    /// Oldest first, at most [`FINISHED_MAX`].
+    finished: Vec<Range<u64>>,
+}
+
+/// A WRITE that is carried out. One that failed is dropped.
+pub(crate) struct Writing<'a> {
+    mapped: &'a Mapped,
+    inode: InodeId,
+    number: u64,
+}
+
+impl Default for Mapped {
+    fn default() -> Self {
+        Self {
+            files: std::array::from_fn(|_| Mutex::default()),
+        }
+    }
+}
+
+impl Mapped {
+    /// The file was opened with O_RDWR, past the page cache.
+    pub(crate) fn opened(&self, inode: InodeId) {
+        self.part(inode).entry(inode).or_default().opens += 1;
+    }
+
+    /// Such an open has ended.
+    pub(crate) fn released(&self, inode: InodeId) {
+        let mut part = self.part(inode);
+        if let Some(file) = part.get_mut(&inode) {
+            file.opens -= 1;
+            if file.opens == 0 {
+                part.remove(&inode);
+            }
+        }
+    }
+
+    /// The page cache is about to read: what has been written is in what it gets.
+    pub(crate) fn filled(&self, inode: InodeId, offset: u64, length: u64) {
+        let mut part = self.part(inode);
+        let Some(file) = part.get_mut(&inode) else {
+            return;
+        };
+        file.is_filled = true;
+        let end = offset.saturating_add(length).next_multiple_of(PAGE);
+        file.finished = minus(std::mem::take(&mut file.finished), &(offset..end));
+        file.forget_oldest();
+    }
+
+    /// A WRITE of these bytes begins; nothing is to be done if pages can't be mapped. Waits for
+    /// what is just written back, which waits for no WRITE.
+    pub(crate) async fn write(
+        &self,
+        inode: InodeId,
+        offset: u64,
+        length: u64,
+    ) -> Option<Writing<'_>> {
+        let stores = {
+            let part = self.part(inode);
+            let file = part.get(&inode).filter(|file| file.is_filled)?;
+            Arc::clone(&file.stores)
+        };
+        let _nobody_stores = stores.write().await;
+        let mut part = self.part(inode);
+        let file = part.get_mut(&inode)?;
+        let number = file.next;
+        file.next += 1;
+        let range = offset..offset.saturating_add(length);
+        file.under_way.push((number, range));
+        Some(Writing {
+            mapped: self,
+            inode,
+            number,
+        })
+    }
+
+    /// The kernel writes pages back; to be held until they are written.
+    pub(crate) async fn store(&self, inode: InodeId) -> Option<OwnedRwLockReadGuard<()>> {
+        let stores = Arc::clone(&self.part(inode).get(&inode)?.stores);
+        Some(stores.read_owned().await)
+    }
+
+    /// What of a page's bytes, as the kernel writes them back, nothing else has written since.
+    pub(crate) fn stored(&self, inode: InodeId, offset: u64, length: u64) -> Vec<Range<u64>> {
+        let all = Vec::from([offset..offset.saturating_add(length)]);
+        let part = self.part(inode);
+        let Some(file) = part.get(&inode) else {
+            return all;
+        };
+        let under_way = file.under_way.iter().map(|(_, range)| range);
+        under_way.chain(&file.finished).fold(all, minus)
+    }
+
+    fn part(&self, inode: InodeId) -> MutexGuard<'_, Map<InodeId, File>> {
+        self.files[inode.0 as usize % PARTS].lock()
+    }
+}
+
+impl File {
+    /// A write isn't under way any more. None if it is of an earlier time: a kernel that goes closes
+    /// files while their writes still run.
+    fn end(&mut self, number: u64) -> Option<Range<u64>> {
+        let index = self.under_way.iter().position(|(it, _)| *it == number)?;
+        Some(self.under_way.swap_remove(index).1)
+    }
+
+    fn forget_oldest(&mut self) {
+        let surplus = self.finished.len().saturating_sub(FINISHED_MAX);
+        self.finished.drain(..surplus);
+    }
+}
+
+impl Writing<'_> {
+    /// Its bytes are there.
+    pub(crate) fn finish(self) {
+        let mut part = self.mapped.part(self.inode);
+        let file = part.get_mut(&self.inode);
+        let Some((file, range)) = file.and_then(|file| {
+            let range = file.end(self.number)?;
+            Some((file, range))
+        }) else {
+            return;
+        };
+        match file.finished.last_mut() {
+            // The next part of a long write.
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => file.finished.push(range),
+        }
+        file.forget_oldest();
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        if let Some(file) = self.mapped.part(self.inode).get_mut(&self.inode) {
+            file.end(self.number);
+        }
+    }
+}
+
+/// Ranges without the bytes of another one.
+fn minus(ranges: Vec<Range<u64>>, taken: &Range<u64>) -> Vec<Range<u64>> {
+    let halves = ranges.into_iter().flat_map(|range| {
+        [
+            range.start..range.end.min(taken.start),
+            range.start.max(taken.end)..range.end,
+        ]
+    });
+    halves.filter(|half| half.start < half.end).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,231 @@
+//! The rules beside a model of the kernel's page cache.
+
+use super::*;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use world::World;
+use world::sim::Simulation;
+
+const FILE: InodeId = InodeId(7);
+/// Pages of the model's file.
+const PAGES: usize = 3;
+const PAGE_BYTES: usize = PAGE as usize;
+const BYTES: usize = PAGES * PAGE_BYTES;
+
+/// What a future gives that has nobody to wait for.
+fn now<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(given) => given,
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+fn write(mapped: &Mapped, offset: u64, length: u64) -> Option<Writing<'_>> {
+    now(mapped.write(FILE, offset, length))
+}
+
+fn mapped() -> Mapped {
+    let mapped = Mapped::default();
+    mapped.opened(FILE);
+    mapped.filled(FILE, 0, 4 * PAGE);
+    mapped
+}
+
+#[test]
+fn what_a_write_brings_stays_until_its_pages_are_read_again() {
+    let mapped = mapped();
+    let writing = write(&mapped, 1000, 5000);
+    // Stored before, written back while the write runs and after it.
+    assert_eq!(mapped.stored(FILE, 0, 8192), [0..1000, 6000..8192]);
+    // Read while it runs: with or without what it brings.
+    mapped.filled(FILE, 0, 8192);
+    assert_eq!(mapped.stored(FILE, 0, 8192), [0..1000, 6000..8192]);
+    writing.unwrap().finish();
+    assert_eq!(mapped.stored(FILE, 0, 8192), [0..1000, 6000..8192]);
+    // One that fails leaves what is stored.
+    drop(write(&mapped, 0, 1000));
+    assert_eq!(mapped.stored(FILE, 0, 8192), [0..1000, 6000..8192]);
+    // The first page is new in the kernel; the second isn't.
+    mapped.filled(FILE, 0, 4096);
+    assert_eq!(mapped.stored(FILE, 0, 8192), [0..4096, 6000..8192]);
+    // The last page of a file is read whole, however few bytes are asked for.
+    mapped.filled(FILE, 4096, 10);
+    assert_eq!(mapped.stored(FILE, 0, 8192), [0..8192]);
+    assert_eq!(mapped.stored(InodeId(8), 5, 5), [5..10]);
+}
+
+#[test]
+fn a_write_waits_for_what_is_being_written_back() {
+    let mapped = mapped();
+    let storing = now(mapped.store(FILE));
+    assert!(storing.is_some());
+    let mut writing = pin!(mapped.write(FILE, 0, 10));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(writing.as_mut().poll(&mut context).is_pending());
+    assert_eq!(mapped.stored(FILE, 0, 20), [0..20]);
+    drop(storing);
+    let writing = now(writing);
+    assert!(writing.is_some());
+    assert!(
+        now(mapped.store(FILE)).is_some(),
+        "stores don't wait for it"
+    );
+    assert_eq!(mapped.stored(FILE, 0, 20), [10..20]);
+}
+
+#[test]
+fn a_file_that_nobody_reads_into_the_page_cache_costs_nothing() {
+    let mapped = Mapped::default();
+    mapped.filled(FILE, 0, PAGE);
+    assert!(write(&mapped, 0, 10).is_none(), "nobody has it open");
+    mapped.opened(FILE);
+    assert!(write(&mapped, 0, 10).is_none(), "nothing was read");
+    mapped.filled(FILE, 0, PAGE);
+    mapped.opened(FILE);
+    mapped.released(FILE);
+    let writing = write(&mapped, 0, 10);
+    assert!(writing.is_some());
+    // The mount is ending: its opens go while writes still run.
+    mapped.released(FILE);
+    writing.unwrap().finish();
+    assert!(mapped.files.iter().all(|part| part.lock().is_empty()));
+}
+
+#[test]
+fn parts_of_a_long_write_are_one_range_and_ranges_have_a_maximum() {
+    let mapped = mapped();
+    let finished = || mapped.part(FILE)[&FILE].finished.clone();
+    for part in 0..1000 {
+        write(&mapped, part << 20, 1 << 20).unwrap().finish();
+    }
+    assert_eq!(finished(), [0..1000 << 20]);
+    for number in 0..1000 {
+        write(&mapped, number * 10, 5).unwrap().finish();
+    }
+    let ranges = finished();
+    assert_eq!(ranges.len(), FINISHED_MAX);
+    assert_eq!(ranges.last(), Some(&(9990..9995)), "the newest are kept");
+    mapped.filled(FILE, 9950, 1);
+    assert!(finished().len() <= FINISHED_MAX);
+}
+
+/// A kernel's page cache of the file, and what this file system holds.
+struct Kernel {
+    world: World,
+    mapped: Mapped,
+    held: Vec<u8>,
+    /// Pages in the cache: their bytes, and whether they are dirty.
+    pages: [Option<(Vec<u8>, bool)>; PAGES],
+    /// What each byte was given last, by a store or a write.
+    given: Vec<u8>,
+}
+
+/// The first bytes of each page are stored into, the others are written.
+const STORED: usize = 8;
+
+impl Kernel {
+    fn below(&self, bound: usize) -> usize {
+        (self.world.random_u64() % bound as u64) as usize
+    }
+
+    fn page(&mut self, page: usize) -> &mut (Vec<u8>, bool) {
+        let at = page * PAGE_BYTES;
+        if self.pages[page].is_none() {
+            self.mapped.filled(FILE, at as u64, PAGE);
+            let read = self.held[at..at + PAGE_BYTES].to_vec();
+            self.pages[page] = Some((read, false));
+        }
+        self.pages[page].as_mut().unwrap()
+    }
+
+    fn write_back(&mut self, page: usize) {
+        let Some((bytes, dirty)) = &mut self.pages[page] else {
+            return;
+        };
+        if !std::mem::replace(dirty, false) {
+            return;
+        }
+        let first = page * PAGE_BYTES;
+        for range in self.mapped.stored(FILE, first as u64, PAGE) {
+            let (start, end) = (range.start as usize, range.end as usize);
+            self.held[start..end].copy_from_slice(&bytes[start - first..end - first]);
+        }
+    }
+
+    fn drop_pages(&mut self) {
+        for page in 0..PAGES {
+            self.write_back(page);
+            self.pages[page] = None;
+        }
+    }
+
+    /// What other threads do at a moment: loads, stores, write-back.
+    fn others(&mut self) {
+        for _ in 0..self.below(4) {
+            let page = self.below(PAGES);
+            match self.below(3) {
+                0 => drop(self.page(page).0.len()),
+                1 => self.write_back(page),
+                _ => {
+                    let (at, byte) = (self.below(STORED), self.below(256) as u8);
+                    *self.page(page) = {
+                        let (mut bytes, _) = self.page(page).clone();
+                        bytes[at] = byte;
+                        (bytes, true)
+                    };
+                    self.given[page * PAGE_BYTES + at] = byte;
+                }
+            }
+        }
+    }
+
+    /// write(2) as the kernel carries it out.
+    fn write(&mut self) {
+        let page = self.below(PAGES);
+        let start = STORED + self.below(PAGE_BYTES - STORED);
+        let length = 1 + self.below(PAGE_BYTES - start);
+        let range = page * PAGE_BYTES + start..page * PAGE_BYTES + start + length;
+        let byte = self.below(256) as u8;
+        self.drop_pages();
+        self.others();
+        let mapped = std::mem::take(&mut self.mapped);
+        {
+            let writing = write(&mapped, range.start as u64, length as u64);
+            self.held[range.clone()].fill(byte);
+            writing.into_iter().for_each(Writing::finish);
+        }
+        self.mapped = mapped;
+        self.given[range].fill(byte);
+        self.others();
+        self.drop_pages();
+    }
+}
+
+#[test]
+fn no_write_and_no_store_is_lost_however_they_meet() {
+    for seed in 0..300 {
+        Simulation::new(seed)
+            .run(|world| async move {
+                let mut kernel = Kernel {
+                    world,
+                    mapped: Mapped::default(),
+                    held: vec![0; BYTES],
+                    pages: Default::default(),
+                    given: vec![0; BYTES],
+                };
+                kernel.mapped.opened(FILE);
+                for _ in 0..20 {
+                    kernel.others();
+                    kernel.write();
+                    for page in 0..PAGES {
+                        let at = page * PAGE_BYTES;
+                        let given = kernel.given[at..at + PAGE_BYTES].to_vec();
+                        assert!(kernel.page(page).0 == given, "seed {seed}");
+                    }
+                }
+                kernel.drop_pages();
+                assert!(kernel.held == kernel.given, "seed {seed}");
+            })
+            .finished();
+    }
+}
