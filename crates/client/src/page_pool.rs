@@ -15,8 +15,12 @@ use tokio::sync::Notify;
 /// Space is taken from the pool in steps of this many bytes.
 const SPACE_STEP: u64 = 8 * 1024 * 1024;
 
-/// Entries that one insertion looks at to make room.
+/// Entries that one insertion looks at to make room, beside two for each piece that it brings:
+/// what was read lately gets another round.
 const EVICTIONS_MAX: usize = 64;
+
+/// Entries that are looked at once a second, at most.
+const EVICTIONS_TIDY_MAX: usize = 16_384;
 
 /// Clean bytes go before the budget is used up by this part, so that writers need not wait for
 /// that.
@@ -313,7 +317,7 @@ impl PagePool {
     pub(crate) fn tidy(&self, inodes: &Inodes) {
         self.blocks.give_back_idle();
         if self.is_over_budget() {
-            self.shrink(inodes);
+            self.shrink(inodes, EVICTIONS_TIDY_MAX / 2);
         }
         self.limit_extents(inodes);
         if self.is_over_budget() && self.ring.lock().is_empty() {
@@ -344,10 +348,12 @@ impl PagePool {
         });
     }
 
-    /// Lets clean bytes go until the budget fits again, those that were read lately last.
+    /// Lets clean bytes go until the budget fits again, those that were read lately last. So many
+    /// pieces were brought: more than they go, or many small ones would pile up.
     /// Call without holding an inode's lock.
-    pub(crate) fn shrink(&self, inodes: &Inodes) {
-        self.evict(inodes, EVICTIONS_MAX, || !self.is_over_budget());
+    pub(crate) fn shrink(&self, inodes: &Inodes, brought: usize) {
+        let most = EVICTIONS_MAX + brought * 2;
+        self.evict(inodes, most, || !self.is_over_budget());
     }
 
     fn evict(&self, inodes: &Inodes, most: usize, is_enough: impl Fn() -> bool) {

@@ -22,8 +22,9 @@ pub(crate) const EXTENTS_AT_ONCE_MAX: u32 = 4096;
 /// After so many rounds a read takes what is known of its extents at that moment, instead of all at
 /// once: they may be more than are remembered.
 const ROUNDS_WHOLE_MAX: usize = 4;
-/// Pieces of segments that one read fetches at once.
-const FETCHES_AT_ONCE: usize = 256;
+/// Pieces of segments that one read fetches at once. The state of each takes some KiB, and there
+/// are dozens of reads.
+const FETCHES_AT_ONCE: usize = 64;
 /// How far behind a read extents are asked for, so that a stream asks rarely.
 pub(crate) const EXTENTS_AHEAD: u64 = 1 << 30;
 
@@ -330,7 +331,7 @@ impl Client {
             }
         }
         if self.pages.is_over_budget() {
-            self.pages.shrink(&self.inodes);
+            self.pages.shrink(&self.inodes, pieces.len());
         }
         Ok(pieces)
     }

@@ -90,7 +90,7 @@ impl Client {
                         self.flusher.press();
                     }
                     if self.pages.is_over_budget() {
-                        self.pages.shrink(&self.inodes);
+                        self.pages.shrink(&self.inodes, 1);
                     }
                     return Ok(Written {
                         offset,

@@ -153,3 +153,28 @@ fn what_is_known_of_pieces_stays_in_the_budget_however_many_files_are_open() {
         }
     });
 }
+
+#[test]
+fn many_small_pieces_that_are_read_stay_in_the_budget() {
+    const COUNT: u64 = 15_000;
+    const PIECE: u64 = 512;
+    run(7, |node| async move {
+        let client = &node.client;
+        let inode = file(client, "f").await;
+        for from in [0, 1] {
+            for number in 0..COUNT {
+                let at = (from + 2 * number) * PIECE;
+                client.write(inode, at, &[7; 512]).await.unwrap();
+            }
+            client.fsync(inode, false).await.unwrap();
+        }
+        client.forget_clean();
+        let (_, budget) = client.page_pool_memory();
+        for at in (0..2 * COUNT * PIECE).step_by(128 << 10) {
+            let pieces = client.read(inode, at, 128 << 10).await.unwrap();
+            drop(pieces);
+            let (held, _) = client.page_pool_memory();
+            assert!(held <= budget, "{held} bytes are held at {at}");
+        }
+    });
+}

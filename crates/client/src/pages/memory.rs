@@ -1,7 +1,9 @@
 //! Memory of the page pool: what is held is counted where it is taken and given back, as long as
 //! anybody holds a slice of it.
 
+use super::dirty::Frozen;
 use bytes::Bytes;
+use model::Extent;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,9 +18,19 @@ const SMALL_MAX: usize = 128 * 1024;
 const RECYCLED_MAX: usize = 24;
 const RECYCLED_PART: u64 = 8;
 
-/// What a piece costs beside its bytes: its places in maps, lists and batches, and the
-/// allocator's share.
+/// What a piece costs beside its bytes: its places in maps and lists, and the allocator's share.
 const PIECE_BYTES: u64 = 256;
+
+/// The same of a small piece that was written. And small pieces leave holes in the allocator's
+/// pages when they go, which it can't give back.
+const WRITTEN_PIECE_BYTES: u64 = 768;
+
+// In the batch and in its job; what the write of its pack answers, the batch's extents with a copy
+// while neighbours are joined, what is published of them; the owner of its memory.
+const _: () = assert!(
+    2 * size_of::<Frozen>() + 4 * size_of::<Extent>() + size_of::<Counted<Vec<u8>>>()
+        <= WRITTEN_PIECE_BYTES as usize
+);
 
 /// Buffers of more than half of this size come as wholes of it (`world::AlignedBuffer`).
 const WHOLE_BYTES: u64 = 1 << 20;
@@ -339,7 +351,7 @@ impl RunMemory {
         let mut memory = if stream {
             Self::Large(blocks.block())
         } else {
-            Self::Small(Vec::new(), Charge::new(blocks, PIECE_BYTES))
+            Self::Small(Vec::new(), Charge::new(blocks, WRITTEN_PIECE_BYTES))
         };
         memory.extend(bytes, blocks);
         memory
@@ -387,7 +399,7 @@ impl RunMemory {
         match self {
             Self::Small(memory, charge) => {
                 memory.extend_from_slice(bytes);
-                charge.set(memory.capacity() as u64 + PIECE_BYTES);
+                charge.set(memory.capacity() as u64 + WRITTEN_PIECE_BYTES);
             }
             Self::Medium(buffer, used, _) => {
                 buffer[*used..length].copy_from_slice(bytes);
