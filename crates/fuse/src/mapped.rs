@@ -137,7 +137,7 @@ impl Mapped {
 
     /// What of a page's bytes, as the kernel writes them back, nothing else has written since.
     pub(crate) fn stored(&self, inode: InodeId, offset: u64, length: u64) -> Vec<Range<u64>> {
-        let all = Vec::from([offset..offset.saturating_add(length)]);
+        let all = std::iter::once(offset..offset.saturating_add(length)).collect();
         let part = self.part(inode);
         let Some(file) = part.get(&inode) else {
             return all;

@@ -460,7 +460,7 @@ impl Metanode {
         let (mut from, to) = Table::Orphans.range();
         let stamp = self.stamp();
         loop {
-            let page = shard.scan(&from, &to, SCAN_PAGE).await?;
+            let page = shard.scan_readable(&from, &to, SCAN_PAGE).await?;
             let Some((last, _)) = page.last() else {
                 return Ok(());
             };

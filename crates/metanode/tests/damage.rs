@@ -162,6 +162,33 @@ fn a_check_tells_records_that_cannot_be_decoded_and_goes_on() {
 }
 
 #[test]
+fn a_damaged_orphan_does_not_keep_the_file_system_closed() {
+    let simulation = Simulation::new(45);
+    let file = simulation
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let file = rig.file(ROOT, "file").await;
+            // A record of another kind, which can't be one of an orphan.
+            let other = record(&rig, &Key::Inode(file)).await;
+            forge(&rig, Key::Orphan(file), other);
+            rig.close().await;
+            file
+        })
+        .finished();
+    simulation
+        .run(|world| async move {
+            let rig = rig::open(&world).await;
+            let report = rig.check().await;
+            let parts = [&*file.to_string(), "(/file)", "Orphan"];
+            must_tell(&report, FaultKind::Record, &parts);
+            rig.file(ROOT, "another").await;
+            rig.close().await;
+        })
+        .finished();
+}
+
+#[test]
 fn a_suspect_that_cannot_be_judged_leaves_the_others_to_repair() {
     let simulation = Simulation::new(42);
     let count = 4;

@@ -518,7 +518,8 @@ impl Shard {
     async fn learn_orphans(&self) -> Result<()> {
         let (mut from, to) = namespace::Table::Orphans.range();
         loop {
-            let page = self.scan(&from, &to, ORPHANS_PAGE).await?;
+            // A damaged one isn't released until it is mended: that must not keep the shard closed.
+            let page = self.scan_readable(&from, &to, ORPHANS_PAGE).await?;
             let mut state = self.state.lock();
             let Some((last, _)) = page.last() else {
                 state.records.orphans_offered();
