@@ -27,8 +27,9 @@ const ENDING_MAX: Duration = Duration::from_secs(60);
 const PROCESSES_MAX: Duration = Duration::from_secs(3);
 /// Places that a message names at most; the rest is counted.
 const PLACES_MAX: usize = 5;
-/// A mount that is nowhere in the tree of files and that no program uses has ended by then.
-const GONE_MAX: Duration = Duration::from_secs(1);
+/// A mount that is nowhere in the tree of files and that no program uses has ended by then, also on a
+/// machine that is very busy.
+const GONE_MAX: Duration = Duration::from_secs(5);
 
 /// The mounts of a node.
 pub struct Mounts {
