@@ -102,31 +102,36 @@ impl Mapped {
         file.forget_oldest();
     }
 
-    /// A WRITE of these bytes begins; nothing is to be done if pages can't be mapped. Waits for
-    /// what is just written back, which waits for no WRITE.
+    /// A WRITE of these bytes begins; nothing is to be done if the file can't be mapped for stores.
+    /// Waits for what is just written back, which waits for no WRITE.
     pub(crate) async fn write(
         &self,
         inode: InodeId,
         offset: u64,
         length: u64,
     ) -> Option<Writing<'_>> {
+        let range = offset..offset.saturating_add(length);
         let stores = {
-            let part = self.part(inode);
-            let file = part.get(&inode).filter(|file| file.is_filled)?;
+            let mut part = self.part(inode);
+            let file = part.get_mut(&inode)?;
+            if !file.is_filled {
+                // Nothing was stored yet; the first page may be read while this runs.
+                let number = file.begin(range);
+                return Some(self.writing(inode, number));
+            }
             Arc::clone(&file.stores)
         };
         let _nobody_stores = stores.write().await;
-        let mut part = self.part(inode);
-        let file = part.get_mut(&inode)?;
-        let number = file.next;
-        file.next += 1;
-        let range = offset..offset.saturating_add(length);
-        file.under_way.push((number, range));
-        Some(Writing {
+        let number = self.part(inode).get_mut(&inode)?.begin(range);
+        Some(self.writing(inode, number))
+    }
+
+    fn writing(&self, inode: InodeId, number: u64) -> Writing<'_> {
+        Writing {
             mapped: self,
             inode,
             number,
-        })
+        }
     }
 
     /// The kernel writes pages back; to be held until they are written.
@@ -152,6 +157,13 @@ impl Mapped {
 }
 
 impl File {
+    fn begin(&mut self, range: Range<u64>) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.under_way.push((number, range));
+        number
+    }
+
     /// A write isn't under way any more. None if it is of an earlier time: a kernel that goes closes
     /// files while their writes still run.
     fn end(&mut self, number: u64) -> Option<Range<u64>> {
@@ -166,22 +178,26 @@ impl File {
 }
 
 impl Writing<'_> {
-    /// Its bytes are there.
-    pub(crate) fn finish(self) {
+    /// Its bytes are there. True if pages may have been read meanwhile: the kernel should drop them.
+    pub(crate) fn finish(self) -> bool {
         let mut part = self.mapped.part(self.inode);
         let file = part.get_mut(&self.inode);
         let Some((file, range)) = file.and_then(|file| {
             let range = file.end(self.number)?;
             Some((file, range))
         }) else {
-            return;
+            return false;
         };
+        if !file.is_filled {
+            return false;
+        }
         match file.finished.last_mut() {
             // The next part of a long write.
             Some(last) if last.end == range.start => last.end = range.end,
             _ => file.finished.push(range),
         }
         file.forget_oldest();
+        true
     }
 }
 

@@ -9,7 +9,7 @@ use crate::file_system::{
 use crate::init::Agreement;
 use crate::listing::Listing;
 use crate::locks::LockWaits;
-use crate::mapped::Mapped;
+use crate::mapped::{Mapped, Writing};
 use crate::notifier::{Notice, Notifier};
 use crate::reply::Reply;
 use crate::request::{Incoming, Malformed, Request, forgets};
@@ -212,8 +212,7 @@ impl<F: FileSystem> Serving<F> {
         let (inode, offset, length) = (write.inode, write.offset, write.data.len() as u64);
         let writing = self.mapped.write(inode, offset, length).await;
         let size = self.fs.write(caller, write).await?;
-        if let Some(writing) = writing {
-            writing.finish();
+        if writing.is_some_and(Writing::finish) {
             self.forget_pages(inode, offset, length);
         }
         Ok(size)
