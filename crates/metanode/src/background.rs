@@ -101,6 +101,8 @@ pub(crate) struct Memory {
     pub(crate) tree: tree::Progress,
     /// When a commit was last made so that the log leaves an earlier view.
     pub(crate) log_pushed: Option<Instant>,
+    /// When a drained NSD last couldn't hand over what it holds.
+    pub(crate) hand_over_failed: Option<Instant>,
 }
 
 impl Background {

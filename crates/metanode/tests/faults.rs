@@ -440,10 +440,8 @@ fn a_lost_nsd_is_rebuilt_on_an_added_one() {
             assert!(rig.metanode.repair_status().complete);
             // NSD 2 is gone for good.
             rig.pool.remove_nsd(NsdId(2)).unwrap();
-            change_map(&rig, |map| {
-                placement::change::mark_lost(map, NsdId(2)).unwrap()
-            })
-            .await;
+            rig.change_map(|map| placement::change::mark_lost(map, NsdId(2)).unwrap())
+                .await;
             rig.settle().await;
             let status = rig.metanode.repair_status();
             assert!(
@@ -458,10 +456,8 @@ fn a_lost_nsd_is_rebuilt_on_an_added_one() {
             }
             rig::format(&world, 4).await;
             rig.pool.add_nsd(rig::open_nsd(&world, 4).await.unwrap());
-            change_map(&rig, |map| {
-                placement::change::add_nsd(map, rig::entry(4)).unwrap()
-            })
-            .await;
+            rig.change_map(|map| placement::change::add_nsd(map, rig::entry(4)).unwrap())
+                .await;
             rig.must_be_clean("rebuilt").await;
             let status = rig.metanode.repair_status();
             assert!(status.complete && status.pieces_rebuilt >= 30, "{status:?}");
@@ -479,10 +475,8 @@ fn what_was_written_narrow_is_widened_when_the_pool_is_whole_again() {
             rig::create(&world, scheme, 6).await;
             let rig = rig::open(&world).await;
             rig.pool.remove_nsd(NsdId(2)).unwrap();
-            change_map(&rig, |map| {
-                placement::change::mark_lost(map, NsdId(2)).unwrap()
-            })
-            .await;
+            rig.change_map(|map| placement::change::mark_lost(map, NsdId(2)).unwrap())
+                .await;
             let file = rig.file(ROOT, "f").await;
             for part in 0..3 {
                 rig.write(file, part * 300_000, &pattern(part, 300_000))
@@ -493,10 +487,8 @@ fn what_was_written_narrow_is_widened_when_the_pool_is_whole_again() {
             assert_eq!(schemes(&rig, file).await, [narrow; 3]);
             rig::format(&world, 7).await;
             rig.pool.add_nsd(rig::open_nsd(&world, 7).await.unwrap());
-            change_map(&rig, |map| {
-                placement::change::add_nsd(map, rig::entry(7)).unwrap()
-            })
-            .await;
+            rig.change_map(|map| placement::change::add_nsd(map, rig::entry(7)).unwrap())
+                .await;
             rig.must_be_clean("widened").await;
             let wide = schemes(&rig, file).await;
             assert!(
@@ -517,19 +509,4 @@ async fn schemes(rig: &Rig, file: InodeId) -> Vec<Scheme> {
         _ => None,
     });
     places.collect()
-}
-
-async fn change_map(rig: &Rig, change: impl Fn(&model::map::PoolMap) -> model::map::PoolMap) {
-    let fact = rig
-        .coordination
-        .pool_map(metanode::DATA_POOL)
-        .await
-        .unwrap()
-        .unwrap();
-    let next = change(&fact.value);
-    rig.coordination
-        .set_pool_map(metanode::DATA_POOL, fact.version, &next)
-        .await
-        .unwrap();
-    rig.pool.set_map(next).await.unwrap();
 }

@@ -5,10 +5,12 @@
 mod rig;
 
 use metanode::CheckOptions;
+use model::map::{NsdState, PoolMap};
 use model::{GroupId, InodeId, NsdId, Scheme};
 use rig::{Rig, pattern};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use world::World;
 use world::sim::{Simulation, for_every_cut};
 
@@ -16,7 +18,11 @@ const ROOT: InodeId = InodeId::ROOT;
 const FILES: u64 = 12;
 
 async fn with_files(world: &World) -> Rig {
-    rig::create(world, Scheme::Replicate(2), 2).await;
+    with_files_in(world, Scheme::Replicate(2)).await
+}
+
+async fn with_files_in(world: &World, scheme: Scheme) -> Rig {
+    rig::create(world, scheme, 2).await;
     let rig = rig::open(world).await;
     for number in 0..FILES {
         let file = rig.file(ROOT, &format!("f{number}")).await;
@@ -26,21 +32,22 @@ async fn with_files(world: &World) -> Rig {
     rig
 }
 
+async fn must_have_files(rig: &Rig) {
+    for number in 0..FILES {
+        let file = rig.look(ROOT, &format!("f{number}")).await.unwrap();
+        let content = rig.read(file.inode).await.unwrap();
+        assert_eq!(content, pattern(number, 50_000));
+    }
+}
+
 /// The pool gets an NSD, which others move slots to.
 async fn add(rig: &Rig, nsd: u32) {
     rig.pool
         .add_nsd(rig::open_nsd(&rig.world, nsd).await.unwrap());
-    let fact = rig.coordination.pool_map(metanode::DATA_POOL).await;
-    let fact = fact.unwrap().unwrap();
-    if fact.value.nsds.iter().any(|entry| entry.nsd == NsdId(nsd)) {
-        return;
+    if rig.pool.map().nsd(NsdId(nsd)).is_none() {
+        rig.change_map(|map| placement::change::add_nsd(map, rig::entry(nsd)).unwrap())
+            .await;
     }
-    let next = placement::change::add_nsd(&fact.value, rig::entry(nsd)).unwrap();
-    rig.coordination
-        .set_pool_map(metanode::DATA_POOL, fact.version, &next)
-        .await
-        .unwrap();
-    rig.pool.set_map(next).await.unwrap();
 }
 
 /// NSDs and the groups that they hold blobs of without being a member.
@@ -121,11 +128,7 @@ fn a_power_cut_while_slots_move_leaves_nothing_where_they_left() {
                 rig.must_be_clean("moved").await;
                 assert_eq!(strangers(&rig).await, []);
                 assert_eq!(rig.pool.repair_progress().moving_slots, 0);
-                for number in 0..FILES {
-                    let file = rig.look(ROOT, &format!("f{number}")).await.unwrap();
-                    let content = rig.read(file.inode).await.unwrap();
-                    assert_eq!(content, pattern(number, 50_000));
-                }
+                must_have_files(&rig).await;
                 rig.close().await;
             });
             if !moved.is_crashed() {
@@ -134,4 +137,35 @@ fn a_power_cut_while_slots_move_leaves_nothing_where_they_left() {
         }
         panic!("a cut happens once");
     });
+}
+
+#[test]
+fn a_drained_nsd_is_given_up_when_others_have_what_only_it_had() {
+    let simulation = Simulation::new(42);
+    simulation
+        .run(|world| async move {
+            let rig = with_files_in(&world, Scheme::Replicate(1)).await;
+            let log = rig.metanode.hosted().tree().log().view();
+            let drained = NsdId(3 - log[0].0);
+            // A crash came between the move of its slots and the end of what it had to hand over.
+            rig.change_map(|map| {
+                let draining = placement::change::drain(map, drained).unwrap();
+                let moving = placement::Groups::new(&draining).moving();
+                placement::change::finish_moves(&draining, &moving)
+            })
+            .await;
+            let blobs = || rig.pool.nsd(drained).unwrap().usage().blobs;
+            assert!(blobs() > 2);
+            rig.metanode.start_background();
+            let is_lost = |map: &PoolMap| map.nsd(drained).unwrap().state == NsdState::Lost;
+            let begun = world.now();
+            while !is_lost(&rig.pool.map()) {
+                assert!(world.now() - begun < Duration::from_secs(60));
+                world.sleep(Duration::from_millis(1)).await;
+            }
+            assert_eq!(blobs(), 0);
+            must_have_files(&rig).await;
+            rig.close().await;
+        })
+        .finished();
 }

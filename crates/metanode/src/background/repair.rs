@@ -14,6 +14,8 @@ use std::time::Duration;
 const SUSPECTS_MAX: usize = 64;
 /// While an earlier view holds entries, the shard commits this often.
 const LOG_PUSH_EVERY: Duration = Duration::from_secs(5);
+/// What a drained NSD couldn't hand over is tried again so late.
+const HAND_OVER_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// A suspect that nobody has published for so long is left to the next survey: its writer gave
 /// it up, or it belonged to an object that is gone.
 const UNDECIDED_FOR: Duration = Duration::from_secs(30);
@@ -148,7 +150,19 @@ impl Metanode {
             .map(|entry| entry.nsd)
             .filter(|nsd| groups.slots_of(*nsd).is_empty() && !holders.contains(nsd))
             .collect();
+        let now = self.world.now();
+        let failed = self.background.memory.lock().hand_over_failed;
+        if failed.is_some_and(|last| now - last < HAND_OVER_AGAIN_AFTER) {
+            return Ok(0);
+        }
+        let mut given_up = 0;
         for nsd in &drained {
+            // A crash, or who has its slots now, may have kept it from handing over all it had.
+            if let Err(error) = self.hand_over_all(*nsd).await {
+                tracing::warn!(%nsd, %error, "a drained NSD still holds what others should have");
+                self.background.memory.lock().hand_over_failed = Some(now);
+                continue;
+            }
             let Some(fact) = self.coordination.pool_map(DATA_POOL).await? else {
                 return Ok(0);
             };
@@ -158,8 +172,9 @@ impl Metanode {
                 .await?;
             self.pool.set_map(next).await?;
             tracing::info!(%nsd, "a drained NSD holds nothing any more; its region may go");
+            given_up += 1;
         }
-        Ok(drained.len() as u64)
+        Ok(given_up)
     }
 
     pub(super) fn note_repaired(&self, outcome: &RepairOutcome) {

@@ -42,25 +42,44 @@ impl Metanode {
 
     /// NSDs that serve, with the groups that they hold blobs of and aren't members of.
     pub(crate) async fn strangers(&self) -> Result<Vec<(NsdId, GroupId)>> {
-        let groups = self.pool.groups();
         let mut found = Vec::new();
         for state in self.pool.nsd_states() {
             let nsd = state.entry.nsd;
             if matches!(state.member, MemberState::Failed | MemberState::Missing) {
                 continue;
             }
-            for group in (0..groups.count()).map(GroupId) {
-                if groups.is_member(nsd, group) {
-                    continue;
-                }
-                match self.pool.list(nsd, group, None, 1).await {
-                    Ok(blobs) if !blobs.is_empty() => found.push((nsd, group)),
-                    Err(error) if error.kind() != ErrorKind::Unavailable => return Err(error),
-                    _ => {}
-                }
+            let left = self.groups_left_by(nsd).await?;
+            found.extend(left.into_iter().map(|group| (nsd, group)));
+        }
+        Ok(found)
+    }
+
+    /// The groups that an NSD holds blobs of and isn't a member of; none if it doesn't serve.
+    async fn groups_left_by(&self, nsd: NsdId) -> Result<Vec<GroupId>> {
+        let groups = self.pool.groups();
+        let mut found = Vec::new();
+        for group in (0..groups.count()).map(GroupId) {
+            if groups.is_member(nsd, group) {
+                continue;
+            }
+            match self.pool.list(nsd, group, None, 1).await {
+                Ok(blobs) if !blobs.is_empty() => found.push(group),
+                Err(error) if error.kind() != ErrorKind::Unavailable => return Err(error),
+                _ => {}
             }
         }
         Ok(found)
+    }
+
+    /// Hands over what an NSD that has no slots any more still holds, and what nobody else may have.
+    ///
+    /// # Errors
+    /// Whoever should have it is away or full.
+    pub(super) async fn hand_over_all(&self, nsd: NsdId) -> Result<()> {
+        for group in self.groups_left_by(nsd).await? {
+            self.pool.leave_group(nsd, group).await?;
+        }
+        Ok(())
     }
 
     /// The NSDs and the map over which no stranger should be left, if they are still the same:

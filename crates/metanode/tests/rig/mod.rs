@@ -147,6 +147,18 @@ pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
 }
 
 impl Rig {
+    /// Changes the pool's map in coordination, then here.
+    pub async fn change_map(&self, change: impl Fn(&PoolMap) -> PoolMap) {
+        let fact = self.coordination.pool_map(metanode::DATA_POOL).await;
+        let fact = fact.unwrap().unwrap();
+        let next = change(&fact.value);
+        self.coordination
+            .set_pool_map(metanode::DATA_POOL, fact.version, &next)
+            .await
+            .unwrap();
+        self.pool.set_map(next).await.unwrap();
+    }
+
     pub fn stamp(&self) -> Stamp {
         Stamp {
             now: self.world.wall(),
