@@ -304,25 +304,57 @@ impl Pool {
     }
 }
 
-/// How much of what failure groups have can be filled with copies, no two of which are in one group:
-/// the rest of a group that has more than all others together stays empty. Failure groups that are away
-/// aren't in the list; meanwhile there are fewer copies. Pieces of erasure codes get narrower where a
-/// group is full, so all of it can be.
+/// How many of the bytes that failure groups have can be filled, as many as the plain bytes in them
+/// take in whole segments: no two pieces of one are in the same group, so a group that has more than
+/// the others together isn't filled. Failure groups that are away aren't in the list; meanwhile there
+/// are fewer copies.
 fn fillable(scheme: Scheme, mut groups: Vec<u64>) -> u64 {
     let all: u64 = groups.iter().sum();
-    let Scheme::Replicate(copies) = scheme else {
-        return all;
+    let filled = match scheme {
+        Scheme::Replicate(copies) => {
+            let now = usize::from(copies).min(groups.len());
+            u128::from(fill(&mut groups, now)) * u128::from(copies)
+        }
+        // Nothing can be written until some are back: that isn't for lack of space.
+        Scheme::Erasure { m, .. } if groups.len() <= usize::from(m) => return all,
+        Scheme::Erasure { k, m } => {
+            let mut plain = 0;
+            loop {
+                groups.retain(|bytes| *bytes > 0);
+                // Segments get narrower where groups are full, down to one data piece.
+                let width = scheme.width().min(groups.len());
+                let data = width.saturating_sub(usize::from(m));
+                let piece = if data == 0 {
+                    0
+                } else {
+                    fill(&mut groups, width)
+                };
+                if piece == 0 {
+                    break;
+                }
+                plain += u128::from(piece) * data as u128;
+            }
+            plain * scheme.width() as u128 / u128::from(k)
+        }
     };
+    u64::try_from(filled).map_or(all, |filled| filled.min(all))
+}
+
+/// Fills groups with pieces of so many different ones, as many bytes as each of these can have, and
+/// takes them from what the groups have. Answers how many bytes.
+fn fill(groups: &mut [u64], width: usize) -> u64 {
     groups.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
-    let now = usize::from(copies).min(groups.len());
-    let mut rest = all;
-    let mut plain = u64::MAX;
-    // The largest hold one copy of everything; the rest shares the other copies.
-    for (largest, bytes) in groups.iter().take(now).enumerate() {
-        plain = plain.min(rest / (now - largest) as u64);
+    let mut rest: u64 = groups.iter().sum();
+    let mut piece = u64::MAX;
+    // The largest hold one piece of everything; the rest shares the other pieces.
+    for (largest, bytes) in groups.iter().take(width).enumerate() {
+        piece = piece.min(rest / (width - largest) as u64);
         rest -= bytes;
     }
-    all.min(plain.saturating_mul(u64::from(copies)))
+    groups
+        .iter_mut()
+        .for_each(|bytes| *bytes -= piece.min(*bytes));
+    piece
 }
 
 /// What ordinary writes leave to log, compaction and deletes.
@@ -363,8 +395,25 @@ mod tests {
         assert_eq!(filled(2, &[100]), 100, "the other is away");
         assert_eq!(filled(3, &[100, 40]), 120, "one is away");
         assert_eq!(filled(2, &[]), 0);
+    }
+
+    #[test]
+    fn erasure_coded_segments_fill_what_enough_failure_groups_have() {
         let wide = Scheme::Erasure { k: 4, m: 2 };
-        assert_eq!(fillable(wide, vec![6, 1, 1]), 8);
+        let filled = |groups: &[u64]| fillable(wide, groups.to_vec());
+        assert_eq!(filled(&[100; 6]), 600);
+        assert_eq!(filled(&[100; 9]), 900);
+        assert_eq!(filled(&[500, 0, 0, 0, 0, 0]), 0, "a segment needs three");
+        assert_eq!(filled(&[500, 500, 0, 0, 0, 0]), 0);
+        // One data piece and two of parity: 40 plain bytes, which count 60 in whole segments.
+        assert_eq!(filled(&[500, 40, 40, 0, 0, 0]), 60);
+        // Whole segments first, then narrow ones in the four that have more.
+        assert_eq!(filled(&[90, 90, 90, 90, 40, 40]), (40 * 4 + 50 * 2) * 6 / 4);
+        // The largest is in each of them, and the six others share five pieces.
+        assert_eq!(filled(&[1000, 10, 10, 10, 10, 5, 5]), 60);
+        assert_eq!(filled(&[100, 100]), 200, "four are away");
+        assert_eq!(filled(&[1, 1, 1, 1, 1, 0]), 4, "nothing is divided by zero");
+        assert_eq!(filled(&[]), 0);
     }
 
     #[test]

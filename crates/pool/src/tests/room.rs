@@ -150,9 +150,9 @@ fn an_nsd_whose_free_space_is_cut_up_costs_no_copy() {
     });
 }
 
-/// A pool of two NSDs, the first of which is full: it was alone for a while.
-async fn fill_first(rig: &Rig) -> (Vec<SegmentPlace>, Bytes) {
-    let other = rig.pool.remove_nsd(NsdId(2)).expect("there");
+/// A pool whose NSDs but one are full: it was away for a while.
+async fn fill_all_but(rig: &Rig, nsd: u32) -> (Vec<SegmentPlace>, Bytes) {
+    let other = rig.pool.remove_nsd(NsdId(nsd)).expect("there");
     let bytes = plain(MIB, 1);
     let mut places = Vec::new();
     while let Ok(place) = rig.pool.write(&rig.source, OWNER, bytes.clone()).await {
@@ -166,7 +166,7 @@ async fn fill_first(rig: &Rig) -> (Vec<SegmentPlace>, Bytes) {
 #[test]
 fn a_full_nsd_costs_no_copy_and_one_that_is_away_does() {
     with_pool(Scheme::Replicate(2), 2, SMALL_DISK, async |rig| {
-        let (places, bytes) = fill_first(&rig).await;
+        let (places, bytes) = fill_all_but(&rig, 2).await;
         assert_eq!(places[0].scheme, Scheme::Replicate(1), "the other was away");
         let refused = rig.pool.write(&rig.source, OWNER, bytes.clone()).await;
         let refused = refused.expect_err("one NSD is full");
@@ -193,11 +193,35 @@ fn a_full_nsd_costs_no_copy_and_one_that_is_away_does() {
 fn space_that_only_one_failure_group_has_is_nobodys() {
     with_pool(Scheme::Replicate(2), 2, SMALL_DISK, async |rig| {
         let empty = rig.pool.usage();
-        let (places, _) = fill_first(&rig).await;
+        let (places, _) = fill_all_but(&rig, 2).await;
         let usage = rig.pool.usage();
         assert_eq!(usage.available_to_users, 0);
         assert!(usage.free < 8 << 20, "{usage:?}");
         assert_eq!(usage.capacity, empty.capacity);
+        let refused = rig.pool.reserve(1).map(drop).expect_err("nothing left");
+        assert_eq!(refused.kind(), ErrorKind::NoSpace);
+        rig.pool.delete(&places).await.expect("deleting works");
+        let available = rig.pool.usage().available_to_users;
+        assert!(available > empty.available_to_users / 10 * 9, "{available}");
+    });
+}
+
+#[test]
+fn space_in_too_few_failure_groups_for_a_coded_segment_is_nobodys() {
+    with_pool(WIDE, 4, SMALL_DISK, async |rig| {
+        let empty = rig.pool.usage();
+        let (places, bytes) = fill_all_but(&rig, 4).await;
+        assert_eq!(
+            places[0].scheme,
+            Scheme::Replicate(3),
+            "the fourth was away"
+        );
+        let refused = rig.pool.write(&rig.source, OWNER, bytes).await;
+        assert_eq!(
+            refused.expect_err("one has space").kind(),
+            ErrorKind::NoSpace
+        );
+        assert_eq!(rig.pool.usage().available_to_users, 0);
         let refused = rig.pool.reserve(1).map(drop).expect_err("nothing left");
         assert_eq!(refused.kind(), ErrorKind::NoSpace);
         rig.pool.delete(&places).await.expect("deleting works");
