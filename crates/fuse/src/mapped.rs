@@ -15,8 +15,9 @@
 //!
 //! What the kernel is writing back when a WRITE comes is carried out first.
 //!
-//! It costs something only where a file was read into the page cache while it was open for
-//! reading and writing: otherwise nobody has it mapped for stores.
+//! Every WRITE past the page cache is noted while it runs, whoever has the file open: a file may be
+//! opened, mapped and read meanwhile. More (waiting, remembering) is done only where the page cache
+//! has read of the file since it is open for writing: nobody can have stored into it before.
 //!
 //! Path of a store that meets a write: READ ([`Mapped::filled`]), WRITE ([`Mapped::write`] before
 //! and [`Writing::finish`] after it is carried out), WRITE with `FUSE_WRITE_CACHE`
@@ -38,7 +39,7 @@ const FINISHED_MAX: usize = 64;
 /// Bytes of a page of the kernel.
 const PAGE: u64 = 4096;
 
-/// The files of one mount that may be mapped for stores: those that are open with O_RDWR.
+/// The files of one mount that are open for writing past the page cache.
 pub(crate) struct Mapped {
     files: [Mutex<Map<InodeId, File>>; PARTS],
 }
@@ -47,6 +48,8 @@ pub(crate) struct Mapped {
 struct File {
     /// How often it is open so.
     opens: u64,
+    /// It was opened with O_RDWR since it is, so it may be mapped for stores.
+    is_mappable: bool,
     /// The page cache has read of it since it is.
     is_filled: bool,
     /// Shared by those who write back, while they do.
@@ -74,13 +77,24 @@ impl Default for Mapped {
 }
 
 impl Mapped {
-    /// The file was opened with O_RDWR, past the page cache.
-    pub(crate) fn opened(&self, inode: InodeId) {
-        self.part(inode).entry(inode).or_default().opens += 1;
+    /// The file was opened with these flags, past the page cache. Its writers count although they
+    /// can't map it: what they write must still be known when somebody does.
+    pub(crate) fn opened(&self, inode: InodeId, flags: i32) {
+        let access = flags & libc::O_ACCMODE;
+        if access == libc::O_RDONLY {
+            return;
+        }
+        let mut part = self.part(inode);
+        let file = part.entry(inode).or_default();
+        file.opens += 1;
+        file.is_mappable |= access == libc::O_RDWR;
     }
 
     /// Such an open has ended.
-    pub(crate) fn released(&self, inode: InodeId) {
+    pub(crate) fn released(&self, inode: InodeId, flags: i32) {
+        if flags & libc::O_ACCMODE == libc::O_RDONLY {
+            return;
+        }
         let mut part = self.part(inode);
         if let Some(file) = part.get_mut(&inode) {
             file.opens -= 1;
@@ -102,8 +116,7 @@ impl Mapped {
         file.forget_oldest();
     }
 
-    /// A WRITE of these bytes begins; nothing is to be done if the file can't be mapped for stores.
-    /// Waits for what is just written back, which waits for no WRITE.
+    /// A WRITE of these bytes begins; nothing is to be done if it goes through the page cache. Waits for what is just written back, which waits for no WRITE.
     pub(crate) async fn write(
         &self,
         inode: InodeId,
@@ -178,7 +191,8 @@ impl File {
 }
 
 impl Writing<'_> {
-    /// Its bytes are there. True if pages may have been read meanwhile: the kernel should drop them.
+    /// Its bytes are there. True if pages may have been read and mapped for stores meanwhile: the
+    /// kernel should drop them.
     pub(crate) fn finish(self) -> bool {
         let mut part = self.mapped.part(self.inode);
         let file = part.get_mut(&self.inode);
@@ -197,7 +211,7 @@ impl Writing<'_> {
             _ => file.finished.push(range),
         }
         file.forget_oldest();
-        true
+        file.is_mappable
     }
 }
 

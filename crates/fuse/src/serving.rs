@@ -460,9 +460,7 @@ impl<F: FileSystem> Serving<F> {
             Request::Release(args) => {
                 let unlocks = args.release_flags & abi::RELEASE_FLOCK_UNLOCK != 0;
                 let unlock_flock = unlocks.then_some(args.lock_owner);
-                if may_map_stores(args.flags as i32) {
-                    self.mapped.released(inode);
-                }
+                self.mapped.released(inode, args.flags as i32);
                 let release = Release {
                     inode,
                     handle: args.fh,
@@ -512,8 +510,8 @@ impl<F: FileSystem> Serving<F> {
 
     fn opened(&self, inode: InodeId, flags: i32, opened: &Opened) -> OpenOut {
         let out = OpenOut::of(opened, self.agreement.flags);
-        if may_map_stores(flags) && out.is_direct() {
-            self.mapped.opened(inode);
+        if out.is_direct() {
+            self.mapped.opened(inode, flags);
         }
         out
     }
@@ -652,11 +650,6 @@ fn refusal(error: &Error, incoming: &Incoming<'_>) -> Reply {
         tracing::warn!(request, inode = %incoming.inode(), %error, "a request failed");
     }
     Reply::Errno(error.errno())
-}
-
-/// Whether an open with these flags can be mapped so that stores reach the file.
-fn may_map_stores(flags: i32) -> bool {
-    flags & libc::O_ACCMODE == libc::O_RDWR
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ fn only(range: Range<u64>) -> Vec<Range<u64>> {
 
 fn mapped() -> Mapped {
     let mapped = Mapped::default();
-    mapped.opened(FILE);
+    mapped.opened(FILE, libc::O_RDWR);
     mapped.filled(FILE, 0, 4 * PAGE);
     mapped
 }
@@ -82,7 +82,7 @@ fn a_file_that_nobody_reads_into_the_page_cache_costs_nothing() {
     let mapped = Mapped::default();
     mapped.filled(FILE, 0, PAGE);
     assert!(write(&mapped, 0, 10).is_none(), "nobody has it open");
-    mapped.opened(FILE);
+    mapped.opened(FILE, libc::O_RDWR);
     assert!(!write(&mapped, 0, 10).unwrap().finish(), "nothing was read");
     assert_eq!(mapped.stored(FILE, 0, 20), only(0..20));
     // The first page comes while a write runs, perhaps as it was before.
@@ -90,14 +90,40 @@ fn a_file_that_nobody_reads_into_the_page_cache_costs_nothing() {
     mapped.filled(FILE, 0, PAGE);
     assert!(writing.finish());
     assert_eq!(mapped.stored(FILE, 0, 20), only(10..20));
-    mapped.opened(FILE);
-    mapped.released(FILE);
+    mapped.opened(FILE, libc::O_RDWR);
+    mapped.released(FILE, libc::O_RDWR);
     let writing = write(&mapped, 0, 10);
     assert!(writing.is_some());
     // The mount is ending: its opens go while writes still run.
-    mapped.released(FILE);
+    mapped.released(FILE, libc::O_RDWR);
     writing.unwrap().finish();
     assert!(mapped.files.iter().all(|part| part.lock().is_empty()));
+}
+
+#[test]
+fn a_write_that_began_before_anybody_could_map_the_file_is_kept() {
+    let mapped = Mapped::default();
+    mapped.opened(FILE, libc::O_WRONLY);
+    let writing = write(&mapped, 0, 10);
+    // Opened, mapped and stored into while it runs.
+    mapped.opened(FILE, libc::O_RDWR);
+    mapped.filled(FILE, 0, PAGE);
+    assert_eq!(mapped.stored(FILE, 0, 20), only(10..20));
+    // Once more: what the table knows doesn't go with the one who mapped it.
+    mapped.released(FILE, libc::O_RDWR);
+    mapped.opened(FILE, libc::O_RDWR);
+    assert_eq!(mapped.stored(FILE, 0, 20), only(10..20));
+    assert!(writing.unwrap().finish(), "its pages are to be dropped");
+    mapped.released(FILE, libc::O_RDWR);
+    assert_eq!(mapped.stored(FILE, 0, 20), only(10..20));
+    mapped.opened(FILE, libc::O_RDONLY);
+    mapped.released(FILE, libc::O_RDONLY);
+    mapped.released(FILE, libc::O_WRONLY);
+    assert!(mapped.files.iter().all(|part| part.lock().is_empty()));
+    // Nobody can map it for stores: the kernel asks for its time before it reads, which is enough.
+    mapped.opened(FILE, libc::O_WRONLY);
+    mapped.filled(FILE, 0, PAGE);
+    assert!(!write(&mapped, 0, 10).unwrap().finish());
 }
 
 #[test]
@@ -222,7 +248,7 @@ fn no_write_and_no_store_is_lost_however_they_meet() {
                     pages: Default::default(),
                     given: vec![0; BYTES],
                 };
-                kernel.mapped.opened(FILE);
+                kernel.mapped.opened(FILE, libc::O_RDWR);
                 for _ in 0..20 {
                     kernel.others();
                     kernel.write();
