@@ -65,7 +65,8 @@ struct File {
 pub(crate) struct Writing<'a> {
     mapped: &'a Mapped,
     inode: InodeId,
-    number: u64,
+    /// None if it has ended.
+    number: Option<u64>,
 }
 
 impl Default for Mapped {
@@ -143,7 +144,7 @@ impl Mapped {
         Writing {
             mapped: self,
             inode,
-            number,
+            number: Some(number),
         }
     }
 
@@ -177,11 +178,24 @@ impl File {
         number
     }
 
-    /// A write isn't under way any more. None if it is of an earlier time: a kernel that goes closes
-    /// files while their writes still run.
-    fn end(&mut self, number: u64) -> Option<Range<u64>> {
-        let index = self.under_way.iter().position(|(it, _)| *it == number)?;
-        Some(self.under_way.swap_remove(index).1)
+    /// A write isn't under way any more; its bytes are there, or it failed. True if the kernel
+    /// should drop its pages.
+    fn end(&mut self, number: u64, is_there: bool) -> bool {
+        let Some(index) = self.under_way.iter().position(|(it, _)| *it == number) else {
+            // Of an earlier time: a kernel that goes closes files while their writes still run.
+            return false;
+        };
+        let (_, range) = self.under_way.swap_remove(index);
+        if !is_there || !self.is_filled {
+            return false;
+        }
+        match self.finished.last_mut() {
+            // The next part of a long write.
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => self.finished.push(range),
+        }
+        self.forget_oldest();
+        self.is_mappable
     }
 
     fn forget_oldest(&mut self) {
@@ -193,33 +207,23 @@ impl File {
 impl Writing<'_> {
     /// Its bytes are there. True if pages may have been read and mapped for stores meanwhile: the
     /// kernel should drop them.
-    pub(crate) fn finish(self) -> bool {
-        let mut part = self.mapped.part(self.inode);
-        let file = part.get_mut(&self.inode);
-        let Some((file, range)) = file.and_then(|file| {
-            let range = file.end(self.number)?;
-            Some((file, range))
-        }) else {
+    pub(crate) fn finish(mut self) -> bool {
+        self.end(true)
+    }
+
+    fn end(&mut self, is_there: bool) -> bool {
+        let Some(number) = self.number.take() else {
             return false;
         };
-        if !file.is_filled {
-            return false;
-        }
-        match file.finished.last_mut() {
-            // The next part of a long write.
-            Some(last) if last.end == range.start => last.end = range.end,
-            _ => file.finished.push(range),
-        }
-        file.forget_oldest();
-        file.is_mappable
+        let mut part = self.mapped.part(self.inode);
+        let file = part.get_mut(&self.inode);
+        file.is_some_and(|file| file.end(number, is_there))
     }
 }
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
-        if let Some(file) = self.mapped.part(self.inode).get_mut(&self.inode) {
-            file.end(self.number);
-        }
+        self.end(false);
     }
 }
 
