@@ -21,8 +21,8 @@
 //!
 //! Path of a store that meets a write: READ ([`Mapped::filled`]), WRITE ([`Mapped::write`] before
 //! and [`Writing::finish`] after it is carried out), WRITE with `FUSE_WRITE_CACHE`
-//! ([`Mapped::store`], [`Mapped::stored`]). If a WRITE fails, a store into its own bytes that was
-//! written back while it ran is lost with it.
+//! ([`Mapped::store`]). If a WRITE fails, a store into its own bytes that was written back while it
+//! ran is lost with it.
 
 use model::InodeId;
 use parking_lot::{Mutex, MutexGuard};
@@ -67,6 +67,15 @@ pub(crate) struct Writing<'a> {
     inode: InodeId,
     /// None if it has ended.
     number: Option<u64>,
+}
+
+/// Pages that are being written back: no WRITE begins meanwhile.
+pub(crate) struct Storing {
+    /// What of their bytes nothing else has written since.
+    pub(crate) ranges: Vec<Range<u64>>,
+    /// The others are old in the kernel's page.
+    pub(crate) is_cut: bool,
+    _turn: Option<OwnedRwLockReadGuard<()>>,
 }
 
 impl Default for Mapped {
@@ -148,15 +157,27 @@ impl Mapped {
         }
     }
 
-    /// The kernel writes pages back; to be held until they are written.
-    pub(crate) async fn store(&self, inode: InodeId) -> Option<OwnedRwLockReadGuard<()>> {
-        let stores = Arc::clone(&self.part(inode).get(&inode)?.stores);
-        Some(stores.read_owned().await)
+    /// The kernel writes these bytes of its pages back. To be held until they are written.
+    pub(crate) async fn store(&self, inode: InodeId, offset: u64, length: u64) -> Storing {
+        let stores = self
+            .part(inode)
+            .get(&inode)
+            .map(|file| Arc::clone(&file.stores));
+        let turn = match stores {
+            Some(stores) => Some(stores.read_owned().await),
+            None => None,
+        };
+        let all = offset..offset.saturating_add(length);
+        let ranges = self.left_of(inode, all.clone());
+        Storing {
+            is_cut: ranges != std::slice::from_ref(&all),
+            ranges,
+            _turn: turn,
+        }
     }
 
-    /// What of a page's bytes, as the kernel writes them back, nothing else has written since.
-    pub(crate) fn stored(&self, inode: InodeId, offset: u64, length: u64) -> Vec<Range<u64>> {
-        let all = std::iter::once(offset..offset.saturating_add(length)).collect();
+    fn left_of(&self, inode: InodeId, all: Range<u64>) -> Vec<Range<u64>> {
+        let all = std::iter::once(all).collect();
         let part = self.part(inode);
         let Some(file) = part.get(&inode) else {
             return all;

@@ -221,8 +221,12 @@ impl<F: FileSystem> Serving<F> {
     /// Mapped pages that are written back, but for what was written past the page cache since.
     async fn store(&self, caller: &Caller, write: Write<'_>) -> Result<u32> {
         let (offset, length) = (write.offset, write.data.len());
-        let _storing = self.mapped.store(write.inode).await;
-        for range in self.mapped.stored(write.inode, offset, length as u64) {
+        let storing = self.mapped.store(write.inode, offset, length as u64).await;
+        if storing.is_cut {
+            // Else what is stored there would be left out for as long as the kernel has it.
+            self.forget_pages(write.inode, offset, length as u64);
+        }
+        for range in &storing.ranges {
             let within = |at: u64| usize::try_from(at - offset).expect("it is part of the data");
             let data = &write.data[within(range.start)..within(range.end)];
             let offset = range.start;
@@ -655,6 +659,68 @@ fn refusal(error: &Error, incoming: &Incoming<'_>) -> Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::NotifyInvalInodeOut;
+    use crate::memory::{MemoryFileSystem, MemorySettings};
+    use std::io::Read as _;
+    use std::os::unix::net::UnixStream;
+    use zerocopy::FromBytes;
+
+    #[test]
+    fn the_kernel_is_told_to_drop_a_page_whose_old_bytes_were_left_out() {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let world = runtime.block_on(async { World::real() });
+        let fs = Arc::new(MemoryFileSystem::new(&world, MemorySettings::default()));
+        let agreement = Agreement {
+            flags: abi::init::DIRECT_IO_ALLOW_MMAP,
+            minor: 36,
+            data_bytes: 1 << 20,
+        };
+        let serving = Serving::new(world.clone(), fs, agreement);
+        let caller = Caller::default();
+        let create = abi::CreateIn {
+            flags: libc::O_RDWR as u32,
+            ..Default::default()
+        };
+        let made = serving.create(&caller, InodeId::ROOT, create, Some(b"f"));
+        runtime.block_on(made).expect("a file");
+        let bytes = |data, from_cache| Write {
+            inode: InodeId(2),
+            handle: 0,
+            offset: 0,
+            data,
+            flags: libc::O_RDWR,
+            from_cache,
+            kill_privileges: false,
+        };
+        serving.mapped.filled(InodeId(2), 0, 4096);
+        // The notice of this one gets lost: there is no way to the kernel yet.
+        let write = serving.write(&caller, bytes(b"new", false));
+        runtime.block_on(write).expect("written");
+        let (ours, mut kernel) = UnixStream::pair().expect("sockets");
+        let notifier = Notifier::start(&world, Arc::new(Device::from_fd(ours.into())));
+        let notifier = notifier.expect("a thread");
+        serving.reach_by(&notifier);
+        let store = serving.store(&caller, bytes(b"old, stored", true));
+        assert_eq!(runtime.block_on(store).expect("stored"), 11);
+        // More than a busy machine needs: without the notice this fails, rather than hanging.
+        let patience = Some(Duration::from_secs(60));
+        kernel.set_read_timeout(patience).expect("a socket");
+        let mut told = [0; size_of::<abi::OutHeader>() + size_of::<NotifyInvalInodeOut>()];
+        kernel.read_exact(&mut told).expect("it is told");
+        let told = &told[size_of::<abi::OutHeader>()..];
+        let told = NotifyInvalInodeOut::read_from_bytes(told).expect("a notice");
+        assert_eq!((told.ino, told.off, told.len), (2, 0, 11));
+        notifier.close();
+        let read = Read {
+            inode: InodeId(2),
+            handle: 0,
+            offset: 0,
+            length: 100,
+            flags: 0,
+        };
+        let read = runtime.block_on(serving.fs.read(&caller, read));
+        assert_eq!(read.expect("bytes").concat(), b"new, stored");
+    }
 
     #[test]
     fn data_replies_are_never_longer_than_asked() {

@@ -24,6 +24,15 @@ fn write(mapped: &Mapped, offset: u64, length: u64) -> Option<Writing<'_>> {
     now(mapped.write(FILE, offset, length))
 }
 
+fn stored(mapped: &Mapped, offset: u64, length: u64) -> Vec<Range<u64>> {
+    let storing = now(mapped.store(FILE, offset, length));
+    assert_eq!(
+        storing.is_cut,
+        storing.ranges != only(offset..offset + length)
+    );
+    storing.ranges
+}
+
 fn only(range: Range<u64>) -> Vec<Range<u64>> {
     std::iter::once(range).collect()
 }
@@ -40,41 +49,37 @@ fn what_a_write_brings_stays_until_its_pages_are_read_again() {
     let mapped = mapped();
     let writing = write(&mapped, 1000, 5000);
     // Stored before, written back while the write runs and after it.
-    assert_eq!(mapped.stored(FILE, 0, 8192), [0..1000, 6000..8192]);
+    assert_eq!(stored(&mapped, 0, 8192), [0..1000, 6000..8192]);
     // Read while it runs: with or without what it brings.
     mapped.filled(FILE, 0, 8192);
-    assert_eq!(mapped.stored(FILE, 0, 8192), [0..1000, 6000..8192]);
+    assert_eq!(stored(&mapped, 0, 8192), [0..1000, 6000..8192]);
     writing.unwrap().finish();
-    assert_eq!(mapped.stored(FILE, 0, 8192), [0..1000, 6000..8192]);
+    assert_eq!(stored(&mapped, 0, 8192), [0..1000, 6000..8192]);
     // One that fails leaves what is stored.
     drop(write(&mapped, 0, 1000));
-    assert_eq!(mapped.stored(FILE, 0, 8192), [0..1000, 6000..8192]);
+    assert_eq!(stored(&mapped, 0, 8192), [0..1000, 6000..8192]);
     // The first page is new in the kernel; the second isn't.
     mapped.filled(FILE, 0, 4096);
-    assert_eq!(mapped.stored(FILE, 0, 8192), [0..4096, 6000..8192]);
+    assert_eq!(stored(&mapped, 0, 8192), [0..4096, 6000..8192]);
     // The last page of a file is read whole, however few bytes are asked for.
     mapped.filled(FILE, 4096, 10);
-    assert_eq!(mapped.stored(FILE, 0, 8192), only(0..8192));
-    assert_eq!(mapped.stored(InodeId(8), 5, 5), only(5..10));
+    assert_eq!(stored(&mapped, 0, 8192), only(0..8192));
+    assert_eq!(now(mapped.store(InodeId(8), 5, 5)).ranges, only(5..10));
 }
 
 #[test]
 fn a_write_waits_for_what_is_being_written_back() {
     let mapped = mapped();
-    let storing = now(mapped.store(FILE));
-    assert!(storing.is_some());
+    let storing = now(mapped.store(FILE, 0, 20));
+    assert_eq!(storing.ranges, only(0..20));
     let mut writing = pin!(mapped.write(FILE, 0, 10));
     let mut context = Context::from_waker(Waker::noop());
     assert!(writing.as_mut().poll(&mut context).is_pending());
-    assert_eq!(mapped.stored(FILE, 0, 20), only(0..20));
     drop(storing);
     let writing = now(writing);
     assert!(writing.is_some());
-    assert!(
-        now(mapped.store(FILE)).is_some(),
-        "stores don't wait for it"
-    );
-    assert_eq!(mapped.stored(FILE, 0, 20), only(10..20));
+    // Stores don't wait for it.
+    assert_eq!(stored(&mapped, 0, 20), only(10..20));
 }
 
 #[test]
@@ -84,12 +89,12 @@ fn a_file_that_nobody_reads_into_the_page_cache_costs_nothing() {
     assert!(write(&mapped, 0, 10).is_none(), "nobody has it open");
     mapped.opened(FILE, libc::O_RDWR);
     assert!(!write(&mapped, 0, 10).unwrap().finish(), "nothing was read");
-    assert_eq!(mapped.stored(FILE, 0, 20), only(0..20));
+    assert_eq!(stored(&mapped, 0, 20), only(0..20));
     // The first page comes while a write runs, perhaps as it was before.
     let writing = write(&mapped, 0, 10).unwrap();
     mapped.filled(FILE, 0, PAGE);
     assert!(writing.finish());
-    assert_eq!(mapped.stored(FILE, 0, 20), only(10..20));
+    assert_eq!(stored(&mapped, 0, 20), only(10..20));
     mapped.opened(FILE, libc::O_RDWR);
     mapped.released(FILE, libc::O_RDWR);
     let writing = write(&mapped, 0, 10);
@@ -108,14 +113,14 @@ fn a_write_that_began_before_anybody_could_map_the_file_is_kept() {
     // Opened, mapped and stored into while it runs.
     mapped.opened(FILE, libc::O_RDWR);
     mapped.filled(FILE, 0, PAGE);
-    assert_eq!(mapped.stored(FILE, 0, 20), only(10..20));
+    assert_eq!(stored(&mapped, 0, 20), only(10..20));
     // Once more: what the table knows doesn't go with the one who mapped it.
     mapped.released(FILE, libc::O_RDWR);
     mapped.opened(FILE, libc::O_RDWR);
-    assert_eq!(mapped.stored(FILE, 0, 20), only(10..20));
+    assert_eq!(stored(&mapped, 0, 20), only(10..20));
     assert!(writing.unwrap().finish(), "its pages are to be dropped");
     mapped.released(FILE, libc::O_RDWR);
-    assert_eq!(mapped.stored(FILE, 0, 20), only(10..20));
+    assert_eq!(stored(&mapped, 0, 20), only(10..20));
     mapped.opened(FILE, libc::O_RDONLY);
     mapped.released(FILE, libc::O_RDONLY);
     mapped.released(FILE, libc::O_WRONLY);
@@ -181,7 +186,7 @@ impl Kernel {
             return;
         }
         let first = page * PAGE_BYTES;
-        for range in self.mapped.stored(FILE, first as u64, PAGE) {
+        for range in now(self.mapped.store(FILE, first as u64, PAGE)).ranges {
             let (start, end) = (range.start as usize, range.end as usize);
             self.held[start..end].copy_from_slice(&bytes[start - first..end - first]);
         }
