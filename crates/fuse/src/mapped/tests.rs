@@ -152,7 +152,7 @@ fn parts_of_a_long_write_are_one_range_and_ranges_have_a_maximum() {
 /// A kernel's page cache of the file, and what this file system holds.
 struct Kernel {
     world: World,
-    mapped: Mapped,
+    mapped: Arc<Mapped>,
     held: Vec<u8>,
     /// Pages in the cache: their bytes, and whether they are dirty.
     pages: [Option<(Vec<u8>, bool)>; PAGES],
@@ -228,13 +228,12 @@ impl Kernel {
         let byte = self.below(256) as u8;
         self.drop_pages();
         self.others();
-        let mapped = std::mem::take(&mut self.mapped);
-        {
-            let writing = write(&mapped, range.start as u64, length as u64);
-            self.held[range.clone()].fill(byte);
-            let _ = writing.map(Writing::finish);
-        }
-        self.mapped = mapped;
+        let mapped = Arc::clone(&self.mapped);
+        let writing = write(&mapped, range.start as u64, length as u64);
+        self.others();
+        self.held[range.clone()].fill(byte);
+        self.others();
+        let _ = writing.map(Writing::finish);
         self.given[range].fill(byte);
         self.others();
         self.drop_pages();
@@ -248,7 +247,7 @@ fn no_write_and_no_store_is_lost_however_they_meet() {
             .run(|world| async move {
                 let mut kernel = Kernel {
                     world,
-                    mapped: Mapped::default(),
+                    mapped: Arc::default(),
                     held: vec![0; BYTES],
                     pages: Default::default(),
                     given: vec![0; BYTES],
