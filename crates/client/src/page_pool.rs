@@ -316,9 +316,7 @@ impl PagePool {
     /// else is left to go.
     pub(crate) fn tidy(&self, inodes: &Inodes) {
         self.blocks.give_back_idle();
-        if self.is_over_budget() {
-            self.shrink(inodes, EVICTIONS_TIDY_MAX / 2);
-        }
+        self.evict(inodes, EVICTIONS_TIDY_MAX, || !self.is_over_budget());
         self.limit_extents(inodes);
         if self.is_over_budget() && self.ring.lock().is_empty() {
             self.forget_extents(inodes);
