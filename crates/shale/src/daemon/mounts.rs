@@ -174,13 +174,14 @@ impl Mounts {
     /// takes if no program uses them, and are off the list.
     pub async fn settle(&self) {
         let list = self.list.lock().clone();
-        for one in list {
-            let is_gone = !one.mount.is_attached() && one.mount.copies().is_empty();
-            if is_gone && !one.mount.is_ended() {
-                // Programs use it: it isn't the last then.
-                let _ = self.world.timeout(GONE_MAX, one.mount.ended()).await;
+        let all_ended = async {
+            let is_gone = |mount: &Mount| !mount.is_attached() && mount.copies().is_empty();
+            for one in list.iter().filter(|one| is_gone(&one.mount)) {
+                one.mount.ended().await;
             }
-        }
+        };
+        // Programs use the others: they aren't the last then.
+        let _ = self.world.timeout(GONE_MAX, all_ended).await;
         let mut count = self.count.subscribe();
         let none_ends = |_: &usize| !self.list.lock().iter().any(|one| one.mount.is_ended());
         // Whoever waits for data that can't be made durable is told by what he asks next.
