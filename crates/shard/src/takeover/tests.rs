@@ -289,6 +289,36 @@ fn a_member_that_answers_no_more_after_the_seal_holds_up_no_take_over() {
 }
 
 #[test]
+fn what_an_earlier_view_wrote_is_read_from_members_that_answer() {
+    let machine = machine(21, THREE, 4);
+    let faults = machine.faults();
+    machine
+        .run(|world| async move {
+            let opening = power_on(&world, &[]).await;
+            let opened = open(opening.clone()).await.unwrap();
+            commit(&opened, 1, &[("a", Some("1"))]).await.unwrap();
+            let silent = opened.log.view()[0];
+            let silent_nsd = opening.pool.nsd(silent).unwrap();
+            silent_nsd.checkpoint().await.unwrap();
+            faults.slow(&silent.to_string(), Duration::from_secs(86_400));
+            commit(&opened, 2, &[("b", Some("2"))]).await.unwrap();
+            opened.log.end(ErrorKind::ShuttingDown.into());
+            let end = opened.log.acknowledged();
+            let record = opening.coordination.shard(SHARD).await.unwrap();
+            let record = record.unwrap().value;
+            assert_eq!(record.closed.len(), 1);
+            assert_eq!(record.closed[0].view[0], silent);
+            let members = record.view.iter().map(|nsd| opening.pool.nsd(*nsd));
+            let members: Vec<_> = members.map(Option::unwrap).collect();
+            let begun = world.now();
+            let tail = tail::read(&opening, &record, &members).await.unwrap();
+            assert!(world.now() - begun < Duration::from_secs(1));
+            assert!(tail.end >= end, "{} of {end}", tail.end);
+        })
+        .finished();
+}
+
+#[test]
 fn take_overs_that_write_nothing_make_the_record_no_longer() {
     let machine = machine(20, SINGLE, 1);
     machine
