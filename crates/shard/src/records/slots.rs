@@ -11,11 +11,13 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use world::{Map, Set};
 
-/// Slots that one call looks at when it makes room, if nothing was read.
+/// Slots that one call looks at when it makes room, if nothing came in.
 const EVICTION_STEPS_MAX: usize = 16;
-/// Slots that are looked at for each one that was read: two are enough when all are used once,
-/// because the first look only takes the mark away.
-const EVICTION_STEPS_PER_READ: usize = 3;
+/// Slots that are looked at for each one that came in, so that a table full of marks is walked
+/// around before the free part of the budget is full: the first look only takes a mark away.
+const EVICTION_STEPS_PER_RECORD: usize = 3 * FREE_PART / 2;
+/// Room is made from when less than this part of the budget is free.
+const FREE_PART: usize = 8;
 /// Slots that one call looks at in any case at most; the rest is left to the next ones.
 const EVICTION_STEPS_AT_ONCE: usize = 8192;
 /// What a row costs beside its value in the log and in the tree's memory, in bytes.
@@ -120,7 +122,7 @@ pub(crate) struct Records {
     pins: BTreeMap<u64, Pin>,
     next_pin: u64,
     budget: usize,
-    /// Slots to look at because as many were read: reading pays for its own room.
+    /// Slots to look at because others came in: who brings records pays for their room.
     owed_steps: usize,
     /// Extents that are known to be removed.
     absent: Absent,
@@ -301,6 +303,7 @@ impl Records {
             },
             _ => Complete::default(),
         };
+        self.owed_steps += EVICTION_STEPS_PER_RECORD;
         let place = self.table.insert(Slot {
             key,
             value,
@@ -369,7 +372,7 @@ impl Records {
     /// already is never older.
     pub(crate) fn offer(&mut self, key: Key, value: Option<Record>) {
         if self.table.find(&key).is_none() {
-            self.owed_steps += EVICTION_STEPS_PER_READ;
+            self.owed_steps += EVICTION_STEPS_PER_RECORD;
             self.table.insert(Slot {
                 key,
                 value,
@@ -511,12 +514,13 @@ impl Records {
         }
     }
 
-    /// Forgets what the tree has, least recently used first (second chance), until the budget
-    /// is kept. Bounded: an operation pays for what it has read, and a little.
+    /// Forgets what the tree has, least recently used first (second chance), until a part of the
+    /// budget is free. Bounded: an operation pays for what it has brought, and a little.
     pub(crate) fn make_room(&mut self) {
+        let wanted = self.budget - self.budget / FREE_PART;
         let steps = self.owed_steps.min(EVICTION_STEPS_AT_ONCE);
         for _ in 0..steps.max(EVICTION_STEPS_MAX) {
-            if self.table.bytes() <= self.budget {
+            if self.table.bytes() <= wanted {
                 self.owed_steps = 0;
                 return;
             }

@@ -154,6 +154,29 @@ fn walking_through_many_cold_records_stays_within_the_budget() {
 }
 
 #[test]
+fn making_many_files_stays_within_the_budget() {
+    const BUDGET: usize = 4 << 20;
+    // So many come with one operation.
+    for at_once in [1, 300] {
+        let mut records = Records::new(BUDGET, CommitNumber(0));
+        for number in 1..60_000 {
+            put(&mut records, inode(number, FileKind::File));
+            put(&mut records, name(0, 256 * number));
+            if number % at_once == 0 {
+                records.make_room();
+            }
+            if number % 600 == 0 {
+                let (commit, _) = records.freeze();
+                records.applied(commit);
+            }
+            let (_, bytes) = records.size();
+            assert!(bytes <= BUDGET, "{bytes} after {number} files");
+        }
+        assert!(records.size().1 > BUDGET / 2, "a cache keeps what fits");
+    }
+}
+
+#[test]
 fn removing_a_large_file_in_steps_doesnt_walk_over_the_steps_before() {
     let extent = |end| Key::Extent {
         fileset: FilesetId(0),
