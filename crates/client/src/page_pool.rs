@@ -15,9 +15,12 @@ use tokio::sync::Notify;
 /// Space is taken from the pool in steps of this many bytes.
 const SPACE_STEP: u64 = 8 * 1024 * 1024;
 
-/// Entries that one insertion looks at to make room, beside two for each piece that it brings:
-/// what was read lately gets another round.
+/// Entries that one insertion looks at to make room, beside those for each piece that it brings.
 const EVICTIONS_MAX: usize = 64;
+
+/// Entries that are looked at for each piece that came, so that a pool in which all was read
+/// lately is walked around before the slack is used up: who was read gets another round.
+const EVICTIONS_PER_PIECE: usize = 3 * SLACK_PART as usize / 2;
 
 /// Entries that are looked at once a second, at most.
 const EVICTIONS_TIDY_MAX: usize = 16_384;
@@ -350,7 +353,7 @@ impl PagePool {
     /// pieces were brought: more than they go, or many small ones would pile up.
     /// Call without holding an inode's lock.
     pub(crate) fn shrink(&self, inodes: &Inodes, brought: usize) {
-        let most = EVICTIONS_MAX + brought * 2;
+        let most = EVICTIONS_MAX + brought * EVICTIONS_PER_PIECE;
         self.evict(inodes, most, || !self.is_over_budget());
     }
 

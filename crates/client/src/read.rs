@@ -310,7 +310,7 @@ impl Client {
         let mut pieces = Vec::with_capacity(wanted.len());
         for some in wanted.chunks(FETCHES_AT_ONCE) {
             let reads = some.iter().filter_map(|piece| match piece.source {
-                Source::Segment(place, at) => Some(self.read_segment(piece, place, at)),
+                Source::Segment(place, at) => Some(self.read_segment(piece, place, at, keep)),
                 _ => None,
             });
             pieces.extend(try_join_all(reads).await?.into_iter().flatten());
@@ -341,6 +341,7 @@ impl Client {
         piece: &Located,
         place: SegmentPlace,
         at: u32,
+        keep: Keep,
     ) -> Result<Vec<(u64, Bytes)>> {
         let length = u32::try_from(piece.to - piece.from).expect("an extent lies in one segment");
         let _listed = self
@@ -350,9 +351,7 @@ impl Client {
         let mut out = Vec::new();
         for bytes in self.pool.read(&place, at, length).await? {
             let next = offset + bytes.len() as u64;
-            // A piece of a few bytes would keep a whole unit.
-            let is_small = bytes.len() <= COPIED_MAX;
-            let bytes = if is_small {
+            let bytes = if keep != Keep::No && bytes.len() <= COPIED_MAX {
                 Bytes::copy_from_slice(&bytes)
             } else {
                 bytes

@@ -97,3 +97,27 @@ fn what_is_resident_is_what_status_prints() {
     is_as_printed(&node, "read");
     node.check();
 }
+
+#[test]
+fn what_is_read_in_small_pieces_is_counted() {
+    const PAGES: u64 = 72 * 1024;
+    let node = Node::with(&["--nsd-size", "2G"]);
+    let file = File::create(node.path("pieces")).unwrap();
+    for pages in [(0..PAGES).step_by(2), (1..PAGES).step_by(2)] {
+        for page in pages {
+            file.write_all_at(&[9; 4096], page * 4096).unwrap();
+        }
+        file.sync_data().unwrap();
+    }
+    drop(file);
+    is_as_printed(&node, "written");
+    node.must(&["down"]);
+    node.must(&["up"]);
+    let file = File::open(node.path("pieces")).unwrap();
+    let mut bytes = vec![0; MIB];
+    for part in 0..PAGES * 4096 / MIB as u64 {
+        file.read_exact_at(&mut bytes, part * MIB as u64).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 9));
+    }
+    is_as_printed(&node, "read");
+}

@@ -35,8 +35,12 @@ const _: () = assert!(
 /// Buffers of more than half of this size come as wholes of it (`world::AlignedBuffer`).
 const WHOLE_BYTES: u64 = 1 << 20;
 
-/// What comes from the NSDs in pieces up to this size is copied: it would keep a unit.
-pub(crate) const COPIED_MAX: usize = model::limits::UNIT_BYTES as usize / 2;
+/// What comes from the NSDs in pieces up to this size is copied before it is kept: it would keep
+/// the memory that the disk has read it into, [`AROUND_BYTES`] more.
+pub(crate) const COPIED_MAX: usize = 4 * model::limits::UNIT_BYTES as usize;
+/// What bytes that aren't copied keep beside their own: the rest of their first and last units,
+/// and what lies between memory that begins at multiples of a unit.
+const AROUND_BYTES: u64 = 2 * model::limits::UNIT_BYTES as u64;
 
 /// Gives out the memory of a client's page pool, takes it back, and knows how much is held.
 #[derive(Debug)]
@@ -161,7 +165,7 @@ impl Blocks {
         } else if length > WHOLE_BYTES / 2 && length <= WHOLE_BYTES {
             WHOLE_BYTES
         } else {
-            length.next_multiple_of(u64::from(model::limits::UNIT_BYTES))
+            length + AROUND_BYTES
         };
         let charge = Charge::new(self, memory + PIECE_BYTES);
         (Counted::freeze(bytes, charge), memory)
