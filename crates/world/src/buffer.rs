@@ -10,25 +10,75 @@ use std::ptr::NonNull;
 /// Alignment of disk offsets, lengths and memory in bytes.
 pub const DISK_ALIGNMENT: usize = 4096;
 
-/// Memory of a common size that is kept for the next buffer instead of being given back:
-/// fresh memory costs a page fault per 4 KiB (about 250 µs per MiB), recycled memory nothing.
-const RECYCLED_BYTES: usize = 1 << 20;
+/// Buffers of more than half of this size come as wholes of it, which are kept for the next one
+/// instead of being given back: fresh memory costs a page fault per 4 KiB (about 250 µs per MiB),
+/// recycled memory nothing.
+const WHOLE_BYTES: usize = 1 << 20;
+
+/// How many of them wait at most (64 MiB together).
+const WHOLES_MAX: usize = 64;
+
+/// Buffers of up to so many pages are kept, too: the allocator leaves holes around aligned memory
+/// that it uses for little else, so that many small reads cost several times their size.
+const SMALL_PAGES_MAX: usize = 5;
+
+/// How many of each number of pages wait at most (15 MiB together).
+const SMALL_MAX: usize = 256;
 
 /// From here on memory comes from the kernel in huge pages where it has them: a disk request
 /// pins each page, which for small pages is a tenth of the CPU time of a stream.
 const HUGE_BYTES: usize = 2 << 20;
 
-/// How many recycled buffers wait at most (64 MiB together).
-const RECYCLED_MAX: usize = 64;
+/// Memory of one size that waits for its next use.
+struct Pile {
+    capacity: usize,
+    most: usize,
+    waiting: Mutex<Vec<Memory>>,
+}
 
-static RECYCLED: Mutex<Vec<Memory>> = Mutex::new(Vec::new());
+/// Small ones by their pages, and the wholes.
+static PILES: [Pile; SMALL_PAGES_MAX + 1] = [
+    Pile::of(DISK_ALIGNMENT, SMALL_MAX),
+    Pile::of(2 * DISK_ALIGNMENT, SMALL_MAX),
+    Pile::of(3 * DISK_ALIGNMENT, SMALL_MAX),
+    Pile::of(4 * DISK_ALIGNMENT, SMALL_MAX),
+    Pile::of(SMALL_PAGES_MAX * DISK_ALIGNMENT, SMALL_MAX),
+    Pile::of(WHOLE_BYTES, WHOLES_MAX),
+];
+
+impl Pile {
+    const fn of(capacity: usize, most: usize) -> Self {
+        Self {
+            capacity,
+            most,
+            waiting: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Where buffers of this length come from, if they are kept: only where most of the memory
+    /// will be used, so that a small buffer doesn't hold a big one's.
+    fn for_length(length: usize) -> Option<&'static Self> {
+        if length > WHOLE_BYTES / 2 && length <= WHOLE_BYTES {
+            return PILES.last();
+        }
+        let pages = length.div_ceil(DISK_ALIGNMENT).max(1);
+        (pages <= SMALL_PAGES_MAX).then(|| &PILES[pages - 1])
+    }
+
+    /// Where memory of this capacity goes, if it is kept.
+    fn for_capacity(capacity: usize) -> Option<&'static Self> {
+        PILES.iter().find(|pile| pile.capacity == capacity)
+    }
+}
 
 /// Bytes of recycled buffers that wait for their next use, and at most.
 #[must_use]
 pub fn recycled_buffer_bytes() -> (u64, u64) {
-    let waiting = RECYCLED.lock().len();
-    let bytes = |buffers: usize| (buffers * RECYCLED_BYTES) as u64;
-    (bytes(waiting), bytes(RECYCLED_MAX))
+    let bytes = |buffers: usize, pile: &Pile| (buffers * pile.capacity) as u64;
+    PILES.iter().fold((0, 0), |(waiting, most), pile| {
+        let now = pile.waiting.lock().len();
+        (waiting + bytes(now, pile), most + bytes(pile.most, pile))
+    })
 }
 
 /// A page-aligned block of bytes of fixed length.
@@ -153,19 +203,16 @@ impl Memory {
     }
 
     fn recycled(length: usize) -> Option<Self> {
-        // Only when most of it will be used: a small buffer must not hold a big one's memory.
-        (length > RECYCLED_BYTES / 2 && length <= RECYCLED_BYTES)
-            .then(|| RECYCLED.lock().pop())
-            .flatten()
+        Pile::for_length(length)?.waiting.lock().pop()
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if self.capacity == RECYCLED_BYTES {
-            let mut recycled = RECYCLED.lock();
-            if recycled.len() < RECYCLED_MAX {
-                recycled.push(Self {
+        if let Some(pile) = Pile::for_capacity(self.capacity) {
+            let mut waiting = pile.waiting.lock();
+            if waiting.len() < pile.most {
+                waiting.push(Self {
                     start: self.start,
                     capacity: self.capacity,
                 });
@@ -213,15 +260,40 @@ mod tests {
 
     #[test]
     fn buffers_are_page_aligned_and_zeroed_even_when_recycled() {
-        for length in [0, 1, 4096, 5000, RECYCLED_BYTES, HUGE_BYTES + 1] {
+        for length in [
+            0,
+            1,
+            4096,
+            5000,
+            20_480,
+            20_481,
+            WHOLE_BYTES,
+            HUGE_BYTES + 1,
+        ] {
             for _ in 0..3 {
                 let mut buffer = AlignedBuffer::zeroed(length);
+                assert!(buffer.memory.capacity >= length);
                 assert!(is_aligned(&buffer));
                 assert_eq!(buffer.len(), length);
                 assert!(buffer.iter().all(|byte| *byte == 0));
                 buffer.fill(0xff);
             }
         }
+    }
+
+    #[test]
+    fn only_so_many_buffers_wait() {
+        for length in [100, 8192, WHOLE_BYTES] {
+            let pile = Pile::for_length(length).unwrap();
+            let buffers: Vec<_> = (0..pile.most + 10)
+                .map(|_| AlignedBuffer::with_any_content(length))
+                .collect();
+            drop(buffers);
+            let waiting = pile.waiting.lock().len();
+            assert!((1..=pile.most).contains(&waiting), "{waiting} of {length}");
+        }
+        let (waiting, most) = recycled_buffer_bytes();
+        assert!(waiting > 0 && waiting <= most, "{waiting} of {most}");
     }
 
     #[test]
