@@ -126,7 +126,8 @@ impl Mapped {
         file.forget_oldest();
     }
 
-    /// A WRITE of these bytes begins; nothing is to be done if it goes through the page cache. Waits for what is just written back, which waits for no WRITE.
+    /// A WRITE of these bytes begins; nothing is to be done if it goes through the page cache.
+    /// Waits for what is just written back, which waits for no WRITE.
     pub(crate) async fn write(
         &self,
         inode: InodeId,
