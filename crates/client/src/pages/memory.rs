@@ -514,12 +514,21 @@ mod tests {
             while blocks.give_back() {}
             assert_eq!(blocks.held(), 0);
         }
-        let (counted, memory) = blocks.counted(Bytes::from(vec![1; 5000]));
-        assert_eq!(memory, 8192);
-        let slice = counted.slice(7..8);
-        drop(counted);
-        assert_eq!(blocks.held(), 8192 + PIECE_BYTES);
-        drop(slice);
+        let copied = COPIED_MAX as u64;
+        for (length, held) in [
+            (5000, 5000),
+            (copied, copied),
+            (copied + 1, copied + 1 + AROUND_BYTES),
+            (600_000, WHOLE_BYTES),
+        ] {
+            let bytes = Bytes::from(vec![1; length as usize]);
+            let (counted, memory) = blocks.counted(bytes);
+            assert_eq!(memory, held, "{length} bytes");
+            let slice = counted.slice(7..8);
+            drop(counted);
+            assert_eq!(blocks.held(), held + PIECE_BYTES);
+            drop(slice);
+        }
         drop(blocks.copy(&[1; 7]));
         assert_eq!(blocks.held(), 0);
     }
