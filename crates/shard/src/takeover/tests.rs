@@ -256,6 +256,15 @@ fn the_only_nsd_of_a_log_may_be_slow_to_take_it_over() {
         .finished();
 }
 
+/// The shard's record, and the NSDs of its view.
+async fn record_and_members(opening: &Opening) -> (ShardRecord, Vec<Arc<Nsd>>) {
+    let record = opening.coordination.shard(SHARD).await.unwrap();
+    let record = record.unwrap().value;
+    let members = record.view.iter().map(|nsd| opening.pool.nsd(*nsd));
+    let members = members.map(Option::unwrap).collect();
+    (record, members)
+}
+
 #[test]
 fn a_member_that_answers_no_more_after_the_seal_holds_up_no_take_over() {
     const COMMITS: u64 = 100;
@@ -270,10 +279,7 @@ fn a_member_that_answers_no_more_after_the_seal_holds_up_no_take_over() {
             }
             opened.log.end(ErrorKind::ShuttingDown.into());
             let end = opened.log.acknowledged();
-            let record = opening.coordination.shard(SHARD).await.unwrap();
-            let record = record.unwrap().value;
-            let members = record.view.iter().map(|nsd| opening.pool.nsd(*nsd));
-            let members: Vec<_> = members.map(Option::unwrap).collect();
+            let (record, members) = record_and_members(&opening).await;
             for member in &members {
                 member.checkpoint().await.unwrap();
             }
@@ -304,12 +310,9 @@ fn what_an_earlier_view_wrote_is_read_from_members_that_answer() {
             commit(&opened, 2, &[("b", Some("2"))]).await.unwrap();
             opened.log.end(ErrorKind::ShuttingDown.into());
             let end = opened.log.acknowledged();
-            let record = opening.coordination.shard(SHARD).await.unwrap();
-            let record = record.unwrap().value;
+            let (record, members) = record_and_members(&opening).await;
             assert_eq!(record.closed.len(), 1);
             assert_eq!(record.closed[0].view[0], silent);
-            let members = record.view.iter().map(|nsd| opening.pool.nsd(*nsd));
-            let members: Vec<_> = members.map(Option::unwrap).collect();
             let begun = world.now();
             let tail = tail::read(&opening, &record, &members).await.unwrap();
             assert!(world.now() - begun < Duration::from_secs(1));
