@@ -1,4 +1,4 @@
-//! Asks the daemon over its socket.
+//! The command line's side of the admin API: sends one request to the daemon and reads the answer.
 
 use super::Refusal;
 use crate::daemon::{lock, private};
@@ -15,27 +15,27 @@ use std::{
 /// Name of the socket in the node's directory.
 pub const SOCKET: &str = "daemon.sock";
 
-/// A daemon that says nothing for so long is asked whether it is there, and gets as long again.
+/// After this long without an answer the client pings the daemon, which gets as long again.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
-/// A way to one daemon.
+/// Connects to one daemon.
 pub struct Admin {
     socket: PathBuf,
 }
 
 impl Admin {
-    /// The daemon of a directory. Nothing is asked yet.
+    /// The daemon of a directory. Sends nothing yet.
     pub fn of(dir: &Path) -> Self {
         Self {
             socket: dir.join(SOCKET),
         }
     }
 
-    /// Asks and waits for the answer. Work may take long; a daemon that doesn't even say that
-    /// it is there is given up after about 10 s.
+    /// Sends a request and waits for the answer, however long the work takes. Gives up after about
+    /// 10 s if the daemon doesn't answer a ping either.
     ///
     /// # Errors
-    /// `Unavailable` if no daemon answers; else what the daemon says.
+    /// `Unavailable` if no daemon answers; otherwise the daemon's refusal.
     pub async fn ask<A: DeserializeOwned>(
         &self,
         method: Method,
@@ -54,7 +54,7 @@ impl Admin {
             if lock::is_holder_stopped(self.directory()) {
                 return Err(silent(self.directory()));
             }
-            // What only looks answers at once or never.
+            // Requests that only read are answered at once or never.
             let ping = self.exchange(Method::GET, "/v1/ping", Vec::new());
             let alive = tokio::time::timeout(SILENCE_MAX, ping).await;
             if is_look || alive.is_err() {
@@ -95,7 +95,7 @@ impl Admin {
             .header("content-type", "application/json")
             .body(Full::new(Bytes::from(body)))
             .expect("the request is well formed");
-        // The sender goes with the exchange, which ends the connection beside it.
+        // The sender moves into the exchange; dropping it afterwards ends the connection.
         let exchange = async move {
             let response = sender.send_request(request).await?;
             let status = response.status();
@@ -111,8 +111,8 @@ impl Admin {
                 "the daemon answered {status}; is it of another version?"
             ))
         })?;
-        // A daemon that goes down is asked again, when the next one is up; a mount that isn't
-        // its own is ended without it.
+        // `ShuttingDown` makes the caller try again once the next daemon is up; `NotFound` makes it
+        // unmount without the daemon.
         let kinds = [ErrorKind::ShuttingDown, ErrorKind::NotFound];
         let kind = kinds.into_iter().find(|kind| kind.name() == refusal.kind);
         let kind = kind.unwrap_or(ErrorKind::InvalidArgument);
@@ -140,8 +140,8 @@ impl Admin {
     }
 }
 
-/// A daemon that holds its directory and says nothing: why, as far as that is to be seen, and
-/// what to do.
+/// The error for a daemon that holds its directory but doesn't answer: the cause, as far as the
+/// lock file and /proc show it, and what to do.
 pub fn silent(dir: &Path) -> Error {
     let shown = dir.display();
     let who = match lock::holder(dir) {

@@ -1,5 +1,5 @@
-//! The door of the admin API: a socket that only the node's user and root come through, few at
-//! a time, each with one request that comes within a deadline.
+//! The admin API's socket: open to the node's user and root only, with limits on connections,
+//! request sizes and times.
 
 use super::Refusal;
 use crate::daemon::private;
@@ -30,29 +30,29 @@ use tokio::{
 };
 use world::World;
 
-/// Requests that are served at once. Commands that work for long hold one each, and look now
-/// and then through another one whether the daemon lives.
+/// Requests served at once. A command that runs for long holds one, and now and then a second one
+/// to ping the daemon.
 const REQUESTS_MAX: usize = 128;
-/// Bytes of a request, each of its head and its body.
+/// Bytes of a request's head, and of its body.
 const REQUEST_BYTES_MAX: usize = 64 * 1024;
-/// A request is here after so long, whole.
+/// A request must arrive completely within this time.
 const REQUEST_MAX: Duration = Duration::from_secs(5);
-/// An answer is taken within this.
+/// A client must have taken its answer within this time.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
-/// After a refused accept (no descriptors left), before the next.
+/// Pause after a failed accept (no descriptors left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Makes the socket. Nobody else gets through it, not even before its rights could be set.
+/// Makes the socket. At no time can other users connect, not even before its mode is set.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
-    // The lock of the directory is ours, so a socket that is here is a dead daemon's.
+    // We hold the directory's lock, so a socket found here is a dead daemon's.
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    // The process's umask gives others nothing from the first moment on.
+    // The umask keeps other users out until the mode is set.
     private::keep_files_private();
     let listener = net::UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
@@ -60,7 +60,7 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
     UnixListener::from_std(listener)
 }
 
-/// Serves until `until` is over and the answers on their way are out.
+/// Serves until `until` completes and the answers in flight are sent.
 pub async fn serve(
     world: World,
     listener: UnixListener,
@@ -100,11 +100,11 @@ pub async fn serve(
     }
     drop(listener);
     let all = u32::try_from(REQUESTS_MAX).expect("few");
-    // It is closed by nobody.
+    // The semaphore is never closed.
     let _ = slots.acquire_many(all).await;
 }
 
-/// The rights of the socket keep others out; this also does where somebody changed them.
+/// The socket's mode keeps other users out; this check still does if the mode was changed.
 fn is_from_who_may(stream: &UnixStream) -> bool {
     match stream.peer_cred() {
         Ok(peer) if private::may_command(peer.uid()) => true,
@@ -137,13 +137,13 @@ async fn serve_one(world: &World, stream: UnixStream, routes: Router) {
         world.sleep(ANSWER_MAX).await;
     };
     tokio::select! {
-        // An asker who went away needs no answer.
+        // A client that went away needs no answer.
         _ = connection => {}
         () = taken => tracing::warn!("nobody took an answer of the admin API"),
     }
 }
 
-/// Reads a request to its end before anything is done, within the limits.
+/// Reads a whole request, within the limits, before any work is done.
 async fn whole_request(State(world): State<World>, request: Request, next: Next) -> Response {
     let (head, body) = request.into_parts();
     let why = match world

@@ -1,4 +1,4 @@
-//! What the daemon's admin API says: JSON over a UNIX socket in the node's directory.
+//! Requests and answers of the daemon's admin API: JSON over a UNIX socket in the node's directory.
 
 pub mod client;
 mod door;
@@ -6,7 +6,7 @@ pub mod server;
 
 use serde::{Deserialize, Serialize};
 
-/// An answer that says what went wrong, for people.
+/// The answer to a request that failed, to be shown to a person.
 #[derive(Serialize, Deserialize, Debug)]
 pub struct Refusal {
     /// Stable name of the error kind.
@@ -24,11 +24,11 @@ pub struct Status {
     pub pid: u32,
     /// Seconds since the daemon began to serve.
     pub up_seconds: u64,
-    /// Where the node's own mount is, or belongs.
+    /// The mount point of the node's own mount, mounted or not.
     pub mount: String,
     /// Options of the node's own mount.
     pub options: String,
-    /// The mounts there are.
+    /// The node's mounts.
     pub mounts: Vec<MountLine>,
     /// The pool's scheme.
     pub scheme: String,
@@ -45,37 +45,37 @@ pub struct Status {
 /// One mount.
 #[derive(Serialize, Deserialize, Debug, Clone)]
 pub struct MountLine {
-    /// Where.
+    /// Mount point.
     pub path: String,
-    /// How, as behind `-o`.
+    /// Options, as given to `-o`.
     pub options: String,
-    /// `mounted`; `detached`: unmounted lazily and still in use, or bound elsewhere; `ending`:
-    /// unmounted, and being made durable.
+    /// `mounted`; `detached`: unmounted lazily and still in use, or visible only through bind
+    /// mounts; `ending`: unmounted, and being made durable.
     pub state: String,
     /// How requests come from the kernel: `io_uring` or `/dev/fuse`.
     pub transport: String,
-    /// Why not through io_uring, where nobody asked for /dev/fuse, and what would change that.
+    /// Why io_uring isn't used although `/dev/fuse` wasn't asked for, and what would change that.
     pub slower_because: Option<String>,
 }
 
 /// Body of `mount`.
 #[derive(Serialize, Deserialize, Debug)]
 pub struct MountRequest {
-    /// Where; none: the node's own mount.
+    /// Mount point; none: the node's own mount.
     pub path: Option<String>,
-    /// How, as behind `-o`.
+    /// Options, as given to `-o`.
     pub options: String,
 }
 
 /// Body of `umount`.
 #[derive(Serialize, Deserialize, Debug)]
 pub struct UnmountRequest {
-    /// Where.
+    /// Mount point.
     pub path: String,
-    /// How.
+    /// How to end the mount.
     pub how: How,
-    /// The kernel's number of the mount that the asker sees there: bind mounts, and copies in
-    /// other mount namespaces, have others than the node's own.
+    /// The kernel's id of the mount that the client sees there: bind mounts, and copies in other
+    /// mount namespaces, have other ids than the node's own mount.
     #[serde(default)]
     pub id: Option<u64>,
 }
@@ -84,9 +84,9 @@ pub struct UnmountRequest {
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum How {
-    /// Only if nobody uses it.
+    /// Only if no program uses it.
     IfIdle,
-    /// Out of sight now, served until its last user is gone.
+    /// Disappears from the tree of files now; served until its last user is gone.
     Lazy,
     /// Now.
     Forced,
@@ -116,14 +116,14 @@ impl From<How> for fuse::Unmount {
 /// Answer to `umount`.
 #[derive(Serialize, Deserialize, Debug)]
 pub struct Unmounted {
-    /// Whether the daemon ends with it.
+    /// Whether the daemon ends too: this was its last mount.
     pub daemon_ends: bool,
 }
 
 /// Answer to `shutdown`.
 #[derive(Serialize, Deserialize, Debug)]
 pub struct Stopping {
-    /// What still shows the file system, which is dead there.
+    /// Places that still show the file system, which is dead there.
     pub left: Vec<String>,
 }
 
@@ -141,7 +141,7 @@ pub struct ShardStatus {
 /// One line of the memory budget.
 #[derive(Serialize, Deserialize, Debug)]
 pub struct MemoryLine {
-    /// What it is for.
+    /// The use.
     pub what: String,
     /// Bytes used now, if known.
     pub used: Option<u64>,
@@ -149,16 +149,16 @@ pub struct MemoryLine {
     pub budget: u64,
 }
 
-/// One thing that isn't well.
+/// One health event.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 pub struct HealthEvent {
     /// `critical` (data or service at risk), `warning` (degraded), `hint` (all is well).
     pub severity: String,
-    /// What it is about.
+    /// The thing concerned.
     pub subject: String,
-    /// What is wrong.
+    /// Description of the problem.
     pub message: String,
-    /// What to do.
+    /// What to do about it.
     pub remedy: String,
 }
 
@@ -193,7 +193,7 @@ pub struct Df {
 /// `shale fs check`.
 #[derive(Serialize, Deserialize, Debug)]
 pub struct CheckResult {
-    /// Whether nothing is wrong.
+    /// Whether no fault was found.
     pub clean: bool,
     /// Inodes looked at.
     pub inodes: u64,
@@ -201,13 +201,13 @@ pub struct CheckResult {
     pub extents: u64,
     /// Segments looked at.
     pub segments: u64,
-    /// Bytes read and proven.
+    /// Bytes read and verified.
     pub bytes: u64,
-    /// Each fault in a sentence.
+    /// One sentence per fault.
     pub faults: Vec<String>,
     /// Files that can't be read.
     pub unreadable_files: u64,
-    /// The first thousand of them.
+    /// Paths of the first thousand.
     pub unreadable: Vec<String>,
 }
 
@@ -245,10 +245,10 @@ pub struct ScrubLine {
     pub rebuilt: u64,
     /// Damaged blobs whose data can't be read any more.
     pub lost: u64,
-    /// Damaged blobs that repair looks at again: they couldn't be written now, or belong to data
-    /// that is still being written.
+    /// Damaged blobs left for repair: they can't be written now, or belong to data that is still
+    /// being written.
     pub left: u64,
-    /// Structures mended from their own redundancy.
+    /// Structures repaired from their own redundancy.
     pub mended: Vec<String>,
 }
 
@@ -263,16 +263,16 @@ pub struct RepairStatus {
     pub segments_done: u64,
     /// Bytes written by repair since then.
     pub bytes_done: u64,
-    /// Why it waits, if it does.
+    /// Why repair waits, if it does.
     pub reason: String,
 }
 
 /// One line of `shale waiters`.
 #[derive(Serialize, Deserialize, Debug)]
 pub struct Waiter {
-    /// What waits.
+    /// The operation that waits.
     pub what: String,
-    /// For what.
+    /// What it waits for.
     pub cause: String,
     /// Milliseconds so far.
     pub milliseconds: u64,

@@ -1,4 +1,4 @@
-//! Answers the admin API on a UNIX socket: asks the node, translates, says no clearly.
+//! Routes of the admin API: decodes requests, calls the node, encodes answers and refusals.
 
 use super::{
     AddNsd, MountRequest, Refusal, Stopping, UnmountRequest, Unmounted, client::SOCKET, door,
@@ -15,7 +15,7 @@ use model::{Error, ErrorKind, NsdId, Result};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Serves until the node is told to end and the answers on their way are out.
+/// Serves until the node is told to end and the answers in flight are sent.
 ///
 /// # Errors
 /// `Unavailable` if the socket can't be made.
@@ -146,7 +146,7 @@ async fn shutdown(State(serving): State<Arc<Serving>>, Json(body): Json<Shutdown
     answer(stopping.map(|left| Stopping { left }))
 }
 
-/// Works in a task of its own: if the asker goes away (Ctrl-C) nothing is left half done.
+/// Runs the work in its own task: if the client goes away (Ctrl-C), nothing is left half done.
 async fn to_its_end<T, F>(
     serving: Arc<Serving>,
     name: &'static str,
@@ -160,7 +160,7 @@ where
     let world = serving.world().clone();
     let work = work(serving);
     let working = async move {
-        // Nobody may listen any more.
+        // The client may have gone away.
         let _ = tell.send(work.await);
     };
     world.spawn(name, working).detach();
