@@ -1,4 +1,4 @@
-//! Commands that ask the running daemon and print its answer.
+//! Commands that send one request to the running daemon and print its answer.
 
 use crate::{
     admin::{
@@ -13,12 +13,12 @@ use model::{Error, ErrorKind, Result};
 use serde::{Serialize, de::DeserializeOwned};
 use std::process::ExitCode;
 
-/// Faults of a check that are printed.
+/// Faults printed of a check.
 const FAULTS_SHOWN: usize = 50;
-/// Files that can't be read and that are printed.
+/// Unreadable files printed of a check.
 const FILES_SHOWN: usize = 100;
 
-/// Asks what the command says. Exit code 1 if the answer is a bad one.
+/// Sends the command's request. The exit code is 1 if the answer reports a problem.
 pub fn ask(command: Command, json: bool) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -147,7 +147,7 @@ async fn show<A: DeserializeOwned + Serialize>(
         return Ok(print(&typed));
     }
     output::json(&answer);
-    // The exit code is the same as without --json; only the words differ.
+    // The exit code doesn't depend on --json.
     let bad = answer.get("clean") == Some(&serde_json::Value::Bool(false))
         || answer
             .get("state")

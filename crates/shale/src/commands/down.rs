@@ -1,4 +1,4 @@
-//! `shale down`: unmounts and ends the daemon, asked, by force or killed.
+//! `shale down`: unmounts and ends the daemon, politely, by force, or by killing it.
 
 use super::start::{ask, running};
 use crate::{
@@ -13,9 +13,9 @@ use crate::{
 use model::{Error, ErrorKind, Result};
 use std::{path::Path, process::ExitCode, time::Duration};
 
-/// A daemon that was told to end makes everything durable first; the disk may be slow.
+/// An ending daemon makes everything durable first; the disk may be slow.
 const END_MAX: Duration = Duration::from_secs(150);
-/// A killed process is gone when the kernel has cleaned up its I/O.
+/// The kernel finishes a killed process's I/O before the process is gone.
 const KILLED_MAX: Duration = Duration::from_secs(60);
 
 /// Ends this node.
@@ -44,7 +44,7 @@ pub fn down(down: &Down, json: bool) -> Result<ExitCode> {
     say(json, true, &text)
 }
 
-/// Waits until the daemon of a directory has ended: it releases its lock as the last thing.
+/// Waits until the daemon of a directory has ended: its lock is the last thing it releases.
 ///
 /// # Errors
 /// `Unavailable` if it is stopped or takes too long.
@@ -52,7 +52,7 @@ pub fn wait_for_end(dir: &Path) -> Result<()> {
     lock::wait_until_free(dir, END_MAX)
 }
 
-/// The way out when the daemon doesn't answer: what was synced is on the NSDs.
+/// For a daemon that doesn't answer. Everything that was synced is on the NSDs.
 fn kill(dir: &Path, json: bool) -> Result<ExitCode> {
     lock::check_access(dir)?;
     let holder = lock::holder(dir);
@@ -68,7 +68,7 @@ fn kill(dir: &Path, json: bool) -> Result<ExitCode> {
     for mount in mounts_of(dir) {
         fuse::detach(&mount)?;
     }
-    // Lines that stay mislead nobody; the next start removes them.
+    // Lines left behind do no harm; the next start removes them.
     let _ = fuse::forget_ended(&source_of(dir));
     match holder {
         None => say(json, false, &format!("no daemon runs in {}", dir.display())),

@@ -27,23 +27,23 @@ use std::{
 const WRONG_USE: u8 = 1;
 const FAILED: u8 = 32;
 
-/// A node that is just going down, or coming up for another line of fstab, gets so long.
+/// Time for a node that is going down, or that another line of fstab is starting, to come up.
 const COME_UP_MAX: Duration = Duration::from_secs(60);
-/// Between two attempts.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What the program was called as.
+/// Which helper the program was called as.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CalledAs {
-    /// mount(8) wants a mount.
+    /// mount(8) mounts.
     Mount,
-    /// umount(8) wants one ended.
+    /// umount(8) unmounts.
     Umount,
 }
 
 impl CalledAs {
-    /// Knows the names, and the program's own with a node's directory in place of a command;
-    /// `None` otherwise.
+    /// Recognizes the helpers' names, and the program's own name followed by a node's directory
+    /// instead of a command; `None` otherwise.
     pub fn of(name: &Path, first: Option<&Path>) -> Option<Self> {
         match name.file_name()?.to_str()? {
             "mount.shale" | "mount.fuse.shale" => Some(Self::Mount),
@@ -54,18 +54,18 @@ impl CalledAs {
     }
 }
 
-/// What mount(8) says: `SPEC DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
+/// The arguments of mount(8): `SPEC DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
 #[derive(Default, PartialEq, Eq, Debug)]
 struct Call {
     places: Vec<PathBuf>,
     options: String,
     sloppy: bool,
-    /// mount: do everything but mount. umount: by force.
+    /// mount: skip the mount itself. umount: force.
     fake_or_force: bool,
     lazy: bool,
 }
 
-/// Does what mount(8) or umount(8) asks for and answers with their exit codes.
+/// Mounts or unmounts as mount(8) or umount(8) ask, and returns their exit codes.
 pub fn run(called_as: CalledAs, arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let (name, usage) = match called_as {
         CalledAs::Mount => (
@@ -108,7 +108,7 @@ fn read(arguments: impl Iterator<Item = OsString>) -> std::result::Result<Call, 
                 's' => call.sloppy = true,
                 'f' => call.fake_or_force = true,
                 'l' => call.lazy = true,
-                // No mtab, verbose, read-only instead of busy: nothing to do here.
+                // No mtab, verbose, read-only if busy: no effect here.
                 'n' | 'v' | 'r' => {}
                 'o' | 't' | 'N' => {
                     // The value is the rest of the word or the next one.
@@ -131,16 +131,16 @@ fn read(arguments: impl Iterator<Item = OsString>) -> std::result::Result<Call, 
     Ok(call)
 }
 
-/// Brings the node up if it isn't, and mounts.
+/// Starts the node if it isn't running, and mounts.
 fn mount(call: &Call) -> Result<()> {
     let [dir, mountpoint] = &call.places[..] else {
         unreachable!("the caller has counted");
     };
     if call.options.split(',').any(|option| option == "remount") {
-        // mount(8) adds what stands in the mount table, which knows more words than we do.
+        // mount(8) adds the options from the mount table, some of which we don't know.
         let others = call.options.split(',').filter(|it| *it != "remount");
         let options = Options::parse_sloppily(&others.collect::<Vec<_>>().join(","))?;
-        // What the kernel itself obeys, for as long as the mount lives.
+        // Flags that the kernel enforces, for as long as the mount lives.
         return fuse::remount(mountpoint, options.flags);
     }
     let options = if call.sloppy {
@@ -163,7 +163,7 @@ fn mount(call: &Call) -> Result<()> {
     loop {
         bring_up(dir)?;
         match add(dir, mountpoint, &options) {
-            // Another line of fstab starts the same node at this moment, or it is going down.
+            // Another line of fstab is starting the same node, or it is going down.
             Err(error)
                 if begun.elapsed() < COME_UP_MAX
                     && (error.kind() == ErrorKind::ShuttingDown
@@ -180,13 +180,13 @@ fn mount(call: &Call) -> Result<()> {
     }
 }
 
-/// mount(8) leaves the line about a mount to us if we write one, also those of its own words
-/// that systemd and others read there.
+/// If a helper writes the mount's line in utab, mount(8) leaves it alone. So the helper must also
+/// write the words that systemd and others look for there.
 fn tell_umount(dir: &Path, mountpoint: &Path, options: &str) {
     let kept = |word: &&str| *word == "_netdev" || word.starts_with("x-");
     let words: Vec<&str> = options.split(',').filter(kept).collect();
     if !words.is_empty() {
-        // The daemon has written a line without them, which is enough for umount(8).
+        // On failure the daemon's own line, without these words, still serves umount(8).
         let _ = fuse::tell_umount(&source_of(dir), &real_path(mountpoint), &words);
     }
 }
@@ -196,14 +196,14 @@ fn bring_up(dir: &Path) -> Result<()> {
         return Ok(());
     }
     match start(dir, true) {
-        // Somebody else was faster.
+        // Another process started it first.
         Err(_) if lock::is_held(dir) => Ok(()),
         started => started,
     }
 }
 
-/// Whether the daemon is on its way up or down: nobody has the directory any more, or who has
-/// it isn't stopped and no socket listens.
+/// Whether the daemon is starting or ending: the directory's lock is free, or its holder isn't
+/// stopped, and no socket listens.
 fn is_passing(dir: &Path) -> bool {
     let socket = dir.join(crate::admin::client::SOCKET);
     let listens = std::os::unix::net::UnixStream::connect(socket).is_ok();
@@ -213,7 +213,7 @@ fn is_passing(dir: &Path) -> bool {
 fn umount(call: &Call) -> Result<()> {
     let how = How::of(call.lazy, call.fake_or_force);
     if how != How::IfIdle {
-        // Whoever says -l or -f doesn't want to depend on a daemon.
+        // -l and -f must work without the daemon.
         return end_without_daemon(&call.places[0], how);
     }
     end(None, &call.places[0], how)

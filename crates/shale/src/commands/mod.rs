@@ -11,11 +11,11 @@ use crate::cli::{Cli, Command};
 use model::Error;
 use std::process::ExitCode;
 
-/// First thing that the daemon says on its standard output when it serves; anything else is
-/// the reason why it doesn't.
+/// First line on the daemon's standard output once it serves; any other line is the reason why it
+/// doesn't.
 pub const READY: &str = "ready";
 
-/// Runs the command; an error comes with whether it is to be printed as JSON.
+/// Runs the command. An error comes with whether to print it as JSON.
 pub fn run(cli: Cli) -> Result<ExitCode, (Error, bool)> {
     let json = cli.json;
     let result = match cli.command {

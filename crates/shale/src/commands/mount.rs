@@ -1,4 +1,4 @@
-//! `shale mount` and `shale umount`: mounts beside the node's own.
+//! `shale mount` and `shale umount`: mounts in addition to the node's own.
 
 use super::{down::wait_for_end, start::ask};
 use crate::{
@@ -28,7 +28,7 @@ pub fn mount(mount: &Mount, json: bool) -> Result<ExitCode> {
 /// Ends one mount.
 ///
 /// # Errors
-/// `NotFound`; `Busy` with who uses it.
+/// `NotFound`; `Busy`, naming the users.
 pub fn umount(umount: &Umount, json: bool) -> Result<ExitCode> {
     let how = How::of(umount.lazy, umount.force);
     end(umount.dir.as_deref(), &umount.mountpoint, how)?;
@@ -71,12 +71,12 @@ pub fn end(dir: Option<&Path>, mountpoint: &Path, how: How) -> Result<()> {
     };
     match ask::<Unmounted>(&dir, "/v1/umount", request) {
         Ok(answer) => wait_if_it_ends(&dir, &answer),
-        // A bind mount, or a copy in this mount namespace: the daemon doesn't have it.
+        // A bind mount, or a copy in this mount namespace, which the daemon doesn't know.
         Err(error) if error.kind() == ErrorKind::NotFound && found.is_some() => {
             fuse::unmount_bind(&mountpoint, how.into())?;
             settle(&dir)
         }
-        // It ended meanwhile, and its mounts with it.
+        // The daemon ended meanwhile, and its mounts with it.
         Err(error) if error.kind() == ErrorKind::Unavailable && !lock::is_held(&dir) => {
             fuse::unmount_foreign(&mountpoint, how.into())?;
             refuse_if_it_died(&dir)
@@ -85,8 +85,8 @@ pub fn end(dir: Option<&Path>, mountpoint: &Path, how: How) -> Result<()> {
     }
 }
 
-/// Ends a mount as the kernel alone can do it, so it works whatever the daemon does. Of a bind
-/// mount only the place goes: the connection is others', too.
+/// Ends a mount with the kernel's help alone, so it works whatever state the daemon is in. Of a
+/// bind mount only this place is unmounted: other mounts share its connection.
 ///
 /// # Errors
 /// `Busy` after `IfIdle`; `NotPermitted`.
@@ -104,11 +104,11 @@ fn is_bound(mount: &fuse::MountedShale) -> bool {
     first.is_some_and(|first| first.id != mount.id)
 }
 
-/// Makes durable what was written through a mount that the daemon didn't end itself.
+/// Makes data durable that was written through a mount that the daemon didn't end itself.
 fn settle(dir: &Path) -> Result<()> {
     match ask::<Unmounted>(dir, "/v1/settle", ()) {
         Ok(answer) => wait_if_it_ends(dir, &answer),
-        // If it ended in order it made everything durable before.
+        // A daemon that ended normally made everything durable first.
         Err(error) if error.kind() == ErrorKind::Unavailable && !lock::is_held(dir) => {
             refuse_if_it_died(dir)
         }
@@ -116,8 +116,8 @@ fn settle(dir: &Path) -> Result<()> {
     }
 }
 
-/// A daemon that ends takes its socket along once everything is durable. If the socket is left, the
-/// daemon was killed, or couldn't make everything durable, and nobody may be told otherwise.
+/// A daemon removes its socket once everything is durable. If the socket is still there, the daemon
+/// was killed or couldn't make everything durable, and the caller must learn that.
 fn refuse_if_it_died(dir: &Path) -> Result<()> {
     if std::fs::symlink_metadata(dir.join(SOCKET)).is_err() {
         return Ok(());
@@ -137,7 +137,7 @@ fn wait_if_it_ends(dir: &Path, answer: &Unmounted) -> Result<()> {
     Ok(())
 }
 
-/// The directory of the node that is mounted at a place, as the mount table says.
+/// The directory of the node whose mount is at this place, according to the mount table.
 fn node_of(mountpoint: &Path) -> Option<PathBuf> {
     let mut mounts = fuse::mounted_shales().into_iter().rev();
     mounts
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn a_daemon_that_died_is_not_taken_for_one_that_made_everything_durable() {
         let home = tempfile::tempdir().unwrap();
-        // Nobody listens any more, and the socket is gone or left.
+        // No daemon listens, with and without the socket left.
         settle(home.path()).unwrap();
         drop(UnixListener::bind(home.path().join(SOCKET)).unwrap());
         let error = settle(home.path()).unwrap_err();

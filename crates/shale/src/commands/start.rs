@@ -19,14 +19,14 @@ use std::{
 /// Starts the daemon of a directory that has a node.
 ///
 /// # Errors
-/// What the daemon says about why it can't serve.
+/// The daemon's own reason why it can't serve.
 pub fn start(dir: &Path, on_demand: bool) -> Result<()> {
     let mut daemon = spawn(dir, on_demand)?;
     let mut said = String::new();
     let mut output_of_daemon =
         BufReader::new(daemon.stdout.take().expect("the daemon's output is a pipe"));
-    // The pipe ends when the daemon exits, so this can't wait for a dead one; a live one
-    // answers within its own deadlines.
+    // The pipe ends when the daemon exits, so this never waits for a dead one; a live one answers
+    // within its own deadlines.
     output_of_daemon.read_line(&mut said).map_err(|e| {
         Error::new(ErrorKind::Unavailable, e.to_string()).while_doing("waiting for the daemon")
     })?;
@@ -46,12 +46,12 @@ pub fn start(dir: &Path, on_demand: bool) -> Result<()> {
     Err(Error::new(ErrorKind::Unavailable, why))
 }
 
-/// A daemon that holds its directory and has no socket is starting or ending; this long.
+/// How long a daemon may hold its directory without having a socket: it is starting or ending.
 const SETTLE_MAX: Duration = Duration::from_secs(20);
 const SETTLE_PAUSE: Duration = Duration::from_millis(50);
 
-/// The status of the daemon of a directory, if one runs. One that is just starting or ending
-/// gets a moment.
+/// The status of the daemon of a directory, if one runs. Waits up to 20 s for one that is starting
+/// or ending.
 ///
 /// # Errors
 /// `Unavailable` if it runs but doesn't answer.
@@ -86,7 +86,7 @@ pub fn running(dir: &Path) -> Result<Option<Status>> {
     }
 }
 
-/// Asks the daemon of a directory and waits for the answer.
+/// Sends a request to the daemon of a directory and waits for the answer.
 ///
 /// # Errors
 /// As [`Admin::ask`].
@@ -120,7 +120,7 @@ fn spawn(dir: &Path, on_demand: bool) -> Result<Child> {
         .stdout(Stdio::piped())
         .stderr(log)
         .current_dir("/");
-    // A session of its own: the daemon outlives the terminal that started it.
+    // Its own session: the daemon outlives the terminal that started it.
     // SAFETY: setsid is async-signal-safe and touches no memory of this process.
     unsafe {
         command.pre_exec(|| {

@@ -1,4 +1,4 @@
-//! `shale up`: creates a node on first use, starts and mounts it.
+//! `shale up`: creates a node on first use, then starts it and mounts.
 
 use super::start::{ask, running, start};
 use crate::{
@@ -42,7 +42,7 @@ pub fn up(up: &Up, json: bool) -> Result<ExitCode> {
     report(&status, "is up", json)
 }
 
-/// Whether the node's own mount is where it belongs.
+/// Whether the node's own mount is in place.
 fn is_mounted(status: &Status) -> bool {
     let own = real_path(Path::new(&status.mount));
     let mut mounted = status.mounts.iter().filter(|line| line.state == "mounted");
@@ -66,8 +66,7 @@ fn report(status: &Status, how: &str, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A running daemon can't be created anew with other settings; saying nothing would look
-/// like success.
+/// A running daemon can't take other settings; ignoring them silently would look like success.
 fn refuse_other_settings(up: &Up, status: &Status) -> Result<()> {
     let refuse = |what: &str, now: &str| {
         Err(Error::new(
