@@ -1,19 +1,19 @@
-//! What a running daemon says about itself: status, health, waiters, repair.
+//! A running daemon's reports about itself: status, health, waiters, repair.
 
 use super::health::{Facts, MountFacts};
 use super::serving::Serving;
 use crate::admin::{Health, MemoryLine, RepairStatus, ShardStatus, Status, Waiter};
 
-/// The line for memory that nobody counts.
+/// The line for memory that isn't counted elsewhere.
 const REST: &str = "all else, resident";
-/// What code, threads with their buffers, indexes of NSDs, data on its way and the allocator's own
-/// share may take beside what is counted.
+/// Limit for everything not counted: code, threads with their buffers, indexes of NSDs, data in
+/// flight and the allocator's own share.
 const REST_BYTES_MAX: u64 = 256 << 20;
-/// From here on freed memory that the allocator keeps is given back.
+/// Above this, freed memory that the allocator kept is given back.
 const REST_BYTES_USUAL: u64 = REST_BYTES_MAX / 2;
 
 impl Serving {
-    /// Gives memory back that was freed and that the allocator keeps, if it is much.
+    /// Gives freed memory that the allocator kept back to the system, if it is much.
     pub(super) fn mind_memory(&self) {
         let counted = self.memory();
         let rest = counted.iter().find(|line| line.what == REST);
@@ -73,7 +73,7 @@ impl Serving {
         self.history.judge(&self.facts())
     }
 
-    /// What health is judged from.
+    /// The input of `health`.
     pub(super) fn facts(&self) -> Facts {
         let world = self.node.world();
         let (metanode, pool) = (self.node.metanode(), self.node.pool());
@@ -167,7 +167,7 @@ impl Serving {
     }
 }
 
-/// What repair can't go on without, if it has done all that it can.
+/// What repair lacks, if it can't make progress without it.
 fn waits_for(status: &metanode::RepairStatus) -> Option<String> {
     if status.slots_without_nsd > 0 {
         return Some(format!(

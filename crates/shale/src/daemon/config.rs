@@ -12,7 +12,7 @@ use std::{
 };
 
 const FILE: &str = "node.toml";
-/// Region size when none is asked for.
+/// Region size if none is given.
 const NSD_BYTES_DEFAULT: u64 = 20 << 30;
 /// Below this, the structures of an NSD leave too little for data.
 const NSD_BYTES_MIN: u64 = 512 << 20;
@@ -20,7 +20,7 @@ const NSD_BYTES_MIN: u64 = 512 << 20;
 /// The version of `node.toml` that this program writes.
 const VERSION: u32 = 1;
 
-/// What every version of `node.toml` has.
+/// The part that every version of `node.toml` has.
 #[derive(Deserialize)]
 struct VersionOnly {
     version: u32,
@@ -36,7 +36,7 @@ pub struct NodeConfig {
     pub mount: PathBuf,
     /// Whether other users may use the mount.
     pub allow_other: bool,
-    /// The other mount options, as they stand behind `-o`.
+    /// The other mount options, as given to `-o`.
     #[serde(default)]
     pub options: String,
     /// Set when the file system has been created; until then `create` says how.
@@ -59,7 +59,7 @@ pub struct Creation {
     pub block_bytes: u32,
 }
 
-/// What `shale up` was asked for, checked.
+/// The arguments of `shale up`, validated.
 pub struct Plan {
     mount: Option<PathBuf>,
     options: Option<Options>,
@@ -74,7 +74,7 @@ impl Plan {
     /// Checks the arguments.
     ///
     /// # Errors
-    /// `InvalidArgument` with what to write instead.
+    /// `InvalidArgument`, saying what to write instead.
     pub fn from_arguments(up: &Up) -> Result<Self> {
         let wrong = |text: String| Error::new(ErrorKind::InvalidArgument, text);
         let scheme: Option<Scheme> = up.scheme.as_deref().map(str::parse).transpose()?;
@@ -116,7 +116,7 @@ impl Plan {
 }
 
 impl Plan {
-    /// This plan; what it leaves open is as in `config`.
+    /// This plan, with gaps filled from `config`.
     fn or(&self, config: &NodeConfig) -> Result<Self> {
         let create = &config.create;
         // Another scheme needs another number of NSDs.
@@ -157,7 +157,7 @@ impl NodeConfig {
             }
             Err(error) => return Err(io(error, "reading", &path)),
         };
-        // The version first: a newer one may have fields that this program doesn't know.
+        // The version first: a newer file may have fields that this program doesn't know.
         let version: VersionOnly = parse(&text, &path)?;
         if version.version > VERSION {
             let text = format!(
@@ -175,7 +175,7 @@ impl NodeConfig {
     /// Writes the file for a new file system; the daemon creates the rest at its first start.
     ///
     /// # Errors
-    /// `InvalidArgument`, `NoSpace`, or what the system says.
+    /// `InvalidArgument`, `NoSpace`, or the system's error.
     pub fn create(dir: &Path, plan: &Plan) -> Result<()> {
         Self::planned(dir, plan)?.store(dir)
     }
@@ -216,10 +216,10 @@ impl NodeConfig {
         })
     }
 
-    /// How the node's own mount is made.
+    /// The options of the node's own mount.
     ///
     /// # Errors
-    /// `InvalidArgument` if somebody wrote nonsense into the file.
+    /// `InvalidArgument` if the file was edited badly.
     pub fn options(&self) -> Result<Options> {
         let mut options = Options::parse(&self.options)
             .map_err(|error| error.while_doing(format!("reading options in {FILE}")))?;
@@ -227,13 +227,13 @@ impl NodeConfig {
         Ok(options)
     }
 
-    /// Takes over what may change from start to start; refuses what can't.
+    /// Takes over settings that may change from start to start; refuses the others.
     ///
     /// # Errors
     /// `Exists` if the plan asks for another scheme, size or number than the file system has.
     pub fn update(&mut self, dir: &Path, plan: &Plan) -> Result<()> {
         if !self.created {
-            // Nothing is there yet: the creation failed, and is asked for anew.
+            // The creation failed and left nothing; plan it anew.
             let planned = Self::planned(dir, &plan.or(self)?)?;
             return planned.store(dir);
         }
@@ -262,7 +262,7 @@ impl NodeConfig {
             self.mount = mount.clone();
         }
         match &plan.options {
-            // A whole new list, so that an option can also be taken back.
+            // Replaces the whole list, so that an option can also be removed.
             Some(options) => {
                 self.options = options.to_string();
                 self.allow_other = plan.allow_other;
@@ -275,7 +275,7 @@ impl NodeConfig {
     /// Replaces the file atomically and durably.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn store(&self, dir: &Path) -> Result<()> {
         let path = dir.join(FILE);
         let new = dir.join("node.toml.new");
@@ -307,14 +307,14 @@ fn parse<T: serde::de::DeserializeOwned>(text: &str, path: &Path) -> Result<T> {
     })
 }
 
-/// A directory with other people's files is never made ours by a typing error.
+/// A mistyped path must not turn a directory with other files into a node.
 fn refuse_used_directory(dir: &Path) -> Result<()> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(io(error, "looking into", dir)),
     };
-    // A new ext4 is as good as an empty directory.
+    // A new ext4 counts as an empty directory.
     let mut others = entries
         .filter_map(std::result::Result::ok)
         .filter(|entry| entry.file_name() != "lost+found");

@@ -1,4 +1,4 @@
-//! What isn't well and what to do about it: every event of `shale health` is made here, from facts.
+//! Judges the node's health: makes every event of `shale health`, with its remedy, from facts.
 
 use crate::admin::{Health, HealthEvent, MountLine};
 use model::{ErrorKind, NsdId, map::NsdState, nsd::NsdHealth};
@@ -7,45 +7,45 @@ use shale::node::NsdView;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// From this share of the space in use on, the pool is nearly full.
+/// At this share of space in use the pool counts as nearly full.
 const NEARLY_FULL_PERCENT: u64 = 90;
-/// An NSD whose reads take so many times as long as those of the others is slow, if they take
-/// longer than a disk should need.
+/// An NSD is slow if its reads take this many times as long as those of the others, and longer than
+/// `SLOW_READS`, which is more than a disk should need.
 const SLOW_TIMES: u32 = 4;
 const SLOW_READS: Duration = Duration::from_millis(10);
-/// From this time on those who wait for reads notice it.
+/// Reads that take this long are noticed by users.
 const BUSY_READS: Duration = Duration::from_millis(500);
-/// Requests that failed are told for this long.
+/// Failed requests are reported for this long.
 const FAILURES_TOLD_FOR: Duration = Duration::from_secs(600);
-/// With less than this left the pool is full: only the smallest writes may still succeed.
+/// With less than this left the pool counts as full: only the smallest writes may still succeed.
 const FULL_BYTES: u64 = 16 << 20;
-/// In a small pool it is this part of it.
+/// In a small pool, less than this fraction of its capacity.
 const FULL_PART: u64 = 64;
-/// What waits to be freed is told if it is more than this part of the pool.
+/// Space waiting to be freed is reported above this fraction of the pool.
 const UNFREED_PART: u64 = 8;
-/// Damage that was mended, and a clock that was set back, are told for this long.
+/// Repaired damage, and a clock that was set back, are reported for this long.
 const TOLD_FOR: Duration = Duration::from_secs(24 * 3600);
-/// A calendar that lags behind the steady clock by less is being adjusted, not set.
+/// A calendar that lags behind the steady clock by less than this is being adjusted, not set.
 const CLOCK_SLACK: Duration = Duration::from_secs(2);
 
-/// Files that can't be read and that are named; `shale fs check` names more.
+/// Unreadable files named in an event; `shale fs check` names more.
 const FILES_NAMED: usize = 5;
 
-/// What a judgement is made from.
+/// The input of a judgement.
 pub struct Facts {
     /// Every NSD of the map.
     pub nsds: Vec<NsdView>,
-    /// How many of them may be lost.
+    /// How many of them may be lost without losing data.
     pub tolerance: usize,
-    /// What repair knows.
+    /// Repair's status.
     pub repair: metanode::RepairStatus,
     /// Space of the pool.
     pub space: pool::PoolUsage,
-    /// Bytes of what is in use that nothing points at: they wait to be freed.
+    /// Bytes in use that nothing points at: they wait to be freed.
     pub unfreed: u64,
-    /// Pieces of segments that were damaged and have been replaced.
+    /// Damaged pieces that have been replaced.
     pub pieces_mended: u64,
-    /// Why the metadata doesn't serve, if so.
+    /// Why the metadata doesn't serve, if it doesn't.
     pub metadata: Option<model::Error>,
     /// Its mounts.
     pub mounts: MountFacts,
@@ -60,15 +60,15 @@ pub struct Facts {
 /// The mounts of the node.
 #[derive(Default)]
 pub struct MountFacts {
-    /// The node's directory, for what to do.
+    /// The node's directory, for remedies.
     pub dir: String,
-    /// Where the node's own mount should be, if it is gone.
+    /// Where the node's own mount should be, if it is missing.
     pub lost: Option<String>,
-    /// The mounts that there are.
+    /// The node's mounts.
     pub lines: Vec<MountLine>,
 }
 
-/// What was seen before, for what only shows over time.
+/// Earlier observations, for events that only show over time.
 #[derive(Default)]
 pub struct History {
     seen: Mutex<Seen>,
@@ -77,16 +77,16 @@ pub struct History {
 #[derive(Default)]
 struct Seen {
     damage: BTreeMap<NsdId, Count>,
-    /// Requests that NSDs failed, in the same way.
+    /// Requests that NSDs failed.
     failures: BTreeMap<NsdId, Count>,
     clock: Option<(world::Instant, model::Timestamp)>,
     set_back: Option<(world::Instant, Duration)>,
 }
 
-/// What is counted of one NSD, since the daemon began to serve.
+/// A counter of one NSD, summed since the daemon began to serve.
 #[derive(Clone, Copy, Default)]
 struct Count {
-    /// Of NSD openings before this one.
+    /// Sum over earlier openings of the NSD: each starts again at zero.
     before: u64,
     last: u64,
     at: Option<world::Instant>,
@@ -110,8 +110,8 @@ impl Count {
 }
 
 impl History {
-    /// Notes what is to be remembered. Often enough that no opening of an NSD comes and goes in
-    /// between.
+    /// Remembers these facts. Must be called often enough that no opening of an NSD comes and goes
+    /// between two calls.
     pub fn note(&self, facts: &Facts) {
         let mut seen = self.seen.lock();
         for view in &facts.nsds {
@@ -132,7 +132,7 @@ impl History {
         seen.clock = Some((facts.now, facts.wall));
     }
 
-    /// Everything that isn't well, worst first.
+    /// All events, worst first.
     pub fn judge(&self, facts: &Facts) -> Health {
         self.note(facts);
         let seen = self.seen.lock();
@@ -191,7 +191,7 @@ fn subject_of(view: &NsdView) -> String {
     format!("NSD {} ({})", view.nsd, view.path.display())
 }
 
-/// One event for each NSD that doesn't do what it should.
+/// One event for each NSD that is down, was removed while in use, or is full.
 fn nsd_events(facts: &Facts) -> Vec<HealthEvent> {
     let is_at_risk = |view: &&NsdView| is_down(view) || view.is_removed;
     let down = facts.nsds.iter().filter(is_at_risk).count();
@@ -234,7 +234,7 @@ fn nsd_events(facts: &Facts) -> Vec<HealthEvent> {
     .collect()
 }
 
-/// NSDs that serve, but not always.
+/// NSDs that serve but fail some requests.
 fn failure_events(facts: &Facts, seen: &Seen) -> Vec<HealthEvent> {
     let serving = facts.nsds.iter().filter(|view| serves(view));
     serving
@@ -258,8 +258,8 @@ fn failure_events(facts: &Facts, seen: &Seen) -> Vec<HealthEvent> {
         .collect()
 }
 
-/// NSDs that take longer than the others under the same load are slow; what takes long everywhere,
-/// or on the only one, is busy.
+/// An NSD that takes longer than the others under the same load is slow; if all of them take long,
+/// or the only one, they are busy.
 fn pace_events(facts: &Facts) -> Vec<HealthEvent> {
     let serving: Vec<&NsdView> = facts.nsds.iter().filter(|view| serves(view)).collect();
     let mut events = Vec::new();
@@ -313,7 +313,7 @@ fn millis(time: Duration) -> String {
     (micros / 1000).to_string()
 }
 
-/// What is wrong with an NSD that doesn't serve, and the first thing to do.
+/// What is wrong with an NSD that doesn't serve, and the first step of the remedy.
 fn trouble_of(view: &NsdView) -> (String, &'static str) {
     let Some(why) = &view.refused else {
         let what =
@@ -373,7 +373,7 @@ fn space_event(facts: &Facts) -> Option<HealthEvent> {
     let space = &facts.space;
     let remedy = "delete files, or add an NSD with `shale nsd add`";
     if space.capacity == 0 {
-        // No NSD is there: the events of NSDs say so.
+        // No NSD serves; their own events report that.
         return None;
     }
     let left = space.available_to_users;
@@ -400,7 +400,7 @@ fn space_event(facts: &Facts) -> Option<HealthEvent> {
         );
         return Some(event(CRITICAL, "space", what, remedy));
     }
-    // Rounded down: it isn't 100 % as long as something is left.
+    // Rounded down: 100 % would mean that nothing is left.
     let used = space.capacity - left.min(space.capacity);
     let percent = u128::from(used) * 100 / u128::from(space.capacity);
     (percent >= u128::from(NEARLY_FULL_PERCENT)).then(|| {
@@ -412,10 +412,10 @@ fn space_event(facts: &Facts) -> Option<HealthEvent> {
     })
 }
 
-/// Most of what is in use could be free: that is told, or a full pool with small files is a riddle.
+/// Reports space waiting to be freed; otherwise a full pool with small files would be unexplained.
 fn unfreed_event(facts: &Facts) -> Option<HealthEvent> {
     let space = &facts.space;
-    // Counted a moment apart: freeing in between must not show as more than there is.
+    // The two are counted a moment apart: freeing in between must not show more than is in use.
     let unfreed = facts.unfreed.min(space.used);
     let is_much = unfreed > space.used / 2 && unfreed > space.capacity / UNFREED_PART;
     is_much.then(|| {
@@ -467,7 +467,7 @@ fn metadata_event(facts: &Facts) -> Option<HealthEvent> {
     Some(event(CRITICAL, "metadata", what, remedy))
 }
 
-/// A mount that was taken away looks like an empty directory: say so, and how it comes back.
+/// A missing mount looks like an empty directory: report it, and how to bring it back.
 fn mount_events(facts: &Facts) -> Vec<HealthEvent> {
     let MountFacts { dir, lost, lines } = &facts.mounts;
     let gone = lost.iter().map(|mount| {
@@ -488,7 +488,7 @@ fn mount_events(facts: &Facts) -> Vec<HealthEvent> {
             );
             event(WARNING, format!("mount {}", line.path), what, remedy)
         });
-    // Correct, only slower than it could be: a hint, nothing that isn't well.
+    // A hint only: it works, just slower than it could.
     let slower = lines.iter().filter_map(|line| {
         let why = line.slower_because.as_ref()?;
         let what = "requests come through /dev/fuse; through io_uring they would cost less";

@@ -14,16 +14,16 @@ use std::{
 };
 
 const FILE: &str = "daemon.lock";
-/// A process number is shorter.
+/// More than a process number needs.
 const HOLDER_BYTES_MAX: u64 = 32;
-/// Between two looks at the lock.
+/// Pause between two looks at the lock.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Nobody waits longer for a process that is stopped.
+/// Longest wait for a stopped process.
 const STOPPED_MAX: Duration = Duration::from_secs(5);
-/// How long the lock may be held by others that aren't daemons.
+/// How long processes that only test the lock may hold it.
 const LOOKER_MAX: Duration = Duration::from_millis(200);
 
-/// Held as long as this lives.
+/// Holds the lock while it lives.
 pub struct DirectoryLock {
     _file: File,
 }
@@ -51,7 +51,7 @@ pub fn take(dir: &Path) -> Result<DirectoryLock> {
     let file = private::open(how.create(true).truncate(false).write(true), &path);
     let file = file.map_err(failed)?;
     let begun = Instant::now();
-    // Who only looks whether somebody has the lock holds it for a moment.
+    // A process that only tests the lock holds it for a moment.
     while !flock(&file, libc::LOCK_EX | libc::LOCK_NB) {
         if begun.elapsed() > LOOKER_MAX {
             return Err(Error::new(
@@ -64,14 +64,15 @@ pub fn take(dir: &Path) -> Result<DirectoryLock> {
         }
         std::thread::sleep(PAUSE);
     }
-    // For messages, and for who must kill a daemon that doesn't answer.
+    // For messages, and for killing a daemon that doesn't answer.
     file.set_len(0).map_err(failed)?;
     file.write_all_at(std::process::id().to_string().as_bytes(), 0)
         .map_err(failed)?;
     Ok(DirectoryLock { _file: file })
 }
 
-/// Whether a daemon has the lock. Who may not look must ask the daemon, which refuses him.
+/// Whether a daemon has the lock. True without the right to look: then the daemon's socket refuses
+/// the caller.
 pub fn is_held(dir: &Path) -> bool {
     match private::open(File::options().read(true), &dir.join(FILE)) {
         Ok(file) => !flock(&file, libc::LOCK_SH | libc::LOCK_NB),
@@ -79,7 +80,7 @@ pub fn is_held(dir: &Path) -> bool {
     }
 }
 
-/// Refuses who may not look at the lock: it is for the node's owner, and root.
+/// Refuses users who may not read the lock file; only the node's owner and root may.
 ///
 /// # Errors
 /// `NotPermitted`.
@@ -96,8 +97,8 @@ pub fn check_access(dir: &Path) -> Result<()> {
     }
 }
 
-/// Process id of the daemon that has the lock. The file's word alone isn't believed: the process
-/// must be of the user who owns the file.
+/// Process id of the daemon that has the lock. The file's content alone isn't trusted: the process
+/// must belong to the file's owner.
 pub fn holder(dir: &Path) -> Option<i32> {
     if !is_held(dir) {
         return None;
@@ -118,25 +119,25 @@ pub fn is_stopped(process: i32) -> bool {
     matches!(state(process), Some('T' | 't'))
 }
 
-/// What the kernel shows as the state of a process; `None` if there is none.
+/// The kernel's letter for the state of a process; `None` if there is none.
 fn state(process: i32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // The name before it may contain anything, also blanks and brackets.
+    // The name before it may contain anything, including blanks and brackets.
     let rest = stat.rsplit(')').next();
     rest.and_then(|rest| rest.trim().chars().next())
 }
 
-/// Whether the daemon that has the lock is stopped: it won't answer.
+/// Whether the daemon that has the lock is stopped and so can't answer.
 pub fn is_holder_stopped(dir: &Path) -> bool {
     holder(dir).is_some_and(is_stopped)
 }
 
-/// Whether a process still has anything open: one that ended waits for its parent without.
+/// Whether a process may still have files open: a zombie, waiting for its parent, has none.
 fn is_alive(process: i32) -> bool {
     !matches!(state(process), None | Some('Z' | 'X'))
 }
 
-/// Waits until no daemon has the lock, and the process of the one that had it is gone.
+/// Waits until the lock is free and the process that had it is gone.
 ///
 /// # Errors
 /// `Busy` if one still has it after `patience`, or is stopped.

@@ -1,5 +1,5 @@
-//! The daemon's log: a burst of lines goes through, then a few a second, so that no user fills the
-//! disk with what goes wrong again and again.
+//! The daemon's log: lets a burst of lines through, then one a second, so that no user can fill the
+//! disk by causing the same error again and again.
 
 use parking_lot::Mutex;
 use std::{
@@ -10,15 +10,15 @@ use std::{
 };
 use tracing_subscriber::fmt::{MakeWriter, writer::OptionalWriter};
 
-/// In the node's directory, unless somebody else takes what the daemon says.
+/// Log file in the node's directory, unless the daemon's standard error goes elsewhere.
 pub const FILE: &str = "daemon.log";
-/// What the file is renamed to when a daemon starts and finds it large.
+/// A large log is renamed to this when a daemon starts.
 const OLD_FILE: &str = "daemon.log.old";
 const LARGE: u64 = 64 << 20;
 
-/// Lines that may come at once.
+/// Lines that may come in a burst.
 const BURST: u32 = 2_000;
-/// A further one may come after so long: at most 1 GiB of them in two months.
+/// After the burst, one line per pause: at most 1 GiB in two months.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Where the daemon's log goes.
@@ -50,7 +50,7 @@ impl Limit {
         }
     }
 
-    /// Whether a line may be written; if so, how many weren't since the last one.
+    /// Whether a line may be written; if so, how many were left out since the last one.
     fn next(&mut self, now: Instant) -> Option<u64> {
         let pauses = now.saturating_duration_since(self.counted_at).as_secs() / PAUSE.as_secs();
         let more = u32::try_from(pauses).unwrap_or(BURST).min(BURST);
@@ -78,17 +78,17 @@ impl MakeWriter<'_> for Log {
         };
         let mut out = io::stderr();
         if left_out > 0 {
-            // A log that can't be written can't be complained about.
+            // There is nowhere to report that the log can't be written.
             let _ = writeln!(out, "({left_out} lines were left out: too many at a time)");
         }
         OptionalWriter::some(out)
     }
 }
 
-/// Puts a large log of earlier daemons aside, in place of the one that was put aside before.
+/// Renames a large log of earlier daemons, replacing the one renamed before.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn put_large_aside(dir: &Path) -> io::Result<()> {
     let file = dir.join(FILE);
     match fs::symlink_metadata(&file) {

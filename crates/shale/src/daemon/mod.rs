@@ -22,16 +22,17 @@ use world::World;
 
 /// Worker threads for commits, disks and the tree; operations run on the FUSE threads.
 const WORKERS_MAX: usize = 4;
-/// Answers on their way get this long when the daemon ends.
+/// Time for answers in flight when the daemon ends.
 const ANSWERS_END: Duration = Duration::from_secs(2);
-/// The runtime's own end waits at most this long for blocking work.
+/// Longest wait for blocking work when the runtime ends.
 const RUNTIME_END: Duration = Duration::from_secs(5);
 
-/// Runs the daemon of a directory until it is told to end. Says `ready`, or why not, on
-/// standard output. `on_demand`: mounts nothing by itself and ends with its last mount.
+/// Runs the daemon of a directory until it is told to end. Prints `ready`, or the reason why it
+/// can't serve, on standard output. `on_demand`: mounts nothing itself and ends with its last
+/// mount.
 ///
 /// # Errors
-/// Why it couldn't start.
+/// The reason why it couldn't start.
 pub fn run(dir: &Path, on_demand: bool) -> Result<ExitCode> {
     tracing_subscriber::fmt()
         .with_env_filter(
@@ -55,7 +56,7 @@ pub fn run(dir: &Path, on_demand: bool) -> Result<ExitCode> {
         })?;
     let result = runtime.block_on(live(dir, on_demand));
     if let Err(error) = &result {
-        // The command that started us reads this line; the log keeps it as well.
+        // The command that started us reads this line; the log keeps it too.
         say(&error.to_string());
         tracing::error!(%error, "the daemon ends");
     }
@@ -108,20 +109,20 @@ async fn live(dir: &Path, on_demand: bool) -> Result<()> {
     supervisor::tell("STOPPING=1");
     watch.stop().await;
     let result = serving.end(force).await;
-    // Whoever asked for the end is still to be told.
+    // The client that asked for the end still needs its answer.
     let _ = world.timeout(ANSWERS_END, admin).await;
     if result.is_ok() {
-        // Who unmounts takes it for the sign that everything is durable.
+        // To programs that unmount, the missing socket means that everything is durable.
         let _ = std::fs::remove_file(dir.join(crate::admin::client::SOCKET));
     }
     tracing::info!("ended");
-    // Held until the process is gone, and with it all that it has open.
+    // Held until the process is gone, and with it all its open files.
     std::mem::forget(lock);
     result
 }
 
-/// The root directory belongs to who made the file system: an ordinary user could make nothing
-/// in root's.
+/// The root directory belongs to the user who created the file system: if it were root's, an
+/// ordinary user could create nothing in it.
 async fn give_root_to_maker(node: &Node) -> Result<()> {
     // SAFETY: both have no preconditions and can't fail.
     let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
@@ -135,12 +136,12 @@ async fn give_root_to_maker(node: &Node) -> Result<()> {
     node.client().sync_all().await
 }
 
-/// What daemons that died left in the tree of files. The lock is ours, so nobody serves them.
+/// Detaches mounts left by daemons that died. We hold the lock, so no process serves them.
 fn clear_dead_mounts(dir: &Path) {
     for mount in mounts::mounts_of(dir) {
         tracing::warn!(mountpoint = %mount.mountpoint.display(), "removing the mount of a daemon that died");
         if let Err(error) = fuse::detach(&mount) {
-            // Mounting there will say what to do; elsewhere it is in nobody's way.
+            // At our mount point, mounting will say what to do; elsewhere it does no harm.
             tracing::warn!(%error, "the mount of a daemon that died is left");
         }
     }
@@ -149,9 +150,9 @@ fn clear_dead_mounts(dir: &Path) {
     }
 }
 
-/// A creation that was interrupted left nothing that anybody used: begin again. Only files that
-/// our own directory holds are removed, never a device or a path of somebody else's, and never a
-/// file system that is whole, whatever node.toml says.
+/// Starts an interrupted creation again: no one can have used what it left. Removes only files in
+/// our own directory, never a device or a path elsewhere, and never a complete file system,
+/// whatever node.toml says.
 async fn create(world: &World, dir: &Path, paths: &NodePaths, config: &NodeConfig) -> Result<()> {
     if Node::is_created(world, paths).await? {
         return Ok(());
@@ -180,7 +181,7 @@ async fn create(world: &World, dir: &Path, paths: &NodePaths, config: &NodeConfi
     };
     let created = Node::create(world, paths, creation).await;
     created.map_err(|error| {
-        // Half of a file system would only take space.
+        // Half a file system would only take space.
         remove_ours();
         error.while_doing(doing())
     })
@@ -203,7 +204,7 @@ fn node_paths(dir: &Path, config: &NodeConfig) -> Result<NodePaths> {
     })
 }
 
-/// `shale down`, SIGTERM and SIGINT end the daemon; signals can't ask, so they force.
+/// `shale down`, SIGTERM and SIGINT end the daemon. Signals can't report `Busy`, so they force.
 async fn wait_for_end(serving: &Serving) -> bool {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut terminate), Ok(mut interrupt)) = (
@@ -221,7 +222,7 @@ async fn wait_for_end(serving: &Serving) -> bool {
     }
 }
 
-/// One line on standard output, then nothing more: the pipe's reader goes away.
+/// Prints the only line on standard output; its reader closes the pipe afterwards.
 fn say(line: &str) {
     let mut out = std::io::stdout();
     let _ = writeln!(out, "{line}");

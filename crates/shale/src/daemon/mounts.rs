@@ -1,4 +1,4 @@
-//! The mounts of a node: one of its own, and those that were added while it runs.
+//! The mounts of a node: its own, and those added while it runs.
 
 use super::users::who_uses;
 use crate::{admin::MountLine, options::Options};
@@ -18,32 +18,32 @@ use std::{
 use tokio::sync::watch;
 use world::World;
 
-/// Mounts of one node at most.
+/// Most mounts of one node.
 const MOUNTS_MAX: usize = 64;
 
-/// What was written through a mount that ended is durable by then, or can't be made so.
+/// By then data written through an ended mount is durable, or can't be made so.
 const ENDING_MAX: Duration = Duration::from_secs(60);
 /// A look at all processes takes milliseconds, unless one of them is stuck.
 const PROCESSES_MAX: Duration = Duration::from_secs(3);
-/// Places that a message names at most; the rest is counted.
+/// Most places that a message names; the rest is counted.
 const PLACES_MAX: usize = 5;
-/// A mount that is nowhere in the tree of files and that no program uses has ended by then, also on a
-/// machine that is very busy.
+/// By then a mount that is attached nowhere and that no program uses has ended, even on a very busy
+/// machine.
 const GONE_MAX: Duration = Duration::from_secs(5);
 
 /// The mounts of a node.
 pub struct Mounts {
     world: World,
     client: Arc<Client>,
-    /// What `df` and the mount table show as the device.
+    /// The device that `df` and the mount table show.
     source: PathBuf,
     siblings: Arc<Siblings>,
     list: Mutex<Vec<Arc<OneMount>>>,
-    /// One mount is made at a time; none any more once this is true.
+    /// Held while a mount is made; true once no more may be.
     making: tokio::sync::Mutex<bool>,
     /// An attempt to mount failed.
     failed: tokio::sync::Notify,
-    /// How many there are, for those who wait for a change.
+    /// Number of mounts, for those waiting for a change.
     count: watch::Sender<usize>,
 }
 
@@ -53,7 +53,7 @@ struct OneMount {
 }
 
 impl Mounts {
-    /// None yet.
+    /// A node without mounts.
     pub fn new(client: &Arc<Client>, source: PathBuf) -> Arc<Self> {
         Arc::new(Self {
             world: client.world().clone(),
@@ -67,8 +67,8 @@ impl Mounts {
         })
     }
 
-    /// Mounts. The second mount of a node waits until the kernel doesn't believe any more what
-    /// it was told through the first (6 s).
+    /// Mounts. The second mount of a node waits until the kernel no longer trusts what it cached
+    /// through the first (6 s).
     ///
     /// # Errors
     /// What is wrong with the mount point or the options, and what to do.
@@ -97,7 +97,7 @@ impl Mounts {
         how.transport = options.transport;
         how.locks = options.locks;
         let settings = DoorSettings {
-            // A mount that may not change anything doesn't change access times either.
+            // A read-only mount doesn't change access times either.
             no_atime: options.flags.no_atime || options.flags.read_only,
             locks: options.locks,
             ..DoorSettings::default()
@@ -130,8 +130,8 @@ impl Mounts {
         Ok(())
     }
 
-    /// Takes a mount from the list when it has ended, by whoever's hand. umount(8) promises
-    /// that what was written is safe.
+    /// Takes a mount off the list when it has ended, however that happened. umount(8) promises that
+    /// written data is safe.
     async fn watch(&self, one: Arc<OneMount>) {
         one.mount.ended().await;
         if let Err(error) = self.client.sync_all().await
@@ -140,7 +140,7 @@ impl Mounts {
             tracing::warn!(%error, "what was written through a mount that ended isn't all durable yet");
         }
         {
-            // What is told of a mount that is just being made must stay.
+            // The line of a mount that is just being made must stay.
             let _nobody_mounts = self.making.lock().await;
             let source = self.source.clone();
             self.world.blocking(move || forget_ended(&source)).await;
@@ -149,29 +149,29 @@ impl Mounts {
         self.tell_count();
     }
 
-    /// Tells umount(8) again of mounts that it has forgotten: an umount(8) of the same place in
-    /// another mount namespace removes the line that both share.
+    /// Restores utab lines that are missing: an umount(8) of the same place in another mount
+    /// namespace removes the line that both share.
     pub async fn remind_umount(&self) {
         let source = self.source.clone();
         let list = self.list.lock().clone();
         let remind = move || {
             let attached = list.iter().filter(|one| one.mount.is_attached());
             for place in attached.map(|one| one.mount.place()) {
-                // Anybody may keep the table locked: one wait for it is enough each time.
+                // Any process may hold the table's lock: wait for it only once per call.
                 if !fuse::is_told(&source, &place) && !tell_umount(&source, &place) {
                     return;
                 }
             }
         };
-        // Not while one ends: its line would come back. The next time will do.
+        // Not while a mount ends: its line would come back. The next call will do it.
         let Ok(_nobody_mounts) = self.making.try_lock() else {
             return;
         };
         self.world.blocking(remind).await;
     }
 
-    /// Waits until mounts that are to be found nowhere any more have ended, for as long as that
-    /// takes if no program uses them, and are off the list.
+    /// Waits until mounts that are attached nowhere and used by no program have ended and are off
+    /// the list, for at most about a minute.
     pub async fn settle(&self) {
         let list = self.list.lock().clone();
         let all_ended = async {
@@ -180,11 +180,11 @@ impl Mounts {
                 one.mount.ended().await;
             }
         };
-        // Programs use the others: they aren't the last then.
+        // Programs use the other mounts, so this wasn't the last one.
         let _ = self.world.timeout(GONE_MAX, all_ended).await;
         let mut count = self.count.subscribe();
         let none_ends = |_: &usize| !self.list.lock().iter().any(|one| one.mount.is_ended());
-        // Whoever waits for data that can't be made durable is told by what he asks next.
+        // If data can't be made durable, the caller's next request reports it.
         let _ = self
             .world
             .timeout(ENDING_MAX, count.wait_for(none_ends))
@@ -195,10 +195,10 @@ impl Mounts {
         self.count.send_replace(self.list.lock().len());
     }
 
-    /// Ends a mount. `id`: the kernel's number of the one that is meant, if the asker knows it.
+    /// Ends a mount. `id`: the kernel's id of the mount meant, if the caller knows it.
     ///
     /// # Errors
-    /// `NotFound` if this node has no such mount; `Busy`, with who uses it.
+    /// `NotFound` if this node has no such mount; `Busy`, naming its users.
     pub async fn remove(&self, mountpoint: &Path, id: Option<u64>, how: Unmount) -> Result<()> {
         let found = match id {
             None => self.find(mountpoint),
@@ -254,9 +254,9 @@ impl Mounts {
         Err(Error::new(ErrorKind::Busy, text))
     }
 
-    /// What a look at all processes finds. The kernel makes it wait for one that is just being
-    /// started and closes files of a file system that doesn't answer, perhaps for ever: then
-    /// nobody is named, and the look ends with what it waits for.
+    /// Runs a look at all processes with a deadline. The kernel blocks it on a process that is
+    /// being started and closes files of a file system that doesn't answer, perhaps forever. In
+    /// that case no users are named, and the look ends when the process does.
     async fn look_at_processes<T>(&self, look: impl Future<Output = T>) -> Option<T> {
         let found = self.world.timeout(PROCESSES_MAX, look).await;
         found
@@ -264,11 +264,11 @@ impl Mounts {
             .ok()
     }
 
-    /// Ends all mounts, or none if one is in use. By force, bind mounts of them go as well.
-    /// Tells what is left that shows the file system and will be dead.
+    /// Ends all mounts, or none if one is in use. By force, their bind mounts end too. Returns the
+    /// places that still show the file system and will be dead.
     ///
     /// # Errors
-    /// `Busy`, with who uses it.
+    /// `Busy`, naming the users.
     pub async fn end_all(self: &Arc<Self>, how: Unmount) -> Result<Vec<String>> {
         let all: Vec<_> = self.list.lock().iter().rev().cloned().collect();
         let copies = |one: &Arc<OneMount>| match one.mount.is_ended() {
@@ -314,7 +314,7 @@ impl Mounts {
         Ok(left)
     }
 
-    /// Whether a mount is to be found at that place.
+    /// Whether a mount is attached at this place.
     pub fn has(&self, mountpoint: &Path) -> bool {
         let real = real_path(mountpoint);
         let list = self.list.lock();
@@ -322,7 +322,7 @@ impl Mounts {
             .any(|one| one.mount.is_attached() && one.mount.place() == real)
     }
 
-    /// Paths are compared as the kernel knows them; the mount itself isn't asked.
+    /// Compares paths as the kernel knows them, without a request to the mount itself.
     fn find(&self, mountpoint: &Path) -> Option<Arc<OneMount>> {
         let real = real_path(mountpoint);
         let list = self.list.lock();
@@ -337,7 +337,7 @@ impl Mounts {
             .cloned()
     }
 
-    /// Waits until there is no mount (any more).
+    /// Waits until there is no mount.
     pub async fn none_left(&self) {
         // The sender lives as long as this, so the wait can't fail.
         let _ = self.count.subscribe().wait_for(|count| *count == 0).await;
@@ -352,7 +352,7 @@ impl Mounts {
         }
     }
 
-    /// Makes no mount any more, if there is none.
+    /// Refuses mounts from now on, if there is none. Returns whether it does.
     pub async fn close_if_none(&self) -> bool {
         let mut closed = self.making.lock().await;
         *closed = self.list.lock().is_empty();
@@ -386,15 +386,15 @@ impl Mounts {
         lines.collect()
     }
 
-    /// Requests of all mounts that wait now.
+    /// All requests waiting for an answer, of all mounts.
     pub fn waiting(&self) -> Vec<WaitingRequest> {
         let list = self.list.lock().clone();
         list.iter().flat_map(|one| one.mount.waiting()).collect()
     }
 }
 
-/// Without it umount(8) returns before everything is durable; the mount works.
-/// Whether the table could be written.
+/// Without this line umount(8) returns before everything is durable; the mount still works. Returns
+/// whether the table could be written.
 fn tell_umount(source: &Path, place: &Path) -> bool {
     let told = fuse::tell_umount(source, place, &[]);
     if let Err(error) = &told {
@@ -403,7 +403,7 @@ fn tell_umount(source: &Path, place: &Path) -> bool {
     told.is_ok()
 }
 
-/// Lines that stay are removed at the next start.
+/// Lines left behind are removed at the next start.
 fn forget_ended(source: &Path) {
     if let Err(error) = fuse::forget_ended(source) {
         tracing::warn!(%error, "umount(8) still has lines about mounts that ended");
@@ -422,14 +422,13 @@ fn shown(places: &[PathBuf]) -> String {
     }
 }
 
-/// What the mount table shows as the device of a node's mounts: its directory without symbolic
-/// links.
+/// The device of a node's mounts in the mount table: its directory without symbolic links.
 pub fn source_of(dir: &Path) -> PathBuf {
     dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf())
 }
 
-/// The mounts of a node as the mount table says, whoever serves them, newest first. What other
-/// users mounted isn't believed: they may write the node's name on it.
+/// The mounts of a node according to the mount table, whichever process serves them, newest first.
+/// Other users' mounts don't count: they could carry this node's name.
 pub fn mounts_of(dir: &Path) -> Vec<fuse::MountedShale> {
     let source = source_of(dir);
     let owner = std::fs::metadata(&source).map(|found| found.uid()).ok();
@@ -438,7 +437,7 @@ pub fn mounts_of(dir: &Path) -> Vec<fuse::MountedShale> {
         .collect()
 }
 
-/// The path as the mount table has it, without symbolic links. Asks no file system that is
+/// The path as the mount table shows it, without symbolic links. Sends no request to a file system
 /// mounted there: only links are read, and the root of a mount is none.
 pub fn real_path(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());

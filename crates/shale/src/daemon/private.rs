@@ -1,5 +1,5 @@
-//! The node's directory is its owner's alone: makes it so, checks it, and opens the files in it so
-//! that nobody else can have put something in their place.
+//! Keeps the node's directory its owner's alone: makes it so, checks it, and opens its files such
+//! that no other user can have planted them.
 
 use model::{Error, ErrorKind, Result};
 use std::{
@@ -9,19 +9,19 @@ use std::{
     path::Path,
 };
 
-/// Rights of a directory on the way to a mount: everybody may pass and look.
+/// Mode of directories above a mount point: everyone may pass and list.
 const WAY: u32 = 0o755;
-/// Rights of the node's directory if nobody else has business in it.
+/// Mode of the node's directory if other users need nothing in it.
 const OWNER_ONLY: u32 = 0o700;
-/// The same if the mount point is in it: who uses the mount must get through.
+/// Mode if the mount point is in it: users of the mount must pass through.
 const PASS_ONLY: u32 = 0o711;
 /// Group and others may write.
 const OTHERS_WRITE: u32 = 0o022;
-/// Only who owns a file in such a directory may rename or remove it.
+/// Only a file's owner may rename or remove it in such a directory.
 const STICKY: u32 = 0o1000;
 
-/// Files that this process makes are its user's, whatever the umask of who started it: where
-/// others are to see something, the rights are given by name.
+/// Files made by this process are private, whatever umask it was started with; what others are to
+/// see gets its mode explicitly.
 pub fn keep_files_private() {
     // SAFETY: umask takes a number and can't fail.
     unsafe { libc::umask(0o077) };
@@ -32,10 +32,10 @@ fn me() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Makes the node's directory if it isn't there, and what is missing above it.
+/// Makes the node's directory and missing parents.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn make_node_directory(dir: &Path, mountpoint: &Path) -> io::Result<()> {
     let rights = if mountpoint.starts_with(dir) {
         PASS_ONLY
@@ -45,10 +45,10 @@ pub fn make_node_directory(dir: &Path, mountpoint: &Path) -> io::Result<()> {
     make_directories(dir, rights)
 }
 
-/// Makes a mount point if it isn't there: others get to the mount, whatever the umask is.
+/// Makes a missing mount point that others can reach, whatever the umask.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn make_mount_point(path: &Path) -> io::Result<()> {
     make_directories(path, WAY)
 }
@@ -72,11 +72,11 @@ fn make_directory(path: &Path, rights: u32) -> io::Result<()> {
     }
 }
 
-/// Refuses a directory that others own or could put files into, or could exchange as a whole.
-/// One that doesn't exist is fine.
+/// Refuses a directory that other users own, may write to, or could replace. One that doesn't exist
+/// is fine.
 ///
 /// # Errors
-/// `NotPermitted` with what to do.
+/// `NotPermitted`, saying what to do.
 pub fn check(dir: &Path) -> Result<()> {
     let found = match fs::metadata(dir) {
         Ok(found) => found,
@@ -112,10 +112,10 @@ pub fn check(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a file of the node's directory that isn't a plain file of this user.
+/// Refuses a file of the node's directory that isn't a regular file of this user.
 ///
 /// # Errors
-/// `NotPermitted` with what to do; `NotFound`.
+/// `NotPermitted`, saying what to do; `NotFound`.
 pub fn check_file(path: &Path) -> io::Result<Result<()>> {
     let found = fs::symlink_metadata(path)?;
     if !found.is_file() {
@@ -128,8 +128,7 @@ pub fn check_file(path: &Path) -> io::Result<Result<()>> {
     Ok(refuse_other_owner(path.parent().unwrap_or(path), &found))
 }
 
-/// A node belongs to the user who made it; even root would leave files in it that its owner
-/// can't use.
+/// A node belongs to the user who made it; even root would leave files that the owner can't use.
 fn refuse_other_owner(dir: &Path, found: &fs::Metadata) -> Result<()> {
     if found.uid() == me() {
         return Ok(());
@@ -143,11 +142,11 @@ fn refuse_other_owner(dir: &Path, found: &fs::Metadata) -> Result<()> {
     Err(Error::new(ErrorKind::NotPermitted, text))
 }
 
-/// Opens a file of the node's directory, made with the owner's rights only. A symbolic link, a
-/// FIFO, a device or a second name of some other file is refused and never waited for.
+/// Opens a file of the node's directory; a new one is readable by the owner only. Refuses a
+/// symbolic link, a FIFO, a device or a hard link to another file, and never blocks on one.
 ///
 /// # Errors
-/// What the system says, or that it is no plain file.
+/// The system's error, or that it isn't a regular file.
 pub fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let file = options
         .mode(0o600)
@@ -171,13 +170,13 @@ fn planted(path: &Path) -> io::Error {
     ))
 }
 
-/// Whether a user may give orders to this process: its own user and root.
+/// Whether a user may give orders to this process: its own user or root.
 pub fn may_command(user: u32) -> bool {
     user == 0 || user == me()
 }
 
-/// Whether answers of a user's process may be believed about a node: the owner of its directory,
-/// this user or root.
+/// Whether a process's answers about a node can be trusted: it runs as the owner of the node's
+/// directory, as this user or as root.
 pub fn may_answer(user: u32, dir: &Path) -> bool {
     may_command(user) || fs::metadata(dir).is_ok_and(|found| found.uid() == user)
 }

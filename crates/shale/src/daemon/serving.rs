@@ -1,4 +1,4 @@
-//! What a running daemon does for the admin API, in the words of the API.
+//! The node behind the admin API: one method per request, with the API's types.
 
 use super::config::NodeConfig;
 use super::health::History;
@@ -23,9 +23,9 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// A daemon that was brought up for a mount and got none ends after this.
+/// An on-demand daemon that was given no mount ends after this.
 const FIRST_MOUNT_MAX: Duration = Duration::from_secs(60);
-/// Whoever adds or removes an NSD waits so long for the one who is just doing so.
+/// How long a change of the NSDs waits for another one in progress.
 const NSDS_CHANGE_MAX: Duration = Duration::from_secs(120);
 
 /// A node that serves its file system.
@@ -35,9 +35,9 @@ pub struct Serving {
     pub(super) node: Arc<Node>,
     pub(super) mounts: Arc<Mounts>,
     pub(super) since: world::Instant,
-    /// Ends with its last mount, as mount(8) and umount(8) lead to expect.
+    /// Ends with its last mount, as users of mount(8) and umount(8) expect.
     on_demand: AtomicBool,
-    /// `Some(force)` once somebody asked for the end.
+    /// `Some(force)` once the end was requested.
     shutdown: watch::Sender<Option<bool>>,
     pub(super) history: History,
     /// Held while an NSD is added or removed.
@@ -45,8 +45,8 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// A node without mounts yet. `on_demand`: it is brought up for mounts that others ask for,
-    /// and ends with the last of them.
+    /// A node without mounts yet. `on_demand`: it serves mounts that others request, and ends with
+    /// the last of them.
     pub fn new(dir: &Path, config: NodeConfig, node: Arc<Node>, on_demand: bool) -> Self {
         Self {
             dir: dir.to_path_buf(),
@@ -61,7 +61,7 @@ impl Serving {
         }
     }
 
-    /// Makes the node's own mount; it stays up from now on until `shale down`.
+    /// Makes the node's own mount; from now on the node stays up until `shale down`.
     ///
     /// # Errors
     /// What is wrong with the mount point and what to do.
@@ -75,7 +75,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Whether it ends with its last mount.
+    /// Whether the node ends with its last mount.
     pub fn is_on_demand(&self) -> bool {
         self.on_demand.load(Ordering::Acquire)
     }
@@ -110,26 +110,25 @@ impl Serving {
         self.settle().await
     }
 
-    /// Somebody unmounted, and may pull the plug when this is answered: everything is durable
-    /// then. True if the daemon ends, because it was the last mount.
+    /// Called after an unmount that bypassed the daemon: when this returns, everything is durable
+    /// and the caller may cut the power. True if the daemon ends, because that was the last mount.
     ///
     /// # Errors
-    /// What couldn't be made durable.
+    /// The first thing that couldn't be made durable.
     pub async fn settle(&self) -> Result<bool> {
         self.mounts.settle().await;
         self.node.client().sync_all().await?;
         Ok(self.is_on_demand() && self.mounts.lines().is_empty())
     }
 
-    /// Waits until nobody needs the node any more: the last mount of one that ends with it is
-    /// gone, or none came.
+    /// Waits until the node isn't needed: it is on demand, and its last mount is gone or none came.
     pub async fn wait_for_idle(&self) {
         if !self.is_on_demand() {
             return std::future::pending().await;
         }
         loop {
             let first = self.mounts.first_attempt();
-            // Whether one came or not is looked at next.
+            // The loop checks next whether a mount came.
             let _ = self.node.world().timeout(FIRST_MOUNT_MAX, first).await;
             self.mounts.none_left().await;
             if !self.is_on_demand() {
@@ -151,7 +150,7 @@ impl Serving {
         self.node.world()
     }
 
-    /// Waits until somebody asked for the end; tells whether by force.
+    /// Waits until the end was requested; returns whether by force.
     pub async fn wait_for_shutdown(&self) -> bool {
         let mut asked = self.shutdown.subscribe();
         loop {
@@ -164,8 +163,8 @@ impl Serving {
         }
     }
 
-    /// Unmounts if nothing uses the mounts (or by force) and lets the daemon end. Tells what
-    /// still shows the file system and can't be unmounted from here.
+    /// Unmounts if no program uses the mounts (or by force) and lets the daemon end. Returns the
+    /// places that still show the file system and can't be unmounted from here.
     ///
     /// # Errors
     /// `Busy` if programs or bind mounts use a mount and `force` isn't set; nothing has changed
@@ -181,17 +180,17 @@ impl Serving {
         Ok(left)
     }
 
-    /// Unmounts if that hasn't happened, makes everything durable, ends the node.
+    /// Unmounts if that hasn't happened, makes everything durable, closes the node.
     ///
     /// # Errors
-    /// What couldn't be made durable.
+    /// The first thing that couldn't be made durable.
     pub async fn end(&self, force: bool) -> Result<()> {
         let unmounted = self.shutdown(force).await;
         self.node.close().await.and(unmounted).map(drop)
     }
 
-    /// Looks after the node as long as it runs: takes NSDs that came back in, notes what
-    /// `shale health` tells later.
+    /// Looks after the node while it runs: takes returned NSDs back into use, notes facts for
+    /// `shale health`.
     pub async fn watch(&self) {
         loop {
             self.node.world().sleep(LOOK_EVERY).await;
@@ -222,7 +221,7 @@ impl Serving {
             size: usage.capacity,
             used: usage.used,
             available: usage.available,
-            // For people and scripts: JSON numbers beyond 64 bits are read by few.
+            // For people and scripts: few JSON readers take numbers beyond 64 bits.
             logical: u64::try_from(usage.logical).unwrap_or(u64::MAX),
             inodes: usage.inodes,
             raw_size: nsds.iter().map(|nsd| nsd.usage.capacity).sum(),
@@ -233,7 +232,7 @@ impl Serving {
     /// `shale fs sync`.
     ///
     /// # Errors
-    /// What couldn't be made durable.
+    /// The first thing that couldn't be made durable.
     pub async fn sync(&self) -> Result<()> {
         self.node.client().sync_all().await
     }
@@ -241,9 +240,9 @@ impl Serving {
     /// `shale fs check`.
     ///
     /// # Errors
-    /// If the check couldn't be made; faults are in the answer.
+    /// If the check couldn't run; faults are in the answer.
     pub async fn check(&self, deep: bool) -> Result<CheckResult> {
-        // What is still in memory belongs to the file system; the check reads what is published.
+        // Data still in memory belongs to the file system; the check reads only published data.
         self.node.client().sync_all().await?;
         let report = self.node.metanode().check(CheckOptions { deep }).await?;
         let mut faults: Vec<String> = report
@@ -274,17 +273,18 @@ impl Serving {
     /// `shale nsd add`.
     ///
     /// # Errors
-    /// As [`Node::add_nsd`]; `Busy` if another one is being added or removed for long.
+    /// As [`Node::add_nsd`]; `Busy` if another change of the NSDs takes too long.
     pub async fn add_nsd(&self, request: &AddNsd) -> Result<Vec<NsdLine>> {
-        // Two at a time would take the same number, and one the other's path from `node.toml`.
+        // Two at once would choose the same number, and one would drop the other's path from
+        // `node.toml`.
         let _alone = self.change_nsds().await?;
         let path = match &request.path {
             Some(path) => PathBuf::from(path),
             None => self.node.next_region(&self.dir.join("nsd")),
         };
         let bytes = request.bytes.unwrap_or(self.config.lock().create.nsd_bytes);
-        // The path first: an NSD that the map names and nobody finds at the next start would be
-        // missing. A path that the map doesn't name is harmless.
+        // The path first: an NSD in the map without a path would be missing at the next start. A
+        // path that the map doesn't name is harmless.
         let id = self.node.next_nsd();
         self.note_path(id, Some(path.clone()))?;
         if let Err(error) = self.node.add_nsd(&path, bytes).await {
@@ -317,7 +317,7 @@ impl Serving {
     /// `shale nsd remove`.
     ///
     /// # Errors
-    /// As [`Node::remove_nsd`]; `Busy` if another one is being added or removed for long.
+    /// As [`Node::remove_nsd`]; `Busy` if another change of the NSDs takes too long.
     pub async fn remove_nsd(&self, nsd: NsdId) -> Result<Vec<NsdLine>> {
         let _alone = self.change_nsds().await?;
         self.node.remove_nsd(nsd).await?;
@@ -377,14 +377,14 @@ fn nsd_line(view: &NsdView) -> NsdLine {
     }
 }
 
-/// Makes a missing mount point. What is mounted already isn't asked: its daemon may be dead or
+/// Makes a missing mount point. Sends no request to an existing mount: its daemon may be dead or
 /// stopped.
 fn make_mount_point(path: &Path) -> Result<()> {
     let real = super::mounts::real_path(path);
     if fuse::mounted_shales().iter().any(|m| m.mountpoint == real) {
         return Ok(());
     }
-    // A dead mount answers nothing, and what is no directory is refused when mounting.
+    // A dead mount doesn't answer, and a path that isn't a directory is refused by the mount.
     if std::fs::symlink_metadata(path).is_ok() {
         return Ok(());
     }

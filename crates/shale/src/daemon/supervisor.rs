@@ -1,4 +1,4 @@
-//! Tells the program that supervises the daemon (systemd, Type=notify) how far it is.
+//! Tells the supervisor of the daemon (systemd, Type=notify) about starting and stopping.
 
 use std::os::{
     linux::net::SocketAddrExt,
@@ -8,7 +8,8 @@ use std::os::{
     },
 };
 
-/// Sends a state like `READY=1`. Without a supervisor, or if it doesn't listen, nothing happens.
+/// Sends a state like `READY=1`. Does nothing without a supervisor; only warns if it doesn't
+/// listen.
 pub fn tell(state: &str) {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else {
         return;
@@ -20,7 +21,7 @@ pub fn tell(state: &str) {
     };
     let sent = address.and_then(|address| {
         let socket = UnixDatagram::unbound()?;
-        // A supervisor that doesn't read must not hold the daemon up.
+        // A supervisor that doesn't read must not block the daemon.
         socket.set_nonblocking(true)?;
         socket.send_to_addr(state.as_bytes(), &address)
     });

@@ -1,12 +1,12 @@
-//! Who uses a mount, from /proc. Only links are read, so no file system is asked.
+//! Finds the users of a mount in /proc. Only links are read, so no file system gets a request.
 
 use std::{fs, os::unix::ffi::OsStrExt, path::Path};
 
-/// Named at most; the rest is counted.
+/// Most users named; the rest is counted.
 const NAMED_MAX: usize = 5;
 
-/// Says which programs have files open, run or stand below a directory, as far as this process
-/// may see: `bash (process 17), cat (process 18)`. Empty if none is found.
+/// Names the programs that have files open, run or have their working directory below a directory,
+/// as far as this process may see: `bash (process 17), cat (process 18)`. Empty if none is found.
 pub fn who_uses(directory: &Path) -> String {
     let Ok(processes) = fs::read_dir("/proc") else {
         return String::new();

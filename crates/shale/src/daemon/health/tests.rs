@@ -1,10 +1,10 @@
-//! Every event: from which facts, how bad, and that it says what to do.
+//! Every event: the facts that cause it, its severity, and that it says what to do.
 
 use super::*;
 use model::{Error, Timestamp};
 use std::path::PathBuf;
 
-/// Any moment.
+/// An arbitrary moment.
 fn now() -> world::Instant {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
@@ -118,7 +118,7 @@ fn each_trouble_of_an_nsd_has_its_word_and_its_remedy() {
     assert_eq!(only(&facts).severity, CRITICAL);
 }
 
-/// NSDs with these reading times in milliseconds: alone, and in a queue.
+/// NSDs with these read times in milliseconds: without and with queueing.
 fn paced(times: &[(u64, u64)]) -> Facts {
     let mut facts = well();
     let views = times
@@ -140,7 +140,7 @@ fn an_nsd_is_slow_beside_the_others_and_busy_for_itself() {
     assert!(slow.message.contains("taken 80 ms") && slow.message.contains("2.0 ms"));
     assert!(slow.remedy.contains("shale nsd remove 3"));
     assert_eq!(slow.severity, WARNING);
-    // Load makes all of them late, or the only one; fast ones may differ.
+    // Under load all of them are late, or the only one is; fast NSDs may differ.
     for times in [
         &[(90, 900), (100, 1000), (200, 2000)][..],
         &[(400, 9000)],
@@ -155,7 +155,7 @@ fn an_nsd_is_slow_beside_the_others_and_busy_for_itself() {
         let busy = times.iter().filter(|(_, latency)| *latency > 500).count();
         assert_eq!(health.events.len(), busy);
     }
-    // Who doesn't serve is told as that.
+    // An NSD that doesn't serve has its own event and isn't judged slow.
     let mut facts = paced(&[(2, 30), (2, 30), (80, 300)]);
     facts.nsds[2].state = NsdState::Lost;
     assert_eq!(History::default().judge(&facts).events.len(), 0);
@@ -227,7 +227,8 @@ fn space_is_told_from_ninety_percent_on_and_when_it_is_gone() {
         assert!(event.message.contains(word), "{}", event.message);
         assert_eq!(event.severity, severity);
     }
-    // What waits to be freed isn't lost: nobody is refused as long as it comes.
+    // Space waiting to be freed is still available: no write is refused while freeing makes
+    // progress.
     let mut facts = well();
     facts.space.available_to_users = 0;
     facts.unfreed = 100;
@@ -241,7 +242,7 @@ fn space_is_told_from_ninety_percent_on_and_when_it_is_gone() {
     let mut facts = well();
     facts.space.available_to_users = 110;
     assert_eq!(History::default().judge(&facts).state, "healthy");
-    // Something is left of a huge pool: it isn't called 100 % used.
+    // A huge pool with a little left isn't called 100 % used.
     facts.space.capacity = 1 << 60;
     facts.space.available_to_users = 1 << 30;
     assert!(only(&facts).message.contains("99 %"));
@@ -263,7 +264,7 @@ fn space_that_waits_to_be_freed_is_told_when_it_is_most_of_what_is_used() {
         "{}",
         told.message
     );
-    // Nothing is wrong: it is freed by itself.
+    // Nothing is wrong: the space will be freed without the user.
     assert_eq!(health.state, "healthy");
     // The two are counted a moment apart.
     facts.unfreed = 500;
