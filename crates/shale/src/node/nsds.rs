@@ -20,18 +20,18 @@ use std::{
 };
 use world::World;
 
-/// Changes of the map that others made meanwhile are retried this often.
+/// Most attempts to change the map while others change it too.
 const ATTEMPTS_MAX: usize = 16;
 
 /// The region of an NSD of this node.
 #[derive(Clone, Debug)]
 pub(super) struct Region {
     pub(super) path: PathBuf,
-    /// Why it didn't open; nothing if it did.
+    /// Why it didn't open; `None` if it did.
     pub(super) refused: Option<Error>,
     /// How often its index was damaged and rebuilt since the node began to serve.
     pub(super) rebuilt: u64,
-    /// When it is looked for again if it doesn't serve.
+    /// When to look for it again if it doesn't serve.
     pub(super) look: Look,
 }
 
@@ -61,18 +61,18 @@ pub struct NsdView {
     pub refused: Option<Error>,
     /// What it holds.
     pub usage: NsdUsage,
-    /// Requests that it failed, or didn't answer for half a minute, since it was opened.
+    /// Requests that failed, or weren't answered for half a minute, since it was opened.
     pub failures: u64,
-    /// Half of the reads of the last minutes took longer, apart from their waiting for each other;
-    /// nothing if there were few.
+    /// Median time of the last minutes' reads, without queueing behind each other; `None` if there
+    /// were few.
     pub read_time: Option<Duration>,
-    /// 99 of 100 reads of the last minutes were answered within this time.
+    /// Time within which 99 of 100 reads of the last minutes were answered.
     pub read_latency: Option<Duration>,
-    /// Damaged bytes that were met since it was opened.
+    /// Damage found since it was opened.
     pub damage_found: u64,
     /// How often its index was damaged and rebuilt since the node began to serve.
     pub rebuilt: u64,
-    /// Its region was removed; it serves as long as it isn't closed.
+    /// Its region was removed; it serves until it is closed.
     pub is_removed: bool,
 }
 
@@ -108,7 +108,7 @@ pub(super) async fn open_all(
     Ok((nsds, regions))
 }
 
-/// Why the metadata didn't open: usually because of the NSDs that didn't.
+/// Adds the NSDs that didn't open to the metadata's error: they are usually the cause.
 pub(super) fn blame(error: Error, regions: &BTreeMap<NsdId, Region>) -> Error {
     let refused = regions
         .iter()
@@ -122,8 +122,8 @@ pub(super) fn blame(error: Error, regions: &BTreeMap<NsdId, Region>) -> Error {
     Error::new(error.kind(), format!("{} ({error})", reasons.join("; ")))
 }
 
-/// Opens a region; tells whether its index was damaged and had to be rebuilt. Anything that isn't
-/// this NSD's region is refused and left as it is.
+/// Opens a region; returns the NSD and whether its index was damaged and had to be rebuilt. A
+/// region of another NSD is refused and left unchanged.
 pub(super) async fn open_one(
     world: &World,
     coordination: &Coordination,
@@ -153,7 +153,7 @@ pub(super) async fn open_one(
     let nsd = match Nsd::open(world, disk).await {
         Err(error) if error.kind() == ErrorKind::Corrupt => {
             tracing::warn!(nsd = id.0, %error, "rebuilding the index from the region");
-            // The first disk still holds the region's lock until its last user is gone.
+            // The first disk holds the region's lock until its last user is gone.
             let disk = open_disk(world, path).await?;
             rebuilt = true;
             Nsd::rebuild_index(world, disk).await?
@@ -161,7 +161,7 @@ pub(super) async fn open_one(
         other => other?,
     };
     if nsd.needs_confirmation() {
-        // On one node coordination is at hand and this process is the only owner.
+        // On one node coordination is local and this process is the only owner.
         let epochs: Vec<_> = coordination
             .shards()
             .await?
@@ -174,7 +174,7 @@ pub(super) async fn open_one(
 }
 
 impl Node {
-    /// All NSDs that the map knows.
+    /// All NSDs of the map.
     pub fn nsds(&self) -> Vec<NsdView> {
         let standings = self.pool.nsd_states();
         let regions = self.regions.lock();
@@ -204,11 +204,11 @@ impl Node {
         standings.iter().map(view).collect()
     }
 
-    /// Makes a new region (or takes an empty block device), adds it to the pool; lost slots
-    /// move there first. Repair follows by itself.
+    /// Makes a new region (or takes an empty block device) and adds it to the pool; lost slots move
+    /// there first. Repair starts without being asked.
     ///
     /// # Errors
-    /// `Exists`, `NoSpace`, or what the disk says; the pool is unchanged then.
+    /// `Exists`, `NoSpace`, or the disk's error; the pool is unchanged then.
     pub async fn add_nsd(&self, path: &Path, bytes: u64) -> Result<NsdId> {
         let id = self.next_nsd();
         let is_device = std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
@@ -231,7 +231,7 @@ impl Node {
             Ok(nsd) => nsd,
             Err(error) => {
                 if !is_device {
-                    // It was made just now; nobody would ever use it.
+                    // It was made just now and would never be used.
                     let _ = world::host::remove_file(path);
                 }
                 return Err(error.while_doing(format!("preparing {}", path.display())));
@@ -245,7 +245,7 @@ impl Node {
         Ok(id)
     }
 
-    /// Gives an NSD up: what it holds is rebuilt on others.
+    /// Gives an NSD up: its contents are rebuilt on others.
     ///
     /// # Errors
     /// `NotFound`; `InvalidArgument` if the pool can't do without it.
@@ -261,8 +261,8 @@ impl Node {
                 format!("there is no NSD {nsd} in use; `shale nsd list` shows them"),
             ));
         }
-        // What can be read is moved away, so that nothing is ever without its redundancy. If
-        // there is no room for that, redundancy must bear the loss; without any it is refused.
+        // Readable data is moved away first, so that it never loses redundancy. Without room for
+        // that, redundancy bears the loss; without redundancy the removal is refused.
         let is_readable = self
             .pool
             .nsd(nsd)
@@ -278,14 +278,14 @@ impl Node {
         Ok(())
     }
 
-    /// The number that the next NSD gets.
+    /// The number for the next NSD.
     pub fn next_nsd(&self) -> NsdId {
         let map = self.pool.map();
         let highest = map.nsds.iter().map(|entry| entry.nsd.0).max();
         NsdId(highest.unwrap_or(0) + 1)
     }
 
-    /// Where the region of the next NSD belongs if nobody says otherwise.
+    /// Default place for the next NSD's region.
     pub fn next_region(&self, folder: &Path) -> PathBuf {
         folder.join(format!("{}.region", self.next_nsd()))
     }

@@ -1,19 +1,19 @@
-//! Makes and opens regions, and says what to do about one that can't be.
+//! Makes and opens regions, with a remedy in each error.
 
 use super::{IN_USE_PATIENCE, IN_USE_PAUSE};
 use model::{Error, ErrorKind, Result};
 use std::path::Path;
 use world::World;
 
-/// Makes a region; never over something that is there.
+/// Makes a region; never overwrites an existing file.
 pub(super) fn make_disk(world: &World, path: &Path, bytes: u64) -> Result<world::Disk> {
     world
         .create_disk(path, bytes)
         .map_err(|error| disk_error(&error, "creating", path, Some(bytes)))
 }
 
-/// Opens a region. Waits a little if somebody has it: the kernel lets a region of a process that
-/// just ended go only when the last I/O of its ring is cleaned up.
+/// Opens a region. Waits a little if it is in use: the kernel releases a region of a process that
+/// just ended only after its ring's last I/O.
 pub(super) async fn open_disk(world: &World, path: &Path) -> Result<world::Disk> {
     let begun = world.now();
     loop {
@@ -30,7 +30,7 @@ pub(super) async fn open_disk(world: &World, path: &Path) -> Result<world::Disk>
     }
 }
 
-/// Says what to do about a region that can't be made or opened.
+/// Adds a remedy to the error of a region that can't be made or opened.
 fn disk_error(error: &std::io::Error, doing: &str, path: &Path, bytes: Option<u64>) -> Error {
     use std::io::ErrorKind as Io;
     let (kind, hint) = match error.kind() {

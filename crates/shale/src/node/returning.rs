@@ -1,8 +1,8 @@
-//! NSDs that come back: looked for while the node runs, opened again, taken into use.
+//! NSDs that come back: found while the node runs, reopened, taken into use.
 //!
-//! What such an NSD missed is not its own business: pieces it lacks are found by the next survey
-//! and rebuilt, pieces it should have forgotten are garbage there, and it holds nothing that could
-//! pass for something newer, because names are used once.
+//! The NSD itself needn't know what it missed: the next survey finds pieces it lacks and rebuilds
+//! them, pieces it should have deleted are garbage, and none of its blobs can pass for a newer one,
+//! because names are used once.
 
 use super::Node;
 use super::nsds::open_one;
@@ -11,15 +11,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 use world::Instant;
 
-/// Between two rounds over the NSDs that don't serve.
+/// Pause between two rounds over NSDs that don't serve.
 pub const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// The first and the longest pause between two attempts with one NSD; it doubles in between, so
-/// that a disk that fails again and again isn't taken in and lost every few seconds.
+/// The first and the longest pause between two attempts with one NSD. It doubles in between, so
+/// that a disk that keeps failing isn't taken in and lost every few seconds.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// An NSD that served this long is trusted again.
+/// An NSD that served this long starts again with the shortest pause.
 const TRUSTED_AFTER: Duration = Duration::from_secs(600);
-/// I/O of a failed disk that isn't answered in this time keeps its region from being opened.
+/// How long a reopening waits for a failed disk's I/O, which still holds its region.
 const LET_GO_MAX: Duration = Duration::from_secs(30);
 
 /// When an NSD that doesn't serve is tried again.
@@ -30,7 +30,7 @@ pub(super) struct Look {
 }
 
 impl Look {
-    /// Whether it is time; if so the next attempt is planned.
+    /// Whether the next attempt is due; if so, plans the one after it.
     fn is_due(&mut self, now: Instant) -> bool {
         match self.next {
             Some(next) if now < next => return false,
@@ -65,10 +65,10 @@ impl Node {
         }
     }
 
-    /// Opens an NSD that was missing or failed again and takes it into use.
+    /// Reopens an NSD that was missing or failed and takes it into use.
     ///
     /// # Errors
-    /// `NotFound` if the map has no such NSD; `Exists` if it serves; else why it doesn't open.
+    /// `NotFound` if the map has no such NSD; `Exists` if it serves; otherwise why it doesn't open.
     pub async fn reopen_nsd(&self, id: NsdId) -> Result<()> {
         let _one_at_a_time = self.returning.lock().await;
         let path = self.path_of(id)?;
@@ -103,7 +103,7 @@ impl Node {
         Ok(())
     }
 
-    /// The region of an NSD that the map still wants.
+    /// The region of an NSD that the map hasn't given up.
     fn path_of(&self, id: NsdId) -> Result<PathBuf> {
         let map = self.pool.map();
         let is_kept = map
