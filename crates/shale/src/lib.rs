@@ -1,4 +1,4 @@
-//! The parts of one node, wired together; the program, the simulator and the benchmarks start
-//! the same node.
+//! One node, wired together from its parts: the program, the simulator and the benchmarks all start
+//! it this way.
 
 pub mod node;

@@ -1,4 +1,4 @@
-//! The program: reads the command line, runs one command, says how it went.
+//! The program: reads the command line, runs one command, reports the outcome.
 
 #![allow(unreachable_pub, reason = "a program has no outside")]
 #![allow(

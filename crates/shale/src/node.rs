@@ -27,12 +27,12 @@ pub const ROOT_SHARD: ShardId = ShardId(0);
 /// Its family.
 pub const ROOT_FAMILY: FamilyId = FamilyId(0);
 
-/// How long a region may be in use by somebody else before that is an error.
+/// How long another process may use a region before that is an error.
 const IN_USE_PATIENCE: Duration = Duration::from_secs(5);
-/// Between two looks at it.
+/// Pause between two attempts.
 const IN_USE_PAUSE: Duration = Duration::from_millis(20);
 
-/// Where a node's things are.
+/// Where a node's regions are.
 #[derive(Clone, Debug)]
 pub struct NodePaths {
     /// The region of the embedded coordination store.
@@ -60,9 +60,9 @@ pub struct Node {
     metanode: Arc<Metanode>,
     client: Arc<Client>,
     block_bytes: u32,
-    /// Where regions are, and why those that don't serve didn't open.
+    /// Paths of regions, and for those that don't serve, why they didn't open.
     regions: Mutex<BTreeMap<NsdId, Region>>,
-    /// Held while an NSD is opened again.
+    /// Held while an NSD is reopened.
     returning: tokio::sync::Mutex<()>,
     cluster: u128,
 }
@@ -71,7 +71,7 @@ impl Node {
     /// Makes coordination, NSDs and an empty file system. The regions must not exist.
     ///
     /// # Errors
-    /// `Exists`, `NoSpace`, `InvalidArgument`, or what the disks say.
+    /// `Exists`, `NoSpace`, `InvalidArgument`, or the disk's error.
     pub async fn create(world: &World, paths: &NodePaths, creation: Creation) -> Result<()> {
         let disk = make_disk(
             world,
@@ -98,15 +98,15 @@ impl Node {
             .set_config("block_bytes", 0, &creation.block_bytes.to_string())
             .await?;
         coordination.set_pool_map(DATA_POOL, 0, &map).await?;
-        // Last, so that a file system with a cluster id is a whole one.
+        // Last, so that a file system with a cluster id is complete.
         coordination.set_cluster(cluster).await?;
         Ok(())
     }
 
-    /// Whether the regions hold a file system whose creation has ended.
+    /// Whether the regions hold a file system whose creation finished.
     ///
     /// # Errors
-    /// If there is a region that can't be read: nobody knows what is in it.
+    /// If a region exists that can't be read: its content is unknown.
     pub async fn is_created(world: &World, paths: &NodePaths) -> Result<bool> {
         if !paths.coordination.exists() {
             return Ok(false);
@@ -114,7 +114,7 @@ impl Node {
         let disk = open_disk(world, &paths.coordination).await?;
         match Coordination::embedded(world, disk).await {
             Ok(coordination) => Ok(coordination.cluster().await?.is_some()),
-            // Torn while it was made: nothing is in it.
+            // Torn during creation: it holds nothing.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -127,8 +127,8 @@ impl Node {
         }
     }
 
-    /// Opens everything and recovers what a crash left. NSDs that don't open are left out; the
-    /// file system serves without them as long as its redundancy allows.
+    /// Opens everything and recovers from a crash. NSDs that don't open are left out; the file
+    /// system serves without them as long as its redundancy allows.
     ///
     /// # Errors
     /// What was attempted on which path and why it failed.
@@ -195,17 +195,17 @@ impl Node {
         }))
     }
 
-    /// Makes everything durable and ends all parts. The node must not be used afterwards.
+    /// Makes everything durable and closes all parts. The node must not be used afterwards.
     ///
     /// # Errors
-    /// The first thing that couldn't be made durable; the rest was ended all the same.
+    /// The first thing that couldn't be made durable; the rest was closed all the same.
     pub async fn close(&self) -> Result<()> {
         let mut result = self.client.close().await;
         result = result.and(self.metanode.close().await);
         for standing in self.pool.nsd_states() {
             if let Some(nsd) = self.pool.nsd(standing.entry.nsd) {
                 let closed = nsd.close().await;
-                // A failed NSD can't be closed well, and its loss is known.
+                // A failed NSD can't be closed cleanly, and its loss is known.
                 if nsd.health() != model::nsd::NsdHealth::Failed {
                     result = result.and(closed);
                 }
@@ -219,7 +219,7 @@ impl Node {
         &self.world
     }
 
-    /// Agreed facts.
+    /// The coordination store.
     pub fn coordination(&self) -> &Coordination {
         &self.coordination
     }
@@ -254,7 +254,7 @@ async fn block_bytes(coordination: &Coordination) -> Result<u32> {
         .ok_or_else(|| Error::new(ErrorKind::Corrupt, "coordination knows no block size"))
 }
 
-/// On one node every NSD is a failure group of its own: disks fail one by one.
+/// On one node every NSD is its own failure group: disks fail one by one.
 fn entry(nsd: NsdId, bytes: u64) -> NsdEntry {
     NsdEntry {
         nsd,

@@ -1,4 +1,4 @@
-//! How answers look: JSON for programs, short tables for people.
+//! Prints answers: JSON for programs, short tables for people.
 
 use crate::admin::Refusal;
 use model::Error;
@@ -6,17 +6,17 @@ use serde::Serialize;
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write, stderr, stdout};
 
-/// What the shell says of a program that a broken pipe ended.
+/// The shell's exit status for a program killed by SIGPIPE.
 const READER_GONE: i32 = 128 + 13;
 
-/// Prints a line of an answer. `println!` would end in a panic where nobody reads it.
+/// Prints a line of an answer. `println!` would panic once the reader is gone.
 macro_rules! say {
     ($($text:tt)*) => { $crate::output::line(format_args!($($text)*)) };
 }
 pub(crate) use say;
 
-/// Prints a line on standard output. Ends the program if that can't be written: quietly if the
-/// reader has gone, as `head` does, otherwise saying so.
+/// Prints a line on standard output. If that fails, ends the program: quietly if the reader has
+/// gone (`head`), otherwise with a message.
 pub fn line(text: Arguments<'_>) {
     let mut out = stdout().lock();
     let written = writeln!(out, "{text}").and_then(|()| out.flush());
