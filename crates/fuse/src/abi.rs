@@ -1,4 +1,4 @@
-//! The kernel's structures: `include/uapi/linux/fuse.h`, protocol 7.45, little more.
+//! The kernel's FUSE structures: `include/uapi/linux/fuse.h`, protocol 7.45, reduced to our needs.
 //!
 //! Field names are the kernel's, so that its documentation applies.
 
@@ -9,12 +9,12 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Protocol that this crate speaks.
 pub(crate) const MAJOR: u32 = 7;
-/// The newest minor version that it knows; kernels speak the smaller of both.
+/// The newest minor version that it knows; the kernel and we use the lower of both.
 pub(crate) const MINOR: u32 = 45;
 /// The oldest minor version that it accepts (Linux 5.4): older ones lack large requests.
 pub(crate) const MINOR_MIN: u32 = 31;
-/// What the kernel shows as `st_blksize`: programs' buffers get this size. 64 KiB is large
-/// enough to make a request worth its wake-up, and not too much for stdio's buffers.
+/// Shown by the kernel as `st_blksize`, which programs use as buffer size. 64 KiB is large enough
+/// to make a request worth its wake-up, and small enough for stdio's buffers.
 const PREFERRED_IO_BYTES: u32 = 64 * 1024;
 
 macro_rules! kernel_struct {
@@ -73,7 +73,7 @@ kernel_struct! {
     FlushIn { fh: u64, unused: u32, padding: u32, lock_owner: u64, }
     FsyncIn { fh: u64, fsync_flags: u32, padding: u32, }
     SetxattrIn { size: u32, flags: u32, setxattr_flags: u32, padding: u32, }
-    /// What kernels send without FUSE_SETXATTR_EXT.
+    /// Sent by kernels without FUSE_SETXATTR_EXT.
     SetxattrInOld { size: u32, flags: u32, }
     GetxattrIn { size: u32, padding: u32, }
     GetxattrOut { size: u32, padding: u32, }
@@ -104,7 +104,7 @@ kernel_struct! {
     NotifyInvalEntryOut { parent: u64, namelen: u32, flags: u32, }
     NotifyRetrieveOut { notify_unique: u64, nodeid: u64, offset: u64, size: u32, padding: u32, }
     NotifyDeleteOut { parent: u64, child: u64, namelen: u32, padding: u32, }
-    /// What an io_uring command of FUSE carries behind the SQE's 64 bytes.
+    /// The command area of FUSE's io_uring commands, after the SQE's 64 bytes.
     RingCommand { flags: u64, commit_id: u64, qid: u16, padding: [u8; 6], }
 }
 
@@ -117,7 +117,7 @@ pub(crate) struct RingHeader {
     /// The opcode's own structure.
     pub(crate) op_in: [u8; 128],
     pub(crate) flags: u64,
-    /// Names the request when its reply is committed.
+    /// Identifies the request when its reply is committed.
     pub(crate) commit_id: u64,
     /// Bytes of the payload, in both directions.
     pub(crate) payload_sz: u32,
@@ -162,10 +162,10 @@ pub(crate) mod opcode {
     }
 }
 
-/// `SetxattrIn::setxattr_flags`: an access ACL by somebody outside of the inode's group.
+/// `SetxattrIn::setxattr_flags`: an access ACL set by a caller outside the inode's group.
 pub(crate) const SETXATTR_ACL_KILL_SGID: u32 = 1;
 
-/// Abilities exchanged by INIT, as one 64-bit number (`flags` and `flags2`).
+/// Capabilities negotiated by INIT, as one 64-bit number (`flags` and `flags2`).
 pub(crate) mod init {
     pub(crate) const ASYNC_READ: u64 = 1 << 0;
     pub(crate) const POSIX_LOCKS: u64 = 1 << 1;
@@ -216,7 +216,7 @@ pub(crate) mod fattr {
     pub(crate) const KILL_SUIDGID: u32 = 1 << 11;
 }
 
-/// READ by a read(2) past the page cache.
+/// READ by a read(2) that bypasses the page cache.
 pub(crate) const READ_LOCKOWNER: u32 = 1 << 1;
 /// WRITE comes from the page cache.
 pub(crate) const WRITE_CACHE: u32 = 1 << 0;
@@ -284,7 +284,7 @@ impl EntryOut {
         let (entry_valid, entry_valid_nsec) = split(entry.valid.entry);
         let (attr_valid, attr_valid_nsec) = split(entry.valid.attributes);
         let attr = Attr::of(&entry.attributes);
-        // Node ids are never reused, so the generation never has to tell two lives apart.
+        // Node ids are never reused, so the generation needn't distinguish two inodes.
         Self {
             nodeid: attr.ino,
             generation: 0,

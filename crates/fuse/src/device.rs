@@ -1,4 +1,4 @@
-//! One descriptor of /dev/fuse.
+//! One descriptor of /dev/fuse: receives requests, sends replies and notifications.
 
 use crate::abi::OutHeader;
 use crate::reply::Reply;
@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 
 /// `_IOR(229, 0, u32)`.
 const FUSE_DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500_u32 as libc::Ioctl;
-/// Pieces of memory in one reply; writev takes 1,024.
+/// Most pieces of memory in one reply; writev takes 1,024.
 const PIECES_MAX: usize = 1000;
 
 /// A descriptor of /dev/fuse. A reply must go to the descriptor that the request was read
@@ -19,19 +19,19 @@ pub(crate) struct Device {
     file: File,
 }
 
-/// What a read of the device brought.
+/// Result of reading the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Received {
-    /// A request of so many bytes.
+    /// A request of this many bytes.
     Request(usize),
-    /// Nothing this time: ask again.
+    /// Nothing this time: read again.
     Again,
     /// The file system is unmounted or the connection was aborted.
     Ended,
 }
 
 impl Device {
-    /// A fresh descriptor, to mount with.
+    /// A new descriptor, to mount with.
     pub(crate) fn open() -> io::Result<Self> {
         let file = File::options().read(true).write(true).open("/dev/fuse")?;
         Ok(Self { file })
@@ -45,8 +45,8 @@ impl Device {
         self.file.as_raw_fd()
     }
 
-    /// Another descriptor of the same connection with a queue of its own, so that threads
-    /// don't share a lock.
+    /// Another descriptor of the same connection with its own queue, so that threads don't share a
+    /// lock.
     pub(crate) fn clone_queue(&self) -> io::Result<Self> {
         let clone = Self::open()?;
         let source = self.raw_fd() as u32;
@@ -59,13 +59,14 @@ impl Device {
         }
     }
 
-    /// Waits for a request. `buffer` must hold a header and the largest data.
+    /// Blocks until a request arrives. `buffer` must have room for the headers and the largest
+    /// data.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Received> {
         match (&self.file).read(buffer) {
             Ok(0) => Ok(Received::Ended),
             Ok(length) => Ok(Received::Request(length)),
             Err(error) => match error.raw_os_error() {
-                // ENOENT: the request was taken back while it was being read.
+                // ENOENT: the request was cancelled while it was being read.
                 Some(libc::ENOENT | libc::EINTR | libc::EAGAIN) => Ok(Received::Again),
                 Some(libc::ENODEV | libc::ECONNABORTED) => Ok(Received::Ended),
                 _ => Err(error),
@@ -73,8 +74,8 @@ impl Device {
         }
     }
 
-    /// Sends the reply to request `unique`. A request that was taken back meanwhile (ENOENT)
-    /// needs none.
+    /// Sends the reply to request `unique`. A request that was cancelled meanwhile (ENOENT) needs
+    /// none.
     pub(crate) fn reply(&self, unique: u64, reply: &Reply) -> io::Result<()> {
         match reply {
             Reply::None | Reply::Later => Ok(()),
@@ -100,10 +101,10 @@ impl Device {
         }
     }
 
-    /// Sends the reply, and logs what can't be sent.
+    /// Sends the reply; logs a failure.
     pub(crate) fn answer(&self, unique: u64, reply: &Reply) {
         if let Err(error) = self.reply(unique, reply) {
-            // EINVAL would be our bug; ENODEV and others: the mount is ending.
+            // EINVAL would be our bug; ENODEV means that the mount is ending.
             if error.raw_os_error() != Some(libc::ENODEV) {
                 tracing::error!(unique, %error, ?reply, "the kernel refused a reply");
             }
@@ -124,7 +125,7 @@ impl Device {
         }
     }
 
-    /// Writes one message; `slices[0]` is the place of the header.
+    /// Writes one message; `slices[0]` is reserved for the header.
     fn write(&self, error: i32, unique: u64, slices: &[IoSlice<'_>]) -> io::Result<()> {
         let body: usize = slices.iter().map(|slice| slice.len()).sum();
         let len = u32::try_from(size_of::<OutHeader>() + body)

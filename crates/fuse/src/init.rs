@@ -1,4 +1,4 @@
-//! INIT: what this file system and the kernel agree on.
+//! INIT: negotiates with the kernel which features this mount uses.
 
 use crate::abi::{self, InitIn, InitOut, init};
 use crate::locks::LockScope;
@@ -6,11 +6,12 @@ use crate::locks::LockScope;
 /// Bytes of data in one WRITE, and of one READ: the kernel's limit
 /// (`fs.fuse.max_pages_limit`, 256 pages).
 pub(crate) const DATA_BYTES_MAX: u32 = 1024 * 1024;
-/// Requests that nobody waits for (read-ahead, write-back of mapped pages, RELEASE) in flight.
+/// Background requests in flight, which no program waits for (read-ahead, write-back of mapped
+/// pages, RELEASE).
 const BACKGROUND_MAX: u16 = 64;
-/// From so many on the kernel tells programs that the device is congested.
+/// With this many in flight the kernel tells programs that the device is congested.
 const CONGESTED_FROM: u16 = 48;
-/// What is asked for; the kernel offers its own set, both apply.
+/// Requested features; those that the kernel offers as well apply.
 const WANTED: u64 = init::ASYNC_READ
     | init::POSIX_LOCKS
     | init::FLOCK_LOCKS
@@ -28,10 +29,10 @@ const WANTED: u64 = init::ASYNC_READ
     | init::INIT_EXT
     | init::DIRECT_IO_ALLOW_MMAP
     | init::POSIX_ACL
-    // Whether the umask counts depends on the directory's default ACL.
+    // Whether the umask applies depends on the directory's default ACL.
     | init::DONT_MASK;
 
-/// What both sides understand, for the life of the mount.
+/// The negotiated features, fixed for the life of the mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Agreement {
     /// `abi::init` bits.
@@ -48,9 +49,9 @@ impl Agreement {
     }
 }
 
-/// The answer to INIT, or why the kernel is too old. `over_io_uring`: wanted if the kernel
-/// offers it; it then holds back requests until each of its queues has an entry. `locks`: whose
-/// they are.
+/// The answer to INIT, or why the kernel is too old. `over_io_uring`: request it if the kernel
+/// offers it; the kernel then holds requests back until each of its queues has an entry. `locks`:
+/// who manages them.
 pub(crate) fn agree(
     offer: &InitIn,
     readahead_bytes: u32,
@@ -72,7 +73,7 @@ pub(crate) fn agree(
     }
     let mut wanted = WANTED | (u64::from(over_io_uring) * init::OVER_IO_URING);
     if locks == LockScope::Local {
-        // What isn't agreed on the kernel does by itself.
+        // The kernel itself implements locks that aren't negotiated.
         wanted &= !(init::POSIX_LOCKS | init::FLOCK_LOCKS);
     }
     let flags = offered & wanted;

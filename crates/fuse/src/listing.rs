@@ -1,4 +1,4 @@
-//! A piece of a directory listing as READDIR and READDIRPLUS carry it.
+//! One part of a directory listing: the reply to READDIR and READDIRPLUS.
 
 use crate::abi::{Dirent, EntryOut};
 use crate::file_system::Entry;
@@ -15,7 +15,7 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// An empty reply of at most `capacity` bytes for entries behind the cookie `offset`.
+    /// An empty reply of at most `capacity` bytes for entries after the cookie `offset`.
     #[must_use]
     pub fn new(capacity: usize, offset: u64, with_attributes: bool) -> Self {
         Self {
@@ -26,8 +26,7 @@ impl Listing {
         }
     }
 
-    /// The cookie of the last entry that the reader has seen; 0 at the start. "." has 1 and
-    /// ".." has 2.
+    /// The cookie of the last entry that the reader has seen; 0 at the start. "." is 1 and ".." 2.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.offset
@@ -39,7 +38,7 @@ impl Listing {
         self.with_attributes
     }
 
-    /// A guess, never 0, of how many more entries with names of ordinary length fit.
+    /// Estimates how many more entries with names of ordinary length fit; never 0.
     #[must_use]
     pub fn room(&self) -> usize {
         let each = if self.with_attributes {
@@ -51,15 +50,15 @@ impl Listing {
         self.capacity.saturating_sub(self.buffer.len()) / each + 1
     }
 
-    /// Adds an entry without attributes. In a READDIRPLUS reply the kernel will look it up
-    /// itself when it needs more. False, and nothing is added, if it doesn't fit.
+    /// Adds an entry without attributes. In a READDIRPLUS reply the kernel looks it up when it
+    /// needs them. Returns false and adds nothing if it doesn't fit.
     #[must_use]
     pub fn add(&mut self, inode: InodeId, kind: FileKind, name: &[u8], cookie: u64) -> bool {
         self.append(None, inode, kind, name, cookie)
     }
 
-    /// Adds an entry with its attributes; each counts as one lookup until FORGET. False, and
-    /// nothing is added, if it doesn't fit. Only for listings with attributes.
+    /// Adds an entry with its attributes; each counts as one lookup until FORGET. Returns false and
+    /// adds nothing if it doesn't fit. Only for listings with attributes.
     #[must_use]
     pub fn add_with(&mut self, entry: &Entry, name: &[u8], cookie: u64) -> bool {
         assert!(
@@ -89,7 +88,7 @@ impl Listing {
         }
         let end = self.buffer.len() + length;
         if self.with_attributes {
-            // Node 0 means "no attributes": the kernel keeps the name and type only.
+            // Node 0 means "no attributes": the kernel keeps only name and type.
             self.buffer
                 .extend_from_slice(plus.unwrap_or_default().as_bytes());
         }

@@ -1,4 +1,4 @@
-//! Replies to the kernel, as few pieces of memory as possible.
+//! Replies to the kernel, made of as few pieces of memory as possible.
 
 use crate::abi::{self, OpenOut, fopen};
 use crate::file_system::Opened;
@@ -18,21 +18,21 @@ const FIXED_BYTES_MAX: usize = size_of::<abi::StatxOut>();
 pub(crate) enum Reply {
     /// The kernel expects none (FORGET, INTERRUPT).
     None,
-    /// Somebody else answers later (a lock that is waited for).
+    /// The reply is sent later (a lock wait).
     Later,
-    /// Refused.
+    /// The request failed.
     Errno(i32),
-    /// Success, nothing to say.
+    /// Success without content.
     Empty,
     /// One of the kernel's structures.
     Fixed(Fixed),
     /// Bytes made for this reply: listings, attribute values.
     Buffer(Vec<u8>),
-    /// File data, in pieces that follow each other.
+    /// File data, in contiguous pieces.
     Data(Vec<Bytes>),
 }
 
-/// A structure of the kernel, held without an allocation.
+/// One of the kernel's structures, stored without an allocation.
 pub(crate) struct Fixed {
     bytes: [u8; FIXED_BYTES_MAX],
     length: usize,
@@ -64,7 +64,7 @@ impl OpenOut {
         let mode = opened.mode;
         let mut open_flags = 0;
         // Without DIRECT_IO_ALLOW_MMAP (before Linux 6.6) direct files can't be mapped shared,
-        // which breaks programs; those kernels get the page cache.
+        // which breaks programs; on those kernels the page cache is used.
         if mode.direct && understood & abi::init::DIRECT_IO_ALLOW_MMAP != 0 {
             open_flags |= fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
         }

@@ -14,14 +14,14 @@ pub(crate) struct Incoming<'a> {
     pub(crate) header: InHeader,
     /// The opcode's own structure; empty for opcodes that have none.
     pub(crate) fixed: &'a [u8],
-    /// Names and data behind it. The data of a WRITE is page aligned.
+    /// Names and data after it. The data of a WRITE is page aligned.
     pub(crate) rest: &'a [u8],
 }
 
-/// Why a request can't be understood.
+/// Why a request can't be parsed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Malformed {
-    /// Shorter than its own structures say.
+    /// Shorter than its own structures.
     Short,
     /// An opcode that this crate doesn't know, or doesn't serve.
     Unknown,
@@ -131,7 +131,7 @@ pub(crate) enum Request<'a> {
     },
     Init(abi::InitIn),
     Destroy,
-    /// What RETRIEVE brought.
+    /// The answer to RETRIEVE.
     NotifyReply,
 }
 
@@ -172,11 +172,10 @@ fn fixed_bytes(code: u32, long_setxattr: bool) -> usize {
 }
 
 impl<'a> Incoming<'a> {
-    /// Takes apart what one read of /dev/fuse returned. `long_setxattr`: INIT agreed on
-    /// SETXATTR_EXT.
+    /// Splits the result of one read of /dev/fuse. `long_setxattr`: INIT agreed on SETXATTR_EXT.
     pub(crate) fn from_device(bytes: &'a [u8], long_setxattr: bool) -> Result<Self, Malformed> {
         let (header, body) = InHeader::read_from_prefix(bytes).map_err(|_| Malformed::Short)?;
-        // Extensions (security context, groups) stand at the end; none is asked for.
+        // Extensions (security context, groups) are at the end; we negotiate none.
         let body_bytes = (header.len as usize)
             .checked_sub(size_of::<InHeader>() + 8 * usize::from(header.total_extlen))
             .filter(|length| *length <= body.len())
@@ -192,10 +191,10 @@ impl<'a> Incoming<'a> {
         })
     }
 
-    /// Takes apart what FUSE over io_uring delivered: the kernel has split off the first
-    /// argument, which has a structure of its own, and put the others behind each other into
-    /// `payload`. Opcodes that have only names leave the first one empty.
-    /// What an earlier request left in `op_in` behind that structure isn't looked at.
+    /// Splits a request of FUSE over io_uring: the kernel has put the first argument, a structure,
+    /// into `op_in` and the others one after another into `payload`. Opcodes that have only names
+    /// leave the first one empty. Bytes in `op_in` after that structure are left over from an
+    /// earlier request and ignored.
     pub(crate) fn from_ring(
         ring: &'a RingHeader,
         payload: &'a [u8],
@@ -335,7 +334,7 @@ impl<'a> Incoming<'a> {
         })
     }
 
-    /// Requests that carry names: `kind` 0 names only, 1 arguments and a name, 2 a rename.
+    /// Requests with names: `kind` 0 names only, 1 arguments and a name, 2 a rename.
     fn name_request(&self, kind: u8) -> Result<Request<'a>, Malformed> {
         let (first, behind) = name(self.rest)?;
         Ok(match (kind, self.header.opcode) {
@@ -427,7 +426,7 @@ impl<'a> Incoming<'a> {
     }
 }
 
-/// Splits a name that ends with NUL from what follows.
+/// Splits a name that ends with NUL from the bytes after it.
 fn name(bytes: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
     let end = bytes
         .iter()
@@ -611,7 +610,7 @@ mod tests {
             newdir: 5,
             ..Default::default()
         };
-        // What an earlier request left behind the payload isn't part of this one.
+        // Bytes after the payload, left over from an earlier request, aren't part of this one.
         let payload = b"old\0new\0garbage";
         let two_names = ring(opcode::RENAME2, rename.as_bytes(), 8, 0);
         let parsed =
@@ -643,7 +642,7 @@ mod tests {
         let xattr = ring(opcode::SETXATTR, long.as_bytes(), 7, 0);
         for is_long in [true, false] {
             let parsed = Incoming::from_ring(&xattr, payload, is_long);
-            // Without the extension the second half is what an earlier request left there.
+            // Without the extension the second half is left over from an earlier request.
             assert!(matches!(
                 parsed.map(|incoming| incoming.parse()),
                 Ok(Ok(Request::Setxattr {

@@ -1,4 +1,4 @@
-//! Turns each request into a call of the file system and its result into a reply.
+//! Turns each request into a call of the file system, and its result into a reply.
 
 use crate::abi::{self, AttrOut, CreateOut, EntryOut, OpenOut, StatfsOut, StatxOut, fattr};
 use crate::device::Device;
@@ -26,23 +26,24 @@ use std::time::Duration;
 use tokio::sync::watch;
 use world::World;
 
-/// How a lock that must be waited for is answered.
+/// How a lock request that must wait is answered.
 pub(crate) enum ReplyTo<'a> {
-    /// By whoever gets it, through the descriptor that the request came from.
+    /// By the task that gets the lock, through the descriptor that the request came from.
     Device(&'a Arc<Device>),
-    /// By the thread that has the request: its ring entry holds it.
+    /// By the thread that has the request: only its ring entry can reply.
     Place(&'a dyn Place),
 }
 
-/// The place of a thread where requests arrive.
+/// A thread's place where requests arrive.
 pub(crate) trait Place {
-    /// The calling thread will wait, perhaps for long. False if nobody can take its place.
+    /// The calling thread will wait, perhaps for long. False if no other thread can serve
+    /// meanwhile.
     fn leave_for_long(&self) -> bool;
-    /// Locks of the mount that may be waited for at once.
+    /// Most concurrent lock waits of the mount.
     fn lock_waits_max(&self) -> usize;
 }
 
-/// A file system that answers the requests of one mount.
+/// Answers the requests of one mount with a file system.
 pub(crate) struct Serving<F> {
     pub(crate) fs: Arc<F>,
     pub(crate) world: World,
@@ -50,11 +51,11 @@ pub(crate) struct Serving<F> {
     pub(crate) locks: LockWaits,
     pub(crate) waiting: Waiting,
     mapped: Mapped,
-    /// The way to the kernel, from when it exists.
+    /// Sends notifications, once the mount has a connection.
     notifier: OnceLock<Notifier>,
 }
 
-/// Each thread of a mount holds it: the last one that ends says so.
+/// Each thread of a mount holds it; the last one to end reports the mount's end.
 pub(crate) struct Ending<F: FileSystem> {
     pub(crate) serving: Arc<Serving<F>>,
     pub(crate) ended: watch::Sender<bool>,
@@ -80,9 +81,9 @@ impl<F: FileSystem> Serving<F> {
         }
     }
 
-    /// How the kernel is told what to forget.
+    /// Sets how the kernel is notified.
     pub(crate) fn reach_by(&self, notifier: &Notifier) {
-        // A mount has one.
+        // A mount has only one notifier.
         let _ = self.notifier.set(notifier.clone());
     }
 
@@ -157,10 +158,11 @@ impl<F: FileSystem> Serving<F> {
                 self.locks.interrupt(unique);
                 Ok(Reply::None)
             }
-            // The kernel judges itself (default_permissions) and doesn't ask again.
+            // The kernel checks permissions itself (default_permissions); after ENOSYS it stops
+            // asking.
             Request::Access => Ok(Reply::Errno(libc::ENOSYS)),
             Request::Destroy | Request::NotifyReply => Ok(Reply::Empty),
-            // A second INIT on one connection doesn't exist.
+            // A connection has only one INIT.
             Request::Init(_) => Ok(Reply::Errno(libc::EIO)),
             _ => self.files(&caller, inode, request).await,
         };
@@ -172,7 +174,7 @@ impl<F: FileSystem> Serving<F> {
             Request::Read(args) => {
                 let length = args.size.min(self.agreement.data_bytes);
                 if args.read_flags & abi::READ_LOCKOWNER == 0 {
-                    // For the page cache: a read(2) past it says who reads.
+                    // Read by the page cache: a read(2) that bypasses it sends its lock owner.
                     self.mapped.filled(inode, args.offset, length.into());
                 }
                 let read = Read {
@@ -218,12 +220,13 @@ impl<F: FileSystem> Serving<F> {
         Ok(size)
     }
 
-    /// Mapped pages that are written back, but for what was written past the page cache since.
+    /// Writes mapped pages back, except for ranges that were written past the page cache since.
     async fn store(&self, caller: &Caller, write: Write<'_>) -> Result<u32> {
         let (offset, length) = (write.offset, write.data.len());
         let storing = self.mapped.store(write.inode, offset, length as u64).await;
         if storing.is_cut {
-            // Else what is stored there would be left out for as long as the kernel has it.
+            // Otherwise stores into those ranges would be skipped for as long as the kernel has the
+            // page.
             self.forget_pages(write.inode, offset, length as u64);
         }
         for range in &storing.ranges {
@@ -240,8 +243,8 @@ impl<F: FileSystem> Serving<F> {
         Ok(u32::try_from(length).expect("requests have at most 1 MiB"))
     }
 
-    /// Older kernels keep pages that were read while a direct write was under way. Nobody waits
-    /// for it: the kernel may hold one of them until another request is answered.
+    /// Older kernels keep pages that were read during a direct write. This doesn't wait: the kernel
+    /// may hold one of the pages until another request is answered.
     fn forget_pages(&self, inode: InodeId, offset: u64, length: u64) {
         let range = i64::try_from(offset).ok().zip(i64::try_from(length).ok());
         if let (Some(notifier), Some((offset, length))) = (self.notifier.get(), range) {
@@ -321,7 +324,7 @@ impl<F: FileSystem> Serving<F> {
                     0 => RenameMode::Replace,
                     libc::RENAME_NOREPLACE => RenameMode::NoReplace,
                     libc::RENAME_EXCHANGE => RenameMode::Exchange,
-                    // RENAME_WHITEOUT is for overlayfs, which then uses character devices.
+                    // RENAME_WHITEOUT is for overlayfs, which falls back to character devices.
                     _ => return Err(ErrorKind::InvalidArgument.into()),
                 };
                 let (from_name, to_name) = (FileName::new(from_name)?, FileName::new(to_name)?);
@@ -556,7 +559,7 @@ impl<F: FileSystem> Serving<F> {
         args: &abi::CopyFileRangeIn,
         wide: bool,
     ) -> Result<Reply> {
-        // The narrow answer has 32 bits; stay page aligned below them.
+        // The narrow answer has 32 bits; stay page aligned below that.
         let length = if wide {
             args.len
         } else {
@@ -597,7 +600,7 @@ impl<F: FileSystem> Serving<F> {
     }
 }
 
-/// What SETATTR changes.
+/// The changes that SETATTR requests.
 fn changes(args: &abi::SetattrIn, caller: &Caller) -> SetAttributes {
     let has = |bit| args.valid & bit != 0;
     let time = |now, given, seconds, nanoseconds| {
@@ -625,7 +628,7 @@ fn changes(args: &abi::SetattrIn, caller: &Caller) -> SetAttributes {
     }
 }
 
-/// The answer to a question for attribute bytes: their length, or they themselves.
+/// The answer to a request for attribute bytes: their length, or the bytes.
 fn attribute_bytes(room: u32, length: usize, bytes: impl FnOnce() -> Vec<Bytes>) -> Result<Reply> {
     if room == 0 {
         let size = u32::try_from(length).map_err(|_| Error::from(ErrorKind::Overflow))?;
@@ -637,7 +640,7 @@ fn attribute_bytes(room: u32, length: usize, bytes: impl FnOnce() -> Vec<Bytes>)
     Ok(Reply::Data(bytes()))
 }
 
-/// Cuts pieces to at most `length` bytes: the kernel refuses longer replies whole.
+/// Cuts pieces to at most `length` bytes: the kernel rejects longer replies.
 fn cut(pieces: &mut Vec<Bytes>, length: usize) {
     let mut left = length;
     for piece in pieces.iter_mut() {
@@ -693,7 +696,7 @@ mod tests {
             kill_privileges: false,
         };
         serving.mapped.filled(InodeId(2), 0, 4096);
-        // The notice of this one gets lost: there is no way to the kernel yet.
+        // The notice of this write is lost: there is no notifier yet.
         let write = serving.write(&caller, bytes(b"new", false));
         runtime.block_on(write).expect("written");
         let (ours, mut kernel) = UnixStream::pair().expect("sockets");
@@ -702,7 +705,7 @@ mod tests {
         serving.reach_by(&notifier);
         let store = serving.store(&caller, bytes(b"old, stored", true));
         assert_eq!(runtime.block_on(store).expect("stored"), 11);
-        // More than a busy machine needs: without the notice this fails, rather than hanging.
+        // Far more than a busy machine needs: without the notice the test fails instead of hanging.
         let patience = Some(Duration::from_secs(60));
         kernel.set_read_timeout(patience).expect("a socket");
         let mut told = [0; size_of::<abi::OutHeader>() + size_of::<NotifyInvalInodeOut>()];
