@@ -1,4 +1,4 @@
-//! What else shows a mounted file system: bind mounts of it, and copies in other mount
+//! Finds other places that show a mounted file system: bind mounts of it, and copies in other mount
 //! namespaces.
 
 use crate::mounting;
@@ -7,17 +7,17 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Mount namespaces of others that are named at most.
+/// Most other mount namespaces reported.
 const NAMESPACES_MAX: usize = 8;
 
-/// What tells a mount in a mount table.
+/// Identifies a mount in the mount table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Identity {
     pub(crate) number: DeviceNumber,
-    /// Bind mounts and copies have others.
+    /// Bind mounts and copies have other ids.
     pub(crate) id: u64,
-    /// The numbers of a mount that ended may be given to another one at once, but hardly to one
-    /// of the same source.
+    /// Another mount may get the numbers of one that ended at once, but is unlikely to have the
+    /// same source too.
     source: PathBuf,
 }
 
@@ -40,8 +40,8 @@ impl Identity {
         lines.find(|line| line.id == self.id && self.shows(line))
     }
 
-    /// Other mounts that show the same file system here and stay when the mount goes, newest
-    /// first.
+    /// Other mounts of the same file system in this mount namespace that stay when the mount goes,
+    /// newest first.
     pub(crate) fn copies(&self) -> Vec<TableLine> {
         self.copies_in(table::lines())
     }
@@ -58,11 +58,11 @@ impl Identity {
             .collect()
     }
 
-    /// Detaches them; those that are left couldn't be.
+    /// Detaches the copies; returns those that couldn't be detached.
     pub(crate) fn detach_copies(&self) -> Vec<PathBuf> {
         for copy in self.copies().into_iter().map(MountedShale::from) {
-            // What lies under another mount stays. Somebody who owns a directory above it could
-            // have put something else there meanwhile.
+            // A copy covered by another mount stays: the owner of a directory above it could have
+            // mounted something else there meanwhile.
             let place = &copy.mountpoint;
             let is_on_top = table::mount_on(place).is_some_and(|top| top.id == copy.id);
             if is_on_top && let Err(error) = mounting::detach(&copy) {
@@ -84,7 +84,7 @@ impl Identity {
             let Some(process) = name.to_str().and_then(|name| name.parse().ok()) else {
                 continue;
             };
-            // Gone meanwhile, or another user's.
+            // The process is gone, or is another user's.
             let Ok(namespace) = namespace_of(&entry.path()) else {
                 continue;
             };
@@ -103,8 +103,8 @@ impl Identity {
     }
 }
 
-/// Whether the kernel unmounts `copy` together with `mine`: it is at the same place of what it is
-/// mounted on, and the one passes on to the other what happens there.
+/// Whether the kernel unmounts `copy` together with `mine`: both are mounted at the same place of
+/// their parents, and mount propagation connects the parents.
 fn goes_along(copy: &TableLine, mine: &TableLine, lines: &[TableLine]) -> bool {
     let parent = |line: &TableLine| lines.iter().find(|other| other.id == line.parent);
     let (Some(above_copy), Some(above_mine)) = (parent(copy), parent(mine)) else {
@@ -117,7 +117,7 @@ fn goes_along(copy: &TableLine, mine: &TableLine, lines: &[TableLine]) -> bool {
     if above_copy.id == above_mine.id || place(copy, above_copy) != place(mine, above_mine) {
         return false;
     }
-    // The parent's group, and those that get it from there.
+    // The parent's peer group, and the groups that receive its events.
     let mut groups: BTreeSet<u64> = above_mine.peers.into_iter().collect();
     loop {
         let reached = |line: &&TableLine| line.master.is_some_and(|it| groups.contains(&it));
@@ -161,7 +161,7 @@ mod tests {
         let mine = Identity::of(&lines[4]);
         let ids = |copies: Vec<TableLine>| copies.iter().map(|it| it.id).collect::<Vec<_>>();
         assert_eq!(ids(mine.copies_in(lines)), [14, 13]);
-        // Once the mount itself is gone, all the others are what is left of it.
+        // Once the mount itself is gone, every other mount counts as a copy.
         let mut lines = table::parse(TABLE.as_bytes());
         lines.retain(|line| line.id != mine.id);
         assert_eq!(ids(mine.copies_in(lines)), [14, 13, 12, 11]);

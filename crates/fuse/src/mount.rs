@@ -32,28 +32,28 @@ pub struct MountOptions {
     pub mountpoint: PathBuf,
     /// Shown by `mount` and `df` as the device.
     pub name: String,
-    /// What the kernel obeys by itself. nosuid and nodev always hold unless root mounts.
+    /// Flags that the kernel enforces. nosuid and nodev always apply unless root mounts.
     pub flags: KernelFlags,
-    /// Others than the mounting user may use it. Needs `user_allow_other` in /etc/fuse.conf
+    /// Users other than the mounting one may use it. Needs `user_allow_other` in /etc/fuse.conf
     /// unless root mounts.
     pub allow_other: bool,
-    /// How far the kernel reads ahead of files that it caches, in bytes. More than 128 KiB
-    /// takes effect only if root mounts.
+    /// Bytes that the kernel reads ahead of files that it caches. More than 128 KiB takes effect
+    /// only if root mounts.
     pub read_ahead_bytes: u32,
-    /// Which way requests come from the kernel.
+    /// The path of requests from the kernel.
     pub transport: TransportChoice,
-    /// Whose file locks are.
+    /// Who manages file locks.
     pub locks: LockScope,
-    /// Threads that read requests from /dev/fuse at any time, if that is the transport.
+    /// Threads that read requests from /dev/fuse at all times, if that is the transport.
     pub threads: usize,
-    /// Threads at most: each operation that waits for a disk holds one. With io_uring, each
-    /// CPU's first thread comes on top, and each lock that is waited for holds one too: at
-    /// most three quarters of these, further ones get ENOLCK.
+    /// Most threads: each operation that waits for a disk holds one. With io_uring, each CPU's
+    /// first thread comes on top, and each lock wait holds one too: at most three quarters of
+    /// these, further lock waits get ENOLCK.
     pub threads_max: usize,
 }
 
 impl MountOptions {
-    /// The defaults for a directory: for all users if root mounts, else for the one who does.
+    /// The defaults for a directory: for all users if root mounts, otherwise for the mounting user.
     #[must_use]
     pub fn new(mountpoint: impl Into<PathBuf>) -> Self {
         Self {
@@ -70,19 +70,19 @@ impl MountOptions {
     }
 }
 
-/// Threads of a mount, unless told otherwise. Enough for a disk queue of 64 on each of a few
-/// file systems' disks, and for some hundred waiting locks.
+/// Default limit of a mount's threads. Enough for a disk queue of 64 on each of a few disks, and
+/// for some hundred lock waits.
 const THREADS_MAX: usize = 256;
 
 /// How a mount is ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unmount {
-    /// Only if nobody uses it; `Busy` otherwise.
+    /// Only if no program uses it; `Busy` otherwise.
     IfIdle,
-    /// It disappears from the tree of files at once; who uses it goes on until the last
-    /// descriptor is closed.
+    /// It disappears from the tree of files at once; its users continue until the last descriptor
+    /// is closed.
     Lazy,
-    /// It ends now: running and later requests fail. Never waits for anybody.
+    /// It ends now: running and later requests fail. Never waits for users.
     Forced,
 }
 
@@ -95,15 +95,14 @@ pub struct Mount {
     transport: Transport,
     waiting: Box<dyn Fn() -> Vec<WaitingRequest> + Send + Sync>,
     ended: watch::Receiver<bool>,
-    /// Unmounted from here, not lazily.
+    /// Unmounted by this process, and not lazily.
     is_let_go: AtomicBool,
     world: World,
 }
 
-/// A mount that somebody else took out of the tree of files ends within this, unless programs
-/// still use it.
+/// A mount that another process detached ends within this time, unless programs still use it.
 const DETACHED_MAX: Duration = Duration::from_secs(1);
-/// How long an unmount waits for the threads to end before it leaves them behind.
+/// How long an unmount waits for the threads to end before it leaves them running.
 const END_MAX: Duration = Duration::from_secs(5);
 
 impl Mount {
@@ -112,8 +111,7 @@ impl Mount {
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`: the mountpoint. `Busy`: something is mounted there.
-    /// `NotSupported`: no /dev/fuse, or the kernel is too old. `NotPermitted`. Each says what
-    /// to do.
+    /// `NotSupported`: no /dev/fuse, or the kernel is too old. `NotPermitted`. Each with a remedy.
     pub fn start<F: FileSystem>(world: &World, fs: Arc<F>, options: &MountOptions) -> Result<Self> {
         assert!(
             options.threads >= 1 && options.threads <= options.threads_max,
@@ -127,7 +125,7 @@ impl Mount {
         );
         let begin = || begin(world, fs, &device, &mountpoint, options);
         begin().map_err(|error| {
-            // The error counts; what is left of the mount ends with the descriptor.
+            // The first error counts; the rest of the mount ends with the descriptor.
             let _ = mounting::unmount(&mountpoint, Unmount::Forced, None);
             error.while_doing(doing())
         })
@@ -139,13 +137,13 @@ impl Mount {
         &self.mountpoint
     }
 
-    /// Which way requests come, and why not through io_uring if they don't.
+    /// The transport in use, and why it isn't io_uring if so.
     #[must_use]
     pub fn transport(&self) -> &Transport {
         &self.transport
     }
 
-    /// Tells the kernel what to forget.
+    /// Sends notifications that make the kernel drop cached state.
     #[must_use]
     pub fn notifier(&self) -> &Notifier {
         &self.notifier
@@ -157,20 +155,20 @@ impl Mount {
         (self.waiting)()
     }
 
-    /// Whether the mount is gone (also by the hand of somebody else, with umount).
+    /// Whether the mount has ended, through this process or another (umount).
     #[must_use]
     pub fn is_ended(&self) -> bool {
         *self.ended.borrow()
     }
 
-    /// Whether it is still to be found in the tree of files. After a lazy unmount it isn't,
-    /// but who uses it is served until [`Mount::ended`].
+    /// Whether it is still in the tree of files. After a lazy unmount it isn't, but its users are
+    /// served until [`Mount::ended`].
     #[must_use]
     pub fn is_attached(&self) -> bool {
         !self.is_ended() && self.line().is_some()
     }
 
-    /// Where it is now: somebody may have moved it (`mount --move`).
+    /// Where it is now, even if it was moved (`mount --move`).
     #[must_use]
     pub fn place(&self) -> PathBuf {
         self.line()
@@ -185,43 +183,43 @@ impl Mount {
         self.identity.as_ref().map(|identity| identity.number)
     }
 
-    /// The kernel's number of this mount, unless /proc is missing.
+    /// The kernel's id of this mount; `None` without /proc.
     #[must_use]
     pub fn id(&self) -> Option<u64> {
         self.identity.as_ref().map(|identity| identity.id)
     }
 
-    /// Where else the file system, or a part of it, is to be found (`mount --bind`), as far as
-    /// this process sees.
+    /// Other places that show the file system or a part of it (`mount --bind`), as far as this
+    /// process sees.
     #[must_use]
     pub fn copies(&self) -> Vec<PathBuf> {
         let copies = self.identity.iter().flat_map(Identity::copies);
         copies.map(|line| line.mountpoint).collect()
     }
 
-    /// Takes the copies out of the tree of files; tells which couldn't be.
+    /// Takes the copies out of the tree of files; returns those that couldn't be removed.
     pub async fn detach_copies(&self) -> Vec<PathBuf> {
         let identity = self.identity.clone();
         let detach = move || identity.map_or(Vec::new(), |it| it.detach_copies());
         self.world.blocking(detach).await
     }
 
-    /// Processes whose mount namespaces have the file system, one of each namespace. Reads the
-    /// mount table of every namespace that this process may look into.
+    /// One process of each other mount namespace that has the file system. Reads the mount table of
+    /// every namespace that this process may read.
     pub async fn namespaces_elsewhere(&self) -> Vec<u32> {
         let identity = self.identity.clone();
         let look = move || identity.map_or(Vec::new(), |it| it.namespaces_elsewhere());
         self.world.blocking(look).await
     }
 
-    /// Waits until the mount is gone, by whoever's hand, and no request runs any more.
+    /// Waits until the mount has ended, for whatever reason, and no request runs any more.
     pub async fn ended(&self) {
         // An error means that the threads are gone too.
         let _ = self.ended.clone().wait_for(|ended| *ended).await;
     }
 
-    /// Ends the mount. After `Lazy` the file system is served until its last user is gone:
-    /// wait for [`Mount::ended`].
+    /// Ends the mount. After `Lazy` the file system is served until its last user is gone: await
+    /// [`Mount::ended`].
     ///
     /// # Errors
     /// `Busy` after `IfIdle`; `NotPermitted`.
@@ -234,14 +232,14 @@ impl Mount {
             return Ok(());
         }
         if how == Unmount::Forced && !self.is_attached() {
-            // It may just be ending, and its device number may be another mount's next.
+            // It may be ending right now, and another mount may get its device number next.
             let ended = self.world.timeout(DETACHED_MAX, self.ended()).await;
             if ended.is_ok() {
                 return Ok(());
             }
         }
         if how == Unmount::IfIdle && !self.is_attached() {
-            // Unmounted by somebody else. The path is no longer ours, so it is left alone.
+            // Another process unmounted it. The path is no longer ours, so it is left alone.
             let ended = self.world.timeout(DETACHED_MAX, self.ended()).await;
             return ended.map_err(|_| {
                 Error::new(
@@ -254,7 +252,7 @@ impl Mount {
         let (mountpoint, number, id) = (self.place(), self.device_number(), self.id());
         let is_attached = self.is_attached();
         let result = self.world.blocking(move || {
-            // The topmost mount of a place is the one that goes.
+            // umount(2) takes the topmost mount of a place.
             let top = mount_on(&mountpoint).filter(|line| Some(line.id) != id);
             match top {
                 Some(_) if how == Unmount::Lazy && !is_attached => Ok(()),
@@ -314,7 +312,7 @@ impl Drop for Mount {
     }
 }
 
-/// Serves what was just mounted.
+/// Serves a new mount.
 fn begin<F: FileSystem>(
     world: &World,
     fs: Arc<F>,
@@ -339,7 +337,7 @@ fn begin<F: FileSystem>(
     let over_io_uring = match rings {
         Ok(rings) if agreement.has(abi::init::OVER_IO_URING) => {
             let abort = Box::new(move || {
-                // Without fusectl nothing can be done; the log has said what happened.
+                // Without fusectl nothing can be done; the log already has the reason.
                 let _ = device_number.map(mounting::abort);
             });
             RingCrew::start(&ending, device, rings, options.threads_max, abort).map_err(
@@ -360,7 +358,7 @@ fn begin<F: FileSystem>(
         }
         Err(why) => Transport::Classic { why },
     };
-    // With io_uring only what nobody waits for comes here: FORGET, INTERRUPT.
+    // With io_uring only requests without a reply come here: FORGET, INTERRUPT.
     let readers = if transport.is_io_uring() {
         1
     } else {
@@ -395,8 +393,8 @@ fn begin<F: FileSystem>(
     })
 }
 
-/// Answers INIT, which the kernel sends before anything else. Also returns the kernel's minor
-/// version of the protocol.
+/// Answers INIT, the kernel's first request. Also returns the kernel's minor version of the
+/// protocol.
 fn first_request(
     device: &Device,
     options: &MountOptions,

@@ -1,4 +1,4 @@
-//! mount(2), umount(2), fusermount3, and what is left of a killed daemon's mount.
+//! Mounts and unmounts: mount(2), umount(2), fusermount3, and removing a killed daemon's mount.
 
 use crate::device::Device;
 use crate::mount::{MountOptions, Unmount};
@@ -32,7 +32,7 @@ const RELEASED_MAX: Duration = Duration::from_secs(2);
 const PASSING_MAX: Duration = Duration::from_secs(1);
 const RELEASED_PAUSE: Duration = Duration::from_millis(10);
 
-/// What the kernel obeys by itself on any mount.
+/// Flags that the kernel enforces on any mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct KernelFlags {
     /// ro.
@@ -62,7 +62,7 @@ impl KernelFlags {
     }
 }
 
-/// Gives a mount of ours other flags (`mount -o remount`). Asks the kernel only.
+/// Changes the flags of one of our mounts (`mount -o remount`). Sends the file system no request.
 ///
 /// # Errors
 /// `NotFound` if no Shale is mounted there; `Busy` for read-only while files are open for
@@ -93,7 +93,7 @@ pub fn remount(path: &Path, flags: KernelFlags) -> Result<()> {
             return Ok(());
         }
         let error = io::Error::last_os_error();
-        // The kernel sends the RELEASE of a closed file in the background; until it is answered
+        // The kernel sends the RELEASE of a closed file in the background; until that is answered
         // the file counts as open.
         if error.raw_os_error() != Some(libc::EBUSY) || begun.elapsed() > RELEASED_MAX {
             break error;
@@ -169,24 +169,24 @@ pub(crate) fn prepare(path: &Path) -> Result<PathBuf> {
     Ok(real)
 }
 
-/// stat(2) of a path on which a file system may be mounted whose daemon is stopped: that would
-/// wait until the daemon goes on.
+/// stat(2) of a path on which a file system may be mounted whose daemon is stopped: a plain stat(2)
+/// would block until the daemon continues.
 fn look_at(path: &Path) -> io::Result<fs::Metadata> {
     if mount_on(path).is_none() {
         return fs::metadata(path);
     }
     let (found, wait) = std::sync::mpsc::channel();
     let path = path.to_owned();
-    // Left behind if it hangs; it ends with the mount that it waits for.
+    // Left running if it hangs; it ends with the mount that it waits for.
     drop(std::thread::spawn(move || {
-        // Nobody listens any more if it took too long.
+        // The receiver has given up if it took too long.
         let _ = found.send(fs::metadata(path));
     }));
     wait.recv_timeout(LOOK_MAX)
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// Mounts; the kernel's first request waits on the device then.
+/// Mounts; the kernel's first request then waits on the device.
 pub(crate) fn mount(path: &Path, options: &MountOptions) -> Result<Device> {
     if is_root() {
         mount_as_root(path, options)
@@ -240,7 +240,7 @@ fn mount_as_root(path: &Path, options: &MountOptions) -> Result<Device> {
 
 /// fusermount3 opens the device, mounts, and passes the descriptor through a socket.
 fn mount_as_user(path: &Path, options: &MountOptions) -> Result<Device> {
-    // The program alone would only say that it failed. It may open a device that we may not.
+    // fusermount3's own message would be less clear. It may open a device that we may not.
     if let Err(error) = fs::metadata("/dev/fuse") {
         return Err(no_device(&error));
     }
@@ -287,14 +287,14 @@ fn mount_as_user(path: &Path, options: &MountOptions) -> Result<Device> {
     Ok(Device::from_fd(fd))
 }
 
-/// Fails all requests, those under way included, and ends the connection to the kernel.
+/// Fails all requests, including running ones, and ends the connection to the kernel.
 pub(crate) fn abort(number: DeviceNumber) -> io::Result<()> {
     let connection = format!("/sys/fs/fuse/connections/{}/abort", number.minor);
     fs::write(connection, "1")
 }
 
-/// Ends a mount that another process serves, or nobody any more, as `how` says. Asks the kernel
-/// only, so a daemon that is stopped doesn't make it wait.
+/// Ends, as `how` says, a mount that another process serves or that is dead. Sends the file system
+/// no request, so a stopped daemon doesn't block it.
 ///
 /// # Errors
 /// `Busy` after `IfIdle`; `NotPermitted`.
@@ -302,7 +302,7 @@ pub fn unmount_foreign(path: &Path, how: Unmount) -> Result<()> {
     let doing = |error: Error| error.while_doing(format!("unmount {}", path.display()));
     let on_top = mount_on(path);
     if let Some(other) = on_top.as_ref().filter(|line| !line.is_shale()) {
-        // Perhaps of FUSE, too: its connection isn't ours to end.
+        // It may be FUSE too: its connection isn't ours to end.
         let text = format!(
             "something else is mounted over it ({} from {}); unmount that first",
             other.fs_type,
@@ -314,8 +314,8 @@ pub fn unmount_foreign(path: &Path, how: Unmount) -> Result<()> {
 }
 
 /// Takes a mount that was found in the mount table out of the tree of files, as `Lazy` does, and
-/// never another one: whoever may rename a directory above it can put something else at its place
-/// meanwhile, while root is looking.
+/// never another one: a user who may rename a directory above it could put another mount in its
+/// place meanwhile.
 ///
 /// # Errors
 /// `Changed` if it isn't there any more; `NotPermitted`.
@@ -323,12 +323,12 @@ pub fn detach(mount: &MountedShale) -> Result<()> {
     let place = &mount.mountpoint;
     let doing = || format!("unmount {}", place.display());
     if !is_root() {
-        // fusermount3 looks itself.
+        // fusermount3 makes its own checks.
         return unmount_as_user(place, Unmount::Lazy).map_err(|error| error.while_doing(doing()));
     }
     match detach_from(place, mount.id) {
         Ok(true) => Ok(()),
-        // It went along with another one of which it was a copy.
+        // It went together with the mount that it was a copy of.
         _ if table::lines().iter().all(|line| line.id != mount.id) => Ok(()),
         Ok(false) => {
             let text = "something else is there now";
@@ -338,9 +338,9 @@ pub fn detach(mount: &MountedShale) -> Result<()> {
     }
 }
 
-/// False if another mount is there.
+/// Returns false if another mount is there.
 fn detach_from(place: &Path, id: u64) -> io::Result<bool> {
-    // Asks no file system, so one whose daemon is dead doesn't matter.
+    // Sends no file system a request, so one whose daemon is dead doesn't matter.
     let found = fs::OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_PATH | libc::O_NOFOLLOW)
@@ -361,8 +361,8 @@ fn detach_from(place: &Path, id: u64) -> io::Result<bool> {
     }
 }
 
-/// Takes a bind mount of a file or directory of Shale out of the tree of files: it alone, never
-/// the connection, which other mounts use. `Lazy` and `Forced` don't ask whether programs use it.
+/// Takes a bind mount of a file or directory of Shale out of the tree of files: only it, never the
+/// connection, which other mounts use. `Lazy` and `Forced` don't check for users.
 ///
 /// # Errors
 /// `Busy` after `IfIdle`; `NotPermitted`.
@@ -376,8 +376,8 @@ pub fn unmount_bind(path: &Path, how: Unmount) -> Result<()> {
         .map_err(|error| error.while_doing(format!("unmount {}", path.display())))
 }
 
-/// Ends a mount as `how` says. Blocks, up to a second if programs use it: who only passes, as one
-/// that looks at each mount, or a child between fork and exec, is waited for.
+/// Ends a mount as `how` says. Blocks, up to a second if programs use it: a brief user, such as one
+/// that scans all mounts or a child between fork and exec, is waited for.
 pub(crate) fn unmount(path: &Path, how: Unmount, number: Option<DeviceNumber>) -> Result<()> {
     let begun = Instant::now();
     loop {
@@ -392,8 +392,8 @@ pub(crate) fn unmount(path: &Path, how: Unmount, number: Option<DeviceNumber>) -
 
 fn unmount_now(path: &Path, how: Unmount, number: Option<DeviceNumber>) -> Result<()> {
     if how == Unmount::Forced {
-        // Requests that run fail now, so the unmount can't wait for one of them.
-        // Without fusectl mounted, MNT_FORCE below does the same (for root).
+        // Running requests fail now, so the unmount can't block on them. Without fusectl mounted,
+        // MNT_FORCE below does the same (for root).
         let _ = number.map(abort);
     }
     if !is_root() {
@@ -408,7 +408,7 @@ fn unmount_now(path: &Path, how: Unmount, number: Option<DeviceNumber>) -> Resul
     let flags: &[i32] = match how {
         Unmount::IfIdle => &[0],
         Unmount::Lazy => &[libc::MNT_DETACH],
-        // Force fails with EBUSY if files are open, but has aborted the connection by then.
+        // MNT_FORCE fails with EBUSY if files are open, but has aborted the connection by then.
         Unmount::Forced => &[libc::MNT_FORCE, libc::MNT_DETACH],
     };
     let mut result = Ok(());
@@ -420,7 +420,7 @@ fn unmount_now(path: &Path, how: Unmount, number: Option<DeviceNumber>) -> Resul
         result = Err(io::Error::last_os_error());
     }
     match result {
-        // Not mounted (any more): what was wanted.
+        // Not mounted, which is the goal.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) => Ok(()),
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Err(Error::new(
             ErrorKind::Busy,
@@ -457,8 +457,8 @@ fn unmount_as_user(path: &Path, how: Unmount) -> Result<()> {
     ))
 }
 
-/// Sets the kernel's read-ahead, which INIT can only lower. Needs root; without it reads are
-/// only slower.
+/// Sets the kernel's read-ahead, which INIT can only lower. Needs root; without it reads are just
+/// slower.
 pub(crate) fn raise_read_ahead(number: DeviceNumber, bytes: u32) {
     let file = format!(
         "/sys/class/bdi/{}:{}/read_ahead_kb",
@@ -549,7 +549,7 @@ fn refused(error: &io::Error, what: &str) -> Error {
             "; run as root, or in a container with `--device /dev/fuse --cap-add SYS_ADMIN`",
         ),
         Some(libc::EBUSY) => (ErrorKind::Busy, "; something is mounted there"),
-        // The descriptor wasn't what it should be.
+        // The descriptor wasn't of the right kind.
         Some(libc::EINVAL) if what == "mount(2)" => (
             ErrorKind::NotSupported,
             "; /dev/fuse may be no FUSE device: look with `ls -l /dev/fuse` (c 10, 229), in a container add `--device /dev/fuse`",

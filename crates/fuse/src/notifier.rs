@@ -1,5 +1,5 @@
-//! Tells the kernel what to forget. One thread of its own, that holds no lock: a notification
-//! may wait in the kernel for a request that this mount is serving.
+//! Makes the kernel drop cached state. A dedicated thread sends the notifications and holds no
+//! lock: a notification may block in the kernel until this mount has served a request.
 
 use crate::abi::{self, NotifyDeleteOut, NotifyInvalEntryOut, NotifyInvalInodeOut};
 use crate::device::Device;
@@ -12,10 +12,10 @@ use tokio::sync::oneshot;
 use world::World;
 use zerocopy::IntoBytes;
 
-/// Notifications that may be queued; more are refused (then use [`Notice::Everything`]).
+/// Most queued notifications; more are refused (then use [`Notice::Everything`]).
 const QUEUE_MAX: usize = 16_384;
 
-/// What the kernel should forget.
+/// The state that the kernel should drop.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Notice {
     /// Attributes, and cached pages of the range. Dirty mapped pages are written back first.
@@ -33,7 +33,7 @@ pub enum Notice {
         directory: InodeId,
         /// The name.
         name: FileName,
-        /// Only its validity ends; who uses it isn't disturbed.
+        /// Only its validity ends; its users aren't disturbed.
         expire_only: bool,
     },
     /// A name whose inode is gone.
@@ -49,7 +49,7 @@ pub enum Notice {
     Everything,
 }
 
-/// The way to tell the kernel of one mount. Cheap to clone.
+/// Sends notifications to the kernel of one mount. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Notifier {
     queue: Arc<Queue>,
@@ -76,26 +76,26 @@ impl Notifier {
         Ok(Self { queue, device })
     }
 
-    /// Makes the kernel forget the attributes and access control lists of an inode, at once and
+    /// Makes the kernel drop the attributes and access control lists of an inode, immediately and
     /// on the calling thread. May be called while answering a request about the inode, if that
     /// request holds it open: for attributes alone the kernel takes no lock that waits for an
-    /// answer, but it waits for an inode that it is about to drop, which may be writing its
-    /// last mapped pages.
+    /// answer. It does wait for an inode that it is about to drop, which may be writing its last
+    /// mapped pages.
     pub(crate) fn forget_attributes(&self, inode: InodeId) {
         let out = NotifyInvalInodeOut {
             ino: inode.0,
             off: -1,
             len: 0,
         };
-        // ENOENT: it doesn't know the inode. Any other error: the mount is ending.
+        // ENOENT: the kernel doesn't know the inode. Any other error: the mount is ending.
         let _ = self
             .device
             .notify(abi::notify::INVAL_INODE, &[out.as_bytes()]);
     }
 
-    /// Tells the kernel and waits until it has forgotten. What it didn't know counts as
-    /// forgotten. Never await this while answering a request about the same inode: the kernel
-    /// may hold that inode's lock until the answer.
+    /// Notifies the kernel and waits until it has dropped the state. State that it doesn't have
+    /// counts as dropped. Never await this while answering a request about the same inode: the
+    /// kernel may hold that inode's lock until the answer.
     ///
     /// # Errors
     /// `Busy`: the queue is full. `NotSupported`: the kernel is too old for this notice.
@@ -121,14 +121,14 @@ impl Notifier {
             .unwrap_or_else(|_| Err(ErrorKind::ShuttingDown.into()))
     }
 
-    /// Tells the kernel soon; waits for nothing, so it may be called while answering requests.
-    /// False if the queue is full or the mount has ended.
+    /// Queues a notification without waiting, so it may be called while answering requests. Returns
+    /// false if the queue is full or the mount has ended.
     pub fn post(&self, notice: Notice) -> bool {
         let mut state = self.queue.state.lock();
         if state.closed || state.notices.len() >= QUEUE_MAX {
             return false;
         }
-        // A stream of writes to one file is one notice.
+        // Consecutive writes to one file share one notice.
         if state.notices.back().is_none_or(|(last, _)| *last != notice) {
             state.notices.push_back((notice, None));
         }
@@ -158,11 +158,11 @@ fn run(queue: &Queue, device: &Device) {
         let result = match send(device, &notice) {
             Ok(()) => Ok(()),
             Err(error) => match error.raw_os_error() {
-                // The kernel doesn't know the inode or the name: nothing to forget.
+                // The kernel doesn't know the inode or the name: nothing to drop.
                 Some(libc::ENOENT | libc::ENOTDIR) => Ok(()),
                 Some(libc::EINVAL | libc::ENOSYS) => Err(ErrorKind::NotSupported.into()),
                 Some(libc::ENODEV) => Err(ErrorKind::ShuttingDown.into()),
-                // A directory that is in use as a mount point, or not empty, stays.
+                // A directory that is a mount point, or not empty, stays.
                 _ => Err(Error::new(
                     ErrorKind::Busy,
                     format!("the kernel refused {notice:?}: {error}"),
@@ -170,7 +170,7 @@ fn run(queue: &Queue, device: &Device) {
             },
         };
         if let Some(tell) = tell {
-            // Nobody may be waiting any more.
+            // The caller may have stopped waiting.
             let _ = tell.send(result);
         }
     }

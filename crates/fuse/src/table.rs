@@ -1,4 +1,4 @@
-//! The kernel's table of mounts, as this process sees it. Asking it never waits for a file system.
+//! The kernel's table of mounts, as this process sees it. Reading it never blocks on a file system.
 
 use crate::mounting::FS_TYPE;
 use std::ffi::OsStr;
@@ -13,23 +13,22 @@ pub(crate) struct DeviceNumber {
     pub(crate) minor: u32,
 }
 
-/// A mounted Shale file system, whoever serves it, and also if nobody does any more.
+/// A mounted Shale file system, whichever process serves it, or a dead one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountedShale {
-    /// What is mounted: the name that the mount was given, the node's directory by custom.
+    /// The mount's source: the name given when mounting, by convention the node's directory.
     pub source: PathBuf,
-    /// Where.
+    /// Mount point.
     pub mountpoint: PathBuf,
-    /// The kernel's number of the mount; no two mounts have the same at a time, in whatever
-    /// namespace.
+    /// The kernel's id of the mount, unique among all current mounts of all namespaces.
     pub id: u64,
-    /// Whose daemon serves it. The source is what this user says.
+    /// The user whose daemon serves it, and who chose the source.
     pub user: Option<u32>,
     number: DeviceNumber,
 }
 
 impl MountedShale {
-    /// Whether one is a bind mount of the other, or both are of a third.
+    /// Whether one is a bind mount of the other, or both of a third.
     #[must_use]
     pub fn is_same_file_system(&self, other: &Self) -> bool {
         self.number == other.number && self.source == other.source
@@ -55,8 +54,8 @@ pub fn mounted_shales() -> Vec<MountedShale> {
     shales.map(MountedShale::from).collect()
 }
 
-/// The Shale file system at a place, or the part of one that is bound there; `None` if nothing
-/// or something else is on top.
+/// The Shale file system at a place, or the part of one that is bound there; `None` if the topmost
+/// mount is something else or there is none.
 #[must_use]
 pub fn shale_on(path: &Path) -> Option<MountedShale> {
     mount_on(path)
@@ -64,7 +63,7 @@ pub fn shale_on(path: &Path) -> Option<MountedShale> {
         .map(MountedShale::from)
 }
 
-/// Places below a directory on which something is mounted, of whatever type.
+/// Mount points below a directory, of any file system type.
 #[must_use]
 pub fn mounted_below(path: &Path) -> Vec<PathBuf> {
     let below = lines().into_iter().map(|line| line.mountpoint);
@@ -79,13 +78,13 @@ pub(crate) struct TableLine {
     pub(crate) id: u64,
     /// The mount on which it is mounted.
     pub(crate) parent: u64,
-    /// What of the file system is shown there.
+    /// The directory or file of the file system that is shown there.
     pub(crate) root: PathBuf,
-    /// Mounts of one group pass on to each other what is mounted on them and unmounted.
+    /// The peer group: its mounts share mount and unmount events.
     pub(crate) peers: Option<u64>,
-    /// The group that passes it on to this mount.
+    /// The group whose events this mount receives.
     pub(crate) master: Option<u64>,
-    /// Who mounted it, if the file system says.
+    /// The user who mounted it, if the file system says.
     pub(crate) user: Option<u32>,
     pub(crate) number: DeviceNumber,
     pub(crate) mountpoint: PathBuf,
@@ -99,7 +98,7 @@ impl TableLine {
     }
 }
 
-/// What is mounted on `path`. The last mount on a directory covers the earlier ones.
+/// The mount at `path`. The last mount on a directory covers the earlier ones.
 pub(crate) fn mount_on(path: &Path) -> Option<TableLine> {
     lines()
         .into_iter()
@@ -109,7 +108,7 @@ pub(crate) fn mount_on(path: &Path) -> Option<TableLine> {
 
 /// The mount table of this process.
 pub(crate) fn lines() -> Vec<TableLine> {
-    // Without /proc nothing is known to be mounted, which only makes messages worse.
+    // Without /proc no mounts are found, which only makes messages worse.
     parse(&fs::read("/proc/self/mountinfo").unwrap_or_default())
 }
 
@@ -161,7 +160,7 @@ fn to_number(field: &[u8]) -> Option<u64> {
     std::str::from_utf8(field).ok()?.parse().ok()
 }
 
-/// The mount table, and utab, write space, tab, newline and backslash as `\ooo`.
+/// Decodes the `\ooo` escapes of space, tab, newline and backslash in the mount table and utab.
 pub(crate) fn unescape(field: &[u8]) -> PathBuf {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;

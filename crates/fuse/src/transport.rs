@@ -1,29 +1,29 @@
-//! Which way requests take from the kernel to a mount, and why.
+//! The path of requests from the kernel to a mount, and the reason for the choice.
 
 use std::fmt;
 use std::fs;
 
-/// Whether the kernel's FUSE may use io_uring; root writes Y or N.
+/// Whether the kernel allows FUSE over io_uring; root writes Y or N.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
-/// The protocol that brought FUSE over io_uring (Linux 6.14).
+/// The protocol version that introduced FUSE over io_uring (Linux 6.14).
 const MINOR_OF_IO_URING: u32 = 42;
 
 /// Which transport a mount should use.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum TransportChoice {
-    /// io_uring if it can be had, else /dev/fuse.
+    /// io_uring if available, otherwise /dev/fuse.
     #[default]
     Auto,
-    /// /dev/fuse, which every kernel has.
+    /// /dev/fuse, available on every kernel.
     Classic,
-    /// io_uring; mounting fails where it can't be had.
+    /// io_uring; mounting fails without it.
     IoUring,
 }
 
 /// The transport that a mount uses.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Transport {
-    /// FUSE over io_uring: one system call per request, answered on the CPU of who asked.
+    /// FUSE over io_uring: one system call per request, answered on the caller's CPU.
     IoUring,
     /// /dev/fuse.
     Classic {

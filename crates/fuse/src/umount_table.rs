@@ -1,9 +1,9 @@
-//! The table in which umount(8) looks whether a mount has a helper of its own: libmount's
-//! /run/mount/utab, one line per mount, replaced under a file lock.
+//! Maintains libmount's /run/mount/utab, where umount(8) finds whether a mount has its own helper.
+//! It has one line per mount and is replaced under a file lock.
 //!
-//! umount(8) unmounts a directory whose type statfs(2) tells (and for FUSE it tells only
-//! "fuse") without a look at the mount table, and so without our helper, which waits until
-//! everything is durable. A line here makes it look, and names the helper.
+//! For a directory whose type statfs(2) reports (for FUSE just "fuse"), umount(8) unmounts without
+//! reading the mount table, and so without our helper, which waits until everything is durable. A
+//! line here makes it read the table, and names the helper.
 
 use crate::mounting::is_root;
 use crate::table::{shale_on, unescape};
@@ -16,23 +16,23 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Where libmount has it; the place is fixed.
+/// libmount's fixed location.
 const DIRECTORY: &str = "/run/mount";
 /// umount(8) calls `/sbin/umount.shale` for lines with this word.
 const HELPER: &str = "helper=shale";
-/// libmount holds the lock for as long as reading and writing a small file takes; anybody may
-/// take it, so nobody is waited for longer.
+/// libmount holds the lock only while reading and writing a small file. Any process may take the
+/// lock, so waiting for it is limited.
 const LOCK_MAX: Duration = Duration::from_secs(2);
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
-/// A table that is larger isn't libmount's.
+/// A larger table isn't libmount's.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// Tells umount(8) that a mount has a helper; replaces what was told of that mount before.
-/// `options`: further words that mount(8) would keep there, like `_netdev`. Does nothing
-/// unless root calls: other users' umount(8) looks at the mount table anyway.
+/// Tells umount(8) that a mount has a helper; replaces an earlier line for that mount. `options`:
+/// further words that mount(8) would keep there, such as `_netdev`. Does nothing unless root calls:
+/// other users' umount(8) reads the mount table anyway.
 ///
 /// # Errors
-/// What the system says. The mount works without; umount(8) then returns too early.
+/// The system's error. The mount works without the line, but umount(8) then returns too early.
 pub fn tell_umount(source: &Path, mountpoint: &Path, options: &[&str]) -> io::Result<()> {
     if !is_root() {
         return Ok(());
@@ -40,16 +40,16 @@ pub fn tell_umount(source: &Path, mountpoint: &Path, options: &[&str]) -> io::Re
     UmountTable::of(DIRECTORY).put(source, mountpoint, options)
 }
 
-/// Whether umount(8) knows of a mount's helper. Always, unless root asks.
+/// Whether umount(8) knows of a mount's helper. Always true unless root calls.
 #[must_use]
 pub fn is_told(source: &Path, mountpoint: &Path) -> bool {
     !is_root() || UmountTable::of(DIRECTORY).has(source, mountpoint)
 }
 
-/// Removes what was told of mounts of `source` that aren't there any more.
+/// Removes lines of mounts of `source` that have ended.
 ///
 /// # Errors
-/// What the system says; such lines mislead nobody.
+/// The system's error; lines left behind do no harm.
 pub fn forget_ended(source: &Path) -> io::Result<()> {
     if !is_root() {
         return Ok(());
@@ -111,7 +111,7 @@ impl UmountTable {
         self.replace(&self.lines_without(is_ended)?)
     }
 
-    /// Everything that others wrote stays as it is.
+    /// Keeps other programs' lines unchanged.
     fn lines_without(&self, is_dropped: impl Fn(&[u8]) -> bool) -> io::Result<Vec<u8>> {
         let mut kept = Vec::new();
         for line in self.read()?.split(|byte| *byte == b'\n') {
@@ -137,14 +137,14 @@ impl UmountTable {
 
     fn make_directory(&self) -> io::Result<()> {
         match fs::DirBuilder::new().mode(0o755).create(&self.directory) {
-            // Whatever the umask is: umount(8) of everybody reads it.
+            // Whatever the umask: every user's umount(8) reads it.
             Ok(()) => fs::set_permissions(&self.directory, fs::Permissions::from_mode(0o755)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// As libmount locks; ends with the descriptor.
+    /// Locks as libmount does; released when the descriptor closes.
     fn lock(&self) -> io::Result<File> {
         let lock = File::options()
             .create(true)
@@ -171,10 +171,10 @@ impl UmountTable {
         Ok(lock)
     }
 
-    /// Under the lock: readers see the old table or the new one.
+    /// Called with the lock held: readers see the old table or the new one.
     fn replace(&self, content: &[u8]) -> io::Result<()> {
         let new = self.directory.join("utab.shale");
-        // Of one who died while he held the lock.
+        // Left by a process that died holding the lock.
         let _ = fs::remove_file(&new);
         let mut file = File::options()
             .create_new(true)
@@ -206,7 +206,7 @@ fn names_helper(line: &[u8]) -> bool {
     words.any(|word| word == HELPER.as_bytes())
 }
 
-/// What would end a field or a line, as libmount writes it.
+/// Escapes bytes that would end a field or a line, as libmount does.
 fn escape(text: &OsStr) -> Vec<u8> {
     let mut out = Vec::new();
     for byte in text.as_bytes() {
