@@ -1,14 +1,14 @@
-//! The machine's CPUs, and binding threads to them: FUSE over io_uring has a queue for each.
+//! The machine's CPUs, and binding threads to them: FUSE over io_uring has a queue per CPU.
 
 use std::fs;
 
-/// CPUs that may ever be plugged in, as `0-3,8`.
+/// CPUs that may ever be plugged in, such as `0-3,8`.
 const POSSIBLE_CPUS: &str = "/sys/devices/system/cpu/possible";
-/// CPUs that are on.
+/// CPUs that are online.
 const ONLINE_CPUS: &str = "/sys/devices/system/cpu/online";
 
-/// How many queues the kernel makes: one per CPU that may ever be plugged in. An error if this
-/// process may not run where programs do: a queue is served on its own CPU.
+/// The kernel's number of queues: one per CPU that may ever be plugged in. Fails if this process
+/// may not run on an online CPU, because each queue is served on its own CPU.
 pub(crate) fn queues() -> Result<u16, String> {
     let list = |path| {
         let text = fs::read_to_string(path).map_err(|error| format!("reading {path}: {error}"))?;
@@ -25,7 +25,7 @@ pub(crate) fn queues() -> Result<u16, String> {
     u16::try_from(possible).map_err(|_| format!("{possible} CPUs are too many"))
 }
 
-/// The numbers in a list like `0-3,8`.
+/// Parses a list of CPUs such as `0-3,8`.
 fn cpus(list: &str) -> Option<Vec<u16>> {
     let mut cpus = Vec::new();
     for range in list.split(',') {
@@ -36,8 +36,8 @@ fn cpus(list: &str) -> Option<Vec<u16>> {
     Some(cpus)
 }
 
-/// Whether the calling thread may run on a CPU: it can be off, forbidden by a cpuset, or left
-/// out with `taskset`.
+/// Whether the calling thread may run on a CPU, which can be offline, or excluded by a cpuset or
+/// `taskset`.
 pub(crate) fn may_run_on(cpu: u16) -> bool {
     // SAFETY: the set is plain data (zeros are valid) of the length that is passed; `cpu` is
     // compared with its size first.
@@ -50,8 +50,8 @@ pub(crate) fn may_run_on(cpu: u16) -> bool {
 }
 
 /// Lets the calling thread run wherever the process may. A thread that serves requests from
-/// io_uring is bound to a CPU, and so is at first each thread that it starts: runtimes whose
-/// threads start on demand call this in each (`on_thread_start`).
+/// io_uring is bound to a CPU, and threads that it starts inherit that: runtimes that start threads
+/// on demand call this in each (`on_thread_start`).
 pub fn run_on_all_cpus() {
     // SAFETY: the set is plain data (zeros are valid) of the length that is passed. The first
     // thread of the process has the process's set, as nobody binds it.
@@ -63,7 +63,7 @@ pub fn run_on_all_cpus() {
     }
 }
 
-/// Binds the calling thread to a CPU. False if it may not run there, or not now.
+/// Binds the calling thread to a CPU. False if it may not run there, or the CPU is offline.
 pub(crate) fn run_on(cpu: u16) -> bool {
     // SAFETY: as in `may_run_on`, which has compared `cpu` with the set's size.
     may_run_on(cpu)

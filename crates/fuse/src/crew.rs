@@ -1,8 +1,8 @@
 //! The threads that read requests from /dev/fuse and run them to their answers.
 //!
-//! A few threads read. When the operation of one must wait, another takes its place at the
-//! device, so that slow operations starve nobody; when it goes on, a surplus thread rests and
-//! ends after a while.
+//! A few threads read. When a thread's operation must wait, another thread reads instead, so that
+//! slow operations never starve fast ones. When the operation continues, a surplus thread rests,
+//! and ends after a while.
 
 use crate::abi::{InHeader, WriteIn, init};
 use crate::device::{Device, Received};
@@ -16,19 +16,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use world::AlignedBuffer;
 
-/// A surplus thread ends after resting so long.
+/// A surplus thread ends after resting this long.
 const REST_MAX: Duration = Duration::from_secs(10);
 /// Data of a WRITE begins here in a thread's buffer: page aligned.
 const DATA_AT: usize = 4096;
-/// A request is read to here, so that what stands before the data of a WRITE ends at `DATA_AT`.
+/// A request is read to here, so that a WRITE's headers end and its data begins at `DATA_AT`.
 const REQUEST_AT: usize = DATA_AT - size_of::<InHeader>() - size_of::<WriteIn>();
 
 /// How many threads serve a mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CrewSize {
-    /// Threads that should be reading or running at any time.
+    /// Threads that should be reading or running at all times.
     pub(crate) readers: usize,
-    /// Threads at most, those with waiting operations included.
+    /// Most threads, including those whose operations wait.
     pub(crate) most: usize,
 }
 
@@ -46,14 +46,14 @@ struct State {
     readers: usize,
     /// Threads that rest.
     resting: usize,
-    /// Resting threads that were called back but haven't woken yet; counted as readers.
+    /// Resting threads that were woken but haven't run yet; counted as readers.
     called: usize,
     /// All threads.
     threads: usize,
     ending: bool,
 }
 
-/// What a thread does next.
+/// A thread's next step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
     Read,
@@ -61,7 +61,7 @@ enum Next {
 }
 
 impl<F: FileSystem> Crew<F> {
-    /// Starts reading. One thread is enough to begin with: it asks for the others when it waits.
+    /// Starts reading. One thread is enough at first: each that waits starts another.
     ///
     /// # Errors
     /// The machine, or the container, has no thread left.
@@ -100,7 +100,7 @@ impl<F: FileSystem> Crew<F> {
 
     fn start_thread(self: &Arc<Self>, ending: &Arc<Ending<F>>) -> io::Result<()> {
         let (crew, ending) = (Arc::clone(self), Arc::clone(ending));
-        // The handle isn't needed: `Ending` tells when the last thread is gone.
+        // The handle isn't needed: `Ending` reports the last thread's end.
         self.serving
             .world
             .try_spawn_thread("shale-fuse", move || crew.run(&ending))
@@ -108,7 +108,7 @@ impl<F: FileSystem> Crew<F> {
     }
 
     fn run(self: &Arc<Self>, ending: &Arc<Ending<F>>) {
-        // Own descriptor, own queue. Sharing the first one is only slower.
+        // Each thread has its own descriptor and queue. Sharing the first one works, only slower.
         let device = self
             .device
             .clone_queue()
@@ -153,7 +153,7 @@ impl<F: FileSystem> Crew<F> {
         if waited { self.come_back() } else { Next::Read }
     }
 
-    /// The operation of the calling thread must wait: somebody else reads in its place.
+    /// The calling thread's operation must wait: wakes or starts another reader.
     fn stand_in(self: &Arc<Self>, ending: &Arc<Ending<F>>) {
         let mut state = self.state.lock();
         state.readers -= 1;
@@ -180,7 +180,7 @@ impl<F: FileSystem> Crew<F> {
         }
     }
 
-    /// The operation of the calling thread is answered: read again, or rest.
+    /// The calling thread's operation was answered: it reads again, or rests.
     fn come_back(&self) -> Next {
         let mut state = self.state.lock();
         if state.readers < self.size.readers || state.ending {
@@ -202,7 +202,7 @@ impl<F: FileSystem> Crew<F> {
         }
     }
 
-    /// The mount is gone.
+    /// Called when the mount has ended.
     fn finish(&self) {
         self.serving.locks.close();
         let mut state = self.state.lock();

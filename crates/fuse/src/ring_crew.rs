@@ -1,13 +1,13 @@
 //! The threads that serve requests through FUSE over io_uring: each owns one ring entry, runs
 //! a request to its answer, and sends the reply and gets the next request in one system call.
 //!
-//! The kernel has a queue per CPU and gives a request to the queue of the CPU that it was made
-//! on, to the entry that came back last. An entry can't be taken back from the kernel, so a
-//! thread that stood in for a waiting one stays, asleep, for the next time.
+//! The kernel has a queue per CPU and gives a request to the queue of the CPU that the caller runs
+//! on, to the entry that came back last. The kernel never returns an entry, so a thread that was
+//! started for a waiting one stays, asleep, until the next time.
 //!
-//! Requests that come while a queue has no entry stay in it: a new registration doesn't look
-//! there, only a commit does. So a queue has one entry more than it needs, and who adds one
-//! *stirs* the queue: has the kernel send it a request about nothing, whose commit looks.
+//! Requests that arrive while a queue has no entry stay in it: a new registration doesn't look at
+//! the queue, only a commit does. So a queue has one entry more than it needs, and a thread that
+//! adds one *stirs* the queue: it makes the kernel send a dummy request, whose commit looks.
 
 use crate::abi::{EntryOut, NotifyRetrieveOut, init, notify, opcode};
 use crate::cpus::run_on;
@@ -27,12 +27,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// All threads, those that rest included, as a multiple of those that may wait at once: what a
-/// burst on one CPU leaves behind can't serve another one.
+/// Limit of all threads, including resting ones, as a multiple of those that may wait at once:
+/// threads that a burst left on one CPU can't serve another.
 const SURPLUS_MAX: usize = 4;
-/// Threads that a queue may have however many there are in the others.
+/// Threads that each queue may have, however many the others have.
 const QUEUE_SHARE: usize = 8;
-/// A thread that stands in tries again after so long if the kernel refuses its entry.
+/// If the kernel refuses a new thread's entry, the thread tries again after this long.
 const REGISTER_PAUSE: Duration = Duration::from_millis(100);
 
 /// The threads of a mount and their queues.
@@ -40,11 +40,11 @@ pub(crate) struct RingCrew<F: FileSystem> {
     serving: Arc<Serving<F>>,
     device: Arc<Device>,
     threads_max: usize,
-    /// Ends the connection: better than a mount that answers nobody.
+    /// Ends the connection: better than a mount that doesn't answer.
     abort: Box<dyn Fn() + Send + Sync>,
-    /// How often a queue was stirred.
+    /// Number of times that queues were stirred; makes notification ids unique.
     stirred: AtomicU64,
-    /// A regular file that the kernel has heard of lately; 0 if there was none.
+    /// A regular file that the kernel recently looked up or used; 0 if there was none.
     known_file: AtomicU64,
     state: Mutex<State>,
 }
@@ -69,16 +69,16 @@ struct Queue {
 enum Start {
     /// With the mount.
     First(Arc<Registrations>),
-    /// Because a request about this inode must wait.
+    /// A request about this inode must wait.
     StandIn(InodeId),
 }
 
 impl<F: FileSystem> RingCrew<F> {
-    /// Starts a thread per queue. When it returns, the kernel sends requests through them, or
-    /// it goes on with /dev/fuse: then `Ok(Err(why))`.
+    /// Starts threads for each queue. When it returns, either the kernel sends requests to them, or
+    /// the kernel continues with /dev/fuse: then `Ok(Err(why))`.
     ///
     /// # Errors
-    /// The kernel does neither.
+    /// If the kernel does neither.
     pub(crate) fn start(
         ending: &Arc<Ending<F>>,
         device: &Arc<Device>,
@@ -137,7 +137,7 @@ impl<F: FileSystem> RingCrew<F> {
                 Start::First(registrations) => registrations.add(entry.register()),
                 Start::StandIn(inode) => {
                     let registered = crew.register_at_last(&mut entry);
-                    // The operations that wait do look when they are answered, if not this.
+                    // If this stir fails, the commits of the waiting operations look at the queue.
                     let _ = registered && bound.get() && crew.stir(inode);
                     registered
                 }
@@ -152,7 +152,7 @@ impl<F: FileSystem> RingCrew<F> {
             .map(drop)
     }
 
-    /// Registers an entry that the queue needs: others wait in the belief that it comes.
+    /// Registers an entry that the queue needs: other threads wait, relying on it.
     fn register_at_last(&self, entry: &mut RingEntry) -> bool {
         while let Err(error) = entry.register() {
             let gone = matches!(
@@ -168,16 +168,16 @@ impl<F: FileSystem> RingCrew<F> {
         true
     }
 
-    /// Makes the kernel look at the queue of the CPU that the calling thread is bound to.
-    /// `inode`: the kernel knows it. False if the kernel didn't: it must be a regular file.
+    /// Makes the kernel look at the queue of the CPU that the calling thread is bound to. `inode`:
+    /// one that the kernel knows. False if the kernel refused: it must be a regular file.
     fn stir(&self, inode: InodeId) -> bool {
         let known_file = self.known_file.load(Ordering::Relaxed);
         [inode.0, known_file].into_iter().any(|nodeid| {
             let out = NotifyRetrieveOut {
-                // Even, as the kernel's own ones, and far from them.
+                // Even, like the kernel's own ids, and far from them.
                 notify_unique: (1 << 63) | (self.stirred.fetch_add(1, Ordering::Relaxed) << 1),
                 nodeid,
-                // Of size 0: none of the file's pages.
+                // Size 0: none of the file's pages.
                 ..NotifyRetrieveOut::default()
             };
             self.device
@@ -201,7 +201,7 @@ impl<F: FileSystem> RingCrew<F> {
             entry.commit(&reply);
         }
         self.state.lock().ending = true;
-        // Nobody can be answered any more; the threads that wait for locks come back.
+        // No request can be answered any more; threads that wait for locks return.
         self.serving.locks.close();
     }
 
@@ -225,7 +225,7 @@ impl<F: FileSystem> RingCrew<F> {
             left: Cell::new(false),
         };
         let reply = self.serving.run(&incoming, &ReplyTo::Place(&place), || {
-            // Without another thread the queue waits as long as this operation does.
+            // Without another thread the queue waits until this operation is answered.
             let _ = place.leave();
         });
         if let Some(inode) = regular_file(&incoming, &reply) {
@@ -235,7 +235,7 @@ impl<F: FileSystem> RingCrew<F> {
     }
 }
 
-/// A regular file that the kernel knows by a request and its reply.
+/// The regular file that the kernel knows from this request and its reply, if any.
 fn regular_file(incoming: &Incoming<'_>, reply: &Reply) -> Option<InodeId> {
     match (incoming.header.opcode, reply) {
         (opcode::OPEN | opcode::READ | opcode::WRITE | opcode::FSYNC, _) => Some(incoming.inode()),
@@ -247,7 +247,7 @@ fn regular_file(incoming: &Incoming<'_>, reply: &Reply) -> Option<InodeId> {
     }
 }
 
-/// The place of one thread at its queue while it runs a request.
+/// A thread's place at its queue while it runs a request.
 struct RingPlace<'a, F: FileSystem> {
     crew: &'a Arc<RingCrew<F>>,
     ending: &'a Arc<Ending<F>>,
@@ -259,7 +259,7 @@ struct RingPlace<'a, F: FileSystem> {
 }
 
 impl<F: FileSystem> RingPlace<'_, F> {
-    /// The calling thread must wait: its queue needs another one. False if there is none.
+    /// The calling thread must wait: makes sure its queue has a free thread. False if it can't.
     fn leave(&self) -> bool {
         let mut state = self.crew.state.lock();
         let at = usize::from(self.queue);
@@ -277,8 +277,8 @@ impl<F: FileSystem> RingPlace<'_, F> {
             tracing::debug!(threads = state.threads, "no further FUSE thread may wait");
             return queue.free > 0;
         }
-        // Under the lock, so that nobody relies on a thread that doesn't come. Rare: the
-        // thread stays for the next time.
+        // Under the lock, so that no thread relies on one that fails to start. Rare: the thread
+        // stays for the next time.
         let start = Start::StandIn(self.inode);
         let started = RingEntry::new(&self.crew.device, self.queue)
             .and_then(|entry| self.crew.start_thread(self.ending, entry, start));
@@ -294,25 +294,25 @@ impl<F: FileSystem> RingPlace<'_, F> {
 }
 
 impl<F: FileSystem> Place for RingPlace<'_, F> {
-    /// The file that is locked is regular and open, so the kernel knows it. Stirred in any
-    /// case: what ends the wait may be in the queue, and who added the entry that is free may
-    /// have failed to stir.
+    /// A locked file is regular and open, so the kernel knows it. Stirs in any case: the request
+    /// that ends the wait may be in the queue, and the thread that added the free entry may have
+    /// failed to stir.
     fn leave_for_long(&self) -> bool {
         if !self.bound.get() {
-            // The CPU was off when this thread began.
+            // The CPU was offline when this thread started.
             self.bound.set(run_on(self.queue));
         }
         self.bound.get() && self.leave() && self.crew.stir(self.inode)
     }
 
-    /// Each holds a thread, and other operations need some.
+    /// Each lock wait holds a thread, and other operations need some.
     fn lock_waits_max(&self) -> usize {
         (self.crew.threads_max / 4 * 3).max(1)
     }
 }
 
 impl<F: FileSystem> Drop for RingPlace<'_, F> {
-    /// The operation is answered.
+    /// The operation was answered.
     fn drop(&mut self) {
         if self.left.get() {
             let mut state = self.crew.state.lock();

@@ -1,4 +1,4 @@
-//! One entry of FUSE over io_uring: memory that the kernel puts a request into, and the small
+//! One entry of FUSE over io_uring: the memory into which the kernel puts a request, and the small
 //! io_uring through which one thread fetches requests and commits replies.
 
 use crate::abi::{OutHeader, RingCommand, RingHeader, ring_command};
@@ -13,39 +13,39 @@ use std::ptr::NonNull;
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The payload begins on the second page: data of a WRITE is page aligned.
+/// The payload begins on the second page, so that data of a WRITE is page aligned.
 const PAYLOAD_AT: usize = 4096;
-/// Where the kernel is told of header and payload, behind the header.
+/// The iovecs that describe header and payload to the kernel are stored here, after the header.
 const PARTS_AT: usize = 2048;
 const PARTS: usize = 2;
 const MEMORY_BYTES: usize = PAYLOAD_AT + DATA_BYTES_MAX as usize;
-/// Memory beyond so much payload is given back to the system after a rest.
+/// Payload memory beyond this is given back to the system after a rest.
 const PAYLOAD_KEPT: usize = 64 * 1024;
 /// How long an entry rests before that.
 const REST: Duration = Duration::from_secs(10);
 /// The device's place in the ring's table of files.
 const DEVICE: types::Fixed = types::Fixed(0);
-/// Where `len` stands in an SQE; the crate has no way to set it for commands.
+/// Offset of `len` in an SQE; the crate has no way to set it for commands.
 const SQE_LEN_AT: usize = 24;
-/// The queue that no kernel has.
+/// A queue number that no kernel has.
 const NO_QUEUE: u16 = u16::MAX;
 
 const _: () = assert!(size_of::<RingHeader>() <= PARTS_AT);
 const _: () = assert!(size_of::<squeue::Entry128>() == 128);
 
-/// An entry belongs to one queue of the kernel (one per CPU) for the life of the mount, and to
-/// one thread: the one that registers it fetches, and nobody else.
+/// An entry belongs to one queue of the kernel (one per CPU) for the life of the mount, and to one
+/// thread: only the thread that registers it may fetch.
 pub(crate) struct RingEntry {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     memory: ManuallyDrop<Memory>,
     queue: u16,
     /// The kernel may use the memory.
     with_kernel: bool,
-    /// The payload was used beyond what is kept.
+    /// The payload was used beyond `PAYLOAD_KEPT`.
     grown: bool,
 }
 
-/// What fetching brought.
+/// Result of a fetch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fetched {
     /// A request: see [`RingEntry::request`].
@@ -55,13 +55,13 @@ pub(crate) enum Fetched {
 }
 
 impl RingEntry {
-    /// An entry for a queue, not yet known to the kernel's FUSE. Any thread may make it.
+    /// An entry for a queue, not registered yet. Any thread may make it.
     ///
     /// # Errors
-    /// io_uring is forbidden here, or too old; no memory or descriptors.
+    /// io_uring is forbidden or too old; no memory or descriptors.
     pub(crate) fn new(device: &Device, queue: u16) -> io::Result<Self> {
-        // Disabled until `register`, so that the ring binds to that thread. Deferred: only
-        // that thread, and only while it fetches, runs the kernel's work on the memory.
+        // Disabled until `register`, so that the ring binds to the registering thread. Deferred:
+        // only that thread, and only while it fetches, runs the kernel's work on the memory.
         let ring = IoUring::builder()
             .setup_r_disabled()
             .setup_single_issuer()
@@ -77,17 +77,17 @@ impl RingEntry {
         })
     }
 
-    /// An entry for `refuse` only: registering it fails, and for a connection that doesn't use
-    /// io_uring yet, the kernel then gives it up.
+    /// An entry for `refuse` only: registering it fails, which makes the kernel give up io_uring on
+    /// a connection that doesn't use it yet.
     pub(crate) fn to_refuse(device: &Device) -> io::Result<Self> {
         Self::new(device, NO_QUEUE)
     }
 
-    /// Makes the kernel go on with /dev/fuse, after INIT has agreed on io_uring. Entries that
-    /// it has already got rest until the mount ends.
+    /// Makes the kernel continue with /dev/fuse after INIT has agreed on io_uring. Entries already
+    /// registered stay unused until the mount ends.
     ///
     /// # Errors
-    /// What the kernel says if it doesn't understand.
+    /// The kernel's error if that doesn't work.
     pub(crate) fn refuse(mut self) -> io::Result<()> {
         match self.register() {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
@@ -100,11 +100,11 @@ impl RingEntry {
         self.queue
     }
 
-    /// Makes the entry known to the kernel. From now on the calling thread owns it. May be
-    /// tried again if it failed.
+    /// Registers the entry with the kernel. From now on the calling thread owns it. May be repeated
+    /// after a failure.
     pub(crate) fn register(&mut self) -> io::Result<()> {
         match self.ring.submitter().register_enable_rings() {
-            // Enabled by an earlier try.
+            // Enabled by an earlier attempt.
             Err(error) if error.raw_os_error() == Some(libc::EBADFD) => {}
             result => result?,
         }
@@ -112,7 +112,7 @@ impl RingEntry {
             self.push(ring_command::REGISTER, 0);
         }
         let submitted = self.ring.submit();
-        // An answer at once is a refusal, or already the first request.
+        // An immediate completion is a refusal, or already the first request.
         let Some(answer) = self.ring.completion().next() else {
             return submitted.map(drop);
         };
@@ -123,7 +123,7 @@ impl RingEntry {
         }
     }
 
-    /// Submits what was committed and waits for the next request, in one system call.
+    /// Submits the committed reply and waits for the next request, in one system call.
     pub(crate) fn fetch(&mut self) -> io::Result<Fetched> {
         if !self.with_kernel {
             return Ok(Fetched::Request);
@@ -155,7 +155,7 @@ impl RingEntry {
                     self.memory.give_back();
                     self.grown = false;
                 }
-                // The kernel is short of memory for the moment.
+                // The kernel is temporarily short of memory.
                 Err((Some(libc::EAGAIN | libc::ENOMEM), _)) => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -170,8 +170,8 @@ impl RingEntry {
         Incoming::from_ring(header, payload, long_setxattr)
     }
 
-    /// Puts the reply to the fetched request into the memory; the next `fetch` sends it. Data
-    /// is copied here once, and once more by the kernel.
+    /// Puts the reply to the fetched request into the memory; the next `fetch` sends it. Data is
+    /// copied once here, and once more by the kernel.
     pub(crate) fn commit(&mut self, reply: &Reply) {
         let (header, payload) = self.parts_mut();
         let mut length = 0;
@@ -182,7 +182,7 @@ impl RingEntry {
         let mut error = 0;
         match reply {
             Reply::Errno(errno) => error = -errno,
-            // Each request that comes this way must be committed, so there is no `None`.
+            // Each request that comes this way must be committed, so `None` commits an empty reply.
             Reply::None | Reply::Later | Reply::Empty => {}
             Reply::Fixed(fixed) => put(fixed.as_bytes()),
             Reply::Buffer(bytes) => put(bytes),
@@ -259,8 +259,8 @@ impl RingEntry {
 impl Drop for RingEntry {
     fn drop(&mut self) {
         if self.with_kernel {
-            // Only after an error that nobody expects: closing the ring takes the command
-            // back some time later, so the memory stays for ever.
+            // Only after an unexpected error: closing the ring cancels the command some time later,
+            // so the memory is leaked.
             tracing::debug!(queue = self.queue, "a ring entry is left to the kernel");
             return;
         }
@@ -269,7 +269,7 @@ impl Drop for RingEntry {
     }
 }
 
-/// A mapping of its own: header, parts, payload. Untouched pages cost nothing.
+/// The entry's own mapping: header, iovecs, payload. Untouched pages cost nothing.
 struct Memory {
     start: NonNull<libc::c_void>,
 }
@@ -319,8 +319,8 @@ impl Memory {
         unsafe { self.start.byte_add(PARTS_AT) }.as_ptr().cast()
     }
 
-    /// Empties the far part of the payload. The kernel may have an entry with this memory
-    /// waiting: it doesn't write before the owner fetches (deferred).
+    /// Releases the memory of the payload's far part. The kernel may have an entry with this
+    /// memory: it doesn't write before the owner fetches (deferred).
     fn give_back(&self) {
         let kept = PAYLOAD_AT + PAYLOAD_KEPT;
         // SAFETY: the range lies in the mapping, and its content isn't needed: a request

@@ -1,4 +1,4 @@
-//! Beginning with FUSE over io_uring, and giving it up if that fails.
+//! Starts FUSE over io_uring, and falls back to /dev/fuse if that fails.
 
 use crate::cpus;
 use crate::device::Device;
@@ -7,15 +7,15 @@ use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::time::Duration;
 
-/// Entries of a queue whose threads don't wait: one that runs a request, one for the next.
+/// Entries of a queue without waiting threads: one runs a request, one takes the next.
 pub(crate) const READY: usize = 2;
-/// How long a registration may take; it waits for nothing but its thread.
+/// How long a registration may take; it only depends on its thread.
 const REGISTER_MAX: Duration = Duration::from_secs(5);
 
 /// Entries for all queues, made before the kernel is told that it may use io_uring.
 pub(crate) struct Rings {
     pub(crate) entries: Vec<RingEntry>,
-    /// Takes back what INIT has said, should a registration fail.
+    /// Makes the kernel fall back if a registration fails.
     pub(crate) refusal: RingEntry,
 }
 
@@ -23,7 +23,7 @@ impl Rings {
     /// One entry per queue.
     ///
     /// # Errors
-    /// Why there is no io_uring here, in words.
+    /// Why io_uring isn't available here, in words.
     pub(crate) fn prepare(device: &Device) -> Result<Self, String> {
         let queues = cpus::queues()?;
         let entries = (0..queues)
@@ -45,7 +45,7 @@ impl Rings {
     }
 }
 
-/// What became of the first registrations.
+/// Results of the first registrations.
 #[derive(Default)]
 pub(crate) struct Registrations {
     results: Mutex<Vec<io::Result<()>>>,
@@ -60,7 +60,7 @@ impl Registrations {
         registered
     }
 
-    /// Waits for `count` results: the first error, if there is one.
+    /// Waits for `count` results; returns the first error, if any.
     pub(crate) fn wait(&self, count: usize) -> io::Result<()> {
         let mut results = self.results.lock();
         while results.len() < count {

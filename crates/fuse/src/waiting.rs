@@ -1,4 +1,4 @@
-//! Requests that wait for something: who, for what, since when, and who is told when it begins.
+//! Requests that wait: which, since when, and a hook when the wait begins.
 
 use crate::abi::opcode;
 use crate::request::Incoming;
@@ -10,23 +10,23 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use world::{Instant, Map};
 
-/// Waits from here on are logged.
+/// Longer waits are logged.
 const LONG: Duration = Duration::from_secs(10);
 
-/// A request that waits for something, for `shale waiters`.
+/// A waiting request, for `shale waiters`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WaitingRequest {
     /// The kernel's name of the request.
     pub request: &'static str,
-    /// Whom it is about.
+    /// The inode concerned.
     pub inode: InodeId,
-    /// Which thread waits; 0 if it is the kernel itself.
+    /// The waiting thread; 0 for the kernel itself.
     pub pid: u32,
-    /// For how long.
+    /// Time waited so far.
     pub since: Duration,
 }
 
-/// The requests of one mount that wait and hold a thread, by their number.
+/// The waiting requests of one mount that hold a thread, by their number.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     requests: Mutex<Map<u64, (u32, InodeId, u32, Instant)>>,
@@ -39,20 +39,20 @@ impl Waiting {
         self.requests.lock().insert(header.unique, request);
     }
 
-    /// Ends a wait, and tells operators if it was long: nobody else may have seen it.
+    /// Ends a wait, and logs it if it was long: no one else may have noticed.
     pub(crate) fn end(&self, unique: u64, now: Instant) {
         let Some((code, inode, pid, since)) = self.requests.lock().remove(&unique) else {
             return;
         };
         let waited = now - since;
-        // Locks are waited for as long as their holders like.
+        // Lock waits last as long as the holders keep their locks.
         if waited >= LONG && code != opcode::SETLKW {
             let request = opcode::name(code);
             tracing::warn!(request, %inode, pid, ?waited, "a request of the kernel waited long");
         }
     }
 
-    /// What waits now, longest first.
+    /// The current waits, longest first.
     pub(crate) fn list(&self, now: Instant) -> Vec<WaitingRequest> {
         let mut waiting: Vec<_> = self
             .requests
