@@ -1,7 +1,7 @@
-//! The file system of a client: what the kernel asks becomes calls of [`client::Client`].
+//! Serves a [`client::Client`] to the kernel: each request becomes a call of the client.
 //!
-//! The client knows no FUSE: here are "." and "..", open modes of the kernel's page cache,
-//! how long the kernel may believe answers, and when POSIX locks end.
+//! The client knows no FUSE. This file adds "." and "..", the page cache's open modes, how long the
+//! kernel may cache answers, and the end of POSIX locks.
 
 use crate::file_system::{
     Caller, CopyRange, Create, Entry, Fallocate, FileSystem, Found, Lock, LockKind, Make, Open,
@@ -34,8 +34,8 @@ use std::time::Duration;
 /// Unit of statfs in bytes.
 const SPACE_UNIT_BYTES: u32 = 4096;
 
-/// How long the kernel may believe a [`Door`]. More than the token time (6 s) is never right:
-/// a daemon that can't run must not serve old answers for longer.
+/// How long the kernel may cache answers of a [`Door`]. Must not exceed the token time (6 s): a
+/// daemon that can't run must not leave stale answers valid for longer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DoorSettings {
     /// Names and attributes that exist.
@@ -44,9 +44,9 @@ pub struct DoorSettings {
     pub absent_valid: Duration,
     /// Files opened for writing bypass the kernel's page cache.
     pub direct_writes: bool,
-    /// Reads never move atime; else they do as relatime says.
+    /// Reads never change atime; otherwise they do as relatime says.
     pub no_atime: bool,
-    /// Whose file locks are; must be what the mount is made with.
+    /// Whether the file system or the kernel manages file locks; must match the mount's options.
     pub locks: LockScope,
 }
 
@@ -67,13 +67,13 @@ impl Default for DoorSettings {
 pub struct Door {
     client: Arc<Client>,
     settings: DoorSettings,
-    /// The directory that is the root of the mount. Its node id and inode number are 1 there,
-    /// as the kernel demands; nothing else inside can have that number.
+    /// The directory that is the root of the mount. There its node id and inode number are 1, as
+    /// the kernel demands; no other inode below it can have that number.
     root: InodeId,
-    /// Gone when the mount has ended.
+    /// None once the mount has ended.
     sibling: Mutex<Option<Arc<Sibling>>>,
     siblings: Arc<Siblings>,
-    /// The way to this door's own kernel, once it is mounted.
+    /// Sends notifications to this door's own kernel, once it is mounted.
     kernel: OnceLock<Notifier>,
     opens: Opens,
     specials: Specials,
@@ -82,18 +82,18 @@ pub struct Door {
 }
 
 impl Door {
-    /// A door to all of `client`, its only one in this process.
+    /// A door to all of `client`, the only door in this process.
     #[must_use]
     pub fn new(client: Arc<Client>, settings: DoorSettings) -> Self {
         let siblings = Arc::new(Siblings::default());
         Self::of(client, settings, InodeId::ROOT, &siblings)
     }
 
-    /// A door to the directory at `path` inside `client` and what is below it. All doors of a
-    /// client in this process must be `siblings`.
+    /// A door to the directory at `path` inside `client` and everything below it. All doors of a
+    /// client in this process must share `siblings`.
     ///
     /// # Errors
-    /// `NotFound`, `NotDirectory`, `InvalidArgument`: the path, and which part of it.
+    /// `NotFound`, `NotDirectory`, `InvalidArgument`, naming the path and the part that is wrong.
     pub async fn to_directory(
         client: Arc<Client>,
         settings: DoorSettings,
@@ -103,7 +103,7 @@ impl Door {
         let root = find_directory(&client, path)
             .await
             .map_err(|error| error.while_doing(format!("finding subdir={}", path.display())))?;
-        // Held, so that the root of the mount outlives its last name.
+        // Held open, so that the root of the mount outlives its last name.
         if root != InodeId::ROOT {
             client.open(root, OpenFlags::default()).await?;
         }
@@ -132,8 +132,8 @@ impl Door {
         }
     }
 
-    /// Waits until no kernel believes what it was told while its door was the only one. To be
-    /// called before the door is mounted; takes time only for the second of two doors.
+    /// Waits until no kernel trusts answers cached while its door was the only one. Must be called
+    /// before the door is mounted; takes time only for the second of two doors.
     pub async fn wait_for_siblings(&self) {
         let world = self.client.world();
         let believed = self.sibling().map(|me| me.believed_for(world.now()));
@@ -143,9 +143,9 @@ impl Door {
         }
     }
 
-    /// The door is mounted: how it and its siblings reach its kernel.
+    /// Tells the door, now mounted, and its siblings how to notify its kernel.
     pub fn reach_by(&self, notifier: &Notifier) {
-        // A door is mounted once.
+        // A door is mounted only once.
         let _ = self.kernel.set(notifier.clone());
         if let Some(me) = self.sibling() {
             me.reach_by(notifier.clone());
@@ -156,7 +156,7 @@ impl Door {
         self.sibling.lock().clone()
     }
 
-    /// The inode behind a node of the kernel.
+    /// The client's inode for a node id of the kernel.
     fn inside(&self, node: InodeId) -> InodeId {
         if node == InodeId::ROOT {
             self.root
@@ -165,7 +165,7 @@ impl Door {
         }
     }
 
-    /// How the kernel knows an inode.
+    /// The kernel's node id for an inode of the client.
     fn outside(&self, inode: InodeId) -> InodeId {
         if inode == self.root {
             InodeId::ROOT
@@ -174,8 +174,7 @@ impl Door {
         }
     }
 
-    /// How long the kernel may believe what it is told; nothing while another kernel's changes
-    /// come past it.
+    /// How long the kernel may cache an answer: not at all if other kernels change the same files.
     fn valid(&self) -> Duration {
         if self.siblings.are_several() {
             Duration::ZERO
@@ -204,7 +203,7 @@ impl Door {
         }
     }
 
-    /// Bytes of a file changed: pages that other kernels have mapped are old.
+    /// Bytes of a file changed: makes other kernels drop their pages, which may be mapped.
     fn note_change(&self, inode: InodeId) {
         if !self.siblings.are_several() {
             return;
@@ -219,18 +218,18 @@ impl Door {
 
     fn opened(&self, inode: InodeId, flags: i32) -> Opened {
         self.programs.opened(inode, flags);
-        // With several kernels none keeps pages: a write that leaves mtime where it is (utimes
-        // has set it into the future) would not show.
+        // With several kernels none caches pages: a write that leaves mtime unchanged (because
+        // utimes set it into the future) would not be noticed.
         let direct = (self.settings.direct_writes && is_writing(flags))
             || flags & libc::O_DIRECT != 0
             || self.siblings.are_several();
-        // Pages stay: what this mount writes the kernel itself drops, what others write shows
-        // as a new mtime (AUTO_INVAL_DATA).
+        // Cached pages stay valid: the kernel drops those that this mount writes, and notices
+        // writes elsewhere by the changed mtime (AUTO_INVAL_DATA).
         let mode = OpenMode {
             direct,
             keep_cache: true,
-            // Any close of a process ends its POSIX locks on the inode, also those that it takes
-            // later through another open: so a close of each open must be told.
+            // Any close by a process ends its POSIX locks on the inode, including those it takes
+            // later through another open. So every open must report its closes.
             no_flush: self.settings.locks == LockScope::Local,
             cache_directory: false,
         };
@@ -250,26 +249,26 @@ impl Door {
     /// An entry that the kernel will remember until FORGET.
     async fn remembered(&self, attributes: Attributes) -> Entry {
         if is_special(attributes.kind) {
-            // Rare, and its state needn't be in that of every lookup.
+            // Boxed because it is rare: otherwise its state would enlarge every lookup's future.
             Box::pin(self.hold_special(attributes.inode, attributes.uid)).await;
         }
         self.entry(attributes)
     }
 
-    /// FIFOs, sockets and devices are opened by the kernel alone, so they are held as long as it
-    /// knows them: else they would be gone with their last name while programs use them.
+    /// The kernel opens FIFOs, sockets and devices without telling us. So they are held as long as
+    /// it knows them; otherwise they would vanish with their last name while programs use them.
     async fn hold_special(&self, inode: InodeId, owner: u32) {
         if self.specials.look_up(inode, owner) != Lookup::HoldFirst {
             return;
         }
-        // It fails if the inode has just gone.
+        // Fails if the inode was just removed.
         let held = self.client.open(inode, OpenFlags::default()).await;
         if held.is_ok() && !self.specials.held(inode, owner) {
             self.client.release(inode).await;
         }
     }
 
-    /// Lets go of inodes. They are released in their own time, since nobody waits for it.
+    /// Releases inodes in the background, since no request waits for that.
     fn let_go(&self, inodes: Vec<InodeId>) {
         if inodes.is_empty() {
             return;
@@ -315,18 +314,17 @@ impl Door {
         Ok(opened.attributes)
     }
 
-    /// The mode of an inode that a request holds open has changed, and the answer can't say so:
-    /// this door's kernel forgets it before it gets the answer. Who executes the file would be
-    /// given its setuid for as long as the kernel believes it. The kernels of siblings believe
-    /// nothing.
+    /// The mode of an inode that a request holds open has changed, and the reply can't carry it:
+    /// makes this door's kernel drop its cached mode before the reply. Otherwise a program executed
+    /// meanwhile could still get the setuid bit. Sibling doors' kernels cache nothing.
     fn forget_mode(&self, inode: InodeId) {
         if let Some(kernel) = self.kernel.get() {
             kernel.forget_attributes(self.outside(inode));
         }
     }
 
-    /// Access control lists are the owner's to change; judged again if the kernel may have
-    /// believed in an old one.
+    /// Only the owner may change access control lists. The kernel has checked that; checks again if
+    /// the kernel may have used an outdated owner.
     async fn judge_list(&self, caller: &Caller, inode: InodeId, name: &[u8]) -> Result<()> {
         let is_list = name.starts_with(b"system.");
         if is_list
@@ -339,8 +337,8 @@ impl Door {
         Ok(())
     }
 
-    /// FALLOCATE and COPY_FILE_RANGE change bytes as a write does. The kernel leaves all of it to
-    /// the file system (HANDLE_KILLPRIV_V2) and doesn't say who may keep setuid: root may.
+    /// FALLOCATE and COPY_FILE_RANGE change bytes as a write does. The kernel leaves dropping
+    /// setuid to the file system (HANDLE_KILLPRIV_V2) and doesn't say who may keep it: root may.
     async fn drop_privileges(&self, caller: &Caller, inode: InodeId) -> Result<()> {
         let privileges = lost_to(caller, caller.uid != 0);
         if self.client.drop_privileges(inode, privileges).await? {
@@ -350,8 +348,8 @@ impl Door {
     }
 }
 
-/// What a change of bytes by somebody takes away: file capabilities always, setuid and setgid if
-/// the kernel says that the caller may not keep them (CAP_FSETID).
+/// Privileges that a change of bytes removes: file capabilities always, setuid and setgid if the
+/// kernel says that the caller may not keep them (CAP_FSETID).
 fn lost_to(caller: &Caller, kill: bool) -> Privileges {
     if kill {
         Privileges::Drop {
@@ -362,7 +360,7 @@ fn lost_to(caller: &Caller, kill: bool) -> Privileges {
     }
 }
 
-/// Whether only an inode's owner may do this. Who may write it may set its times to now.
+/// Whether only an inode's owner may do this. Setting times to now needs only write permission.
 fn is_for_owners(set: &SetAttributes) -> bool {
     let is_given = |change: Option<TimeChange>| matches!(change, Some(TimeChange::At(_)));
     set.mode.is_some()
@@ -372,7 +370,7 @@ fn is_for_owners(set: &SetAttributes) -> bool {
         || is_given(set.mtime)
 }
 
-/// Walks from the root; symbolic links are not followed, since they may lead out.
+/// Walks from the root; symbolic links are not followed, since they may point outside.
 async fn find_directory(client: &Client, path: &Path) -> Result<InodeId> {
     let mut found = InodeId::ROOT;
     for part in path.components() {
@@ -452,7 +450,7 @@ impl FileSystem for Door {
 
     async fn lookup_parent(&self, _caller: &Caller, directory: InodeId) -> Result<Entry> {
         let directory = self.inside(directory);
-        // The root of the mount is its own parent: nothing above it is to be seen.
+        // The root of the mount is its own parent: directories above it are invisible.
         let parent = if directory == self.root {
             self.client.get_attributes(directory).await?
         } else {
@@ -472,8 +470,8 @@ impl FileSystem for Door {
         inode: InodeId,
         mut set: SetAttributes,
     ) -> Result<Shown> {
-        // HANDLE_KILLPRIV_V2: a chown drops setuid and setgid here, whoever calls; for
-        // truncates the kernel says when.
+        // HANDLE_KILLPRIV_V2: a chown drops setuid and setgid here, whoever calls; for truncates
+        // the kernel tells us when to.
         if (set.uid.is_some() || set.gid.is_some()) && set.mode.is_none() {
             let group = (caller.uid != 0).then_some(caller.gid);
             set.privileges = Privileges::Drop { group };
@@ -510,9 +508,9 @@ impl FileSystem for Door {
             .create_and_open(directory, name.clone(), new)
             .await
         {
-            // The kernel believed that the name is free; another mount was faster. What is there
-            // this kernel hasn't judged. Upon ESTALE it looks the name up again, judges, and opens
-            // it as any other file.
+            // The kernel's cached answer said that the name was free; another mount created it
+            // first. This kernel hasn't checked permissions on that file. On ESTALE it looks the
+            // name up again, checks, and opens it like any other file.
             Err(error) if error.kind() == ErrorKind::Exists && create.flags & libc::O_EXCL == 0 => {
                 return Err(ErrorKind::Stale.into());
             }
@@ -619,8 +617,9 @@ impl FileSystem for Door {
         let inode = write.inode;
         let appends = write.flags & libc::O_APPEND != 0 && !write.from_cache;
         let at = (!appends).then_some(write.offset);
-        // Mapped pages come when the kernel likes, in nobody's name: as on other file systems
-        // they leave the mode, which may have been set since they were changed.
+        // The kernel writes mapped pages back at any time and for no particular user. As on other
+        // file systems, that leaves the mode alone, which may have been set after the pages were
+        // changed.
         let privileges = lost_to(caller, write.kill_privileges && !write.from_cache);
         let written = self
             .client
@@ -630,8 +629,8 @@ impl FileSystem for Door {
             self.forget_mode(inode);
         }
         self.note_change(inode);
-        // The kernel sends no FSYNC after a write that bypasses its page cache; O_SYNC
-        // contains O_DSYNC.
+        // The kernel sends no FSYNC after a write that bypasses its page cache. O_SYNC contains
+        // O_DSYNC.
         if write.flags & libc::O_DSYNC != 0 && !write.from_cache {
             self.client
                 .fsync(inode, write.flags & libc::O_SYNC != libc::O_SYNC)
@@ -641,7 +640,7 @@ impl FileSystem for Door {
     }
 
     async fn flush(&self, _caller: &Caller, inode: InodeId, handle: u64, owner: u64) -> Result<()> {
-        // As cheap as can be: a program waits for it at each close.
+        // Must be cheap: a program waits for it at each close.
         if self.opens.may_be_locked(inode) {
             let owner = self.lock_owner(owner);
             self.client.release_process_locks(inode, owner);
@@ -668,7 +667,7 @@ impl FileSystem for Door {
         };
         self.programs.released(inode, release.flags);
         self.client.release(inode).await;
-        // Nobody hears the answer of a RELEASE.
+        // The kernel ignores the reply to RELEASE.
         if let Err(error) = flushed {
             tracing::error!(%inode, %error, "what a program wrote before it closed the file could not be stored");
         }
@@ -705,8 +704,7 @@ impl FileSystem for Door {
             return Ok(());
         }
         if listing.offset() < 2 {
-            // The root has no parent to be seen, and a directory that was removed while open has
-            // none any more.
+            // The root's parent is invisible, and a directory that was removed while open has none.
             let parent = if inode == self.root {
                 shown
             } else {
@@ -764,7 +762,7 @@ impl FileSystem for Door {
     async fn space(&self, _caller: &Caller, inode: InodeId) -> Result<Space> {
         let usage = self.client.usage(self.inside(inode)).await?;
         let unit = u64::from(SPACE_UNIT_BYTES);
-        // Inodes are limited by space only: each takes about a unit.
+        // Only space limits the number of inodes: each takes about a unit.
         let files_free = usage.available / unit;
         Ok(Space {
             block_bytes: SPACE_UNIT_BYTES,
@@ -791,7 +789,7 @@ impl FileSystem for Door {
     async fn list_xattrs(&self, caller: &Caller, inode: InodeId) -> Result<Vec<Bytes>> {
         let mut names = self.client.list_xattrs(self.inside(inode)).await?;
         if caller.uid != 0 {
-            // The kernel guards reading and writing them, not that they are listed.
+            // The kernel restricts reading and writing them, but not listing them.
             names.retain(|name| !name.starts_with(b"trusted."));
         }
         Ok(names)
@@ -896,7 +894,7 @@ impl FileSystem for Door {
         }
     }
 
-    /// A kernel that unmounts in order has closed everything before. One that was told to give up
+    /// A kernel that unmounts normally has closed everything first. One that was forced to give up
     /// (`umount -f`) closes nothing.
     fn unmounted(&self) {
         if self.sibling.lock().take().is_none() {

@@ -1,7 +1,7 @@
-//! What a file system answers to the kernel: the trait, its requests and its replies.
+//! The interface that a mounted file system implements: the trait, its requests and its replies.
 //!
-//! Requests are typed and already checked for form; replies carry how long the kernel may
-//! believe them. Errors become errno numbers at the transport's edge.
+//! Requests are typed and their form is checked; replies say how long the kernel may cache them.
+//! The transport turns errors into errno numbers.
 
 use crate::listing::Listing;
 use crate::locks::Interrupted;
@@ -11,12 +11,12 @@ use model::{Attributes, ErrorKind, FileKind, FileName, InodeId, Result, SetAttri
 use std::future::Future;
 use std::time::Duration;
 
-/// Who asks. The kernel has already judged permissions (`default_permissions`).
+/// The caller of a request. The kernel has already checked permissions (`default_permissions`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Caller {
     /// Effective (file system) user of the calling thread.
     pub uid: u32,
-    /// Its group. Supplementary groups are not told by the kernel.
+    /// Its group. The kernel doesn't send supplementary groups.
     pub gid: u32,
     /// Its thread, as seen from the mount's process id namespace; 0 for the kernel's own work.
     pub pid: u32,
@@ -24,7 +24,7 @@ pub struct Caller {
     pub unique: u64,
 }
 
-/// How long the kernel may believe an entry and the attributes in it.
+/// How long the kernel may cache an entry and its attributes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Validity {
     /// The name.
@@ -38,7 +38,7 @@ pub struct Validity {
 pub struct Entry {
     /// Its attributes.
     pub attributes: Attributes,
-    /// How long the kernel may believe this.
+    /// How long the kernel may cache this.
     pub valid: Validity,
 }
 
@@ -47,16 +47,16 @@ pub struct Entry {
 pub enum Found {
     /// The name exists.
     Entry(Entry),
-    /// There is no such name, and the kernel may remember that for so long.
+    /// There is no such name; the kernel may cache that for this long.
     Absent(Duration),
 }
 
-/// Attributes and how long the kernel may believe them.
+/// Attributes and how long the kernel may cache them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shown {
     /// The attributes.
     pub attributes: Attributes,
-    /// For how long.
+    /// Validity.
     pub valid: Duration,
 }
 
@@ -88,7 +88,7 @@ pub struct Opened {
 pub struct Create {
     /// Permission bits, umask not applied.
     pub mode: u32,
-    /// Permission bits that the caller doesn't want, unless the directory has a default ACL.
+    /// Permission bits to clear, unless the directory has a default ACL.
     pub umask: u32,
     /// Open flags (`libc::O_*`).
     pub flags: i32,
@@ -103,7 +103,7 @@ pub struct Make<'a> {
     pub kind: FileKind,
     /// Permission bits, umask not applied.
     pub mode: u32,
-    /// Permission bits that the caller doesn't want, unless the directory has a default ACL.
+    /// Permission bits to clear, unless the directory has a default ACL.
     pub umask: u32,
     /// Device number of device files, as Linux's `new_encode_dev`.
     pub rdev: u32,
@@ -114,13 +114,13 @@ pub struct Make<'a> {
 /// SETXATTR.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SetXattr<'a> {
-    /// With its namespace.
+    /// The name, with its namespace.
     pub name: &'a [u8],
     /// The value.
     pub value: &'a [u8],
-    /// Whether it must or must not exist.
+    /// Whether the attribute must exist, or must not.
     pub mode: XattrMode,
-    /// The setgid bit goes with it.
+    /// The setgid bit is dropped with it.
     pub drop_setgid: bool,
 }
 
@@ -129,7 +129,7 @@ pub struct SetXattr<'a> {
 pub struct Open {
     /// Open flags (`libc::O_*`).
     pub flags: i32,
-    /// O_TRUNC by somebody who may not keep setuid and setgid.
+    /// O_TRUNC by a caller who may not keep setuid and setgid.
     pub kill_privileges: bool,
 }
 
@@ -138,13 +138,13 @@ pub struct Open {
 pub struct Read {
     /// The file.
     pub inode: InodeId,
-    /// The open.
+    /// The handle of the open.
     pub handle: u64,
     /// First byte.
     pub offset: u64,
     /// Bytes wanted; fewer only at the end of the file.
     pub length: u32,
-    /// The open's flags now.
+    /// The open's current flags.
     pub flags: i32,
 }
 
@@ -153,15 +153,15 @@ pub struct Read {
 pub struct Write<'a> {
     /// The file.
     pub inode: InodeId,
-    /// The open; 0 may stand for "any" when `from_cache` is set.
+    /// The handle of the open; 0 may mean "any" when `from_cache` is set.
     pub handle: u64,
     /// First byte.
     pub offset: u64,
-    /// The bytes; page aligned memory that is the transport's again when the call is answered.
+    /// The bytes, page aligned; the transport reuses the memory once the call is answered.
     pub data: &'a [u8],
-    /// The open's flags now (O_APPEND, O_SYNC, O_DSYNC, O_DIRECT).
+    /// The open's current flags (O_APPEND, O_SYNC, O_DSYNC, O_DIRECT).
     pub flags: i32,
-    /// Dirty mapped pages written back by the kernel, not a call of write(2).
+    /// Dirty mapped pages written back by the kernel, not a write(2).
     pub from_cache: bool,
     /// The file loses setuid and setgid.
     pub kill_privileges: bool,
@@ -172,11 +172,11 @@ pub struct Write<'a> {
 pub struct Release {
     /// The file.
     pub inode: InodeId,
-    /// The open.
+    /// The handle of the open.
     pub handle: u64,
     /// The open's flags.
     pub flags: i32,
-    /// Whose flock to drop, if one was taken through this open.
+    /// The owner whose flock is dropped, if one was taken through this open.
     pub unlock_flock: Option<u64>,
 }
 
@@ -196,18 +196,17 @@ pub enum LockKind {
 pub struct Lock {
     /// The file.
     pub inode: InodeId,
-    /// The open.
+    /// The handle of the open.
     pub handle: u64,
-    /// Who owns it: a process's descriptor table, or an open file description. Unique on
-    /// this mount.
+    /// The owner: a process's descriptor table, or an open file description. Unique on this mount.
     pub owner: u64,
     /// First byte.
     pub start: u64,
     /// Last byte, included; `i64::MAX` for "to the end".
     pub end: u64,
-    /// What.
+    /// What to do.
     pub kind: LockKind,
-    /// Process, for F_GETLK of others.
+    /// Process id, reported by F_GETLK.
     pub pid: u32,
     /// flock(2), not fcntl(2).
     pub flock: bool,
@@ -218,9 +217,9 @@ pub struct Lock {
 pub struct Fallocate {
     /// The file.
     pub inode: InodeId,
-    /// From this byte.
+    /// First byte.
     pub offset: u64,
-    /// This many.
+    /// Bytes.
     pub length: u64,
     /// `libc::FALLOC_FL_*`.
     pub mode: i32,
@@ -241,18 +240,18 @@ pub struct CopyRange {
     pub length: u64,
 }
 
-/// What statfs(2) shows.
+/// The answer to statfs(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Space {
     /// Unit of the three block counts in bytes.
     pub block_bytes: u32,
     /// All blocks.
     pub blocks: u64,
-    /// Not used.
+    /// Unused blocks.
     pub free: u64,
-    /// Not used and open to ordinary users.
+    /// Unused blocks that ordinary users may take.
     pub available: u64,
-    /// Inodes that exist or could.
+    /// Inodes that exist or could be made.
     pub files: u64,
     /// Inodes that could still be made.
     pub files_free: u64,
@@ -264,9 +263,9 @@ fn not_implemented<T: Send>() -> impl Future<Output = Result<T>> + Send {
 
 /// A file system behind a mount.
 ///
-/// A method runs on the thread that read the request and should answer without waiting when
-/// it can; while it waits another thread reads on. `NotImplemented` makes the kernel stop
-/// asking for some requests; the defaults answer it.
+/// A method runs on the thread that read the request and should answer without waiting if it can;
+/// while it waits, another thread reads requests. `NotImplemented` makes the kernel stop sending
+/// some requests; the default methods return it.
 pub trait FileSystem: Send + Sync + 'static {
     /// Finds a name.
     fn lookup(
@@ -275,13 +274,13 @@ pub trait FileSystem: Send + Sync + 'static {
         directory: InodeId,
         name: &FileName,
     ) -> impl Future<Output = Result<Found>> + Send;
-    /// Finds the parent of a directory; the root is its own.
+    /// Finds the parent of a directory; the root is its own parent.
     fn lookup_parent(
         &self,
         caller: &Caller,
         directory: InodeId,
     ) -> impl Future<Output = Result<Entry>> + Send;
-    /// The kernel dropped so many references to an inode that lookups gave it.
+    /// The kernel dropped this many references to an inode, which it got from lookups.
     fn forget(&self, _inode: InodeId, _lookups: u64) {}
     /// Reads attributes.
     fn get_attributes(
@@ -304,7 +303,7 @@ pub trait FileSystem: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Bytes>> + Send {
         not_implemented()
     }
-    /// Makes (unless it exists and O_EXCL is not set) and opens a file.
+    /// Makes a file (unless it exists and O_EXCL isn't set) and opens it.
     fn create(
         &self,
         caller: &Caller,
@@ -368,11 +367,11 @@ pub trait FileSystem: Send + Sync + 'static {
         inode: InodeId,
         open: Open,
     ) -> impl Future<Output = Result<Opened>> + Send;
-    /// Reads; the pieces follow each other.
+    /// Reads; the pieces are contiguous.
     fn read(&self, caller: &Caller, read: Read) -> impl Future<Output = Result<Vec<Bytes>>> + Send;
-    /// Writes; answers how many bytes were taken.
+    /// Writes; returns the number of bytes written.
     fn write(&self, caller: &Caller, write: Write<'_>) -> impl Future<Output = Result<u32>> + Send;
-    /// A descriptor was closed by `owner`, whose POSIX locks on the inode end.
+    /// `owner` closed a descriptor, which ends its POSIX locks on the inode.
     fn flush(
         &self,
         _caller: &Caller,
@@ -382,7 +381,7 @@ pub trait FileSystem: Send + Sync + 'static {
     ) -> impl Future<Output = Result<()>> + Send {
         std::future::ready(Ok(()))
     }
-    /// The last descriptor of an open is gone. The answer reaches nobody.
+    /// The last descriptor of an open is gone. The kernel ignores the reply.
     fn release(
         &self,
         _caller: &Caller,
@@ -411,7 +410,7 @@ pub trait FileSystem: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Opened>> + Send {
         std::future::ready(Ok(Opened::default()))
     }
-    /// Adds entries behind `listing.offset()` until `listing` is full or the directory ends.
+    /// Adds the entries after `listing.offset()` until `listing` is full or the directory ends.
     fn read_directory(
         &self,
         caller: &Caller,
@@ -465,7 +464,7 @@ pub trait FileSystem: Send + Sync + 'static {
     ) -> impl Future<Output = Result<()>> + Send {
         std::future::ready(Err(ErrorKind::NotSupported.into()))
     }
-    /// The first lock that stands in the way of `lock`, or none.
+    /// The first lock that conflicts with `lock`, if any.
     fn get_lock(
         &self,
         _caller: &Caller,
@@ -473,8 +472,8 @@ pub trait FileSystem: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Option<Lock>>> + Send {
         not_implemented()
     }
-    /// Takes or drops a lock. With `wait`, waits for it until that ends, and then answers
-    /// `Interrupted` if it wasn't granted before; without, answers `WouldBlock`.
+    /// Takes or drops a lock. On conflict: with `wait`, waits until the lock is granted, or
+    /// `Interrupted` if `wait` completes first; without, returns `WouldBlock`.
     fn set_lock(
         &self,
         _caller: &Caller,
@@ -501,7 +500,7 @@ pub trait FileSystem: Send + Sync + 'static {
     ) -> impl Future<Output = Result<u64>> + Send {
         not_implemented()
     }
-    /// Copies a range inside the file system; answers how much was copied.
+    /// Copies a range inside the file system; returns the number of bytes copied.
     fn copy_range(
         &self,
         _caller: &Caller,

@@ -1,13 +1,13 @@
 //! Translates FUSE requests to client calls.
 //!
-//! An own thin layer over /dev/fuse: [`FileSystem`] is what a mount serves, [`Mount`] serves
-//! it, [`Door`] is the file system of a [`client::Client`]. Which requests the kernel sends,
-//! which of its caches are used and why that is safe: `docs/protocols/fuse.md`.
+//! A thin layer of our own over /dev/fuse: [`Mount`] serves a [`FileSystem`], and [`Door`] is the
+//! file system of a [`client::Client`]. Which requests the kernel sends, which of its caches are
+//! used and why that is safe: `docs/protocols/fuse.md`.
 //!
-//! Inside: a transport delivers requests as header, fixed arguments and data; `serving` runs
-//! them to a reply. There are two: /dev/fuse (`device`, `crew`: threads with cloned
-//! descriptors) and FUSE over io_uring (`rings`, `ring_entry`,
-//! `ring_crew`: threads with a ring each).
+//! Inside: a transport delivers requests as header, fixed arguments and data; `serving` turns each
+//! into a reply. There are two transports: /dev/fuse (`device`, `crew`: threads with cloned
+//! descriptors) and FUSE over io_uring (`rings`, `ring_entry`, `ring_crew`: threads with a ring
+//! each).
 
 #![allow(
     clippy::disallowed_methods,

@@ -1,5 +1,5 @@
-//! Locks that are waited for, ended by INTERRUPT: a task each, so that no thread is held, or the
-//! thread itself if only it can answer (FUSE over io_uring).
+//! Waits for file locks, ended by INTERRUPT. Each wait is a task and holds no thread, except over
+//! io_uring, where only the thread with the request can answer it.
 
 use crate::file_system::{Caller, FileSystem, Lock, LockKind};
 use crate::reply::Reply;
@@ -14,23 +14,23 @@ use std::task::{Context, Poll};
 use tokio::sync::oneshot;
 use world::Map;
 
-/// Locks of one mount that may be waited for at once; more get ENOLCK.
+/// Most concurrent lock waits of one mount; further ones get ENOLCK.
 const WAITS_MAX: usize = 4096;
-/// Interrupts remembered for lock requests that another thread has read but not yet begun.
+/// Interrupts remembered for lock requests that another thread has read but not begun yet.
 const EARLY_MAX: usize = 256;
 
-/// Whose the file locks of a mount are.
+/// Who manages a mount's file locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LockScope {
-    /// The file system's: they hold between all mounts. Each close(2) is a request, since it ends
+    /// The file system: locks apply across all mounts. Each close(2) is a request, since it ends
     /// locks.
     #[default]
     Cluster,
-    /// The kernel's: they hold between the users of this mount only, and cost nothing.
+    /// The kernel: locks apply among the users of this mount only, and cost no requests.
     Local,
 }
 
-/// Ends when the program that waits for a lock was interrupted by a signal, or its mount ended.
+/// Completes when a signal interrupts the program that waits for a lock, or its mount ends.
 #[derive(Debug)]
 pub struct Interrupted(oneshot::Receiver<()>);
 
@@ -43,7 +43,7 @@ impl Future for Interrupted {
     }
 }
 
-/// The waits of one mount, by the number of their request.
+/// The lock waits of one mount, by the number of their request.
 #[derive(Debug, Default)]
 pub(crate) struct LockWaits {
     state: Mutex<State>,
@@ -52,10 +52,10 @@ pub(crate) struct LockWaits {
 #[derive(Debug, Default)]
 struct State {
     waits: Map<u64, Wait>,
-    /// How many of them each user has.
+    /// The number of waits of each user.
     users: Map<u32, usize>,
-    /// An INTERRUPT can overtake its request when two threads read them. Numbers of requests
-    /// are never reused, so an old one here does no harm.
+    /// An INTERRUPT can overtake its request when two threads read them. Request numbers are never
+    /// reused, so a stale one does no harm here.
     early: VecDeque<u64>,
     /// The mount has ended.
     closed: bool,
@@ -64,7 +64,7 @@ struct State {
 #[derive(Debug)]
 struct Wait {
     user: u32,
-    /// Gone when it was used.
+    /// None once it was sent.
     interrupt: Option<oneshot::Sender<()>>,
 }
 
@@ -76,7 +76,7 @@ enum NoWait {
 }
 
 impl LockWaits {
-    /// Ends the wait of a request. Other requests go on: they end by themselves.
+    /// Ends the wait of a request. Other requests continue: they end on their own.
     pub(crate) fn interrupt(&self, unique: u64) {
         let mut state = self.state.lock();
         match state.waits.get_mut(&unique) {
@@ -93,7 +93,7 @@ impl LockWaits {
         }
     }
 
-    /// Ends all waits and lets no more begin: nobody is left to be answered.
+    /// Ends all waits and refuses new ones: no program is left to be answered.
     pub(crate) fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
@@ -102,8 +102,8 @@ impl LockWaits {
         }
     }
 
-    /// `waits_max`: of all users. One may have two thirds of what the others leave, so that
-    /// something is left for the next.
+    /// `waits_max`: of all users together. A user may have at most two thirds of what the others
+    /// leave, so that later users get some.
     fn begin(
         &self,
         unique: u64,
@@ -215,13 +215,13 @@ impl<F: FileSystem> Serving<F> {
     }
 }
 
-/// Whether a signal waits for a thread that has just sent a request over io_uring. If it came
-/// before the request had been handed over, the kernel sends no INTERRUPT (Linux 6.14 to 6.18 at
-/// least), and the thread would wait until the lock is granted. EINTR must not be answered to a
-/// thread that sees no signal: its program would get errno 512.
+/// Whether a signal is pending for a thread that has just sent a request over io_uring. If the
+/// signal came before the request was handed over, the kernel sends no INTERRUPT (at least in Linux
+/// 6.14 to 6.18), and the thread would wait until the lock is granted. A thread without a pending
+/// signal must not get EINTR: its program would see errno 512.
 fn has_signal(thread: u32) -> bool {
     if thread == 0 {
-        // Of another process id namespace.
+        // The thread belongs to another process id namespace.
         return false;
     }
     std::fs::read_to_string(format!("/proc/{thread}/status"))
@@ -236,14 +236,14 @@ fn tells_signal(status: &str) -> bool {
     };
     let set = |name| line(name).map_or(0, |bits| u64::from_str_radix(bits, 16).unwrap_or(0));
     let mut pending = set("SigPnd:");
-    // Signals of a process may be meant for another one of its threads.
+    // With several threads, a signal of the process may go to another one.
     if line("Threads:") == Some("1") {
         pending |= set("ShdPnd:");
     }
     pending & !set("SigBlk:") & !set("SigIgn:") != 0
 }
 
-/// `F_RDLCK` and its like.
+/// The `F_*` number of a kind.
 pub(crate) fn number_of(kind: LockKind) -> u32 {
     (match kind {
         LockKind::Shared => libc::F_RDLCK,

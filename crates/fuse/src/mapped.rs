@@ -1,28 +1,28 @@
-//! What direct writes brought to pages that are mapped at the same moment.
+//! Keeps write-back of mapped pages from undoing direct writes made at the same time.
 //!
-//! A file that is open for writing bypasses the kernel's page cache, and may be mapped all the
-//! same. The kernel handles a write(2) to it so: it writes the dirty mapped pages of the range
-//! back and drops them, sends WRITE, drops the pages once more (older kernels don't), and
-//! returns. A thread that stores into one of those pages meanwhile brings it back as it was before
-//! the WRITE, makes it dirty, and the kernel writes the *whole* page back: what WRITE has just
-//! brought would be gone, although the two changed different bytes.
+//! A file open for writing bypasses the kernel's page cache, yet it may be mapped. The kernel
+//! handles a write(2) to it like this: it writes back and drops the dirty mapped pages of the
+//! range, sends WRITE, drops the pages once more (older kernels don't), and returns. If another
+//! thread stores into one of those pages meanwhile, the kernel reads the page as it was before the
+//! WRITE, marks it dirty, and later writes the *whole* page back. That would undo the WRITE,
+//! although the two changed different bytes.
 //!
-//! So the bytes of a WRITE are remembered from before it is carried out until the kernel has read
-//! their page again, and what is written back leaves them alone. By then the page isn't in the
-//! kernel's cache any more, so a store that comes after write(2) has returned finds a page with
-//! the new bytes, and its READ was seen here. Kernels that don't drop the pages a second time are
-//! told to.
+//! So the range of a WRITE is remembered from before the WRITE runs until the kernel has read its
+//! pages again, and write-back skips the range. By then the page has left the kernel's cache, so a
+//! store after write(2) returned works on a page with the new bytes, whose READ we saw. Kernels
+//! that don't drop the pages a second time are told to.
 //!
-//! What the kernel is writing back when a WRITE comes is carried out first.
+//! Write-back that is in progress when a WRITE arrives finishes first.
 //!
-//! Every WRITE past the page cache is noted while it runs, whoever has the file open: a file may be
-//! opened, mapped and read meanwhile. More (waiting, remembering) is done only where the page cache
-//! has read of the file since it is open for writing: nobody can have stored into it before.
+//! Every WRITE that bypasses the page cache is noted while it runs, whichever open it came through,
+//! because the file may be opened, mapped and read meanwhile. Waiting and remembering happen only
+//! if the page cache has read from the file since it was opened for writing: before that, no page
+//! can have been stored into.
 //!
-//! Path of a store that meets a write: READ ([`Mapped::filled`]), WRITE ([`Mapped::write`] before
-//! and [`Writing::finish`] after it is carried out), WRITE with `FUSE_WRITE_CACHE`
-//! ([`Mapped::store`]). If a WRITE fails, a store into its own bytes that was written back while it
-//! ran is lost with it.
+//! The order for a store that meets a write: READ ([`Mapped::filled`]), WRITE ([`Mapped::write`]
+//! before it runs and [`Writing::finish`] after), WRITE with `FUSE_WRITE_CACHE`
+//! ([`Mapped::store`]). If a WRITE fails, a store into the same bytes that was written back while
+//! it ran is lost too.
 
 use model::InodeId;
 use parking_lot::{Mutex, MutexGuard};
@@ -31,49 +31,49 @@ use std::sync::Arc;
 use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 use world::Map;
 
-/// Independent parts of the table, so that threads rarely meet.
+/// Shards of the table, so that threads rarely contend.
 const PARTS: usize = 64;
-/// Ranges of finished writes that are remembered of one file. The kernel runs one direct write of
-/// a mapped file at a time, and its parts follow each other: one range is enough.
+/// Most ranges of finished writes remembered per file. The kernel runs one direct write of a mapped
+/// file at a time, in consecutive parts: one range is usually enough.
 const FINISHED_MAX: usize = 64;
-/// Bytes of a page of the kernel.
+/// Bytes of a kernel page.
 const PAGE: u64 = 4096;
 
-/// The files of one mount that are open for writing past the page cache.
+/// The files of one mount that are open for writing and bypass the page cache.
 pub(crate) struct Mapped {
     files: [Mutex<Map<InodeId, File>>; PARTS],
 }
 
 #[derive(Default)]
 struct File {
-    /// How often it is open so.
+    /// The number of such opens.
     opens: u64,
-    /// It was opened with O_RDWR since it is, so it may be mapped for stores.
+    /// O_RDWR was among them, so the file may be mapped for stores.
     is_mappable: bool,
-    /// The page cache has read of it since it is.
+    /// The page cache has read from it since the first of these opens.
     is_filled: bool,
-    /// Shared by those who write back, while they do.
+    /// Held shared during write-back.
     stores: Arc<RwLock<()>>,
     next: u64,
-    /// As many as the kernel sends at once.
+    /// Running writes. The kernel limits their number.
     under_way: Vec<(u64, Range<u64>)>,
     /// Oldest first, at most [`FINISHED_MAX`].
     finished: Vec<Range<u64>>,
 }
 
-/// A WRITE that is carried out. One that failed is dropped.
+/// A running WRITE. Dropping it without `finish` means that it failed.
 pub(crate) struct Writing<'a> {
     mapped: &'a Mapped,
     inode: InodeId,
-    /// None if it has ended.
+    /// None once it has ended.
     number: Option<u64>,
 }
 
-/// Pages that are being written back: no WRITE begins meanwhile.
+/// Write-back in progress: no WRITE of the file begins meanwhile.
 pub(crate) struct Storing {
-    /// What of their bytes nothing else has written since.
+    /// The parts of the range that no WRITE has changed since the kernel read them.
     pub(crate) ranges: Vec<Range<u64>>,
-    /// The others are old in the kernel's page.
+    /// Other parts are outdated in the kernel's page.
     pub(crate) is_cut: bool,
     _turn: Option<OwnedRwLockReadGuard<()>>,
 }
@@ -87,8 +87,8 @@ impl Default for Mapped {
 }
 
 impl Mapped {
-    /// The file was opened with these flags, past the page cache. Its writers count although they
-    /// can't map it: what they write must still be known when somebody does.
+    /// Notes an open that bypasses the page cache. O_WRONLY opens can't map the file but count:
+    /// their writes must be known once another open maps it.
     pub(crate) fn opened(&self, inode: InodeId, flags: i32) {
         let access = flags & libc::O_ACCMODE;
         if access == libc::O_RDONLY {
@@ -100,7 +100,7 @@ impl Mapped {
         file.is_mappable |= access == libc::O_RDWR;
     }
 
-    /// Such an open has ended.
+    /// Notes the end of such an open.
     pub(crate) fn released(&self, inode: InodeId, flags: i32) {
         if flags & libc::O_ACCMODE == libc::O_RDONLY {
             return;
@@ -114,7 +114,7 @@ impl Mapped {
         }
     }
 
-    /// The page cache is about to read: what has been written is in what it gets.
+    /// The page cache is about to read: it will get all finished writes.
     pub(crate) fn filled(&self, inode: InodeId, offset: u64, length: u64) {
         let mut part = self.part(inode);
         let Some(file) = part.get_mut(&inode) else {
@@ -126,8 +126,8 @@ impl Mapped {
         file.forget_oldest();
     }
 
-    /// A WRITE of these bytes begins; nothing is to be done if it goes through the page cache.
-    /// Waits for what is just written back, which waits for no WRITE.
+    /// Notes the start of a WRITE; returns `None` if the file has no such open. Waits for
+    /// write-back in progress, which never waits for a WRITE.
     pub(crate) async fn write(
         &self,
         inode: InodeId,
@@ -139,7 +139,7 @@ impl Mapped {
             let mut part = self.part(inode);
             let file = part.get_mut(&inode)?;
             if !file.is_filled {
-                // Nothing was stored yet; the first page may be read while this runs.
+                // Nothing was stored yet; the first page may be read while this WRITE runs.
                 let number = file.begin(range);
                 return Some(self.writing(inode, number));
             }
@@ -158,7 +158,8 @@ impl Mapped {
         }
     }
 
-    /// The kernel writes these bytes of its pages back. To be held until they are written.
+    /// Notes that the kernel writes these bytes of its pages back. Hold the result until they are
+    /// written.
     pub(crate) async fn store(&self, inode: InodeId, offset: u64, length: u64) -> Storing {
         let stores = self
             .part(inode)
@@ -200,11 +201,11 @@ impl File {
         number
     }
 
-    /// A write isn't under way any more; its bytes are there, or it failed. True if the kernel
-    /// should drop its pages.
+    /// Ends a running write; `is_there` if it succeeded. Returns whether the kernel should drop its
+    /// pages.
     fn end(&mut self, number: u64, is_there: bool) -> bool {
         let Some(index) = self.under_way.iter().position(|(it, _)| *it == number) else {
-            // Of an earlier time: a kernel that goes closes files while their writes still run.
+            // A kernel that is shutting down closes files while their writes still run.
             return false;
         };
         let (_, range) = self.under_way.swap_remove(index);
@@ -227,8 +228,8 @@ impl File {
 }
 
 impl Writing<'_> {
-    /// Its bytes are there. True if pages may have been read and mapped for stores meanwhile: the
-    /// kernel should drop them.
+    /// The write succeeded. Returns whether its pages may have been read and mapped for stores
+    /// meanwhile, so that the kernel should drop them.
     pub(crate) fn finish(mut self) -> bool {
         self.end(true)
     }
@@ -249,7 +250,7 @@ impl Drop for Writing<'_> {
     }
 }
 
-/// Ranges without the bytes of another one.
+/// The ranges without the bytes of `taken`.
 fn minus(ranges: Vec<Range<u64>>, taken: &Range<u64>) -> Vec<Range<u64>> {
     let halves = ranges.into_iter().flat_map(|range| {
         [

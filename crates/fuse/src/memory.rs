@@ -1,6 +1,6 @@
-//! A file system in memory: the floor that FUSE itself costs, and what the tests mount.
+//! A file system in memory: shows the cost of FUSE itself, and serves tests.
 //!
-//! It stores nothing anywhere and keeps it simple: one lock, no quotas, no holes.
+//! Deliberately simple: nothing is stored, one lock, no quotas, no holes.
 
 mod behind;
 
@@ -27,13 +27,13 @@ use world::{Disk, Map, World};
 /// How a [`MemoryFileSystem`] behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemorySettings {
-    /// Writes only move the end of the file, and reads give zeros: measures the transport
-    /// instead of this file system's copies.
+    /// Writes only move the end of the file, and reads return zeros: measures the transport without
+    /// this file system's copies.
     pub discard: bool,
-    /// How long the kernel may believe names and attributes.
+    /// How long the kernel may cache names and attributes.
     pub valid: Duration,
-    /// Files opened for writing bypass the kernel's page cache, and no FLUSH is sent: what
-    /// the door does. Otherwise all goes through the page cache.
+    /// Files opened for writing bypass the kernel's page cache, and no FLUSH is sent, as with the
+    /// door. Otherwise everything goes through the page cache.
     pub direct: bool,
 }
 
@@ -114,9 +114,9 @@ impl MemoryFileSystem {
         }
     }
 
-    /// With `discard`, data now goes to this disk and comes from it, at the offset in the file:
-    /// measures the transport and the disk in one. Writes are answered when they are copied and
-    /// written behind; fsync waits for them, and fails if they weren't one stream of whole blocks.
+    /// With `discard`, data now goes to this disk and comes from it, at its offset in the file:
+    /// measures the transport and the disk together. Writes are answered once copied and written
+    /// later; fsync waits for them, and fails if they weren't one stream of whole blocks.
     #[must_use]
     pub fn on_disk(self, disk: Disk) -> Self {
         Self {
@@ -125,7 +125,7 @@ impl MemoryFileSystem {
         }
     }
 
-    /// Inodes that exist, the root included.
+    /// Number of inodes, including the root.
     #[must_use]
     pub fn inodes(&self) -> usize {
         self.state.lock().nodes.len()
@@ -252,7 +252,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes a name away without touching the inode.
+    /// Removes a name without changing the inode.
     fn take(&mut self, directory: InodeId, name: &FileName, now: Timestamp) -> Result<InodeId> {
         let inode = self.find(directory, name)?;
         let is_directory = matches!(self.node(inode)?.content, Content::Directory { .. });
@@ -337,7 +337,7 @@ impl State {
         self.locks.iter().find(conflicts).copied()
     }
 
-    /// Drops what an owner holds inside a range, splitting what sticks out.
+    /// Drops the owner's locks inside a range, splitting those that extend beyond it.
     fn unlock(&mut self, lock: &Lock) {
         let mut kept = Vec::new();
         for held in std::mem::take(&mut self.locks) {
@@ -652,7 +652,7 @@ impl FileSystem for MemoryFileSystem {
 
     async fn release(&self, _caller: &Caller, release: Release) -> Result<()> {
         let mut state = self.state.lock();
-        // Only its own: the owner may have locked through another open since.
+        // Only this open's locks: the owner may have locked through another open since.
         let is_its = |held: &Lock| (held.inode, held.handle) == (release.inode, release.handle);
         state.locks.retain(|held| !is_its(held));
         self.unlocked.notify_waiters();
@@ -782,7 +782,7 @@ impl FileSystem for MemoryFileSystem {
                     if lock.kind != LockKind::Unlock {
                         state.locks.push(lock);
                     }
-                    // Also a downgrade lets others in.
+                    // A downgrade also lets waiters in.
                     self.unlocked.notify_waiters();
                     return Ok(());
                 }

@@ -1,5 +1,5 @@
-//! What a mount has open, and what was locked through it: all that must be given back when the
-//! kernel goes without closing anything.
+//! The opens of a mount, and the locks taken through them: everything that must be released when
+//! the kernel goes away without closing files.
 
 use crate::file_system::Lock;
 use model::InodeId;
@@ -7,17 +7,17 @@ use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use world::Map;
 
-/// Independent parts of the tables, so that threads rarely meet.
+/// Shards of the tables, so that threads rarely contend.
 const PARTS: usize = 64;
 
-/// The opens of one mount by their handles. As many as the kernel has; it limits them.
+/// The opens of one mount by their handles. The kernel limits their number.
 pub(crate) struct Opens {
     next: AtomicU64,
     opens: [Mutex<Map<u64, Open>>; PARTS],
-    /// A range lock was asked for through this mount. Every close looks here first, on all CPUs:
-    /// where nobody locks, none of them waits for another.
+    /// A range lock was requested through this mount. Every close on every CPU reads this first, so
+    /// closes don't contend on a mutex while no program uses range locks.
     any_lock: AtomicBool,
-    /// How many opens range locks were asked for through, by inode.
+    /// For each inode, the number of opens through which range locks were requested.
     locked: [Mutex<Map<InodeId, u64>>; PARTS],
 }
 
@@ -27,9 +27,9 @@ pub(crate) struct Open {
     pub(crate) inode: InodeId,
     /// O_WRONLY or O_RDWR.
     pub(crate) is_writing: bool,
-    /// A lock was asked for through it.
+    /// A lock was requested through it.
     pub(crate) may_have_locks: bool,
-    /// A range lock was.
+    /// A range lock was requested.
     may_have_ranges: bool,
 }
 
@@ -45,7 +45,7 @@ impl Default for Opens {
 }
 
 impl Opens {
-    /// One more; its handle.
+    /// Adds an open and returns its handle.
     pub(crate) fn add(&self, inode: InodeId, is_writing: bool) -> u64 {
         let handle = self.next.fetch_add(1, Ordering::Relaxed);
         let open = Open {
@@ -58,7 +58,7 @@ impl Opens {
         handle
     }
 
-    /// It ends. None if there is no such open.
+    /// Ends an open. None if there is no such open.
     pub(crate) fn remove(&self, handle: u64) -> Option<Open> {
         let open = self.part(handle).remove(&handle)?;
         if open.may_have_ranges {
@@ -67,13 +67,14 @@ impl Opens {
         Some(open)
     }
 
-    /// Whether it may write.
+    /// Whether the open may write.
     pub(crate) fn is_writing(&self, handle: u64) -> bool {
         let part = self.part(handle);
         part.get(&handle).is_some_and(|open| open.is_writing)
     }
 
-    /// A lock is asked for. To be noted before it is granted, since a close may follow at once.
+    /// Notes a lock request. Must happen before the lock is granted, since a close may follow at
+    /// once.
     pub(crate) fn note_lock(&self, lock: &Lock) {
         let mut part = self.part(lock.handle);
         let Some(open) = part.get_mut(&lock.handle) else {
@@ -91,7 +92,7 @@ impl Opens {
         self.any_lock.load(Ordering::Acquire) && self.locked_part(inode).contains_key(&inode)
     }
 
-    /// All of them end.
+    /// Ends all opens and returns their inodes.
     pub(crate) fn take_all(&self) -> Vec<InodeId> {
         let mut all = Vec::new();
         for part in &self.opens {

@@ -1,15 +1,14 @@
 //! Files that are being executed through a mount.
 //!
-//! The kernel itself refuses to write to or truncate a running program (ETXTBSY), before it asks
-//! for anything; except for `open(O_RDONLY | O_TRUNC)`: with `ATOMIC_O_TRUNC` it looks only when
-//! the file has been opened, and so truncated. That one case is judged here.
+//! The kernel itself refuses to write to or truncate a running program (ETXTBSY) before it sends a
+//! request, with one exception: with `ATOMIC_O_TRUNC` it checks `open(O_RDONLY | O_TRUNC)` only
+//! after the file was opened, and so truncated. This file checks that case.
 
 use model::InodeId;
 use parking_lot::Mutex;
 use world::Map;
 
-/// FMODE_EXEC of the kernel: the open is an execve's. Its RELEASE comes when no process runs the
-/// file any more.
+/// The kernel's FMODE_EXEC: the open is execve's. Its RELEASE comes once no process runs the file.
 const OPEN_TO_EXECUTE: i32 = 0x20;
 
 /// Opens of files that are executed.
@@ -41,8 +40,8 @@ impl Programs {
         }
     }
 
-    /// Whether an open with these flags would truncate what is being executed. Not for writers:
-    /// of those the kernel knows better, since a RELEASE comes some time after the process's end.
+    /// Whether an open with these flags would truncate a running program. Opens for writing are
+    /// left to the kernel, which knows better: RELEASE comes some time after the process's end.
     pub(crate) fn would_be_cut(&self, inode: InodeId, flags: i32) -> bool {
         flags & (libc::O_TRUNC | libc::O_ACCMODE) == libc::O_TRUNC | libc::O_RDONLY
             && self.opens.lock().contains_key(&inode)

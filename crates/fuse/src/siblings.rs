@@ -1,10 +1,10 @@
-//! The doors of one client in one process: several mounts of the same file system, each with
-//! caches of its own in the kernel.
+//! The doors of one client in one process: several mounts of the same file system, each with its
+//! own kernel caches.
 //!
-//! A lone door lets its kernel believe what it was told, since every change goes through that
-//! kernel. As soon as there are two, no kernel may believe anything: the answer to a change
-//! can't wait until another kernel has forgotten, because that may hold locks for a change that
-//! waits for this kernel in turn.
+//! A single door lets its kernel cache answers, since every change goes through that kernel. With
+//! two or more, no kernel may cache: the answer to a change can't wait until another kernel has
+//! dropped its copy, because that kernel may hold locks for a change that in turn waits for this
+//! one.
 
 use crate::notifier::{Notice, Notifier};
 use model::InodeId;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use world::{Instant, Set};
 
-/// An answer that was put together before a sibling joined is with the kernel after this.
+/// By then the kernel has every answer that was prepared before a sibling joined.
 const IN_FLIGHT_MAX: Duration = Duration::from_millis(250);
 
 /// The doors of one client.
@@ -23,26 +23,26 @@ pub struct Siblings {
     next: AtomicU64,
     several: AtomicBool,
     state: Mutex<State>,
-    /// Some inode's owner was changed by one of several doors.
+    /// One of several doors has changed an inode's owner.
     any_owner: AtomicBool,
     owners: Mutex<Owners>,
 }
 
-/// Inodes whose owner or group one of several doors changed.
+/// Inodes whose owner or group was changed by one of several doors.
 #[derive(Debug, Default)]
 struct Owners {
     inodes: Set<InodeId>,
-    /// `inodes` is full: take each inode for one.
+    /// `inodes` overflowed: every inode counts as a member.
     everywhere: bool,
 }
 
-/// Inodes that are remembered as given to somebody else; beyond, each is taken for one.
+/// Most inodes remembered; beyond that, every inode counts as a member.
 const OWNERS_MAX: usize = 65_536;
 
 #[derive(Debug, Default)]
 struct State {
     doors: Vec<(u64, Option<Notifier>)>,
-    /// Until then a kernel may believe what it was told while its door was the only one.
+    /// Until then a kernel may trust answers cached while its door was the only one.
     believed_until: Option<Instant>,
 }
 
@@ -53,9 +53,9 @@ impl Siblings {
         self.several.load(Ordering::Acquire)
     }
 
-    /// An inode is about to be given to somebody else. The kernels of other doors judge a change
-    /// through a descriptor (fchmod and the like) by the owner that they were told last, without
-    /// asking for another.
+    /// Notes an inode whose owner is about to change. The kernels of other doors check changes
+    /// through a descriptor (fchmod and the like) against the owner that they saw last, without
+    /// asking again.
     pub(crate) fn note_owner(&self, inode: InodeId) {
         if !self.are_several() {
             return;
@@ -69,7 +69,7 @@ impl Siblings {
         self.any_owner.store(true, Ordering::Release);
     }
 
-    /// Whether a kernel may believe in an old owner or group of the inode.
+    /// Whether a kernel may have an outdated owner or group of the inode.
     pub(crate) fn may_be_old(&self, inode: InodeId) -> bool {
         if !self.any_owner.load(Ordering::Acquire) {
             return false;
@@ -78,8 +78,8 @@ impl Siblings {
         owners.everywhere || owners.inodes.contains(&inode)
     }
 
-    /// A new door. The kernels of the others stop believing what they are told from now on; what
-    /// they were told before they believe until its validity is over.
+    /// Adds a door. From now on the kernels of the others cache nothing new; older answers stay
+    /// valid until they expire.
     pub(crate) fn join(self: &Arc<Self>, now: Instant, valid: Duration) -> Sibling {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let mut state = self.state.lock();
@@ -95,7 +95,7 @@ impl Siblings {
     }
 }
 
-/// One door's place among its siblings; leaves it when dropped.
+/// One door's membership among its siblings; ends when dropped.
 #[derive(Debug)]
 pub(crate) struct Sibling {
     id: u64,
@@ -103,7 +103,7 @@ pub(crate) struct Sibling {
 }
 
 impl Sibling {
-    /// How long from now a sibling's kernel may still believe something.
+    /// How long from now a sibling's kernel may still have something cached.
     pub(crate) fn believed_for(&self, now: Instant) -> Duration {
         let state = self.all.state.lock();
         match state.believed_until {
@@ -112,7 +112,7 @@ impl Sibling {
         }
     }
 
-    /// The way to this door's kernel, once it is mounted.
+    /// Sets how this door's kernel is notified, once it is mounted.
     pub(crate) fn reach_by(&self, notifier: Notifier) {
         let mut state = self.all.state.lock();
         if let Some(door) = state.doors.iter_mut().find(|(id, _)| *id == self.id) {
@@ -120,8 +120,8 @@ impl Sibling {
         }
     }
 
-    /// Lets the other kernels know soon. Only mapped pages need it: everything else they ask
-    /// for each time. If a queue is full they see it with the next change.
+    /// Notifies the other kernels soon. Only mapped pages need it: kernels ask for everything else
+    /// each time. If a queue is full, the next change notifies them.
     pub(crate) fn tell_others(&self, notice: &Notice) {
         let others: Vec<Notifier> = {
             let state = self.all.state.lock();

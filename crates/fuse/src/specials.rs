@@ -1,22 +1,22 @@
-//! FIFOs, sockets and devices that the kernel knows: programs open them without telling us, so
-//! they are held from the kernel's first lookup to its last FORGET.
+//! FIFOs, sockets and devices known to the kernel: programs open them without telling us, so they
+//! are held from the kernel's first lookup to its last FORGET.
 
 use model::{FileKind, InodeId};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use world::Map;
 
-/// So many are held; further ones end with their last name.
+/// Most inodes held; further ones end with their last name.
 const SPECIALS_MAX: usize = 65_536;
-/// Of these so many may belong to one user, so that nobody uses them up for all others. Root has
-/// no share of its own: what it makes is for everybody.
+/// Each user's share of these, so that no user exhausts them for all others. Root has no limit of
+/// its own: its inodes serve everyone.
 const SPECIALS_OF_USER_MAX: usize = SPECIALS_MAX / 8;
 const ROOT_USER: u32 = 0;
 
-/// Lookups that the kernel hasn't forgotten, by inode.
+/// The kernel's lookups minus its FORGETs, by inode.
 #[derive(Default)]
 pub(crate) struct Specials {
-    /// How many inodes: FORGETs look here first.
+    /// The number of inodes: FORGETs check it first.
     count: AtomicUsize,
     known: Mutex<Known>,
 }
@@ -24,13 +24,13 @@ pub(crate) struct Specials {
 #[derive(Default)]
 struct Known {
     inodes: Map<InodeId, Held>,
-    /// How many inodes of each user but root are among them.
+    /// The number of inodes of each user except root.
     of_users: Map<u32, usize>,
 }
 
 struct Held {
     lookups: u64,
-    /// Who owned it when it was first looked up.
+    /// Its owner when it was first looked up.
     owner: u32,
 }
 
@@ -53,18 +53,18 @@ impl Known {
     }
 }
 
-/// What a lookup asks for.
+/// What the caller of `look_up` must do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Lookup {
     /// The inode is held already.
     Counted,
-    /// It must be held first.
+    /// The caller must hold the inode and then call `held`.
     HoldFirst,
-    /// There are too many.
+    /// Too many are held; this one isn't.
     Ignored,
 }
 
-/// Whether the kernel opens such an inode by itself.
+/// Whether the kernel opens this kind of inode itself.
 pub(crate) fn is_special(kind: FileKind) -> bool {
     matches!(
         kind,
@@ -73,7 +73,7 @@ pub(crate) fn is_special(kind: FileKind) -> bool {
 }
 
 impl Specials {
-    /// The kernel is about to be told of the inode.
+    /// Counts a lookup whose answer is about to go to the kernel.
     pub(crate) fn look_up(&self, inode: InodeId, owner: u32) -> Lookup {
         let mut known = self.known.lock();
         if let Some(held) = known.inodes.get_mut(&inode) {
@@ -86,8 +86,8 @@ impl Specials {
         }
     }
 
-    /// The inode is held, and the kernel is about to be told of it. False if somebody else was
-    /// faster: then it is held once too often.
+    /// Adds an inode that the caller has just opened to hold it. False if another thread added it
+    /// first: then the caller must release its own hold.
     pub(crate) fn held(&self, inode: InodeId, owner: u32) -> bool {
         let mut known = self.known.lock();
         if let Some(held) = known.inodes.get_mut(&inode) {
@@ -102,8 +102,8 @@ impl Specials {
         true
     }
 
-    /// The kernel forgets so many lookups. True if these were the last: nothing holds the inode
-    /// for the kernel any longer.
+    /// The kernel forgets this many lookups. True if none are left: the inode is no longer held for
+    /// the kernel.
     pub(crate) fn forget(&self, inode: InodeId, forgotten: u64) -> bool {
         if self.count.load(Ordering::Acquire) == 0 {
             return false;
@@ -112,7 +112,7 @@ impl Specials {
         let Some(held) = known.inodes.get_mut(&inode) else {
             return false;
         };
-        // More only if it was looked up while there were too many.
+        // More lookups are forgotten than counted only if some came while the table was full.
         held.lookups = held.lookups.saturating_sub(forgotten);
         let is_last = held.lookups == 0;
         if is_last {
@@ -122,7 +122,7 @@ impl Specials {
         is_last
     }
 
-    /// The kernel is gone.
+    /// The kernel is gone: returns all inodes held.
     pub(crate) fn take_all(&self) -> Vec<InodeId> {
         let known = std::mem::take(&mut *self.known.lock());
         self.count.store(0, Ordering::Release);
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(fill(1000), SPECIALS_OF_USER_MAX);
         assert_eq!(specials.look_up(InodeId(7), 1000), Lookup::Counted);
         assert_eq!(fill(1001), SPECIALS_OF_USER_MAX);
-        // What one forgets is its own again.
+        // A user's forgotten inodes free its share again.
         assert!(specials.forget(InodeId(7), 2));
         assert_eq!(fill(1001), 0);
         assert_eq!(fill(1000), 1);

@@ -1,4 +1,4 @@
-//! The rules beside a model of the kernel's page cache.
+//! The rules alone, and beside a model of the kernel's page cache.
 
 use super::*;
 use std::pin::pin;
@@ -12,7 +12,7 @@ const PAGES: usize = 3;
 const PAGE_BYTES: usize = PAGE as usize;
 const BYTES: usize = PAGES * PAGE_BYTES;
 
-/// What a future gives that has nobody to wait for.
+/// The result of a future that must not wait.
 fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(given) => given,
@@ -48,20 +48,20 @@ fn mapped() -> Mapped {
 fn what_a_write_brings_stays_until_its_pages_are_read_again() {
     let mapped = mapped();
     let writing = write(&mapped, 1000, 5000);
-    // Stored before, written back while the write runs and after it.
+    // Stored before the write; written back while it runs and after it.
     assert_eq!(stored(&mapped, 0, 8192), [0..1000, 6000..8192]);
-    // Read while it runs: with or without what it brings.
+    // Read while the write runs: with or without its bytes.
     mapped.filled(FILE, 0, 8192);
     assert_eq!(stored(&mapped, 0, 8192), [0..1000, 6000..8192]);
     writing.unwrap().finish();
     assert_eq!(stored(&mapped, 0, 8192), [0..1000, 6000..8192]);
-    // One that fails leaves what is stored.
+    // A write that fails leaves the stores alone.
     drop(write(&mapped, 0, 1000));
     assert_eq!(stored(&mapped, 0, 8192), [0..1000, 6000..8192]);
-    // The first page is new in the kernel; the second isn't.
+    // The kernel has read the first page again, but not the second.
     mapped.filled(FILE, 0, 4096);
     assert_eq!(stored(&mapped, 0, 8192), [0..4096, 6000..8192]);
-    // The last page of a file is read whole, however few bytes are asked for.
+    // The last page of a file is read completely, however few bytes are requested.
     mapped.filled(FILE, 4096, 10);
     assert_eq!(stored(&mapped, 0, 8192), only(0..8192));
     assert_eq!(now(mapped.store(InodeId(8), 5, 5)).ranges, only(5..10));
@@ -78,7 +78,7 @@ fn a_write_waits_for_what_is_being_written_back() {
     drop(storing);
     let writing = now(writing);
     assert!(writing.is_some());
-    // Stores don't wait for it.
+    // Write-back doesn't wait for the write.
     assert_eq!(stored(&mapped, 0, 20), only(10..20));
 }
 
@@ -90,7 +90,7 @@ fn a_file_that_nobody_reads_into_the_page_cache_costs_nothing() {
     mapped.opened(FILE, libc::O_RDWR);
     assert!(!write(&mapped, 0, 10).unwrap().finish(), "nothing was read");
     assert_eq!(stored(&mapped, 0, 20), only(0..20));
-    // The first page comes while a write runs, perhaps as it was before.
+    // The first page is read while a write runs, perhaps without its bytes.
     let writing = write(&mapped, 0, 10).unwrap();
     mapped.filled(FILE, 0, PAGE);
     assert!(writing.finish());
@@ -99,7 +99,7 @@ fn a_file_that_nobody_reads_into_the_page_cache_costs_nothing() {
     mapped.released(FILE, libc::O_RDWR);
     let writing = write(&mapped, 0, 10);
     assert!(writing.is_some());
-    // The mount is ending: its opens go while writes still run.
+    // The mount is ending: its opens end while writes still run.
     mapped.released(FILE, libc::O_RDWR);
     writing.unwrap().finish();
     assert!(mapped.files.iter().all(|part| part.lock().is_empty()));
@@ -110,11 +110,11 @@ fn a_write_that_began_before_anybody_could_map_the_file_is_kept() {
     let mapped = Mapped::default();
     mapped.opened(FILE, libc::O_WRONLY);
     let writing = write(&mapped, 0, 10);
-    // Opened, mapped and stored into while it runs.
+    // Opened, mapped and stored into while the write runs.
     mapped.opened(FILE, libc::O_RDWR);
     mapped.filled(FILE, 0, PAGE);
     assert_eq!(stored(&mapped, 0, 20), only(10..20));
-    // Once more: what the table knows doesn't go with the one who mapped it.
+    // Once more: the table keeps its knowledge when the open that mapped the file ends.
     mapped.released(FILE, libc::O_RDWR);
     mapped.opened(FILE, libc::O_RDWR);
     assert_eq!(stored(&mapped, 0, 20), only(10..20));
@@ -125,7 +125,7 @@ fn a_write_that_began_before_anybody_could_map_the_file_is_kept() {
     mapped.released(FILE, libc::O_RDONLY);
     mapped.released(FILE, libc::O_WRONLY);
     assert!(mapped.files.iter().all(|part| part.lock().is_empty()));
-    // Nobody can map it for stores: the kernel asks for its time before it reads, which is enough.
+    // No open can map it for stores. The kernel asks for mtime before it reads, which is enough.
     mapped.opened(FILE, libc::O_WRONLY);
     mapped.filled(FILE, 0, PAGE);
     assert!(!write(&mapped, 0, 10).unwrap().finish());
@@ -149,18 +149,18 @@ fn parts_of_a_long_write_are_one_range_and_ranges_have_a_maximum() {
     assert!(finished().len() <= FINISHED_MAX);
 }
 
-/// A kernel's page cache of the file, and what this file system holds.
+/// A model: the kernel's page cache of the file, and this file system's content.
 struct Kernel {
     world: World,
     mapped: Arc<Mapped>,
     held: Vec<u8>,
     /// Pages in the cache: their bytes, and whether they are dirty.
     pages: [Option<(Vec<u8>, bool)>; PAGES],
-    /// What each byte was given last, by a store or a write.
+    /// The last value given to each byte, by a store or a write.
     given: Vec<u8>,
 }
 
-/// The first bytes of each page are stored into, the others are written.
+/// The first bytes of each page are changed by stores, the others by writes.
 const STORED: usize = 8;
 
 impl Kernel {
@@ -199,7 +199,7 @@ impl Kernel {
         }
     }
 
-    /// What other threads do at a moment: loads, stores, write-back.
+    /// Random actions of other threads: loads, stores, write-back.
     fn others(&mut self) {
         for _ in 0..self.below(4) {
             let page = self.below(PAGES);
@@ -219,7 +219,7 @@ impl Kernel {
         }
     }
 
-    /// write(2) as the kernel carries it out.
+    /// A write(2) in the kernel's steps.
     fn write(&mut self) {
         let page = self.below(PAGES);
         let start = STORED + self.below(PAGE_BYTES - STORED);

@@ -1,4 +1,4 @@
-//! A disk under the file system in memory: streams of writes go to it behind their answers.
+//! A disk under the file system in memory: streams of writes go to it after they were answered.
 
 use bytes::Bytes;
 use model::{Error, ErrorKind, Result};
@@ -8,23 +8,23 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 use world::{AlignedBuffer, Disk, World};
 
-/// Writes that may be on their way at once, and bytes of each.
+/// Most writes in flight, and the bytes of each.
 const WRITES_MAX: u32 = 64;
 const WRITE_BYTES: usize = 1 << 20;
 
-/// A disk that data goes to and comes from.
+/// The disk that stores the data.
 pub(super) struct Behind {
     disk: Disk,
-    /// What was written last, until it is a whole piece.
+    /// The newest bytes, until they fill a piece.
     open: Mutex<Option<Piece>>,
-    /// A permit for each write that isn't on its way.
+    /// One permit per write that may still start.
     room: Arc<Semaphore>,
-    /// What the first write that failed said; for the next fsync.
+    /// The first failed write's error, for the next fsync.
     failure: Arc<Mutex<Option<io::Error>>>,
 }
 
-/// A piece of a stream of writes. The kernel cuts a write from memory that isn't page aligned
-/// at a page border, so requests needn't be whole blocks.
+/// A piece of a stream of writes. The kernel splits a write from memory that isn't page aligned at
+/// a page boundary, so requests needn't be whole blocks.
 struct Piece {
     start: u64,
     filled: usize,
@@ -57,7 +57,7 @@ impl Behind {
         }
     }
 
-    /// Copies what fits into the open piece; and that piece if it is full now.
+    /// Copies the bytes that fit into the open piece; returns the piece if it is full.
     fn take(&self, at: u64, data: &[u8]) -> (usize, Option<Piece>) {
         let mut open = self.open.lock();
         let piece = open.get_or_insert_with(|| Piece {
