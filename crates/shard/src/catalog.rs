@@ -1,5 +1,5 @@
-//! Names of the tree's objects and where their bytes are; changed only by log entries, so that
-//! one owner under one epoch decides them (`docs/formats/catalog.md`).
+//! The catalog maps names of the tree's objects to their segments. Only log entries change it, so
+//! that one owner under one epoch decides (`docs/formats/catalog.md`).
 
 mod reclaim;
 mod state;
@@ -25,11 +25,11 @@ pub(crate) struct Setup {
     pub(crate) world: World,
     pub(crate) log: Log,
     pub(crate) pool: Arc<Pool>,
-    /// Names for the segments of tables.
+    /// Names for table segments.
     pub(crate) segments: Arc<SegmentSource>,
     pub(crate) family: FamilyId,
     pub(crate) state: CatalogState,
-    /// Where the newest snapshot is in the log; 0 for none.
+    /// First entry of the newest snapshot; 0 for none.
     pub(crate) snapshot: EntryNumber,
 }
 
@@ -41,29 +41,29 @@ struct Shared {
     owner: SegmentOwner,
     state: Mutex<CatalogState>,
     snapshot: Mutex<EntryNumber>,
-    /// One change at a time: decided, appended, applied.
+    /// Held while a change is decided, appended and applied: one at a time.
     changing: tokio::sync::Mutex<()>,
-    /// There are dead segments to delete.
+    /// Signals dead segments to delete.
     dead: Notify,
 }
 
-/// What must be true of a name for it to be put.
+/// Precondition of a put.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Condition {
-    /// Nothing.
+    /// None.
     Any,
-    /// It doesn't exist.
+    /// The name doesn't exist.
     Absent,
-    /// It exists and has this version.
+    /// The name exists with this version.
     Version(EntryNumber),
 }
 
-/// Why a put wasn't done.
+/// Why a put failed.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// The condition is false.
+    /// The precondition doesn't hold.
     Condition,
-    /// The log refused.
+    /// The log's error.
     Log(Error),
 }
 
@@ -85,8 +85,8 @@ impl Catalog {
         }
     }
 
-    /// All segments that the tree's objects need now, and those that wait to be deleted: what
-    /// sweep and check must not call garbage. Segments being written are in none: judge only
+    /// All segments that the tree's objects use, and dead ones not deleted yet: sweep and check
+    /// must not treat them as garbage. Segments still being written aren't included, so judge only
     /// sessions that have ended.
     #[must_use]
     pub fn live_segments(&self) -> Vec<SegmentPlace> {
@@ -108,7 +108,7 @@ impl Catalog {
         self.shared.state.lock().objects.get(name).cloned()
     }
 
-    /// Names and objects that begin with `prefix`, in order.
+    /// Names starting with `prefix` and their objects, in order.
     pub(crate) fn list(&self, prefix: &str) -> Vec<(String, Object)> {
         let state = self.shared.state.lock();
         let from = state.objects.range(prefix.to_owned()..);
@@ -117,8 +117,8 @@ impl Catalog {
             .collect()
     }
 
-    /// Puts an object, durably; on a refusal the new content's segments are queued for deletion.
-    /// Goes on to its end even if the future is dropped.
+    /// Puts an object durably. On failure the new content's segments are queued for deletion. Runs
+    /// to its end even if the future is dropped.
     pub(crate) async fn put(
         &self,
         name: String,
@@ -157,8 +157,8 @@ impl Catalog {
         .map_err(Refusal::Log)?
     }
 
-    /// Removes names, durably and together; those that don't exist are no error. Their segments
-    /// are deleted afterwards, in the background.
+    /// Removes names durably and atomically; missing names are no error. Their segments are deleted
+    /// later, in the background.
     pub(crate) async fn remove(&self, names: Vec<String>) -> Result<()> {
         let catalog = self.clone();
         self.in_task(async move {
@@ -182,7 +182,7 @@ impl Catalog {
         .await?
     }
 
-    /// Appends the whole catalog to the log, so that what is before it can be trimmed.
+    /// Appends the whole catalog to the log, so that earlier entries can be trimmed.
     pub(crate) async fn append_snapshot(&self) -> Result<EntryNumber> {
         let catalog = self.clone();
         self.in_task(async move {
@@ -209,7 +209,7 @@ impl Catalog {
         &self.shared.log
     }
 
-    /// Called with `changing` held.
+    /// Appends and applies a change. The caller holds `changing`.
     async fn commit(&self, change: Change) -> Result<EntryNumber> {
         let number = self
             .shared
@@ -243,13 +243,13 @@ impl Catalog {
     }
 }
 
-/// What the tree's objects take.
+/// Space used by the tree's objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CatalogUsage {
     /// Objects.
     pub objects: u64,
     /// Their bytes, before redundancy.
     pub bytes: u64,
-    /// Segments that wait to be deleted.
+    /// Segments waiting to be deleted.
     pub dead_segments: u64,
 }

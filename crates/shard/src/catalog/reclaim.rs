@@ -1,4 +1,4 @@
-//! Segments of tables: written before the catalog names them, deleted after it has let go.
+//! Segments of tables: written before the catalog names them, deleted after it has dropped them.
 
 use super::{Catalog, Change, Content};
 use bytes::Bytes;
@@ -7,24 +7,24 @@ use std::time::Duration;
 
 /// Bytes of a table in one segment.
 pub(crate) const TABLE_SEGMENT_BYTES: usize = 4 * 1024 * 1024;
-/// Smaller objects live in the log and the catalog itself.
+/// Smaller objects are stored in the log and the catalog itself.
 pub(crate) const INLINE_BYTES_MAX: usize = 16 * 1024;
 
-/// Attempts of one segment write; the pool has tried several groups in each.
+/// Attempts to write one segment; the pool tries several groups in each.
 const WRITES_MAX: usize = 5;
 const WRITE_PAUSE: Duration = Duration::from_millis(20);
-/// Segments deleted in one step.
+/// Segments deleted per step.
 const DELETE_BATCH: usize = 1024;
-/// Pause after a deletion that failed.
+/// Pause after a failed deletion.
 const DELETE_PAUSE: Duration = Duration::from_secs(5);
-/// A deletion has this long.
+/// Time limit of a deletion.
 const DELETE_DEADLINE: Duration = Duration::from_secs(60);
 
 impl Catalog {
     /// Stores the bytes of an object that isn't in the catalog yet.
     pub(crate) async fn store(&self, bytes: Bytes) -> Result<Content> {
         if bytes.len() <= INLINE_BYTES_MAX {
-            // A copy: what is kept for long must not hold a larger buffer.
+            // Copied, so that a long-lived value doesn't keep a larger buffer alive.
             return Ok(Content::Inline(Bytes::copy_from_slice(&bytes)));
         }
         self.store_segments(bytes).await.map(Content::Segments)
@@ -78,7 +78,7 @@ impl Catalog {
         self.shared.pool.read(&place, at, length).await
     }
 
-    /// Segments that no entry names and none ever will: deleted in the background.
+    /// Deletes, in the background, segments that no entry names or ever will.
     pub(crate) fn abandon(&self, places: Vec<SegmentPlace>) {
         if places.is_empty() {
             return;
@@ -92,7 +92,7 @@ impl Catalog {
         self.shared.world.spawn("table-abandon", work).detach();
     }
 
-    /// Deletes dead segments for ever; runs beside the tree.
+    /// Deletes dead segments until the tree ends.
     pub(crate) async fn run_reclaim(self) {
         loop {
             let batch: Vec<SegmentPlace> = {
@@ -126,8 +126,8 @@ impl Catalog {
             .map_err(late)?
     }
 
-    /// The oldest dead segments are gone from the pool. Only this adds to the list's front being
-    /// taken, and changes are one at a time, so the count names the same ones on replay.
+    /// Drops the oldest dead segments, now deleted, from the list. Only this takes from the front
+    /// of the list, and changes are serialized, so the count names the same segments on replay.
     async fn forget(&self, count: usize) -> Result<()> {
         let segments = u32::try_from(count).expect("a batch is small");
         let _one_at_a_time = self.shared.changing.lock().await;

@@ -1,4 +1,4 @@
-//! The catalog's content, how changes are applied, and their bytes.
+//! The catalog's content: how changes apply to it, and its encoding.
 
 use bytes::Bytes;
 use model::{EntryNumber, Error, ErrorKind, Result, SegmentPlace, Timestamp};
@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// First byte of every change and snapshot.
 const FORMAT: u8 = 1;
-/// Segments that wait for deletion; more are left to the sweep.
+/// Most segments waiting for deletion; further ones are left to the sweep.
 pub(crate) const DEAD_MAX: usize = 65_536;
 
-/// An object: a table, a manifest.
+/// An object of the tree: a table or a manifest.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Object {
     pub(crate) content: Content,
@@ -18,7 +18,7 @@ pub(crate) struct Object {
     /// The entry that put it; the e-tag.
     pub(crate) version: EntryNumber,
     pub(crate) modified: Timestamp,
-    /// Names as the object store gave them.
+    /// Attributes by the object store's names.
     pub(crate) attributes: Vec<(String, String)>,
 }
 
@@ -45,7 +45,7 @@ impl Content {
     }
 }
 
-/// One change; one log entry.
+/// One change, stored as one log entry.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Change {
     Put {
@@ -58,7 +58,7 @@ pub(crate) enum Change {
         names: Vec<String>,
         time: Timestamp,
     },
-    /// Segments that are deleted from the pool leave the dead list.
+    /// The oldest dead segments have been deleted from the pool.
     Forget {
         segments: u32,
         time: Timestamp,
@@ -75,7 +75,7 @@ impl Change {
 pub(crate) struct CatalogState {
     pub(crate) marker: u128,
     pub(crate) objects: BTreeMap<String, Object>,
-    /// Of removed objects, not yet deleted from the pool; oldest first.
+    /// Segments of removed objects, not deleted from the pool yet; oldest first.
     pub(crate) dead: VecDeque<SegmentPlace>,
     /// Time of the newest change.
     time: Timestamp,
@@ -97,7 +97,7 @@ impl CatalogState {
         }
     }
 
-    /// Makes a change that is durable in the log.
+    /// Applies a change that is durable in the log.
     pub(crate) fn apply(&mut self, number: EntryNumber, change: Change) {
         match change {
             Change::Put {
@@ -115,7 +115,7 @@ impl CatalogState {
                     modified: time,
                     attributes,
                 };
-                // A put that was repeated replaces itself.
+                // A repeated put replaces itself.
                 let new = object.content.clone();
                 if let Some(replaced) = self.objects.insert(name, object)
                     && replaced.content != new
@@ -141,7 +141,7 @@ impl CatalogState {
         }
     }
 
-    /// Queues segments for deletion; same on replay, so a take-over forgets none.
+    /// Queues segments for deletion. Replay does the same, so a take-over forgets none.
     pub(crate) fn bury(&mut self, places: Vec<SegmentPlace>) {
         for place in places {
             if self.dead.len() < DEAD_MAX {
@@ -161,7 +161,7 @@ impl CatalogState {
         live.flatten().chain(&self.dead).copied().collect()
     }
 
-    /// No time in the catalog is later.
+    /// The latest time in the catalog.
     pub(crate) fn newest_time(&self) -> Timestamp {
         self.objects
             .values()
