@@ -1,8 +1,8 @@
 //! The shard's log: entries on every NSD of a view, acknowledged in order (DESIGN §6).
 //!
-//! An entry is acknowledged when all members of the view have it durably and all entries before
-//! it are acknowledged. A member that fails or is late is replaced by compare-and-set in
-//! coordination first ([`view`]); then everything unacknowledged is put again, to the new view.
+//! An entry is acknowledged once all members of the view have it durably and all earlier entries
+//! are acknowledged. A member that fails or is late is first replaced by compare-and-set in
+//! coordination ([`view`]); then every unacknowledged entry is put again, to the new view.
 
 mod append;
 mod clock;
@@ -28,12 +28,12 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use world::{Instant, World};
 
-/// Entries that may be on the way behind the newest acknowledged one; later ones wait. Take-over
-/// knows by it that an entry further back was acknowledged.
+/// Most entries in flight after the newest acknowledged one; later ones wait. Take-over relies on
+/// this: an entry further back was acknowledged.
 pub(crate) const IN_FLIGHT_MAX: u64 = 256;
-/// Spacing of the marks that tell how long the log behind an entry is.
+/// Spacing of the marks that measure the log after an entry.
 const MARK_BYTES: u64 = 256 * 1024;
-/// Marks that are kept: 64 GiB of log.
+/// Most marks kept: 64 GiB of log.
 const MARKS_MAX: usize = 1 << 18;
 
 /// The log of one owner (one epoch) of a shard. Cheap to clone.
@@ -42,7 +42,7 @@ pub struct Log {
     shared: Arc<Shared>,
 }
 
-/// What an owner begins with after a take-over.
+/// Initial state of an owner's log after a take-over.
 pub(crate) struct Start {
     pub(crate) world: World,
     pub(crate) coordination: Coordination,
@@ -52,7 +52,7 @@ pub(crate) struct Start {
     pub(crate) end: EntryNumber,
     pub(crate) last_commit: CommitNumber,
     pub(crate) clock: Arc<Clock>,
-    /// Entries that are there already with their sizes, oldest first.
+    /// Existing entries with their sizes, oldest first.
     pub(crate) sizes: Vec<(EntryNumber, u64)>,
 }
 
@@ -64,9 +64,9 @@ struct Shared {
     epoch: ShardEpoch,
     clock: Arc<Clock>,
     state: Mutex<State>,
-    /// Something of `state` has changed that an append may wait for.
+    /// Signals changes of `state` that an append may wait for.
     moved: Notify,
-    /// The shard's record as this owner knows it; held while it is changed.
+    /// The shard's record as this owner knows it; held while it is being changed.
     record: tokio::sync::Mutex<Versioned<ShardRecord>>,
 }
 
@@ -74,11 +74,12 @@ struct State {
     members: Arc<[Arc<Nsd>]>,
     /// Counts the views of this owner.
     generation: u64,
-    /// No acknowledgment while the view changes: the new one begins behind the last.
+    /// Set while the view changes: nothing is acknowledged, because the new view starts after the
+    /// newest acknowledged entry.
     view_changing: bool,
     next: EntryNumber,
     acknowledged: EntryNumber,
-    /// Durable on the view of this generation, but an earlier entry isn't yet.
+    /// Durable on the view of this generation, but an earlier entry isn't.
     done: BTreeSet<EntryNumber>,
     bytes_in_flight: u64,
     last_commit: CommitNumber,
@@ -92,20 +93,20 @@ struct State {
 struct Mark {
     /// Its last entry.
     number: EntryNumber,
-    /// Bytes of the log before it and up to its end, since some beginning.
+    /// Bytes of the log before it and up to its end, from an arbitrary origin.
     from: u64,
     total: u64,
     /// When its first entry was appended.
     at: Instant,
 }
 
-/// How much of the log lies behind an entry.
+/// Size of the log after an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Behind {
     pub(crate) entries: u64,
-    /// Up to 256 KiB more than there is.
+    /// Up to 256 KiB too high.
     pub(crate) bytes: u64,
-    /// How long ago the oldest of them was appended; nothing if there are none.
+    /// Time since the oldest of them was appended; zero if there are none.
     pub(crate) age: Duration,
 }
 
@@ -156,14 +157,14 @@ impl Log {
         }
     }
 
-    /// Appends a commit; durable on every member of the view, with everything before it, when
-    /// the future is done. Its place in the order is taken by the call itself (not by the first
-    /// poll), so several may be in flight. A dropped future goes on in a task: the order has no
-    /// holes. The number that it answers is the commit's for [`crate::Tree::apply`].
+    /// Appends a commit. When the future completes, it is durable on every member of the view, with
+    /// everything before it. The call itself (not the first poll) takes the place in the order, so
+    /// several may be in flight. A dropped future continues in a task: the order has no holes.
+    /// Returns the entry's number for [`crate::Tree::apply`].
     ///
     /// # Errors
-    /// `OldEpoch`: there is a newer owner. `Unavailable`: no NSD takes the log. In both cases
-    /// this log is finished and the shard must be taken over again.
+    /// `OldEpoch`: there is a newer owner. `Unavailable`: no NSD takes the log. In both cases this
+    /// log has ended and the shard must be taken over again.
     pub fn append_commit(
         &self,
         frame: &CommitFrame,
@@ -174,8 +175,8 @@ impl Log {
         self.start_append(EntryKind::Commit, body, Some(frame.commit))
     }
 
-    /// As [`Log::append_commit`] for any payload; long ones are cut into parts, and the number
-    /// is the last part's.
+    /// As [`Log::append_commit`] for any payload; long ones are split into parts, and the number is
+    /// the last part's.
     pub(crate) fn append(
         &self,
         kind: EntryKind,
@@ -245,13 +246,13 @@ impl Log {
         Append::new(self.shared.clone(), entries)
     }
 
-    /// The newest entry that is durable with all before it.
+    /// The newest entry that is durable with everything before it.
     #[must_use]
     pub fn acknowledged(&self) -> EntryNumber {
         self.shared.state.lock().acknowledged
     }
 
-    /// Why this log takes no more entries, if so. For good: the shard must be taken over again.
+    /// Why this log takes no more entries, if so. Permanent: the shard must be taken over again.
     #[must_use]
     pub fn failed(&self) -> Option<Error> {
         self.shared.state.lock().failed.clone()
@@ -269,15 +270,15 @@ impl Log {
             .collect()
     }
 
-    /// Bytes of entries that replay would read now; what [`crate::Tree::flush`] makes small.
+    /// Bytes of entries that replay would read now; [`crate::Tree::flush`] reduces them.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let below = self.shared.state.lock().trimmed_below;
-        // A log that was never trimmed begins at 0: there is nothing below.
+        // An untrimmed log starts at 0, with nothing below it.
         self.behind(EntryNumber(below.0.saturating_sub(1))).bytes
     }
 
-    /// Ends this owner's log: nothing is appended any more. Whoever waits gets `reason`.
+    /// Ends this owner's log: nothing is appended any more. All waiters get `reason`.
     pub(crate) fn end(&self, reason: Error) {
         self.shared.fail(reason);
     }
@@ -286,13 +287,13 @@ impl Log {
         &self.shared.clock
     }
 
-    /// How far the machine's calendar is behind the newest time in this shard.
+    /// How far the machine's calendar lags behind the newest time in this shard.
     #[must_use]
     pub fn clock_lag(&self) -> Duration {
         self.shared.clock.lag()
     }
 
-    /// How much log lies behind `entry`.
+    /// Size of the log after `entry`.
     pub(crate) fn behind(&self, entry: EntryNumber) -> Behind {
         let state = self.shared.state.lock();
         let newest = state.next.0 - 1;
@@ -314,14 +315,14 @@ impl Log {
         )
     }
 
-    /// The first entry that the log still has.
+    /// The first entry that hasn't been trimmed.
     pub(crate) fn trimmed_below(&self) -> EntryNumber {
         self.shared.state.lock().trimmed_below
     }
 }
 
 impl Shared {
-    /// For good. The first reason stays.
+    /// Ends the log permanently. The first reason stays.
     fn fail(&self, reason: Error) {
         {
             let mut state = self.state.lock();
@@ -336,7 +337,7 @@ impl Shared {
     }
 }
 
-/// Cuts a payload into bodies that each begin with room for a header.
+/// Splits a payload into bodies that each start with room for a header.
 fn cut(body: BytesMut) -> Vec<BytesMut> {
     if body.len() - HEADER_BYTES <= PART_BYTES_MAX {
         return vec![body];
@@ -353,7 +354,7 @@ fn cut(body: BytesMut) -> Vec<BytesMut> {
         .collect()
 }
 
-/// Keeps one mark per 256 KiB; the newest one covers what was appended since.
+/// Keeps one mark per 256 KiB; the newest one grows with each append.
 fn push_mark(marks: &mut VecDeque<Mark>, mark: Mark) {
     if let Some(newest) = marks.back_mut()
         && newest.total - newest.from < MARK_BYTES

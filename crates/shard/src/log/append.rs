@@ -1,4 +1,4 @@
-//! One append: put to every member, again after a change of the view, acknowledged in order.
+//! One append: put to every member, repeated after a change of the view, acknowledged in order.
 
 use super::{IN_FLIGHT_MAX, Shared};
 use bytes::Bytes;
@@ -12,16 +12,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// A member that is later than this is replaced if another NSD can take its place.
+/// A member that takes longer is replaced if another NSD is available.
 const LATE: Duration = Duration::from_millis(100);
-/// The slowest disk that isn't late for its amount of bytes: 32 MB/s.
+/// Slowest write rate that isn't late: 32 MB/s.
 const BYTES_PER_MILLISECOND: u64 = 32 * 1024;
-/// A member that can't be replaced gets this long.
+/// Time limit of a member that can't be replaced.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The only member gets this long before the log is given up.
+/// Time limit of the only member before the log is given up.
 const LAST_PATIENCE: Duration = Duration::from_secs(60);
 
-/// An entry (or the parts of one) on its way. Dropping it doesn't stop it.
+/// An entry (or all parts of one payload) in flight. Dropping it doesn't stop it.
 pub(super) struct Append {
     work: Option<BoxFuture<'static, Result<EntryNumber>>>,
     shared: Option<Arc<Shared>>,
@@ -77,7 +77,7 @@ impl Future for Append {
 }
 
 impl Drop for Append {
-    /// The order must not get a hole: what was begun is finished, from where it is.
+    /// The order must not get a hole: a task finishes the append.
     fn drop(&mut self) {
         if let (Some(work), Some(shared)) = (self.work.take(), &self.shared)
             && shared.state.lock().failed.is_none()
@@ -87,7 +87,7 @@ impl Drop for Append {
     }
 }
 
-/// What a put told about a member.
+/// Why a put failed.
 enum Fault {
     /// There is a newer owner.
     OldEpoch(Error),

@@ -1,4 +1,4 @@
-//! What the log promises: all members, in order, through changes of the view.
+//! The log's promises: on all members, in order, across changes of the view.
 
 use crate::rig::{SHARD, commit, frame, machine, power_on, value};
 use crate::takeover::open;
@@ -137,14 +137,14 @@ fn a_dropped_append_leaves_no_hole() {
         .run(|world| async move {
             let opened = open(power_on(&world, &[]).await).await.unwrap();
             let first = frame(1, &[("a", Some("1"))]);
-            // Never polled, and polled once.
+            // One append never polled, one polled once.
             drop(opened.log.append_commit(&first));
             let second = opened.log.append_commit(&frame(2, &[("b", Some("2"))]));
             let _late = world.timeout(Duration::ZERO, second).await;
             commit(&opened, 3, &[("c", Some("3"))]).await.unwrap();
         })
         .finished();
-    // The tree was told of the third only, and not closed: the log has all of them.
+    // The tree got only the third and wasn't closed: the log has all of them.
     machine
         .run(|world| async move {
             let opened = open(power_on(&world, &[]).await).await.unwrap();

@@ -1,4 +1,4 @@
-//! Changes of the view, and trimming: what needs a compare-and-set of the shard's record.
+//! Changes of the view, and trimming: all that needs a compare-and-set of the shard's record.
 
 use super::{Log, Shared};
 use coordination::{ClosedFragment, ShardRecord, Versioned};
@@ -8,24 +8,24 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// NSDs that are tried for one place in the view.
+/// Most NSDs tried for one place in the view.
 const CANDIDATES_MAX: usize = 4;
-/// A new member must be ready in this time.
+/// Time limit for a new member to get ready.
 const PREPARE_DEADLINE: Duration = Duration::from_secs(2);
-/// An NSD has this long to trim; if it doesn't, the next trim does.
+/// Time limit for an NSD to trim; on failure the next trim does it.
 const TRIM_DEADLINE: Duration = Duration::from_secs(10);
-/// Attempts to write a record whose outcome is unknown.
+/// Attempts to write a record when the outcome is unknown.
 const WRITES_MAX: usize = 5;
 const WRITE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Why the view changes.
 #[derive(Clone)]
 enum Cause {
-    /// A member must go.
+    /// A failed member must be replaced.
     Faulty(NsdId, Error),
-    /// A member that still answers must go: its NSD is being given up.
+    /// A member that still answers must be replaced: its NSD is being given up.
     Leaving(NsdId),
-    /// Members are missing and may have come back.
+    /// Members are missing and may be available again.
     Missing,
 }
 
@@ -41,14 +41,14 @@ impl Log {
             .await
     }
 
-    /// The view, and its number, to change it only if it is still this one.
+    /// The view and its generation; a change applies only to that generation.
     fn view_now(&self) -> (u64, Vec<NsdId>) {
         let state = self.shared.state.lock();
         let members = state.members.iter().map(|nsd| nsd.id());
         (state.generation, members.collect())
     }
 
-    /// Lets members go whose NSDs are given up or failed, if others can take their places.
+    /// Replaces members whose NSDs are given up or failed, if other NSDs are available.
     pub(crate) async fn leave_given_up(&self) -> Result<()> {
         let (generation, view) = self.view_now();
         let Some(leaving) = view
@@ -66,13 +66,13 @@ impl Log {
             .await
     }
 
-    /// The end of the newest stretch of the log that a view of before holds. Its entries have
-    /// fewer copies than they should once NSDs of that view go.
+    /// The last entry held by an earlier view. Entries up to it lose copies when NSDs of that view
+    /// are removed.
     #[must_use]
     pub fn closed_end(&self) -> Option<EntryNumber> {
         match self.shared.record.try_lock() {
             Ok(record) => record.value.closed.iter().map(|closed| closed.last).max(),
-            // It is being changed: ask again.
+            // The record is being changed: the caller must ask again.
             Err(_) => Some(self.acknowledged()),
         }
     }
@@ -86,7 +86,7 @@ impl Log {
         Some(held.chain(&record.value.view).copied().collect())
     }
 
-    /// Forgets the entries below `below`: nothing needs them for replay any more.
+    /// Discards the entries below `below`, which replay no longer needs.
     pub(crate) async fn trim(&self, below: EntryNumber) -> Result<()> {
         let shared = &self.shared;
         let mut record = shared.record.lock().await;
@@ -105,7 +105,8 @@ impl Log {
         );
         next.trimmed_below = below;
         next.closed.retain(|fragment| fragment.last >= below);
-        // The newest end below the trim stays: entries of the epochs up to it are garbage.
+        // The newest end below the trim stays: it marks later entries of epochs up to it as
+        // garbage.
         let keep_from = next
             .ended
             .iter()
@@ -150,11 +151,11 @@ impl Log {
     }
 }
 
-/// No NSD has this id: asks for one more member instead of another one.
+/// No NSD has this id; passing it asks for an additional member instead of a replacement.
 const NOBODY: NsdId = NsdId(u32::MAX);
 
 impl Shared {
-    /// Replaces a member, if the view is still the one that it failed in.
+    /// Replaces a member, if the view hasn't changed since it failed.
     pub(super) async fn replace(
         self: &Arc<Self>,
         generation: u64,
@@ -165,7 +166,7 @@ impl Shared {
             .await
     }
 
-    /// In a task of its own: a caller that goes away must not leave the view half changed.
+    /// Runs in its own task: a dropped caller must not leave the view half changed.
     async fn change_view_in_task(self: &Arc<Self>, generation: u64, cause: Cause) -> Result<()> {
         let shared = self.clone();
         let (answer, wait) = tokio::sync::oneshot::channel();
@@ -215,7 +216,7 @@ impl Shared {
                 self.moved.notify_waiters();
                 Ok(())
             }
-            // Nothing was lost: the old view goes on.
+            // Nothing was lost: the old view stays.
             (Err(error), Cause::Missing | Cause::Leaving(_))
                 if error.kind() != ErrorKind::OldEpoch =>
             {
@@ -299,8 +300,8 @@ impl Shared {
         next.view = view.clone();
         next.first_entry = first;
         if let Err(error) = self.write_record(record, next).await {
-            // Nobody knows which view counts now, and a take-over may believe in the new one: on
-            // the old one nothing more may be acknowledged. What doesn't fit wasn't written.
+            // It is unknown which view is recorded, and a take-over may use the new one: nothing
+            // more may be acknowledged on the old one. NoSpace means that nothing was written.
             if error.kind() != ErrorKind::NoSpace {
                 self.fail(error.clone());
             }
@@ -319,7 +320,8 @@ impl Shared {
             .collect()
     }
 
-    /// Makes an NSD ready to be a member: it refuses older owners and has nothing from `first` on.
+    /// Makes an NSD ready to be a member: it must refuse older owners and hold nothing from `first`
+    /// on.
     async fn prepare(&self, nsd: NsdId, first: EntryNumber) -> Result<bool> {
         let Some(member) = self.pool.nsd(nsd) else {
             return Ok(false);
@@ -337,7 +339,7 @@ impl Shared {
         }
     }
 
-    /// Compare-and-set of the record. The only other writers are newer owners.
+    /// Compare-and-set of the record. Only newer owners also write it.
     async fn write_record(
         &self,
         record: &mut Versioned<ShardRecord>,
@@ -359,7 +361,7 @@ impl Shared {
                 Err(error) if error.kind() == ErrorKind::Changed => {
                     let now = self.coordination.shard(self.shard).await?;
                     match now {
-                        // An attempt before this one did it.
+                        // An earlier attempt succeeded.
                         Some(now) if now.value == next => {
                             *record = now;
                             return Ok(());
