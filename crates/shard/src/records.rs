@@ -1,8 +1,8 @@
 //! The hot records: decoded, in memory, in front of the tree.
 //!
-//! Every change of an operation lands here first and stays until its commit is in the tree.
-//! Around that it is a cache: what was read is kept within a budget, and what is known to be
-//! *all* (a directory made here, a fresh data id) answers "not there" without the tree.
+//! Every change of an operation goes here first and stays until its commit is in the tree. Apart
+//! from that it is a cache: records read from the tree are kept within a budget, and ranges known
+//! to be *complete* (a directory made here, a fresh data id) answer "not found" without the tree.
 
 mod absent;
 mod order;

@@ -1,17 +1,21 @@
-//! Stretches of a file's extents that are known to be removed, so that whoever removes a large file
-//! step by step doesn't walk in each step over everything that the steps before have removed.
+//! Remembers ranges of a file's extents known to be removed, so that removing a large file step by
+//! step doesn't scan in each step over everything that earlier steps removed.
 
 use model::{DataId, FilesetId};
 use namespace::Key;
 use std::cell::RefCell;
 use world::Map;
 
-/// Removed records that a walk passes before it notes that they are. Few in tests.
+/// A walk notes a range of removed records after passing this many. Few in tests.
 pub(super) const NOTED_MIN: usize = if cfg!(test) { 2 } else { 64 };
-/// Files with a stretch; more begin anew.
+/// Most files with a range; beyond that the table starts empty.
 const FILES_MAX: usize = 1024;
 
-/// What an operation shows by skipping them is shown by the inode, too: it counts its extents.
+/// Skipping removed records doesn't hide the commits that removed them from an operation: the inode,
+/// which counts its extents, was changed by the same commits.
+///
+/// For each data id, one range of extent ends, from (inclusive) to (exclusive), in which there is
+/// no record: neither here nor in the tree, once the removals have been applied.
 ///
 /// For each data id one stretch of extents' ends, from (inclusive), to (exclusive), in which
 /// there is no record: neither here nor in the tree, once the removals are in it.
@@ -21,7 +25,7 @@ pub(super) struct Absent {
 }
 
 impl Absent {
-    /// Where to go on instead of `from`, if it lies in a stretch.
+    /// Where to continue instead of at `from`, if `from` lies in a noted range.
     pub(super) fn skip(&self, from: &Key) -> Option<Key> {
         let Key::Extent { fileset, data, end } = *from else {
             return None;
@@ -34,7 +38,7 @@ impl Absent {
         })
     }
 
-    /// There is nothing from one key up to another.
+    /// Notes that there is no record from one key up to another.
     pub(super) fn note(&self, from: &Key, to: &Key) {
         let Key::Extent { fileset, data, end } = *from else {
             return;
@@ -59,7 +63,7 @@ impl Absent {
         }
     }
 
-    /// A record comes.
+    /// Notes that a record was added.
     pub(super) fn put(&mut self, key: &Key) {
         let stretches = self.stretches.get_mut();
         if stretches.is_empty() {

@@ -1,11 +1,10 @@
-//! The places of the hot records in the order of their keys, for ranges.
+//! Sorted order of the hot records by key, for range reads.
 //!
-//! Inodes and names are nearly all records, and have an order of their own by their numbers:
-//! compared faster, and closer together. Names come and go at random places (their positions
-//! are hashes) and are listed rarely, so their order is *buffered*: pieces of neighbouring
-//! names, in which changes are only noted at the end, and sorted when the piece is listed or
-//! full. A new name costs one look at one piece. After the buffered trees of Bender, Brodal
-//! and Fagerberg (SODA 2003), with one level of buffers.
+//! Inodes and names are nearly all records, so they have their own orders by number: faster to
+//! compare, and more compact. Names come and go at random places (their positions are hashes) and
+//! are listed rarely, so their order is *buffered*: pieces of neighbouring names, to which changes
+//! are only appended, and which are sorted when listed or full. A new name touches only one piece.
+//! After the buffered trees of Bender, Brodal and Fagerberg (SODA 2003), with one level of buffers.
 
 use super::table::Place;
 use model::InodeId;
@@ -13,20 +12,20 @@ use namespace::Key;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-/// Changes in a piece before it is sorted, and perhaps cut in two.
+/// Most changes in a piece before it is sorted and perhaps split.
 const PIECE_MAX: usize = 512;
-/// A sorted piece with more names than this is cut in two: it takes many changes again.
+/// A sorted piece with more names than this is split, so that it has room for changes again.
 const PIECE_NAMES: usize = PIECE_MAX / 2;
-/// One with fewer goes into the one before it, if both fit.
+/// One with fewer is merged into the one before it, if both fit.
 const PIECE_NAMES_MIN: usize = PIECE_MAX / 8;
-/// A piece of more entries than this is sorted when fewer than a quarter are names: what was
-/// removed takes no memory for long.
+/// A piece with more entries than this is sorted once fewer than a quarter are names, so that
+/// removed names don't take memory for long.
 const ENTRIES_FEW: usize = 64;
 
 /// A directory's number and a position in it.
 type At = (u64, u64);
 
-/// All places.
+/// The places of all records.
 #[derive(Default)]
 pub(super) struct Order {
     inodes: BTreeMap<u64, Place>,
@@ -34,8 +33,8 @@ pub(super) struct Order {
     others: BTreeMap<Key, Place>,
 }
 
-/// The names' places: pieces by the first position that belongs in them. There is always one
-/// that begins at the first position of all.
+/// The names' places: pieces by the first position that belongs in them. One always starts at the
+/// lowest possible position.
 struct Names {
     pieces: BTreeMap<At, Piece>,
 }
@@ -44,13 +43,13 @@ struct Names {
 struct Piece {
     /// Names in it.
     names: usize,
-    /// Up to the last sorting: one entry for each name, in order. Behind it changes, as they
-    /// came.
+    /// Up to the last sorting: one entry per name, in order. After that, changes in order of
+    /// arrival.
     entries: RefCell<Vec<Entry>>,
     is_sorted: Cell<bool>,
 }
 
-/// Where a name is; none if it isn't there any more.
+/// A name's place; `None` if it was removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Entry {
     at: At,
@@ -95,7 +94,7 @@ impl Order {
         to: &Key,
     ) -> impl Iterator<Item = Place> + use<'a> {
         let first_inode = Key::Inode(InodeId(0));
-        // Names end where extents begin; nothing else is between the three parts.
+        // Names end where extents begin; the three parts have nothing in between.
         let first_extent = namespace::Table::Extents.first();
         let before = (from.clone(), to.min(&first_inode).clone());
         let inodes = (inode_bound(from), inode_bound(to));
@@ -139,8 +138,8 @@ impl Names {
         }
     }
 
-    /// Sorts a piece. Cuts it if most of it are names; gives what little it has to the one
-    /// before it.
+    /// Sorts a piece. Splits it if it is mostly names; merges it into the one before it if it has
+    /// few.
     fn settle(&mut self, first: At) {
         let piece = self.pieces.get_mut(&first).expect("it was just found");
         piece.sort();
@@ -168,7 +167,7 @@ impl Names {
             return;
         }
         let mut piece = self.pieces.remove(&first).expect("it was just found");
-        // All behind what is there, so a sorted piece stays sorted.
+        // All of them come after the existing entries, so a sorted piece stays sorted.
         let before = self.before(first);
         before.names += few;
         before.entries.get_mut().append(piece.entries.get_mut());
@@ -196,13 +195,13 @@ impl Names {
 }
 
 impl Piece {
-    /// Puts the changes in their places. The last one of a position counts.
+    /// Moves changes to their places. The last one of a position counts.
     fn sort(&self) {
         if self.is_sorted.replace(true) {
             return;
         }
         let mut entries = self.entries.borrow_mut();
-        // Stable: what came later stays behind.
+        // Stable: later changes stay later.
         entries.sort_by_key(|entry| entry.at);
         let mut kept = 0;
         for next in 0..entries.len() {
@@ -231,13 +230,13 @@ impl Piece {
     }
 }
 
-/// A B-tree's range that may be empty or the wrong way round.
+/// A B-tree's range, empty if the bounds are equal or reversed.
 fn within<K: Ord>(tree: &BTreeMap<K, Place>, (from, to): (K, K)) -> impl Iterator<Item = Place> {
     let range = (from < to).then(|| tree.range(from..to));
     range.into_iter().flatten().map(|(_, place)| *place)
 }
 
-/// The first inode at or behind a key. No inode has the last number.
+/// The first inode at or after a key. No inode has the last number.
 fn inode_bound(key: &Key) -> u64 {
     match key {
         Key::Fileset(_) | Key::Counters(_) => 0,
@@ -246,7 +245,7 @@ fn inode_bound(key: &Key) -> u64 {
     }
 }
 
-/// The first name at or behind a key. No directory has the last number.
+/// The first name at or after a key. No directory has the last number.
 fn name_bound(key: &Key) -> At {
     match key {
         Key::Fileset(_) | Key::Counters(_) | Key::Inode(_) => (0, 0),
@@ -274,8 +273,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a sorted map: names that come, go, come again elsewhere and are listed in
-        /// between, enough for pieces to be cut and to become empty.
+        /// Against a sorted map: names are added, removed, added again elsewhere and listed in
+        /// between, often enough for pieces to be split and to become empty.
         #[test]
         fn names_are_listed_in_order_whatever_came_before(
             steps in proptest::collection::vec((0..3_u64, 0..400_u64, 0..8_u8), 1..6000)
@@ -336,7 +335,7 @@ mod tests {
         assert!(entries(&names) <= PIECE_MAX);
     }
 
-    /// As eviction does it: new directories come at the end, the oldest names go.
+    /// As in eviction: new directories are added at the end, the oldest names are removed.
     #[test]
     fn what_was_removed_takes_no_memory() {
         const KEPT: u64 = 30_000;

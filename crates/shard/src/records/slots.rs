@@ -1,4 +1,4 @@
-//! The table of hot records, what is known beyond it, and what may be forgotten.
+//! The table of hot records: which ranges are complete, and which records may be evicted.
 
 use super::absent::{Absent, NOTED_MIN};
 use super::table::{Complete, Place, Slot, Table, weight};
@@ -11,19 +11,19 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use world::{Map, Set};
 
-/// Slots that one call looks at when it makes room, if nothing came in.
+/// Slots examined per call when making room, if no records were added.
 const EVICTION_STEPS_MAX: usize = 16;
-/// Slots that are looked at for each one that came in, so that a table full of marks is walked
-/// around before the free part of the budget is full: the first look only takes a mark away.
+/// Slots examined per added record, so that the hand passes a table full of marks before the free
+/// part of the budget is used up: the first visit only clears a mark.
 const EVICTION_STEPS_PER_RECORD: usize = 3 * FREE_PART / 2;
-/// Room is made from when less than this part of the budget is free.
+/// Eviction starts when less than this fraction of the budget is free.
 const FREE_PART: usize = 8;
-/// Slots that one call looks at in any case at most; the rest is left to the next ones.
+/// Most slots examined by one call; the rest is left to later calls.
 const EVICTION_STEPS_AT_ONCE: usize = 8192;
-/// What a row costs beside its value in the log and in the tree's memory, in bytes.
+/// Bytes of a row besides its value, in the log and in the tree's memory.
 const ROW_BYTES: usize = 160;
 
-/// Keys of which all records may be known.
+/// A range of keys whose records may be completely in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Prefix {
     Names(InodeId),
@@ -41,7 +41,7 @@ impl Prefix {
         })
     }
 
-    /// Data that an inode got after it was made with another: no inode's slot speaks of it.
+    /// Data that an inode got after its creation: no inode's slot covers it.
     fn later_data(self) -> Option<(FilesetId, DataId)> {
         match self {
             Self::Extents(fileset, data) if data.0 >> InodeId::NUMBER_BITS != 0 => {
@@ -98,35 +98,35 @@ impl Prefix {
     }
 }
 
-/// A range of which all records are in the table: from (inclusive), to (exclusive).
+/// A range whose records are all in the table: from (inclusive), to (exclusive).
 pub(crate) type Interval = (Key, Key);
 
-/// A fetch from the tree that is going on: what it may have missed must stay in memory.
+/// A running fetch from the tree: records that it may read stale must stay in memory.
 struct Pin {
-    /// The newest commit that was in the tree when it began.
+    /// The newest commit in the tree when it began.
     applied: CommitNumber,
-    /// What it has proven so far.
+    /// Ranges that it has completed so far.
     intervals: Vec<Interval>,
 }
 
 /// The table.
 pub(crate) struct Records {
     table: Table,
-    /// Data ids of which all extents are in the table, other than those that inodes were made
-    /// with: their slots say it.
+    /// Data ids whose extents are all in the table, except those that inodes were created with:
+    /// their slots say it.
     complete_data: Set<(FilesetId, DataId)>,
-    /// All orphans are in the table: every last close asks for one.
+    /// All orphans are in the table: every last close looks for one.
     orphans_complete: bool,
-    /// Sessions that began under this owner: their segments above the number are all here.
+    /// Sessions that began under this owner: all their segments above the number are in the table.
     segment_floors: Map<SessionId, u64>,
     pins: BTreeMap<u64, Pin>,
     next_pin: u64,
     budget: usize,
-    /// Slots to look at because others came in: who brings records pays for their room.
+    /// Slots to examine because records were added: callers that add records pay for their room.
     owed_steps: usize,
-    /// Extents that are known to be removed.
+    /// Ranges of extents known to be removed.
     absent: Absent,
-    /// What changes have left to the background.
+    /// Background work found in changes.
     work: NewWork,
     /// The commit that changes go into.
     open: CommitNumber,
@@ -165,7 +165,7 @@ impl Records {
         }
     }
 
-    /// Empty as before, with hashes that nobody can foresee who doesn't know the seed.
+    /// Still empty, with hashes that can't be predicted without the seed.
     pub(crate) fn with_seed(self, seed: u64) -> Self {
         assert!(self.table.len() == 0, "a seed comes before the records");
         Self {
@@ -189,7 +189,7 @@ impl Records {
         (self.table.len(), self.table.bytes())
     }
 
-    /// What an operation sees.
+    /// The records as an operation sees them.
     pub(crate) fn view<'a>(&'a self, held: &'a dyn Fn(InodeId) -> bool) -> HotView<'a> {
         HotView {
             records: self,
@@ -198,7 +198,7 @@ impl Records {
         }
     }
 
-    /// The record under a key, if it is known.
+    /// The record of a key, if known; `Some(None)`: known to be absent.
     pub(crate) fn get(&self, key: &Key) -> Option<Option<Record>> {
         match self.table.get(key) {
             Some(slot) => {
@@ -209,17 +209,17 @@ impl Records {
         }
     }
 
-    /// The session began under this owner, so no segment of it is in the tree.
+    /// A session began under this owner, so the tree has no segments of it.
     pub(crate) fn session_began(&mut self, session: SessionId) {
         self.segment_floors.entry(session).or_insert(0);
     }
 
-    /// Every orphan of the tree was offered.
+    /// All orphans of the tree were offered.
     pub(crate) fn orphans_offered(&mut self) {
         self.orphans_complete = true;
     }
 
-    /// The session ended; nothing is published for it any more.
+    /// The session ended and publishes nothing more.
     pub(crate) fn session_ended(&mut self, session: SessionId) {
         self.segment_floors.remove(&session);
     }
@@ -235,8 +235,8 @@ impl Records {
         }
     }
 
-    /// Puts rows that an earlier owner had not made durable into the open commit. Nothing is
-    /// concluded from them: they are what is left of operations, not operations.
+    /// Puts rows that an earlier owner had not made durable into the open commit. They are results
+    /// of operations, not operations, so nothing is inferred from them.
     pub(crate) fn restore(&mut self, rows: &[(Key, Option<Record>)]) {
         for (key, value) in rows {
             if value.is_some() {
@@ -254,15 +254,15 @@ impl Records {
         }
     }
 
-    /// Changes one record in the open commit. `reclaims`: the same operation queues what hangs
-    /// under a removed inode, so what is known of it stays useful.
+    /// Changes one record in the open commit. `reclaims`: the same operation queues the records
+    /// under a removed inode, so their completeness stays known.
     fn put(&mut self, key: Key, value: Option<Record>, reclaims: bool) {
         self.work.note(&key, value.as_ref());
         if value.is_some() {
             self.absent.put(&key);
         }
         let Some(place) = self.table.find(&key) else {
-            // An operation reads what it changes, so an inode that isn't here is a new one.
+            // Operations read records before changing them, so an unknown inode is a new one.
             let fresh = matches!(key, Key::Inode(_)) || self.is_known_absent(&key);
             self.insert_changed(key, value, fresh);
             return;
@@ -276,7 +276,7 @@ impl Records {
         }
     }
 
-    /// A record of the table got a value in the open commit, with weights after and before.
+    /// Counts a change of a record in the open commit, with its weights after and before.
     fn note_change(&mut self, place: Place, was_absent: bool, weight: usize, old: usize) {
         let open = self.open;
         let slot = self.table.slot_mut(place);
@@ -291,11 +291,11 @@ impl Records {
         }
     }
 
-    /// A record that the table didn't have, in the open commit.
+    /// Inserts a changed record that the table didn't have.
     fn insert_changed(&mut self, key: Key, value: Option<Record>, fresh: bool) {
         self.changed_bytes += ROW_BYTES + weight(value.as_ref());
         let complete = match (&key, &value) {
-            // Of a new inode nothing can be elsewhere.
+            // A new inode can have no records elsewhere.
             (Key::Inode(inode), Some(Record::Inode(new))) if fresh => Complete {
                 names: new.kind == FileKind::Directory,
                 xattrs: true,
@@ -315,8 +315,8 @@ impl Records {
         self.changed.push(place);
     }
 
-    /// Ends the open commit and begins the next one: its number and rows, in the order in
-    /// which they were first changed. What was created and removed in it isn't there.
+    /// Closes the open commit and opens the next one. Returns its number and rows, in the order of
+    /// their first change. Records created and removed in it are left out.
     pub(crate) fn freeze(&mut self) -> (CommitNumber, Vec<(Key, Option<Record>)>) {
         let number = self.open;
         self.open = number.next();
@@ -339,7 +339,7 @@ impl Records {
         self.make_room();
     }
 
-    /// The open commit gets at least this number.
+    /// Raises the open commit's number to at least this.
     pub(crate) fn raise_open_commit(&mut self, at_least: CommitNumber) {
         assert!(
             self.changed.is_empty(),
@@ -348,7 +348,7 @@ impl Records {
         self.open = self.open.max(at_least);
     }
 
-    /// A fetch from the tree begins: nothing that it might miss is forgotten before it ends.
+    /// A fetch from the tree begins: until it ends, nothing newer than its read is evicted.
     pub(crate) fn pin(&mut self) -> u64 {
         let pin = self.next_pin;
         self.next_pin += 1;
@@ -368,8 +368,8 @@ impl Records {
         self.make_room();
     }
 
-    /// Takes in one record (or none) as the tree had it during a pinned fetch. What is here
-    /// already is never older.
+    /// Adds one record (or its absence) read from the tree during a pinned fetch. A record already
+    /// in the table is at least as new.
     pub(crate) fn offer(&mut self, key: Key, value: Option<Record>) {
         if self.table.find(&key).is_none() {
             self.owed_steps += EVICTION_STEPS_PER_RECORD;
@@ -397,7 +397,7 @@ impl Records {
         }
     }
 
-    /// Records in a range that the table knows, also removed ones.
+    /// Records of a range in the table, including removed ones.
     pub(crate) fn known_in<'a>(
         &'a self,
         from: &Key,
@@ -408,14 +408,14 @@ impl Records {
             .map(|slot| (&slot.key, slot.value.as_ref()))
     }
 
-    /// Records in a range that the open commit removes.
+    /// Number of records in a range that the open commit removes.
     pub(crate) fn removals_in(&self, from: &Key, to: &Key) -> usize {
         let slots = self.changed.iter().map(|place| self.table.slot(*place));
         let removed = |slot: &&Slot| slot.value.is_none() && *from <= slot.key && slot.key < *to;
         slots.filter(removed).count()
     }
 
-    /// Where a walk from `from` may begin: nothing is in between.
+    /// Where a walk from `from` may begin: nothing exists before that.
     pub(crate) fn begin_of_walk(&self, from: &Key) -> Key {
         self.absent.skip(from).unwrap_or_else(|| from.clone())
     }
@@ -445,7 +445,7 @@ impl Records {
             .any(|(first, end)| first <= from && to <= end)
     }
 
-    /// How far from `from` all records are in the table by a fetch that is going on.
+    /// How far from `from` all records are in the table because of running fetches.
     fn known_until(&self, from: &Key) -> Option<&Key> {
         let intervals = self.pins.values().flat_map(|pin| &pin.intervals);
         intervals
@@ -466,7 +466,7 @@ impl Records {
         })
     }
 
-    /// Without a slot that could say it, a prefix stays incomplete: then the tree is asked.
+    /// Without a slot to say it, a prefix stays incomplete, and the tree is asked.
     fn set_complete(&mut self, prefix: Prefix, complete: bool) {
         if let Some(data) = prefix.later_data() {
             if complete {
@@ -484,7 +484,7 @@ impl Records {
         }
     }
 
-    /// What the change of a record that was there tells about those that hang under it.
+    /// Updates what is known about the records under a changed one.
     fn learn(&mut self, place: Place, before: &Record, reclaims: bool) {
         let slot = self.table.slot(place);
         match (&slot.key, before, &slot.value) {
@@ -514,8 +514,9 @@ impl Records {
         }
     }
 
-    /// Forgets what the tree has, least recently used first (second chance), until a part of the
-    /// budget is free. Bounded: an operation pays for what it has brought, and a little.
+    /// Evicts records that the tree has, least recently used first (second chance), until a part of
+    /// the budget is free. Bounded: an operation pays for the records that it added, and a little
+    /// more.
     pub(crate) fn make_room(&mut self) {
         let wanted = self.budget - self.budget / FREE_PART;
         let steps = self.owed_steps.min(EVICTION_STEPS_AT_ONCE);
@@ -535,7 +536,7 @@ impl Records {
         }
     }
 
-    /// What changes have left to the background since the last call.
+    /// Background work found in changes since the last call.
     pub(crate) fn take_work(&mut self) -> NewWork {
         std::mem::take(&mut self.work)
     }
@@ -551,11 +552,11 @@ impl Records {
             })
     }
 
-    /// What an inode's slot says of the records under it goes with it.
+    /// Evicting an inode's slot also drops what it says about the records under it.
     fn forget(&mut self, place: Place) {
         let slot = self.table.remove(place);
         match (&slot.key, &slot.value) {
-            // Absent stays absent: the rest of what is known doesn't depend on it.
+            // Evicting an absence changes nothing else that is known.
             (_, None) => {}
             (Key::Inode(inode), Some(Record::Inode(record))) => {
                 let later = (inode.fileset(), record.data);
@@ -647,7 +648,7 @@ impl View for HotView<'_> {
     }
 }
 
-/// The lowest key behind `key` that can exist: where a scan goes on.
+/// The lowest possible key after `key`, where a scan continues.
 #[must_use]
 pub fn successor(key: &Key) -> Key {
     let inode = |inode: &InodeId| InodeId(inode.0 + 1);

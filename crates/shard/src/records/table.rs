@@ -1,8 +1,8 @@
-//! Where the hot records lie: slots in pieces that never move, an index by key, an order for
-//! ranges, and the hand that looks for what may be forgotten.
+//! Storage of the hot records: slots in chunks that never move, an index by key, an order for
+//! ranges, and the hand that looks for records to evict.
 //!
-//! Every record is here once; index and order hold its place, a number. Looking one up touches
-//! the index and the slot, and the hand walks along memory.
+//! Every record is stored once; index and order hold its place, a number. A lookup touches the
+//! index and the slot, and the hand walks memory sequentially.
 
 use super::order::Order;
 use hashbrown::HashTable;
@@ -12,24 +12,24 @@ use std::cell::Cell;
 use std::hash::{Hash, Hasher};
 use world::FixedHasher;
 
-/// What a slot costs beside its record, in bytes: itself, index, order, allocations.
+/// Bytes of a slot besides its record: itself, index, order, allocations.
 pub(super) const SLOT_BYTES: usize = 192;
-/// Places that the hand passes at once where nothing is: memory that larger records made empty.
+/// Most empty places that the hand passes at once, left by larger records.
 const EMPTY_MAX: usize = 1024;
-/// Slots in a piece of memory.
+/// Slots per chunk of memory.
 const PIECE: usize = 1024;
 
-/// Number of a slot; stays the same while the record is here.
+/// Number of a slot; stays the same while the record is in the table.
 pub(super) type Place = u32;
 
-/// Which records under an inode are all in the table.
+/// Which records under an inode are completely in the table.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Complete {
     /// Names of the directory.
     pub(super) names: bool,
     /// Extended attributes.
     pub(super) xattrs: bool,
-    /// Extents under the data id that the inode was made with.
+    /// Extents under the data id that the inode was created with.
     pub(super) extents: bool,
 }
 
@@ -37,13 +37,13 @@ pub(super) struct Complete {
 pub(super) struct Slot {
     pub(super) key: Key,
     pub(super) value: Option<Record>,
-    /// The commit that changed it last; 0: as it is in the tree.
+    /// The commit that last changed it; 0: as in the tree.
     pub(super) changed: CommitNumber,
-    /// There was none before the open commit: created and removed in it, it leaves no trace.
+    /// Didn't exist before the open commit: if also removed in it, it leaves no trace.
     pub(super) fresh: bool,
     /// Used since the hand passed.
     pub(super) referenced: Cell<bool>,
-    /// Only of inodes.
+    /// For inodes only.
     pub(super) complete: Complete,
 }
 
@@ -53,7 +53,7 @@ impl Slot {
     }
 }
 
-/// What a value counts, without its slot.
+/// The memory counted for a value, without its slot.
 pub(super) fn weight(value: Option<&Record>) -> usize {
     value.map_or(0, Record::weight)
 }
@@ -63,20 +63,20 @@ pub(super) fn weight(value: Option<&Record>) -> usize {
 pub(super) struct Table {
     pieces: Vec<Vec<Option<Slot>>>,
     free: Vec<Place>,
-    /// Half of the key's hash with the place, so that growing doesn't look at slots.
+    /// Half of the key's hash with the place, so that growing the index doesn't read slots.
     index: HashTable<(u32, Place)>,
-    /// Where hashes begin. Users choose the names of extended attributes: without a seed that
-    /// they don't know, they could choose a million that all meet in one place of the index, and
-    /// everybody would wait for whoever looks there.
+    /// Initial state of hashes. Users choose the names of extended attributes: without a secret
+    /// seed, they could choose a million that collide in the index, and every lookup there would be
+    /// slow for everyone.
     seed: u64,
     order: Order,
-    /// The place that is looked at next for eviction.
+    /// The next place to examine for eviction.
     hand: Place,
     bytes: usize,
 }
 
 impl Table {
-    /// An empty table whose hashes begin there.
+    /// An empty table with this seed.
     pub(super) fn seeded(seed: u64) -> Self {
         Self {
             seed,
@@ -84,12 +84,12 @@ impl Table {
         }
     }
 
-    /// How many records.
+    /// Number of records.
     pub(super) fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// Bytes that they take.
+    /// Bytes of all records.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -113,7 +113,7 @@ impl Table {
             .expect("a place is given out with its slot")
     }
 
-    /// For everything but the value: see [`Table::replace`].
+    /// For all fields but the value: see [`Table::replace`].
     pub(super) fn slot_mut(&mut self, place: Place) -> &mut Slot {
         let (piece, at) = split(place);
         self.pieces[piece][at]
@@ -121,7 +121,7 @@ impl Table {
             .expect("a place is given out with its slot")
     }
 
-    /// Gives a record another value; answers the one before.
+    /// Gives a record another value; returns the previous one.
     pub(super) fn replace(&mut self, place: Place, value: Option<Record>) -> Option<Record> {
         let after = weight(value.as_ref());
         let slot = self.slot_mut(place);
@@ -130,7 +130,7 @@ impl Table {
         before
     }
 
-    /// Takes in a record whose key isn't here.
+    /// Inserts a record whose key isn't in the table.
     pub(super) fn insert(&mut self, slot: Slot) -> Place {
         let half = half_of(self.seed, &slot.key);
         self.bytes += SLOT_BYTES + slot.weight();
@@ -169,8 +169,8 @@ impl Table {
         slot
     }
 
-    /// Moves the hand to the next record, over at most `EMPTY_MAX` empty places; the place that
-    /// it passed.
+    /// Moves the hand to the next record, past at most `EMPTY_MAX` empty places; returns the place
+    /// that it passed.
     pub(super) fn advance(&mut self) -> Option<Place> {
         for _ in 0..EMPTY_MAX {
             let (piece, at) = split(self.hand);
@@ -211,7 +211,7 @@ fn half_of(seed: u64, key: &Key) -> u32 {
     (hasher.finish() >> 32) as u32
 }
 
-/// The index takes bits from both ends of 64.
+/// The index uses bits from both ends of the 64.
 fn spread(half: u32) -> u64 {
     u64::from(half).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -222,7 +222,7 @@ mod tests {
     use model::InodeId;
     use std::collections::BTreeSet;
 
-    /// The words that [`FixedHasher`] folds in.
+    /// Records the words that go into [`FixedHasher`].
     #[derive(Default)]
     struct Words(Vec<u64>);
 
@@ -273,8 +273,8 @@ mod tests {
         }
     }
 
-    /// Names as an attacker chooses them: the third word undoes what the second did to a hash that
-    /// begins at 0.
+    /// Names chosen by an attacker: the third word undoes what the second did to a hash that starts
+    /// at 0.
     fn meeting(number: u64) -> Key {
         let mut words = Words::default();
         attribute(number, 0).hash(&mut words);
@@ -284,7 +284,7 @@ mod tests {
             .iter()
             .for_each(|word| hasher.write_u64(*word));
         let finished = hasher.finish();
-        // `finish` joins the state with itself, 29 bits further down.
+        // `finish` combines the state with itself, 29 bits further down.
         let state = finished ^ (finished >> 29) ^ (finished >> 58);
         attribute(number, state ^ 0x5555)
     }

@@ -1,4 +1,4 @@
-//! Hot records keep their promises: views, eviction, freezing, completeness.
+//! Promises of the hot records: views, eviction, freezing, completeness.
 
 use super::*;
 use model::{
@@ -113,7 +113,7 @@ fn a_directory_made_here_answers_absence_by_itself_until_a_name_of_it_is_forgott
     for _ in 0..10 {
         records.make_room();
     }
-    // In flight: still here, although there is no room.
+    // In flight: still in memory, although there is no room.
     assert!(
         records
             .view(&nobody)
@@ -142,7 +142,7 @@ fn walking_through_many_cold_records_stays_within_the_budget() {
         }
         let names = |directory| name(directory, 0).0;
         records.offered_all(pin, (names(directory), names(directory + 1)));
-        // The operation reads what it asked for.
+        // The operation reads the records that it asked for.
         let view = records.view(&nobody);
         let listed = view.range(&names(directory), &names(directory + 1), 2000);
         assert_eq!(listed.map(|names| names.len()), Ok(1000));
@@ -156,7 +156,7 @@ fn walking_through_many_cold_records_stays_within_the_budget() {
 #[test]
 fn making_many_files_stays_within_the_budget() {
     const BUDGET: usize = 4 << 20;
-    // So many come with one operation.
+    // This many are added by one operation.
     for at_once in [1, 300] {
         let mut records = Records::new(BUDGET, CommitNumber(0));
         for number in 1..60_000 {
@@ -203,7 +203,7 @@ fn removing_a_large_file_in_steps_doesnt_walk_over_the_steps_before() {
         let found = view.range(&first, &to, 100).unwrap();
         assert_eq!(found.len(), 100, "step {step}");
         assert_eq!(found[0].0, extent(step * 1000 + 10));
-        // Only what the step before has removed lay in the way.
+        // Only records removed by the previous step were passed.
         if step > 0 {
             assert_eq!(records.begin_of_walk(&first), found[0].0);
         }
@@ -213,7 +213,7 @@ fn removing_a_large_file_in_steps_doesnt_walk_over_the_steps_before() {
     }
     assert_eq!(records.view(&nobody).range(&first, &to, 100), Ok(vec![]));
     assert_eq!(records.begin_of_walk(&first), to);
-    // One that comes again is seen.
+    // A record added again is seen.
     let record = Record::Extent(Arc::new(model::Extent {
         offset: 10,
         length: 10,
@@ -249,7 +249,7 @@ fn apply_to(tree: &mut BTreeMap<Key, Record>, rows: crate::commit::Rows) {
     }
 }
 
-/// Steps against a tree that is a map, with fetches that answer late.
+/// Steps against a tree modelled by a map, with fetches that answer late.
 #[derive(Clone, Debug)]
 enum Step {
     Put(u64, u64),
@@ -281,7 +281,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..200)
 }
 
-/// Names of one directory whose number is its position's upper bits.
+/// Names of one directory; the number is in the upper bits of the position.
 fn at(key: u64) -> Key {
     Key::Name {
         directory: InodeId(5),
@@ -307,7 +307,7 @@ proptest! {
             match step {
                 Step::Put(key, value) => {
                     let (_, record) = name(5, value);
-                    // As an operation does: it reads what it changes.
+                    // As an operation does: it reads records before changing them.
                     if records.view(&nobody).get(&at(key)).is_ok() {
                         truth.insert(at(key), record.clone());
                         put(&mut records, (at(key), record));
@@ -376,16 +376,16 @@ proptest! {
     }
 }
 
-/// Life of inodes and of what hangs under them, with a tree that has only what was applied.
+/// Life of inodes and of the records under them, with a tree that has only applied commits.
 #[derive(Clone, Copy, Debug)]
 enum Life {
     /// The next inode number, as a directory or a file.
     Make(bool),
-    /// A name, an extent and an attribute come to the inode, or go.
+    /// A name, an extent and an attribute are added to the inode, or removed.
     Under(usize, u64, bool),
     /// The file gets a fresh data id.
     Drop(usize),
-    /// The inode goes; what hangs under it is queued, or there is nothing.
+    /// The inode is removed; records under it are queued, or there are none.
     End(usize, bool),
     /// Everything under the inode is read from the tree by range.
     Fetch(usize),
@@ -455,7 +455,7 @@ proptest! {
                 Life::Under(which, at, is_put) if !made.is_empty() => {
                     let (id, data) = made[which % made.len()];
                     for key in under(id, data, at) {
-                        // As an operation does: it reads what it changes.
+                        // As an operation does: it reads records before changing them.
                         if records.view(&nobody).get(&key).is_err() {
                             continue;
                         }
@@ -483,7 +483,7 @@ proptest! {
                         truth.insert(key.clone(), record.clone());
                         put(&mut records, (key, record));
                         made[which].1 = fresh;
-                        // What hung under the old one is taken away in the background.
+                        // Records under the old data id are removed in the background.
                         let (first, end) = ranges(id, old)[1].clone();
                         truth.retain(|key, _| *key < first || *key >= end);
                         tree.retain(|key, _| *key < first || *key >= end);

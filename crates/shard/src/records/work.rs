@@ -1,18 +1,17 @@
-//! What operations leave to the background, noted as it comes: found in the tables it would cost a
-//! walk over everything that was done before, because removed records lie there for long.
+//! Notes background work as operations create it. Finding it in the tables later would mean a walk
+//! over all finished work, because removed records stay there for long.
 
 use namespace::{Key, Record};
 
-/// Records that are noted between two looks; more are found by a walk over their tables.
+/// Most records noted between two calls; further ones are found by walking their tables.
 const NEW_WORK_MAX: usize = 65_536;
 
-/// Records that were put since the last look: dead segments, data ids to reclaim, truncates to go
-/// on with.
+/// Records put since the last call: dead segments, data ids to reclaim, truncates to continue.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct NewWork {
-    /// In the order in which they came. Some may be gone again.
+    /// In order of arrival. Some may have been removed since.
     pub records: Vec<(Key, Record)>,
-    /// There were more than are noted.
+    /// More records came than could be noted.
     pub is_cut: bool,
 }
 
