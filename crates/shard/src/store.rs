@@ -1,4 +1,4 @@
-//! The catalog and the pool as the object store that SlateDB asks for.
+//! Presents the catalog and the pool as the object store that SlateDB needs.
 
 mod multipart;
 #[cfg(test)]
@@ -22,12 +22,12 @@ use std::fmt;
 use std::ops::Range;
 
 const STORE: &str = "catalog";
-/// Segments of one object that are read at the same time.
+/// Segments of one object read concurrently.
 const READS_MAX: usize = 4;
-/// Names that one removal takes together.
+/// Names removed in one change.
 const REMOVE_BATCH: usize = 256;
 
-/// See the module.
+/// An object store on the catalog.
 #[derive(Clone)]
 pub(crate) struct CatalogStore {
     catalog: Catalog,
@@ -75,7 +75,7 @@ impl CatalogStore {
         }
     }
 
-    /// When the shard is given up, nothing helps but a take-over; everything else may pass.
+    /// If the shard was given up, only a take-over helps; other failures may be temporary.
     fn failure(&self, error: model::Error) -> Error {
         let is_final = self.catalog.log().failed().is_some()
             || matches!(
@@ -126,7 +126,7 @@ impl ObjectStore for CatalogStore {
                 Condition::Version(version.unwrap_or(EntryNumber(0)))
             }
         };
-        // Before bytes are written for nothing; decided again when the entry is appended.
+        // Checked before writing bytes in vain; decided when the entry is appended.
         self.check(location, &condition)?;
         let content = self
             .catalog
@@ -242,7 +242,7 @@ impl ObjectStore for CatalogStore {
         Ok(out)
     }
 
-    /// Copies the bytes: a segment belongs to one object.
+    /// Copies the bytes: a segment belongs to only one object.
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
         let condition = match options.mode {
             CopyMode::Overwrite => Condition::Any,
@@ -337,7 +337,7 @@ fn path(name: String) -> Path {
     Path::parse(name).expect("names in the catalog were paths")
 }
 
-/// What the names under a prefix begin with: prefixes end between path segments.
+/// The prefix of names in a folder: prefixes end between path segments.
 fn folder(prefix: Option<&Path>) -> String {
     match prefix {
         Some(prefix) if !prefix.as_ref().is_empty() => format!("{prefix}/"),

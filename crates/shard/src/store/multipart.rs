@@ -1,4 +1,4 @@
-//! An upload in parts: each part goes to segments at once, the catalog names them at the end.
+//! Uploads in parts: each part is written to segments at once; the catalog names them at the end.
 
 use super::CatalogStore;
 use crate::catalog::{Condition, Content};
@@ -14,14 +14,14 @@ use std::sync::Arc;
 /// Parts of one upload: 100 GiB at 10 MiB each.
 const PARTS_MAX: usize = 10_240;
 
-/// See the module. Dropped without an end, its segments are deleted.
+/// One upload. If dropped before completion, its segments are deleted.
 pub(super) struct Multipart {
     store: CatalogStore,
     location: Path,
     attributes: Attributes,
-    /// For each part its segments, once they are durable.
+    /// Each part's segments, once they are durable.
     parts: Arc<Mutex<Vec<Option<Vec<SegmentPlace>>>>>,
-    /// What was put together, if the end is asked for again.
+    /// The complete content, in case completion is repeated.
     content: Option<Content>,
 }
 

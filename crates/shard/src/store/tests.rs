@@ -1,4 +1,4 @@
-//! What the object store promises to SlateDB.
+//! The object store's promises to SlateDB.
 
 use super::CatalogStore;
 use crate::rig::{machine, power_on};
