@@ -1,5 +1,5 @@
-//! Opening a shard = taking it over: raise the epoch, seal the log, find its end, make it whole
-//! on the new view, record the old epoch's end, replay (DESIGN §6).
+//! Take-over, which is how every shard is opened: raises the epoch, seals the log, finds its end,
+//! copies it to the new view, records the old epoch's end, replays (DESIGN §6).
 
 mod replay;
 mod tail;
@@ -30,55 +30,55 @@ use std::time::Duration;
 use tail::Tail;
 use world::World;
 
-/// Attempts to raise the epoch while others do, too.
+/// Attempts to raise the epoch while others do too.
 const RAISES_MAX: usize = 16;
-/// A member that doesn't answer the seal in this time is left out of the view ...
+/// A member that doesn't answer the seal within this time is left out of the view ...
 const SEAL_DEADLINE: Duration = Duration::from_secs(3);
-/// ... if another one does. The first one that answers may take as long as the log gives an NSD that
-/// is its only one: without any there is no shard.
+/// ... if another one answered. The first answer may take as long as the log allows its only NSD:
+/// without any answer the shard can't be opened.
 const FIRST_SEAL_DEADLINE: Duration = Duration::from_secs(60);
-/// An NSD must take the copied tail in this time.
+/// Time limit for an NSD to take the copied tail.
 const COPY_DEADLINE: Duration = Duration::from_secs(30);
-/// Entries on the way to one NSD while the tail is copied.
+/// Entries in flight to one NSD while the tail is copied.
 const COPY_WINDOW: usize = 16;
 
-/// What a shard needs to be opened.
+/// Everything needed to open a shard.
 #[derive(Clone)]
 pub struct Opening {
     /// The machine.
     pub world: World,
-    /// Which shard.
+    /// The shard's id.
     pub shard: ShardId,
-    /// The family whose records it holds; table segments carry it.
+    /// The family whose records it holds; table segments carry its id.
     pub family: FamilyId,
-    /// Who owns it, where its log is.
+    /// Stores the owner and the place of the log.
     pub coordination: Coordination,
-    /// Where its tables are, and the NSDs of its log.
+    /// Stores the tables, and has the NSDs of the log.
     pub pool: Arc<Pool>,
     /// Memory for table blocks.
     pub cache: TreeCache,
 }
 
-/// An open shard without its records' rules.
+/// An open shard, without hot records.
 pub struct Opened {
     /// This owner's epoch.
     pub epoch: ShardEpoch,
-    /// The owner's own session, new with each opening. Only tables are written in it.
+    /// The owner's session, new with each opening. Only tables are written in it.
     pub session: SessionId,
     /// The log.
     pub log: Log,
     /// The catalog of tables.
     pub catalog: Catalog,
-    /// The records.
+    /// The tree of records.
     pub tree: Arc<Tree>,
     /// The newest commit in the tree; 0 for a new shard. The next one must be higher.
     pub last_commit: CommitNumber,
 }
 
-/// Makes a shard that doesn't exist yet, empty.
+/// Creates an empty shard.
 ///
 /// # Errors
-/// `Exists` if it does; `Unavailable` if the pool has no NSD for its log.
+/// `Exists` if it exists; `Unavailable` if the pool has no NSD for its log.
 pub(crate) async fn create(opening: &Opening) -> Result<()> {
     let view = opening.pool.log_view(view_size(&opening.pool))?;
     let record = ShardRecord {
@@ -103,18 +103,18 @@ pub(crate) async fn create(opening: &Opening) -> Result<()> {
     }
 }
 
-/// Takes a shard over and opens it. Every acknowledged commit is in the tree afterwards; the
-/// owner before can't write any more.
+/// Takes a shard over and opens it. Afterwards every acknowledged commit is in the tree, and the
+/// previous owner can't write any more.
 ///
 /// # Errors
 /// `NotFound`: it was never created. `Unavailable`: no NSD of its log answers now. `OldEpoch`:
-/// another one took it over meanwhile. `Corrupt`: acknowledged entries are gone.
+/// another process took it over meanwhile. `Corrupt`: acknowledged entries are gone.
 pub(crate) async fn open(opening: Opening) -> Result<Opened> {
     let story = |error: Error| error.while_doing(format!("take over shard {}", opening.shard));
     take(&opening).await.map_err(story)
 }
 
-/// NSDs that a log should be on: one more than may be lost.
+/// NSDs that a log should be on: one more than the pool may lose.
 pub(crate) fn view_size(pool: &Pool) -> usize {
     pool.map().scheme.tolerance() + 1
 }
@@ -125,7 +125,7 @@ async fn take(opening: &Opening) -> Result<Opened> {
     let epoch = record.value.epoch;
     let answering = seal(opening, &record.value).await?;
     let tail = if record.value.marker == 0 {
-        // The first owner never told anybody that the shard is open: whatever it left is garbage.
+        // The first owner never reported the shard as open: all entries are garbage.
         Tail::empty()
     } else {
         tail::read(opening, &record.value, &answering).await?
@@ -178,7 +178,7 @@ async fn start(
     });
     let mut state = replayed.catalog;
     if marker == 0 {
-        // Never 0, so that "no marker yet" can't be mistaken for one.
+        // Never 0, which means "no marker yet".
         state.marker = (u128::from(opening.world.random_u64()) << 64) | u128::from(epoch.0);
         log.append(EntryKind::Marker, &state.marker.to_le_bytes())
             .await?;
@@ -304,7 +304,7 @@ async fn seal_one(opening: &Opening, record: &ShardRecord, member: &Arc<Nsd>) ->
     confirm(opening, member).await
 }
 
-/// An NSD whose index was rebuilt has forgotten the seals; all epochs stand in coordination.
+/// An NSD whose index was rebuilt has lost the seals; coordination has all epochs.
 async fn confirm(opening: &Opening, member: &Arc<Nsd>) -> Result<()> {
     if !member.needs_confirmation() {
         return Ok(());
@@ -327,8 +327,8 @@ async fn bounded<T>(
     opening.world.timeout(deadline, work).await.map_err(late)?
 }
 
-/// The members of the new view, each with every entry that replay needs and that its fragment
-/// has: those that answered, and others in the place of those that didn't.
+/// The members of the new view, each with every entry of its fragment that replay needs: the
+/// members that answered, and replacements for those that didn't.
 async fn make_whole(
     opening: &Opening,
     record: &ShardRecord,
@@ -402,8 +402,8 @@ async fn copy(
     Ok(())
 }
 
-/// From here on it is decided what the old epoch has written. The view goes with it: every
-/// member has everything up to the end.
+/// Fixes what the old epoch has written. The view is recorded with it: every member has everything
+/// up to the end.
 async fn record_end(
     opening: &Opening,
     record: Versioned<ShardRecord>,
@@ -416,7 +416,7 @@ async fn record_end(
         last: end,
     };
     match next.ended.last_mut() {
-        // Epochs that wrote nothing are one: whoever can't open a shard tries again for long.
+        // Epochs that wrote nothing are merged: an owner that can't open a shard retries for long.
         Some(newest) if newest.last == end => *newest = ended,
         _ => next.ended.push(ended),
     }

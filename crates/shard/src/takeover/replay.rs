@@ -1,4 +1,4 @@
-//! From entries to the catalog and the commits that the tree may lack.
+//! Turns log entries into the catalog and the commits that the tree may lack.
 
 use super::tail::{Tail, TailEntry};
 use crate::catalog::{self, CatalogState};
@@ -11,11 +11,11 @@ pub(crate) struct ReplayCommit {
     /// Its (last) entry.
     pub(crate) number: EntryNumber,
     pub(crate) time: Timestamp,
-    /// The encoded frame; decoded when the tree asks for it.
+    /// The encoded frame, decoded when the tree needs it.
     pub(crate) frame: Bytes,
 }
 
-/// What the tail says.
+/// Result of reading the tail.
 pub(super) struct Replayed {
     pub(super) catalog: CatalogState,
     /// The first entry of the newest snapshot; 0 for none.
@@ -35,7 +35,7 @@ pub(super) fn replay(shard: ShardId, marker: u128, tail: Tail) -> Result<Replaye
         last_commit: CommitNumber(0),
         newest_time: Timestamp(0),
     };
-    // Changes before the first snapshot are in it.
+    // Changes before the first snapshot are contained in it.
     let mut has_catalog = false;
     for (
         number,
@@ -64,7 +64,7 @@ pub(super) fn replay(shard: ShardId, marker: u128, tail: Tail) -> Result<Replaye
             }
             EntryKind::CatalogChange => {}
             EntryKind::CatalogSnapshot => {
-                // A later one only repeats what the changes before it made.
+                // A later snapshot only repeats the result of the changes before it.
                 out.catalog = catalog::decode_snapshot(&payload)?;
                 out.snapshot = EntryNumber(number.0 + 1 - u64::from(parts));
                 has_catalog = true;
@@ -98,7 +98,7 @@ fn wrong(shard: ShardId, why: &str) -> Error {
     )
 }
 
-/// Whole payloads with the number of their last part. Parts whose rest never came are left out.
+/// Complete payloads with the number of their last part; incomplete ones are left out.
 fn payloads(entries: Vec<TailEntry>) -> impl Iterator<Item = (EntryNumber, Header, Bytes)> {
     let mut parts = BytesMut::new();
     let mut next_part = 0;

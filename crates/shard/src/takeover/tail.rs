@@ -1,4 +1,4 @@
-//! What is left of a log: read from the members that answer, its end found, garbage left out.
+//! Reads the tail of a log from the members that answer, finds its end and drops garbage.
 
 use super::{Opening, no_answer};
 use crate::frame::{Header, open_entry};
@@ -11,29 +11,29 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Entries that one read asks for.
+/// Entries requested per read.
 const READ_LIMIT: usize = 64;
-/// A read may take this long. An NSD that is late is asked for one entry at a time, and if it is late
-/// with one, no more: it may have stopped answering after the seal, and others have the same.
+/// Time limit of a read. A late NSD is then asked for one entry at a time, and if late again, for
+/// no more: it may have stopped answering after the seal, and others have the same entries.
 const READ_DEADLINE: Duration = Duration::from_secs(30);
-/// Damaged entries on one NSD after which it is asked no more.
+/// An NSD with more damaged entries than this isn't read further.
 const DAMAGED_MAX: usize = 1024;
 
 /// The entries that replay needs.
 pub(super) struct Tail {
     /// Without gaps, up to `end`.
     pub(super) entries: Vec<TailEntry>,
-    /// The last entry of the log; what lies behind it was never acknowledged.
+    /// The last entry of the log; later entries were never acknowledged.
     pub(super) end: EntryNumber,
     /// For members of the last view: which of the newest entries they have.
     held: BTreeMap<NsdId, BTreeSet<EntryNumber>>,
-    /// Below this every member of the view has everything.
+    /// Every member of the view has all entries below this.
     sure_below: EntryNumber,
 }
 
 pub(super) struct TailEntry {
     pub(super) header: Header,
-    /// The whole entry as it is on NSDs.
+    /// The complete entry as stored on NSDs.
     pub(super) bytes: Bytes,
     pub(super) payload: Bytes,
 }
@@ -48,7 +48,7 @@ impl Tail {
         }
     }
 
-    /// The entries that a member of the last view lacks: only ones that weren't acknowledged.
+    /// The entries that a member of the last view lacks: only unacknowledged ones.
     pub(super) fn missing_on(&self, nsd: NsdId) -> Vec<(EntryNumber, Bytes)> {
         let nothing = BTreeSet::new();
         let held = self.held.get(&nsd).unwrap_or(&nothing);
@@ -63,7 +63,7 @@ impl Tail {
     }
 }
 
-/// Reads everything that isn't trimmed. Fails rather than leave out what was acknowledged.
+/// Reads everything that isn't trimmed. Fails rather than leave out an acknowledged entry.
 pub(super) async fn read(
     opening: &Opening,
     record: &ShardRecord,
@@ -72,7 +72,8 @@ pub(super) async fn read(
     let mut found = BTreeMap::new();
     for fragment in &record.closed {
         let first = fragment.first.max(record.trimmed_below);
-        // Those that answer the seal first: the others may keep the shard closed for a minute each.
+        // NSDs that answered the seal first: each of the others could delay the opening by a
+        // minute.
         let mut view = fragment.view.clone();
         view.sort_by_key(|nsd| answering.iter().all(|member| member.id() != *nsd));
         for nsd in view.iter().filter_map(|nsd| opening.pool.nsd(*nsd)) {
@@ -95,8 +96,8 @@ pub(super) async fn read(
     let mut members = Vec::with_capacity(answering.len());
     let mut sure_below = first;
     for (at, nsd) in answering.iter().enumerate() {
-        // The first one is read whole. The others have the same up to what may have been on the
-        // way; they are read whole only if something is damaged.
+        // The first one is read completely. The others have the same entries except for those that
+        // may have been in flight; they are read completely only if something is damaged.
         let from = if at == 0 || !has_all(&found, first, EntryNumber(sure_below.0 - 1)) {
             first
         } else {
@@ -105,7 +106,7 @@ pub(super) async fn read(
         let member = collect(opening, record, nsd, from, None, &mut found).await?;
         if at == 0 {
             let newest = member.numbers.last().copied().unwrap_or(first);
-            // A young log has fewer entries than may be on their way.
+            // A young log has fewer entries than may be in flight.
             sure_below = first.max(EntryNumber(newest.0.saturating_sub(IN_FLIGHT_MAX)));
         }
         held.insert(nsd.id(), member.numbers);
@@ -125,14 +126,14 @@ pub(super) async fn read(
     })
 }
 
-/// Refuses an end that isn't known to be one. Every member of a view has all that was
-/// acknowledged, so one that was read to its end shows it, unless what follows is damaged on all.
+/// Refuses an end that may be wrong. Every member of a view has all acknowledged entries, so a
+/// member that was read to its end shows them, unless the following entries are damaged on all.
 fn check_end(
     found: &BTreeMap<EntryNumber, TailEntry>,
     end: EntryNumber,
     members: Vec<(BTreeSet<EntryNumber>, Option<Error>)>,
 ) -> Result<()> {
-    // Parts of a payload that isn't whole lie behind the end.
+    // Parts of an incomplete payload come after the end.
     let mut next = end.next();
     while found.contains_key(&next) {
         next = next.next();
@@ -161,18 +162,18 @@ fn has_all(
     last < first || found.range(first..=last).count() as u64 == last.0 - first.0 + 1
 }
 
-/// What was found on one NSD.
+/// Result of reading one NSD.
 struct Collected {
     /// The valid entries that it has.
     numbers: BTreeSet<EntryNumber>,
-    /// Places where it has something that can't be read.
+    /// Numbers of entries that it has but can't read.
     damaged: BTreeSet<EntryNumber>,
     /// Why it wasn't read to its end.
     unread: Option<Error>,
 }
 
-/// Adds the valid entries of one NSD in `first..=last`, and says which it has. What a newer
-/// Shale wrote is never left out: behind an end that leaves it out it would be garbage.
+/// Adds the valid entries of one NSD in `first..=last`, and returns which it has. Entries of a
+/// newer Shale are an error: skipping them would move the end and turn them into garbage.
 async fn collect(
     opening: &Opening,
     record: &ShardRecord,
@@ -197,7 +198,7 @@ async fn collect(
         let entries = match read.unwrap_or_else(|_| Err(no_answer(nsd))) {
             Ok(entries) => entries,
             Err(error) if error.kind() == ErrorKind::Corrupt && damaged.len() < DAMAGED_MAX => {
-                // One by one around the damage; another member has what can't be read here.
+                // Reads entries one by one around the damage; another member has the damaged ones.
                 if limit == 1 {
                     damaged.insert(from);
                     from = from.next();
@@ -244,8 +245,8 @@ async fn collect(
     })
 }
 
-/// Whether an entry is from an epoch that wrote at its place: entries of ended epochs behind
-/// their ends are garbage.
+/// Whether an entry's epoch may have written at its place: entries of ended epochs after their ends
+/// are garbage.
 fn is_valid(record: &ShardRecord, header: &Header) -> bool {
     let ended_before = record
         .ended
@@ -263,7 +264,7 @@ fn is_valid(record: &ShardRecord, header: &Header) -> bool {
         && ended_after.is_none_or(|epoch| header.epoch <= epoch)
 }
 
-/// The last entry before the first hole, if nothing acknowledged lies in or behind the hole.
+/// The last entry before the first hole, if nothing acknowledged is in or after the hole.
 fn find_end(record: &ShardRecord, found: &BTreeMap<EntryNumber, TailEntry>) -> Result<EntryNumber> {
     let mut end = EntryNumber(record.trimmed_below.0 - 1);
     for number in found
@@ -298,7 +299,7 @@ fn find_end(record: &ShardRecord, found: &BTreeMap<EntryNumber, TailEntry>) -> R
             ),
         ));
     }
-    // Parts of a payload whose last part isn't there were acknowledged by nobody.
+    // Parts of an incomplete payload were never acknowledged.
     if let Some(newest) = found.get(&end)
         && newest.header.part + 1 < newest.header.parts
     {

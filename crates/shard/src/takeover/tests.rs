@@ -1,5 +1,5 @@
-//! What a take-over promises: nothing acknowledged is lost, an old owner can't go on, garbage
-//! behind a recorded end stays garbage.
+//! Promises of take-over: nothing acknowledged is lost, an old owner can't write, garbage after a
+//! recorded end stays garbage.
 
 use super::*;
 use crate::rig::{
@@ -133,7 +133,7 @@ fn a_log_that_lost_acknowledged_entries_is_refused_as_corrupt() {
             commit(&opened, 2, &[("a", Some("2"))]).await.unwrap();
             let epoch = opened.epoch;
             drop(opened);
-            // Entry `first` is gone, the one behind it says that it was acknowledged.
+            // Entry `first` is gone, and the one after it says that it was acknowledged.
             let opening = power_on_again(&world).await;
             let nsd = opening.pool.nsd(NsdId(1)).unwrap();
             let kept = nsd.log_read(SHARD, EntryNumber(1), 1000).await.unwrap();
@@ -159,7 +159,7 @@ fn a_log_that_lost_acknowledged_entries_is_refused_as_corrupt() {
         .finished();
 }
 
-/// Where the extents begin on a disk.
+/// Offsets of the extents on a disk.
 fn extents(machine: &Simulation, disk: &str) -> Vec<u64> {
     const CHUNK: u64 = 1 << 20;
     let medium = machine.disk(disk, DISK_BYTES);
@@ -173,7 +173,7 @@ fn extents(machine: &Simulation, disk: &str) -> Vec<u64> {
     found
 }
 
-/// What can't be read isn't taken for the end of the log; everything is there when it can be.
+/// Unreadable entries aren't mistaken for the end of the log; all is there once they are readable.
 fn refused_until_healed(machine: &Simulation, commits: u64) {
     machine
         .run(|world| async move {
@@ -191,7 +191,7 @@ fn refused_until_healed(machine: &Simulation, commits: u64) {
         .finished();
 }
 
-/// A shard on one NSD whose log has so many commits, all outside of the NSD's journal.
+/// A shard on one NSD whose log has this many commits, all outside the NSD's journal.
 fn with_commits(seed: u64, commits: u64) -> Simulation {
     let machine = machine(seed, SINGLE, 1);
     machine
@@ -217,7 +217,7 @@ fn with_commits(seed: u64, commits: u64) -> Simulation {
 
 #[test]
 fn a_log_that_cannot_be_read_to_its_end_is_refused_and_not_cut_short() {
-    // More of them can't be read than a take-over looks past.
+    // More entries are unreadable than a take-over skips.
     const COMMITS: u64 = 1200;
     let machine = with_commits(8, COMMITS);
     let extents = extents(&machine, "1");
@@ -233,8 +233,7 @@ fn a_log_that_cannot_be_read_to_its_end_is_refused_and_not_cut_short() {
 fn a_newest_entry_that_is_damaged_everywhere_is_refused_and_not_forgotten() {
     const COMMITS: u64 = 10;
     let machine = with_commits(9, COMMITS);
-    // They leave the journal in order: the newest is the last one. Its payload is behind its
-    // header.
+    // They leave the journal in order: the newest is the last one. Its payload follows its header.
     let newest = *extents(&machine, "1").last().unwrap() + 4096;
     machine.faults().read_error("1", newest..newest + 4096);
     refused_until_healed(&machine, COMMITS);
@@ -288,7 +287,7 @@ fn a_member_that_answers_no_more_after_the_seal_holds_up_no_take_over() {
             let read = world.timeout(Duration::from_secs(120), read).await.unwrap();
             let tail = read.unwrap();
             assert!(tail.end >= end, "{} of {end}", tail.end);
-            // Nobody knows what it has.
+            // It is unknown which entries that member has.
             assert_eq!(tail.missing_on(members[0].id()).len(), tail.entries.len());
         })
         .finished();
@@ -358,7 +357,7 @@ fn a_view_whose_record_may_or_may_not_be_written_acknowledges_nothing_more() {
             opening.pool.add_nsd(open_nsd(&world, 2).await);
             faults.fail(COORDINATION);
             assert!(opened.log.widen(2).await.is_err());
-            // NSD 2 may be a member for a take-over, and doesn't have this one.
+            // A take-over may count NSD 2 as a member, and it doesn't have this entry.
             assert!(commit(&opened, 2, &[("a", Some("2"))]).await.is_err());
         })
         .finished();
@@ -378,8 +377,8 @@ async fn power_on_again(world: &World) -> Opening {
 
 #[test]
 fn unacknowledged_entries_of_a_dead_owner_stay_dead_once_an_end_is_recorded() {
-    // The entry reaches one member of two while the other is silent; a take-over that hears
-    // only the other records an end without it. When the first comes back, it is garbage.
+    // The entry reaches one of two members while the other is silent; a take-over that reaches only
+    // the other one records an end without it. When the first member returns, the entry is garbage.
     let machine = machine(6, Scheme::Replicate(2), 2);
     let simulated = machine.faults();
     machine
@@ -436,7 +435,7 @@ fn unacknowledged_entries_of_a_dead_owner_stay_dead_once_an_end_is_recorded() {
             let opened = open(opening.clone()).await.unwrap();
             assert_eq!(value(&opened, "a").await.as_deref(), Some("1"));
             assert_eq!(opened.log.view(), [NsdId(2)]);
-            // The first one is back: it joins the view and its garbage goes.
+            // The first one is back: it joins the view and its garbage is discarded.
             opening.pool.add_nsd(open_nsd(&world, 1).await);
             commit(&opened, 2, &[("b", Some("2"))]).await.unwrap();
             opened.log.widen(2).await.unwrap();
@@ -447,7 +446,7 @@ fn unacknowledged_entries_of_a_dead_owner_stay_dead_once_an_end_is_recorded() {
     machine
         .run(|world| async move {
             let opened = open(power_on(&world, &[2]).await).await;
-            // Entry of commit 2 is on NSD 2 alone: the shard waits rather than lose it.
+            // Commit 2's entry is on NSD 2 alone: the shard stays closed rather than lose it.
             assert_eq!(opened.err().unwrap().kind(), ErrorKind::Corrupt);
             let opened = open(power_on_again(&world).await).await.unwrap();
             assert_eq!(value(&opened, "a").await.as_deref(), Some("1"));
@@ -457,7 +456,7 @@ fn unacknowledged_entries_of_a_dead_owner_stay_dead_once_an_end_is_recorded() {
         .finished();
 }
 
-/// Commits and flushes until the machine stops; remembers what was acknowledged.
+/// Commits and flushes until the machine stops; remembers acknowledged commits.
 async fn busy_life(world: World, acknowledged: Arc<Mutex<u64>>, commits: u64) {
     let opened = open(power_on(&world, &[]).await).await.unwrap();
     let first = opened.last_commit.0 + 1;
@@ -500,7 +499,8 @@ fn every_acknowledged_commit_survives_a_power_cut_at_any_io() {
         .run(|world| busy_life(world, Arc::default(), COMMITS))
         .finished();
     let ios = probe.io_count() - before;
-    // Every I/O would take too long in an ordinary run; the stride differs by kind of cut.
+    // Cutting at every I/O would take too long in an ordinary run; the stride differs by kind of
+    // cut.
     let stride = std::env::var("CUT_STRIDE")
         .ok()
         .and_then(|text| text.parse().ok())
@@ -539,7 +539,7 @@ fn every_acknowledged_commit_survives_a_power_cut_at_any_io() {
                         let found = value(&opened, &format!("k{:04}", number % 10)).await;
                         assert_eq!(found, Some(format!("v{number}")), "cut {cut:?} at {at}");
                     }
-                    // And it goes on.
+                    // And it can continue.
                     commit(&opened, opened.last_commit.0 + 1, &[("more", Some("x"))])
                         .await
                         .unwrap();
