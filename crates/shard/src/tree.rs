@@ -1,5 +1,5 @@
-//! The shard's records on NSDs: SlateDB under our own log. No other file names its types
-//! except the object store and the log adapter.
+//! The shard's records on NSDs: SlateDB on top of our own log. Only this folder and the object
+//! store name SlateDB's types.
 
 mod clock;
 mod maintain;
@@ -30,26 +30,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use world::{Task, World};
 
-/// Where the tree's objects are in the catalog.
+/// Folder of the tree's objects in the catalog.
 const ROOT: &str = "tree";
 /// Shards of the caches; fixed, so that simulations are the same on all machines.
 const CACHE_SHARDS: usize = 8;
-/// Opening, flushing and closing end in this time or fail.
+/// Time limits of opening, flushing and closing.
 const OPEN_DEADLINE: Duration = Duration::from_secs(120);
 const FLUSH_DEADLINE: Duration = Duration::from_secs(120);
-/// A commit waits this long for memory to be written to tables.
+/// Longest wait of a commit for memory to be flushed to tables.
 const APPLY_DEADLINE: Duration = Duration::from_secs(120);
 
 /// Memory for table blocks and indexes, shared by all shards of a process. Cheap to clone.
 #[derive(Clone)]
 pub struct TreeCache {
     cache: Arc<dyn DbCache>,
-    /// Keeps the entries of different openings apart.
+    /// Separates the entries of different openings.
     openings: Arc<AtomicU64>,
 }
 
 impl TreeCache {
-    /// A cache of at most `bytes` bytes: three quarters for blocks, one for indexes and filters.
+    /// A cache of at most `bytes` bytes: three quarters for blocks, one quarter for indexes and
+    /// filters.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         let part = |max_capacity| -> Arc<dyn DbCache> {
@@ -69,7 +70,7 @@ impl TreeCache {
     }
 }
 
-/// What a tree is opened with.
+/// Everything needed to open a tree.
 pub(crate) struct TreeSetup {
     pub(crate) world: World,
     pub(crate) log: Log,
@@ -81,8 +82,8 @@ pub(crate) struct TreeSetup {
     pub(crate) trimmed_below: EntryNumber,
 }
 
-/// The tree of one owner of a shard. Dropping it without [`Tree::close`] is like a crash: the
-/// log ends, the next take-over replays.
+/// The tree of one owner of a shard. Dropping it without [`Tree::close`] is like a crash: the log
+/// ends, and the next take-over replays.
 pub struct Tree {
     world: World,
     log: Log,
@@ -90,7 +91,7 @@ pub struct Tree {
     admin: Arc<Admin>,
     maintenance: Arc<Maintenance>,
     tasks: Mutex<Vec<Task<()>>>,
-    /// The only one that compacts on request.
+    /// Its permit is held by the compaction that was requested.
     compacting: Arc<tokio::sync::Semaphore>,
 }
 
@@ -162,7 +163,7 @@ impl Tree {
         })
     }
 
-    /// The newest value of a key. Memory of its own, not a slice of a block.
+    /// The newest value of a key, in its own memory, not a slice of a block.
     ///
     /// # Errors
     /// `Unavailable` while tables can't be read; see also [`Tree::failed`].
@@ -171,8 +172,8 @@ impl Tree {
         Ok(value.map(|value| Bytes::copy_from_slice(&value)))
     }
 
-    /// Rows with `from <= key < to` in key order, at most `limit`. Tables that can't have the
-    /// object (inode, directory, file) are skipped by their filters if the range lies in one.
+    /// Rows with `from <= key < to` in key order, at most `limit`. If the range lies within one
+    /// object (inode, directory, file), filters skip tables that can't have it.
     ///
     /// # Errors
     /// As [`Tree::get`].
@@ -201,7 +202,7 @@ impl Tree {
         Ok(out)
     }
 
-    /// The rows as they are now; later commits don't change them.
+    /// The current rows; later commits don't change the snapshot.
     ///
     /// # Errors
     /// The tree has failed: [`Tree::failed`].
@@ -213,10 +214,10 @@ impl Tree {
         })
     }
 
-    /// Gives a durable commit's rows to the tree; readable when it returns. Call it in the order
-    /// of the entry numbers, one at a time, with what [`Log::append_commit`] answered. Waits
-    /// while more than 96 MiB are not in tables yet. Keeps the memory of the rows until they are
-    /// in a table.
+    /// Applies a durable commit's rows to the tree; they are readable when it returns. Must be
+    /// called in the order of the entry numbers, one at a time, with the number from
+    /// [`Log::append_commit`]. Waits while more than 96 MiB are unflushed. Keeps the rows' memory
+    /// until they are in a table.
     ///
     /// # Errors
     /// The tree has failed: [`Tree::failed`].
@@ -258,10 +259,10 @@ impl Tree {
         &self.log
     }
 
-    /// Writes what is in memory to tables, so that the log can be trimmed.
+    /// Flushes memory to tables, so that the log can be trimmed.
     ///
     /// # Errors
-    /// `Unavailable` if that took too long; the tree has failed: [`Tree::failed`].
+    /// `Unavailable` if that takes too long; the tree has failed: [`Tree::failed`].
     pub async fn flush(&self) -> Result<()> {
         let late = |_| {
             Error::new(
@@ -279,9 +280,9 @@ impl Tree {
             .map_err(|error| self.error(error))
     }
 
-    /// Asks for a full compaction, after mass deletes: removed keys leave the tables. It goes on
-    /// in the background; the space of the old tables returns a minute later. `false`: one is
-    /// running already.
+    /// Requests a full compaction, after mass deletes: removed keys leave the tables. It runs in
+    /// the background; the space of the old tables returns a minute later. `false`: one is already
+    /// running.
     ///
     /// # Errors
     /// As [`Tree::flush`].
@@ -297,13 +298,13 @@ impl Tree {
         Ok(true)
     }
 
-    /// Whether a compaction that was asked for is still running.
+    /// Whether a requested compaction is still running.
     #[must_use]
     pub fn is_compacting(&self) -> bool {
         self.compacting.available_permits() == 0
     }
 
-    /// Why the tree can't go on, if so: the owner gives up its epoch and takes over again.
+    /// Why the tree has failed, if so: the owner must give up its epoch and take over again.
     #[must_use]
     pub fn failed(&self) -> Option<Error> {
         if let Some(error) = self.log.failed() {
@@ -318,11 +319,11 @@ impl Tree {
         Some(Error::new(kind, format!("the tree is closed: {reason:?}")))
     }
 
-    /// Flushes, trims the log, ends all tasks of the tree and then the log. Apply nothing
+    /// Flushes, trims the log, ends all tasks of the tree and then the log. Nothing may be applied
     /// afterwards.
     ///
     /// # Errors
-    /// As [`Tree::flush`]; nothing is lost then, the next opening replays more.
+    /// As [`Tree::flush`]; nothing is lost, but the next opening replays more.
     pub async fn close(&self) -> Result<()> {
         let tasks = std::mem::take(&mut *self.tasks.lock());
         for task in tasks {
@@ -358,7 +359,7 @@ impl Tree {
     }
 }
 
-/// The rows of a tree as they were at one moment.
+/// The rows of a tree as of one moment.
 pub(crate) struct TreeSnapshot {
     log: Log,
     rows: Arc<DbSnapshot>,
@@ -394,7 +395,7 @@ impl TreeSnapshot {
 }
 
 impl Drop for Tree {
-    /// As after a crash, but its tasks must not live on.
+    /// As after a crash, except that its tasks are stopped.
     fn drop(&mut self) {
         self.log.end(Error::new(
             ErrorKind::ShuttingDown,
@@ -413,7 +414,7 @@ impl Drop for Tree {
     }
 }
 
-/// The log's failure is the cause of what the tree then says.
+/// If the log has failed, that is the cause of the tree's error.
 fn translate(log: &Log, error: slatedb::Error) -> Error {
     if let Some(cause) = log.failed() {
         return cause.while_doing(format!("tree: {error}"));

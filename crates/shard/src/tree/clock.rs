@@ -1,4 +1,4 @@
-//! The world's time as SlateDB's clock.
+//! Presents the world's time as SlateDB's clock.
 
 use crate::log::Clock;
 use crate::store::date;

@@ -1,5 +1,5 @@
-//! What goes on beside commits: flush by age, snapshots of the catalog, trimming, a view with
-//! all its members, compaction on request.
+//! Background work of a tree: flush by age, snapshots of the catalog, trimming, restoring the log's
+//! view, compaction on request.
 
 use super::wal::REPLAY_AGE_MAX;
 use crate::catalog::Catalog;
@@ -17,10 +17,10 @@ use std::time::Duration;
 use world::World;
 
 const INTERVAL: Duration = Duration::from_secs(2);
-/// A snapshot is appended when so much log could be trimmed with it.
+/// A snapshot is appended when it would allow this much log to be trimmed.
 const SNAPSHOT_BYTES: u64 = 4 * 1024 * 1024;
 const SNAPSHOT_ENTRIES: u64 = 2048;
-/// Less isn't worth the compare-and-set of a trim.
+/// Smaller trims aren't worth their compare-and-set.
 const TRIM_ENTRIES: u64 = 64;
 const COMPACTION_ATTEMPTS: usize = 20;
 const COMPACTION_PAUSE: Duration = Duration::from_secs(3);
@@ -63,8 +63,8 @@ impl Maintenance {
         let closed = self.log.closed_end();
         let frozen = EntryNumber(self.db.manifest().replay_after_wal_id());
         let is_old = self.log.behind(frozen).age >= REPLAY_AGE_MAX;
-        // What only an earlier view holds has fewer copies than it should, and none once its NSDs
-        // are gone: it is written to tables and trimmed.
+        // Entries held only by an earlier view have too few copies, and none once its NSDs are
+        // gone: flush them to tables and trim them.
         let is_thin = closed.is_some_and(|closed| closed > frozen);
         if (is_old || is_thin) && self.log.behind(frozen).entries > 0 {
             let flush = self.db.flush_with_options(FlushOptions {
@@ -80,7 +80,7 @@ impl Maintenance {
         }
     }
 
-    /// After the tree was flushed and closed: the next opening has little to read.
+    /// Called after the tree was flushed and closed, so that the next opening reads little.
     pub(super) async fn finish(&self) -> Result<()> {
         let begin = self.log.trimmed_below();
         match self.needed_from().await {
@@ -92,8 +92,8 @@ impl Maintenance {
         }
     }
 
-    /// The first entry that the tree's replay needs. Only what a manifest in the catalog says is
-    /// safe: the one in memory may be ahead.
+    /// The first entry that the tree's replay needs. Only a manifest in the catalog is safe: the
+    /// one in memory may be ahead.
     async fn needed_from(&self) -> Option<EntryNumber> {
         let manifest = self.admin.read_manifest(None).await.ok()??;
         Some(EntryNumber(manifest.replay_after_wal_id()).next())
@@ -101,10 +101,10 @@ impl Maintenance {
 
     async fn trim(&self, needed_from: EntryNumber, closed: Option<EntryNumber>) -> Result<()> {
         let begin = self.log.trimmed_below();
-        // Nothing to trim where the begin has passed what is needed: another trim was further.
+        // Zero if the trimmed begin is already past `to` or `needed_from`.
         let reach = |to: EntryNumber| needed_from.min(to).0.saturating_sub(begin.0);
         let snapshot = self.catalog.snapshot();
-        // What a snapshot now would let go, beyond what the last one does.
+        // Log that a new snapshot would release, beyond the last one.
         let kept_for_snapshot = self.log.behind(EntryNumber(snapshot.0.max(begin.0) - 1));
         let is_worth = kept_for_snapshot.bytes >= SNAPSHOT_BYTES
             || kept_for_snapshot.entries >= SNAPSHOT_ENTRIES;
@@ -121,8 +121,8 @@ impl Maintenance {
     }
 }
 
-/// Merges everything into one run; the spec must fit the tables of the moment, so several are
-/// tried. Ends when one is done.
+/// Merges everything into one run. The spec must match the current tables, so this is retried until
+/// it succeeds.
 pub(super) async fn compact(
     world: World,
     admin: Arc<Admin>,
@@ -164,8 +164,8 @@ async fn compact_once(world: &World, admin: &Admin) -> std::result::Result<bool,
     }
 }
 
-/// All tables of level 0, newest first, and all runs into the lowest run; nothing if there is
-/// nothing to merge.
+/// All tables of level 0, newest first, and all runs, merged into the lowest run; `None` if there
+/// is nothing to merge.
 fn full(manifest: &VersionedManifest) -> Option<CompactionSpec> {
     let tables = manifest.l0().iter().map(|view| SourceId::SstView(view.id));
     let runs: Vec<u32> = manifest.compacted().iter().map(|run| run.id).collect();

@@ -1,5 +1,5 @@
-//! How SlateDB is set up for one shard among many: bounded memory, short polls (the catalog
-//! answers them from memory), garbage gone within a minute.
+//! SlateDB's settings for one shard among many: bounded memory, short polls (answered by the
+//! in-memory catalog), garbage deleted within a minute.
 
 use namespace::Table;
 use slatedb::config::{
@@ -13,44 +13,44 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const MIB: usize = 1024 * 1024;
-/// A table's size when memory is written: a part of the pool, so that tables that aren't merged
-/// yet leave room in a small one.
+/// A flushed table has at most this fraction of the pool, so that unmerged tables leave room in a
+/// small pool.
 const MEMTABLE_PART: u64 = 64;
 const MEMTABLE_BYTES_MIN: u64 = 4 * MIB as u64;
 const MEMTABLE_BYTES_MAX: u64 = 32 * MIB as u64;
-/// More than this in memory: commits wait.
+/// With more than this in memory, commits wait.
 const UNFLUSHED_BYTES_MAX: usize = 96 * MIB;
 const TABLE_BYTES_MAX: usize = 64 * MIB;
-/// So many tables or runs of a size are merged into one of the next: each row is written again
-/// once for every factor of eight that the shard is larger than a table. The default of four
-/// merges half as often again; what is read meanwhile from more tables, filters keep cheap.
+/// Number of tables or runs of similar size merged into one: each row is rewritten once for every
+/// factor of eight by which the shard exceeds a table. SlateDB's default of four merges half as
+/// often again. Filters keep reads from the additional tables cheap.
 const MERGE_MIN: usize = 8;
-/// No more at once, so that a merge gives tables their places back soon.
+/// Most tables merged at once, so that a merge soon makes room for new tables.
 const MERGE_MAX: usize = 8;
-/// Runs that don't find eight of their size are merged all the same when there are more.
+/// With more runs than this, they are merged even if fewer than eight have similar sizes.
 const RUNS_MAX: usize = 24;
-/// What a merge reads ahead of each of its sources at once.
+/// Read-ahead of a merge for each of its sources.
 const MERGE_READ_BYTES: usize = MIB;
-/// Tables that aren't merged yet: with more of them, flushes wait.
+/// With more unmerged tables than this, flushes wait.
 const TABLES_MAX: usize = 24;
 const BLOOM_BITS: u32 = 10;
-/// Where a key says its table: behind the family.
+/// Offset of the table tag in a key: after the family.
 const TAG_AT: usize = 4;
-/// Family, table, inode (or the like).
+/// Family, table, and inode or similar.
 const PREFIX_BYTES: usize = 13;
 /// Family, table, fileset, data id.
 const EXTENT_PREFIX_BYTES: usize = 16;
-/// Up to here a scan is a look, not a listing.
+/// A scan of at most this many rows is a lookup, not a listing.
 const FEW_ROWS: usize = 64;
-/// Smaller tables have no filter: probing costs more than looking.
+/// Smaller tables have no filter: probing it would cost more than reading.
 const FILTER_KEYS_MIN: u32 = 64;
-/// How often compaction looks for work: in memory, so looking costs microseconds.
+/// How often compaction looks for work: in memory, for microseconds.
 const COMPACTION_POLL: Duration = Duration::from_millis(200);
-/// Unneeded objects are kept so long for reads that are under way, then looked for so often.
+/// Unneeded objects are kept this long for running reads, then collected at this interval.
 const GARBAGE_AGE: Duration = Duration::from_secs(60);
 const GARBAGE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// For a pool of so many bytes.
+/// For a pool of this many bytes.
 pub(super) fn settings(pool_bytes: u64) -> Settings {
     let memtable = (pool_bytes / MEMTABLE_PART).clamp(MEMTABLE_BYTES_MIN, MEMTABLE_BYTES_MAX);
     Settings {
@@ -99,7 +99,7 @@ fn compactor() -> CompactorOptions {
             ..CompactionWorkerOptions::default()
         }),
         commit_compacted_interval: Duration::from_millis(250),
-        // What a compaction read is kept so long; the default of 15 minutes breaks P8.
+        // How long compaction inputs are kept; the default of 15 minutes breaks P8.
         checkpoint_lifetime: GARBAGE_AGE,
         ..CompactorOptions::default()
     }
@@ -113,7 +113,7 @@ fn garbage() -> GarbageCollectorOptions {
     };
     GarbageCollectorOptions {
         manifest_options: Some(sweep),
-        // The log is trimmed by its owner; clones are made and detached by the parent's owner.
+        // The owner trims the log; the parent's owner makes and detaches clones.
         wal_options: None,
         wal_fence_options: None,
         detach_options: None,
@@ -129,8 +129,7 @@ pub(super) fn filters() -> Vec<Arc<dyn FilterPolicy>> {
     )]
 }
 
-/// How many rows are wanted says how much is read ahead: 128 KiB for listings, a few blocks for
-/// a look.
+/// Read-ahead depends on the number of rows wanted: 128 KiB for listings, a few blocks for lookups.
 pub(super) fn scan(limit: usize) -> ScanOptions {
     let is_long = limit > FEW_ROWS;
     ScanOptions {
@@ -141,8 +140,8 @@ pub(super) fn scan(limit: usize) -> ScanOptions {
     }
 }
 
-/// Family, table and what the table is about: an inode, or a file's data id. All records of one
-/// object in one table begin with so many bytes.
+/// Family, table and object: an inode, or a file's data id. All records of one object in one table
+/// share this many leading bytes.
 fn prefix_bytes(key: &[u8]) -> Option<usize> {
     let length = if *key.get(TAG_AT)? == Table::Extents.tag() {
         EXTENT_PREFIX_BYTES
@@ -152,11 +151,10 @@ fn prefix_bytes(key: &[u8]) -> Option<usize> {
     (key.len() >= length).then_some(length)
 }
 
-/// From where to where behind a common beginning.
+/// Bounds of keys after a common prefix.
 type KeyRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
-/// If all keys of `from..to` are about one object: their common beginning, and the range behind
-/// it.
+/// If all keys of `from..to` belong to one object: their common prefix, and the range after it.
 pub(super) fn within_object<'a>(from: &'a [u8], to: &[u8]) -> Option<(&'a [u8], KeyRange)> {
     let prefix = &from[..prefix_bytes(from)?];
     let start = Bound::Included(from[prefix.len()..].to_vec());
@@ -168,7 +166,7 @@ pub(super) fn within_object<'a>(from: &'a [u8], to: &[u8]) -> Option<(&'a [u8], 
     Some((prefix, (start, end)))
 }
 
-/// Whether `to` is the first key of the next object (which may have zeros behind its prefix).
+/// Whether `to` is the first key of the next object (zeros may follow its prefix).
 fn begins_next(prefix: &[u8], to: &[u8]) -> bool {
     let mut next = prefix.to_vec();
     for byte in next.iter_mut().rev() {

@@ -1,4 +1,4 @@
-//! What the tree promises: rows, space that returns, the same I/O for the same seed.
+//! The tree's promises: rows, space that is freed, the same I/O for the same seed.
 
 use crate::rig::{commit, machine, power_on, value};
 use crate::takeover::{Opened, open};
@@ -50,7 +50,7 @@ fn scans_are_ordered_and_limited_over_memory_and_tables() {
                 .unwrap();
             assert_eq!(some.len(), 7);
             assert_eq!(some[0].0, "key-000005-000000");
-            // One object: its first 13 bytes are the same.
+            // One object: the first 13 bytes are the same.
             let one = opened
                 .tree
                 .scan(b"key-000015-000050", b"key-000015-000090", 1000)
@@ -85,7 +85,7 @@ fn after_mass_deletes_and_a_compaction_the_space_returns() {
             }
             assert!(opened.tree.compact().await.unwrap());
             world.sleep(Duration::from_secs(30)).await;
-            // SlateDB keeps the newest table that was merged until a newer one is there.
+            // SlateDB keeps the newest merged table until there is a newer one.
             commit(&opened, 81, &[("last", Some("row"))]).await.unwrap();
             opened.tree.flush().await.unwrap();
             world.sleep(Duration::from_secs(300)).await;
@@ -99,7 +99,7 @@ fn after_mass_deletes_and_a_compaction_the_space_returns() {
                     .unwrap()
                     .is_empty()
             );
-            // Everything could be trimmed but the newest snapshot and what came after it.
+            // Everything was trimmed except the newest snapshot and later entries.
             assert!(opened.log.bytes() < 8 << 20, "{}", opened.log.bytes());
         })
         .finished();

@@ -1,4 +1,4 @@
-//! Our log as SlateDB's: rows are durable before the tree sees them, numbers of entries are its
+//! Presents our log as SlateDB's: rows are durable before the tree sees them, entry numbers are its
 //! file ids and sequence numbers, and replay reads the frames of the log's tail.
 
 use crate::frame::CommitFrame;
@@ -15,15 +15,15 @@ use slatedb::{RowEntry, ValueDeletable};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The tree's memory is written to a table when so much log depends on it: replay stays short.
+/// The tree's memory is flushed to a table once this much log depends on it, to keep replay short.
 const REPLAY_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// The same by age.
+/// The same limit by age.
 pub(super) const REPLAY_AGE_MAX: Duration = Duration::from_secs(60);
 
-/// Begins the log of an owner that has been decided by the take-over already.
+/// Starts the log of an owner whose take-over is already done.
 pub(super) struct LogInit {
     pub(super) log: Log,
-    /// The commits of the tail, given out once.
+    /// The commits of the tail; taken once.
     pub(super) commits: Mutex<Vec<ReplayCommit>>,
     /// The log's last entry at the take-over.
     pub(super) end: EntryNumber,
