@@ -1,8 +1,7 @@
-//! Commits: everything that changed since the last one, each record once, in one log entry.
+//! Commits: one log entry holds every record changed since the last commit, each once.
 //!
-//! One commit runs at a time. Whoever needs durability drives it on its own task or thread;
-//! the committer task drives those that nobody waits for. What is on its way stays readable
-//! in the hot records.
+//! One commit runs at a time. A task or thread that needs durability drives the commit itself; the
+//! committer task drives the others. Records of a running commit stay readable in the hot records.
 
 use crate::Shard;
 use crate::frame::{CommitFrame, OperationNote};
@@ -15,26 +14,26 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use world::{Driven, World};
 
-/// A commit begins when this many records wait for it,
+/// A commit starts once this many records have changed,
 pub(crate) const COMMIT_RECORDS: usize = 4096;
-/// or this many bytes of them,
+/// or this many bytes,
 pub(crate) const COMMIT_BYTES: usize = 1024 * 1024;
-/// or nothing changed any more for this long: whoever pauses has made their last change durable
-/// soon, and a burst's rest isn't work that is left for later,
+/// or nothing has changed for this long, so that a user's last change is durable soon and the rest
+/// of a burst isn't left for later,
 const IDLE: Duration = Duration::from_millis(100);
-/// or the first change is this old. With the age of dirty data before it is published it makes
-/// the five seconds that users are told.
+/// or the first change is this old. Together with the age at which dirty data is published, this
+/// keeps the promised five seconds.
 const AGE_MAX: Duration = Duration::from_secs(2);
-/// How often the committer looks at idle and age.
+/// How often the committer checks idle time and age.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The running commit; one of those who wait for it drives it.
+/// The running commit; one of its waiters drives it.
 pub(crate) type Running = Driven<Result<()>>;
 
-/// New values of records; nothing for removed ones.
+/// New values of records; `None` for removed ones.
 pub(crate) type Rows = Vec<(Key, Option<Record>)>;
 
-/// A commit between freeze and tree.
+/// A frozen commit that isn't in the tree yet.
 pub(crate) struct Frozen {
     pub(crate) number: CommitNumber,
     pub(crate) rows: Arc<Rows>,
@@ -42,7 +41,7 @@ pub(crate) struct Frozen {
     pub(crate) bytes: usize,
 }
 
-/// What goes into the log next.
+/// The next log entry.
 struct Batch {
     number: CommitNumber,
     rows: Arc<Rows>,
@@ -50,20 +49,20 @@ struct Batch {
 }
 
 impl Shard {
-    /// Makes everything answered so far durable. Runs on the calling task; calls at the same
-    /// time share one commit. Goes on in the background if the future is dropped.
+    /// Makes everything answered so far durable. Runs on the calling task; concurrent calls share
+    /// one commit. Continues in the background if the future is dropped.
     ///
     /// # Errors
-    /// `Unavailable` when the shard was given up before.
+    /// `Unavailable` if the shard was given up first.
     pub async fn sync(&self) -> Result<()> {
         let target = self.state.lock().newest_change();
         self.sync_to(target).await
     }
 
-    /// Waits until a commit and all before it are durable, driving them as needed.
+    /// Waits until this commit and all earlier ones are durable, driving them as needed.
     ///
     /// # Errors
-    /// `Unavailable` when the shard was given up before.
+    /// `Unavailable` if the shard was given up first.
     pub async fn sync_to(&self, target: CommitNumber) -> Result<()> {
         while !self.is_durable(target)? {
             let running = self.running_commit();
@@ -72,7 +71,7 @@ impl Shard {
                 let mut notified = pin!(self.durable_changed.notified());
                 notified.as_mut().enable();
                 if self.is_durable(target)? {
-                    // Durable, but perhaps not yet in the tree: that is nobody's wait.
+                    // Durable. Applying it to the tree may continue; no caller waits for that.
                     self.nudge.notify_one();
                     return Ok(());
                 }
@@ -85,13 +84,13 @@ impl Shard {
         Ok(())
     }
 
-    /// Everything in this commit and before is durable.
+    /// The newest commit that is durable with all before it.
     #[must_use]
     pub fn durable(&self) -> CommitNumber {
         self.state.lock().durable
     }
 
-    /// Whether nothing waits to be made durable.
+    /// Whether every change is durable.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         let state = self.state.lock();
@@ -100,14 +99,14 @@ impl Shard {
 
     fn is_durable(&self, target: CommitNumber) -> Result<bool> {
         let state = self.state.lock();
-        // What was never changed needs no commit.
+        // A commit without changes is never made.
         if state.durable >= target.min(state.newest_change()) {
             return Ok(true);
         }
         state.failed.clone().map_or(Ok(false), Err)
     }
 
-    /// The commit that runs, or a new one of all that waits.
+    /// The running commit, or a new one with all pending changes.
     fn running_commit(&self) -> Running {
         let mut running = self.running.lock();
         if let Some(running) = running.as_ref() {
@@ -122,14 +121,14 @@ impl Shard {
         commit
     }
 
-    /// Freezes, appends, applies.
+    /// Freezes the open commit, appends it to the log, applies it to the tree.
     async fn commit(self: Arc<Self>) -> Result<()> {
         let outcome = self.commit_once().await;
         match &outcome {
             Ok(()) => self.give_snapshots(),
             Err(error) => self.give_up(error),
         }
-        // The next one may begin only now: one at a time.
+        // Only now may the next one start: one at a time.
         *self.running.lock() = None;
         self.durable_changed.notify_waiters();
         outcome
@@ -181,7 +180,7 @@ impl Shard {
         })
     }
 
-    /// This owner ends: nothing is answered any more until the shard is taken over again.
+    /// Ends this owner: no operation is answered until the shard is taken over again.
     pub(crate) fn give_up(&self, cause: &Error) {
         let mut state = self.state.lock();
         if state.failed.is_some() {
@@ -198,7 +197,7 @@ impl Shard {
         self.durable_changed.notify_waiters();
     }
 
-    /// Waits until there is room for another change.
+    /// Waits until there is memory for another change.
     pub(crate) async fn wait_for_room(&self) -> Result<()> {
         let target = {
             let state = self.state.lock();
@@ -208,7 +207,7 @@ impl Shard {
             }
         };
         self.sync_to(target).await?;
-        // In the tree, too: until then it takes memory.
+        // A commit takes memory until it is in the tree.
         let running = self.running.lock().clone();
         if let Some(running) = running {
             running.wait().await?;
@@ -217,7 +216,7 @@ impl Shard {
     }
 }
 
-/// Runs commits that nobody waits for. Ends with the shard.
+/// Runs commits that no caller waits for. Ends with the shard.
 pub(crate) async fn committer(world: World, shard: Weak<Shard>, nudge: Arc<tokio::sync::Notify>) {
     let mut watch = Watch {
         changes: 0,
@@ -232,7 +231,7 @@ pub(crate) async fn committer(world: World, shard: Weak<Shard>, nudge: Arc<tokio
         }
         let running = shard.running.lock().clone();
         if let Some(running) = running {
-            // Also finishes what a waiter left behind when it had its durability.
+            // Also finishes a commit whose last waiter left once it was durable.
             let _ = running.wait().await;
         }
         if let Some(error) = shard.tree.failed().or_else(|| shard.log.failed()) {
@@ -248,7 +247,7 @@ pub(crate) async fn committer(world: World, shard: Weak<Shard>, nudge: Arc<tokio
     }
 }
 
-/// What the committer remembers between ticks.
+/// The committer's state between ticks.
 struct Watch {
     changes: u64,
     quiet_since: world::Instant,
@@ -276,7 +275,7 @@ impl Watch {
     }
 }
 
-/// Encodes a commit; all keys and values lie in one piece of memory.
+/// Encodes a commit; all keys and values share one allocation.
 fn encode(family: FamilyId, batch: Batch) -> CommitFrame {
     let mut arena = Vec::with_capacity(batch.rows.len() * 160);
     let mut ends = Vec::with_capacity(batch.rows.len());

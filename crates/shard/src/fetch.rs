@@ -1,4 +1,4 @@
-//! Brings records that an operation misses from the tree into the hot records.
+//! Reads records that an operation is missing from the tree into the hot records.
 
 use crate::Shard;
 use crate::records::successor;
@@ -8,14 +8,14 @@ use model::{InodeId, Result};
 use namespace::{Key, Need, Record};
 use std::collections::BTreeMap;
 
-/// Point reads of one fetch that run at the same time.
+/// Most concurrent point reads of one fetch.
 const READS_AT_ONCE_MAX: usize = 32;
-/// A run of inodes is read by range when at least this many of it are wanted ...
+/// A run of inodes is read by range if at least this many of them are wanted ...
 const INODE_RUN_MIN: usize = 8;
-/// ... and at most this many numbers are passed for each of them.
+/// ... and the range spans at most this many numbers per wanted inode.
 const INODE_RUN_STRETCH: u64 = 4;
 
-/// Keeps what a fetch may have missed in memory until the operation has used it.
+/// While it lives, records that its fetch could read stale from the tree stay in memory.
 pub(crate) struct Pinned<'a> {
     shard: &'a Shard,
     pin: u64,
@@ -27,7 +27,7 @@ impl<'a> Pinned<'a> {
         Self { shard, pin }
     }
 
-    /// Fetches all of these. What the hot records know already stays as it is.
+    /// Fetches all of these. Records that are already hot stay unchanged.
     pub(crate) async fn fetch(&self, needs: Vec<Need>) -> Result<()> {
         let mut keys = Vec::new();
         for need in needs {
@@ -47,8 +47,8 @@ impl<'a> Pinned<'a> {
         Ok(())
     }
 
-    /// The first `limit` records that *are* in the range: the tree is asked for as many more as it
-    /// may still have although they were removed.
+    /// Fetches the first `limit` records that *exist* in the range. Asks the tree for more, because
+    /// it may still return records that were removed in memory.
     async fn fetch_range(&self, from: &Key, to: &Key, limit: usize) -> Result<()> {
         let (begin, mut removed, frozen) = {
             let state = self.shard.state.lock();
@@ -77,8 +77,8 @@ impl<'a> Pinned<'a> {
         Ok(())
     }
 
-    /// A directory's inodes are neighbours: reads dense runs of them by range. Answers the
-    /// keys that are left.
+    /// A directory's inodes have neighbouring numbers: reads dense runs by range. Returns the keys
+    /// still to be read.
     async fn fetch_inode_runs(&self, keys: Vec<Key>) -> Result<Vec<Key>> {
         let (inodes, mut rest): (Vec<Key>, Vec<Key>) = keys
             .into_iter()
@@ -142,7 +142,7 @@ impl Drop for Pinned<'_> {
 }
 
 impl Shard {
-    /// Decoded rows of the tree, as they are there now.
+    /// Decoded rows of the tree, without newer changes in memory.
     async fn tree_rows(&self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Record)>> {
         let (first, end) = (from.to_bytes(self.family), to.to_bytes(self.family));
         let rows = self.tree.scan(&first, &end, limit).await?;
@@ -150,23 +150,23 @@ impl Shard {
         rows.iter().map(decode).collect()
     }
 
-    /// The records from `from` (inclusive) to `to` (exclusive), at most `limit`, in key order:
-    /// committed ones with all changes since. For background work and checks; nothing stays in
-    /// the cache for it. Go on from [`successor`] of the last key.
+    /// The records from `from` (inclusive) to `to` (exclusive), at most `limit`, in key order,
+    /// including changes that aren't committed yet. For background work and checks: caches nothing.
+    /// To continue, start at [`successor`] of the last key.
     ///
     /// # Errors
-    /// `Unavailable` when the shard was given up or the tree can't be read; `Corrupt` when a
-    /// record can't be decoded.
+    /// `Unavailable` if the shard was given up or the tree can't be read; `Corrupt` if a record
+    /// can't be decoded.
     pub async fn scan(&self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Record)>> {
         self.scan_or(from, to, limit, |damaged| Err(damaged.error))
             .await
     }
 
-    /// As [`Shard::scan`], without those that can't be decoded: for those who say what they know,
-    /// not for those who remove what they don't find. A check tells of the damage.
+    /// As [`Shard::scan`], but skips records that can't be decoded: for callers that report what
+    /// they find, not for those that remove what they don't find. Checks report the damage.
     ///
     /// # Errors
-    /// `Unavailable` when the shard was given up or the tree can't be read.
+    /// `Unavailable` if the shard was given up or the tree can't be read.
     pub async fn scan_readable(
         &self,
         from: &Key,
@@ -191,7 +191,8 @@ impl Shard {
         let _pinned = Pinned::new(self);
         let mut out = Vec::new();
         let mut from = from.clone();
-        // Where the tree's rows go on; keys that can't be decoded are passed there only.
+        // Where the tree's rows continue. Keys that can't be decoded can be passed only in encoded
+        // form.
         let (mut next, stop) = (from.to_bytes(self.family), to.to_bytes(self.family));
         while out.len() < limit && from < *to {
             let wanted = limit - out.len();

@@ -1,5 +1,5 @@
-//! The bytes of a log entry (`docs/formats/log-frame.md`): a checked header, and the commit
-//! frame as one kind of payload.
+//! The encoding of log entries (`docs/formats/log-frame.md`): a checksummed header and a payload,
+//! one kind of which is the commit frame.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use model::checksum::{crc32c, crc32c_without};
@@ -10,7 +10,7 @@ use model::{
 
 /// Bytes of an entry's header.
 pub(crate) const HEADER_BYTES: usize = 64;
-/// Payload of one entry; what is longer is cut into parts with consecutive numbers.
+/// Most payload bytes of one entry; longer payloads are split into parts with consecutive numbers.
 pub(crate) const PART_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 const MAGIC: [u8; 4] = *b"SHLG";
@@ -22,16 +22,16 @@ const NOTE_BYTES: usize = 25;
 
 const _: () = assert!(HEADER_BYTES + PART_BYTES_MAX <= limits::LOG_ENTRY_BYTES_MAX);
 
-/// What an entry carries.
+/// The kind of an entry's payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum EntryKind {
     /// A commit frame: rows for the tree.
     Commit,
     /// One change of the catalog.
     CatalogChange,
-    /// The whole catalog at this place of the log.
+    /// The whole catalog as of this place in the log.
     CatalogSnapshot,
-    /// The first entry of a log: which tree it belongs to.
+    /// The first entry of a log: identifies its tree.
     Marker,
 }
 
@@ -60,23 +60,23 @@ impl EntryKind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Header {
     pub(crate) kind: EntryKind,
-    /// Place among the parts of one payload, from 0.
+    /// Index among the parts of one payload, from 0.
     pub(crate) part: u16,
     /// Parts of the payload, at least 1.
     pub(crate) parts: u16,
     pub(crate) shard: ShardId,
-    /// The epoch that wrote it first; copies to another view keep it.
+    /// The epoch that first wrote it; copies to another view keep it.
     pub(crate) epoch: ShardEpoch,
     pub(crate) number: EntryNumber,
-    /// The newest entry that was acknowledged when this one was made: a hole below it is damage.
+    /// The newest acknowledged entry when this one was made: a hole up to it is damage.
     pub(crate) acknowledged: EntryNumber,
     /// The owner's clock.
     pub(crate) time: Timestamp,
-    /// The newest commit that has its place in the log before this entry or with it.
+    /// The newest commit at or before this entry.
     pub(crate) commit: CommitNumber,
 }
 
-/// Fills in the first [`HEADER_BYTES`] of an entry whose payload stands behind them.
+/// Fills in the first [`HEADER_BYTES`] of an entry; the payload follows them.
 pub(crate) fn seal_entry(mut entry: BytesMut, header: &Header) -> Bytes {
     let payload = u32::try_from(entry.len() - HEADER_BYTES).expect("a part is at most 4 MiB");
     let mut out = &mut entry[..HEADER_BYTES];
@@ -99,12 +99,12 @@ pub(crate) fn seal_entry(mut entry: BytesMut, header: &Header) -> Bytes {
     entry.freeze()
 }
 
-/// Entries that a payload takes.
+/// Number of entries that a payload takes.
 pub(crate) fn parts(payload: usize) -> u64 {
     payload.div_ceil(PART_BYTES_MAX).max(1) as u64
 }
 
-/// Reads an entry; `Corrupt` if its bytes don't prove themselves.
+/// Parses an entry; `Corrupt` if its checksum or form is wrong.
 pub(crate) fn open_entry(entry: &Bytes) -> Result<(Header, Bytes)> {
     let wrong = |why: &str| {
         Error::new(
@@ -160,17 +160,17 @@ pub(crate) fn open_entry(entry: &Bytes) -> Result<(Header, Bytes)> {
 /// One operation of a commit, for the change feed and the audit log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OperationNote {
-    /// Which operation: the verb's number, given by the writer of the frame.
+    /// Number of the verb, assigned by the frame's writer.
     pub verb: u8,
-    /// Who asked.
+    /// The session that sent it.
     pub session: SessionId,
-    /// The inode that it was about.
+    /// The inode concerned.
     pub inode: InodeId,
-    /// The time that it got.
+    /// The operation's time.
     pub time: Timestamp,
 }
 
-/// What one commit makes durable together: all its rows or none.
+/// The content of one commit: all its rows become durable together, or none.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CommitFrame {
     /// The commit.
@@ -179,8 +179,8 @@ pub struct CommitFrame {
     pub family: FamilyId,
     /// The operations in it; may be empty.
     pub operations: Vec<OperationNote>,
-    /// Key and new value, or nothing for a removed key; each key once. Keys have 1 to
-    /// 65,535 bytes; all rows together at most `limits::UNFLUSHED_BYTES_MAX`.
+    /// Key and new value, or `None` for a removed key; each key once. Keys have 1 to 65,535 bytes;
+    /// all rows together at most `limits::UNFLUSHED_BYTES_MAX`.
     pub rows: Vec<(Bytes, Option<Bytes>)>,
 }
 
@@ -196,7 +196,7 @@ impl CommitFrame {
         FRAME_FIXED_BYTES + self.operations.len() * NOTE_BYTES + rows
     }
 
-    /// The frame's bytes.
+    /// Encodes the frame.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(self.encoded_bytes());
@@ -226,7 +226,7 @@ impl CommitFrame {
         }
     }
 
-    /// Reads a frame; keys and values are slices of `bytes`.
+    /// Decodes a frame; keys and values are slices of `bytes`.
     pub fn decode(mut bytes: Bytes) -> Result<Self> {
         let short = || Error::new(ErrorKind::Corrupt, "a commit frame ends early");
         let need = |bytes: &Bytes, n: usize| {

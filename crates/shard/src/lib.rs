@@ -1,9 +1,8 @@
 //! One shard: log, catalog, tree, records, commits, take-over.
 //!
-//! [`Shard`] is what a metanode uses: it runs operations on hot records
-//! and makes them durable in commits. Below it are the [`Log`] (durability), the [`Tree`]
-//! (where records rest) and the [`Catalog`] (where the tree's tables are). It knows neither
-//! clients nor kernels.
+//! A metanode uses [`Shard`]: it runs operations on hot records and makes them durable in commits.
+//! Below it are the [`Log`] (durability), the [`Tree`] (stores records) and the [`Catalog`]
+//! (locates the tree's tables). It knows neither clients nor kernels.
 
 mod catalog;
 mod commit;

@@ -1,9 +1,9 @@
-//! What the log says of an operation, for the change feed and the audit log.
+//! The log's note of an operation, for the change feed and the audit log.
 
 use crate::frame::OperationNote;
 use model::{InodeId, Operation, operation::Stamp};
 
-/// Whether an operation can change records (and so has to wait when too much is unflushed).
+/// Whether an operation can change records (and so must wait when too much is unflushed).
 pub(crate) fn changes(operation: &Operation) -> bool {
     verb(operation).1
 }
@@ -18,7 +18,7 @@ pub(crate) fn note(operation: &Operation, stamp: &Stamp) -> OperationNote {
     }
 }
 
-/// The verb's number in `docs/formats/log-frame.md` (never reused), and whether it changes.
+/// The verb's number in `docs/formats/log-frame.md` (never reused), and whether it changes records.
 fn verb(operation: &Operation) -> (u8, bool) {
     match operation {
         Operation::Lookup { .. } => (1, false),
@@ -50,7 +50,7 @@ fn verb(operation: &Operation) -> (u8, bool) {
     }
 }
 
-/// The inode that an operation is about; for names the directory.
+/// The inode that an operation concerns; the directory if it takes names.
 fn subject(operation: &Operation) -> InodeId {
     match operation {
         Operation::Lookup { directory, .. }

@@ -1,4 +1,4 @@
-//! Machines for tests: coordination, NSDs and a pool on simulated disks, and a shard on them.
+//! Test machines: coordination, NSDs and a pool on simulated disks, with a shard on them.
 
 use crate::frame::CommitFrame;
 use crate::takeover::{self, Opened, Opening};
@@ -20,7 +20,7 @@ pub(crate) const COORDINATION: &str = "coordination";
 pub(crate) const DISK_BYTES: u64 = 512 << 20;
 const POOL: &str = "system";
 
-/// A machine with formatted disks "1".."nsds" and a shard that was created, never opened.
+/// A machine with formatted disks "1".."nsds" and a shard that was created but never opened.
 pub(crate) fn machine(seed: u64, scheme: Scheme, nsds: u32) -> Simulation {
     let simulation = Simulation::new(seed);
     simulation.disk(COORDINATION, EMBEDDED_REGION_BYTES);
@@ -53,7 +53,7 @@ pub(crate) fn machine(seed: u64, scheme: Scheme, nsds: u32) -> Simulation {
     simulation
 }
 
-/// What a daemon does at its start, without the NSDs in `without`.
+/// A daemon's start, without the NSDs in `without`.
 pub(crate) async fn power_on(world: &World, without: &[u32]) -> Opening {
     let disk = world.open_disk(Path::new(COORDINATION)).unwrap();
     let coordination = Coordination::embedded(world, disk).await.unwrap();

@@ -1,19 +1,19 @@
-//! From the tree's rows to records, and what is known of a row that is none.
+//! Decodes the tree's rows into records, and describes rows that can't be decoded.
 
 use bytes::Bytes;
 use model::{Error, FamilyId};
 use namespace::{Key, Record};
 use std::fmt::Write;
 
-/// Bytes of an unknown key that are shown.
+/// Most bytes shown of an unknown key.
 const SHOWN_BYTES_MAX: usize = 32;
 
 /// A row of the tree that can't be decoded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Damaged {
-    /// What it would be about, if its key can be read.
+    /// The record's key, if it can be read.
     pub key: Option<Key>,
-    /// What is wrong with it.
+    /// The decoding error.
     pub error: Error,
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn decoded(
     }
 }
 
-/// Where a scan goes on behind an encoded key, whatever its bytes mean.
+/// Where a scan continues after an encoded key, whatever its bytes mean.
 pub(crate) fn behind(key: &[u8]) -> Vec<u8> {
     let mut next = key.to_vec();
     next.push(0);

@@ -1,4 +1,4 @@
-//! The shard itself: opens, runs operations on the hot records, ends.
+//! The shard itself: opens, runs operations on the hot records, closes.
 
 use crate::catalog::Catalog;
 use crate::commit::{COMMIT_BYTES, COMMIT_RECORDS, Frozen, Rows, Running, committer};
@@ -23,37 +23,37 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use world::{Task, World};
 
-/// Memory for decoded records, if not said otherwise.
+/// Default memory for decoded records.
 pub const HOT_RECORDS_BYTES_DEFAULT: usize = 384 * 1024 * 1024;
-/// Rounds of fetching that one operation may need: a rename asks for the ancestors of two
+/// Most rounds of fetching that one operation may need: a rename asks for the ancestors of two
 /// directories one by one, and paths have at most 4,096 bytes.
 const FETCH_ROUNDS_MAX: usize = 4100;
-/// Orphans that are read at once when a shard is opened.
+/// Orphans read per scan when a shard is opened.
 const ORPHANS_PAGE: usize = 1024;
-/// How long an operation waits for the tree.
+/// Longest wait of an operation for the tree.
 const FETCH_DEADLINE: Duration = Duration::from_secs(120);
 
-/// A shard that is taken over again reads what it needs so long, with growing pauses, before it is
-/// taken over anew: each take-over makes the log and its record longer, and while no table can be
-/// read, nothing makes them shorter.
+/// How long a re-opened shard retries reading its initial state, with growing pauses, before it is
+/// taken over once more: each take-over makes the log and its record longer, and while tables can't
+/// be read, nothing shortens them.
 const LEARN_MAX: Duration = Duration::from_secs(600);
 const LEARN_PAUSE_MIN: Duration = Duration::from_millis(100);
 const LEARN_PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Tells who is in use here: open files, kernels' references.
+/// Tells whether an inode is in use here: open files, kernels' references.
 pub type Holders = Arc<dyn Fn(InodeId) -> bool + Send + Sync>;
 
-/// What a shard needs.
+/// Configuration of a shard.
 #[derive(Clone)]
 pub struct ShardConfig {
-    /// The machine, the shard's name, where log and tables are.
+    /// The machine, the shard's id, and where its log and tables are.
     pub opening: Opening,
     /// Memory for decoded records in bytes.
     pub hot_records_bytes: usize,
 }
 
-/// Changes that were answered but not durable when a shard was given up; the next take-over
-/// by the same process brings them in.
+/// Changes that were answered but not durable when a shard was given up; this process's next
+/// take-over applies them.
 pub struct Unflushed {
     epoch: ShardEpoch,
     /// Take-overs tried since.
@@ -76,16 +76,16 @@ pub struct Shard {
     pub(crate) tree: Arc<Tree>,
     pub(crate) state: Mutex<State>,
     pub(crate) running: Mutex<Option<Running>>,
-    /// Those who want to see everything as of one commit.
+    /// Callers that wait for a snapshot at a commit boundary.
     pub(crate) wanted: Wanted,
-    /// Wakes those who wait for durability.
+    /// Wakes callers that wait for durability.
     pub(crate) durable_changed: Notify,
     /// Wakes the committer.
     pub(crate) nudge: Arc<Notify>,
     committer: Mutex<Option<Task<()>>>,
 }
 
-/// What is under the one lock. Held for one operation at a time, never across a wait.
+/// State under the one lock. Held for one operation at a time, never across a wait.
 pub(crate) struct State {
     pub(crate) records: Records,
     pub(crate) notes: Vec<OperationNote>,
@@ -94,11 +94,11 @@ pub(crate) struct State {
     holders: Holders,
     pub(crate) durable: CommitNumber,
     pub(crate) frozen: Option<Frozen>,
-    /// Operations that changed something, ever.
+    /// Operations that changed something, in total.
     pub(crate) changes: u64,
-    /// Removed records in commits, ever.
+    /// Records removed by commits, in total.
     pub(crate) removals: u64,
-    /// The committer knows that it is due.
+    /// The committer was told to run.
     pub(crate) nudged: bool,
     pub(crate) failed: Option<Error>,
 }
@@ -109,7 +109,7 @@ struct Stream {
     changed: bool,
 }
 
-/// What came of one attempt on the hot records.
+/// Result of one attempt on the hot records.
 enum Attempt {
     Done(Result<Reply>, CommitNumber),
     Missing(Vec<Need>),
@@ -117,27 +117,26 @@ enum Attempt {
 }
 
 impl Shard {
-    /// Makes a shard with one empty fileset (its root directory gets these rights), durable
-    /// when it returns. `Exists` if it was made before. What a crash leaves behind of an
-    /// unfinished creation is finished by [`Shard::open`] with the same values.
+    /// Makes a shard with one empty fileset, durable when it returns. `Exists` if it was made
+    /// before. [`Shard::open`] with the same values finishes a creation that a crash interrupted.
     ///
     /// # Errors
-    /// Those of the log's NSDs and of coordination.
+    /// Errors of the log's NSDs and of coordination.
     pub async fn create(config: &ShardConfig) -> Result<()> {
         takeover::create(&config.opening).await
     }
 
-    /// Takes the shard over and opens it; an owner before can't write any more. An empty shard
-    /// gets its root fileset: rights 0o755, root's.
+    /// Takes the shard over and opens it; the previous owner can't write any more. An empty shard
+    /// gets its root fileset: mode 0o755, owned by root.
     ///
     /// # Errors
-    /// `NotFound` when it was never created, `Unavailable` when too few NSDs answer.
+    /// `NotFound` if it was never created, `Unavailable` if too few NSDs answer.
     pub async fn open(config: ShardConfig) -> Result<Arc<Self>> {
         Self::open_after(config, None).await
     }
 
-    /// As [`Shard::open`], after this process gave the shard up: what was answered and isn't
-    /// durable is brought in again, unless another owner was there in between.
+    /// As [`Shard::open`], after this process gave the shard up: changes that were answered but not
+    /// durable are applied again, unless another owner came in between.
     ///
     /// # Errors
     /// As [`Shard::open`].
@@ -175,7 +174,7 @@ impl Shard {
             last_commit,
         } = opened;
         let world = &config.opening.world;
-        // Simulated runs repeat also where one more number would be drawn.
+        // Simulated runs keep their sequence of random numbers: they don't draw a seed.
         let seed = (!world.is_simulated()).then(|| world.random_u64());
         let records = Records::new(config.hot_records_bytes, last_commit);
         let state = State {
@@ -215,7 +214,7 @@ impl Shard {
         self.shard
     }
 
-    /// The family whose records are here.
+    /// The family whose records the shard holds.
     #[must_use]
     pub fn family(&self) -> FamilyId {
         self.family
@@ -227,67 +226,67 @@ impl Shard {
         self.epoch
     }
 
-    /// The session that this owner's table segments carry.
+    /// The session of this owner's table segments.
     #[must_use]
     pub fn session(&self) -> SessionId {
         self.session
     }
 
-    /// The catalog of the tree's tables: which segments they live in.
+    /// The catalog of the tree's tables and their segments.
     #[must_use]
     pub fn catalog(&self) -> &Catalog {
         &self.catalog
     }
 
-    /// The tree, for flushes and figures.
+    /// The tree, for flushes and statistics.
     #[must_use]
     pub fn tree(&self) -> &Arc<Tree> {
         &self.tree
     }
 
-    /// Counts the changes since this owner began: equal before and after a look means that
-    /// nothing changed meanwhile.
+    /// Number of changes since this owner began: if equal before and after a look, nothing changed
+    /// meanwhile.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.state.lock().changes
     }
 
-    /// Records that commits of this owner removed: what a compaction of the tree can drop.
+    /// Number of records that this owner's commits removed: a compaction of the tree can drop them.
     #[must_use]
     pub fn removals(&self) -> u64 {
         self.state.lock().removals
     }
 
-    /// Hot records in memory, and their bytes.
+    /// Number of hot records, and their bytes.
     #[must_use]
     pub fn hot_records(&self) -> (usize, usize) {
         self.state.lock().records.size()
     }
 
-    /// What operations have left to the background since the last call, in this opening.
+    /// Background work found in changes since the last call, under this owner.
     #[must_use]
     pub fn take_work(&self) -> NewWork {
         self.state.lock().records.take_work()
     }
 
-    /// Who is in use here is asked of this from now on. Called under the shard's lock: it must
-    /// be quick and must not call the shard.
+    /// Sets the function that tells which inodes are in use. It is called under the shard's lock:
+    /// it must be quick and must not call the shard.
     pub fn set_holders(&self, holders: Holders) {
         self.state.lock().holders = holders;
     }
 
-    /// A session that never had anything in this shard: nothing of it is looked for in the
-    /// tree, and its delegated operations are counted in the log.
+    /// Registers a session that never had records in this shard: the tree isn't searched for them,
+    /// and its delegated operations are counted in the log.
     pub fn begin_session(&self, session: SessionId) {
         let mut state = self.state.lock();
         state.records.session_began(session);
         state.streams.insert(session, Stream::default());
     }
 
-    /// The session has ended: its stream and slots are forgotten with the next commit.
+    /// Ends a session: its stream and slots are removed with the next commit.
     ///
     /// # Errors
-    /// `Unavailable` when the shard was given up.
+    /// `Unavailable` if the shard was given up.
     pub async fn end_session(&self, session: SessionId) -> Result<()> {
         let (first, end) = (
             Key::Slot { session, slot: 0 },
@@ -319,12 +318,11 @@ impl Shard {
         Ok(())
     }
 
-    /// Runs one operation: the answer, and the newest commit that it shows. At once if its
-    /// records are hot; otherwise after reading them from the tree.
+    /// Runs one operation; returns the answer and the newest commit that it shows. Immediate if its
+    /// records are hot; otherwise reads them from the tree first.
     ///
     /// # Errors
-    /// The operation's refusals; `Unavailable` when the shard was given up or the tree can't
-    /// be read.
+    /// The operation's refusals; `Unavailable` if the shard was given up or the tree can't be read.
     pub async fn execute(
         &self,
         operation: &Operation,
@@ -336,17 +334,17 @@ impl Shard {
         }
     }
 
-    /// As [`Shard::execute`] for operations of other clients: the answer comes when everything
-    /// that it shows is durable.
+    /// As [`Shard::execute`] for operations of other clients: returns once everything that the
+    /// answer shows is durable.
     ///
     /// # Errors
-    /// As [`Shard::execute`]; `Unavailable` also when it can't be made durable.
+    /// As [`Shard::execute`]; also `Unavailable` if it can't be made durable.
     pub async fn execute_durable(&self, operation: &Operation, stamp: &Stamp) -> Result<Reply> {
         let (answer, commit) = match self.attempt(operation, stamp) {
             Attempt::Done(answer, commit) => (answer, commit),
             other => match Box::pin(self.execute_slowly(operation, stamp, other)).await {
                 Ok((reply, commit)) => (Ok(reply), commit),
-                // A refusal shows records, too, and a slot may remember it.
+                // A refusal shows records too, and a slot may remember it.
                 Err(error) => (Err(error), self.state.lock().newest_change()),
             },
         };
@@ -422,7 +420,7 @@ impl Shard {
     /// One record, from memory or the tree.
     ///
     /// # Errors
-    /// `Unavailable` when the tree can't be read.
+    /// `Unavailable` if the tree can't be read.
     pub async fn record(&self, key: &Key) -> Result<Option<Record>> {
         self.check_alive()?;
         if let Some(known) = self.state.lock().records.get(key) {
@@ -433,14 +431,15 @@ impl Shard {
         Ok(self.state.lock().records.get(key).flatten())
     }
 
-    /// Puts records behind the rules' back. Only for tests that show that checks find it.
+    /// Puts records without checking any rule. Only for tests that checks find the damage.
     #[doc(hidden)]
     pub fn forge(&self, effects: Effects) {
         self.state.lock().change(effects, None);
     }
 
-    /// This owner gives the shard up: nothing is answered any more. The host may take it over
-    /// again and bring in what wasn't durable ([`Shard::end_given_up`], [`Shard::open_after`]).
+    /// This owner gives the shard up: no operation is answered any more. The host may take it over
+    /// again and apply changes that weren't durable ([`Shard::end_given_up`],
+    /// [`Shard::open_after`]).
     pub fn resign(&self, why: &Error) {
         self.give_up(why);
     }
@@ -453,17 +452,17 @@ impl Shard {
         self.state.lock().alive()
     }
 
-    /// Makes everything durable, writes the tree's memory to tables, ends.
+    /// Makes everything durable, flushes the tree's memory to tables, closes.
     ///
     /// # Errors
     /// Why not everything could be made durable or flushed; the shard is closed all the same.
     pub async fn close(&self) -> Result<()> {
         let mut synced = self.sync().await;
-        // What was answered meanwhile counts, too: the end comes when nothing is left.
+        // Changes answered meanwhile must become durable too: ends only when none are left.
         while synced.is_ok() && !self.end_if_clean() {
             synced = self.sync().await;
         }
-        // The last commit may still be on its way into the tree.
+        // The last commit may not be in the tree yet.
         let running = self.running.lock().clone();
         if let Some(running) = running {
             let _ = running.wait().await;
@@ -474,7 +473,7 @@ impl Shard {
         synced.and(closed)
     }
 
-    /// Ends answering if everything is durable.
+    /// Stops answering if everything is durable.
     fn end_if_clean(&self) -> bool {
         let mut state = self.state.lock();
         let clean = state.newest_change() <= state.durable;
@@ -485,7 +484,7 @@ impl Shard {
         clean
     }
 
-    /// Reads what an owner needs before it serves, again and again while there is patience.
+    /// Reads the owner's initial state before serving; retries for `patience`.
     async fn learn(&self, patience: Duration) -> Result<()> {
         let begun = self.world.now();
         let mut pause = LEARN_PAUSE_MIN;
@@ -514,11 +513,11 @@ impl Shard {
         self.learn_orphans().await
     }
 
-    /// Takes all orphans into the hot records: there are few, and they are asked for often.
+    /// Reads all orphans into the hot records: they are few and often looked up.
     async fn learn_orphans(&self) -> Result<()> {
         let (mut from, to) = namespace::Table::Orphans.range();
         loop {
-            // A damaged one isn't released until it is mended: that must not keep the shard closed.
+            // A damaged one isn't released until it is repaired; it must not keep the shard closed.
             let page = self.scan_readable(&from, &to, ORPHANS_PAGE).await?;
             let mut state = self.state.lock();
             let Some((last, _)) = page.last() else {
@@ -532,7 +531,7 @@ impl Shard {
         }
     }
 
-    /// Ends a shard that was given up and takes out what isn't durable.
+    /// Ends a shard that was given up and returns the changes that aren't durable.
     pub async fn end_given_up(&self) -> Unflushed {
         self.give_up(&ErrorKind::ShuttingDown.into());
         drop(self.committer.lock().take());
@@ -563,7 +562,7 @@ impl Shard {
         }
     }
 
-    /// What an earlier owner of this process had answered and not made durable.
+    /// Applies changes that this process answered as an earlier owner but didn't make durable.
     fn bring_in(&self, unflushed: &Unflushed) {
         let mut state = self.state.lock();
         // Each attempt raised the epoch at most once.
@@ -599,7 +598,7 @@ impl State {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// The newest commit with changes in it.
+    /// The newest commit that has changes.
     pub(crate) fn newest_change(&self) -> CommitNumber {
         let open = self.records.open_commit();
         if self.records.changed().0 > 0 {
@@ -610,7 +609,7 @@ impl State {
             .map_or(self.durable, |frozen| frozen.number.max(self.durable))
     }
 
-    /// Whether the open commit is large enough to be worth one.
+    /// Whether the open commit is large enough to start it.
     pub(crate) fn wants_commit(&self) -> bool {
         let (records, bytes) = self.records.changed();
         records >= COMMIT_RECORDS || bytes >= COMMIT_BYTES

@@ -1,5 +1,5 @@
-//! All records as of one commit, for those who look at everything: operations and commits go on
-//! meanwhile.
+//! All records as of one commit, for scans of the whole shard while operations and commits
+//! continue.
 
 use crate::Shard;
 use crate::rows::{Damaged, behind, decoded};
@@ -9,27 +9,27 @@ use parking_lot::Mutex;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How long a snapshot waits for the moment between two commits.
+/// Longest wait for the moment between two commits.
 const SNAPSHOT_DEADLINE: Duration = Duration::from_secs(120);
 
-/// The records of a shard as they were at one commit. Holds nothing but old versions in the
-/// tables; drop it soon all the same.
+/// The records of a shard as of one commit. Keeps old versions in the tables alive, so drop it
+/// soon.
 pub struct Snapshot {
     family: FamilyId,
     tree: crate::tree::TreeSnapshot,
 }
 
-/// Those who wait for the end of the running commit.
+/// Callers that wait for the end of the running commit.
 #[derive(Default)]
 pub(crate) struct Wanted {
     waiting: Mutex<Vec<oneshot::Sender<Result<crate::tree::TreeSnapshot>>>>,
 }
 
 impl Shard {
-    /// A snapshot that shows at least everything answered so far.
+    /// A snapshot that includes everything answered so far.
     ///
     /// # Errors
-    /// `Unavailable` when the shard was given up, or commits take too long.
+    /// `Unavailable` if the shard was given up, or commits take too long.
     pub async fn snapshot(&self) -> Result<Snapshot> {
         self.sync().await?;
         let late = |_| {
@@ -54,7 +54,7 @@ impl Shard {
             let running = {
                 let running = self.running.lock();
                 let Some(commit) = running.as_ref() else {
-                    // No commit is on its way: the tree has all up to the newest one.
+                    // No commit is running: the tree has everything up to the newest one.
                     return self.tree.snapshot();
                 };
                 self.wanted.waiting.lock().push(answer);
@@ -68,10 +68,10 @@ impl Shard {
         }
     }
 
-    /// A commit is in the tree, and the next one hasn't begun.
+    /// Called when a commit is in the tree and the next one hasn't begun.
     pub(crate) fn give_snapshots(&self) {
         for answer in std::mem::take(&mut *self.wanted.waiting.lock()) {
-            // Who has gone away needs none.
+            // The receiver may be gone.
             let _ = answer.send(self.tree.snapshot());
         }
     }
@@ -79,22 +79,22 @@ impl Shard {
 
 /// A walk through a range of a snapshot's records.
 pub struct Walk {
-    /// The encoded keys that are still to be passed; empty at the end.
+    /// The remaining range of encoded keys; empty at the end.
     from: Vec<u8>,
     end: Vec<u8>,
 }
 
-/// Some neighbours of a range.
+/// One page of a walk.
 #[derive(Default)]
 pub struct Page {
     /// The records, in key order.
     pub records: Vec<(Key, Record)>,
-    /// What lies among them and can't be decoded.
+    /// Rows of the same range that can't be decoded.
     pub damaged: Vec<Damaged>,
 }
 
 impl Walk {
-    /// Whether everything was passed.
+    /// Whether the walk has passed everything.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.from >= self.end
@@ -111,10 +111,10 @@ impl Snapshot {
         }
     }
 
-    /// The next records of a walk, at most `limit`. One that can't be decoded doesn't end it.
+    /// The next records of a walk, at most `limit`. An undecodable record doesn't stop it.
     ///
     /// # Errors
-    /// `Unavailable` when the tree can't be read.
+    /// `Unavailable` if the tree can't be read.
     pub async fn next(&self, walk: &mut Walk, limit: usize) -> Result<Page> {
         let rows = self.tree.scan(&walk.from, &walk.end, limit).await?;
         walk.from = match rows.last() {
