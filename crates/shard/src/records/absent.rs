@@ -11,14 +11,11 @@ pub(super) const NOTED_MIN: usize = if cfg!(test) { 2 } else { 64 };
 /// Most files with a range; beyond that the table starts empty.
 const FILES_MAX: usize = 1024;
 
-/// Skipping removed records doesn't hide the commits that removed them from an operation: the inode,
-/// which counts its extents, was changed by the same commits.
+/// Skipping removed records doesn't hide the commits that removed them from an operation: they also
+/// changed the inode, which counts its extents.
 ///
 /// For each data id, one range of extent ends, from (inclusive) to (exclusive), in which there is
 /// no record: neither here nor in the tree, once the removals have been applied.
-///
-/// For each data id one stretch of extents' ends, from (inclusive), to (exclusive), in which
-/// there is no record: neither here nor in the tree, once the removals are in it.
 #[derive(Default)]
 pub(super) struct Absent {
     stretches: RefCell<Map<(FilesetId, DataId), (u64, u64)>>,
