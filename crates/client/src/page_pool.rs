@@ -1,4 +1,4 @@
-//! The byte budget of the page pool, and the space on the NSDs that dirty bytes will need.
+//! Keeps the page pool within its byte budget, and reserves NSD space for dirty bytes.
 
 use crate::inode::{Inner, Inodes};
 use crate::pages::clean::{Visit, is_wasteful};
@@ -12,50 +12,50 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Notify;
 
-/// Space is taken from the pool in steps of this many bytes.
+/// Space is reserved from the pool in steps of this many bytes.
 const SPACE_STEP: u64 = 8 * 1024 * 1024;
 
-/// Entries that one insertion looks at to make room, beside those for each piece that it brings.
+/// Entries examined per insertion to make room, in addition to those per piece that it adds.
 const EVICTIONS_MAX: usize = 64;
 
-/// Entries that are looked at for each piece that came, so that a pool in which all was read
-/// lately is walked around before the slack is used up: who was read gets another round.
+/// Entries examined per added piece, so that a pool in which everything was read lately is passed
+/// before the slack is used up: entries read since the last visit get another round.
 const EVICTIONS_PER_PIECE: usize = 3 * SLACK_PART as usize / 2;
 
-/// Entries that are looked at once a second, at most.
+/// Most entries examined once a second.
 const EVICTIONS_TIDY_MAX: usize = 16_384;
 
-/// Clean bytes go before the budget is used up by this part, so that writers need not wait for
-/// that.
+/// Eviction starts when less than this fraction of the budget is free, so that writers needn't wait
+/// for it.
 const SLACK_PART: u64 = 8;
 
-/// What is known of extents is forgotten beyond this part of the budget, so that there is room for data.
+/// Known extents are forgotten above this fraction of the budget, to leave room for data.
 const EXTENTS_PART: u64 = 4;
 
-/// Cached pieces, however small.
+/// Most cached pieces, however small.
 const PIECES_MAX: usize = 131_072;
 
-/// Accounts of the page pool.
+/// Accounting of the page pool.
 pub(crate) struct PagePool {
     pool: Arc<Pool>,
-    /// Where all memory comes from, and how much of it is held.
+    /// Provides all memory and counts how much is held.
     blocks: Arc<Blocks>,
     dirty: AtomicU64,
-    /// The part of `dirty` that is on its way to the NSDs.
+    /// The part of `dirty` that is in flight to the NSDs.
     on_the_way: AtomicU64,
-    /// The part of `dirty` that belongs to files of which something couldn't be stored.
+    /// The part of `dirty` that belongs to files with data that couldn't be stored.
     failing: AtomicU64,
     clean: AtomicU64,
     stamps: AtomicU64,
-    /// Dirty bytes became fewer, or can't now.
+    /// Signals that dirty bytes were released, or can't be stored now.
     pub(crate) room: Notify,
-    /// Why dirty bytes couldn't be stored the last time, if they couldn't.
+    /// Why the last attempt to store dirty bytes failed, if it did.
     failure: Mutex<Option<Error>>,
     ring: Mutex<VecDeque<(InodeId, u64, u64)>>,
-    /// Somebody forgets what is known of extents.
+    /// Held while known extents are being forgotten.
     forgetting: Mutex<()>,
     space: Mutex<Space>,
-    /// Bytes fetched ahead that were read, and that weren't; halved now and then.
+    /// Bytes read ahead that were used, and that weren't; halved now and then.
     ahead: Mutex<(u64, u64)>,
 }
 
@@ -64,14 +64,14 @@ struct Space {
     held: Option<Reservation>,
 }
 
-/// Dirty bytes that a write may fill; what it doesn't fill goes back when dropped.
+/// Dirty bytes that a write may fill; the unused rest is returned on drop.
 pub(crate) struct Claim<'a> {
     pages: &'a PagePool,
     bytes: u64,
 }
 
 impl Claim<'_> {
-    /// So many bytes became dirty; they are given back by [`PagePool::release`].
+    /// This many bytes became dirty; [`PagePool::release`] returns them.
     pub(crate) fn used(&mut self, bytes: u64) {
         assert!(bytes <= self.bytes, "a write fills at most what it claimed");
         self.bytes -= bytes;
@@ -108,24 +108,23 @@ impl PagePool {
         }
     }
 
-    /// Dirty bytes and those on their way, at most.
+    /// Limit of dirty bytes, including those in flight.
     pub(crate) fn dirty_max(&self) -> u64 {
         self.blocks.budget() / 2
     }
 
-    /// What files that can't be stored hold of others' share, at most: beyond it their own
-    /// writers wait. Up to here it is taken from what is cached.
+    /// Limit up to which data that can't be stored may take memory from cached data; above it, the
+    /// writers of those files wait.
     fn failing_max(&self) -> u64 {
         self.dirty_max() / 2
     }
 
-    /// Whether any file has something that couldn't be stored.
+    /// Whether any file has data that couldn't be stored.
     pub(crate) fn has_failing(&self) -> bool {
         self.failing.load(Ordering::Relaxed) > 0
     }
 
-    /// Counts what an inode that fails holds, after it changed. Its state is locked by the
-    /// caller.
+    /// Updates the count of an inode's failing bytes after a change. The caller holds its lock.
     pub(crate) fn recount_failing(&self, inner: &mut Inner) {
         let now = match inner.failing_since {
             Some(_) => inner.unpublished(),
@@ -139,41 +138,41 @@ impl PagePool {
         }
     }
 
-    /// Dirty bytes and those on their way.
+    /// Dirty bytes, including those in flight.
     pub(crate) fn dirty(&self) -> u64 {
         self.dirty.load(Ordering::Relaxed)
     }
 
-    /// Dirty bytes get on their way.
+    /// Counts dirty bytes that are now in flight.
     pub(crate) fn send_off(&self, bytes: u64) {
         self.on_the_way.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes that were on their way are stored, or gone.
+    /// Bytes in flight were stored or dropped.
     pub(crate) fn arrive(&self, bytes: u64) {
         self.on_the_way.fetch_sub(bytes, Ordering::Relaxed);
         self.release(bytes);
     }
 
-    /// Whether so much waits that isn't on its way that files should be written before their
-    /// time. What is on its way makes room by itself, and a stream isn't cut for it.
+    /// Whether so many dirty bytes aren't in flight that files should be written early. Bytes in
+    /// flight will make room on their own, and streams aren't cut for them.
     pub(crate) fn is_short(&self) -> bool {
         let on_the_way = self.on_the_way.load(Ordering::Relaxed);
         let waits = self.dirty().saturating_sub(on_the_way);
         waits > self.dirty_max() / 2
     }
 
-    /// Whether anything is on its way.
+    /// Whether any bytes are in flight.
     pub(crate) fn is_moving(&self) -> bool {
         self.on_the_way.load(Ordering::Relaxed) > 0
     }
 
-    /// Claims memory and disk space for `bytes` of a write. `None`: there is no memory now,
-    /// wait for `room`. Files that fail have a share of their own: what they hold neither grows
-    /// beyond it nor counts against others up to there.
+    /// Claims memory and disk space for `bytes` of a write. `None`: no memory now, wait for `room`.
+    /// Failing files have a separate share: they neither grow beyond it nor count against others up
+    /// to it.
     ///
     /// # Errors
-    /// `NoSpace`: the disks have none.
+    /// `NoSpace`: the disks are full.
     pub(crate) fn claim(&self, bytes: u64, is_failing: bool) -> Result<Option<Claim<'_>>> {
         let failing = self.failing.load(Ordering::Relaxed);
         let before = self.dirty.fetch_add(bytes, Ordering::Relaxed);
@@ -190,7 +189,7 @@ impl PagePool {
         Ok(Some(Claim { pages: self, bytes }))
     }
 
-    /// How the last try to store dirty bytes went.
+    /// Records the result of the last attempt to store dirty bytes.
     pub(crate) fn note_store(&self, failure: Option<Error>) {
         let is_failure = failure.is_some();
         *self.failure.lock() = failure;
@@ -199,12 +198,12 @@ impl PagePool {
         }
     }
 
-    /// Why dirty bytes can't be stored now.
+    /// Why dirty bytes can't be stored now, if they can't.
     pub(crate) fn failure(&self) -> Option<Error> {
         self.failure.lock().clone()
     }
 
-    /// Dirty bytes are stored, or gone.
+    /// Dirty bytes were stored or dropped.
     pub(crate) fn release(&self, bytes: u64) {
         if bytes == 0 {
             return;
@@ -221,7 +220,7 @@ impl PagePool {
             let missing = space.needed + bytes - held;
             let more = match self.pool.reserve(missing.next_multiple_of(SPACE_STEP)) {
                 Ok(more) => more,
-                // Near the end only what is really needed counts.
+                // Near the end, reserve only the bytes really needed.
                 Err(_) => self.pool.reserve(missing)?,
             };
             match &mut space.held {
@@ -233,8 +232,8 @@ impl PagePool {
         Ok(())
     }
 
-    /// What was held for stored bytes is used up: it isn't there for the next ones, which ask
-    /// anew.
+    /// Returns the reservation of stored bytes: their space is now used, and further writes must
+    /// reserve anew.
     fn give_space(&self, bytes: u64) {
         let mut space = self.space.lock();
         space.needed = space
@@ -248,7 +247,7 @@ impl PagePool {
         }
     }
 
-    /// Caches clean bytes of an inode whose state is locked by the caller.
+    /// Caches clean bytes of an inode. The caller holds its lock.
     pub(crate) fn cache(
         &self,
         inode: InodeId,
@@ -269,7 +268,7 @@ impl PagePool {
         });
     }
 
-    /// Forgets clean bytes of an inode whose state is locked by the caller.
+    /// Drops cached clean bytes of an inode. The caller holds its lock.
     pub(crate) fn uncache(&self, inode: InodeId, inner: &mut Inner, from: u64, to: u64) {
         if !inner.clean.is_empty() {
             self.recount(inode, inner, |inner| inner.clean.cut(from, to));
@@ -296,27 +295,27 @@ impl PagePool {
         }
     }
 
-    /// Whether clean bytes have to go.
+    /// Whether clean bytes must be evicted.
     pub(crate) fn is_over_budget(&self) -> bool {
         let budget = self.blocks.budget();
         self.blocks.held() > budget - budget / SLACK_PART || self.ring.lock().len() > PIECES_MAX
     }
 
-    /// Whether `bytes` more would be beyond the budget.
+    /// Whether `bytes` more would exceed the budget.
     pub(crate) fn lacks_memory(&self, bytes: u64) -> bool {
         self.blocks.held_for_data() + bytes > self.blocks.budget()
     }
 
-    /// Makes room for `bytes` of a write, as far as letting clean bytes go makes it. Call without
-    /// holding an inode's lock.
+    /// Makes room for `bytes` of a write, as far as evicting clean bytes can. Must be called
+    /// without an inode's lock.
     pub(crate) fn make_room(&self, inodes: &Inodes, bytes: u64) {
-        // Each piece twice: what was read lately gets another round.
+        // Visits each piece twice: those read lately get another round.
         let most = self.ring.lock().len() * 2 + EVICTIONS_MAX;
         self.evict(inodes, most, || !self.lacks_memory(bytes));
     }
 
-    /// Once a second: gives back what nobody needs. What is known of extents goes when nothing
-    /// else is left to go.
+    /// Once a second: returns unused memory. Known extents are dropped when nothing else is left to
+    /// evict.
     pub(crate) fn tidy(&self, inodes: &Inodes) {
         self.blocks.give_back_idle();
         self.evict(inodes, EVICTIONS_TIDY_MAX, || !self.is_over_budget());
@@ -326,14 +325,14 @@ impl PagePool {
         }
     }
 
-    /// Forgets what is known of extents if that is too much: it grows with each file that is open,
-    /// whatever else is cached. Call without holding an inode's lock.
+    /// Forgets known extents if they take too much: they grow with each open file, whatever else is
+    /// cached. Must be called without an inode's lock.
     pub(crate) fn limit_extents(&self, inodes: &Inodes) {
         let is_too_much = || self.blocks.held_for_extents() > self.blocks.budget() / EXTENTS_PART;
         if !is_too_much() {
             return;
         }
-        // One does it for all.
+        // One thread does it for all.
         if let Some(_turn) = self.forgetting.try_lock()
             && is_too_much()
         {
@@ -349,9 +348,9 @@ impl PagePool {
         });
     }
 
-    /// Lets clean bytes go until the budget fits again, those that were read lately last. So many
-    /// pieces were brought: more than they go, or many small ones would pile up.
-    /// Call without holding an inode's lock.
+    /// Evicts clean bytes until the budget holds, those read lately last. Examines more pieces than
+    /// the `brought` ones just added, or many small ones would pile up. Must be called without an
+    /// inode's lock.
     pub(crate) fn shrink(&self, inodes: &Inodes, brought: usize) {
         let most = EVICTIONS_MAX + brought * EVICTIONS_PER_PIECE;
         self.evict(inodes, most, || !self.is_over_budget());
@@ -384,7 +383,7 @@ impl PagePool {
         }
     }
 
-    /// Forgets all clean bytes. Call without holding an inode's lock.
+    /// Drops all clean bytes. Must be called without an inode's lock.
     pub(crate) fn forget_clean(&self, inodes: &Inodes) {
         let pieces = std::mem::take(&mut *self.ring.lock());
         for (inode, _, _) in pieces {
@@ -395,7 +394,7 @@ impl PagePool {
         }
     }
 
-    /// Bytes that were fetched ahead were read, or went unread.
+    /// Counts read-ahead bytes that were used or evicted unused.
     pub(crate) fn note_ahead(&self, used: u64, wasted: u64) {
         if used + wasted == 0 {
             return;
@@ -408,7 +407,7 @@ impl PagePool {
         }
     }
 
-    /// How far ahead may be fetched, from how much of it was used lately.
+    /// Limits read-ahead by how much of it was used lately.
     pub(crate) fn ahead_max(&self, wanted: u64) -> u64 {
         let (used, wasted) = *self.ahead.lock();
         if wasted < 16 << 20 || used > wasted * 3 {
@@ -420,7 +419,7 @@ impl PagePool {
         }
     }
 
-    /// All memory that is held, and its budget.
+    /// All memory held, and its budget.
     pub(crate) fn memory(&self) -> (u64, u64) {
         (self.blocks.held(), self.blocks.budget())
     }

@@ -1,4 +1,4 @@
-//! What one inode has in memory: dirty bytes, cached bytes, known extents. Pure; no I/O.
+//! In-memory data of one inode: dirty bytes, cached bytes, known extents. Pure; no I/O.
 
 pub(crate) mod clean;
 pub(crate) mod dirty;

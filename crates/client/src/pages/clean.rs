@@ -1,4 +1,4 @@
-//! Cached bytes of one inode that are the same as what its extents say.
+//! Cached bytes of one inode that match its extents.
 
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -6,29 +6,29 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 struct Cached {
     bytes: Bytes,
-    /// How much memory they keep, with others.
+    /// Memory that they keep alive, shared with others.
     memory: u64,
-    /// Tells entries of the same offset apart in the pool's ring.
+    /// Distinguishes entries of the same offset in the pool's ring.
     stamp: u64,
-    /// Read since the ring last came by.
+    /// Read since the ring's last visit.
     referenced: bool,
-    /// Fetched ahead of a reader and not read yet.
+    /// Read ahead and not used yet.
     ahead: bool,
 }
 
-/// What the ring finds when it comes by.
+/// Result of the ring's visit to an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Visit {
-    /// Was read since; gets another round.
+    /// It was read since the last visit and gets another round.
     Keep,
-    /// Is gone now; this many bytes, of which these were fetched ahead for nothing.
+    /// It was evicted, with the number of its bytes and of those read ahead in vain.
     Dropped {
         /// All bytes.
         bytes: u64,
-        /// Those that nobody read.
+        /// Bytes read ahead that were never used.
         wasted: u64,
     },
-    /// Was replaced or cut off earlier.
+    /// It was replaced or cut earlier.
     Unknown,
 }
 
@@ -37,12 +37,12 @@ pub(crate) enum Visit {
 pub(crate) struct Clean {
     entries: BTreeMap<u64, Cached>,
     bytes: u64,
-    /// Entries that came to be since the ring was told: offset, stamp.
+    /// Entries that the ring doesn't know yet: offset, stamp.
     fresh: Vec<(u64, u64)>,
 }
 
 impl Clean {
-    /// Entries that the ring doesn't know yet, as (offset, stamp).
+    /// Takes the entries that the ring doesn't know yet, as (offset, stamp).
     pub(crate) fn take_fresh(&mut self) -> Vec<(u64, u64)> {
         std::mem::take(&mut self.fresh)
     }
@@ -56,7 +56,7 @@ impl Clean {
         self.bytes
     }
 
-    /// Caches bytes, over whatever was cached there.
+    /// Caches bytes, replacing those cached there.
     pub(crate) fn insert(
         &mut self,
         offset: u64,
@@ -83,7 +83,7 @@ impl Clean {
         self.fresh.push((offset, stamp));
     }
 
-    /// Forgets `from..to`.
+    /// Drops `from..to`.
     pub(crate) fn cut(&mut self, from: u64, to: u64) {
         if from >= to {
             return;
@@ -120,8 +120,8 @@ impl Clean {
         }
     }
 
-    /// Calls `found(start, bytes)` for each cached piece in `from..to`, in order, and marks it
-    /// as used. Returns the bytes that were fetched ahead and are used for the first time.
+    /// Calls `found(start, bytes)` for each cached piece in `from..to`, in order, and marks it as
+    /// used. Returns the number of read-ahead bytes used for the first time.
     pub(crate) fn visit(&mut self, from: u64, to: u64, mut found: impl FnMut(u64, Bytes)) -> u64 {
         let mut used_ahead = 0;
         let first = self
@@ -149,7 +149,7 @@ impl Clean {
         used_ahead
     }
 
-    /// Up to where bytes from `from` on are cached without a gap.
+    /// The end of the gapless cached range that starts at `from`.
     pub(crate) fn covered_to(&self, from: u64) -> u64 {
         let mut at = from;
         let first = self
@@ -166,8 +166,8 @@ impl Clean {
         at
     }
 
-    /// The ring comes by an entry: used ones stay once more, others go. One that keeps much more
-    /// memory than it has bytes moves into memory of its own.
+    /// The ring visits an entry: used ones stay for one more round, others are evicted. One that
+    /// keeps much more memory alive than its own bytes is copied.
     pub(crate) fn come_by(
         &mut self,
         offset: u64,
@@ -198,7 +198,7 @@ impl Clean {
     }
 }
 
-/// Whether bytes keep twice the memory that a copy of them would.
+/// Whether bytes keep at least twice the memory alive that a copy would take.
 pub(crate) fn is_wasteful(bytes: &Bytes, memory: u64) -> bool {
     bytes.len() as u64 <= memory / 2
 }

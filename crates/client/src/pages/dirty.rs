@@ -1,5 +1,5 @@
-//! Written bytes of one inode that aren't on their way to disk yet. Byte exact: nothing is
-//! read to complete a page.
+//! Written bytes of one inode that aren't in flight to disk. Byte-exact: nothing is read to
+//! complete a page.
 
 use super::memory::{Blocks, RunMemory};
 use bytes::Bytes;
@@ -14,7 +14,7 @@ pub(crate) struct Frozen {
     pub(crate) offset: u64,
     /// The bytes.
     pub(crate) bytes: Bytes,
-    /// How much memory they keep.
+    /// Memory that they keep alive.
     pub(crate) memory: u64,
 }
 
@@ -31,7 +31,7 @@ impl Frozen {
 
 #[derive(Debug)]
 struct Run {
-    /// Bytes of the memory that have been cut off at the front.
+    /// Bytes of the memory that were cut off at the front.
     head: usize,
     memory: RunMemory,
 }
@@ -55,27 +55,27 @@ impl Run {
     }
 }
 
-/// What is dirty of a block.
+/// The dirty bytes of a block.
 #[derive(Debug)]
 struct Fill {
     bytes: u64,
-    /// Since when some of it is: what was written first may be all that is left.
+    /// Since when the block has been dirty, even if the oldest bytes were overwritten since.
     since: Instant,
 }
 
-/// Dirty runs, sorted, not overlapping, none across a block boundary.
+/// Dirty runs, sorted, disjoint, none across a block boundary.
 #[derive(Debug)]
 pub(crate) struct Dirty {
     blocks: Arc<Blocks>,
     runs: BTreeMap<u64, Run>,
-    /// What is dirty of each block that has any.
+    /// Dirty bytes of each block that has any.
     fill: BTreeMap<u64, Fill>,
     bytes: u64,
-    /// Where blocks begin of which the one before was completed lately: they will be, too.
+    /// Starts of blocks after ones just completed: these will probably be completed too.
     streams: [u64; STREAMS_MAX],
 }
 
-/// Writers of one file that each write one block after the other.
+/// Most writers of one file recognised as writing block after block.
 const STREAMS_MAX: usize = 8;
 
 impl Dirty {
@@ -103,17 +103,17 @@ impl Dirty {
         self.runs.len()
     }
 
-    /// Since when the oldest dirty bytes are dirty.
+    /// Since when the oldest dirty block has been dirty.
     pub(crate) fn oldest(&self) -> Option<Instant> {
         self.fill.values().map(|fill| fill.since).min()
     }
 
-    /// Since when the block that was begun last is dirty.
+    /// Since when the block that became dirty last has been dirty.
     pub(crate) fn newest(&self) -> Option<Instant> {
         self.fill.values().map(|fill| fill.since).max()
     }
 
-    /// Takes in a copy of `data`. Returns how many bytes are dirty that weren't before.
+    /// Copies `data` in. Returns how many bytes became dirty that weren't before.
     pub(crate) fn write(&mut self, offset: u64, data: &[u8], now: Instant) -> u64 {
         let before = self.bytes;
         let block = self.blocks.block_bytes();
@@ -132,7 +132,7 @@ impl Dirty {
     fn write_in_block(&mut self, at: u64, data: &[u8], now: Instant) {
         let block = self.blocks.block_bytes();
         let end = at + data.len() as u64;
-        // Also if all of it is overwritten here: what came before waits as long.
+        // Kept even if all of it is overwritten here: earlier writes have waited as long.
         let since = self.fill.get(&(at / block)).map_or(now, |fill| fill.since);
         let previous = self
             .runs
@@ -182,7 +182,7 @@ impl Dirty {
         self.bytes -= bytes;
     }
 
-    /// Forgets the dirty bytes in `from..to`. Returns how many they were.
+    /// Drops the dirty bytes in `from..to`. Returns their number.
     pub(crate) fn cut(&mut self, from: u64, to: u64) -> u64 {
         if from >= to {
             return 0;
@@ -200,7 +200,8 @@ impl Dirty {
             let mut run = self.runs.remove(&start).expect("just seen");
             if cut_to < end {
                 let tail = &run.bytes()[(cut_to - start) as usize..];
-                // The front goes: keep the memory. The middle goes: the tail gets its own.
+                // A cut at the front keeps the memory. After a cut in the middle the tail gets its
+                // own.
                 if cut_from == start {
                     let head = run.head + (cut_to - start) as usize;
                     let memory = std::mem::replace(&mut run.memory, RunMemory::none(&self.blocks));
@@ -219,7 +220,7 @@ impl Dirty {
         before - self.bytes
     }
 
-    /// The first dirty piece at or behind `at`, from `at` on.
+    /// The first dirty piece at or after `at`, clipped to start at `at`.
     pub(crate) fn next(&self, at: u64) -> Option<(u64, u64)> {
         let before = self.runs.range(..at).next_back();
         let runs = before.into_iter().chain(self.runs.range(at..).next());
@@ -238,7 +239,7 @@ impl Dirty {
         }
     }
 
-    /// Takes the blocks between `from` and `to` that are dirty as a whole, each as one piece.
+    /// Takes the completely dirty blocks between `from` and `to`, each as one piece.
     pub(crate) fn take_full_blocks(&mut self, from: u64, to: u64) -> Vec<Frozen> {
         let block = self.blocks.block_bytes();
         let touched = self.fill.range(from / block..to.div_ceil(block));
@@ -279,7 +280,7 @@ impl Dirty {
         }
     }
 
-    /// Takes the blocks that are dirty since `time` or longer, in order.
+    /// Takes the blocks that have been dirty since `time` or longer, in order.
     pub(crate) fn take_older(&mut self, time: Instant) -> Vec<Frozen> {
         let block = self.blocks.block_bytes();
         let old = self.fill.iter().filter(|(_, fill)| fill.since <= time);
@@ -289,7 +290,7 @@ impl Dirty {
             let fill = self.fill.remove(&number).expect("just seen");
             self.bytes -= fill.bytes;
             let mut from = number * block;
-            // The last block may reach to the end of all numbers.
+            // The last block may reach to the end of the number range.
             let last = from + (block - 1);
             while let Some((at, _)) = self.runs.range(from..=last).next() {
                 let at = *at;

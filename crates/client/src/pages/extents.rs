@@ -1,4 +1,4 @@
-//! What is known of an inode's extents: a cache that may be partial, and is forgotten freely.
+//! A cache of an inode's extents; it may be partial and can be dropped at any time.
 
 use super::memory::{Blocks, ExtentsCharge};
 use super::ranges::Ranges;
@@ -7,16 +7,16 @@ use model::{Extent, ExtentKind, SegmentPlace};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// More extents than this aren't remembered of one inode.
+/// Most extents remembered per inode.
 const EXTENTS_MAX: usize = 16_384;
-/// Nor more than this while the page pool is over its budget.
+/// Most extents while the page pool is over its budget.
 const EXTENTS_MAX_WHEN_FULL: usize = 512;
-/// What one takes in memory.
+/// Memory taken by one.
 const RECORD_BYTES: usize = 160;
-/// Nor more bytes of inline extents than this.
+/// Most inline bytes.
 const INLINE_BYTES_MAX: usize = 1024 * 1024;
 
-/// Where the bytes of a piece of a file are.
+/// Place of the bytes of a piece of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// Zeros: a hole, or reserved space.
@@ -25,7 +25,7 @@ pub(crate) enum Source {
     Inline(Bytes),
     /// In a segment, from this byte on.
     Segment(SegmentPlace, u32),
-    /// The owner must be asked.
+    /// Unknown: the owner must be asked.
     Unknown,
 }
 
@@ -40,13 +40,13 @@ pub(crate) struct Located {
 /// Known extents of one inode.
 #[derive(Debug)]
 pub(crate) struct Extents {
-    /// By offset; not overlapping.
+    /// By offset; disjoint.
     map: BTreeMap<u64, Extent>,
-    /// Where `map` tells everything; what it doesn't cover there is a hole.
+    /// Ranges in which `map` is complete; gaps there are holes.
     known: Ranges,
-    /// Inline bytes that were taken in since the last `forget_all`.
+    /// Inline bytes added since the last `forget_all`.
     inline_bytes: usize,
-    /// What all this takes of the page pool's memory.
+    /// The page pool memory that all this takes.
     charge: ExtentsCharge,
 }
 
@@ -92,7 +92,7 @@ impl Extents {
         self.count();
     }
 
-    /// An extent was published by this client.
+    /// Adds an extent that this client has published.
     pub(crate) fn put(&mut self, extent: &Extent) {
         self.learn(extent.offset, extent.end(), std::slice::from_ref(extent));
     }
@@ -104,7 +104,7 @@ impl Extents {
         self.count();
     }
 
-    /// `from..to` must be asked for again.
+    /// Makes `from..to` unknown.
     pub(crate) fn forget(&mut self, from: u64, to: u64) {
         self.cut(from, to);
         self.known.remove(from, to);
@@ -139,8 +139,8 @@ impl Extents {
         }
     }
 
-    /// The first piece of what `locate` says of `from..to`, which isn't empty; what follows may
-    /// be of the same kind.
+    /// The first piece of `locate` for `from..to`, which isn't empty; the next piece may be of the
+    /// same kind.
     pub(crate) fn first(&self, from: u64, to: u64) -> Located {
         let piece = |to, source| Located { from, to, source };
         let known_to = self.known.covered_to(from).min(to);
@@ -156,7 +156,7 @@ impl Extents {
         piece(next.map_or(known_to, |(start, _)| *start), Source::Zeros)
     }
 
-    /// Where the bytes of `from..to` are, without gaps, in order.
+    /// The places of the bytes of `from..to`, without gaps, in order.
     pub(crate) fn locate(&self, from: u64, to: u64) -> Vec<Located> {
         let mut out = Vec::new();
         let mut at = from;
@@ -234,7 +234,7 @@ mod tests {
         }
     }
 
-    /// 255: unknown.
+    /// 255 stands for unknown.
     fn paint(extents: &Extents) -> Vec<u8> {
         let mut out = vec![254; 100];
         let mut at = 0;

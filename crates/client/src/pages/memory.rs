@@ -1,5 +1,5 @@
-//! Memory of the page pool: what is held is counted where it is taken and given back, as long as
-//! anybody holds a slice of it.
+//! Memory of the page pool: counted from allocation until it is freed, including while a slice of
+//! it is held anywhere.
 
 use super::dirty::Frozen;
 use bytes::Bytes;
@@ -9,49 +9,49 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use world::AlignedBuffer;
 
-/// Runs up to this size live in ordinary memory: they are copied into a pack anyway.
+/// Runs up to this size use ordinary memory: they are copied into a pack anyway.
 const SMALL_MAX: usize = 128 * 1024;
 
-/// Block buffers that wait for the next block instead of going back to the system, whose
-/// fresh pages would cost a quarter of the time of a stream: at most so many, and at most this
-/// part of the budget.
+/// Block buffers kept for the next block instead of being returned to the system, whose fresh pages
+/// would cost a quarter of a stream's time: at most this many, and at most this fraction of the
+/// budget.
 const RECYCLED_MAX: usize = 24;
 const RECYCLED_PART: u64 = 8;
 
-/// What a piece costs beside its bytes: its places in maps and lists, and the allocator's share.
+/// Cost of a piece besides its bytes: entries in maps and lists, and the allocator's overhead.
 const PIECE_BYTES: u64 = 256;
 
-/// The same of a small piece that was written. And small pieces leave holes in the allocator's
-/// pages when they go, which it can't give back.
+/// The same for a small written piece. In addition, freed small pieces leave holes in the
+/// allocator's pages, which it can't return.
 const WRITTEN_PIECE_BYTES: u64 = 768;
 
-// In the batch and in its job; what the write of its pack answers, the batch's extents with a copy
-// while neighbours are joined, what is published of them; the owner of its memory.
+// In the batch and in its job; the pack's extents, the batch's extents with a copy while neighbours
+// are joined, the published extents; the owner of its memory.
 const _: () = assert!(
     2 * size_of::<Frozen>() + 4 * size_of::<Extent>() + size_of::<Counted<Vec<u8>>>()
         <= WRITTEN_PIECE_BYTES as usize
 );
 
-/// Buffers of more than half of this size come as wholes of it (`world::AlignedBuffer`).
+/// Buffers of more than half this size are multiples of it (`world::AlignedBuffer`).
 const WHOLE_BYTES: u64 = 1 << 20;
 
-/// What comes from the NSDs in pieces up to this size is copied before it is kept: it would keep
-/// the memory that the disk has read it into, [`AROUND_BYTES`] more.
+/// Pieces read from the NSDs are copied up to this size: otherwise they would keep alive the memory
+/// of the disk read, [`AROUND_BYTES`] more.
 pub(crate) const COPIED_MAX: usize = 4 * model::limits::UNIT_BYTES as usize;
-/// What bytes that aren't copied keep beside their own: the rest of their first and last units,
-/// and what lies between memory that begins at multiples of a unit.
+/// Memory that uncopied bytes keep alive besides their own: the rest of their first and last units,
+/// and the gaps to unit boundaries.
 const AROUND_BYTES: u64 = 2 * model::limits::UNIT_BYTES as u64;
 
-/// Gives out the memory of a client's page pool, takes it back, and knows how much is held.
+/// Allocates and recycles the memory of a client's page pool, and counts how much is held.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     block_bytes: usize,
     budget: u64,
     recycled_max: usize,
     held: AtomicU64,
-    /// The part of `held` that is states of inodes: it doesn't go by writing or forgetting.
+    /// The part of `held` for states of inodes: neither writing nor eviction frees it.
     states: AtomicU64,
-    /// The part of `held` that is what is known of extents.
+    /// The part of `held` for known extents.
     extents: AtomicU64,
     free: Mutex<Free>,
 }
@@ -59,7 +59,7 @@ pub(crate) struct Blocks {
 #[derive(Debug, Default)]
 struct Free {
     buffers: Vec<AlignedBuffer>,
-    /// How many nobody needed since `give_back_idle` came by.
+    /// Number of buffers not needed since the last `give_back_idle`.
     lowest: usize,
 }
 
@@ -81,24 +81,24 @@ impl Blocks {
         self.block_bytes as u64
     }
 
-    /// All memory that is held: dirty, on its way, cached, free, what is known of inodes, and
-    /// what readers have slices of.
+    /// All memory held: dirty, in flight, cached, free, states of inodes, and slices that readers
+    /// have.
     pub(crate) fn held(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Memory that goes when data is stored, read or forgotten.
+    /// Memory that storing, reading or evicting data can free.
     pub(crate) fn held_for_data(&self) -> u64 {
         let states = self.states.load(Ordering::Relaxed);
         self.held().saturating_sub(states)
     }
 
-    /// Memory of what is known of extents.
+    /// Memory of known extents.
     pub(crate) fn held_for_extents(&self) -> u64 {
         self.extents.load(Ordering::Relaxed)
     }
 
-    /// What may be held.
+    /// Limit of `held`.
     pub(crate) fn budget(&self) -> u64 {
         self.budget
     }
@@ -111,7 +111,7 @@ impl Blocks {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// A buffer of a whole block, of any content.
+    /// A block buffer with arbitrary content.
     pub(crate) fn block(self: &Arc<Self>) -> Block {
         let recycled = {
             let mut free = self.free.lock();
@@ -130,7 +130,7 @@ impl Blocks {
         }
     }
 
-    /// Gives a free block buffer back to the system; false if there is none.
+    /// Returns a free block buffer to the system; false if there is none.
     pub(crate) fn give_back(&self) -> bool {
         let buffer = {
             let mut free = self.free.lock();
@@ -145,7 +145,7 @@ impl Blocks {
         is_one
     }
 
-    /// Gives those block buffers back to the system that nobody needed since the last call.
+    /// Returns the block buffers to the system that weren't needed since the last call.
     pub(crate) fn give_back_idle(&self) {
         let idle = {
             let mut free = self.free.lock();
@@ -157,7 +157,7 @@ impl Blocks {
         self.give(idle.len() as u64 * self.block_bytes());
     }
 
-    /// Bytes that came from the NSDs, counted until nobody holds them, and how much that is.
+    /// Counts bytes from the NSDs until they are freed; also returns how much memory they hold.
     pub(crate) fn counted(self: &Arc<Self>, bytes: Bytes) -> (Bytes, u64) {
         let length = bytes.len() as u64;
         let memory = if length <= COPIED_MAX as u64 {
@@ -171,14 +171,14 @@ impl Blocks {
         (Counted::freeze(bytes, charge), memory)
     }
 
-    /// A copy in memory of its own.
+    /// A copy in its own memory.
     pub(crate) fn copy(self: &Arc<Self>, bytes: &[u8]) -> Bytes {
         let charge = Charge::new(self, bytes.len() as u64 + PIECE_BYTES);
         Counted::freeze(bytes.to_vec(), charge)
     }
 }
 
-/// A part of what is held; given back when dropped.
+/// A part of `held`, returned on drop.
 #[derive(Debug)]
 pub(crate) struct Charge {
     home: Arc<Blocks>,
@@ -194,7 +194,7 @@ impl Charge {
         }
     }
 
-    /// It is so much now.
+    /// Changes the amount.
     pub(crate) fn set(&mut self, bytes: u64) {
         if bytes > self.bytes {
             self.home.take(bytes - self.bytes);
@@ -205,7 +205,7 @@ impl Charge {
     }
 }
 
-/// What is known of the extents of an inode; given back when dropped.
+/// Memory of an inode's known extents, returned on drop.
 #[derive(Debug)]
 pub(crate) struct ExtentsCharge(Charge);
 
@@ -214,7 +214,7 @@ impl ExtentsCharge {
         Self(Charge::new(home, 0))
     }
 
-    /// It is so much now.
+    /// Changes the amount.
     pub(crate) fn set(&mut self, bytes: u64) {
         let all = &self.0.home.extents;
         all.fetch_add(bytes, Ordering::Relaxed);
@@ -233,12 +233,11 @@ impl Drop for ExtentsCharge {
     }
 }
 
-/// What the state of an inode takes in memory beside its bytes and extents; given back when
-/// dropped.
+/// Memory of an inode's state besides its bytes and extents, returned on drop.
 #[derive(Debug)]
 pub(crate) struct StateCharge(Arc<Blocks>);
 
-/// How much that is.
+/// Its amount.
 const STATE_BYTES: u64 = 1024;
 
 impl StateCharge {
@@ -284,7 +283,7 @@ impl<T: AsRef<[u8]>> AsRef<[u8]> for Counted<T> {
     }
 }
 
-/// A block buffer that goes back home when the last user lets go of it.
+/// A block buffer that is recycled when its last user drops it.
 #[derive(Debug)]
 pub(crate) struct Block {
     buffer: Option<AlignedBuffer>,
@@ -299,7 +298,7 @@ impl Block {
             .expect("a block has its buffer until it is dropped")
     }
 
-    /// Takes in a copy of `bytes`, behind what is there.
+    /// Appends a copy of `bytes`.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         let at = self.length;
         self.memory()[at..at + bytes.len()].copy_from_slice(bytes);
@@ -350,7 +349,7 @@ pub(crate) enum RunMemory {
 }
 
 impl RunMemory {
-    /// Memory with a copy of `bytes`. `stream`: the rest of the block will come too.
+    /// Memory with a copy of `bytes`. `stream`: the rest of the block is expected too.
     pub(crate) fn new(bytes: &[u8], stream: bool, blocks: &Arc<Blocks>) -> Self {
         let mut memory = if stream {
             Self::Large(blocks.block())
@@ -361,7 +360,7 @@ impl RunMemory {
         memory
     }
 
-    /// Nothing, to leave in the place of memory that is taken.
+    /// Empty memory, to replace memory that is taken.
     pub(crate) fn none(blocks: &Arc<Blocks>) -> Self {
         Self::Small(Vec::new(), Charge::new(blocks, 0))
     }
@@ -374,7 +373,7 @@ impl RunMemory {
         }
     }
 
-    /// How much memory the run keeps, whatever of it is in use.
+    /// Memory held by the run, used or not.
     pub(crate) fn held(&self) -> u64 {
         match self {
             Self::Small(bytes, _) => bytes.capacity() as u64,
@@ -383,7 +382,7 @@ impl RunMemory {
         }
     }
 
-    /// Writes over what is there, from byte `at` on; `at + bytes.len()` is inside.
+    /// Overwrites existing bytes from `at` on; `at + bytes.len()` is inside.
     pub(crate) fn overwrite(&mut self, at: usize, bytes: &[u8]) {
         let all: &mut [u8] = match self {
             Self::Small(memory, _) => memory,
@@ -438,7 +437,7 @@ impl RunMemory {
         };
     }
 
-    /// Cuts off everything behind `length`.
+    /// Cuts off everything after `length`.
     pub(crate) fn truncate(&mut self, length: usize) {
         match self {
             Self::Small(bytes, _) => bytes.truncate(length),

@@ -29,7 +29,7 @@ impl Ranges {
         self.map.insert(start, end);
     }
 
-    /// Takes `from..to` out.
+    /// Removes `from..to`.
     pub(crate) fn remove(&mut self, from: u64, to: u64) {
         if from >= to {
             return;
@@ -50,7 +50,7 @@ impl Ranges {
         }
     }
 
-    /// Up to where everything from `from` on is in the set; `from` if nothing is.
+    /// The end of the gapless range that starts at `from`; `from` itself if it isn't in the set.
     pub(crate) fn covered_to(&self, from: u64) -> u64 {
         match self.map.range(..=from).next_back() {
             Some((_, end)) if *end > from => *end,
@@ -58,7 +58,7 @@ impl Ranges {
         }
     }
 
-    /// The first byte of the set at or behind `from`.
+    /// The first byte of the set at or after `from`.
     pub(crate) fn next_start(&self, from: u64) -> Option<u64> {
         if self.covered_to(from) > from {
             return Some(from);
@@ -66,7 +66,7 @@ impl Ranges {
         self.map.range(from..).next().map(|(start, _)| *start)
     }
 
-    /// How many ranges it has.
+    /// Number of ranges.
     pub(crate) fn len(&self) -> usize {
         self.map.len()
     }
@@ -81,7 +81,7 @@ impl Ranges {
 pub(crate) struct Gaps(Vec<(u64, u64)>);
 
 impl Gaps {
-    /// All of `from..to` is open.
+    /// All of `from..to` is a gap.
     pub(crate) fn new(from: u64, to: u64) -> Self {
         Self(if from < to {
             vec![(from, to)]
@@ -94,8 +94,8 @@ impl Gaps {
         self.0.iter().copied()
     }
 
-    /// Offers what a source has: `offer(from, to, found)` calls `found(start, end)` for each
-    /// part that it fills, in order.
+    /// Fills gaps from a source: `offer(from, to, found)` calls `found(start, end)` for each part
+    /// that the source has, in order.
     pub(crate) fn fill(&mut self, mut offer: impl FnMut(u64, u64, &mut dyn FnMut(u64, u64))) {
         let mut open = Vec::new();
         for (from, to) in self.0.drain(..) {

@@ -27,7 +27,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Some moment.
+/// An arbitrary moment.
 fn begun() -> Instant {
     let simulation = Simulation::new(1);
     let moment = simulation.run(|world| async move { world.now() });
@@ -51,7 +51,7 @@ proptest! {
     fn dirty_bytes_are_exactly_those_written_and_not_cut(steps in prop::collection::vec(step(), 1..80)) {
         let mut dirty = Dirty::new(Blocks::new(BLOCK, 64 << 20));
         let mut model = vec![None; SPACE];
-        // Since when each block is dirty.
+        // Since when each block has been dirty.
         let mut since = vec![None; SPACE / BLOCK as usize + 1];
         let begun = begun();
         for (number, step) in steps.into_iter().enumerate() {
@@ -127,7 +127,7 @@ fn only_streams_take_whole_blocks_before_they_are_written() {
     let blocks = Blocks::new(BLOCK as u32, 256 << 20);
     let mut dirty = Dirty::new(blocks.clone());
     let now = begun();
-    // Two writers in one file, block by block.
+    // Two writers in one file, each block by block.
     for number in 0..4 {
         for from in [0, 100] {
             dirty.write((from + number) * BLOCK, &vec![1; BLOCK as usize], now);
