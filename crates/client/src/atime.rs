@@ -1,4 +1,4 @@
-//! The time of the last read: relatime, recorded in batches.
+//! Access times: relatime, recorded in batches.
 
 use crate::client::Client;
 use crate::inode::{Inner, InodeRef};
@@ -12,26 +12,26 @@ use tracing::debug;
 
 /// A read moves atime at least this often.
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// Access times that wait to be recorded; when it is full, later reads count next time.
+/// Most access times waiting to be recorded; beyond that, only a later read counts.
 const WAITING_MAX: usize = 16_384;
 
-/// Access times that wait to be recorded.
+/// Access times waiting to be recorded.
 #[derive(Default)]
 pub(crate) struct Accesses {
     waiting: Mutex<BTreeMap<InodeId, Timestamp>>,
-    /// A task is at it.
+    /// A task is recording them.
     recording: AtomicBool,
 }
 
 impl Client {
-    /// A read: whether it moves atime is decided here, from what is known. The inode's lock is
-    /// held by the caller.
+    /// Notes a read, and decides from the known attributes whether it moves atime. The caller holds
+    /// the inode's lock.
     pub(crate) fn note_access(&self, state: &InodeRef, inner: &mut Inner) {
         let Some(known) = inner.known.as_mut().filter(|_| self.settings.relatime) else {
             return;
         };
         let is_young = known.atime > known.mtime && known.atime > known.ctime;
-        // The clock is asked only if the other rules leave it open.
+        // The clock is read only if the other rules don't decide.
         let now = self.world.wall();
         if is_young && known.atime.plus(DAY) > now {
             return;
@@ -43,22 +43,22 @@ impl Client {
         }
     }
 
-    /// The access time that waits for an inode.
+    /// The unrecorded access time of an inode.
     pub(crate) fn unrecorded_access(&self, inode: InodeId) -> Option<Timestamp> {
         self.accesses.waiting.lock().get(&inode).copied()
     }
 
-    /// Whether any access time waits.
+    /// Whether any access time is unrecorded.
     pub(crate) fn has_accesses(&self) -> bool {
         !self.accesses.waiting.lock().is_empty()
     }
 
-    /// utimes set the time itself: a read before it doesn't count.
+    /// utimes set the time itself: earlier reads don't count.
     pub(crate) fn forget_access(&self, inode: InodeId) {
         self.accesses.waiting.lock().remove(&inode);
     }
 
-    /// Sends the access times that wait. Each shows in stat until the owner has it.
+    /// Records all waiting access times. stat shows each of them until the owner has it.
     pub(crate) async fn record_atimes(&self) {
         let mut next = Bound::Unbounded;
         loop {
@@ -71,7 +71,7 @@ impl Client {
             next = Bound::Excluded(inode);
             let operation = Operation::NoteAccess { inode, at };
             if let Err(error) = self.execute(&operation).await {
-                // Gone, or away: an access time isn't worth more.
+                // The inode is gone or the owner unavailable: not worth a retry.
                 debug!(%inode, %error, "an access time wasn't recorded");
             }
             let mut waiting = self.accesses.waiting.lock();
@@ -81,8 +81,8 @@ impl Client {
         }
     }
 
-    /// Records access times in a task of its own: thousands of operations, each of which may
-    /// have to wait, are nothing that written data could wait for.
+    /// Records access times in a separate task: these thousands of operations may each have to
+    /// wait, and written data must not wait for them.
     pub(crate) fn spawn_record_atimes(&self) {
         if self.accesses.recording.swap(true, Ordering::AcqRel) {
             return;

@@ -10,7 +10,7 @@ use model::{
 };
 
 impl Client {
-    /// stat. Includes what is written but not yet published.
+    /// stat. Includes unpublished writes.
     ///
     /// # Errors
     /// `NotFound`.
@@ -20,12 +20,12 @@ impl Client {
         Ok(attributes)
     }
 
-    /// chmod, chown, utimes, truncate, in any combination, at once. What is written to the
-    /// inode is published first.
+    /// chmod, chown, utimes, truncate, in any combination, atomically. Publishes the inode's dirty
+    /// data first.
     ///
     /// # Errors
-    /// `FileTooLarge`, `IsDirectory` or `InvalidArgument` for a truncate of no file, and what
-    /// publishing says.
+    /// `FileTooLarge`, `IsDirectory`, or `InvalidArgument` for a truncate of anything but a file;
+    /// and errors of publishing.
     pub async fn set_attributes(&self, inode: InodeId, set: SetAttributes) -> Result<Attributes> {
         if set.atime.is_some() {
             self.forget_access(inode);
@@ -55,9 +55,9 @@ impl Client {
         }
         let state = self.inodes.get(inode);
         let exclusive = self.exclusive(&state).await?;
-        // Also what is cut away as a whole is published first: kept dirty it could be frozen by
-        // the flusher or an fsync meanwhile and come back after the cut; dropped it would be lost
-        // if the cut fails.
+        // Data that the truncate will cut is published first too: left dirty, the flusher or an
+        // fsync could freeze it meanwhile, and it would come back after the cut; dropped, it would
+        // be lost if the cut fails.
         self.publish_pending(&state).await?;
         let attributes = self
             .attributes_after(&Operation::SetAttributes { inode, set })
@@ -74,7 +74,7 @@ impl Client {
         Ok(attributes)
     }
 
-    /// The file ends at `size` now.
+    /// The file now ends at `size`: drops everything beyond that.
     fn cut_pages(&self, inode: InodeId, inner: &mut Inner, size: u64) {
         let dirty = inner.dirty.cut(size, u64::MAX);
         self.pages.release(dirty);
@@ -87,11 +87,11 @@ impl Client {
         }
     }
 
-    /// Value of an extended attribute.
+    /// The value of an extended attribute.
     ///
     /// # Errors
-    /// `NoSuchAttribute`; `NotSupported` for a name outside user., trusted. and security.
-    /// that isn't one of the two of access control lists.
+    /// `NoSuchAttribute`; `NotSupported` for a name outside user., trusted. and security. that
+    /// isn't one of the two for access control lists.
     pub async fn get_xattr(&self, inode: InodeId, name: &[u8]) -> Result<Bytes> {
         let name = xattr_name(name)?;
         match self.execute(&Operation::GetXattr { inode, name }).await? {
@@ -114,7 +114,7 @@ impl Client {
     /// Sets an extended attribute.
     ///
     /// # Errors
-    /// `Exists` or `NoSuchAttribute` as the mode says, `NoSpace` above 64 KiB per inode.
+    /// `Exists` or `NoSuchAttribute` as the mode requires, `NoSpace` above 64 KiB per inode.
     pub async fn set_xattr(
         &self,
         inode: InodeId,
@@ -126,8 +126,8 @@ impl Client {
             .await
     }
 
-    /// As [`Client::set_xattr`]; `drop_setgid` takes the setgid bit away with it, which an
-    /// access ACL does that is set by somebody outside of the inode's group.
+    /// As [`Client::set_xattr`]; `drop_setgid` also clears the setgid bit, as needed when a user
+    /// outside the inode's group sets an access ACL.
     ///
     /// # Errors
     /// As [`Client::set_xattr`].
@@ -186,7 +186,7 @@ impl Client {
         })
     }
 
-    /// Shows unpublished writes in attributes from the owner.
+    /// Adds unpublished writes to attributes from the owner.
     pub(crate) fn merge(&self, attributes: &mut Attributes) {
         if self.has_accesses()
             && let Some(at) = self.unrecorded_access(attributes.inode)
@@ -225,7 +225,7 @@ impl Client {
 }
 
 fn xattr_name(name: &[u8]) -> Result<Bytes> {
-    // The owner knows which names there are.
+    // The owner checks whether the name is supported.
     if name.len() > limits::XATTR_NAME_BYTES_MAX {
         return Err(Error::from(ErrorKind::BufferTooSmall));
     }

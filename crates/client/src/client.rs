@@ -1,4 +1,4 @@
-//! The client itself: its parts, its start and its end.
+//! The client itself: its parts, start and end.
 
 use crate::atime::Accesses;
 use crate::flusher::Flusher;
@@ -36,9 +36,9 @@ pub struct Client {
     pub(crate) pages: PagePool,
     pub(crate) flusher: Flusher,
     pub(crate) waiters: Waiters,
-    /// One permit per segment on its way to the NSDs.
+    /// One permit per segment in flight to the NSDs.
     pub(crate) segments_in_flight: Semaphore,
-    /// One permit per fetch ahead of a reader.
+    /// One permit per read-ahead fetch.
     pub(crate) fetches_ahead: Arc<Semaphore>,
     closed: AtomicBool,
 }
@@ -46,12 +46,12 @@ pub struct Client {
 /// The smallest page pool.
 const PAGE_POOL_BYTES_MIN: u64 = 16 * 1024 * 1024;
 
-/// Fetches ahead of readers that may run at once.
+/// Most read-ahead fetches running at once.
 const FETCHES_AHEAD_MAX: usize = 32;
 
 impl Client {
-    /// A client with a session of its own (`metanode.open_session()`). Starts its background
-    /// task; end it with [`Client::close`].
+    /// A client with its own session (`metanode.open_session()`). Starts its background task; end
+    /// it with [`Client::close`].
     #[must_use]
     pub fn new(
         world: World,
@@ -86,20 +86,20 @@ impl Client {
         client
     }
 
-    /// The world that the client lives in.
+    /// The world that the client runs in.
     #[must_use]
     pub fn world(&self) -> &World {
         &self.world
     }
 
-    /// The settings that it runs with.
+    /// The client's settings.
     #[must_use]
     pub fn settings(&self) -> &ClientSettings {
         &self.settings
     }
 
-    /// Forgets clean bytes in the page pool: the next reads go to the NSDs. For measurements, and
-    /// for a node that needs its memory.
+    /// Drops clean bytes from the page pool: the next reads go to the NSDs. For measurements, and
+    /// for a node that needs the memory.
     pub fn forget_clean(&self) {
         self.pages.forget_clean(&self.inodes);
     }
@@ -110,34 +110,35 @@ impl Client {
         self.pages.bytes()
     }
 
-    /// Memory that the page pool holds, and its budget: dirty, on the way, cached, free, what is
-    /// known of inodes, and what readers still have.
+    /// Memory held by the page pool, and its budget: dirty, in flight, cached and free bytes,
+    /// states of inodes, and slices that readers still hold.
     #[must_use]
     pub fn page_pool_memory(&self) -> (u64, u64) {
         self.pages.memory()
     }
 
-    /// Everything answered so far is durable afterwards (`shale fs sync`).
+    /// Makes everything answered so far durable (`shale fs sync`).
     ///
     /// # Errors
-    /// The first file that couldn't be published; the others were.
+    /// The first failure to publish a file; all other files were published.
     pub async fn sync_all(&self) -> Result<()> {
         self.record_atimes().await;
         let published = self.publish_all().await;
         published.and(self.metanode.sync().await)
     }
 
-    /// As `sync_all`, then ends the session (locks and opens go) and stops the client's task. Later calls fail with `ShuttingDown`.
+    /// As `sync_all`, then ends the session (locks and opens end) and stops the client's task.
+    /// Later calls fail with `ShuttingDown`.
     ///
     /// # Errors
-    /// What couldn't be made durable and is lost when the process ends.
+    /// The first failure; data that couldn't be made durable is lost when the process ends.
     pub async fn close(&self) -> Result<()> {
         let result = self.sync_all().await;
         self.closed.store(true, Ordering::Release);
         self.flusher.stop().await;
         if result.is_ok() {
-            // What removed files have on its way ends first, so that nothing of the session is
-            // written after its end. If that takes too long, a sweep has more to do.
+            // Writes of removed files end first, so that nothing of the session is written after
+            // its end. If that takes too long, the sweep has more to do.
             let all = self.settings.segments_in_flight_max.max(1);
             let all = u32::try_from(all).unwrap_or(u32::MAX);
             let ended = self.segments_in_flight.acquire_many(all);
@@ -146,7 +147,7 @@ impl Client {
         result.and(self.metanode.close_session(self.session).await)
     }
 
-    /// What waits now, longest first; at most 1,024.
+    /// All waits, longest first; at most 1,024.
     #[must_use]
     pub fn waiters(&self) -> Vec<Waiter> {
         let mut waiters = self.waiters.list(self.world.now());
@@ -176,7 +177,7 @@ impl Client {
         Ok(())
     }
 
-    /// Waits for `future` as long as the settings' patience allows, visibly.
+    /// Waits for `future` for at most the configured patience; the wait is listed in `waiters`.
     pub(crate) async fn wait<F: Future>(
         &self,
         cause: &'static str,
@@ -187,7 +188,7 @@ impl Client {
         self.within_patience(cause, future).await
     }
 
-    /// As [`Client::wait`], for a wait that is listed already.
+    /// As [`Client::wait`], for a wait that is already listed.
     pub(crate) async fn within_patience<F: Future>(
         &self,
         cause: &'static str,
@@ -210,7 +211,7 @@ impl Client {
     }
 }
 
-/// A reply that no owner sends to this operation.
+/// Panics: the owner never sends this reply to the operation.
 pub(crate) fn misplaced(reply: &Reply) -> ! {
     panic!("the owner answered something else than was asked: {reply:?}")
 }

@@ -1,5 +1,5 @@
-//! Verbs on ranges of a file: fallocate, lseek, copy_file_range; and the exclusive time of an
-//! inode that they need.
+//! Verbs on ranges of a file: fallocate, lseek, copy_file_range; and the exclusive use of an inode
+//! that they need.
 
 use crate::client::{Client, misplaced};
 use crate::inode::{Inner, InodeRef, InodeState};
@@ -10,25 +10,25 @@ use model::operation::RangeChange;
 use model::{Attributes, Error, ErrorKind, FileKind, InodeId, Operation, Reply, Result, limits};
 use tokio::sync::MutexGuard;
 
-/// What one copy_file_range does at most; programs ask again.
+/// Most bytes that one copy_file_range copies; programs repeat the call.
 const COPY_BYTES_MAX: u64 = 1 << 30;
-/// A step of copying by reading and writing.
+/// Bytes of one step of copying by reading and writing.
 const COPY_STEP_BYTES: u64 = 1 << 20;
 
-/// Pieces of a file that one seek looks at before it lets others have the inode.
+/// Pieces of a file that one seek examines before it releases the inode's lock.
 const SEEK_STEPS_MAX: usize = 4096;
 
-/// How far a seek came.
+/// Result of one step of a seek.
 enum Sought {
-    /// To its end.
+    /// The final offset.
     Found(u64),
-    /// To here, and nothing was found on the way.
+    /// Nothing was found up to here.
     Passed(u64),
-    /// To the first of these; what is between them must be asked for.
+    /// Continue at the first offset; the extents between the two must be read first.
     Unknown(u64, u64),
 }
 
-/// No write begins in an inode as long as this lives.
+/// No write to an inode begins while this lives.
 pub(crate) struct Exclusive<'a> {
     state: &'a InodeState,
     _gate: MutexGuard<'a, ()>,
@@ -42,7 +42,7 @@ impl Drop for Exclusive<'_> {
 }
 
 impl Client {
-    /// Waits for its turn, then keeps writers out.
+    /// Waits for its turn, then excludes writers.
     pub(crate) async fn exclusive<'a>(&self, state: &'a InodeRef) -> Result<Exclusive<'a>> {
         let gate = match state.gate.try_lock() {
             Ok(gate) => gate,
@@ -56,13 +56,12 @@ impl Client {
         Ok(Exclusive { state, _gate: gate })
     }
 
-    /// fallocate. Reserved space is checked against the free space now; it isn't kept away
-    /// from others.
+    /// fallocate. Reserved space is checked against the free space now; it isn't kept from others.
     ///
     /// # Errors
-    /// `InvalidArgument` for an empty range, `FileTooLarge`; `NoSpace` if what is to be reserved
-    /// doesn't fit, or in a full pool if it makes the metadata more, which a punch does only in
-    /// the middle of an extent.
+    /// `InvalidArgument` for an empty range, `FileTooLarge`; `NoSpace` if the reservation doesn't
+    /// fit, or if the pool is full and the call adds metadata, which a punch does only in the
+    /// middle of an extent.
     pub async fn allocate(
         &self,
         inode: InodeId,
@@ -115,8 +114,8 @@ impl Client {
         Ok(())
     }
 
-    /// What a reservation adds must fit into what is free now, and with what the file has already
-    /// into the pool: reservations aren't kept away from others, but they aren't dreams either.
+    /// A reservation must fit into the free space now, and together with the file's data into the
+    /// pool: it isn't kept from others, but it must be possible.
     async fn check_reservable(&self, inode: InodeId, from: u64, to: u64) -> Result<()> {
         let (mut at, mut missing) = (from, to - from);
         let allocated = loop {
@@ -155,11 +154,11 @@ impl Client {
     /// SEEK_DATA and SEEK_HOLE. Reserved space is a hole.
     ///
     /// # Errors
-    /// `NoSuchDeviceOrAddress` (ENXIO) at or behind the end, or if no data follows.
+    /// `NoSuchDeviceOrAddress` (ENXIO) at or after the end, or if no data follows.
     pub async fn seek(&self, inode: InodeId, offset: u64, what: Seek) -> Result<u64> {
         let state = self.inodes.get(inode);
-        // What is passed isn't looked at again, whatever is forgotten of it meanwhile: so the way
-        // is as long as there are extents.
+        // Parts already passed aren't examined again, even if their extents are forgotten
+        // meanwhile, so the number of steps is bounded by the number of extents.
         let mut at = offset;
         let mut rounds = 0;
         while rounds < ROUNDS_MAX {
@@ -253,14 +252,14 @@ impl Client {
             inner.extents.forget(to_offset, to_offset + length);
             inner.mapping += 1;
             let (attributes, next) = match result {
-                // What is shared so far stays; the program asks for the rest.
+                // Extents shared so far stay; the program asks for the rest.
                 Err(_) if at > from_offset => break,
                 other => other?,
             };
             inner.learn(&attributes);
             match next {
                 Some(next) if next > at => at = next,
-                // The source was cut meanwhile and ends here.
+                // The source was truncated meanwhile and ends here.
                 Some(_) => break,
                 None => {
                     at = end;
@@ -284,7 +283,7 @@ impl Client {
         while done < length {
             let step = (length - done).min(COPY_STEP_BYTES) as usize;
             let pieces = match self.read(from, from_offset + done, step).await {
-                // What is copied so far stays; the program asks for the rest.
+                // Bytes copied so far stay; the program asks for the rest.
                 Err(_) if done > 0 => break,
                 other => other?,
             };
@@ -313,7 +312,7 @@ impl Client {
     }
 }
 
-/// A seek that began at `offset` goes on at `at`, as far as is known here.
+/// Continues a seek from `offset` at `at`, as far as extents are known here.
 fn seek_in(inner: &Inner, offset: u64, at: u64, what: Seek) -> Result<Sought> {
     let (Some(known), Some(size)) = (inner.known, inner.size()) else {
         return Ok(Sought::Unknown(at, at.saturating_add(1)));

@@ -1,4 +1,4 @@
-//! Decides when dirty data is written: by age, when a file rests, when memory runs short.
+//! Decides when dirty data is written: by age, when a file is idle, when memory runs short.
 
 use crate::client::Client;
 use crate::inode::{Inner, InodeRef, Stage};
@@ -14,23 +14,23 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use world::{Instant, Task};
 
-/// How often dirty inodes are looked at.
+/// How often dirty inodes are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How long failed batches rest before they are tried again.
+/// Pause before failed batches are tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// Tasks that publish what is inline and ready, at most: a slow one must hold up neither the
-/// next look nor all that becomes ready meanwhile.
+/// Most tasks that publish ready batches: a slow publish must delay neither the next check nor
+/// batches that become ready meanwhile.
 const PUBLISHING_MAX: usize = 8;
-/// How often the time of last reads is recorded.
+/// How often access times are recorded.
 const ATIMES_EVERY: Duration = Duration::from_secs(30);
 
-/// The list of inodes with something to write, and the task that looks at it.
+/// The list of inodes with unpublished data, and the task that checks them.
 #[derive(Default)]
 pub(crate) struct Flusher {
     dirty: Mutex<BTreeSet<InodeId>>,
     wake: Notify,
     pressed: AtomicBool,
-    /// Tasks that publish what was ready.
+    /// Tasks publishing ready batches.
     publishing: AtomicUsize,
     task: Mutex<Option<Task<()>>>,
 }
@@ -50,7 +50,7 @@ impl Flusher {
         }
     }
 
-    /// An inode has something to write. May be called with the inode's lock held.
+    /// Notes an inode with unpublished data. May be called with the inode's lock held.
     pub(crate) fn note_dirty(&self, inode: InodeId) {
         self.dirty.lock().insert(inode);
     }
@@ -76,7 +76,7 @@ async fn run(client: Weak<Client>, world: world::World) {
                 return;
             };
             let woken = client.flusher.wake.notified();
-            // Either is fine: time has passed, or memory runs short.
+            // Either time has passed or memory runs short.
             let _ = world.timeout(LOOK_EVERY, woken).await;
         }
         let Some(client) = client.upgrade() else {
@@ -103,7 +103,7 @@ async fn run(client: Weak<Client>, world: world::World) {
 }
 
 impl Client {
-    /// Publishes everything that is dirty now, small things packed together.
+    /// Publishes everything that is dirty now, packing small data together.
     pub(crate) async fn publish_all(&self) -> Result<()> {
         let mut result = Ok(());
         let states: Vec<InodeRef> = self
@@ -128,13 +128,13 @@ impl Client {
         result
     }
 
-    /// Starts writing what is due; doesn't wait for it.
+    /// Starts writing data that is due; doesn't wait for it.
     fn flush_due(&self, now: Instant, pressed: bool, retry: bool) {
         let mut jobs = Vec::new();
         let mut ready = Vec::new();
         for inode in self.flusher.dirty() {
-            // Not `find`: an inode that isn't in the table could get there, be written and be
-            // noted as dirty before the note is taken away.
+            // Not `find`: an inode outside the table could be added to it, written and noted as
+            // dirty before its note is removed here.
             let state = self.inodes.get(inode);
             let mut inner = state.lock();
             if inner.is_published() {
@@ -150,11 +150,11 @@ impl Client {
             if pressed || is_resting {
                 jobs.extend(self.freeze_all(&state, &mut inner, Haste::None));
             } else if self.is_old(&inner, now) {
-                // What is nearly as old comes along: fewer, larger batches.
+                // Blocks at least half as old are taken along: fewer, larger batches.
                 let time = now - self.settings.dirty_age_max / 2;
                 jobs.extend(self.freeze_older(&state, &mut inner, time));
             }
-            // Small things are inline and ready; so is what an abandoned publisher left.
+            // Ready are small inline batches and those whose publisher was dropped.
             let front = inner.flushing.front();
             let is_ready = front.is_some_and(|batch| matches!(batch.stage, Stage::Written));
             if is_ready && !inner.publishing {
@@ -168,7 +168,7 @@ impl Client {
         self.spawn_publishes(ready);
     }
 
-    /// Publishes what is ready, in a task of its own.
+    /// Publishes ready batches in a separate task.
     fn spawn_publishes(&self, ready: Vec<InodeRef>) {
         let running = &self.flusher.publishing;
         if ready.is_empty() || running.load(Ordering::Relaxed) >= PUBLISHING_MAX {
@@ -183,8 +183,8 @@ impl Client {
         self.world.spawn("publish what is ready", work).detach();
     }
 
-    /// Whether something has been dirty for so long that it must be written, however busy its
-    /// file is.
+    /// Whether some data has been dirty for so long that it must be written, however busy its file
+    /// is.
     fn is_old(&self, inner: &Inner, now: Instant) -> bool {
         let oldest = inner.dirty.oldest();
         oldest.is_some_and(|since| now - since >= self.settings.dirty_age_max)

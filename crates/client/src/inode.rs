@@ -1,4 +1,4 @@
-//! The state of the inodes that are open, dirty or cached here.
+//! State of the inodes that are open, dirty or cached here.
 
 use crate::low_water::Mark;
 use crate::pages::clean::Clean;
@@ -15,10 +15,10 @@ use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 use world::{Instant, Map};
 
-/// Independent parts of the table, so that threads rarely meet.
+/// Partitions of the table, so that threads rarely contend.
 const PARTS: usize = 64;
 
-/// What the owner last said of an inode, kept up by this client's own changes.
+/// The owner's latest attributes of an inode, updated with this client's own changes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known {
     pub(crate) kind: FileKind,
@@ -42,41 +42,41 @@ impl From<&Attributes> for Known {
     }
 }
 
-/// What writes have changed that isn't published.
+/// Changes by writes that aren't published.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Pending {
     /// The file is at least this long.
     pub(crate) size: u64,
     /// Time of the last write.
     pub(crate) written: Timestamp,
-    /// The attribute generation that it was made in.
+    /// The attribute generation in which it was made.
     pub(crate) generation: u32,
 }
 
-/// How far a batch is.
+/// Progress of a batch.
 #[derive(Debug)]
 pub(crate) enum Stage {
-    /// Its data is on the way to the NSDs.
+    /// Its data is in flight to the NSDs.
     Writing,
     /// Its data is durable (or inline); it waits for its turn to be published.
     Written,
-    /// It failed and is tried again.
+    /// It failed and will be tried again.
     Failed(Error),
 }
 
-/// Data that is durable and where it is.
+/// Durable data and its place.
 #[derive(Debug)]
 pub(crate) struct Stored {
     pub(crate) extents: Vec<Extent>,
-    /// When it was; packs that aren't published soon may be gone, because other files' deaths
-    /// can take them along.
+    /// When it became durable; packs must be published soon, because the deaths of other files can
+    /// delete them.
     pub(crate) at: Instant,
-    /// Some of it lies in packs.
+    /// Some of it is in packs.
     pub(crate) in_pack: bool,
 }
 
-/// Data that goes to disk and into the file together. Batches of an inode are published in
-/// the order of their numbers.
+/// Data that is stored and published together. Batches of an inode are published in the order of
+/// their numbers.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) number: u64,
@@ -85,22 +85,22 @@ pub(crate) struct Batch {
     pub(crate) bytes: u64,
     pub(crate) pending: Pending,
     pub(crate) stage: Stage,
-    /// Whether a program has been told that it failed, however often it fails again.
+    /// Whether a program has got its error, however often it fails again.
     pub(crate) told: bool,
-    /// Where its data is, once it is durable (or inline).
+    /// Place of its data, once it is durable (or inline).
     pub(crate) stored: Option<Stored>,
-    /// Keeps the low-water mark of the session's segments below its own.
+    /// Keeps the session's low-water mark below this batch's segments.
     pub(crate) mark: Mark,
 }
 
 impl Batch {
-    /// Its runs that end behind `at`, in order.
+    /// Its runs that end after `at`, in order.
     pub(crate) fn runs_from(&self, at: u64) -> &[Frozen] {
         let first = self.runs.partition_point(|run| run.end() <= at);
         &self.runs[first..]
     }
 
-    /// Why it isn't stored or published, if that failed.
+    /// Why storing or publishing it failed, if so.
     pub(crate) fn failure(&self) -> Option<&Error> {
         match &self.stage {
             Stage::Failed(error) => Some(error),
@@ -109,11 +109,11 @@ impl Batch {
     }
 }
 
-/// What is in memory of one inode; behind the inode's lock, never held across a wait.
+/// In-memory state of one inode, under the inode's lock, which is never held across a wait.
 pub(crate) struct Inner {
     pub(crate) opens: u32,
     pub(crate) known: Option<Known>,
-    /// What no write has to take away.
+    /// Privileges that the inode is known not to have.
     pub(crate) plain: Plain,
     /// A truncate or the like runs: no write may begin, and size and extents may change.
     pub(crate) exclusive: bool,
@@ -124,20 +124,20 @@ pub(crate) struct Inner {
     pub(crate) pending: Option<Pending>,
     pub(crate) clean: Clean,
     pub(crate) extents: Extents,
-    /// Counts the changes of the mapping from bytes to places: what was read under an older
-    /// one must not be cached.
+    /// Counts the changes of the mapping from bytes to places: bytes read under an older mapping
+    /// must not be cached.
     pub(crate) mapping: u64,
-    /// Ranges that are being fetched into the cache.
+    /// Ranges being fetched into the cache.
     pub(crate) fetches: Vec<(u64, u64)>,
     pub(crate) pattern: Pattern,
     pub(crate) last_write: Option<Instant>,
-    /// Since when something of it couldn't be stored or published, if that is so.
+    /// Since when storing or publishing fails, if it does.
     pub(crate) failing_since: Option<Instant>,
-    /// How much of the page pool's failing bytes is of this inode.
+    /// This inode's part of the page pool's failing bytes.
     pub(crate) failing_bytes: u64,
-    /// Without names; goes with its last holder, so its data needn't be written.
+    /// Without names; deleted with its last holder, so its data needn't be written.
     pub(crate) orphan: bool,
-    /// What the state itself takes of the page pool's memory.
+    /// The page pool memory that the state itself takes.
     _charge: StateCharge,
 }
 
@@ -166,7 +166,7 @@ impl Inner {
         }
     }
 
-    /// Logical size with what is written and not published. `known` must be there.
+    /// Logical size including unpublished writes; `None` if the owner's size isn't known.
     pub(crate) fn size(&self) -> Option<u64> {
         let known = self.known?;
         Some(
@@ -175,17 +175,17 @@ impl Inner {
         )
     }
 
-    /// Nothing waits to be written or published.
+    /// Whether nothing is left to write or publish.
     pub(crate) fn is_published(&self) -> bool {
         self.dirty.is_empty() && self.flushing.is_empty()
     }
 
-    /// Bytes that aren't published.
+    /// Unpublished bytes.
     pub(crate) fn unpublished(&self) -> u64 {
         self.dirty.bytes() + self.flushing.iter().map(|batch| batch.bytes).sum::<u64>()
     }
 
-    /// The first piece at or behind `at` that isn't published, from `at` on.
+    /// The first unpublished piece at or after `at`, clipped to start at `at`.
     pub(crate) fn unpublished_from(&self, at: u64) -> Option<(u64, u64)> {
         let batches = self.flushing.iter();
         let first = |batch: &Batch| {
@@ -198,8 +198,8 @@ impl Inner {
             .min_by_key(|(from, _)| *from)
     }
 
-    /// Takes in what the owner said after an operation of this client. Answers may come in
-    /// another order than the owner gave them: an older one changes nothing.
+    /// Takes in the owner's answer to an operation of this client. Answers may arrive out of order:
+    /// an older one changes nothing.
     pub(crate) fn learn(&mut self, attributes: &Attributes) {
         let mut new = Known::from(attributes);
         if let Some(known) = &self.known {
@@ -210,14 +210,14 @@ impl Inner {
                 return;
             }
             if is_same {
-                // Inside a generation files only grow.
+                // Within a generation files only grow.
                 new.size = new.size.max(known.size);
             }
         }
         self.known = Some(new);
     }
 
-    /// Shows the writes that aren't published in attributes from the owner.
+    /// Adds unpublished writes to attributes from the owner.
     pub(crate) fn merge_into(&self, attributes: &mut Attributes) {
         let Some(pending) = self.pending else { return };
         attributes.size = attributes.size.max(pending.size);
@@ -226,8 +226,8 @@ impl Inner {
         }
         attributes.ctime = attributes.ctime.max(pending.written);
         let unpublished = self.unpublished();
-        // What will be allocated when it is written; overwritten bytes are counted twice
-        // until then.
+        // Space that will be allocated when the data is written; until then overwritten bytes are
+        // counted twice.
         attributes.allocated =
             (attributes.allocated + unpublished).min(attributes.size.max(attributes.allocated));
     }
@@ -244,15 +244,15 @@ impl Inner {
 /// One inode.
 pub(crate) struct InodeState {
     pub(crate) id: InodeId,
-    /// Where it is listed. An operation has several uses of one inode: they count references of
-    /// this inode, not of a table that all threads share.
+    /// Its partition of the table. Operations use an inode several times: they count references
+    /// on this inode, not on a table that all threads share.
     part: Weak<Part>,
-    /// Users of the state at this moment; it leaves the table only without any.
+    /// Current users of the state; it leaves the table only when there are none.
     uses: AtomicUsize,
     inner: Mutex<Inner>,
-    /// One truncate, allocation or copy at a time.
+    /// Held by one truncate, allocation or copy at a time.
     pub(crate) gate: tokio::sync::Mutex<()>,
-    /// A batch got on, a fetch ended, the exclusive time ended.
+    /// Signals that a batch progressed, a fetch ended, or the exclusive use ended.
     pub(crate) changed: Notify,
 }
 
@@ -262,7 +262,7 @@ impl InodeState {
     }
 }
 
-/// All inodes that are in use or cached here.
+/// All inodes in use or cached here.
 pub(crate) struct Inodes {
     parts: Vec<Arc<Part>>,
     blocks: Arc<Blocks>,
@@ -270,7 +270,7 @@ pub(crate) struct Inodes {
 
 type Part = Mutex<Map<InodeId, Arc<InodeState>>>;
 
-/// A use of an inode's state: it stays in the table as long.
+/// A use of an inode's state, which stays in the table meanwhile.
 pub(crate) struct InodeRef {
     state: Arc<InodeState>,
 }
@@ -285,7 +285,7 @@ impl Inodes {
         &self.parts[inode.0 as usize % PARTS]
     }
 
-    /// The state of an inode, made if there is none.
+    /// The state of an inode, created if missing.
     pub(crate) fn get(&self, inode: InodeId) -> InodeRef {
         let part = self.part(inode);
         let mut listed = part.lock();
@@ -305,7 +305,7 @@ impl Inodes {
         }
     }
 
-    /// Visits the state of every inode, one after the other.
+    /// Visits the state of every inode, one after another.
     pub(crate) fn each(&self, mut visit: impl FnMut(&InodeRef)) {
         for part in &self.parts {
             let refs: Vec<InodeRef> = {
@@ -360,7 +360,7 @@ impl Drop for InodeRef {
         if !self.state.lock().is_idle() {
             return;
         }
-        // New uses begin under the part's lock, so nobody can come in between.
+        // New uses begin under the partition's lock, so none can start in between.
         let Some(part) = self.state.part.upgrade() else {
             return;
         };
@@ -406,10 +406,10 @@ mod tests {
             (known.generation, known.ctime.0, known.size)
         };
         assert_eq!(tell(1, 10, 100), (1, 10, 100));
-        // utimes, and then the answer of a publish that ran before it.
+        // utimes, then the answer of a publish that ran before it.
         assert_eq!(tell(2, 20, 100), (2, 20, 100));
         assert_eq!(tell(1, 15, 200), (2, 20, 100));
-        // A chmod, and an answer from before it.
+        // A chmod, then an answer from before it.
         assert_eq!(tell(2, 30, 300), (2, 30, 300));
         assert_eq!(tell(2, 25, 200), (2, 30, 300));
         // A truncate.

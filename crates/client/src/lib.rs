@@ -1,13 +1,13 @@
 //! A POSIX file system as a library: page pool, write-behind, read-ahead, one method per verb.
 //!
-//! Doors (FUSE and others) call only [`Client`]. A method returns `Ready` on its first poll
-//! unless something is really missing: a record, a disk read, durability, or memory for more
-//! dirty bytes. What each method promises is in `docs/semantics.md`.
+//! Doors (FUSE and others) call only [`Client`]. A method returns `Ready` on its first poll unless
+//! something is missing: a record, a disk read, durability, or memory for more dirty bytes. The
+//! promises of each method are in `docs/semantics.md`.
 //!
 //! How the parts fit: [`Client`] has one [`inode::InodeState`] per inode that is open, dirty or
 //! cached; `write` fills its dirty runs, `publish` freezes them into batches, `store` writes
-//! batches as segments, `flusher` decides when, `read` puts an answer together from dirty
-//! runs, batches, cached bytes and extents, `read_ahead` fetches before it is asked.
+//! batches as segments, `flusher` decides when, `read` assembles answers from dirty runs, batches,
+//! cached bytes and extents, `read_ahead` fetches data before it is requested.
 
 mod atime;
 mod attributes;

@@ -1,8 +1,8 @@
-//! Up to which segment everything this session wrote is published or given up.
+//! Tracks up to which segment everything this session wrote is published or given up.
 //!
-//! The owner may delete what it doesn't know below that mark. Batches that begin in one time
-//! share a [`Mark`]; when the last of them is gone, all segments numbered until the end of that
-//! time are settled.
+//! Below that mark the owner may delete segments that it doesn't know. Batches that begin in the
+//! same period share a [`Mark`]; when the last of them is gone, all segments numbered up to the end
+//! of the period are settled.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Held by everything that may still write or publish segments.
 pub(crate) type Mark = Arc<()>;
 
-/// The times that aren't settled yet, oldest first, each with the last counter of its end.
+/// The unsettled periods, oldest first, each with the last counter given out in it.
 #[derive(Default)]
 pub(crate) struct LowWater {
     times: Mutex<Times>,
@@ -24,13 +24,13 @@ struct Times {
 }
 
 impl LowWater {
-    /// The mark of a batch that begins now.
+    /// The mark for a batch that begins now.
     pub(crate) fn mark(&self) -> Mark {
         self.times.lock().now.clone()
     }
 
-    /// Ends the running time; `last_counter` was given out last. Returns up to which counter
-    /// all is settled, if that is more than before.
+    /// Ends the current period; `last_counter` is the last one given out. Returns up to which
+    /// counter all segments are settled, if that has grown.
     pub(crate) fn advance(&self, last_counter: u64) -> Option<u64> {
         let mut times = self.times.lock();
         let ended = std::mem::take(&mut times.now);
@@ -43,9 +43,8 @@ impl LowWater {
             settled = Some(*counter);
             times.ended.pop_front();
         }
-        // A time that nothing holds any more needs no place behind one that is held: the next
-        // advance covers it. Held times keep their own counters, so the list is as long as
-        // there are moments whose batches are still on their way.
+        // A period without batches that comes after one with batches needs no entry: the next
+        // advance covers it. So the list has one entry per period with batches in flight.
         times.ended.retain(|(mark, _)| Arc::strong_count(mark) > 1);
         settled
     }
@@ -67,7 +66,7 @@ mod tests {
             assert_eq!(marks.advance(counter), None);
         }
         drop(first);
-        // Segments 11 and up may be of the second batch.
+        // Segments 11 and up may belong to the second batch.
         assert!(marks.advance(40).is_none_or(|settled| settled <= 10));
         drop(second);
         assert!(marks.advance(50).is_none_or(|settled| settled <= 20));

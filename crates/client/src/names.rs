@@ -7,7 +7,7 @@ use model::operation::{NewInode, RenameMode};
 use model::{Attributes, FileName, InodeId, Operation, Reply, Result};
 
 impl Client {
-    /// Finds a name. Attributes include what is written but not yet published.
+    /// Finds a name. Attributes include unpublished writes.
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`.
@@ -23,8 +23,8 @@ impl Client {
         self.entry(Operation::LookupParent { directory }).await
     }
 
-    /// Makes anything under a new name: file, directory (mkdir), symlink, device. Doesn't
-    /// open it.
+    /// Makes an inode of any kind under a new name: file, directory (mkdir), symlink, device.
+    /// Doesn't open it.
     ///
     /// # Errors
     /// `Exists` if the name is taken.
@@ -42,7 +42,7 @@ impl Client {
         .await
     }
 
-    /// Makes a file and opens it (O_CREAT): as `create`, then `open`, at the price of one.
+    /// Makes a file and opens it (O_CREAT): `create` and `open` for the cost of one.
     ///
     /// # Errors
     /// `Exists` if the name is taken.
@@ -79,7 +79,7 @@ impl Client {
         Ok(attributes)
     }
 
-    /// One more name for an inode. What is written to it is published first.
+    /// Adds a name to an inode. Publishes the inode's dirty data first.
     ///
     /// # Errors
     /// `Exists`, `TooManyLinks`, `OtherFileset`, `NotPermitted` for directories.
@@ -92,7 +92,7 @@ impl Client {
         if let Some(state) = self.inodes.find(inode) {
             self.publish_pending(&state).await?;
         }
-        // Before it has its name: a last close meanwhile must not take its data for useless.
+        // Before the link: a concurrent last close must not discard the data as useless.
         let state = self.inodes.find(inode);
         let was_orphan = state
             .as_ref()
@@ -114,8 +114,7 @@ impl Client {
         linked
     }
 
-    /// Removes a name of something that isn't a directory. An open file lives on until its
-    /// last `release`.
+    /// Removes a name of anything but a directory. An open file lives until its last `release`.
     ///
     /// # Errors
     /// `NotFound`, `IsDirectory`.
@@ -132,8 +131,8 @@ impl Client {
             .await
     }
 
-    /// Moves a name; data of the moved inode is published first, so that a crash never leaves
-    /// the new name with the data missing.
+    /// Moves a name. Publishes the moved inode's data first, so that after a crash the new name
+    /// never lacks the data.
     ///
     /// # Errors
     /// `NotFound`, `Exists` (with `NoReplace`), `NotEmpty`, `OtherFileset`,
@@ -170,10 +169,10 @@ impl Client {
         }
     }
 
-    /// Target of a symbolic link.
+    /// The target of a symbolic link.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is none.
+    /// `InvalidArgument` if it isn't a symbolic link.
     pub async fn read_link(&self, inode: InodeId) -> Result<Bytes> {
         match self.execute(&Operation::ReadLink { inode }).await? {
             Reply::Target(target) => Ok(target),
@@ -181,8 +180,8 @@ impl Client {
         }
     }
 
-    /// A piece of a directory: entries behind position `after` (0: from the start), at most
-    /// `limit`. Without "." and ".." (see [`Listing`]); with attributes if asked.
+    /// Part of a directory: the entries after position `after` (0: from the start), at most
+    /// `limit`. Without "." and ".." (see [`Listing`]); with attributes if requested.
     ///
     /// # Errors
     /// `NotDirectory`.
@@ -235,7 +234,7 @@ impl Client {
         }
     }
 
-    /// An inode lost a name. Without any, its data is of no use: at once, or after its last
+    /// An inode lost a name. If that was its last, its data is useless: now, or after its last
     /// holder.
     fn note_removed(&self, attributes: &Attributes, orphaned: bool) {
         let is_gone = attributes.links == 0

@@ -1,4 +1,4 @@
-//! Open and release: who holds an inode, so that it outlives its last name.
+//! Open and release: holds inodes, so that they outlive their last names.
 
 use crate::client::Client;
 use crate::inode::{Inner, InodeRef};
@@ -7,13 +7,13 @@ use model::{Attributes, ErrorKind, FileKind, InodeId, Result, SetAttributes};
 use tracing::warn;
 
 impl Client {
-    /// Opens an inode of any kind: counts a holder, so that it survives unlink. Every success
-    /// needs one `release`. Handles are stateless: the inode is the handle.
+    /// Opens an inode of any kind: adds a holder, so that it survives unlink. Every success needs
+    /// one `release`. Handles are stateless: the inode is the handle.
     ///
     /// # Errors
     /// `NotFound` if it is gone; `IsDirectory` for writing a directory.
     pub async fn open(&self, inode: InodeId, flags: OpenFlags) -> Result<Opened> {
-        // Held first, so that it can't go between the look and the hold.
+        // Held first, so that it can't be deleted between the check and the hold.
         self.metanode.hold(self.session, inode);
         let state = self.inodes.get(inode);
         state.lock().opens += 1;
@@ -37,7 +37,7 @@ impl Client {
                 ..SetAttributes::default()
             };
             let after = self.set_attributes(inode, set).await?;
-            // A chmod that came between may have been undone.
+            // A chmod in between may have been undone.
             let mode_changed = after.mode != attributes.mode || self.grants.count() != grants;
             return Ok(Opened {
                 attributes: after,
@@ -50,7 +50,7 @@ impl Client {
         })
     }
 
-    /// The last close of one open. Never fails; an inode without names and holders goes.
+    /// The last close of one open. Never fails; deletes an inode without names and holders.
     pub async fn release(&self, inode: InodeId) {
         let Some(state) = self.inodes.find(inode) else {
             warn!(%inode, "released an inode that isn't open");
@@ -67,7 +67,7 @@ impl Client {
                 return;
             }
             inner.opens -= 1;
-            // Under one lock: who opens it next may write to it.
+            // Under one lock, because the next open may write to it.
             if inner.opens == 0 && inner.orphan {
                 self.discard_locked(state.id, &mut inner);
             }
@@ -77,8 +77,8 @@ impl Client {
         }
     }
 
-    /// Holds an inode that was just made: all of it is known, and it is empty. `grants` were
-    /// counted before.
+    /// Holds an inode that was just made: it is empty and fully known. `grants` were counted
+    /// before.
     pub(crate) fn hold_new(&self, attributes: &Attributes, grants: u64) {
         self.metanode.hold(self.session, attributes.inode);
         let state = self.inodes.get(attributes.inode);
@@ -93,8 +93,8 @@ impl Client {
         }
     }
 
-    /// Forgets everything of an inode that nobody can reach any more. Batches on their way
-    /// end by themselves.
+    /// Discards everything of an inode that can't be reached any more. Batches in flight end on
+    /// their own.
     pub(crate) fn discard(&self, state: &InodeRef) {
         self.discard_locked(state.id, &mut state.lock());
     }

@@ -1,24 +1,24 @@
-//! Recognises who reads a file in order, and says how far ahead to fetch. Pure.
+//! Recognises sequential readers of a file, and decides how far to read ahead. Pure.
 
-/// Streams that are followed in one file.
+/// Streams tracked per file.
 const STREAMS_MAX: usize = 4;
-/// The smallest step that is fetched ahead.
+/// Smallest read-ahead step.
 pub(crate) const AHEAD_BYTES_MIN: u64 = 256 * 1024;
-/// What one fetch holds at most.
+/// Most bytes of one fetch.
 pub(crate) const UNIT_BYTES: u64 = 1024 * 1024;
-/// How far a read may lie beside its stream once that is proven: a kernel sends the parts of
-/// one read in any order.
+/// How far from its expected place a read may be once its stream is proven: the kernel sends the
+/// parts of one read in any order.
 const SLACK: u64 = 1024 * 1024;
 
 #[derive(Clone, Copy, Debug)]
 struct Stream {
-    /// Where the next read is expected.
+    /// Offset where the next read is expected.
     next: u64,
-    /// Up to here everything has been read or asked for.
+    /// Everything up to here has been read or fetched.
     ahead_to: u64,
-    /// How far ahead to be.
+    /// How far ahead of the reader to stay.
     window: u64,
-    /// Reads that fitted, at most 255.
+    /// Reads that matched, at most 255.
     hits: u8,
     used: u64,
 }
@@ -31,8 +31,8 @@ pub(crate) struct Pattern {
 }
 
 impl Pattern {
-    /// Notes a read of `offset..end`. Returns what to fetch ahead now, at most to
-    /// `window_max` behind the read and never behind `size`.
+    /// Notes a read of `offset..end`. Returns the range to fetch now, at most `window_max` ahead of
+    /// the read and never beyond `size`.
     pub(crate) fn note(
         &mut self,
         offset: u64,
@@ -55,7 +55,7 @@ impl Pattern {
         let step = (stream.window / 2).clamp(AHEAD_BYTES_MIN, UNIT_BYTES);
         let from = stream.ahead_to.max(stream.next);
         let to = (stream.next + stream.window.min(window_max)).min(size);
-        // Ask in whole steps, but don't leave a rest at the end of the file.
+        // Fetch whole steps, but include a small rest at the end of the file.
         if to < from + step && to < size || to <= from {
             return None;
         }
@@ -65,7 +65,7 @@ impl Pattern {
     }
 
     fn begin(&mut self, offset: u64, end: u64) {
-        // Reading from the start is a promise to go on.
+        // A reader that starts at the beginning will probably continue.
         let hits = u8::from(offset == 0);
         let stream = Stream {
             next: end,

@@ -1,9 +1,9 @@
-//! What a change of a file's bytes takes away: setuid, setgid and file capabilities, so that
-//! nobody gives a program's rights to bytes of his own.
+//! Drops setuid, setgid and file capabilities when a file's bytes change, so that a program's
+//! rights never apply to bytes written by another user.
 //!
-//! Almost no file has any of them, and every write must know. So an inode's state remembers
-//! that there is nothing to take away, from the first write or the making of the file until
-//! somebody changes its mode or its extended attributes.
+//! Hardly any file has privileges, but every write must check. So an inode's state remembers that
+//! it has none, from the first write or its creation until its mode or its extended attributes
+//! change.
 
 use crate::client::Client;
 use crate::inode::{Inner, InodeRef};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const SETUID_OR_SETGID: u32 = 0o6000;
 const CAPABILITIES: &[u8] = b"security.capability";
 
-/// What an inode is known not to have. All false: not known.
+/// Privileges that an inode is known not to have. All false: unknown.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Plain {
     /// Neither setuid nor setgid.
@@ -32,8 +32,8 @@ impl Plain {
     }
 }
 
-/// Counts the changes that may give an inode of this client something to lose. What was asked
-/// for before one must not be remembered after it.
+/// Counts changes that may give an inode of this client privileges. An answer requested before such
+/// a change must not be remembered after it.
 #[derive(Default)]
 pub(crate) struct Grants(AtomicU64);
 
@@ -44,12 +44,12 @@ impl Grants {
 }
 
 impl Inner {
-    /// Whether a change of the bytes has nothing to take away.
+    /// Whether a change of bytes has nothing to drop.
     pub(crate) fn loses_nothing_to(&self, privileges: Privileges) -> bool {
         self.plain.loses_nothing_to(privileges)
     }
 
-    /// A file that was just made has no capabilities, and its mode is known.
+    /// A new file has no capabilities, and its mode is known.
     pub(crate) fn learn_new_rights(&mut self, made: &Attributes) {
         self.plain = Plain {
             bits: made.mode & SETUID_OR_SETGID == 0,
@@ -59,11 +59,11 @@ impl Inner {
 }
 
 impl Client {
-    /// Takes away what a change of the inode's bytes must not leave, before that change. True if
-    /// the mode may have changed: whoever remembers it must forget.
+    /// Drops the privileges that a change of the inode's bytes must not leave, before that change.
+    /// True if the mode may have changed: cached modes must be dropped.
     ///
     /// # Errors
-    /// `Stale` if the inode is gone. Nothing may be changed then.
+    /// `Stale` if the inode is gone; then nothing may be changed.
     pub async fn drop_privileges(&self, inode: InodeId, privileges: Privileges) -> Result<bool> {
         let state = self.inodes.get(inode);
         if state.lock().loses_nothing_to(privileges) {
@@ -101,8 +101,8 @@ impl Client {
             privileges,
             ..SetAttributes::default()
         };
-        // Not published first, as for other changes of attributes: a crash that takes the last
-        // writes and leaves this is safe, the other way round it isn't.
+        // Unlike other attribute changes, this doesn't publish dirty data first: a crash that loses
+        // the last writes but keeps this change is safe, the reverse isn't.
         self.attributes_after(&Operation::SetAttributes {
             inode: state.id,
             set,
@@ -111,11 +111,11 @@ impl Client {
         Ok(matches!(privileges, Privileges::Drop { .. }))
     }
 
-    /// An answered change may have given the inode something to lose. To be called before the
-    /// answer goes on.
+    /// An answered change may have given the inode privileges. Must be called before the answer is
+    /// passed on.
     pub(crate) fn note_grant(&self, inode: InodeId) {
-        // In this order: whoever asked before the change either sees the count moved or has put
-        // down what it found where it is cleared now.
+        // In this order: a task that asked before the change either sees the new count, or has
+        // already stored its result, which is cleared here.
         self.grants.0.fetch_add(1, Ordering::SeqCst);
         if let Some(state) = self.inodes.find(inode) {
             state.lock().plain = Plain::default();

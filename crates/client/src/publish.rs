@@ -1,5 +1,5 @@
-//! Publishing: dirty runs become batches, batches become extents, in the order of their
-//! numbers. Also fsync and flush, which wait for that.
+//! Publishing: dirty runs become batches, batches become extents, in the order of their numbers.
+//! Also fsync and flush, which wait for that.
 
 use crate::client::{Client, misplaced};
 use crate::inode::{Batch, Inner, InodeRef, Pending, Stage, Stored};
@@ -15,7 +15,7 @@ use std::time::Duration;
 use tracing::{info, warn};
 use world::Instant;
 
-/// Pieces that one publish carries inline.
+/// Most pieces that one publish carries inline.
 const INLINE_RUNS_MAX: usize = 64;
 
 /// Data in packs must be published this soon after it was stored; see [`Stored::at`].
@@ -24,13 +24,13 @@ const PACK_FRESH: Duration = Duration::from_secs(10);
 /// Whether a program waits for a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Haste {
-    /// Yes: a little data goes inline, which costs no write of its own now.
+    /// Yes: a little data goes inline, which saves a separate write now.
     Waited,
-    /// No: only small whole files go inline; the rest is packed and written once.
+    /// No: only small complete files go inline; the rest is packed and written once.
     None,
 }
 
-/// Marks an inode as "a publish is being sent"; unmarks it even if the future is dropped.
+/// Marks an inode as having a publish in flight; clears the mark even if the future is dropped.
 struct Publishing<'a>(&'a InodeRef);
 
 impl Drop for Publishing<'_> {
@@ -41,8 +41,8 @@ impl Drop for Publishing<'_> {
 }
 
 impl Client {
-    /// close(2) of one descriptor: tells an earlier write error once, publishes small files.
-    /// Doesn't make anything durable.
+    /// close(2) of one descriptor: reports an earlier write error once, publishes small files.
+    /// Makes nothing durable.
     ///
     /// # Errors
     /// Why written data couldn't be stored so far. It is kept and tried again.
@@ -67,8 +67,8 @@ impl Client {
         Ok(())
     }
 
-    /// Why what was written to the inode could not be stored so far, if no program knows yet. For
-    /// a close, which tells it to one who may not look, so it stays untold.
+    /// Why the inode's written data could not be stored so far, if no program has got the error
+    /// yet. For a close, which may ignore the error, so it counts as not reported.
     #[must_use]
     pub fn write_failure(&self, inode: InodeId) -> Option<Error> {
         let state = self.inodes.find(inode)?;
@@ -77,14 +77,14 @@ impl Client {
         untold.filter_map(Batch::failure).next().cloned()
     }
 
-    /// Data and attributes of the inode, and its name if it is new, are durable afterwards.
-    /// Also for directories. `data_only` is fdatasync.
+    /// Makes data and attributes of the inode, and its name if it is new, durable. Also for
+    /// directories. `data_only` is fdatasync.
     ///
     /// # Errors
     /// Why data couldn't be stored (it is kept and tried again), or `Unavailable` if the
     /// metadata couldn't be made durable.
     pub async fn fsync(&self, inode: InodeId, data_only: bool) -> Result<()> {
-        // Times travel with the publish, so leaving them out would save nothing.
+        // Times are part of the publish, so leaving them out would save nothing.
         let _ = data_only;
         self.check_open()?;
         if let Some(state) = self.inodes.find(inode) {
@@ -93,8 +93,8 @@ impl Client {
         self.metanode.sync().await
     }
 
-    /// Publishes what is dirty now and waits until it and all before it is in the file. Ready
-    /// at once if there is nothing, or little enough to be published inline.
+    /// Publishes the data that is dirty now and waits until it and all earlier data is in the file.
+    /// Ready at once if there is none, or little enough to be published inline.
     pub(crate) async fn publish_pending(&self, state: &InodeRef) -> Result<()> {
         let (target, jobs) = {
             let mut inner = state.lock();
@@ -136,8 +136,8 @@ impl Client {
         }
     }
 
-    /// Takes everything that is dirty: a little inline, ready to be published; otherwise a
-    /// job to be stored.
+    /// Takes all dirty data: a little becomes inline and ready to be published; otherwise returns a
+    /// job to store.
     pub(crate) fn freeze_all(
         &self,
         state: &InodeRef,
@@ -171,8 +171,8 @@ impl Client {
         None
     }
 
-    /// As `freeze_all`, only what is dirty since `time` or longer: a stream isn't cut in the
-    /// middle of a block because something elsewhere in its file is old.
+    /// As `freeze_all`, only data dirty since `time` or longer: a stream isn't cut in the middle of
+    /// a block because other data of its file is old.
     pub(crate) fn freeze_older(
         &self,
         state: &InodeRef,
@@ -187,13 +187,13 @@ impl Client {
         (!runs.is_empty()).then(|| self.freeze(state, inner, runs))
     }
 
-    /// Makes a batch of runs that were just taken from the dirty ones.
+    /// Makes a batch of runs just taken from the dirty ones.
     pub(crate) fn freeze(&self, state: &InodeRef, inner: &mut Inner, runs: Vec<Frozen>) -> Job {
         let pending = inner
             .pending
             .expect("dirty bytes come with a pending change");
         let end = runs.iter().map(Frozen::end).max().unwrap_or(0);
-        // The last batch brings the size; earlier ones only as far as their bytes go.
+        // The last batch carries the full size; earlier ones only the end of their bytes.
         let size = if inner.dirty.is_empty() {
             pending.size
         } else {
@@ -222,7 +222,7 @@ impl Client {
         }
     }
 
-    /// Failed batches get on their way again.
+    /// Starts failed batches again.
     pub(crate) fn retry_failed(&self, state: &InodeRef, inner: &mut Inner) -> Vec<Job> {
         let mut jobs = Vec::new();
         for batch in &mut inner.flushing {
@@ -239,8 +239,8 @@ impl Client {
         jobs
     }
 
-    /// Publishes the batches at the front that are stored, one after the other. If somebody
-    /// else is at it, that one goes on with ours.
+    /// Publishes stored batches from the front, one after another. If another task is already
+    /// publishing, it continues with ours.
     pub(crate) async fn publish_ready(&self, state: &InodeRef) {
         loop {
             let (number, steps) = {
@@ -289,7 +289,7 @@ impl Client {
         let mut last = None;
         let mut steps = VecDeque::from(steps);
         while let Some(step) = steps.pop_front() {
-            // Not `execute`: what was written before the end is published after it too.
+            // Not `execute`: data written before the client was closed is published even after.
             let operation = Operation::Publish(step);
             match self.metanode.execute(&operation, &self.stamp()).await {
                 Ok(Reply::Attributes { attributes, .. }) => last = Some(attributes),
@@ -323,7 +323,8 @@ impl Client {
         let stored = batch.stored.expect("a published batch was stored");
         for extent in &stored.extents {
             match extent.kind {
-                // The bytes are cached, not the record: inline bytes have no budget here.
+                // The bytes are cached, not the record: inline bytes in records have no budget
+                // here.
                 ExtentKind::Inline(_) => inner.extents.forget(extent.offset, extent.end()),
                 _ => inner.extents.put(extent),
             }
@@ -364,7 +365,7 @@ impl Client {
         found.is_err_and(|error| is_gone(&error))
     }
 
-    /// Written data goes with its file.
+    /// Drops the written data of a file that is gone.
     fn drop_batches(&self, state: &InodeRef) {
         info!(inode = %state.id, "written data goes with its file, which is gone");
         let mut inner = state.lock();
@@ -389,8 +390,8 @@ impl Client {
             .expect("only the publisher removes batches");
         assert_eq!(batch.number, number, "batches are published in order");
         if error.kind() == ErrorKind::Stale {
-            // A pack that died with its other files: the bytes go into a new segment at once,
-            // which is nobody's error.
+            // A pack was deleted with its other files: the bytes go into a new segment at once. Not
+            // an error for any program.
             let old = batch.stored.take();
             batch.stage = Stage::Writing;
             let job = job_of(state, batch);
@@ -404,13 +405,13 @@ impl Client {
         self.note_failing(state.id, &mut inner);
     }
 
-    /// Something of the inode couldn't be stored or published: it is tried again, and what waits
-    /// for it counts as failing.
+    /// Storing or publishing data of the inode failed: it will be retried, and its dirty data
+    /// counts as failing.
     pub(crate) fn note_failing(&self, inode: InodeId, inner: &mut Inner) {
         inner.failing_since.get_or_insert_with(|| self.world.now());
         self.pages.recount_failing(inner);
         self.flusher.note_dirty(inode);
-        // Others need no longer wait for what this one holds.
+        // Writers of other files need no longer wait for the memory that this one holds.
         self.pages.room.notify_waiters();
     }
 }
@@ -456,9 +457,9 @@ fn publishes(inode: InodeId, batch: &Batch) -> Vec<Publish> {
     steps.enumerate().map(publish).collect()
 }
 
-/// A publish as two: the first half of the extents and the second, or of the bytes if there is
-/// one extent. Nothing if it is a single byte, which lies over one old extent at most: so every
-/// publish can be cut until its parts replace few enough.
+/// Splits a publish in two: its extents, or the bytes of a single extent. `None` for a single byte,
+/// which overlaps only one old extent: so every publish can be split until its parts replace few
+/// enough.
 fn halved(step: &Publish) -> Option<[Publish; 2]> {
     let (low, high) = match step.extents.as_slice() {
         [] => return None,
@@ -494,7 +495,7 @@ fn halved(step: &Publish) -> Option<[Publish; 2]> {
     ])
 }
 
-/// The first failure that no program was told of; it is now.
+/// The first failure not reported to a program yet; it counts as reported now.
 fn untold_failure(inner: &mut Inner) -> Option<Error> {
     let untold = inner.flushing.iter().filter(|batch| !batch.told);
     let error = untold.filter_map(Batch::failure).next()?.clone();
@@ -502,7 +503,7 @@ fn untold_failure(inner: &mut Inner) -> Option<Error> {
     Some(error)
 }
 
-/// A program knows now that what is on its way has not arrived.
+/// A program now knows that unpublished data wasn't stored.
 fn mark_told(inner: &mut Inner) {
     for batch in &mut inner.flushing {
         batch.told = true;

@@ -1,4 +1,4 @@
-//! Reading: dirty runs win over batches on their way, those over cached bytes, those over
+//! Reading: dirty runs take precedence over batches in flight, those over cached bytes, those over
 //! extents.
 
 use crate::client::{Client, misplaced};
@@ -13,32 +13,32 @@ use model::{Error, ErrorKind, FileKind, InodeId, Operation, Reply, Result, Segme
 use tokio::sync::futures::Notified;
 use tracing::debug;
 
-/// How often a read starts again because something changed under it.
+/// Most restarts of a read because the file changed meanwhile.
 pub(crate) const ROUNDS_MAX: usize = 64;
-/// Extents that are asked for at once.
+/// Extents requested at once.
 pub(crate) const EXTENTS_AT_ONCE: u32 = 256;
-/// And by who needs very many.
+/// The same for callers that need very many.
 pub(crate) const EXTENTS_AT_ONCE_MAX: u32 = 4096;
-/// After so many rounds a read takes what is known of its extents at that moment, instead of all at
-/// once: they may be more than are remembered.
+/// After this many rounds a read uses the extents known so far instead of requiring all of them:
+/// there may be more than are remembered.
 const ROUNDS_WHOLE_MAX: usize = 4;
-/// Pieces of segments that one read fetches at once. The state of each takes some KiB, and there
-/// are dozens of reads.
+/// Most pieces of segments that one read fetches concurrently. Each takes some KiB of state, and
+/// dozens of reads may run.
 const FETCHES_AT_ONCE: usize = 64;
-/// How far behind a read extents are asked for, so that a stream asks rarely.
+/// How far beyond a read extents are requested, so that a stream asks rarely.
 pub(crate) const EXTENTS_AHEAD: u64 = 1 << 30;
 
 /// The zeros of all holes.
 static ZEROS: [u8; 128 * 1024] = [0; 128 * 1024];
 
-/// Pieces of an answer, not yet in order.
+/// Pieces of an answer, unordered.
 #[derive(Default)]
 struct Answer(Vec<(u64, Bytes)>);
 
-/// What becomes of fetched bytes.
+/// What happens to fetched bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Keep {
-    /// Nothing: the reader has them.
+    /// Not cached: only the reader gets them.
     No,
     /// Cached: they were read.
     Read,
@@ -46,31 +46,31 @@ pub(crate) enum Keep {
     Ahead,
 }
 
-/// What an answer still needs.
+/// What is missing for an answer.
 enum Missing<'a> {
-    /// Nothing: in order now.
+    /// Nothing: the pieces in order.
     Nothing(Vec<Bytes>),
-    /// Size or extents from here on must be asked for.
+    /// Size, or extents from this offset on, must be requested.
     Extents(u64),
-    /// Somebody is fetching it.
+    /// Another task is fetching the data.
     Arrival(Notified<'a>),
-    /// These pieces of segments; and these, which are known and may be forgotten until all is
-    /// there.
+    /// The pieces of segments to fetch; and pieces available now, kept because they may be evicted
+    /// before the rest arrives.
     Data(Vec<Located>, Vec<(u64, Bytes)>),
 }
 
 impl Client {
-    /// Reads; shorter than asked only at the end of the file. Pieces in order, not copied
-    /// where the page pool has them.
+    /// Reads; shorter than requested only at the end of the file. Pieces are contiguous, and not
+    /// copied if the page pool has them.
     ///
     /// # Errors
-    /// `Unavailable` or `Corrupt` (both EIO) if data can't be had or proven.
+    /// `Unavailable` or `Corrupt` (both EIO) if data can't be read or verified.
     pub async fn read(&self, inode: InodeId, offset: u64, length: usize) -> Result<Vec<Bytes>> {
         self.read_leaving(inode, offset, length, ReadTraces::default())
             .await
     }
 
-    /// As `read`, but it says what it leaves behind.
+    /// As `read`, with control over its effects on atime and cache.
     ///
     /// # Errors
     /// As `read`.
@@ -85,7 +85,7 @@ impl Client {
         let state = self.inodes.get(inode);
         let mut fetched = Vec::new();
         let mut lost_at = None;
-        // Whether the read is still to be noted, and if so, whether it moves atime.
+        // Whether the read still has to be noted, and if so, whether it moves atime.
         let mut unnoted = Some(traces.atime);
         let keep = if traces.cached { Keep::Read } else { Keep::No };
         let mut round = 0;
@@ -114,7 +114,7 @@ impl Client {
                 }
                 Missing::Data(wanted, known) => (wanted, known),
             };
-            // Each part that is there makes the rest smaller.
+            // Each available part makes the rest smaller.
             round = if known.is_empty() { round + 1 } else { 0 };
             fetched.extend(known);
             fetched.sort_unstable_by_key(|(at, _)| *at);
@@ -126,9 +126,9 @@ impl Client {
                         round = 0;
                     }
                 }
-                // Folded or cleaned meanwhile, perhaps: the owner knows the new places. With an
-                // NSD away a segment that is gone can't be told from one that can't be read, so
-                // only the same places twice are an error.
+                // The data may have been folded or cleaned meanwhile; the owner knows the new
+                // places. While an NSD is away, a deleted segment can't be distinguished from an
+                // unreadable one, so only the same places twice are an error.
                 Err(error) if lost_at.as_ref() != Some(&wanted) => {
                     debug!(%inode, %error, "looking again where the data is");
                     lost_at = Some(wanted);
@@ -163,7 +163,7 @@ impl Client {
         }
         let end = offset.saturating_add(length as u64).min(size);
         if let Some(moves_atime) = unnoted.take() {
-            // POSIX: each read of more than 0 bytes, also one that finds the end of the file.
+            // POSIX: each read of more than 0 bytes, even at the end of the file.
             if moves_atime && length > 0 {
                 self.note_access(state, &mut inner);
             }
@@ -248,7 +248,7 @@ impl Client {
         self.pages.note_ahead(used_ahead, 0);
     }
 
-    /// Asks the owner for extents between `from` and `to`, and for size and times.
+    /// Requests the extents between `from` and `to`, and size and times, from the owner.
     pub(crate) async fn ask_extents(
         &self,
         state: &InodeRef,
@@ -268,7 +268,7 @@ impl Client {
         };
         let reply = match self.execute(&operation).await {
             Ok(reply) => reply,
-            // Not a file: its attributes say what to answer.
+            // Not a file: its attributes determine the error.
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 let attributes = self.attributes_of_owner(inode).await?;
                 if attributes.kind == FileKind::File {
@@ -299,7 +299,7 @@ impl Client {
         }
     }
 
-    /// Fetches pieces of segments and keeps them if asked and the file didn't change meanwhile.
+    /// Fetches pieces of segments; caches them if requested and the file didn't change meanwhile.
     pub(crate) async fn fetch(
         &self,
         state: &InodeRef,
@@ -382,7 +382,7 @@ impl Answer {
         }
     }
 
-    /// `fetched` is sorted and doesn't overlap.
+    /// `fetched` must be sorted and disjoint.
     fn take_fetched(&mut self, gaps: &mut Gaps, fetched: &[(u64, Bytes)]) {
         let end = |(start, bytes): &(u64, Bytes)| start + bytes.len() as u64;
         gaps.fill(|from, to, found| {
@@ -403,7 +403,7 @@ impl Answer {
     }
 }
 
-/// What a program gets for data that can't be had: EIO, whatever the cause's own errno.
+/// The error for unreadable data: EIO, whatever the cause's own errno.
 fn unreadable(inode: InodeId, error: Error) -> Error {
     let error = error.while_doing(format!("read of inode {inode}"));
     match error.kind() {

@@ -1,5 +1,5 @@
-//! Fetching before it is asked: for recognised sequential readers only, several units at
-//! once, paced by how much of it is used.
+//! Read-ahead: for recognised sequential readers only, several units at once, limited by how much
+//! of it is used.
 
 use crate::client::Client;
 use crate::inode::{Inner, InodeRef};
@@ -10,7 +10,7 @@ use model::{ErrorKind, Result};
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::debug;
 
-/// A range that is being fetched; leaves the inode's list when dropped.
+/// A range being fetched; leaves the inode's list on drop.
 struct Fetching {
     state: InodeRef,
     range: (u64, u64),
@@ -27,7 +27,7 @@ impl Drop for Fetching {
 }
 
 impl Client {
-    /// Notes a read for read-ahead. The inode's lock is held by the caller.
+    /// Notes a read for read-ahead. The caller holds the inode's lock.
     pub(crate) fn note_read(
         &self,
         state: &InodeRef,
@@ -65,15 +65,15 @@ impl Client {
 
     async fn fetch_ahead(&self, fetching: Fetching, _permit: OwnedSemaphorePermit) {
         if let Err(error) = self.fetch_range(&fetching).await {
-            // The reader comes by itself and gets the error if it lasts.
+            // The reader will read the data itself and get the error if it persists.
             debug!(inode = %fetching.state.id, %error, "read-ahead failed");
         }
     }
 
     async fn fetch_range(&self, fetching: &Fetching) -> Result<()> {
         let (from, to) = fetching.range;
-        // Extents may have to be asked for in several steps; a file that changes all the time
-        // isn't worth more.
+        // Extents may have to be requested in several steps; a constantly changing file isn't worth
+        // more.
         for _ in 0..8 {
             let (unknown, wanted) = {
                 let inner = fetching.state.lock();

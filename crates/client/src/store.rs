@@ -16,10 +16,10 @@ use model::{
 use pool::SegmentOwner;
 use tracing::warn;
 
-/// Runs of at least this size get a segment of their own.
+/// Runs of at least this size get their own segment.
 const OWN_SEGMENT_BYTES: usize = 1024 * 1024;
 
-/// Files that one task publishes at once: one that waits for something holds up few others.
+/// Files that one task publishes concurrently, so that a waiting one delays few others.
 const PUBLISHES_AT_ONCE: usize = 32;
 
 /// A batch whose runs are to be stored.
@@ -27,11 +27,11 @@ pub(crate) struct Job {
     pub(crate) state: InodeRef,
     pub(crate) number: u64,
     pub(crate) runs: Vec<Frozen>,
-    /// Keeps the low-water mark of the session's segments below those of this job.
+    /// Keeps the session's low-water mark below this job's segments.
     pub(crate) _mark: Mark,
 }
 
-/// Which run of which job lies where in a segment.
+/// Place of one job's run in a segment.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     job: usize,
@@ -46,19 +46,19 @@ struct Plan {
     bytes: usize,
 }
 
-/// What is left to do of a job.
+/// Progress of a job.
 #[derive(Default)]
 struct Progress {
     segments_left: usize,
     extents: Vec<Extent>,
     in_pack: bool,
     failed: Option<Error>,
-    /// Nothing that was stored of it will be published.
+    /// Its stored data won't be published.
     is_lost: bool,
 }
 
 impl Client {
-    /// Stores jobs in a task of its own, then publishes them.
+    /// Stores jobs in a separate task, then publishes them.
     pub(crate) fn spawn_store(&self, jobs: Vec<Job>) {
         let client = self.shared();
         self.world
@@ -66,7 +66,7 @@ impl Client {
             .detach();
     }
 
-    /// Stores jobs together and publishes each as soon as all of it is durable.
+    /// Stores jobs together and publishes each as soon as all its data is durable.
     pub(crate) async fn store(&self, jobs: Vec<Job>) {
         let plans = plan(&jobs, self.blocks.block_bytes() as usize);
         let mut progress: Vec<Progress> = jobs.iter().map(|_| Progress::default()).collect();
@@ -80,9 +80,9 @@ impl Client {
             .iter()
             .map(|plan| self.write_plan(&jobs, plan).map(move |place| (plan, place)))
             .collect();
-        // Publishing goes on beside the writes, never in their place: a put that isn't polled may
-        // be the one that the publish's commit waits for in an NSD's journal. At most one
-        // message per job waits.
+        // Publishing runs concurrently with the writes, never instead of them: a put that isn't
+        // polled may be the one that the publish's commit waits for in an NSD's journal. At most
+        // one message per job is queued.
         let (ready, stored) = mpsc::unbounded();
         let writing = async {
             let mut packs = Vec::new();
@@ -109,7 +109,8 @@ impl Client {
                 }
             }
             drop(ready);
-            // A pack of which nothing will be published; others go when all in them is dead.
+            // Packs from which nothing will be published; others are deleted when all their data is
+            // dead.
             let is_lost = |plan: &Plan| plan.jobs().all(|job| progress[job].is_lost);
             packs.retain(|(plan, _)| is_lost(plan));
             self.give_up_places(packs.into_iter().map(|(_, place)| place).collect());
@@ -118,7 +119,7 @@ impl Client {
         join(writing, publishing).await;
     }
 
-    /// Publishes what is ready of each.
+    /// Publishes the ready batches of each inode.
     pub(crate) async fn publish_each(&self, states: impl Stream<Item = InodeRef>) {
         let publishes = states.map(|state| self.publish_one(state));
         publishes
@@ -130,7 +131,7 @@ impl Client {
         self.publish_ready(&state).await;
     }
 
-    /// Stores a plan; answers its extents, each with its job.
+    /// Stores a plan; returns its extents, each with its job.
     async fn write_plan(&self, jobs: &[Job], plan: &Plan) -> Result<Vec<(usize, Extent)>> {
         let _permit = self
             .segments_in_flight
@@ -155,7 +156,7 @@ impl Client {
                     .map(|part| (part.job, extent_of(jobs, part, &place)))
                     .collect())
             }
-            // A pack can't be cut, but what is in it may have places of its own.
+            // A pack can't be split, but its parts may fit separately.
             Err(error) if error.kind() == ErrorKind::NoSpace => {
                 let mut extents = Vec::new();
                 for part in &plan.parts {
@@ -173,7 +174,7 @@ impl Client {
         }
     }
 
-    /// Stores a run in segments of its own: one if it has a place.
+    /// Stores a run in its own segments: one if it fits.
     async fn write_run(&self, jobs: &[Job], part: &Part) -> Result<Vec<(usize, Extent)>> {
         let job = &jobs[part.job];
         let run = &job.runs[part.run];
@@ -212,7 +213,7 @@ impl Client {
             .iter_mut()
             .find(|batch| batch.number == job.number);
         let Some(batch) = found else {
-            // Its file went meanwhile.
+            // Its file was removed meanwhile.
             progress.is_lost = true;
             self.give_up(std::mem::take(&mut progress.extents));
             return;
@@ -223,8 +224,9 @@ impl Client {
                 self.pages.note_store(Some(error.clone()));
                 batch.stage = Stage::Failed(error);
                 self.note_failing(job.state.id, &mut inner);
-                // All of it is stored anew. What is there already must go now: the sweep leaves it
-                // as long as this batch lives, and each try would take as much again.
+                // The whole batch will be stored again. Segments already written must be deleted
+                // now: the sweep spares them while this batch lives, and each attempt would take as
+                // much space again.
                 progress.is_lost = true;
                 self.give_up(std::mem::take(&mut progress.extents));
             }
@@ -245,8 +247,8 @@ impl Client {
         job.state.changed.notify_waiters();
     }
 
-    /// These won't be published, any more of them than are: segments that hold nothing else are
-    /// deleted now instead of waiting for the sweep. Packs are left to it.
+    /// These extents won't be published, except for those that already are: segments that hold
+    /// nothing else are deleted now instead of waiting for the sweep. Packs are left to the sweep.
     pub(crate) fn give_up(&self, extents: Vec<Extent>) {
         let alone = |extent: Extent| match extent.kind {
             ExtentKind::Data { place, at: 0, .. } if extent.length == u64::from(place.length) => {
@@ -272,7 +274,7 @@ impl Client {
 }
 
 impl Plan {
-    /// The jobs that it has something of, in order.
+    /// The jobs that have parts in it, in order.
     fn jobs(&self) -> impl Iterator<Item = usize> {
         let mut last = None;
         let jobs = self.parts.iter().map(|part| part.job);
@@ -313,7 +315,7 @@ fn plan(jobs: &[Job], block_bytes: usize) -> Vec<Plan> {
     plans
 }
 
-/// The bytes of a pack: its parts one behind the other, then the table.
+/// The bytes of a pack: its parts one after another, then the table.
 fn packed(jobs: &[Job], plan: &Plan) -> Bytes {
     let mut pack = PackWriter::new(limits::SEGMENT_BYTES_MAX);
     for part in &plan.parts {
@@ -328,7 +330,7 @@ fn packed(jobs: &[Job], plan: &Plan) -> Bytes {
     pack.finish().0
 }
 
-/// The pack in which all of a plan is, if it is in one.
+/// The pack that contains the whole plan, if it is in one.
 fn pack_of(extents: &[(usize, Extent)]) -> Option<SegmentPlace> {
     let place = |(_, extent): &(usize, Extent)| match extent.kind {
         ExtentKind::Data { place, .. } => Some(place),
@@ -358,7 +360,7 @@ fn extent_of(jobs: &[Job], part: &Part, place: &SegmentPlace) -> Extent {
     }
 }
 
-/// Neighbours in the file that are neighbours in their segment become one extent.
+/// Merges neighbours in the file that are also neighbours in their segment into one extent.
 fn joined(extents: Vec<Extent>) -> Vec<Extent> {
     let mut out: Vec<Extent> = Vec::with_capacity(extents.len());
     for extent in extents {

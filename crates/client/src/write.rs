@@ -1,4 +1,4 @@
-//! Writing: one copy into the page pool, with memory and disk space claimed before.
+//! Writing: one copy into the page pool; memory and disk space are claimed first.
 
 use crate::client::Client;
 use crate::inode::{Batch, InodeRef, Pending};
@@ -10,15 +10,15 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use world::Instant;
 
-/// A larger write goes in as several.
+/// Larger writes are split.
 const PART_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 enum Attempt<'a> {
-    /// Done, at this offset.
+    /// Done at this offset.
     Done(u64),
-    /// Size and generation must be asked for first.
+    /// Size and generation must be requested first.
     Unknown,
-    /// The inode may have something that this write takes away.
+    /// The inode may have privileges that this write must drop.
     MayLose,
     /// A truncate or the like is running.
     Excluded(Notified<'a>),
@@ -28,15 +28,15 @@ impl Client {
     /// Writes all of `data` into the page pool.
     ///
     /// # Errors
-    /// `NoSpace` now, never later; `FileTooLarge`; `Unavailable` if no memory became free
-    /// because nothing can be written to the NSDs.
+    /// `NoSpace` now, never later; `FileTooLarge`; `Unavailable` if no memory was freed because
+    /// nothing can be written to the NSDs.
     pub async fn write(&self, inode: InodeId, offset: u64, data: &[u8]) -> Result<()> {
         self.write_by(inode, Some(offset), data, Privileges::Keep)
             .await
             .map(drop)
     }
 
-    /// O_APPEND: writes at the end, which it finds atomically; returns where that was.
+    /// O_APPEND: finds the end atomically, writes there and returns its offset.
     ///
     /// # Errors
     /// As `write`.
@@ -45,8 +45,8 @@ impl Client {
         Ok(written.offset)
     }
 
-    /// As `write`, or as `append` without an offset, for somebody whose bytes may not inherit
-    /// all rights that the file gives. What it takes away is gone before the bytes are there.
+    /// As `write`, or as `append` without an offset, for a caller whose bytes may not inherit all
+    /// rights of the file. Those rights are dropped before the bytes are written.
     ///
     /// # Errors
     /// As `write`.
@@ -99,10 +99,10 @@ impl Client {
                 }
                 Attempt::Unknown => self.learn(state).await?,
                 Attempt::MayLose => {
-                    // Boxed: rare, and every write's future would carry it.
+                    // Boxed because it is rare: otherwise every write's future would contain it.
                     let dropping = Box::pin(self.drop_privileges_of(state, privileges));
                     mode_changed |= dropping.await?;
-                    // What comes back from now on comes at the same time as this write.
+                    // Privileges granted from now on count as concurrent with this write.
                     privileges = Privileges::Keep;
                 }
                 Attempt::Excluded(over) => {
@@ -113,7 +113,8 @@ impl Client {
         }
     }
 
-    /// Memory and space for `bytes`; waits for memory, and for space as long as any is freed.
+    /// Claims memory and space for `bytes`; waits for memory, and for space while any is being
+    /// freed.
     async fn claim(&self, state: &InodeRef, bytes: u64) -> Result<Claim<'_>> {
         let inode = state.id;
         let mut listed = None;
@@ -124,24 +125,25 @@ impl Client {
             if self.pages.lacks_memory(bytes) {
                 self.pages.make_room(&self.inodes, bytes);
             }
-            // Before the claim: what arrives after it may be what would have made room.
+            // Before the claim: bytes that arrive after it may have been the ones to make room.
             let was_moving = self.pages.is_moving();
             match self.pages.claim(bytes, failing.is_some()) {
                 Ok(Some(claim)) => return Ok(claim),
                 Ok(None) => {}
                 Err(full) if full.kind() == ErrorKind::NoSpace => {
-                    // One wait, however many steps it takes.
+                    // Listed as one wait, however many steps it takes.
                     listed.get_or_insert_with(|| {
                         let now = self.world.now();
                         self.waiters.enter(SPACE_WAIT, Some(inode), now)
                     });
-                    // Boxed: rare and large, and every write's future would carry it.
+                    // Boxed because it is rare and large: otherwise every write's future would
+                    // contain it.
                     let freeing = Box::pin(self.metanode.make_room());
                     if self.within_patience(SPACE_WAIT, freeing).await?? {
                         continue;
                     }
-                    // Stored data that isn't published is counted twice, as stored and as
-                    // reserved, and what it replaces is still there: the pool isn't full yet.
+                    // Stored but unpublished data is counted twice, as stored and as reserved, and
+                    // the data that it replaces still exists: the pool isn't full yet.
                     if !was_moving || self.pages.failure().is_some() {
                         return Err(full);
                     }
@@ -156,13 +158,13 @@ impl Client {
             if let Some((since, error)) = failing
                 && self.world.now() - since >= self.settings.patience
             {
-                // Its share is used up, and waiting was in vain long enough.
+                // The file's share is used up, and waiting has lasted long enough.
                 return Err(error.while_doing("make room for more dirty data of this file"));
             }
             let failure = self.pages.failure();
             if let Some(error) = failure.filter(|error| error.kind() == ErrorKind::NoSpace) {
-                // What waits in memory has its space reserved, but the NSDs are fuller than
-                // the pool knew: nothing more can be taken in.
+                // Data waiting in memory has space reserved, but the NSDs are fuller than the pool
+                // knew: no more can be accepted.
                 return Err(error.while_doing("make room for more dirty data"));
             }
             if !self.pages.is_moving() || self.pages.is_short() || self.pages.lacks_memory(bytes) {
@@ -176,7 +178,7 @@ impl Client {
         }
     }
 
-    /// Since when something of the inode can't be stored, and why.
+    /// Since when data of the inode can't be stored, and why.
     fn failing(&self, state: &InodeRef) -> Option<(Instant, Error)> {
         let inner = state.lock();
         let since = inner.failing_since?;
@@ -222,7 +224,7 @@ impl Client {
         }
         claim.used(inner.dirty.write(offset, data, moment));
         self.pages.uncache(state.id, &mut inner, offset, end);
-        // Not moved to an mtime that utimes has set into the future: ctime gets this, too.
+        // Not adjusted to an mtime that utimes has set into the future: ctime gets this time too.
         let last_write = inner.pending.map_or(now, |pending| pending.written);
         inner.pending = Some(Pending {
             size: size.max(end),
