@@ -31,7 +31,7 @@ use std::sync::Arc;
 use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 use world::Map;
 
-/// Shards of the table, so that threads rarely contend.
+/// Partitions of the table, so that threads rarely contend.
 const PARTS: usize = 64;
 /// Most ranges of finished writes remembered per file. The kernel runs one direct write of a mapped
 /// file at a time, in consecutive parts: one range is usually enough.

@@ -7,7 +7,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use world::Map;
 
-/// Shards of the tables, so that threads rarely contend.
+/// Partitions of the tables, so that threads rarely contend.
 const PARTS: usize = 64;
 
 /// The opens of one mount by their handles. The kernel limits their number.

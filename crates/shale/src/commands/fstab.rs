@@ -42,7 +42,7 @@ pub enum CalledAs {
 }
 
 impl CalledAs {
-    /// Recognizes the helpers' names, and the program's own name followed by a node's directory
+    /// Recognises the helpers' names, and the program's own name followed by a node's directory
     /// instead of a command; `None` otherwise.
     pub fn of(name: &Path, first: Option<&Path>) -> Option<Self> {
         match name.file_name()?.to_str()? {

@@ -127,7 +127,7 @@ impl Catalog {
     }
 
     /// Drops the oldest dead segments, now deleted, from the list. Only this takes from the front
-    /// of the list, and changes are serialized, so the count names the same segments on replay.
+    /// of the list, and changes run one at a time, so the count names the same segments on replay.
     async fn forget(&self, count: usize) -> Result<()> {
         let segments = u32::try_from(count).expect("a batch is small");
         let _one_at_a_time = self.shared.changing.lock().await;
