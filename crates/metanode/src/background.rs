@@ -1,8 +1,8 @@
-//! What operations leave behind, done in bounded, resumable rounds: queued data ids, dead
+//! Background work left by operations, in bounded, resumable rounds: queued data ids, dead
 //! segments, inline extents, mostly dead segments, garbage, lost pieces.
 //!
-//! Nothing here is remembered between processes: every kind of work finds what to do in the
-//! records and inventories, so a crash at any point only repeats a step.
+//! No state survives the process: every kind of work finds its tasks in the records and
+//! inventories, so a crash at any point only repeats a step.
 
 mod backlog;
 mod clean;
@@ -34,36 +34,37 @@ pub(crate) use rewrite::Unpublished;
 pub(crate) use survey::{Judge, Standing, is_undecodable, recorded};
 pub(crate) use unreadable::Repaired;
 
-/// Pause between rounds that found nothing to do.
+/// Pause after a round that found nothing to do.
 const IDLE_PAUSE: Duration = Duration::from_secs(1);
-/// Pause between rounds that did something, so that operations go first.
+/// Pause after a round that did something, so that operations go first.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
-/// How long blobs of a dead segment stay for readers that began before it died.
+/// How long blobs of a dead segment are kept for reads that began before it died.
 const GRACE: Duration = Duration::from_secs(5);
-/// A whole survey of the NSDs is made this often, and at once after they change.
+/// A full survey of the NSDs is made this often, and at once after they change.
 const SURVEY_EVERY: Duration = Duration::from_secs(300);
-/// Groups with slots that move are looked at this often until they have.
+/// Groups with moving slots are surveyed this often until the slots have moved.
 const MOVING_EVERY: Duration = Duration::from_secs(5);
-/// Inline extents wait this long for company.
+/// How long inline extents wait to be folded together with others.
 const FOLD_EVERY: Duration = Duration::from_secs(5);
-/// Segments are looked through for mostly dead ones this often.
+/// How often segments are searched for mostly dead ones.
 const CLEAN_EVERY: Duration = Duration::from_secs(30);
 
-/// How a round goes about it.
+/// How a round is paced.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pace {
-    /// Everything now, no grace for readers: somebody waits for the end.
+    /// Everything now, without grace for readers: a caller waits for the end.
     Drain,
-    /// What is due.
+    /// Only work that is due.
     Gentle,
 }
 
 /// State of the background work.
 #[derive(Default)]
 pub(crate) struct Background {
-    /// One round at a time.
+    /// Held by a round: one at a time.
     pub(crate) round: tokio::sync::Mutex<()>,
-    /// One step of freeing at a time. Held for moments, never for a round: writers wait for it.
+    /// Held by one step of freeing at a time, briefly, never for a whole round: writers wait for
+    /// it.
     freeing: tokio::sync::Mutex<()>,
     /// Steps that freed something.
     frees: AtomicU64,
@@ -78,7 +79,7 @@ pub(crate) struct Background {
     unreadable: Mutex<unreadable::Unreadable>,
 }
 
-/// Counters that only people and tests read.
+/// Statistics, read only by people and tests.
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) reclaim_steps: AtomicU64,
@@ -90,7 +91,7 @@ pub(crate) struct Counts {
     pub(crate) segments_given_up: AtomicU64,
 }
 
-/// What rounds remember of each other; losing it costs only time.
+/// State kept between rounds; losing it only costs time.
 #[derive(Default)]
 pub(crate) struct Memory {
     pub(crate) backlog: backlog::Backlog,
@@ -99,14 +100,14 @@ pub(crate) struct Memory {
     pub(crate) clean: clean::Progress,
     last_fold: Option<Instant>,
     pub(crate) tree: tree::Progress,
-    /// When a commit was last made so that the log leaves an earlier view.
+    /// When a commit was last made so that the log could leave an earlier view.
     pub(crate) log_pushed: Option<Instant>,
-    /// When a drained NSD last couldn't hand over what it holds.
+    /// When a drained NSD last failed to hand over its pieces.
     pub(crate) hand_over_failed: Option<Instant>,
 }
 
 impl Background {
-    /// No round begins any more.
+    /// Prevents further rounds.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         self.wake.notify_waiters();
@@ -129,12 +130,11 @@ impl Metanode {
         *self.background.task.lock() = Some(task);
     }
 
-    /// One round of all background work, for tests and for a drained shutdown. Call until
-    /// `steps` is 0. Doesn't leave readers time for segments that die: nobody else should be
-    /// reading.
+    /// One round of all background work, for tests and for a drained shutdown. Call until `steps`
+    /// is 0. Gives readers no grace for dying segments: nothing else should be reading.
     ///
     /// # Errors
-    /// The first that stopped a kind of work; the other kinds were done.
+    /// The first error that stopped a kind of work; the other kinds were done.
     pub async fn run_background_once(&self) -> Result<BackgroundReport> {
         let steps = self.round(Pace::Drain).await?;
         Ok(BackgroundReport {
@@ -143,7 +143,7 @@ impl Metanode {
         })
     }
 
-    /// What background work has done since start.
+    /// Totals of background work since start.
     #[must_use]
     pub fn counters(&self) -> Counters {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -205,7 +205,7 @@ impl Metanode {
     }
 }
 
-/// Rounds until the metanode ends.
+/// Runs rounds until the metanode ends.
 async fn rounds(world: World, metanode: Weak<Metanode>) {
     let mut pause = BUSY_PAUSE;
     loop {
@@ -218,7 +218,8 @@ async fn rounds(world: World, metanode: Weak<Metanode>) {
         }
         let shard = metanode.shard();
         if shard.check_alive().is_err() {
-            // Nobody may be asking for anything: the shard comes back all the same.
+            // There may be no requests to trigger the take-over: the shard must come back all the
+            // same.
             let _ = metanode.take_over_again(&shard).await;
         }
         metanode.begin_naming();

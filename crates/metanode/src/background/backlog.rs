@@ -1,7 +1,7 @@
-//! What waits to be removed: dead segments, data ids to reclaim, truncates to go on with.
+//! Queue of removals: dead segments, data ids to reclaim, truncates to continue.
 //!
-//! Remembered as it comes, because to find it in its tables costs a walk over everything that was
-//! removed before. After an opening, and when more came than is remembered, the tables are read.
+//! Remembered as it arrives, because finding it in its tables means scanning past everything
+//! removed earlier. The tables are read after an opening, and when more arrived than is remembered.
 
 use crate::metanode::{Metanode, SCAN_PAGE};
 use model::{CommitNumber, Result, SegmentId, ShardEpoch};
@@ -12,41 +12,41 @@ use std::sync::Arc;
 use std::time::Duration;
 use world::Instant;
 
-/// Things of one kind that are remembered; the others stay in the tables until these are done.
+/// Most items remembered of each kind; the others stay in the tables until these are done.
 const REMEMBERED_MAX: usize = 131_072;
 
-/// Deaths that are deleted, but had no place because their writers may still publish, are looked for
-/// again so late: only their records are left.
+/// How long after dropping deleted deaths, whose writers may still publish, their table is searched
+/// for them again: only their records are left.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// Removals that are remembered as impossible; more are tried whenever they are met.
+/// Most removals remembered as impossible; further ones are tried whenever they are found.
 const DAMAGED_MAX: usize = 1024;
 
-/// What is removed so long after an opening counts as removed after it.
+/// Removals later than this after an opening count as made after it.
 const RECOVERY_MAX: Duration = Duration::from_secs(60);
 /// The kinds, in the order in which one leads to the next.
 const TABLES: [Table; 3] = [Table::Cuts, Table::Reclaims, Table::Deads];
 
-/// What is known to be left to do.
+/// Known remaining work.
 #[derive(Default)]
 pub(crate) struct Backlog {
-    /// The opening that this is about.
+    /// The opening to which this belongs.
     epoch: Option<ShardEpoch>,
     /// Truncates and data ids.
     pub(super) removals: BTreeSet<Key>,
     pub(super) deaths: BTreeMap<Key, Death>,
-    /// Removals that damaged records make impossible: they must not hold up the others. The next
+    /// Removals that damaged records make impossible: they must not block the others. The next
     /// opening tries them again.
     damaged: BTreeSet<Key>,
-    /// Where the walk through each table goes on that has things that aren't remembered.
+    /// For each table with items that aren't remembered: where to continue reading.
     unread: BTreeMap<Table, Key>,
-    /// What was durable when the walk through the deaths began.
+    /// The newest durable commit when the walk through the deaths began.
     walk_from: Option<CommitNumber>,
-    /// All deaths up to this commit are deleted, but for those that are remembered otherwise.
+    /// All deaths up to this commit are deleted, except for remembered ones.
     deleted_to: Option<CommitNumber>,
-    /// When the table has to be looked through for deaths that are deleted and not remembered.
+    /// When to search the table for deleted deaths that were dropped.
     look_again: Option<Instant>,
-    /// Until then what an opening found may not all have been removed.
+    /// Until then, removals found by the opening may not all be done.
     recovers_until: Option<Instant>,
 }
 
@@ -56,8 +56,8 @@ pub(super) struct Death {
     pub(super) dead: Arc<Dead>,
     /// When it was first seen here.
     pub(super) since: Instant,
-    /// Its blobs are gone. Its record stays as long as its writer may try to publish a part of it,
-    /// which the record refuses.
+    /// Its blobs are deleted. Its record stays as long as the writer may try to publish part of the
+    /// segment, which the record refuses.
     pub(super) is_deleted: bool,
 }
 
@@ -71,7 +71,7 @@ impl Backlog {
         };
     }
 
-    /// Takes in one thing; what is beyond the maximum is found by a walk later.
+    /// Adds one item; items beyond the maximum are found by a later walk.
     fn add(&mut self, key: Key, record: &Record, now: Instant) {
         match (&key, record) {
             (Key::Dead(_), Record::Dead(dead)) => {
@@ -99,7 +99,7 @@ impl Backlog {
         }
     }
 
-    /// A removal turned out to be impossible.
+    /// Sets a removal aside that turned out to be impossible.
     pub(super) fn set_aside(&mut self, key: &Key) {
         self.removals.remove(key);
         if self.damaged.len() < DAMAGED_MAX {
@@ -107,9 +107,9 @@ impl Backlog {
         }
     }
 
-    /// What is deleted and waits only for its writer makes place for what isn't. To look for it
-    /// again at once, and from the beginning of its table, would delete it round and round, and
-    /// never come to what lies behind it.
+    /// Drops deleted deaths, which only wait for their writers, in favour of undeleted ones.
+    /// Searching the table for them again at once and from its beginning would delete the same ones
+    /// in an endless loop and never reach those after them.
     fn make_place(&mut self, now: Instant) {
         let before = self.deaths.len();
         self.deaths.retain(|_, death| !death.is_deleted);
@@ -122,7 +122,7 @@ impl Backlog {
         self.look_again.get_or_insert(now + LOOK_AGAIN_AFTER);
     }
 
-    /// Begins to look for what is deleted and wasn't remembered, if it is time to.
+    /// Starts to search for deleted deaths that were dropped, if it is time.
     fn look_again_if_due(&mut self, now: Instant) {
         if self.look_again.is_some_and(|at| at <= now) && !self.unread.contains_key(&Table::Deads) {
             self.look_again = None;
@@ -130,8 +130,8 @@ impl Backlog {
         }
     }
 
-    /// Takes in a page of a table, read from a key on when all up to a commit was durable. Writers
-    /// can't publish what `is_settled` any more.
+    /// Takes in a page of a table, read from a key on when everything up to a commit was durable.
+    /// Writers can no longer publish segments for which `is_settled` holds.
     fn take_page(
         &mut self,
         (table, from): (Table, Key),
@@ -145,7 +145,7 @@ impl Backlog {
         }
         let is_end = page.len() < SCAN_PAGE;
         match page.last() {
-            // Set before the records are added, which may begin the walk anew.
+            // Set before the records are added, which may restart the walk.
             Some((last, _)) if !is_end => self.unread.insert(table, successor(last)),
             _ => self.unread.remove(&table),
         };
@@ -170,7 +170,7 @@ impl Backlog {
         }
     }
 
-    /// The segment of a death that an earlier walk has seen and that isn't remembered any more.
+    /// The segment of a death that an earlier walk has seen and that was dropped.
     fn deleted_before(&self, key: &Key, record: &Record) -> Option<(SegmentId, Arc<Dead>)> {
         let (Key::Dead(segment), Record::Dead(dead)) = (key, record) else {
             return None;
@@ -187,7 +187,7 @@ impl Backlog {
         self.unread.insert(table, table.first());
     }
 
-    /// The table that is to be read on, if what is remembered of it runs out.
+    /// The table to continue reading, if its remembered items are running out.
     fn next_unread(&self) -> Option<(Table, Key)> {
         let has_place = |table: &Table| match table {
             Table::Deads => {
@@ -200,26 +200,27 @@ impl Backlog {
         Some((*table, from.clone()))
     }
 
-    /// Whether what is there was removed before the shard was opened: nobody reads it.
+    /// Whether the remaining items were removed before the shard was opened, so that no reads use
+    /// them.
     pub(super) fn is_recovering(&self, now: Instant) -> bool {
         self.recovers_until.is_some_and(|until| now < until)
     }
 
-    /// Whether nothing is left but what waits for its writer.
+    /// Whether everything is done, except for deaths that wait for their writers.
     pub(super) fn is_done(&self) -> bool {
         self.unread.is_empty()
             && self.removals.is_empty()
             && self.deaths.values().all(|death| death.is_deleted)
     }
 
-    /// An opening's rest is removed.
+    /// The removals found by the opening are done.
     pub(super) fn end_recovery(&mut self) {
         self.recovers_until = None;
     }
 }
 
 impl Metanode {
-    /// Brings the backlog up to date. Answers the shard that it is about.
+    /// Updates the backlog. Returns the shard to which it belongs.
     pub(super) async fn look_at_backlog(&self) -> Result<Arc<Shard>> {
         let shard = self.shard();
         let now = self.world.now();
@@ -289,7 +290,7 @@ mod tests {
         (Key::Dead(segment), Record::Dead(dead))
     }
 
-    /// Walks through a table and deletes what is to be deleted, as rounds do. Answers how often.
+    /// Walks through a table and deletes as rounds do. Returns the number of deletions.
     fn walk(
         backlog: &mut Backlog,
         table: &BTreeMap<Key, Record>,
@@ -337,7 +338,7 @@ mod tests {
         backlog.begin(ShardEpoch(1), now);
         assert_eq!(walk(&mut backlog, &table, now, 0), count);
         assert!(backlog.is_done());
-        // Their records go when their writers have decided, some at a time.
+        // Their records are removed as their writers settle, some at a time.
         for settled in [0, 3000, count as u64] {
             backlog.look_again_if_due(now);
             assert!(backlog.is_done(), "not yet");
@@ -368,7 +369,7 @@ mod tests {
         assert_eq!(backlog.next_unread(), None);
         backlog.add(cut(REMEMBERED_MAX), &Record::Mark, now);
         assert_eq!(backlog.removals.len(), REMEMBERED_MAX);
-        // Not before what is remembered is nearly done.
+        // Only when the remembered items are nearly done.
         assert_eq!(backlog.next_unread(), None);
         assert!(!backlog.is_done());
         backlog.removals.clear();

@@ -1,5 +1,5 @@
-//! Cleans: rewrites the live parts of segments that are mostly dead, blocks of files that lie in
-//! too many places, and segments that were written narrower while NSDs were missing.
+//! Cleans: rewrites the live parts of mostly dead segments, blocks of files that are scattered over
+//! too many places, and segments written narrower while NSDs were missing.
 
 use crate::background::rewrite::Part;
 use crate::background::sparse::{Need, STEP_BYTES, frees};
@@ -12,16 +12,16 @@ use pool::MemberState;
 use shard::successor;
 use world::Instant;
 
-/// Pages of segments, and of extents, that one gentle round looks at.
+/// Pages of segments, and of extents, examined by one gentle round.
 const PAGES_MAX: usize = 8;
-/// Segments whose live parts one round looks for.
+/// Segments whose live parts one round searches for.
 const SEGMENTS_MAX: usize = 64;
 /// A block in more extents than this is rewritten, if that halves them.
 const BLOCK_EXTENTS_MAX: usize = 64;
-/// What counts as a block here.
+/// Bytes of a block for this purpose.
 const BLOCK_BYTES: u64 = limits::BLOCK_BYTES_DEFAULT as u64;
 
-/// Where the passes are.
+/// Progress of the passes.
 #[derive(Default)]
 pub(crate) struct Progress {
     segments: Option<Key>,
@@ -29,24 +29,25 @@ pub(crate) struct Progress {
     last_pass: Option<Instant>,
     /// The pool for which the running pass over segments widens narrow ones, if it does.
     widening: Option<Width>,
-    /// The pool for which narrow segments were last widened: once is enough, since a segment
-    /// that became narrow again met an NSD in trouble.
+    /// The pool for which narrow segments were last widened. Once is enough: a segment that became
+    /// narrow again met an NSD in trouble.
     widened: Option<Width>,
     /// [`pool::Pool::changes_of_members`] when the first pass began.
     changes_at_start: Option<u64>,
-    /// The pool for which widening was last begun.
+    /// The pool for which widening was last started.
     tried: Option<Width>,
-    /// Narrow segments that the running pass met.
+    /// Narrow segments found by the running pass.
     narrow: u64,
-    /// Those that the pass before it met: without progress there is no further pass.
+    /// Those found by the pass before it: without progress there is no further pass.
     narrow_before: Option<u64>,
 }
 
-/// What decides how wide segments can be: the map, and the changes of members under it.
+/// The possible width of segments depends on this: the map, and the changes of members under it.
 pub(super) type Width = (MapEpoch, u64);
 
 impl Progress {
-    /// The pass that met `narrow` segments has ended. The next one looks whether they are wide now.
+    /// The pass that found `narrow` segments has ended. The next one checks whether they are wide
+    /// now.
     fn end_widening(&mut self, width: Width) {
         let makes_progress = self.narrow_before.is_none_or(|before| self.narrow < before);
         if self.narrow > 0 && makes_progress {
@@ -59,7 +60,7 @@ impl Progress {
 }
 
 impl Metanode {
-    /// Whether something was written narrow since NSDs came or went, and hasn't been widened.
+    /// Whether segments were written narrow since NSDs came or went, and haven't been widened.
     pub(super) fn is_narrow_left(&self) -> bool {
         let came_or_went = {
             let clean = &self.background.memory.lock().clean;
@@ -71,9 +72,9 @@ impl Metanode {
         self.shard().tree().is_compacting() || (came_or_went && !self.is_widened())
     }
 
-    /// Whether everything that can be widened in the pool as it is now has been.
+    /// Whether everything that can be widened in the current pool has been.
     pub(super) fn is_widened(&self) -> bool {
-        // One that is only late now will be asked again soon.
+        // A suspect member is only late and will be used again soon.
         let is_there =
             |state: MemberState| matches!(state, MemberState::Online | MemberState::Suspect);
         !self.is_pool(is_there) || self.background.memory.lock().clean.widened == Some(self.width())
@@ -83,8 +84,8 @@ impl Metanode {
         (self.pool.map().epoch, self.pool.changes_of_members())
     }
 
-    /// Looks at some segments and blocks, cleans what is worth it. Answers how many extents
-    /// were replaced.
+    /// Examines some segments and blocks and cleans those worth it. Returns the number of extents
+    /// replaced.
     pub(super) async fn clean_some(&self, pace: Pace) -> Result<u64> {
         let now = self.world.now();
         let widens_from_here = {
@@ -120,19 +121,19 @@ impl Metanode {
             PAGES_MAX
         };
         let mut replaced = self.clean_segments(pages).await?;
-        // Blocks are put together again for readers; that takes space before it gives any.
+        // Reassembling blocks helps only readers; it takes space before it frees any.
         if !self.is_short() {
             replaced += self.clean_blocks(pages).await?;
         }
         Ok(replaced)
     }
 
-    /// Whether segments written now are as wide as the pool's scheme.
+    /// Whether new segments are as wide as the pool's scheme.
     fn is_pool_whole(&self) -> bool {
         self.is_pool(|state| state == MemberState::Online)
     }
 
-    /// Whether all NSDs that are kept are in such a state, and nothing moves between them.
+    /// Whether all NSDs of the map are in such a state, and no slot is moving.
     fn is_pool(&self, is_good: impl Fn(MemberState) -> bool) -> bool {
         let states = self.pool.nsd_states();
         let mut kept = states
@@ -141,8 +142,8 @@ impl Metanode {
         kept.all(|state| is_good(state.member)) && self.pool.groups().moving().is_empty()
     }
 
-    /// Tables of the tree that were written with less redundancy than they should have are
-    /// written anew: the segments of files find their extents, tables only their compaction.
+    /// Rewrites tables of the tree that have too little redundancy. Segments of files can be
+    /// matched to their extents; tables are only replaced by compaction.
     async fn widen_tables(&self) -> Result<()> {
         let shard = self.shard();
         let tables = shard.catalog().live_segments();
@@ -204,7 +205,7 @@ impl Metanode {
                     memory.sparse.note_stubborn(*id, segment, width);
                     continue;
                 }
-                // What can't be read now is for repair; cleaning waits.
+                // Unreadable data is left to repair; cleaning skips it.
                 if self.load(&segment.place, &mut live).await.is_err() {
                     continue;
                 }
@@ -242,7 +243,7 @@ impl Metanode {
             );
         }
         count(&self.background.counts.segments_cleaned, chosen);
-        // A pass that has to go on isn't the end of the work.
+        // An unfinished pass means more work.
         let goes_on = !ended && looked > 0;
         Ok(replaced.max(u64::from(goes_on)))
     }
@@ -291,7 +292,7 @@ impl Metanode {
         })
     }
 
-    /// The parts of a block to rewrite, if it is worth it.
+    /// The parts of a block to rewrite, if worth it.
     async fn scattered(&self, block: Block) -> Result<Vec<Part>> {
         let Some((fileset, data, _)) = block.place else {
             return Ok(Vec::new());
@@ -322,7 +323,7 @@ impl Metanode {
             .collect())
     }
 
-    /// The inode whose data id this is: a segment of it tells for whom it was published.
+    /// The inode of a data id: one of its segments says for which inode it was published.
     async fn inode_of(
         &self,
         fileset: FilesetId,

@@ -5,28 +5,27 @@ use crate::metanode::Metanode;
 use model::{Operation, Result, SegmentId, SegmentPlace};
 use namespace::Key;
 
-/// Dead segments that one step deletes.
+/// Most dead segments deleted per step.
 const DELETED_MAX: usize = 8192;
-/// Segments that one operation forgets.
+/// Most segments forgotten by one operation.
 const FORGOTTEN_MAX: usize = 1024;
 
-/// What a step did.
+/// Result of a step.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Deleted {
-    /// Segments whose blobs went.
+    /// Segments whose blobs were deleted.
     pub(super) segments: u64,
-    /// Records that went.
+    /// Records that were removed.
     pub(super) records: u64,
 }
 
 impl Metanode {
-    /// Deletes the blobs of dead segments, then their records. In this order: first the commit
-    /// that killed them is durable, then the blobs go, then the record that remembers them, and
-    /// that only when nobody can publish a part of the segment any more: a pack may die with the
-    /// first of its files while the others are still to be published, and the record is what
-    /// refuses them.
+    /// Deletes the blobs of dead segments, then their records. The order: the commit that killed
+    /// them is durable, the blobs are deleted, then the record, once no writer can publish part of
+    /// the segment any more. A pack may die with the first of its files while others are still to
+    /// be published, and the record refuses them.
     ///
-    /// Held under `freeing`.
+    /// The caller holds `freeing`.
     pub(super) async fn delete_dead(&self, pace: Pace) -> Result<Deleted> {
         let shard = self.look_at_backlog().await?;
         let is_anything_left = {
@@ -67,7 +66,7 @@ impl Metanode {
         Ok(done)
     }
 
-    /// Removes the records of segments whose blobs are gone and that nobody can publish.
+    /// Removes the records of segments whose blobs are deleted and that no writer can publish.
     async fn forget_deleted(&self) -> Result<u64> {
         let has_deleted = {
             let memory = self.background.memory.lock();

@@ -1,4 +1,4 @@
-//! Folds inline extents (small synced writes that travelled in the log) into packed segments.
+//! Folds inline extents (small synced writes stored in the log) into packed segments.
 
 use crate::background::count;
 use crate::background::rewrite::Part;
@@ -6,13 +6,13 @@ use crate::metanode::Metanode;
 use model::{Extent, ExtentKind, Result};
 use namespace::{Key, Table};
 
-/// Files of one round.
+/// Most files per round.
 const FILES_MAX: usize = 1024;
-/// Bytes of one round.
+/// Most bytes per round.
 const BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 impl Metanode {
-    /// Folds the inline extents of some files. Answers how many extents were folded.
+    /// Folds the inline extents of some files. Returns the number of extents folded.
     pub(super) async fn fold_some(&self) -> Result<u64> {
         let shard = self.shard();
         let (from, to) = Table::Folds.range();

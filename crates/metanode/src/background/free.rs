@@ -1,5 +1,5 @@
-//! Gives space back that removed and overwritten data still holds: gently, faster when the pool
-//! runs short, and at once for those who would be refused otherwise.
+//! Frees the space of removed and overwritten data: gently, faster when the pool runs short, and at
+//! once for writers that would otherwise be refused.
 
 use crate::background::sparse::{Cleaned, Need, STEP_PARTS};
 use crate::background::{Pace, count};
@@ -7,18 +7,18 @@ use crate::metanode::Metanode;
 use model::{ErrorKind, Result};
 use std::sync::atomic::Ordering;
 
-/// Steps of reclaim and delete that are made until one frees something.
+/// Most steps of reclaim and delete until one frees something.
 const STEPS_MAX: usize = 64;
 
 impl Metanode {
-    /// Frees some of what removed and overwritten data still holds, without the time that readers
-    /// are left otherwise (who meets a segment that is gone looks again where the data is). For
-    /// writers that would be refused: they try again as long as it answers that something was
-    /// freed, by them or by somebody else meanwhile, or that not all was looked at yet. One bounded
-    /// step; concurrent callers share it.
+    /// Frees some space of removed and overwritten data, without the usual grace for readers (a
+    /// reader that misses a segment looks up the data's place again). For writers that would be
+    /// refused: they try again as long as this returns that something was freed, by them or by
+    /// another caller meanwhile, or that the search isn't finished. One bounded step; concurrent
+    /// callers share it.
     ///
     /// # Errors
-    /// What stopped it.
+    /// The error that stopped it.
     pub async fn make_room(&self) -> Result<bool> {
         let seen = self.background.frees.load(Ordering::Acquire);
         let _freeing = self.background.freeing.lock().await;
@@ -34,8 +34,8 @@ impl Metanode {
         self.background.unfreed.load(Ordering::Relaxed)
     }
 
-    /// Notes how much waits to be freed: what is used for neither files nor metadata. No work, so
-    /// it answers 0.
+    /// Updates how much waits to be freed: space used for neither files nor metadata. Returns 0,
+    /// since that isn't work.
     pub(super) async fn note_unfreed(&self) -> Result<u64> {
         let usage = self.usage().await?;
         let shard = self.shard();
@@ -48,7 +48,7 @@ impl Metanode {
         Ok(0)
     }
 
-    /// What is due; more if the pool runs short. Answers how much was done.
+    /// Frees what is due; more if the pool runs short. Returns the amount of work done.
     pub(super) async fn free_some(&self, pace: Pace) -> Result<u64> {
         let _freeing = self.background.freeing.lock().await;
         if pace == Pace::Gentle && self.is_short() {
@@ -60,7 +60,7 @@ impl Metanode {
         let mut steps = 0;
         for _ in 0..STEPS_MAX {
             let reclaimed = self.reclaim_some().await?;
-            // Nobody reads what was removed before the shard was opened, and `df` counts it.
+            // Data removed before the shard was opened has no readers, and `df` counts it.
             let pace = if is_recovering { Pace::Drain } else { pace };
             let deleted = self.delete_dead(pace).await?;
             steps += reclaimed + deleted.segments + deleted.records;
@@ -75,9 +75,9 @@ impl Metanode {
         Ok(steps)
     }
 
-    /// Frees something, if anything can be freed. False when another step would be in vain.
+    /// Frees something if possible. False if another step would be in vain.
     ///
-    /// Held under `freeing`.
+    /// The caller holds `freeing`.
     async fn free_step(&self, need: Need) -> Result<bool> {
         let mut freed = 0;
         for _ in 0..STEPS_MAX {
@@ -95,7 +95,7 @@ impl Metanode {
                 Ok(Cleaned::Nothing) => break,
                 Ok(Cleaned::NotYet) => return Ok(true),
                 Ok(Cleaned::Some) => freed += self.delete_dead(Pace::Drain).await?.segments,
-                // Others have taken what cleaning needs meanwhile.
+                // Other writers have taken the space that cleaning needs.
                 Err(error) if error.kind() == ErrorKind::NoSpace => {}
                 Err(error) => return Err(error),
             }

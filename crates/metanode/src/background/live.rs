@@ -1,4 +1,4 @@
-//! Finds and reads what is still live in a segment that is mostly dead.
+//! Finds and reads the live parts of a mostly dead segment.
 
 use crate::background::rewrite::Part;
 use crate::metanode::Metanode;
@@ -9,17 +9,17 @@ use namespace::{Key, Record, Segment};
 use shard::successor;
 use std::collections::BTreeMap;
 
-/// Extents of one page of the search.
+/// Extents per page of the search.
 const PAGE: usize = 256;
-/// With more parts than this a segment is read whole.
+/// A segment with more parts than this is read completely.
 const READS_MAX: usize = 16;
 
 /// The live parts of a segment.
 pub(super) struct Live {
-    /// In the order of inodes and offsets.
+    /// Ordered by inode and offset.
     pub(super) parts: Vec<Part>,
-    /// Live bytes that weren't found: other files share them. As long as they point at the
-    /// segment, rewriting the others frees nothing.
+    /// Live bytes that weren't found, because other files share them. As long as those files point
+    /// at the segment, rewriting the rest frees nothing.
     pub(super) unfound: u64,
 }
 
@@ -40,15 +40,15 @@ impl Live {
     }
 }
 
-/// Where a file may point at a segment: offset and end.
+/// Ranges of a file that may point at a segment: offset and end.
 type Ranges = Vec<(u64, u64)>;
 /// Extents of one file by their offsets.
 type Found = BTreeMap<u64, Extent>;
 
 impl Metanode {
-    /// The extents that point at a segment, as far as they are found: in the file that it was
-    /// published for, and in those that its table names if it is packed. Extents stay where they
-    /// were published, so nothing else of those files is looked at.
+    /// Finds the extents that point at a segment: in the file that it was published for, and, if it
+    /// is packed, in the files that its table names. Extents keep their offsets, so only these
+    /// ranges are searched.
     pub(super) async fn live_parts(&self, id: SegmentId, segment: &Segment) -> Result<Live> {
         let mut places: BTreeMap<(InodeId, DataId), Ranges> = BTreeMap::new();
         let length = u64::from(segment.place.length);
@@ -61,7 +61,7 @@ impl Metanode {
             .or_default()
             .push(own);
         let Ok(table) = self.table_of(&segment.place).await else {
-            // What can't be read now is for repair; cleaning waits.
+            // Unreadable data is left to repair; cleaning skips it.
             return Ok(Live::nothing(segment));
         };
         for entry in table {
@@ -80,7 +80,7 @@ impl Metanode {
             let Some(record) = self.inode_record(inode).await? else {
                 continue;
             };
-            // Clients don't know data ids when they pack: what points here now is what counts.
+            // Clients don't know data ids when they pack; only extents that point here now count.
             if data != DataId(0) && record.data != data {
                 continue;
             }
@@ -119,7 +119,7 @@ impl Metanode {
             end: 0,
         };
         ranges.sort_unstable();
-        // Everything that ends up to here was looked at.
+        // Everything that ends up to here was examined.
         let mut looked_to = 0;
         for (offset, end) in ranges {
             let mut from = Key::Extent {
@@ -182,7 +182,7 @@ impl Metanode {
                 let length =
                     u32::try_from(extent.length).expect("an extent lies inside one segment");
                 match &whole {
-                    // A copy: what is kept must not hold all of the segment.
+                    // Copied, so that the part doesn't keep the whole segment in memory.
                     Some(whole) => {
                         bytes.extend_from_slice(&whole[at as usize..][..length as usize]);
                     }

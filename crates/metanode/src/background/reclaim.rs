@@ -1,17 +1,17 @@
-//! Removes what hangs under queued data ids, and goes on with truncates that were cut short.
+//! Removes the records under queued data ids, and continues interrupted truncates.
 
 use crate::background::count;
 use crate::metanode::Metanode;
 use model::{ErrorKind, Operation, Reply, Result};
 use namespace::Key;
 
-/// Steps of one call; each removes up to about a thousand extents.
+/// Most steps per call; each removes up to about a thousand extents.
 const STEPS_MAX: u64 = 64;
 
 impl Metanode {
-    /// A bounded number of reclaim steps. Answers how many were done.
+    /// Makes a bounded number of reclaim steps. Returns how many.
     ///
-    /// Held under `freeing`.
+    /// The caller holds `freeing`.
     pub(super) async fn reclaim_some(&self) -> Result<u64> {
         self.look_at_backlog().await?;
         let removals: Vec<Key> = {
@@ -41,19 +41,19 @@ impl Metanode {
         Ok(steps)
     }
 
-    /// One step; whether there is more.
+    /// Makes one step; returns whether more are needed.
     async fn remove_more(&self, key: &Key) -> Result<bool> {
         let operation = match *key {
             Key::Cut(inode) => Operation::ContinueCut { inode },
             Key::Reclaim { fileset, data } => Operation::Reclaim { fileset, data },
             _ => unreachable!("only these are noted as removals"),
         };
-        // Not `execute`, which goes on with a truncate until its end.
+        // Not `execute`, which runs a truncate to its end.
         match self.run(&operation, &self.stamp()).await {
             Ok(Reply::Progress { more }) => Ok(more),
             Ok(Reply::Attributes { unfinished, .. }) => Ok(unfinished),
             Ok(_) => Ok(false),
-            // The inode went with its truncate.
+            // The inode was removed, and its truncate with it.
             Err(error) if error.kind() == ErrorKind::Stale => Ok(false),
             Err(error) => Err(error),
         }

@@ -1,5 +1,5 @@
-//! Repair: segments that readers and writers found incomplete, slots that have moved, and what
-//! `shale repair status` shows.
+//! Repair: rebuilds segments that readers and writers found incomplete, switches slots that have
+//! moved, and reports to `shale repair status`.
 
 use crate::background::{Judge, Repaired, Standing};
 use crate::metanode::{DATA_POOL, Metanode};
@@ -10,14 +10,14 @@ use pool::{Depth, MemberState, RepairOutcome, Suspect, SuspectCause};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Suspects of one round.
+/// Most suspects per round.
 const SUSPECTS_MAX: usize = 64;
-/// While an earlier view holds entries, the shard commits this often.
+/// The shard commits this often while an earlier view holds entries.
 const LOG_PUSH_EVERY: Duration = Duration::from_secs(5);
-/// What a drained NSD couldn't hand over is tried again so late.
+/// Pause before a drained NSD's failed hand-over is tried again.
 const HAND_OVER_AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// A suspect that nobody has published for so long is left to the next survey: its writer gave
-/// it up, or it belonged to an object that is gone.
+/// A suspect that isn't published for this long is left to the next survey: its writer gave it up,
+/// or its object is gone.
 const UNDECIDED_FOR: Duration = Duration::from_secs(30);
 
 impl Metanode {
@@ -61,8 +61,8 @@ impl Metanode {
             .collect()
     }
 
-    /// Repairs what readers and writers met, the most endangered first. What can't be repaired now
-    /// is tried again later and doesn't keep the others from it.
+    /// Repairs suspects of readers and writers, the most endangered first. One that can't be
+    /// repaired now is retried later and doesn't block the others.
     pub(super) async fn repair_suspects(&self) -> Result<u64> {
         if !self.pool.has_suspects() {
             return Ok(0);
@@ -94,7 +94,7 @@ impl Metanode {
                 let depth = if damaged { Depth::Bytes } else { Depth::Index };
                 match self.repair_live(&place, depth).await? {
                     Repaired::Done(outcome) => {
-                        // Surveys look for what is missing, not for what is damaged.
+                        // Surveys look for missing pieces, not for damaged ones.
                         if damaged && outcome.missing & suspect.pieces != 0 {
                             self.pool.retry_suspect(suspect);
                         }
@@ -114,8 +114,8 @@ impl Metanode {
         Ok(0)
     }
 
-    /// Brings the log off NSDs of earlier views, and gives up NSDs that were drained and hold
-    /// nothing any more.
+    /// Moves the log off NSDs of earlier views, and gives up drained NSDs that hold nothing any
+    /// more.
     pub(super) async fn finish_leaving(&self) -> Result<u64> {
         let shard = self.shard();
         let log = shard.tree().log().clone();
@@ -131,7 +131,7 @@ impl Metanode {
                 }
                 memory.log_pushed = Some(now);
             }
-            // The tree's replay begins behind a commit: an idle shard needs one.
+            // The tree's replay begins after a commit: an idle shard needs one.
             let operation = Operation::NoteAccess {
                 inode: InodeId::ROOT,
                 at: self.world.wall(),
@@ -157,7 +157,8 @@ impl Metanode {
         }
         let mut given_up = 0;
         for nsd in &drained {
-            // A crash, or who has its slots now, may have kept it from handing over all it had.
+            // A crash, or an NSD that now has its slots, may have prevented it from handing
+            // everything over.
             if let Err(error) = self.hand_over_all(*nsd).await {
                 tracing::warn!(%nsd, %error, "a drained NSD still holds what others should have");
                 self.background.memory.lock().hand_over_failed = Some(now);
@@ -181,8 +182,8 @@ impl Metanode {
         self.background.repair.lock().segments_repaired += u64::from(outcome.rebuilt > 0);
     }
 
-    /// Makes the next NSD of these slots current, in coordination and here, then lets the NSDs
-    /// that the slots left forget what they held.
+    /// Makes the next NSD of these slots current, in coordination and here, then lets the previous
+    /// NSDs delete the moved pieces.
     pub(super) async fn switch_slots(
         &self,
         seen: &PoolMap,
@@ -212,7 +213,8 @@ impl Metanode {
             tracing::warn!(%error, "not every NSD knows the new group versions yet; writers tell them");
         }
         tracing::info!(slots = moved.len(), "slots have moved");
-        // Each is asked until it doesn't answer: one that hangs would keep the round waiting for every group.
+        // Each NSD is asked until it fails to answer: a hanging one would block the round for every
+        // group.
         let mut silent = BTreeSet::from([NsdId::NONE]);
         for (group, _, left) in moved {
             if !silent.contains(left)

@@ -1,5 +1,5 @@
-//! Writes parts of files anew into packed segments, and publishes them only if the parts are
-//! still what they were. Fold and clean differ only in what they choose.
+//! Rewrites parts of files into packed segments, and publishes them only if the parts haven't
+//! changed. Fold and clean differ only in their choice of parts.
 
 use crate::background::count;
 use crate::metanode::{Metanode, SCAN_PAGE};
@@ -16,21 +16,21 @@ use shard::successor;
 
 /// Plain bytes of a packed segment.
 const PACK_BYTES: u32 = limits::BLOCK_BYTES_DEFAULT;
-/// Pages of extents that are looked through for one inode.
+/// Most pages of extents searched for one inode.
 const PAGES_MAX: usize = 1024;
 
-/// Neighbouring extents of a file that become one.
+/// Neighbouring extents of a file, to be merged into one.
 pub(super) struct Part {
     pub(super) inode: InodeId,
     pub(super) data: DataId,
-    /// Without gaps between them; no reserved ones.
+    /// Without gaps; no reserved ones.
     pub(super) extents: Vec<Extent>,
-    /// The bytes of all of them, if they are at hand; else they are read when they are packed.
+    /// The bytes of all of them, if loaded; otherwise they are read when packed.
     pub(super) bytes: Option<Bytes>,
 }
 
 impl Part {
-    /// Where it begins in the file.
+    /// Its inode, and its offset in the file.
     pub(super) fn place(&self) -> (InodeId, u64) {
         (
             self.inode,
@@ -38,7 +38,7 @@ impl Part {
         )
     }
 
-    /// The bytes of a piece of it, if they are at hand.
+    /// The bytes of one piece, if loaded.
     fn bytes_of(&self, piece: &Extent) -> Option<Bytes> {
         let from = usize::try_from(piece.offset - self.extents[0].offset).ok()?;
         let length = usize::try_from(piece.length).ok()?;
@@ -46,15 +46,15 @@ impl Part {
     }
 }
 
-/// Which of the metanode's own segments may still be published: those that came after the oldest
-/// rewrite that is under way.
+/// Tracks which of the metanode's own segments may still be published: those numbered after the
+/// start of the oldest running rewrite.
 #[derive(Default)]
 pub(crate) struct Unpublished {
-    /// The last counter that was given out before each of them.
+    /// The last counter given out before each running rewrite.
     begun: Mutex<Vec<u64>>,
 }
 
-/// A rewrite that is under way.
+/// A running rewrite.
 struct Rewriting<'a> {
     of: &'a Unpublished,
     after: u64,
@@ -68,7 +68,7 @@ impl Unpublished {
         Rewriting { of: self, after }
     }
 
-    /// Up to which counter all are published or given up.
+    /// The counter up to which all segments are published or given up.
     pub(crate) fn settled(&self, source: &SegmentSource) -> u64 {
         let begun = self.begun.lock();
         let oldest = begun.iter().min().copied();
@@ -84,21 +84,21 @@ impl Drop for Rewriting<'_> {
     }
 }
 
-/// A packed range and what it replaces.
+/// A packed range and the extents that it replaces.
 struct Packed {
     entry: PackEntry,
     replaces: Vec<Extent>,
 }
 
-/// What came of a rewrite.
+/// Result of a rewrite.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Rewritten {
-    /// Extents that were replaced.
+    /// Number of extents replaced.
     pub(super) replaced: u64,
 }
 
 impl Metanode {
-    /// Rewrites the parts in order. What others change meanwhile stays as they made it.
+    /// Rewrites the parts in order. Concurrent changes by others win.
     pub(super) async fn rewrite(&self, parts: Vec<Part>) -> Result<Rewritten> {
         let _under_way = self.unpublished.begin(&self.segments);
         let mut done = Rewritten::default();
@@ -138,7 +138,7 @@ impl Metanode {
         Ok(done)
     }
 
-    /// The bytes of an extent; nothing if its segment died meanwhile.
+    /// The bytes of an extent; `None` if its segment died meanwhile.
     async fn bytes_of(&self, extent: &Extent) -> Result<Option<Bytes>> {
         match &extent.kind {
             ExtentKind::Inline(bytes) => Ok(Some(bytes.clone())),
@@ -155,16 +155,16 @@ impl Metanode {
         }
     }
 
-    /// Writes the segment, then publishes its ranges file by file. Answers how many extents
-    /// were replaced.
+    /// Writes the segment, then publishes its ranges file by file. Returns the number of extents
+    /// replaced.
     ///
-    /// A range that is overtaken leaves its bytes in the pack dead, so a pack may be dead before
+    /// A range that changed meanwhile leaves dead bytes in the pack, so a pack may be dead before
     /// its last file is published; its record stays that long and refuses that publish.
     async fn publish_pack(&self, pack: PackWriter, mut packed: Vec<Packed>) -> Result<u64> {
         if pack.is_empty() {
             return Ok(0);
         }
-        // A publish wants its extents in the file's order, whatever segments they came from.
+        // A publish needs its extents in the file's order, whatever segments they came from.
         packed.sort_by_key(|packed| (packed.entry.inode, packed.entry.file_offset));
         let (bytes, _) = pack.finish();
         let owner = SegmentOwner {
@@ -194,13 +194,13 @@ impl Metanode {
                     .await
                 {
                     Ok(_) => replaced += batch.len() as u64,
-                    // One of them was overwritten: the others are still what they were, or a busy
-                    // file would never be cleaned.
+                    // One of them was overwritten. The others are retried without it; otherwise a
+                    // busy file would never be cleaned.
                     Err(error) if error.kind() == ErrorKind::Changed && batch.len() > 1 => {
                         let (first, second) = batch.split_at(batch.len() / 2);
                         batches.extend([first, second]);
                     }
-                    // Changed, truncated or removed meanwhile: it has no effect.
+                    // Changed, truncated or removed meanwhile: no effect.
                     Err(error) if is_overtaken(error.kind()) => {
                         count(&self.background.counts.publishes_void, 1)
                     }
@@ -209,13 +209,13 @@ impl Metanode {
             }
         }
         if replaced == 0 {
-            // Nobody ever knew of it.
+            // No extent ever pointed at it.
             self.pool.delete(&[place]).await?;
         }
         Ok(replaced)
     }
 
-    /// The extents of a data id from `offset` on, in order, as long as `more` wants them.
+    /// Visits the extents of a data id from `offset` on, in order, as long as `more` returns true.
     pub(super) async fn each_extent(
         &self,
         inode: InodeId,
@@ -252,7 +252,7 @@ impl Metanode {
         Ok(())
     }
 
-    /// The inode's record.
+    /// The record of an inode.
     pub(super) async fn inode_record(
         &self,
         inode: InodeId,
@@ -264,14 +264,14 @@ impl Metanode {
     }
 }
 
-/// Whether the second range can be published with the first: it is of the same file, behind it.
-/// They may overlap if the file changed while it was looked through; one of them is old then.
+/// Whether the second range can be published with the first: it is of the same file and after it.
+/// They overlap if the file changed during the search; then one of them is outdated.
 fn goes_on(first: &Packed, second: &Packed) -> bool {
     let end = first.entry.file_offset + u64::from(first.entry.length);
     first.entry.inode == second.entry.inode && end <= second.entry.file_offset
 }
 
-/// How many of `length` bytes go into the pack now: 0 if it is full. Nothing for no bytes.
+/// How many of `length` bytes fit into the pack now; 0 if it is full. `None` for no bytes.
 fn room_for(pack: &PackWriter, length: u64) -> Option<u64> {
     if length == 0 {
         return None;
@@ -286,7 +286,7 @@ fn room_for(pack: &PackWriter, length: u64) -> Option<u64> {
     })
 }
 
-/// The new extents; ranges that are neighbours in file and segment are one.
+/// The new extents; ranges that are neighbours in file and segment are merged.
 fn merged(place: model::SegmentPlace, batch: &[Packed]) -> Vec<Extent> {
     let mut out: Vec<Extent> = Vec::new();
     let mut end_in_segment = 0;

@@ -1,4 +1,4 @@
-//! Scrub: every NSD verifies what it holds; what is damaged is rebuilt from the others.
+//! Scrub: every NSD verifies its blobs; damaged pieces are rebuilt from the others.
 
 use crate::background::{Repaired, Standing};
 use crate::metanode::Metanode;
@@ -11,7 +11,8 @@ impl Metanode {
     /// Verifies every blob on one NSD or all and rebuilds damaged pieces from the others.
     ///
     /// # Errors
-    /// The first, when an NSD couldn't be read at all or is being scrubbed; the others were.
+    /// The first error of an NSD that couldn't be read at all or is already being scrubbed; the
+    /// others were scrubbed.
     pub async fn scrub(&self, only: Option<NsdId>) -> Result<Vec<ScrubOutcome>> {
         let ids: Vec<NsdId> = match only {
             Some(nsd) => vec![nsd],
@@ -39,7 +40,7 @@ impl Metanode {
         refused.map_or(Ok(outcomes), Err)
     }
 
-    /// Rebuilds what a scrub found; deletes it if nobody needs it.
+    /// Rebuilds damaged pieces that a scrub found, or deletes them if they are garbage.
     async fn mend(&self, nsd: NsdId, report: ScrubReport) -> Result<ScrubOutcome> {
         let mut outcome = ScrubOutcome::default();
         let damaged: Vec<BlobName> = report.damaged.clone();
@@ -55,7 +56,7 @@ impl Metanode {
                     let is_there = |done: RepairOutcome| done.missing & 1 << name.piece == 0;
                     match self.repair_live(&place, Depth::Bytes).await? {
                         Repaired::Done(done) if is_there(done) => outcome.rebuilt += 1,
-                        // It died meanwhile, and its pieces went with it.
+                        // It died meanwhile, and its pieces were deleted with it.
                         Repaired::Gone => outcome.rebuilt += 1,
                         Repaired::Unreadable => outcome.lost += 1,
                         Repaired::Done(_) | Repaired::Later => {
@@ -64,7 +65,7 @@ impl Metanode {
                         }
                     }
                 }
-                // Its death may not outlive a power cut: what is left of it is kept until it does.
+                // Its death may not survive a power cut: keep the damaged piece until it does.
                 Standing::Dead if !self.is_gone_for_good(name.segment).await? => outcome.left += 1,
                 Standing::Dead | Standing::Garbage => {
                     match self.pool.delete_blobs(nsd, &[name]).await {
@@ -75,7 +76,7 @@ impl Metanode {
                         }
                     }
                 }
-                // Its writer may still publish it: reading shows then what is left of it.
+                // Its writer may still publish it: later reads show what can be read of it.
                 Standing::Undecided | Standing::Damaged => outcome.left += 1,
             }
         }

@@ -1,6 +1,6 @@
-//! Cleans for a pool that runs short: the segments first whose cleaning frees most for what it
-//! costs, a little at a time, so that it fits into what is kept for it and writers get the space
-//! at the pace at which it comes.
+//! Cleaning for a pool that runs short: starts with the segments that free most for their cost, in
+//! small steps that fit into the space kept for cleaning, so that writers get space at the pace of
+//! freeing.
 
 use crate::background::clean::{Width, units};
 use crate::background::count;
@@ -14,36 +14,37 @@ use shard::successor;
 use std::collections::{BTreeMap, BTreeSet};
 use world::Instant;
 
-/// Live bytes that one step writes anew at most.
+/// Most live bytes rewritten by one step.
 pub(super) const STEP_BYTES: u64 = 16 << 20;
-/// They lie beside what is there until that is deleted: no more than this part of what is free and
-/// promised to nobody; less if even that turns out to be too much.
+/// A step's copies need space until the originals are deleted: at most this fraction of the free,
+/// unreserved space; less if even that is too much.
 pub(super) const STEP_PARTS: [u64; 2] = [4, 32];
-/// Candidates that are remembered, the best of those that were met.
+/// Most candidates remembered: the best ones found.
 const CANDIDATES_MAX: usize = 4096;
-/// Pages of segments that are looked at before the best of them are taken.
+/// Pages of segments examined before the best of them are taken.
 const WINDOW_PAGES: usize = 64;
-/// A walk over all segments that found nothing rests this many times as long as it took ...
+/// After a walk over all segments that found nothing, the next one waits this many times its
+/// duration ...
 const REST: u32 = 10;
-/// ... or until one operation for so many segments has changed something.
+/// ... or until there was one change per this many segments.
 const SEGMENTS_PER_CHANGE: u64 = 64;
-/// Segments that one step looks at in vain: a table may lead to as many files as it has ranges, and
-/// those who need space wait for each other's steps.
+/// Segments that one step examines in vain: a table may name as many files as it has ranges, and
+/// writers that need space wait for each other's steps.
 const REFUSED_MAX: usize = 64;
-/// Segments that are remembered because they can't be cleaned.
+/// Most segments remembered as impossible to clean.
 const STUBBORN_MAX: usize = 65_536;
 
-/// How much is needed.
+/// How urgently space is needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Need {
-    /// The pool runs short: segments that are half dead.
+    /// The pool runs short: clean segments that are half dead.
     Soon,
-    /// Somebody waits: all that frees more than it takes.
+    /// A writer waits: clean everything that frees more than it takes.
     Now,
 }
 
 impl Need {
-    /// Of eight units, so many must be dead.
+    /// How many eighths of the units must be dead.
     fn dead_eighths(self) -> u64 {
         match self {
             Self::Soon => 4,
@@ -58,29 +59,29 @@ impl Need {
     }
 }
 
-/// What came of a step.
+/// Result of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Cleaned {
     /// Extents were replaced.
     Some,
-    /// Nothing is left that is worth it.
+    /// Nothing is left that is worth cleaning.
     Nothing,
-    /// Nothing so far; the next step looks on.
+    /// Nothing so far; the next step continues the search.
     NotYet,
 }
 
-/// What is known of segments that are partly dead.
+/// Knowledge about partly dead segments.
 #[derive(Default)]
 pub(crate) struct Sparse {
-    /// Candidates by how many thousandths of them are live.
+    /// Candidates, by their live share in thousandths.
     best: BTreeSet<(u64, SegmentId)>,
     walk: Option<Walk>,
     /// The last walk that found nothing.
     vain: Option<Vain>,
-    /// Segments that couldn't be cleaned with so many live bytes and these NSDs: other files share
-    /// them, or they couldn't be read.
+    /// Segments that couldn't be cleaned, with their live bytes and the NSDs at that time: other
+    /// files share them, or they couldn't be read.
     stubborn: BTreeMap<SegmentId, (u64, Width)>,
-    /// Candidates that turned out to be stubborn since something was cleaned or a walk ended in vain.
+    /// Candidates found stubborn since the last success or the last walk in vain.
     refused: usize,
 }
 
@@ -94,8 +95,8 @@ struct Walk {
     found: bool,
 }
 
-/// A walk that found nothing isn't repeated before it can find more, or a full pool would do
-/// nothing else: not until a time has passed, or so much has changed.
+/// Delays the next walk after one that found nothing until a time has passed or enough has changed;
+/// otherwise a full pool would do nothing else.
 #[derive(Clone, Copy)]
 struct Vain {
     until: Instant,
@@ -103,7 +104,7 @@ struct Vain {
 }
 
 impl Sparse {
-    /// A segment can't be cleaned as long as nothing of it dies and no NSD comes.
+    /// Notes a segment that can't be cleaned until more of it dies or NSDs change.
     pub(super) fn note_stubborn(&mut self, id: SegmentId, segment: &Segment, width: Width) {
         if self.stubborn.len() >= STUBBORN_MAX {
             self.stubborn.clear();
@@ -126,8 +127,8 @@ impl Sparse {
         }
     }
 
-    /// A walk has seen all segments. Whether another one makes sense: this one found something, and
-    /// not only segments that were forgotten to be stubborn.
+    /// A walk has examined all segments. Returns whether another one makes sense: this one found
+    /// candidates, and not only ones whose stubbornness was forgotten.
     fn end_walk(&mut self, walk: &Walk, now: Instant) -> bool {
         if walk.found && self.refused < STUBBORN_MAX {
             return true;
@@ -142,9 +143,9 @@ impl Sparse {
 }
 
 impl Metanode {
-    /// Writes the live parts of some segments anew, so that the segments die.
+    /// Rewrites the live parts of some segments, so that the segments die.
     ///
-    /// Held under `freeing`.
+    /// The caller holds `freeing`.
     pub(super) async fn clean_sparse(&self, need: Need, step_part: u64) -> Result<Cleaned> {
         let mut parts: Vec<Part> = Vec::new();
         let (mut bytes, mut segments, mut too_large, mut refused) = (0, 0, 0, 0);
@@ -160,7 +161,7 @@ impl Metanode {
                 continue;
             };
             if !need.is_met_by(segment.live, &segment) {
-                // The best that there is. It is there for those who need more.
+                // The best one left, kept for more urgent needs.
                 self.background
                     .memory
                     .lock()
@@ -169,7 +170,7 @@ impl Metanode {
                 break;
             }
             if bytes + segment.live > most {
-                // Its turn comes when the others are deleted; alone it must fit somehow.
+                // Its turn comes once the others are deleted; alone it must fit somehow.
                 if !parts.is_empty() {
                     self.background
                         .memory
@@ -206,7 +207,7 @@ impl Metanode {
                 Cleaned::NotYet
             });
         }
-        // Neighbours in a file come to lie side by side, and become one extent.
+        // Neighbours in a file become neighbours in the pack, and one extent.
         parts.sort_by_key(Part::place);
         let done = self.rewrite(parts).await?;
         count(&self.background.counts.segments_cleaned, segments);
@@ -217,7 +218,7 @@ impl Metanode {
         Ok(Cleaned::Some)
     }
 
-    /// The best candidate, after a walk if none is remembered and one may begin.
+    /// The best candidate, after a walk if none is remembered and a walk is allowed.
     async fn next_sparse(&self, may_walk: bool) -> Result<Option<SegmentId>> {
         loop {
             let best = self.background.memory.lock().sparse.best.pop_first();
@@ -230,7 +231,7 @@ impl Metanode {
         }
     }
 
-    /// Looks at some segments. False when all were looked at in vain.
+    /// Examines some segments. False when all were examined in vain.
     async fn walk_segments(&self) -> Result<bool> {
         let (first, to) = Table::Segments.range();
         let shard = self.shard();
@@ -272,8 +273,8 @@ impl Metanode {
     }
 }
 
-/// Whether rewriting frees the segment, and more than it takes. A pack of many tiny ranges is
-/// mostly table, so that by its live bytes alone it would be rewritten for ever.
+/// Whether rewriting frees the segment, and more space than it takes. A pack of many tiny ranges is
+/// mostly table: judged by its live bytes alone, it would be rewritten forever.
 pub(super) fn frees(live: &Live, segment: &Segment, need: Need) -> bool {
     let table = live.extents().count() * pack::ENTRY_BYTES + pack::FOOTER_BYTES;
     let is_whole = live.unfound == 0 && !live.parts.is_empty();

@@ -1,5 +1,5 @@
-//! Blobs on NSDs that left the blobs' group: a crash, or an NSD that was away, came between the
-//! move of a slot and the deletion of what it left.
+//! Deletes blobs from NSDs that left the blobs' group: left over if a crash, or an absent NSD, came
+//! between moving a slot and deleting its previous pieces.
 
 use crate::background::survey::{Nsds, Pass};
 use crate::metanode::Metanode;
@@ -8,17 +8,17 @@ use pool::MemberState;
 use std::collections::BTreeSet;
 
 impl Metanode {
-    /// Deletes what members left behind in groups that they aren't members of, after a whole
-    /// pass that found nothing missing: until then it may be the last copy. Nor while an NSD is
-    /// away that may come back without what was moved to it. Answers how many.
+    /// Deletes blobs of groups from NSDs that aren't members of them, after a full pass that found
+    /// nothing missing: until then each may be the last copy. Not while an NSD is away, which may
+    /// come back without the pieces moved to it. Returns how many were deleted.
     pub(super) async fn delete_strangers(&self, pass: &Pass) -> Result<u64> {
-        // A pass doesn't call missing what they have.
+        // A pass doesn't count as missing the pieces on absent NSDs.
         if !self.nsds_away().is_empty() {
             return Ok(0);
         }
         let mut deleted = 0;
         let mut is_rid = true;
-        // One that hangs would keep the round waiting for every group.
+        // A hanging NSD would block the round for every group.
         let mut silent = BTreeSet::new();
         for (nsd, group) in self.strangers().await? {
             if silent.contains(&nsd) {
@@ -40,7 +40,7 @@ impl Metanode {
         Ok(deleted)
     }
 
-    /// NSDs that serve, with the groups that they hold blobs of and aren't members of.
+    /// Serving NSDs, with the groups whose blobs they hold without being members.
     pub(crate) async fn strangers(&self) -> Result<Vec<(NsdId, GroupId)>> {
         let mut found = Vec::new();
         for state in self.pool.nsd_states() {
@@ -54,7 +54,7 @@ impl Metanode {
         Ok(found)
     }
 
-    /// The groups that an NSD holds blobs of and isn't a member of; none if it doesn't serve.
+    /// The groups whose blobs an NSD holds without being a member; none if it doesn't serve.
     async fn groups_left_by(&self, nsd: NsdId) -> Result<Vec<GroupId>> {
         let groups = self.pool.groups();
         let mut found = Vec::new();
@@ -71,10 +71,10 @@ impl Metanode {
         Ok(found)
     }
 
-    /// Hands over what an NSD that has no slots any more still holds, and what nobody else may have.
+    /// Hands over blobs that an NSD without slots still holds and that may be the last copies.
     ///
     /// # Errors
-    /// Whoever should have it is away or full.
+    /// If an NSD that should get them is away or full.
     pub(super) async fn hand_over_all(&self, nsd: NsdId) -> Result<()> {
         for group in self.groups_left_by(nsd).await? {
             self.pool.leave_group(nsd, group).await?;
@@ -82,8 +82,8 @@ impl Metanode {
         Ok(())
     }
 
-    /// The NSDs and the map over which no stranger should be left, if they are still the same:
-    /// while slots move, what they leave is just being deleted.
+    /// The NSDs and the map over which no strangers should be left, if still unchanged: while slots
+    /// move, their previous pieces are being deleted.
     pub(crate) fn rid_of_strangers(&self) -> Option<Nsds> {
         let known = self
             .background

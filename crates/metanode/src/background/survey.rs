@@ -1,5 +1,5 @@
-//! Compares what NSDs hold with what the shard calls live: garbage is deleted, missing pieces
-//! of live segments are rebuilt, slots that have moved are switched.
+//! Compares the NSDs' inventories with the shard's live segments: deletes garbage, rebuilds missing
+//! pieces of live segments, switches slots that have moved.
 
 use crate::background::{MOVING_EVERY, Pace, Repaired, SURVEY_EVERY, count};
 use crate::metanode::{Metanode, SCAN_PAGE};
@@ -13,79 +13,79 @@ use shard::{Shard, successor};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use world::Instant;
 
-/// Segments of one step.
+/// Segments per step.
 const STEP_SEGMENTS: usize = 512;
-/// Steps of one gentle round.
+/// Steps per gentle round.
 const STEPS_MAX: usize = 4;
 
-/// What a shard says of a segment.
+/// The shard's knowledge of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Standing {
-    /// Something points at it.
+    /// An extent or the tree points at it.
     Live(SegmentPlace),
-    /// On the dead list: its blobs go soon.
+    /// On the dead list: its blobs will be deleted soon.
     Dead,
     /// Its writer may still publish it, or another shard knows it.
     Undecided,
-    /// Its record can't be decoded: nobody may rely on it, and nothing of it may go.
+    /// Its record can't be decoded: it can't be relied on, and its pieces must not be deleted.
     Damaged,
-    /// Nobody will ever point at it.
+    /// Nothing will ever point at it.
     Garbage,
 }
 
-/// What decides whether a pass is needed.
+/// Determines whether a pass is needed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Nsds {
     map: MapEpoch,
-    /// One that was opened again missed what was written meanwhile.
+    /// A reopened NSD missed writes made meanwhile.
     changes: u64,
     serving: Vec<(NsdId, bool)>,
 }
 
-/// A pass that is going on, and the last one.
+/// The running pass, and results of the last one.
 #[derive(Default)]
 pub(crate) struct Progress {
     running: Option<Pass>,
-    /// The last whole pass: its end, and over what.
+    /// The last full pass: its end, and the NSDs that it covered.
     last: Option<(Instant, Nsds)>,
     /// When the last pass of any kind ended.
     last_of_any: Option<Instant>,
-    /// The NSDs over which live segments that none of them lists were looked for.
+    /// The NSDs over which unlisted live segments were last searched for.
     looked_for_unlisted: Option<Nsds>,
-    /// Garbage among these was deleted by the last whole pass; nothing if it couldn't be.
+    /// Garbage among these was deleted by the last full pass; `None` if it couldn't be.
     swept: Option<Decided>,
-    /// The NSDs over which a whole pass deleted what had left its group.
+    /// The NSDs over which a full pass deleted blobs of groups that they had left.
     pub(super) rid_of_strangers: Option<Nsds>,
 }
 
 pub(super) struct Pass {
     pub(super) nsds: Nsds,
-    /// What was decided when it began.
+    /// The segments decided when it began.
     decided: Decided,
-    /// Groups to look at; the first is being looked at.
+    /// Groups to survey; the first is in progress.
     groups: VecDeque<GroupId>,
-    /// All groups, not only those with slots that move.
+    /// All groups, not only those with moving slots.
     is_whole: bool,
     after: Option<SegmentId>,
     checked: u64,
     degraded: u64,
     /// Garbage may be left.
     incomplete: bool,
-    /// Where the look for live segments that no NSD lists goes on, after the groups.
+    /// After the groups: where to continue searching for live segments that no NSD lists.
     unlisted: Option<Key>,
     looks_for_unlisted: bool,
-    /// Unreadable segments that hadn't been remembered when it began.
+    /// Unreadable segments beyond those remembered when it began.
     beyond: u64,
 }
 
 impl Pass {
-    /// Each live segment has all its pieces on members of its group.
+    /// Whether each live segment has all its pieces on members of its group.
     fn found_all_whole(&self) -> bool {
         self.is_whole && !self.incomplete && self.degraded == 0
     }
 }
 
-/// What is needed to judge segments.
+/// Everything needed to judge segments.
 pub(crate) struct Judge {
     pub(crate) decided: Decided,
     tables: BTreeMap<SegmentId, SegmentPlace>,
@@ -98,16 +98,16 @@ impl Judge {
         self.tables.contains_key(&segment) || segment.session == self.table_session
     }
 
-    /// Whether its writer had published it or given it up, but for the tree's tables: those have
-    /// no records.
+    /// Whether its writer has published it or given it up. Not for the tree's tables, which have no
+    /// records.
     fn decides(&self, segment: SegmentId) -> bool {
         self.decided.covers(segment) && segment.session != self.table_session
     }
 }
 
 impl Metanode {
-    /// A part of a pass, or a whole one. Answers how many blobs, pieces and slots it changed;
-    /// a gentle round also counts that the pass isn't at its end.
+    /// Part of a pass, or a full one. Returns how many blobs, pieces and slots it changed; a gentle
+    /// round also counts an unfinished pass.
     pub(super) async fn survey_some(&self, pace: Pace) -> Result<u64> {
         let Some(mut pass) = self.survey_due(pace).await? else {
             return Ok(0);
@@ -146,14 +146,14 @@ impl Metanode {
             let mut memory = self.background.memory.lock();
             match memory.survey.running.take() {
                 Some(pass) if pass.nsds == nsds => return Ok(Some(pass)),
-                // The NSDs changed: what was seen so far may be wrong.
+                // The NSDs changed: earlier results may be wrong.
                 Some(_) => {}
                 None => {
                     let now = self.world.now();
                     let is_recent =
                         |(at, seen): &(Instant, Nsds)| *seen == nsds && now - *at < SURVEY_EVERY;
                     if pace == Pace::Gentle && memory.survey.last.as_ref().is_some_and(is_recent) {
-                        // What was being written or deleted then may be settled now.
+                        // Segments being written or deleted then may be settled now.
                         let is_moving = !self.pool.groups().moving().is_empty();
                         let is_late = memory
                             .survey
@@ -167,8 +167,8 @@ impl Metanode {
                 }
             }
         }
-        // Where all NSDs serve, and did when the look was made last, they list all there is. More
-        // unreadable segments than are remembered are gone only when none is met any more.
+        // If all NSDs serve, and did at the last search, they list everything. Unreadable segments
+        // beyond those remembered are gone only when none is found any more.
         let is_news = || {
             self.background
                 .memory
@@ -232,7 +232,7 @@ impl Metanode {
                     }
                 }
                 Standing::Dead | Standing::Undecided => {}
-                // It may lack what only an NSD has that left its group.
+                // It may lack pieces that only an NSD has that left its group.
                 Standing::Damaged => pass.incomplete = true,
             }
         }
@@ -284,8 +284,8 @@ impl Metanode {
         }
     }
 
-    /// Looks through a page of the live segments for those that no survey shows, because no NSD
-    /// that serves holds a piece of them.
+    /// Searches a page of the live segments for those that no survey shows, because no serving NSD
+    /// holds a piece of them.
     async fn find_unlisted(&self, pass: &mut Pass, from: &Key) -> Result<()> {
         let (_, to) = Table::Segments.range();
         let page = self.shard().scan_readable(from, &to, SCAN_PAGE).await?;
@@ -332,7 +332,7 @@ impl Metanode {
         let mut status = self.background.repair.lock();
         status.running = running;
         status.segments_checked = pass.checked;
-        // A pass that has only begun doesn't take back what the last one found.
+        // A pass that has just begun doesn't clear the findings of the last one.
         status.segments_degraded = if running {
             status.segments_degraded.max(pass.degraded)
         } else {
@@ -344,7 +344,7 @@ impl Metanode {
         status.complete = !running && pass.degraded == 0;
     }
 
-    /// What is needed to judge. Taken before the segments are listed.
+    /// Everything needed to judge. Must be taken before the segments are listed.
     pub(crate) async fn judge(&self, decided: Decided) -> Result<Judge> {
         let shard = self.shard();
         let tables = shard
@@ -360,7 +360,7 @@ impl Metanode {
         })
     }
 
-    /// What the shard says of a segment that NSDs hold.
+    /// The standing of a segment that NSDs hold.
     pub(crate) async fn standing(
         &self,
         judge: &Judge,
@@ -378,7 +378,7 @@ impl Metanode {
             return Ok(Standing::Live(*place));
         }
         let shard = self.shard();
-        // The session first: what is published after this look is no garbage by it.
+        // The session first: a segment published after this check must not count as garbage.
         let is_decided = judge.decides(id) && id.session != shard.session();
         let unknown = if is_decided {
             Standing::Garbage
@@ -388,7 +388,7 @@ impl Metanode {
         Ok(recorded(&shard, id).await?.unwrap_or(unknown))
     }
 
-    /// Which segments are published or given up now.
+    /// The segments that are published or given up now.
     pub(crate) async fn decided(&self) -> Result<Decided> {
         let mut decided = self.sessions.decided(&self.coordination).await?;
         decided.up_to(
@@ -398,7 +398,7 @@ impl Metanode {
         Ok(decided)
     }
 
-    /// Garbage among these was deleted from the NSDs that serve now.
+    /// The segments among which garbage was deleted from the current NSDs, if it was.
     pub(crate) fn swept(&self) -> Option<Decided> {
         let memory = self.background.memory.lock();
         let (_, nsds) = memory.survey.last.as_ref()?;
@@ -414,7 +414,7 @@ impl Metanode {
         moving.into_iter().map(|(group, _)| group).collect()
     }
 
-    /// Slots whose next NSD has everything become current, under a new map.
+    /// Makes slots current whose next NSD has all pieces, under a new map.
     async fn switch_arrived(&self, pass: &Pass) -> Result<u64> {
         let map = self.pool.map();
         if map.epoch != pass.nsds.map {
@@ -438,7 +438,7 @@ impl Metanode {
     }
 }
 
-/// What the records say of a segment; nothing if none names it.
+/// The standing of a segment according to the records; `None` if none names it.
 pub(crate) async fn recorded(shard: &Shard, id: SegmentId) -> Result<Option<Standing>> {
     match recorded_well(shard, id).await {
         Err(error) if is_undecodable(error.kind()) => Ok(Some(Standing::Damaged)),

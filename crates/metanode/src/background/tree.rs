@@ -1,22 +1,22 @@
-//! Lets the tree give space back when nobody changes anything: flushes, so that the log can be
-//! trimmed, and compacts after many removals.
+//! Frees the tree's space while nothing changes: flushes, so that the log can be trimmed, and
+//! compacts after many removals.
 
 use crate::metanode::Metanode;
 use model::Result;
 use std::time::Duration;
 use world::Instant;
 
-/// Nothing has changed for this long: the tree's memory is written to tables.
+/// After this long without changes, the tree's memory is flushed to tables.
 const QUIET: Duration = Duration::from_secs(60);
-/// Removed records that make a compaction worth its reads and writes.
+/// Number of removed records that is worth a compaction.
 const REMOVALS_MIN: u64 = 4096;
 
 /// Smaller tables aren't compacted after a start.
 const BLOATED_BYTES_MIN: u64 = 8 << 20;
-/// More than any inode's records take, unless it has very many extents.
+/// More than an inode's records take, unless it has very many extents.
 const BLOATED_BYTES_PER_INODE: u64 = 4096;
 
-/// What the last look saw.
+/// State at the last check.
 #[derive(Default)]
 pub(crate) struct Progress {
     epoch: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Progress {
     since: Option<Instant>,
     flushed: u64,
     compacted: u64,
-    /// Whether the size of the tables is to be looked at once.
+    /// Whether the size of the tables must be checked once.
     owed: bool,
 }
 
@@ -38,7 +38,7 @@ impl Metanode {
             let mut memory = self.background.memory.lock();
             let progress = &mut memory.tree;
             if progress.epoch != shard.epoch().0 {
-                // What the owner before removed may still be in the tables.
+                // Records removed by the previous owner may still be in the tables.
                 *progress = Progress {
                     epoch: shard.epoch().0,
                     since: Some(now),
@@ -72,8 +72,8 @@ impl Metanode {
         Ok(0)
     }
 
-    /// Whether the tables are so large for what the file system has that most of them is what
-    /// was removed.
+    /// Whether the tables are so large for the number of inodes that they must consist mostly of
+    /// removed records.
     async fn is_tree_bloated(&self) -> Result<bool> {
         let bytes = self.shard().catalog().usage().bytes;
         let inodes = self.usage().await?.inodes;

@@ -1,5 +1,5 @@
-//! Live segments that can't be read any more: met by readers, scrub, repair, surveys or checks,
-//! told with the files in them, and forgotten once they are readable again or nobody needs them.
+//! Live segments that can't be read: found by readers, scrub, repair, surveys or checks, reported
+//! with their files, and forgotten once they are readable again or no longer live.
 
 use crate::background::{Pace, Standing, recorded};
 use crate::files::Files;
@@ -14,72 +14,72 @@ use std::sync::Arc;
 use std::time::Duration;
 use world::{Instant, Task};
 
-/// Segments that are remembered.
+/// Most segments remembered.
 const SEGMENTS_MAX: usize = 16_384;
-/// Of these so many are looked up per gentle round: are they still needed?
+/// How many of them one gentle round checks for still being live.
 const LOOK_UPS: usize = 512;
-/// And so many read again.
+/// How many of them it reads again.
 const READS: usize = 4;
-/// One that couldn't be read is tried again after so long, and as soon as NSDs come or go.
+/// An unreadable one is tried again after this long, and as soon as NSDs come or go.
 const TRY_EVERY: Duration = Duration::from_secs(300);
-/// Names are looked up anew when the segments changed, but not more often than this, and not
-/// longer than a tenth of the time.
+/// Names are looked up again when the segments changed, but at most this often, and for at most a
+/// tenth of the time.
 const NAME_EVERY: Duration = Duration::from_secs(10);
 const NAME_SHARE: u32 = 10;
 
-/// What is remembered; losing it costs only that somebody has to meet it again.
+/// The remembered segments; a lost entry only has to be found again.
 #[derive(Default)]
 pub(crate) struct Unreadable {
     segments: BTreeMap<SegmentId, Known>,
     beyond: Beyond,
     /// Counts changes of `segments`.
     version: u64,
-    /// The files in the segments of a version.
+    /// The files in the segments, as of a version.
     named: (u64, Files),
-    /// No new look at names before this.
+    /// Earliest time of the next name look-up.
     name_after: Option<Instant>,
     naming: Option<Task<()>>,
-    /// Where the rounds' looks go on.
+    /// Where the rounds' checks continue.
     cursor: Option<SegmentId>,
 }
 
-/// Segments that couldn't be read and have no place among those that are remembered. What became
-/// of them shows only when all segments were looked at again.
+/// Unreadable segments beyond those remembered. Their state is known only after all segments were
+/// examined again.
 #[derive(Clone, Copy, Default)]
 struct Beyond {
-    /// How often one was met.
+    /// Number of times that one was found.
     met: u64,
-    /// By their NSDs' indexes: surveys see such.
+    /// Found in their NSDs' indexes: surveys see these.
     by_index: bool,
-    /// By their bytes: only a check reads all of them.
+    /// Found by reading bytes: only a check reads all of them.
     by_bytes: bool,
 }
 
-/// How a segment shows that it can't be read.
+/// How a segment was found to be unreadable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Loss {
-    /// Too few pieces are there.
+    /// Too few pieces exist.
     ByIndex,
-    /// What is there can't be read, or isn't right.
+    /// Pieces can't be read, or are wrong.
     ByBytes,
 }
 
-/// When and in which pool a segment couldn't be read.
+/// When, and in which pool, a segment couldn't be read.
 #[derive(Clone, Copy)]
 struct Known {
     tried: Instant,
     pool: PoolState,
 }
 
-/// What decides whether another attempt makes sense.
+/// Determines whether another attempt makes sense.
 type PoolState = (MapEpoch, u64);
 
-/// What came of a repair.
+/// Result of a repair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Repaired {
-    /// As far as NSDs are there.
+    /// Done as far as NSDs are available.
     Done(RepairOutcome),
-    /// It died meanwhile.
+    /// The segment died meanwhile.
     Gone,
     /// The data can't be read.
     Unreadable,
@@ -106,13 +106,13 @@ impl Unreadable {
         }
     }
 
-    /// There may be more than are remembered.
+    /// Whether there may be more than are remembered.
     fn has_more(&self) -> bool {
         self.beyond.by_index || self.beyond.by_bytes
     }
 
-    /// All segments were looked at since so many were met: those that can't be read are remembered,
-    /// unless there was no place for one again.
+    /// All segments were examined since this many were found: the unreadable ones are remembered,
+    /// unless there was again no room for one.
     fn saw_all(&mut self, met: u64, by: Loss) {
         if self.beyond.met != met {
             return;
@@ -121,7 +121,7 @@ impl Unreadable {
         self.beyond.by_bytes &= by == Loss::ByIndex;
     }
 
-    /// The next segments after the cursor, round and round.
+    /// The next segments after the cursor, cyclically.
     fn next(&mut self, limit: usize) -> Vec<SegmentId> {
         let from = self.cursor.map_or(Bound::Unbounded, Bound::Excluded);
         let rest = self.segments.range((from, Bound::Unbounded));
@@ -130,7 +130,7 @@ impl Unreadable {
         found
     }
 
-    /// No names are looked up any more.
+    /// Stops looking up names.
     pub(super) fn end_naming(&mut self) {
         drop(self.naming.take());
     }
@@ -141,7 +141,7 @@ impl Unreadable {
 }
 
 impl Metanode {
-    /// Data that can't be read, as far as somebody has met it.
+    /// The unreadable data found so far.
     pub(crate) fn unreadable_data(&self) -> UnreadableData {
         let unreadable = self.background.unreadable.lock();
         let (_, files) = &unreadable.named;
@@ -159,29 +159,29 @@ impl Metanode {
         }
     }
 
-    /// How many unreadable segments had no place so far.
+    /// How many unreadable segments couldn't be remembered so far.
     pub(crate) fn unreadable_beyond(&self) -> u64 {
         self.background.unreadable.lock().beyond.met
     }
 
-    /// Whether more segments may be unreadable than are remembered.
+    /// Whether there may be more unreadable segments than are remembered.
     pub(super) fn may_be_more_unreadable(&self) -> bool {
         self.background.unreadable.lock().has_more()
     }
 
-    /// A survey has looked at all segments since [`Metanode::unreadable_beyond`] was so many.
+    /// A survey has examined all segments since [`Metanode::unreadable_beyond`] had this value.
     pub(super) fn surveyed_all(&self, beyond: u64) {
         let mut unreadable = self.background.unreadable.lock();
         unreadable.saw_all(beyond, Loss::ByIndex);
     }
 
-    /// A check has read all segments since [`Metanode::unreadable_beyond`] was so many.
+    /// A check has read all segments since [`Metanode::unreadable_beyond`] had this value.
     pub(crate) fn checked_all(&self, beyond: u64) {
         let mut unreadable = self.background.unreadable.lock();
         unreadable.saw_all(beyond, Loss::ByBytes);
     }
 
-    /// Repairs a live segment and remembers whether it can be read.
+    /// Repairs a live segment and records whether it can be read.
     pub(crate) async fn repair_live(&self, place: &SegmentPlace, depth: Depth) -> Result<Repaired> {
         if self.is_known_unreadable(place.segment) {
             return Ok(Repaired::Unreadable);
@@ -189,14 +189,14 @@ impl Metanode {
         let repaired = self.pool.repair_segment(place, depth).await;
         if !self.is_live(place.segment).await? {
             self.background.unreadable.lock().remove(place.segment);
-            // It may have been deleted before the last piece was back: its pieces go once more.
+            // It may have been deleted before the last piece was rebuilt: delete its pieces again.
             if self.is_gone_for_good(place.segment).await? {
                 self.pool.delete(&[*place]).await?;
             }
             return Ok(Repaired::Gone);
         }
         match repaired {
-            // Pieces that nobody could be asked for don't fail a repair.
+            // A repair doesn't fail because of pieces whose NSDs couldn't be asked.
             Ok(outcome)
                 if outcome.missing.count_ones() as usize > place.scheme.tolerance()
                     && self.note_if_unreadable(place).await? =>
@@ -213,7 +213,7 @@ impl Metanode {
         }
     }
 
-    /// Whether it couldn't be read a short while ago, and nothing has changed since.
+    /// Whether it couldn't be read recently, and nothing has changed since.
     fn is_known_unreadable(&self, segment: SegmentId) -> bool {
         let (now, pool) = (self.world.now(), self.pool_state());
         let unreadable = self.background.unreadable.lock();
@@ -227,7 +227,7 @@ impl Metanode {
         (self.pool.map().epoch, self.pool.changes_of_members())
     }
 
-    /// Looks whether a segment that should live can be read, and remembers it if not.
+    /// Checks whether a segment that should be live can be read, and remembers it if not.
     pub(crate) async fn note_if_unreadable(&self, place: &SegmentPlace) -> Result<bool> {
         let state = self.pool_state();
         let loss = self.look_for_loss(place).await;
@@ -252,7 +252,7 @@ impl Metanode {
         unreadable.insert(segment, Known { tried, pool }, loss);
     }
 
-    /// A check has read this segment, or couldn't.
+    /// Notes whether a check could read this segment.
     pub(crate) fn note_checked(
         &self,
         segment: SegmentId,
@@ -266,9 +266,9 @@ impl Metanode {
         self.note_unreadable(segment, self.pool_state(), loss);
     }
 
-    /// How it shows that a segment can't be read, if so.
+    /// How a segment is unreadable, if it is.
     async fn look_for_loss(&self, place: &SegmentPlace) -> Option<Loss> {
-        // Indexes first: they cost nothing, and say it already where NSDs are gone.
+        // Indexes first: they cost nothing and suffice where NSDs are gone.
         let Ok(states) = self.pool.verify(place, Depth::Index).await else {
             // No group of this pool could hold it: surveys don't see it.
             return Some(Loss::ByBytes);
@@ -286,7 +286,7 @@ impl Metanode {
         is_lost.then_some(Loss::ByBytes)
     }
 
-    /// Whether something still points at a segment, or may: its record can't be decoded.
+    /// Whether a segment is live, or may be: its record can't be decoded.
     pub(crate) async fn is_live(&self, segment: SegmentId) -> Result<bool> {
         let shard = self.shard();
         let recorded = recorded(&shard, segment).await?;
@@ -297,8 +297,8 @@ impl Metanode {
         Ok(tables.iter().any(|table| table.segment == segment))
     }
 
-    /// Whether nothing points at a segment any more, and nothing will after a power cut: what was
-    /// removed a moment ago comes back with it.
+    /// Whether a segment is dead even after a power cut, which would bring back segments removed
+    /// just before it.
     pub(super) async fn is_gone_for_good(&self, segment: SegmentId) -> Result<bool> {
         self.sync().await?;
         let shard = self.shard();
@@ -308,8 +308,8 @@ impl Metanode {
         }
     }
 
-    /// Looks at some of what couldn't be read: forgets what nobody needs any more, reads what is
-    /// due. Answers how many were forgotten.
+    /// Checks some unreadable segments: forgets those no longer live, reads those due. Returns how
+    /// many were forgotten.
     pub(super) async fn revisit_unreadable(&self, pace: Pace) -> Result<u64> {
         let is_drain = pace == Pace::Drain;
         let limit = if is_drain { SEGMENTS_MAX } else { LOOK_UPS };
@@ -334,10 +334,10 @@ impl Metanode {
         Ok(forgotten)
     }
 
-    /// Looks up which files lie in the unreadable segments, now.
+    /// Looks up the files in the unreadable segments.
     ///
     /// # Errors
-    /// When the records can't be read.
+    /// If the records can't be read.
     pub(crate) async fn name_unreadable(&self) -> Result<()> {
         let (version, segments) = {
             let unreadable = self.background.unreadable.lock();
@@ -358,7 +358,7 @@ impl Metanode {
         Ok(())
     }
 
-    /// Begins to look up names beside the rounds, if it is time to.
+    /// Starts to look up names concurrently with the rounds, if it is time.
     pub(super) fn begin_naming(self: &Arc<Self>) {
         let now = self.world.now();
         let mut unreadable = self.background.unreadable.lock();
@@ -383,7 +383,7 @@ impl Metanode {
     }
 }
 
-/// Whether an error of a read says that the data can't be had.
+/// Whether a read error means that the data is unavailable.
 fn is_loss(kind: ErrorKind) -> bool {
     matches!(
         kind,
@@ -416,12 +416,12 @@ mod tests {
         }
         (0..SEGMENTS_MAX).for_each(|counter| unreadable.remove(segment(counter)));
         assert!(unreadable.segments.is_empty() && unreadable.has_more());
-        // One had no place while a survey looked: it may be that one.
+        // One found no room while a survey ran: it may be that one.
         unreadable.saw_all(0, Loss::ByIndex);
         assert!(unreadable.has_more());
         unreadable.saw_all(1, Loss::ByIndex);
         assert!(!unreadable.has_more());
-        // What only its bytes show is seen by a check alone.
+        // Losses found by reading bytes are only seen by checks.
         for counter in 0..=SEGMENTS_MAX {
             lose(&mut unreadable, counter, Loss::ByBytes);
         }
