@@ -1,4 +1,4 @@
-//! `fs check`: verifies the live file system and says what is wrong, changing nothing.
+//! `fs check`: verifies the live file system and reports faults, changing nothing.
 
 mod pieces;
 
@@ -15,33 +15,33 @@ use shard::Snapshot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// An inode without names that nobody holds is looked at again so often and so long: its release
-/// may be under way.
+/// How often and at what interval an inode without names and holders is checked again: its release
+/// may be in progress.
 const ORPHAN_LOOKS: usize = 20;
 const ORPHAN_PAUSE: Duration = Duration::from_millis(50);
-/// Segments that one step lists.
+/// Segments listed per step.
 const STEP_SEGMENTS: usize = 512;
 
-/// What a scan of all records gave.
+/// Result of scanning all records.
 struct Scanned {
     audit: Report,
     names: u64,
     extents: u64,
     orphans: Vec<InodeId>,
-    /// For whom live segments were published.
+    /// The inode for which each live segment was published.
     published: BTreeMap<SegmentId, InodeId>,
 }
 
 impl Metanode {
-    /// Verifies the live file system: every extent readable and right, counters equal sums,
-    /// names and inodes fit, no orphan that nobody holds, no leak. The records are those of one
-    /// commit; operations and background work go on meanwhile. What looks wrong is looked at again
-    /// as it is then, so that what was removed or replaced since is no fault.
+    /// Verifies the live file system: every extent readable and right, counters equal sums, names
+    /// and inodes match, no orphan without a holder, no leak. Reads the records as of one commit
+    /// while operations and background work continue. Apparent faults are checked again, so data
+    /// removed or replaced meanwhile isn't reported.
     ///
     /// # Errors
-    /// Only when the check itself couldn't go on; faults are in the report.
+    /// Only if the check itself couldn't continue; faults are in the report.
     pub async fn check(&self, options: CheckOptions) -> Result<CheckReport> {
-        // Before the records are read: what is decided later isn't in them.
+        // Before the records are read: they don't contain later decisions.
         let swept = self.swept();
         let beyond = self.unreadable_beyond();
         let scanned = scan(&self.shard().snapshot().await?).await?;
@@ -68,7 +68,7 @@ impl Metanode {
             take_in(&mut report, &mut pieces, (own, own_pieces), is_live);
         }
         self.check_tables(&mut report, &mut pieces, options).await?;
-        // Segments whose records are damaged weren't read.
+        // Segments with damaged records weren't read.
         if scanned.audit.finding_count == 0 {
             self.checked_all(beyond);
         }
@@ -100,8 +100,8 @@ impl Metanode {
         Ok(())
     }
 
-    /// Inodes without names that nobody holds. Not those whose last close came since the scan,
-    /// or is just releasing them.
+    /// Reports inodes without names and holders, except those whose last close came after the scan
+    /// or is in progress.
     async fn report_orphans(&self, report: &mut CheckReport, scanned: &Scanned) -> Result<()> {
         let mut suspects = scanned.orphans.clone();
         suspects.retain(|inode| !self.holders.is_held(*inode));
@@ -140,7 +140,7 @@ impl Metanode {
                 report.bytes += plain.len() as u64;
                 self.note_checked(place.segment, Ok(()));
             }
-            // Removed while the check went on.
+            // Removed during the check.
             Err(_) if !self.is_live(place.segment).await? => return Ok(()),
             Err(error) => {
                 self.note_checked(place.segment, Err(error.kind()));
@@ -171,8 +171,8 @@ impl Metanode {
             .iter()
             .filter(|state| state.condition != PieceCondition::Good)
         {
-            // A slot that moves has two NSDs: the one that it leaves may lack the piece, and the one
-            // that it moves to as long as the other has it.
+            // A moving slot has two NSDs: the old one may lack the piece, and so may the new one as
+            // long as the old one has it.
             let is_moving = state.condition == PieceCondition::Absent && has_good(state.piece);
             if (state.is_wanted && !is_moving) || !has_good(state.piece) {
                 pieces.lacking(subject, state);
@@ -181,7 +181,7 @@ impl Metanode {
         Ok(())
     }
 
-    /// The tree's tables. One that is replaced while it is looked at is no fault.
+    /// Checks the tree's tables. A table replaced during the check isn't a fault.
     async fn check_tables(
         &self,
         report: &mut CheckReport,
@@ -201,7 +201,7 @@ impl Metanode {
         Ok(())
     }
 
-    /// Blobs that nobody points at and that the last sweep should have deleted.
+    /// Reports blobs that nothing points at and that the last sweep should have deleted.
     async fn check_leaks(
         &self,
         report: &mut CheckReport,
@@ -216,7 +216,7 @@ impl Metanode {
             .chain(&scanned.audit.dead)
             .map(|place| place.segment)
             .collect();
-        // How many, and where the first is.
+        // Their number, and where the first is.
         let mut leaks: (u64, Option<String>) = (0, None);
         for group in 0..self.pool.map().groups {
             let mut after = None;
@@ -279,14 +279,14 @@ impl Metanode {
         Ok(())
     }
 
-    /// Blobs on NSDs that aren't members of the blobs' group (any more), although the last survey
-    /// should have deleted them.
+    /// Reports blobs on NSDs that aren't members of the blobs' group (any more), although the last
+    /// survey should have deleted them.
     async fn check_strangers(&self, report: &mut CheckReport) -> Result<()> {
         let Some(before) = self.rid_of_strangers() else {
             return Ok(());
         };
         let strangers = self.strangers().await?;
-        // Slots that moved meanwhile are leaving theirs just now.
+        // Slots moved meanwhile: their previous NSDs are deleting pieces right now.
         if self.rid_of_strangers() != Some(before) {
             return Ok(());
         }
@@ -298,7 +298,7 @@ impl Metanode {
     }
 }
 
-/// Adds what was seen of one segment; what is wrong with it only if it is still there.
+/// Adds the results for one segment; its faults only if it is still live.
 fn take_in(
     report: &mut CheckReport,
     pieces: &mut Pieces,

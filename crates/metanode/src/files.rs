@@ -1,7 +1,7 @@
-//! Which files lie in some segments, and what inodes are called: by looking through the records.
+//! Finds the files in given segments, and the names of inodes, by scanning the records.
 //!
-//! Nothing leads from a segment to all of its files, nor from a file to its names, because only
-//! people ever ask: whole tables are read. That takes about a second for a million files.
+//! No index leads from a segment to all its files, or from a file to its names, because only people
+//! need these answers: whole tables are read. That takes about a second for a million files.
 
 use crate::background::is_undecodable;
 use crate::metanode::{Metanode, SCAN_PAGE};
@@ -11,25 +11,25 @@ use shard::{Shard, successor};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Files that are told by name; more are only counted.
+/// Files reported by name; further ones are only counted.
 pub(crate) const FILES_NAMED_MAX: usize = 1000;
-/// Directories whose names are looked up for that.
+/// Most directories whose names are looked up for that.
 const DIRECTORIES_MAX: usize = 10_000;
-/// Pause after so many pages, so that operations go first.
+/// Pages between two pauses, so that operations go first.
 const PAGES_AT_ONCE: u64 = 16;
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Files with parts in some segments.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Files {
-    /// All of them.
+    /// Total number.
     pub(crate) count: u64,
-    /// What the first [`FILES_NAMED_MAX`] are called.
+    /// Names of the first [`FILES_NAMED_MAX`].
     pub(crate) names: Vec<String>,
 }
 
-/// Reads a range of records page by page. One that can't be decoded is passed over: it must not
-/// keep all others' names from being told.
+/// Reads a range of records page by page. Undecodable records are skipped: they must not prevent
+/// other names from being reported.
 struct Pages {
     from: Option<Key>,
     to: Key,
@@ -45,7 +45,7 @@ impl Pages {
         }
     }
 
-    /// The next page; an empty one is the end.
+    /// The next page; empty at the end.
     async fn next(&mut self, metanode: &Metanode, shard: &Shard) -> Result<Vec<(Key, Record)>> {
         let Some(from) = self.from.take() else {
             return Ok(Vec::new());
@@ -63,11 +63,11 @@ impl Pages {
 }
 
 impl Metanode {
-    /// The files that have parts in any of these segments. Files that were removed and whose data
-    /// is being reclaimed don't count.
+    /// The files that have parts in any of these segments. Removed files whose data is being
+    /// reclaimed don't count.
     ///
     /// # Errors
-    /// When the records can't be read.
+    /// If the records can't be read.
     pub(crate) async fn files_in(&self, segments: &BTreeSet<SegmentId>) -> Result<Files> {
         let mut files = Files::default();
         if segments.is_empty() {
@@ -117,7 +117,7 @@ impl Metanode {
         Ok(files)
     }
 
-    /// The inodes that these data ids belong to.
+    /// The inodes to which these data ids belong.
     async fn inodes_of(
         &self,
         shard: &Shard,
@@ -126,7 +126,7 @@ impl Metanode {
         let mut inodes = BTreeSet::new();
         let mut open = BTreeSet::new();
         for (fileset, data) in data {
-            // A data id is its inode's number until the file is emptied for the first time.
+            // A data id equals its inode's number until the file is first truncated to 0.
             if data.0 >> InodeId::NUMBER_BITS == 0 {
                 inodes.insert(InodeId::new(fileset, InodeNumber(data.0)));
             } else {
@@ -150,11 +150,11 @@ impl Metanode {
         Ok(inodes)
     }
 
-    /// What the inodes are called: a path from the root of their fileset, or the inode's number
-    /// if it has no name. One of the paths if there are several.
+    /// Names of inodes: a path from the root of the fileset, or the inode's number if it has no
+    /// name. Any one of the paths if there are several.
     ///
     /// # Errors
-    /// When the records can't be read.
+    /// If the records can't be read.
     pub(crate) async fn names_of(
         &self,
         inodes: &BTreeSet<InodeId>,
@@ -188,7 +188,7 @@ impl Metanode {
         Ok(inodes.iter().map(|inode| (*inode, name(inode))).collect())
     }
 
-    /// Parent and name of these directories and of all above them.
+    /// Parents and names of these directories and of all above them.
     async fn directory_names(
         &self,
         shard: &Shard,
@@ -234,7 +234,7 @@ impl Metanode {
     }
 }
 
-/// A record that is there and can be decoded.
+/// A record, if it exists and can be decoded.
 async fn readable(shard: &Shard, key: &Key) -> Result<Option<Record>> {
     match shard.record(key).await {
         Err(error) if is_undecodable(error.kind()) => Ok(None),
@@ -242,7 +242,7 @@ async fn readable(shard: &Shard, key: &Key) -> Result<Option<Record>> {
     }
 }
 
-/// The inode that a directory entry names, the directory, the name.
+/// The inode, directory and name of a directory entry.
 fn entry_of<'a>(key: &Key, record: &'a Record) -> Option<(InodeId, InodeId, &'a FileName)> {
     let (Key::Name { directory, .. }, Record::Name(name)) = (key, record) else {
         return None;
@@ -252,8 +252,8 @@ fn entry_of<'a>(key: &Key, record: &'a Record) -> Option<(InodeId, InodeId, &'a 
     Some((inode, *directory, &entry.name))
 }
 
-/// The path of a name. "…" stands for what isn't known (a directory was moved or removed while
-/// it was looked for).
+/// The path of a name. "…" stands for an unknown part (a directory was moved or removed during the
+/// search).
 fn path_of(
     directories: &BTreeMap<InodeId, (InodeId, FileName)>,
     mut directory: InodeId,
@@ -262,7 +262,7 @@ fn path_of(
     let mut parts = vec![printable(name)];
     let mut passed = BTreeSet::new();
     while directory.number() != InodeId::ROOT.number() {
-        // A directory moved below itself between two looks, or damage, could lead round in circles.
+        // A directory moved below itself between two reads, or damage, could form a cycle.
         let is_new = passed.insert(directory);
         let Some((parent, name)) = directories.get(&directory).filter(|_| is_new) else {
             parts.push("…".into());
@@ -275,7 +275,7 @@ fn path_of(
     format!("/{}", parts.join("/"))
 }
 
-/// A name on one line of a terminal, whatever its owner put into it.
+/// A name as one line of printable text, whatever bytes it has.
 fn printable(name: &FileName) -> String {
     let text = String::from_utf8_lossy(name.as_bytes());
     let shown = |c: char| {
@@ -288,7 +288,7 @@ fn printable(name: &FileName) -> String {
     text.chars().map(shown).collect()
 }
 
-/// Marks that turn the direction of the text around them.
+/// Characters that change the direction of surrounding text.
 fn is_direction(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -1,14 +1,15 @@
-//! Who has which inode in use, so that it outlives its last name.
+//! Tracks which inodes are in use by which session, so that they outlive their last names.
 
 use model::{InodeId, SessionId};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use world::{Map, Set};
 
-/// Independent parts of the table, so that threads rarely meet.
+/// Partitions of the table, so that threads rarely contend.
 const PARTS: usize = 64;
 
-/// Counts of uses per inode and session. Asked under the shard's lock: only short locks here.
+/// Use counts by inode and session. Queried under the shard's lock, so its own locks are held only
+/// briefly.
 pub(crate) struct Holders {
     parts: [Mutex<Table>; PARTS],
 }
@@ -16,12 +17,12 @@ pub(crate) struct Holders {
 #[derive(Default)]
 struct Table {
     held: Map<InodeId, Uses>,
-    /// Inodes that may be without names: only these are released after their last use, so that
-    /// an ordinary close asks the shard nothing. Some may have got a name since.
+    /// Inodes that may have no names: only these are released after their last use, so that
+    /// ordinary closes don't involve the shard. Some may have got a name since.
     nameless: Set<InodeId>,
 }
 
-/// Nearly always one session's.
+/// Nearly always those of one session.
 type Uses = SmallVec<[(SessionId, u64); 1]>;
 
 impl Default for Holders {
@@ -37,7 +38,7 @@ impl Holders {
         self.parts[inode.0 as usize % PARTS].lock()
     }
 
-    /// One use more.
+    /// Adds a use.
     pub(crate) fn hold(&self, session: SessionId, inode: InodeId) {
         let mut table = self.part(inode);
         let uses = table.held.entry(inode).or_default();
@@ -47,7 +48,7 @@ impl Holders {
         }
     }
 
-    /// One use less. True if it was the last of all, and the inode is to be released.
+    /// Removes a use. True if it was the last one and the inode must be released.
     pub(crate) fn unhold(&self, session: SessionId, inode: InodeId) -> bool {
         let mut table = self.part(inode);
         if let Some(uses) = table.held.get_mut(&inode) {
@@ -65,13 +66,12 @@ impl Holders {
         table.nameless.remove(&inode)
     }
 
-    /// The inode was made without a name: who made it holds it next.
+    /// An inode was made without a name; its maker will hold it next.
     pub(crate) fn made_nameless(&self, inode: InodeId) {
         self.part(inode).nameless.insert(inode);
     }
 
-    /// The inode has no names and was in use. True if nobody uses it any more: it is to be
-    /// released at once.
+    /// An inode in use lost its last name. True if it isn't used any more and must be released now.
     pub(crate) fn lost_names(&self, inode: InodeId) -> bool {
         let mut table = self.part(inode);
         let is_held = table.held.contains_key(&inode);
@@ -81,8 +81,7 @@ impl Holders {
         !is_held
     }
 
-    /// All uses of a session end. The inodes that nobody uses any more and that are to be
-    /// released, in order.
+    /// Ends all uses of a session. Returns the unused inodes that must be released, in order.
     pub(crate) fn end_session(&self, session: SessionId) -> Vec<InodeId> {
         let mut free = Vec::new();
         for part in &self.parts {
@@ -100,7 +99,7 @@ impl Holders {
         free
     }
 
-    /// Whether anybody uses the inode.
+    /// Whether any session uses the inode.
     pub(crate) fn is_held(&self, inode: InodeId) -> bool {
         self.part(inode).held.contains_key(&inode)
     }

@@ -1,9 +1,8 @@
 //! Hosts shards for clients: sessions, locks, reclaim, fold, clean, repair, check.
 //!
-//! [`Metanode`] is what a client talks to: it runs operations on the shard, keeps who holds
-//! which inode open, owns the lock tables, and does in the background what operations leave
-//! behind (queued data ids, dead segments, inline extents, mostly dead segments, lost
-//! pieces). It knows no page pools and no kernels.
+//! Clients talk to [`Metanode`]: it runs operations on the shard, tracks open inodes, owns the lock
+//! tables, and does the background work that operations leave (queued data ids, dead segments,
+//! inline extents, mostly dead segments, lost pieces). It knows no page pools and no kernels.
 
 pub mod locks;
 pub mod pack;

@@ -1,4 +1,4 @@
-//! The metanode itself: what a client calls.
+//! The metanode itself: the interface for clients.
 
 use crate::background::{Background, Unpublished, count, recorded};
 use crate::holders::Holders;
@@ -23,25 +23,25 @@ use world::World;
 
 /// Memory for blocks of the tree's tables.
 const TREE_CACHE_BYTES: u64 = 64 * 1024 * 1024;
-/// Steps of one truncate: 2^40 extents are more than any file has.
+/// Most steps of one truncate: 2^40 extents are more than any file has.
 const CUT_STEPS_MAX: u64 = 1 << 28;
-/// The pool of data, tables and logs, as coordination names it.
+/// The pool of data, tables and logs, by its name in coordination.
 pub const DATA_POOL: &str = "data";
-/// Records that one page of a scan holds.
+/// Records per page of a scan.
 pub(crate) const SCAN_PAGE: usize = 1024;
 
-/// What a metanode needs.
+/// Everything needed to open a metanode.
 #[derive(Clone)]
 pub struct Opening {
     /// The machine.
     pub world: World,
-    /// The shard to host; it is made if it was never made.
+    /// The shard to host; created if it doesn't exist.
     pub shard: ShardId,
     /// The family whose records it holds.
     pub family: FamilyId,
     /// Epochs, sessions, maps.
     pub coordination: Coordination,
-    /// Where data, tables and log are.
+    /// Stores data, tables and log.
     pub pool: Arc<Pool>,
 }
 
@@ -52,9 +52,9 @@ pub struct Metanode {
     pub(crate) pool: Arc<Pool>,
     pub(crate) family: FamilyId,
     pub(crate) config: ShardConfig,
-    /// Every operation looks here, so looking writes nothing that others read.
+    /// Loaded by every operation; loading must not write to shared memory.
     pub(crate) shard: ArcSwap<Shard>,
-    /// Held by the one who drives it.
+    /// Held by the caller that drives it.
     pub(crate) reopening: tokio::sync::Mutex<Reopening>,
     pub(crate) holders: Arc<Holders>,
     locks: Locks,
@@ -71,12 +71,11 @@ pub struct Metanode {
 }
 
 impl Metanode {
-    /// Takes the shard over and opens it; makes an empty file system if the shard was never
-    /// made. What a crash left (inodes without names, queued data ids) is finished in the
-    /// background.
+    /// Takes the shard over and opens it; creates an empty file system if the shard doesn't exist.
+    /// Work left by a crash (inodes without names, queued data ids) is finished in the background.
     ///
     /// # Errors
-    /// `Unavailable` when too few NSDs answer, and those of coordination.
+    /// `Unavailable` if too few NSDs answer, and errors of coordination.
     pub async fn open(opening: Opening) -> Result<Arc<Self>> {
         let Opening {
             world,
@@ -127,21 +126,22 @@ impl Metanode {
         Ok(metanode)
     }
 
-    /// A standing for a client: its id comes from coordination and is never reused, so segment
-    /// ids that begin with it aren't either. Waits for coordination.
+    /// Opens a client's session. Its id comes from coordination and is never reused, nor are
+    /// segment ids, which begin with it. Waits for coordination.
     ///
     /// # Errors
-    /// `Unavailable` when coordination doesn't answer.
+    /// `Unavailable` if coordination doesn't answer.
     pub async fn open_session(&self) -> Result<SessionId> {
         let session = self.sessions.begin(&self.coordination).await?;
         self.shard().begin_session(session);
         Ok(session)
     }
 
-    /// The client is gone: its locks and holds go, orphans that only it held are released.
+    /// Ends a client's session: its locks and holds end, and orphans that only it held are
+    /// released.
     ///
     /// # Errors
-    /// Those of the releases; the session has ended in any case.
+    /// Errors of the releases; the session has ended in any case.
     pub async fn close_session(&self, session: SessionId) -> Result<()> {
         self.locks.release_session(session);
         let stamp = self.stamp();
@@ -153,17 +153,17 @@ impl Metanode {
         result.and(self.shard().end_session(session).await)
     }
 
-    /// Every segment of the session with a counter up to this one is published or given up:
-    /// what isn't known of them is garbage. Never goes back.
+    /// Every segment of the session with a counter up to this one is published or given up: if
+    /// nothing points at it, it is garbage. Never goes back.
     pub fn report_low_water(&self, session: SessionId, counter: u64) {
         self.sessions.settle(session, counter);
     }
 
-    /// Segments that their writer will never publish: those that nothing points at are deleted
-    /// now instead of by a sweep. Pieces on NSDs that are away are left to it.
+    /// Segments that their writer will never publish: those that nothing points at are deleted now
+    /// instead of by a sweep. Pieces on absent NSDs are left to the sweep.
     ///
     /// # Errors
-    /// Those of reading records; what isn't deleted is left to a sweep.
+    /// Errors of reading records; what isn't deleted is left to a sweep.
     pub async fn give_up(&self, places: Vec<SegmentPlace>) -> Result<()> {
         let shard = self.shard();
         let mut garbage = Vec::with_capacity(places.len());
@@ -179,21 +179,21 @@ impl Metanode {
         self.pool.delete(&garbage).await
     }
 
-    /// Runs one operation. Ready at once when its records are in memory; otherwise reads them
-    /// from the tree. The change is in the open commit: durable after [`Metanode::sync`], or by
-    /// itself after at most 5 s. Truncates of large files run to their end inside.
+    /// Runs one operation. Ready at once if its records are in memory; otherwise reads them from
+    /// the tree. The change is in the open commit: durable after [`Metanode::sync`], or without it
+    /// after at most 5 s. Truncates of large files run to their end inside.
     ///
-    /// With a slot in the stamp (shipped operations) the reply comes after it is durable.
+    /// With a slot in the stamp (shipped operations) it returns once the reply is durable.
     ///
     /// # Errors
-    /// POSIX refusals as their kinds; `NoSpace` for what would make the metadata more in a full
-    /// pool; `Unavailable` when the shard couldn't be taken over for a minute.
+    /// POSIX refusals as their kinds; `NoSpace` for an operation that would add metadata to a full
+    /// pool; `Unavailable` if the shard couldn't be taken over for a minute.
     pub async fn execute(&self, operation: &Operation, stamp: &Stamp) -> Result<Reply> {
         self.check_room(operation).await?;
         let reply = self.run(operation, stamp).await;
         match reply {
             Ok(Reply::Removed { orphaned: true, .. } | Reply::Renamed { orphaned: true, .. }) => {
-                // Boxed: rare, and every operation's future would carry it.
+                // Boxed because it is rare: otherwise every operation's future would contain it.
                 Box::pin(self.note_orphan(&reply, stamp)).await;
                 reply
             }
@@ -220,8 +220,8 @@ impl Metanode {
         }
     }
 
-    /// An inode lost its last name while it was in use: its last close releases it. If that was
-    /// faster than this note, it is released here; what can't be is at the next start.
+    /// An inode in use lost its last name: its last close releases it. If that close came before
+    /// this note, it is released here; if that fails, at the next start.
     async fn note_orphan(&self, reply: &Result<Reply>, stamp: &Stamp) {
         let Ok(
             Reply::Removed { attributes, .. }
@@ -242,8 +242,8 @@ impl Metanode {
         }
     }
 
-    /// Releases an inode that nobody used a moment ago. Who has begun to use it since is noted
-    /// as the one whose last close asks again; if that close was faster, it is asked here.
+    /// Releases an inode that was just unused. If it is in use again, it is noted so that its last
+    /// close asks again; if that close came first, this asks again itself.
     async fn release(&self, inode: InodeId, stamp: &Stamp) -> Result<()> {
         let stamp = Stamp {
             slot: None,
@@ -258,15 +258,16 @@ impl Metanode {
         }
     }
 
-    /// Makes everything that was answered so far durable. Concurrent calls share one commit.
+    /// Makes everything answered so far durable. Concurrent calls share one commit.
     ///
     /// # Errors
-    /// `Unavailable` when that isn't possible now; it is tried again in the background.
+    /// `Unavailable` if that isn't possible now; it is retried in the background.
     pub async fn sync(&self) -> Result<()> {
         loop {
             let shard = self.shard();
             match shard.sync().await {
-                // Boxed: the take-over's future is large and rare, every caller's would carry it.
+                // Boxed: the take-over's future is large and rare, and every caller's would contain
+                // it.
                 Err(_) if shard.check_alive().is_err() => {
                     Box::pin(self.take_over_again(&shard)).await?
                 }
@@ -275,22 +276,22 @@ impl Metanode {
         }
     }
 
-    /// Whether nothing waits to be made durable.
+    /// Whether every change is durable.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.shard().is_clean()
     }
 
-    /// An inode is in use (open, or looked up by a kernel): it survives losing its last name.
-    /// Counted; cheap; no I/O.
+    /// Adds a use of an inode (open, or looked up by a kernel), which then survives losing its last
+    /// name. Counted; cheap; no I/O.
     pub fn hold(&self, session: SessionId, inode: InodeId) {
         self.holders.hold(session, inode);
     }
 
-    /// One use less, of the stamp's session. The last one of an inode without names releases it.
+    /// Removes a use of the stamp's session. The last one of an inode without names releases it.
     ///
     /// # Errors
-    /// Those of the release; the count is taken back in any case.
+    /// Errors of the release; the use is removed in any case.
     pub async fn unhold(&self, inode: InodeId, stamp: &Stamp) -> Result<()> {
         if self.holders.unhold(stamp.session, inode) {
             self.release(inode, stamp).await?;
@@ -304,7 +305,7 @@ impl Metanode {
         &self.locks
     }
 
-    /// Space and inodes for `df` and statfs. No I/O when the counters are in memory.
+    /// Space and inodes for `df` and statfs. No I/O if the counters are in memory.
     ///
     /// # Errors
     /// `Unavailable` while the shard is being taken over.
@@ -336,13 +337,13 @@ impl Metanode {
         })
     }
 
-    /// Operations that wait here for something that isn't theirs, longest first.
+    /// Waits for causes outside the operations themselves, longest first.
     #[must_use]
     pub fn waiters(&self) -> Vec<Waiter> {
         self.waiters.list(self.world.now())
     }
 
-    /// How the shard is.
+    /// State of the shard.
     #[must_use]
     pub fn shard_status(&self) -> ShardStatus {
         let shard = self.shard();
@@ -353,7 +354,7 @@ impl Metanode {
         }
     }
 
-    /// Memory: what for, bytes in use, budget in bytes.
+    /// Memory: purpose, bytes in use, budget in bytes.
     #[must_use]
     pub fn memory(&self) -> Vec<(&'static str, u64, u64)> {
         let (_, bytes) = self.shard().hot_records();
@@ -367,10 +368,10 @@ impl Metanode {
         ]
     }
 
-    /// Ends background work, makes everything durable, closes the tree.
+    /// Stops background work, makes everything durable, closes the tree.
     ///
     /// # Errors
-    /// `Unavailable` when the last commit couldn't be made durable.
+    /// `Unavailable` if the last commit couldn't be made durable.
     pub async fn close(&self) -> Result<()> {
         self.closed.store(true, Ordering::SeqCst);
         self.background.stop();
@@ -378,19 +379,19 @@ impl Metanode {
         self.shard().close().await
     }
 
-    /// The shard as it is hosted now, for status and tests; another one after a take-over.
+    /// The shard hosted now, for status and tests; a different one after a take-over.
     #[must_use]
     pub fn hosted(&self) -> Arc<Shard> {
         self.shard()
     }
 
-    /// Puts records behind the rules' back. Only for tests that show that checks find it.
+    /// Puts records without checking any rule. Only for tests that checks find the damage.
     #[doc(hidden)]
     pub fn forge(&self, effects: namespace::Effects) {
         self.shard().forge(effects);
     }
 
-    /// The shard as it is hosted now.
+    /// The shard hosted now.
     pub(crate) fn shard(&self) -> Arc<Shard> {
         self.shard.load_full()
     }
@@ -405,7 +406,7 @@ impl Metanode {
     }
 
     /// Runs an operation on the shard, taking it over again if it was given up. An operation
-    /// that a shard refused because it was given up was not applied.
+    /// refused by a given-up shard was not applied.
     pub(crate) async fn run(&self, operation: &Operation, stamp: &Stamp) -> Result<Reply> {
         loop {
             let shard = self.shard.load();
@@ -455,7 +456,7 @@ impl Metanode {
         shard.set_holders(Arc::new(move |inode| holders.is_held(inode)));
     }
 
-    /// Nobody holds anything yet: inodes without names go.
+    /// Releases all inodes without names: nothing can hold one yet.
     async fn release_orphans(&self, shard: &Shard) -> Result<()> {
         let (mut from, to) = Table::Orphans.range();
         let stamp = self.stamp();
@@ -472,7 +473,7 @@ impl Metanode {
                 let release = Operation::Release { inode: *inode };
                 match shard.execute(&release, &stamp).await {
                     Ok(_) => {}
-                    // It must not keep everybody from everything else.
+                    // One damaged inode must not make the whole file system unavailable.
                     Err(error) if is_damage(error.kind()) => {
                         tracing::error!(%inode, %error, "an inode without names can't be released: run `shale fs check`");
                     }
@@ -491,7 +492,7 @@ fn is_damage(kind: ErrorKind) -> bool {
     )
 }
 
-/// The inodes whose unfinished truncate an operation may leave or meet.
+/// The inodes whose unfinished truncate an operation may leave or find.
 fn cut_inodes(operation: &Operation) -> [Option<InodeId>; 2] {
     match operation {
         Operation::SetAttributes { inode, .. }

@@ -1,8 +1,8 @@
 //! Packed segments: many small byte ranges of many files in one segment.
 //!
-//! The ranges lie behind each other from byte 0; behind them is a table that says whose they
-//! are (`docs/formats/pack.md`). Readers never need the table, since extents name segment and
-//! offset; the cleaner, rescue and checks do.
+//! The ranges follow one another from byte 0; after them comes a table of their files
+//! (`docs/formats/pack.md`). Readers never need the table, since extents name segment and offset;
+//! the cleaner, rescue and checks do.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use model::checksum::crc32c;
@@ -10,14 +10,14 @@ use model::{DataId, Error, ErrorKind, InodeId, Result, limits};
 
 /// Bytes of one entry of the table.
 pub const ENTRY_BYTES: usize = 32;
-/// Bytes of the footer behind the table.
+/// Bytes of the footer after the table.
 pub const FOOTER_BYTES: usize = 24;
-/// Ranges that one packed segment holds at most.
+/// Most ranges of one packed segment.
 pub const ENTRIES_MAX: usize = 65_536;
 
 const MAGIC: [u8; 8] = *b"SHLPACK1";
 
-/// A range of a file and where it lies in the packed segment.
+/// A range of a file and its place in the packed segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PackEntry {
     /// The file.
@@ -58,7 +58,7 @@ impl PackWriter {
         self.entries.len() < ENTRIES_MAX && self.bytes.len() + length + table <= self.capacity
     }
 
-    /// Adds a range (it must fit): its entry, with the place in the segment.
+    /// Adds a range (it must fit); returns its entry, with its place in the segment.
     pub fn add(
         &mut self,
         inode: InodeId,
@@ -118,8 +118,8 @@ impl PackWriter {
     }
 }
 
-/// Where the table of a packed segment begins, from its last [`FOOTER_BYTES`] bytes, which are at
-/// `footer_at`; nothing if it isn't packed.
+/// Offset of the table of a packed segment, from its last [`FOOTER_BYTES`] bytes, which are at
+/// `footer_at`; `None` if it isn't packed.
 #[must_use]
 pub fn table_at(mut footer: &[u8], footer_at: u32) -> Option<u32> {
     if footer.len() != FOOTER_BYTES || footer[16..] != MAGIC {
@@ -128,15 +128,15 @@ pub fn table_at(mut footer: &[u8], footer_at: u32) -> Option<u32> {
     Some(footer.get_u32_le().min(footer_at))
 }
 
-/// Reads the table of a packed segment's whole plain bytes; nothing if it isn't packed.
+/// Decodes the table from a packed segment's complete plain bytes; `None` if it isn't packed.
 ///
 /// # Errors
-/// `Corrupt` if there is a table and it doesn't fit.
+/// `Corrupt` if there is a table and it is damaged.
 pub fn decode(segment: &[u8]) -> Result<Option<Vec<PackEntry>>> {
     decode_tail(segment, 0)
 }
 
-/// As [`decode`], from the bytes of the segment from `tail_at` on, at most the table's beginning.
+/// As [`decode`], from the segment's bytes from `tail_at` on, which must include the whole table.
 ///
 /// # Errors
 /// As [`decode`].
@@ -178,7 +178,7 @@ pub fn decode_tail(tail: &[u8], tail_at: u32) -> Result<Option<Vec<PackEntry>>> 
             at: table.get_u32_le(),
             length: table.get_u32_le(),
         };
-        // What users write may look like a table: at least its ranges are no more than it has bytes.
+        // User data may look like a table: its ranges must at least not exceed the bytes.
         if entry.at as usize != end {
             return Err(wrong("names ranges that don't lie behind each other"));
         }
@@ -243,7 +243,7 @@ mod tests {
         }
         let (segment, _) = writer.finish();
         let table_at = segment.len() - FOOTER_BYTES - 3 * ENTRY_BYTES;
-        // The second range begins where the first one does, or is longer than it is.
+        // The second range begins where the first one does, or is too long.
         for (field, value) in [(24, 0), (28, 11)] {
             let mut bad = segment.to_vec();
             let at = table_at + ENTRY_BYTES + field;

@@ -1,7 +1,7 @@
-//! Taking over again a shard that was given up, while its clients wait.
+//! Takes a given-up shard over again while its clients wait.
 //!
-//! Who waits drives the work, one at a time. A step that somebody gave up waiting for is kept, and
-//! the next one goes on with it: on slow disks a step takes longer than anybody waits.
+//! The waiting callers drive the work, one at a time. If a caller stops waiting, its step is kept
+//! and the next caller continues it: on slow disks a step takes longer than callers wait.
 
 use crate::metanode::Metanode;
 use futures::future::BoxFuture;
@@ -12,32 +12,32 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How long an operation waits for a shard that is being taken over.
+/// Longest wait of an operation for a shard that is being taken over.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// First and longest wait between attempts to take a shard over again.
+/// First and longest pause between attempts.
 const BACK_OFF_MIN: Duration = Duration::from_millis(100);
 const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 
-/// How far taking a shard over again has come.
+/// Progress of taking a shard over again.
 #[derive(Default)]
 pub(crate) enum Reopening {
-    /// Nothing was given up, or nobody has begun.
+    /// No shard was given up, or the work hasn't begun.
     #[default]
     Idle,
-    /// The shard that was given up comes to its end.
+    /// The given-up shard is ending.
     Ending(BoxFuture<'static, Unflushed>),
-    /// It has; this wasn't durable.
+    /// It has ended, with these changes not durable.
     Ended(Unflushed),
     /// It is being opened.
     Opening(BoxFuture<'static, (Result<Arc<Shard>>, Unflushed)>),
 }
 
 impl Metanode {
-    /// Takes over again a shard that was given up, with growing pauses between attempts.
-    /// Clients see a pause. Whoever comes while another does it waits for that one.
+    /// Takes a given-up shard over again, with growing pauses between attempts. Clients see a
+    /// pause. Concurrent callers wait for the one that does it.
     ///
     /// # Errors
-    /// `Unavailable` after a minute; the next caller goes on. `ShuttingDown` after the end.
+    /// `Unavailable` after a minute; the next caller continues. `ShuttingDown` after close.
     pub(crate) async fn take_over_again(&self, given_up: &Arc<Shard>) -> Result<()> {
         self.world
             .timeout(PAUSE_MAX, self.reopen(given_up))
@@ -51,7 +51,7 @@ impl Metanode {
             })
     }
 
-    /// May be dropped at any moment: what was begun stays in `reopening`.
+    /// May be dropped at any time: the work begun stays in `reopening`.
     async fn reopen(&self, given_up: &Arc<Shard>) -> Result<()> {
         let mut reopening = self.reopening.lock().await;
         let mut pause = BACK_OFF_MIN;

@@ -1,17 +1,17 @@
-//! What the metanode tells about itself: usage, background progress, repair, faults found.
+//! The metanode's reports: usage, background progress, repair, faults found.
 
 use model::nsd::ScrubReport;
 use model::{CommitNumber, NsdId, ShardEpoch, ShardId};
 use serde::{Deserialize, Serialize};
 
-/// Space and inodes, as `df` shows them. Bytes are plain data that fits in, after redundancy.
+/// Space and inodes, as `df` shows them. Bytes are plain data, before redundancy is added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Usage {
     /// Bytes that the pool can hold for users.
     pub capacity: u64,
     /// Bytes in use.
     pub used: u64,
-    /// Bytes that users may still write (the reserve for log and deletes is not in it).
+    /// Bytes that users may still write (without the reserve for log and deletes).
     pub available: u64,
     /// Inodes in use.
     pub inodes: u64,
@@ -21,7 +21,7 @@ pub struct Usage {
     pub allocated: u128,
 }
 
-/// How the shard is.
+/// State of a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ShardStatus {
     /// The shard.
@@ -32,38 +32,37 @@ pub struct ShardStatus {
     pub durable: CommitNumber,
 }
 
-/// What a scrub of one NSD came to.
+/// Result of scrubbing one NSD.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ScrubOutcome {
-    /// What the NSD found.
+    /// The NSD's own report.
     pub report: ScrubReport,
     /// Damaged pieces that were rebuilt from the others, or deleted as garbage.
     pub rebuilt: u64,
-    /// Damaged pieces whose data can't be read any more: too few others are left.
+    /// Damaged pieces whose data is lost: too few others are left.
     pub lost: u64,
-    /// Damaged pieces that couldn't be written now, though their data can be read, or that
-    /// nobody has published yet: repair looks at them again.
+    /// Damaged pieces left for repair: they couldn't be written now though their data can be read,
+    /// or they aren't published yet.
     pub left: u64,
 }
 
-/// Data that can't be read, as far as readers, scrub, repair or a check have met it and nothing
-/// has shown since that it can be read again.
+/// Unreadable data found by readers, scrub, repair or a check and not seen readable since.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct UnreadableData {
-    /// Segments, those of the metadata's tables included.
+    /// Segments, including those of the metadata's tables.
     pub segments: u64,
     /// There may be more than are remembered.
     pub has_more: bool,
     /// Files with parts in them.
     pub files: u64,
-    /// What the first thousand of them are called.
+    /// Names of the first thousand.
     pub names: Vec<String>,
-    /// Files and names fit the segments; otherwise they are being looked up.
+    /// Whether files and names are those of the segments; otherwise they are being looked up.
     pub is_named: bool,
 }
 
 impl UnreadableData {
-    /// Says how many files can't be read and what the first `named` of them are called.
+    /// A sentence with the number of unreadable files and the names of the first `named`.
     #[must_use]
     pub fn sentence(&self, named: usize) -> String {
         let at_least = if self.has_more { "at least " } else { "" };
@@ -98,7 +97,7 @@ impl UnreadableData {
     }
 }
 
-/// How often each kind of background work was done since start.
+/// Totals of background work since start, by kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Counters {
     /// Steps of reclaiming data ids.
@@ -109,19 +108,19 @@ pub struct Counters {
     pub extents_folded: u64,
     /// Segments whose live parts were rewritten.
     pub segments_cleaned: u64,
-    /// Conditional publishes that met a change and did nothing.
+    /// Conditional publishes without effect, because of a concurrent change.
     pub publishes_void: u64,
-    /// Blobs without an owner that were deleted.
+    /// Blobs deleted because nothing pointed at them.
     pub garbage_deleted: u64,
-    /// Segments that were deleted because their writer gave them up before they were published.
+    /// Segments deleted because their writer gave them up before publishing.
     pub segments_given_up: u64,
     /// Pieces rebuilt.
     pub pieces_rebuilt: u64,
-    /// Times the shard was taken over again after it was given up.
+    /// Times that the shard was taken over again after being given up.
     pub takeovers: u64,
 }
 
-/// What one round of background work did.
+/// Result of one round of background work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct BackgroundReport {
     /// Steps that changed something; 0 means quiescent.
@@ -135,23 +134,23 @@ pub struct BackgroundReport {
 pub struct RepairStatus {
     /// NSDs that don't serve now and weren't given up.
     pub offline: Vec<NsdId>,
-    /// Slots of groups that point to a lost NSD and have no replacement: add an NSD.
+    /// Slots whose NSD is lost and that have no replacement: add an NSD.
     pub slots_without_nsd: u64,
     /// Live segments found with less than their full redundancy in the running or last scan.
     pub segments_degraded: u64,
     /// Entries of the log are still only on NSDs that left its view.
     pub log_moving: bool,
-    /// NSDs that the log is on.
+    /// NSDs that hold the log.
     pub log_copies: u64,
-    /// NSDs that the log should be on.
+    /// NSDs that should hold the log.
     pub log_copies_wanted: u64,
-    /// Something was written with less redundancy than it should have, and can be written anew.
+    /// Some data was written with too little redundancy and can be rewritten.
     pub narrow: bool,
-    /// Segments that readers or writers found incomplete and that wait to be repaired.
+    /// Segments that readers or writers found incomplete and that wait for repair.
     pub segments_queued: u64,
-    /// Live segments looked at in the running or last scan.
+    /// Live segments examined in the running or last scan.
     pub segments_checked: u64,
-    /// Live segments in all, as far as known.
+    /// Live segments in total, as far as known.
     pub segments_total: u64,
     /// Segments repaired since start.
     pub segments_repaired: u64,
@@ -161,11 +160,11 @@ pub struct RepairStatus {
     pub bytes_rebuilt: u64,
     /// Slots that are moving to another NSD.
     pub slots_moving: u64,
-    /// What can't be read: more pieces are gone than the scheme tolerates.
+    /// Data that can't be read: more pieces are gone than the scheme tolerates.
     pub unreadable: UnreadableData,
     /// A scan is running.
     pub running: bool,
-    /// A full scan has ended with nothing to repair since the last change of the NSDs.
+    /// A full scan since the last change of the NSDs found nothing to repair.
     pub complete: bool,
 }
 
@@ -190,7 +189,7 @@ pub enum FaultKind {
     Redundancy,
     /// An inode without names that nobody holds.
     Orphan,
-    /// A blob or segment that nothing points at and no queue knows.
+    /// A blob or segment that nothing points at and that isn't queued for deletion.
     Leak,
 }
 
@@ -199,11 +198,11 @@ pub enum FaultKind {
 pub struct Fault {
     /// Its kind.
     pub kind: FaultKind,
-    /// What was found where.
+    /// What was found, and where.
     pub text: String,
 }
 
-/// What a check saw. The file system is right when `faults` is empty.
+/// Result of a check. The file system is sound if `faults` is empty.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CheckReport {
     /// Inodes looked at.
@@ -218,25 +217,25 @@ pub struct CheckReport {
     pub bytes: u64,
     /// Blobs listed on NSDs.
     pub blobs: u64,
-    /// Those of files' data among them (live or dead); the others are the tree's tables.
+    /// Blobs of files' data among them (live or dead); the others are of the tree's tables.
     pub data_blobs: u64,
     /// Segments that can't be read.
     pub unreadable_segments: u64,
     /// Files with parts in them.
     pub unreadable_files: u64,
-    /// What the first thousand of them are called.
+    /// Names of the first thousand.
     pub unreadable: Vec<String>,
-    /// Everything wrong, at most [`CheckReport::FAULTS_MAX`].
+    /// All faults, at most [`CheckReport::FAULTS_MAX`].
     pub faults: Vec<Fault>,
     /// Faults beyond the listed ones.
     pub more_faults: u64,
 }
 
 impl CheckReport {
-    /// Faults that a report lists at most.
+    /// Most faults listed in a report.
     pub const FAULTS_MAX: usize = 1000;
 
-    /// Whether nothing is wrong.
+    /// Whether there are no faults.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.faults.is_empty()

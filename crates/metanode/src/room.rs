@@ -1,8 +1,8 @@
-//! Room for the metadata itself: what the log and the tree need to go on is kept away from users,
-//! and operations that make records more are refused before it is gone.
+//! Space for the metadata itself: keeps what the log and the tree need away from users, and refuses
+//! operations that add records before it is used up.
 //!
-//! A log that can't be appended to takes its shard down, and deleting needs the log: a pool that is
-//! full of names would be full for ever.
+//! A log that can't be appended to takes its shard down, and deleting needs the log: a pool filled
+//! with names would stay full forever.
 
 use crate::metanode::Metanode;
 use crate::waiters::SPACE_WAIT;
@@ -13,26 +13,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use world::Instant;
 
-/// How old the measure may be. What is created meanwhile fits into the margin.
+/// Longest time between two measurements. Records created meanwhile fit into the margin.
 const MEASURE_TIME: Duration = Duration::from_millis(100);
-/// While users have at least so much, nobody looks again before the next measure: in its time not
-/// even writing at full speed uses it up, and who writes reserves.
+/// With at least this much left for users, the next check waits for the next measurement: in that
+/// time not even writing at full speed uses it up, and writers reserve space.
 const PLENTY: u64 = 256 << 20;
-/// Bytes of log and tables beyond those that are measured, at most, and which part of the pool.
+/// Margin for log and tables beyond their measured bytes: its maximum, and its share of the pool.
 const MARGIN_MAX: u64 = 16 << 20;
 const MARGIN_PART: u64 = 64;
-/// Users of a pool with less than this left wait for what is freed: it is freed ahead of them.
+/// With less than this left, the pool counts as short: space is freed before writers need it.
 const SHORT: u64 = PLENTY;
-/// The part of a small and of a large pool that is little.
+/// Upper limit of the same as a fraction of a small pool, lower limit as a fraction of a large one.
 const SHORT_PART: u64 = 4;
 const SHORT_PART_OF_LARGE: u64 = 16;
-/// An operation is refused if others have used up for so long what was freed.
+/// An operation is refused if other writers take all freed space for this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What was measured, and when.
+/// The last measurement.
 pub(crate) struct Room {
     begun: Instant,
-    /// Until when there is plenty, in nanoseconds after `begun`: all that most operations read.
+    /// Until when there is plenty, in nanoseconds after `begun`: most operations read only this.
     plenty_until: AtomicU64,
     seen: Mutex<Seen>,
 }
@@ -43,7 +43,7 @@ struct Seen {
 }
 
 impl Room {
-    /// Nothing is measured yet.
+    /// Nothing measured yet.
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             begun: now,
@@ -62,8 +62,7 @@ impl Room {
 }
 
 impl Metanode {
-    /// Refuses an operation that makes the metadata more when the pool is full. What was removed
-    /// is freed first.
+    /// Refuses an operation that adds metadata if the pool is full. Frees removed data first.
     pub(crate) async fn check_room(&self, operation: &Operation) -> Result<()> {
         if !grows(operation) {
             return Ok(());
@@ -75,14 +74,14 @@ impl Metanode {
             self.pool.look_again();
         }
         let space = self.pool.usage();
-        // Without any NSD nothing is known of space; who needs one says so.
+        // Without any NSD the space is unknown; operations that need one will report it.
         if space.available_to_users > 0 || space.raw_capacity == 0 {
             return Ok(());
         }
         if !self.grows_now(operation).await {
             return Ok(());
         }
-        // Boxed: rare and large, and every operation's future would carry it.
+        // Boxed because it is rare and large: otherwise every operation's future would contain it.
         if Box::pin(self.wait_for_space()).await? {
             return Ok(());
         }
@@ -92,8 +91,8 @@ impl Metanode {
         ))
     }
 
-    /// Whether an operation that may leave more records does so as things are: a punch only if one
-    /// extent reaches beyond both of its ends.
+    /// Whether an operation that may add records really does so: a punch only if one extent extends
+    /// beyond both of its ends.
     async fn grows_now(&self, operation: &Operation) -> bool {
         let Operation::ChangeRange {
             inode,
@@ -115,12 +114,12 @@ impl Metanode {
             Ok(Reply::Extents { extents, .. }) => extents.first().is_some_and(|extent| {
                 extent.offset < *offset && extent.end() > offset.saturating_add(*length)
             }),
-            // The operation itself says what is wrong.
+            // The operation itself will report the error.
             _ => false,
         }
     }
 
-    /// Frees until there is space, or until nothing can be freed. Whether there is.
+    /// Frees until there is space, or nothing can be freed. Returns whether there is space.
     async fn wait_for_space(&self) -> Result<bool> {
         let begun = self.world.now();
         let _listed = self.waiters.enter(SPACE_WAIT, None, begun);
@@ -137,7 +136,7 @@ impl Metanode {
         Ok(false)
     }
 
-    /// Whether so little is left that it should be freed ahead of those who need it.
+    /// Whether so little space is left that it should be freed before writers need it.
     pub(crate) fn is_short(&self) -> bool {
         let space = self.pool.usage();
         let little = SHORT.min(space.capacity / SHORT_PART);
@@ -145,9 +144,9 @@ impl Metanode {
         space.raw_capacity > 0 && space.available_to_users < little
     }
 
-    /// Tells the pool what the metadata needs to go on: a second copy of its tables, because a
-    /// compaction may rewrite all of them, and a table for what is only in the log so far. True
-    /// if users have plenty beside it.
+    /// Tells the pool how much the metadata needs: a second copy of its tables, because a
+    /// compaction may rewrite all of them, and a table for records that are only in the log so far.
+    /// True if users have plenty besides.
     pub(crate) fn measure_room(&self) -> bool {
         let now = self.world.now();
         if self.room.has_plenty(now) {
@@ -173,8 +172,8 @@ impl Metanode {
     }
 }
 
-/// Whether an operation leaves more records than there were. Publishes don't count: their bytes
-/// were promised when they were written.
+/// Whether an operation adds records. Publishes don't count: their space was reserved when the data
+/// was written.
 fn grows(operation: &Operation) -> bool {
     matches!(
         operation,

@@ -1,22 +1,22 @@
-//! The open sessions, and which of their segments are decided.
+//! The open sessions, and which of their segments are decided: published or given up.
 
 use coordination::Coordination;
 use model::{Result, SegmentId, SessionId};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
-/// The sessions that are open here.
+/// The sessions open in this metanode.
 #[derive(Default)]
 pub(crate) struct Sessions {
-    /// Up to which counter the segments of each are published or given up.
+    /// For each session: the counter up to which its segments are decided.
     open: Mutex<BTreeMap<SessionId, u64>>,
-    /// Held from taking a session's number until it is listed: in between it would look as if
-    /// it had ended.
+    /// Held from taking a session's number until it is listed; otherwise the session would seem to
+    /// have ended.
     opening: tokio::sync::Mutex<()>,
 }
 
 impl Sessions {
-    /// A new one.
+    /// Opens a new session.
     pub(crate) async fn begin(&self, coordination: &Coordination) -> Result<SessionId> {
         let _opening = self.opening.lock().await;
         let session = coordination.next_session().await?;
@@ -24,19 +24,19 @@ impl Sessions {
         Ok(session)
     }
 
-    /// Its writer is gone: all its segments are decided.
+    /// Ends a session: its writer is gone, and all its segments are decided.
     pub(crate) fn end(&self, session: SessionId) {
         self.open.lock().remove(&session);
     }
 
-    /// Its segments up to this counter are decided. Never goes back.
+    /// The session's segments up to this counter are decided. Never goes back.
     pub(crate) fn settle(&self, session: SessionId, counter: u64) {
         if let Some(mark) = self.open.lock().get_mut(&session) {
             *mark = counter.max(*mark);
         }
     }
 
-    /// What is decided now.
+    /// The segments decided now.
     pub(crate) async fn decided(&self, coordination: &Coordination) -> Result<Decided> {
         let _opening = self.opening.lock().await;
         Ok(Decided {
@@ -46,13 +46,12 @@ impl Sessions {
     }
 }
 
-/// Which segments were published or given up at one moment: those of them that nothing points
-/// at are garbage for ever.
+/// The segments decided at one moment: those of them that nothing points at are garbage forever.
 #[derive(Clone, Debug)]
 pub(crate) struct Decided {
-    /// Sessions below had been given out.
+    /// All sessions below this had been given out.
     below: SessionId,
-    /// Of the sessions that were open: up to which counter.
+    /// For each session that was open: the counter up to which its segments were decided.
     marks: BTreeMap<SessionId, u64>,
 }
 
@@ -68,12 +67,12 @@ impl Decided {
         session < self.below
     }
 
-    /// Whether the session began after this and before `later`: a mount, or a take-over.
+    /// Whether the session (of a mount or a take-over) began after this and before `later`.
     pub(crate) fn began_until(&self, later: &Self, session: SessionId) -> bool {
         !self.was_given_out(session) && later.was_given_out(session)
     }
 
-    /// Also a session that isn't a client's is decided only so far.
+    /// Sets the counter of a session that isn't a client's.
     pub(crate) fn up_to(&mut self, session: SessionId, counter: u64) {
         self.marks.insert(session, counter);
     }

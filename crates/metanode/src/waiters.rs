@@ -1,4 +1,4 @@
-//! What waits for what, since when: bounded, for `shale waiters`.
+//! The list of waits with their causes and durations: bounded, for `shale waiters`.
 
 use model::InodeId;
 use parking_lot::Mutex;
@@ -6,22 +6,23 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use world::Instant;
 
-/// Waits that are remembered at once; more aren't listed.
+/// Most waits listed at once.
 pub const WAITERS_MAX: usize = 1024;
-/// Of them those that programs make as long and as many as they like, so that the others show.
+/// Most of them caused by programs, which may wait as long and as often as they like, so that
+/// others are listed too.
 const OF_PROGRAMS_MAX: usize = WAITERS_MAX / 2;
 
-/// The cause of a wait for space that removed and overwritten data still holds.
+/// The cause of waiting for space of removed and overwritten data.
 pub const SPACE_WAIT: &str = "space that removed data holds";
 
-/// Something that waits, for `shale waiters`.
+/// One wait, for `shale waiters`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Waiter {
-    /// What is being waited for, as "memory for dirty data".
+    /// The cause, such as "memory for dirty data".
     pub cause: &'static str,
-    /// The inode on whose behalf, if one.
+    /// The inode concerned, if any.
     pub inode: Option<InodeId>,
-    /// For how long.
+    /// Time waited so far.
     pub since: Duration,
 }
 
@@ -38,7 +39,7 @@ struct List {
     of_programs: usize,
 }
 
-/// A wait; leaves the list when dropped.
+/// A wait; leaves the list on drop.
 pub struct Wait<'a> {
     waiters: &'a Waiters,
     ticket: u64,
@@ -46,12 +47,12 @@ pub struct Wait<'a> {
 }
 
 impl Waiters {
-    /// Notes a wait that begins now.
+    /// Lists a wait that begins now.
     pub fn enter(&self, cause: &'static str, inode: Option<InodeId>, now: Instant) -> Wait<'_> {
         self.put(cause, inode, now, false)
     }
 
-    /// A wait of one program for another.
+    /// Lists a wait of one program for another.
     pub fn enter_for_program(&self, cause: &'static str, inode: InodeId, now: Instant) -> Wait<'_> {
         self.put(cause, Some(inode), now, true)
     }
@@ -79,7 +80,7 @@ impl Waiters {
         }
     }
 
-    /// Oldest first.
+    /// Lists all waits, oldest first.
     #[must_use]
     pub fn list(&self, now: Instant) -> Vec<Waiter> {
         let list = self.list.lock();

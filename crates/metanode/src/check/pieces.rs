@@ -1,5 +1,5 @@
-//! What a check finds out about segments, summed up: what can't be read with the files in it, and
-//! what lacks redundancy by NSD.
+//! Sums up a check's findings about segments: unreadable ones with their files, and missing
+//! redundancy by NSD.
 
 use crate::metanode::Metanode;
 use crate::report::{CheckReport, FaultKind};
@@ -7,17 +7,17 @@ use model::{NsdId, Result};
 use pool::{PieceCondition, PieceState};
 use std::collections::BTreeMap;
 
-/// Files that the fault names itself; the report has more.
+/// Files named in the fault's text; the report has more.
 const NAMED_IN_TEXT: usize = 5;
 
-/// What is wrong with the segments that were looked at so far.
+/// Faults of the segments examined so far.
 #[derive(Default)]
 pub(super) struct Pieces {
     /// Segments that can't be read.
     unreadable: u64,
     /// Why the first of them can't be read.
     first_error: Option<String>,
-    /// Pieces that lack, by NSD and what is wrong there: how many, and the first.
+    /// Bad pieces by NSD and condition: their number, and the first one.
     lacking: BTreeMap<(NsdId, &'static str), (u64, String)>,
 }
 
@@ -44,12 +44,12 @@ impl Pieces {
         }
     }
 
-    /// Whether nothing is wrong.
+    /// Whether there are no faults.
     pub(super) fn is_empty(&self) -> bool {
         self.unreadable == 0 && self.lacking.is_empty()
     }
 
-    /// Adds what another has found.
+    /// Adds the findings of another.
     pub(super) fn merge(&mut self, other: Pieces) {
         self.unreadable += other.unreadable;
         self.first_error = self.first_error.take().or(other.first_error);
@@ -61,7 +61,7 @@ impl Pieces {
 }
 
 impl Metanode {
-    /// One fault for all that can't be read, one for each NSD that lacks pieces.
+    /// Reports one fault for all unreadable segments, and one for each NSD with bad pieces.
     pub(super) async fn report_pieces(
         &self,
         report: &mut CheckReport,
