@@ -5,7 +5,7 @@
 
 use crate::file_system::{
     Caller, CopyRange, Create, Entry, Fallocate, FileSystem, Found, Lock, LockKind, Make, Open,
-    OpenMode, Opened, Read, Release, SetXattr, Shown, Space, Validity, Write,
+    OpenMode, Opened, Read, Release, SetXattr, Shown, Space, Validity, Write, is_writing,
 };
 use crate::listing::Listing;
 use crate::locks::{Interrupted, LockScope};
@@ -402,10 +402,6 @@ async fn find_directory(client: &Client, path: &Path) -> Result<InodeId> {
         found = attributes.inode;
     }
     Ok(found)
-}
-
-fn is_writing(flags: i32) -> bool {
-    flags & libc::O_ACCMODE != libc::O_RDONLY
 }
 
 fn new_inode(caller: &Caller, kind: FileKind, mode: u32, umask: u32) -> NewInode {

@@ -133,6 +133,11 @@ pub struct Open {
     pub kill_privileges: bool,
 }
 
+/// Whether a file that is opened with these flags may be written through the open.
+pub(crate) fn is_writing(flags: i32) -> bool {
+    flags & libc::O_ACCMODE != libc::O_RDONLY
+}
+
 /// READ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Read {

@@ -24,6 +24,7 @@
 //! ([`Mapped::store`]). If a WRITE fails, a store into the same bytes that was written back while
 //! it ran is lost too.
 
+use crate::file_system::is_writing;
 use model::InodeId;
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::Range;
@@ -90,19 +91,18 @@ impl Mapped {
     /// Notes an open that bypasses the page cache. O_WRONLY opens can't map the file but count:
     /// their writes must be known once another open maps it.
     pub(crate) fn opened(&self, inode: InodeId, flags: i32) {
-        let access = flags & libc::O_ACCMODE;
-        if access == libc::O_RDONLY {
+        if !is_writing(flags) {
             return;
         }
         let mut part = self.part(inode);
         let file = part.entry(inode).or_default();
         file.opens += 1;
-        file.is_mappable |= access == libc::O_RDWR;
+        file.is_mappable |= flags & libc::O_ACCMODE == libc::O_RDWR;
     }
 
     /// Notes the end of such an open.
     pub(crate) fn released(&self, inode: InodeId, flags: i32) {
-        if flags & libc::O_ACCMODE == libc::O_RDONLY {
+        if !is_writing(flags) {
             return;
         }
         let mut part = self.part(inode);

@@ -6,7 +6,7 @@ mod behind;
 
 use crate::file_system::{
     Caller, Create, Entry, FileSystem, Found, Lock, LockKind, Make, Open, OpenMode, Opened, Read,
-    Release, SetXattr, Shown, Space, Validity, Write,
+    Release, SetXattr, Shown, Space, Validity, Write, is_writing,
 };
 use crate::listing::Listing;
 use crate::locks::Interrupted;
@@ -142,7 +142,7 @@ impl MemoryFileSystem {
     }
 
     fn opened(&self, flags: i32) -> Opened {
-        let direct = self.settings.direct && flags & libc::O_ACCMODE != libc::O_RDONLY;
+        let direct = self.settings.direct && is_writing(flags);
         let no_flush = self.settings.direct;
         Opened {
             handle: self.next_handle.fetch_add(1, Ordering::Relaxed),
