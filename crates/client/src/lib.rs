@@ -33,9 +33,6 @@ mod write;
 
 pub use client::Client;
 pub use metanode::Waiter;
-pub use metanode::locks::{LockDoor, LockOwner, LockTaker};
+pub use metanode::locks::{HeldLock, LockDoor, LockOwner, LockTaker};
 pub use settings::ClientSettings;
-pub use types::{
-    Allocate, FileLock, FileSystemUsage, Listing, LockKind, LockRange, OpenFlags, Opened,
-    ReadTraces, Seek, Written,
-};
+pub use types::{Allocate, FileSystemUsage, Listing, OpenFlags, Opened, ReadTraces, Seek, Written};

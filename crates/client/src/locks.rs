@@ -1,11 +1,8 @@
 //! File locks: passed to the owner's tables, through a door of this client's session.
 
 use crate::client::Client;
-use crate::types::{FileLock, LockKind, LockRange};
-use metanode::locks::{
-    self as owner_locks, LockDoor, LockOwner, LockRequest, LockSpace, LockTaker,
-};
-use model::{InodeId, Result};
+use metanode::locks::{HeldLock, LockDoor, LockOwner, LockRequest, LockSpace, LockTaker};
+use model::{InodeId, LockKind, LockRange, Result};
 use std::future::Future;
 
 impl Client {
@@ -21,7 +18,7 @@ impl Client {
         self.metanode.locks().end_door(door);
     }
 
-    /// F_GETLK: the first lock that is in the way of `lock`, or `lock` with kind `Unlock`.
+    /// F_GETLK: the first lock that is in the way of one of this kind.
     ///
     /// # Errors
     /// None today; an owner on another node may be away.
@@ -29,33 +26,15 @@ impl Client {
         &self,
         inode: InodeId,
         owner: LockOwner,
-        lock: FileLock,
-    ) -> Result<FileLock> {
-        let Some(kind) = kind_of(lock.kind) else {
-            return Ok(lock);
-        };
+        range: LockRange,
+        kind: LockKind,
+    ) -> Result<Option<HeldLock>> {
         let locks = self.metanode.locks();
-        let in_the_way = locks.conflict(inode, owner, range_of(lock.range), kind);
-        Ok(match in_the_way {
-            None => FileLock {
-                kind: LockKind::Unlock,
-                ..lock
-            },
-            Some(held) => FileLock {
-                range: LockRange {
-                    start: held.range.start,
-                    end: held.range.end,
-                },
-                kind: match held.kind {
-                    owner_locks::LockKind::Shared => LockKind::Shared,
-                    owner_locks::LockKind::Exclusive => LockKind::Exclusive,
-                },
-                pid: held.pid,
-            },
-        })
+        Ok(locks.conflict(inode, owner, range, kind))
     }
 
     /// F_SETLK, and F_SETLKW until `interrupted` ends; an interrupted request changes nothing.
+    /// `kind` None unlocks.
     /// A wait for another program has no deadline and shows in `waiters`.
     ///
     /// # Errors
@@ -64,7 +43,8 @@ impl Client {
         &self,
         inode: InodeId,
         owner: LockOwner,
-        lock: FileLock,
+        range: LockRange,
+        kind: Option<LockKind>,
         taker: LockTaker,
         interrupted: Option<I>,
     ) -> Result<()> {
@@ -72,8 +52,8 @@ impl Client {
             space: LockSpace::Range,
             inode,
             owner,
-            kind: kind_of(lock.kind),
-            range: range_of(lock.range),
+            kind,
+            range,
             taker,
         };
         self.request_lock(request, "a file lock", interrupted).await
@@ -88,7 +68,7 @@ impl Client {
         &self,
         inode: InodeId,
         owner: LockOwner,
-        kind: LockKind,
+        kind: Option<LockKind>,
         taker: LockTaker,
         interrupted: Option<I>,
     ) -> Result<()> {
@@ -96,8 +76,8 @@ impl Client {
             space: LockSpace::Whole,
             inode,
             owner,
-            kind: kind_of(kind),
-            range: owner_locks::LockRange::ALL,
+            kind,
+            range: LockRange::ALL,
             taker,
         };
         self.request_lock(request, "a flock", interrupted).await
@@ -134,20 +114,5 @@ impl Client {
     #[must_use]
     pub fn lock_counts(&self) -> (usize, usize) {
         self.metanode.locks().counts()
-    }
-}
-
-fn kind_of(kind: LockKind) -> Option<owner_locks::LockKind> {
-    match kind {
-        LockKind::Shared => Some(owner_locks::LockKind::Shared),
-        LockKind::Exclusive => Some(owner_locks::LockKind::Exclusive),
-        LockKind::Unlock => None,
-    }
-}
-
-fn range_of(range: LockRange) -> owner_locks::LockRange {
-    owner_locks::LockRange {
-        start: range.start,
-        end: range.end,
     }
 }

@@ -100,34 +100,3 @@ pub struct FileSystemUsage {
     /// Inodes in use.
     pub inodes: u64,
 }
-
-/// Bytes that a lock covers, both ends included; `u64::MAX` (or OFFSET_MAX) is "to the end".
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LockRange {
-    /// First byte.
-    pub start: u64,
-    /// Last byte.
-    pub end: u64,
-}
-
-/// What a lock request asks for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LockKind {
-    /// F_RDLCK, LOCK_SH.
-    Shared,
-    /// F_WRLCK, LOCK_EX.
-    Exclusive,
-    /// F_UNLCK, LOCK_UN.
-    Unlock,
-}
-
-/// A lock that is held or asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FileLock {
-    /// The bytes.
-    pub range: LockRange,
-    /// Shared, exclusive, or `Unlock` for "nothing is in the way".
-    pub kind: LockKind,
-    /// The process, shown by F_GETLK.
-    pub pid: u32,
-}

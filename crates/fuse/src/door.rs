@@ -4,7 +4,7 @@
 //! kernel may cache answers, and the end of POSIX locks.
 
 use crate::file_system::{
-    Caller, CopyRange, Create, Entry, Fallocate, FileSystem, Found, Lock, LockKind, Make, Open,
+    Caller, CopyRange, Create, Entry, Fallocate, FileSystem, Found, HeldLock, Lock, Make, Open,
     OpenMode, Opened, Read, Release, SetXattr, Shown, Space, Validity, Write, is_writing,
 };
 use crate::listing::Listing;
@@ -15,10 +15,7 @@ use crate::programs::Programs;
 use crate::siblings::{Sibling, Siblings};
 use crate::specials::{Lookup, Specials, is_special};
 use bytes::Bytes;
-use client::{
-    Allocate, Client, FileLock, LockDoor, LockOwner, LockRange, LockTaker, OpenFlags, ReadTraces,
-    Seek,
-};
+use client::{Allocate, Client, LockDoor, LockOwner, LockTaker, OpenFlags, ReadTraces, Seek};
 use model::limits::LISTING_ENTRIES_MAX;
 use model::operation::{NewInode, RenameMode};
 use model::{
@@ -416,22 +413,6 @@ fn new_inode(caller: &Caller, kind: FileKind, mode: u32, umask: u32) -> NewInode
     }
 }
 
-fn file_lock(lock: &Lock) -> FileLock {
-    let kind = match lock.kind {
-        LockKind::Shared => client::LockKind::Shared,
-        LockKind::Exclusive => client::LockKind::Exclusive,
-        LockKind::Unlock => client::LockKind::Unlock,
-    };
-    FileLock {
-        range: LockRange {
-            start: lock.start,
-            end: lock.end,
-        },
-        kind,
-        pid: lock.pid,
-    }
-}
-
 impl FileSystem for Door {
     async fn lookup(&self, _caller: &Caller, directory: InodeId, name: &FileName) -> Result<Found> {
         let directory = self.inside(directory);
@@ -797,41 +778,34 @@ impl FileSystem for Door {
         self.client.remove_xattr(inode, name).await
     }
 
-    async fn get_lock(&self, _caller: &Caller, lock: Lock) -> Result<Option<Lock>> {
-        let held = self
-            .client
-            .get_lock(lock.inode, self.lock_owner(lock.owner), file_lock(&lock))
-            .await?;
-        let kind = match held.kind {
-            client::LockKind::Shared => LockKind::Shared,
-            client::LockKind::Exclusive => LockKind::Exclusive,
-            client::LockKind::Unlock => return Ok(None),
+    async fn get_lock(&self, _caller: &Caller, lock: Lock) -> Result<Option<HeldLock>> {
+        let Some(kind) = lock.kind else {
+            return Ok(None);
         };
-        Ok(Some(Lock {
-            start: held.range.start,
-            end: held.range.end,
-            kind,
+        let owner = self.lock_owner(lock.owner);
+        let held = self.client.get_lock(lock.inode, owner, lock.range, kind);
+        Ok(held.await?.map(|held| HeldLock {
+            range: held.range,
+            kind: held.kind,
             pid: held.pid,
-            ..lock
         }))
     }
 
     async fn set_lock(&self, caller: &Caller, lock: Lock, wait: Option<Interrupted>) -> Result<()> {
-        let (inode, owner, wanted) = (lock.inode, self.lock_owner(lock.owner), file_lock(&lock));
+        let (inode, owner, kind) = (lock.inode, self.lock_owner(lock.owner), lock.kind);
         let taker = LockTaker {
             open: lock.handle,
             pid: lock.pid,
             user: caller.uid,
         };
-        if lock.kind != LockKind::Unlock {
+        if kind.is_some() {
             self.opens.note_lock(&lock);
         }
         if lock.flock {
-            let kind = wanted.kind;
             return self.client.flock(inode, owner, kind, taker, wait).await;
         }
         self.client
-            .set_lock(inode, owner, wanted, taker, wait)
+            .set_lock(inode, owner, lock.range, kind, taker, wait)
             .await
     }
 

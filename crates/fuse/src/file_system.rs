@@ -7,7 +7,9 @@ use crate::listing::Listing;
 use crate::locks::Interrupted;
 use bytes::Bytes;
 use model::operation::{RenameMode, XattrMode};
-use model::{Attributes, ErrorKind, FileKind, FileName, InodeId, Result, SetAttributes};
+use model::{
+    Attributes, ErrorKind, FileKind, FileName, InodeId, LockKind, LockRange, Result, SetAttributes,
+};
 use std::future::Future;
 use std::time::Duration;
 
@@ -185,17 +187,6 @@ pub struct Release {
     pub unlock_flock: Option<u64>,
 }
 
-/// Kind of a lock.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LockKind {
-    /// F_RDLCK, LOCK_SH.
-    Shared,
-    /// F_WRLCK, LOCK_EX.
-    Exclusive,
-    /// F_UNLCK, LOCK_UN.
-    Unlock,
-}
-
 /// A POSIX record lock or (whole file) a flock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lock {
@@ -205,16 +196,25 @@ pub struct Lock {
     pub handle: u64,
     /// The owner: a process's descriptor table, or an open file description. Unique on this mount.
     pub owner: u64,
-    /// First byte.
-    pub start: u64,
-    /// Last byte, included; `i64::MAX` for "to the end".
-    pub end: u64,
-    /// What to do.
-    pub kind: LockKind,
+    /// The bytes; the kernel sends `i64::MAX` as the end of "to the end".
+    pub range: LockRange,
+    /// How to lock; `None` unlocks.
+    pub kind: Option<LockKind>,
     /// Process id, reported by F_GETLK.
     pub pid: u32,
     /// flock(2), not fcntl(2).
     pub flock: bool,
+}
+
+/// A lock that conflicts with a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HeldLock {
+    /// The locked bytes.
+    pub range: LockRange,
+    /// Shared or exclusive.
+    pub kind: LockKind,
+    /// The process that took it.
+    pub pid: u32,
 }
 
 /// fallocate(2).
@@ -474,7 +474,7 @@ pub trait FileSystem: Send + Sync + 'static {
         &self,
         _caller: &Caller,
         _lock: Lock,
-    ) -> impl Future<Output = Result<Option<Lock>>> + Send {
+    ) -> impl Future<Output = Result<Option<HeldLock>>> + Send {
         not_implemented()
     }
     /// Takes or drops a lock. On conflict: with `wait`, waits until the lock is granted, or

@@ -47,7 +47,7 @@ mod waiting;
 pub use cpus::run_on_all_cpus;
 pub use door::{Door, DoorSettings};
 pub use file_system::{
-    Caller, CopyRange, Create, Entry, Fallocate, FileSystem, Found, Lock, LockKind, Make, Open,
+    Caller, CopyRange, Create, Entry, Fallocate, FileSystem, Found, HeldLock, Lock, Make, Open,
     OpenMode, Opened, Read, Release, SetXattr, Shown, Space, Validity, Write,
 };
 pub use listing::Listing;

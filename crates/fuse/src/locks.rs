@@ -1,10 +1,10 @@
 //! Waits for file locks, ended by INTERRUPT. Each wait is a task and holds no thread, except over
 //! io_uring, where only the thread with the request can answer it.
 
-use crate::file_system::{Caller, FileSystem, Lock, LockKind};
+use crate::file_system::{Caller, FileSystem, Lock};
 use crate::reply::Reply;
 use crate::serving::{ReplyTo, Serving};
-use model::{ErrorKind, Result};
+use model::{ErrorKind, LockKind, Result};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::future::Future;
@@ -243,12 +243,12 @@ fn tells_signal(status: &str) -> bool {
     pending & !set("SigBlk:") & !set("SigIgn:") != 0
 }
 
-/// The `F_*` number of a kind.
-pub(crate) fn number_of(kind: LockKind) -> u32 {
+/// The `F_*` number of a kind; `None` is `F_UNLCK`.
+pub(crate) fn number_of(kind: Option<LockKind>) -> u32 {
     (match kind {
-        LockKind::Shared => libc::F_RDLCK,
-        LockKind::Exclusive => libc::F_WRLCK,
-        LockKind::Unlock => libc::F_UNLCK,
+        Some(LockKind::Shared) => libc::F_RDLCK,
+        Some(LockKind::Exclusive) => libc::F_WRLCK,
+        None => libc::F_UNLCK,
     }) as u32
 }
 

@@ -5,7 +5,7 @@
 mod behind;
 
 use crate::file_system::{
-    Caller, Create, Entry, FileSystem, Found, Lock, LockKind, Make, Open, OpenMode, Opened, Read,
+    Caller, Create, Entry, FileSystem, Found, HeldLock, Lock, Make, Open, OpenMode, Opened, Read,
     Release, SetXattr, Shown, Space, Validity, Write, is_writing,
 };
 use crate::listing::Listing;
@@ -14,8 +14,8 @@ use behind::Behind;
 use bytes::Bytes;
 use model::operation::{RenameMode, XattrMode};
 use model::{
-    Attributes, ErrorKind, FileKind, FileName, InodeId, Result, SetAttributes, TimeChange,
-    Timestamp,
+    Attributes, ErrorKind, FileKind, FileName, InodeId, LockKind, LockRange, Result, SetAttributes,
+    TimeChange, Timestamp,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -325,16 +325,22 @@ impl State {
         }
     }
 
-    fn in_the_way(&self, lock: &Lock) -> Option<Lock> {
-        let conflicts = |held: &&Lock| {
-            held.inode == lock.inode
+    fn in_the_way(&self, lock: &Lock) -> Option<HeldLock> {
+        let conflict = |held: &Lock| {
+            let is_other = held.inode == lock.inode
                 && held.flock == lock.flock
                 && held.owner != lock.owner
-                && held.start <= lock.end
-                && lock.start <= held.end
-                && (held.kind == LockKind::Exclusive || lock.kind == LockKind::Exclusive)
+                && held.range.overlaps(lock.range);
+            let kind = held.kind.filter(|_| is_other)?;
+            [kind, lock.kind?]
+                .contains(&LockKind::Exclusive)
+                .then_some(HeldLock {
+                    range: held.range,
+                    kind,
+                    pid: held.pid,
+                })
         };
-        self.locks.iter().find(conflicts).copied()
+        self.locks.iter().find_map(conflict)
     }
 
     /// Drops the owner's locks inside a range, splitting those that extend beyond it.
@@ -343,21 +349,20 @@ impl State {
         for held in std::mem::take(&mut self.locks) {
             let same =
                 held.inode == lock.inode && held.owner == lock.owner && held.flock == lock.flock;
-            if !same || held.end < lock.start || lock.end < held.start {
+            if !same || !held.range.overlaps(lock.range) {
                 kept.push(held);
                 continue;
             }
-            if held.start < lock.start {
-                kept.push(Lock {
-                    end: lock.start - 1,
-                    ..held
-                });
+            let (start, end) = (held.range.start, held.range.end);
+            if start < lock.range.start {
+                let end = lock.range.start - 1;
+                let range = LockRange { start, end };
+                kept.push(Lock { range, ..held });
             }
-            if lock.end < held.end {
-                kept.push(Lock {
-                    start: lock.end + 1,
-                    ..held
-                });
+            if lock.range.end < end {
+                let start = lock.range.end + 1;
+                let range = LockRange { start, end };
+                kept.push(Lock { range, ..held });
             }
         }
         self.locks = kept;
@@ -634,14 +639,12 @@ impl FileSystem for MemoryFileSystem {
     }
 
     async fn flush(&self, _caller: &Caller, inode: InodeId, handle: u64, owner: u64) -> Result<()> {
-        let (start, end, kind) = (0, u64::MAX, LockKind::Unlock);
         let all = Lock {
             inode,
             handle,
             owner,
-            start,
-            end,
-            kind,
+            range: LockRange::ALL,
+            kind: None,
             pid: 0,
             flock: false,
         };
@@ -762,7 +765,7 @@ impl FileSystem for MemoryFileSystem {
             .ok_or_else(|| ErrorKind::NoSuchAttribute.into())
     }
 
-    async fn get_lock(&self, _caller: &Caller, lock: Lock) -> Result<Option<Lock>> {
+    async fn get_lock(&self, _caller: &Caller, lock: Lock) -> Result<Option<HeldLock>> {
         Ok(self.state.lock().in_the_way(&lock))
     }
 
@@ -777,9 +780,9 @@ impl FileSystem for MemoryFileSystem {
             unlocked.as_mut().enable();
             {
                 let mut state = self.state.lock();
-                if lock.kind == LockKind::Unlock || state.in_the_way(&lock).is_none() {
+                if state.in_the_way(&lock).is_none() {
                     state.unlock(&lock);
-                    if lock.kind != LockKind::Unlock {
+                    if lock.kind.is_some() {
                         state.locks.push(lock);
                     }
                     // A downgrade also lets waiters in.

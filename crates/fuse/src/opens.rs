@@ -122,7 +122,7 @@ impl Opens {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file_system::LockKind;
+    use model::{LockKind, LockRange};
 
     #[test]
     fn an_inode_may_be_locked_until_the_last_open_that_locked_it_ends() {
@@ -137,9 +137,8 @@ mod tests {
             inode,
             handle,
             owner: 100,
-            start: 0,
-            end: 9,
-            kind: LockKind::Shared,
+            range: LockRange { start: 0, end: 9 },
+            kind: Some(LockKind::Shared),
             pid: 1,
             flock,
         };

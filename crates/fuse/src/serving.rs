@@ -152,15 +152,15 @@ impl<F: FileSystem> Serving<F> {
     async fn get_lock(&self, caller: &Caller, lock: Lock) -> Result<Reply> {
         let lk = match self.fs.get_lock(caller, lock).await? {
             Some(held) => abi::FileLock {
-                start: held.start,
-                end: held.end,
-                kind: crate::locks::number_of(held.kind),
+                start: held.range.start,
+                end: held.range.end,
+                kind: crate::locks::number_of(Some(held.kind)),
                 pid: held.pid,
             },
             None => abi::FileLock {
-                start: lock.start,
-                end: lock.end,
-                kind: libc::F_UNLCK as u32,
+                start: lock.range.start,
+                end: lock.range.end,
+                kind: crate::locks::number_of(None),
                 pid: 0,
             },
         };

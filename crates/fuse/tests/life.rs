@@ -14,7 +14,10 @@ use fuse::{
     Open, Opened, Read, Shown, Space, TransportChoice, Unmount, Validity, Write,
 };
 use model::operation::RenameMode;
-use model::{Attributes, ErrorKind, FileKind, FileName, InodeId, Result, SetAttributes, Timestamp};
+use model::{
+    Attributes, ErrorKind, FileKind, FileName, InodeId, LockKind, LockRange, Result, SetAttributes,
+    Timestamp,
+};
 use mounted::{Mounted, Waiter, memory, on_both_transports};
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -325,9 +328,8 @@ fn a_close_ends_the_posix_locks_of_its_process(transport: TransportChoice) {
         ),
         handle: 0,
         owner: 12345,
-        start: 10,
-        end: 19,
-        kind: fuse::LockKind::Shared,
+        range: LockRange { start: 10, end: 19 },
+        kind: Some(LockKind::Shared),
         pid: 0,
         flock: false,
     };
@@ -348,7 +350,7 @@ fn a_close_ends_the_posix_locks_of_its_process(transport: TransportChoice) {
     };
     let held = in_the_way().unwrap();
     assert_eq!(
-        (held.start, held.end, held.pid),
+        (held.range.start, held.range.end, held.pid),
         (0, 99, std::process::id())
     );
     // Any close of the file by the process, as POSIX wants it.

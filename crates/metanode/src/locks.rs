@@ -10,11 +10,9 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use request::{
-    HeldLock, LockDoor, LockKind, LockOwner, LockRange, LockRequest, LockSpace, LockTaker,
-};
+pub use request::{HeldLock, LockDoor, LockOwner, LockRequest, LockSpace, LockTaker};
 
-use model::{Error, ErrorKind, InodeId, Result, SessionId};
+use model::{Error, ErrorKind, InodeId, LockKind, LockRange, Result, SessionId};
 use parking_lot::Mutex;
 use std::future::Future;
 use table::{Answer, GaveUp, Table};

@@ -10,6 +10,7 @@ pub mod error;
 pub mod extent;
 pub mod id;
 pub mod limits;
+pub mod lock;
 pub mod map;
 pub mod name;
 pub mod nsd;
@@ -26,6 +27,7 @@ pub use id::{
     CommitNumber, DataId, EntryNumber, FailureGroupId, FamilyId, FilesetId, GroupId, GroupVersion,
     InodeId, InodeNumber, MapEpoch, NsdId, SessionId, ShardEpoch, ShardId,
 };
+pub use lock::{LockKind, LockRange};
 pub use name::FileName;
 pub use operation::{Operation, Reply};
 pub use scheme::Scheme;

@@ -4,8 +4,8 @@ use super::{
     AttributeRequest, DataRequest, FileRequest, Incoming, Malformed, NameRequest, Request,
 };
 use crate::abi::{self, opcode};
-use crate::file_system::{Lock, LockKind};
-use model::InodeId;
+use crate::file_system::Lock;
+use model::{InodeId, LockKind, LockRange};
 use zerocopy::FromBytes;
 
 impl<'a> Incoming<'a> {
@@ -162,16 +162,18 @@ impl<'a> Incoming<'a> {
     fn lock(&self) -> Result<Lock, Malformed> {
         let args: abi::LkIn = self.fixed()?;
         let kind = match i32::try_from(args.lk.kind) {
-            Ok(libc::F_RDLCK) => LockKind::Shared,
-            Ok(libc::F_WRLCK) => LockKind::Exclusive,
-            _ => LockKind::Unlock,
+            Ok(libc::F_RDLCK) => Some(LockKind::Shared),
+            Ok(libc::F_WRLCK) => Some(LockKind::Exclusive),
+            _ => None,
         };
         Ok(Lock {
             inode: self.inode(),
             handle: args.fh,
             owner: args.owner,
-            start: args.lk.start,
-            end: args.lk.end,
+            range: LockRange {
+                start: args.lk.start,
+                end: args.lk.end,
+            },
             kind,
             pid: args.lk.pid,
             flock: args.lk_flags & abi::LK_FLOCK != 0,

@@ -4,7 +4,8 @@
 //! where to look.
 
 use super::held::{Held, Key, Piece, Place};
-use super::request::{HeldLock, LockKind, LockOwner, LockRange, LockRequest, kinds_that_stop};
+use super::request::{HeldLock, LockOwner, LockRequest, kinds_that_stop};
+use model::{LockKind, LockRange};
 use std::collections::btree_map::Range;
 use std::ops::Bound;
 

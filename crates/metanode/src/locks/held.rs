@@ -5,11 +5,9 @@
 //! one owner never overlap, and neighbours of the same kind and open file are one lock.
 
 use super::charges::Charges;
-use super::request::{
-    HeldLock, KINDS, LockDoor, LockKind, LockOwner, LockRange, LockRequest, LockSpace, LockTaker,
-};
+use super::request::{HeldLock, KINDS, LockDoor, LockOwner, LockRequest, LockSpace, LockTaker};
 use super::spans::{Span, Spans};
-use model::{Error, ErrorKind, InodeId, Result};
+use model::{Error, ErrorKind, InodeId, LockKind, LockRange, Result};
 use std::collections::BTreeMap;
 
 /// The place of a held lock in the order of all.

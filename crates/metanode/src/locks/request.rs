@@ -1,6 +1,6 @@
 //! What is asked about locks: who, how, which bytes of what.
 
-use model::{InodeId, SessionId};
+use model::{InodeId, LockKind, LockRange, SessionId};
 
 /// One mount (or other door) of a session. Owners and open files are numbered by each door for
 /// itself, and what they hold ends with it.
@@ -20,44 +20,6 @@ pub struct LockOwner {
     pub door: LockDoor,
     /// The number.
     pub id: u64,
-}
-
-/// Shared or exclusive.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum LockKind {
-    /// Many may hold it: LOCK_SH, F_RDLCK.
-    Shared,
-    /// One may hold it: LOCK_EX, F_WRLCK.
-    Exclusive,
-}
-
-/// A byte range, both ends included, as the kernel sends it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct LockRange {
-    /// First byte.
-    pub start: u64,
-    /// Last byte; `u64::MAX` for "to the end, wherever it is".
-    pub end: u64,
-}
-
-impl LockRange {
-    /// The whole file.
-    pub const ALL: Self = Self {
-        start: 0,
-        end: u64::MAX,
-    };
-
-    pub(super) fn overlaps(self, other: Self) -> bool {
-        self.start <= other.end && other.start <= self.end
-    }
-
-    /// The smallest range with both.
-    pub(super) fn hull(self, other: Self) -> Self {
-        Self {
-            start: self.start.min(other.start),
-            end: self.end.max(other.end),
-        }
-    }
 }
 
 /// How a lock is asked for.

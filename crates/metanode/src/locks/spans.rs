@@ -4,7 +4,8 @@
 //! In parts, each in one piece of memory, that are passed over as a whole if they end before the
 //! request's range or belong to the asker alone. No tree: its depth could be chosen by who locks.
 
-use super::request::{LockOwner, LockRange};
+use super::request::LockOwner;
+use model::LockRange;
 
 /// Locks of a part; a part that would have more becomes two.
 const PART_MAX: usize = 512;

@@ -5,10 +5,8 @@
 //! that still has to wait (as in Linux).
 
 use super::held::{Held, Place};
-use super::request::{
-    HeldLock, LockDoor, LockKind, LockOwner, LockRange, LockRequest, LockSpace, kinds_that_stop,
-};
-use model::{Error, ErrorKind, InodeId, Result, SessionId};
+use super::request::{HeldLock, LockDoor, LockOwner, LockRequest, LockSpace, kinds_that_stop};
+use model::{Error, ErrorKind, InodeId, LockKind, LockRange, Result, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What became of a request.
