@@ -31,7 +31,6 @@ mod ranges;
 mod record;
 mod rename;
 mod segments;
-mod siphash;
 mod sound;
 mod transaction;
 mod view;

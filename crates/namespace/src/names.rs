@@ -2,15 +2,16 @@
 
 use crate::{
     Key, Name, NameEntry, Record, View,
-    siphash::siphash,
     transaction::{Step, Transaction},
 };
 use model::{Error, ErrorKind, FileKind, FileName, InodeId, InodeNumber};
+use siphasher::sip::SipHasher24;
 use std::sync::Arc;
 
 /// Behind every position.
 pub const POSITION_END: u64 = 1 << 63;
 
+/// Fixed for ever, like the hash: positions are stored.
 const KEY: [u64; 2] = [0x7368_616c_6520_6e61, 0x6d65_2070_6f73_3121];
 const ORDINALS: u64 = 0xff;
 
@@ -24,7 +25,8 @@ pub fn position_hash(directory: InodeNumber, name: &[u8]) -> u64 {
         // Real collisions take years to find; tests name theirs.
         return 7;
     }
-    (siphash([KEY[0] ^ directory.0, KEY[1]], name) >> 9).max(1)
+    let hasher = SipHasher24::new_with_keys(KEY[0] ^ directory.0, KEY[1]);
+    (hasher.hash(name) >> 9).max(1)
 }
 
 /// Where a name is, or that it isn't.
