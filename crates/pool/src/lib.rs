@@ -104,7 +104,9 @@ impl Pool {
     ///
     /// # Errors
     /// Unavailable if a reachable member of a changed group did not confirm; the map is in use
-    /// all the same, and calling again repeats the rest.
+    /// all the same. Members learn the version from the next put, or when this map is given again. A
+    /// former member isn't asked again: a piece that a writer with an older map puts there counts as
+    /// missing, and repair rebuilds it.
     pub async fn set_map(&self, map: PoolMap) -> Result<()> {
         let before = self.groups();
         let fences = {

@@ -10,9 +10,10 @@ use std::ptr::NonNull;
 /// Alignment of disk offsets, lengths and memory in bytes.
 pub const DISK_ALIGNMENT: usize = 4096;
 
-/// Buffers of more than half of this size come as wholes of it, which are kept for the next one
-/// instead of being given back: fresh memory costs a page fault per 4 KiB (about 250 µs per MiB),
-/// recycled memory nothing.
+/// Buffers of more than half of this size, up to it, reuse a whole of it that waits, if one does;
+/// otherwise they get fresh memory of their own size. Only memory of exactly this size is kept for
+/// the next buffer instead of being given back: fresh memory costs a page fault per 4 KiB (about
+/// 250 µs per MiB), recycled memory nothing.
 const WHOLE_BYTES: usize = 1 << 20;
 
 /// How many of them wait at most (64 MiB together).
