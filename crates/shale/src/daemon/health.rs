@@ -376,14 +376,14 @@ fn space_event(facts: &Facts) -> Option<HealthEvent> {
         // No NSD serves; their own events report that.
         return None;
     }
-    let left = space.available_to_users;
+    let (left, unfreed) = (space.available_to_users, unfreed(facts));
     let little = FULL_BYTES.min(space.capacity / FULL_PART);
-    if left < little && facts.unfreed > little {
+    if left < little && unfreed > little {
         let what = format!(
             "full for the moment: {} are left; writers wait until more of {} that were removed or \
              overwritten is freed",
             crate::output::bytes(left),
-            crate::output::bytes(facts.unfreed)
+            crate::output::bytes(unfreed)
         );
         let remedy = "writers get space as it is freed; if they wait for long (`shale waiters`), \
                       delete files, or add an NSD with `shale nsd add`";
@@ -412,11 +412,15 @@ fn space_event(facts: &Facts) -> Option<HealthEvent> {
     })
 }
 
+/// Bytes that wait to be freed. They and the used bytes are counted a moment apart: freeing in
+/// between must not show more than is in use.
+fn unfreed(facts: &Facts) -> u64 {
+    facts.unfreed.min(facts.space.used)
+}
+
 /// Reports space waiting to be freed; otherwise a full pool with small files would be unexplained.
 fn unfreed_event(facts: &Facts) -> Option<HealthEvent> {
-    let space = &facts.space;
-    // The two are counted a moment apart: freeing in between must not show more than is in use.
-    let unfreed = facts.unfreed.min(space.used);
+    let (space, unfreed) = (&facts.space, unfreed(facts));
     let is_much = unfreed > space.used / 2 && unfreed > space.capacity / UNFREED_PART;
     is_much.then(|| {
         let what = format!(
