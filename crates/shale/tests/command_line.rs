@@ -138,6 +138,16 @@ fn other_settings_for_an_existing_file_system_are_refused() {
     let node = Node::new();
     let (exit, text) = code(&node, &["up", "--scheme", "replicate(2)"]);
     assert_eq!(exit, 1, "{text}");
+    for other in [
+        ["--nsds", "3"],
+        ["--nsd-size", "77G"],
+        ["--block-size", "8M"],
+    ] {
+        let (exit, text) = code(&node, &[&["up"], &other[..]].concat());
+        assert_eq!(exit, 1, "{text}");
+        assert!(text.contains("already holds") && text.contains("shale nsd add"));
+    }
+    node.must(&["up", "--nsds", "1"]);
     node.must(&["down"]);
     let (exit, text) = code(&node, &["up", "--scheme", "replicate(2)"]);
     assert_eq!(exit, 1);

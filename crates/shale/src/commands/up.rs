@@ -25,6 +25,9 @@ pub fn up(up: &Up, json: bool) -> Result<ExitCode> {
     let known = NodeConfig::load(&dir)?;
     if let Some(status) = running(&dir)? {
         refuse_other_settings(up, &status)?;
+        if let Some(config) = &known {
+            config.refuse_other_file_system(&dir, &plan)?;
+        }
         return if is_mounted(&status) {
             report(&status, "is already up", json)
         } else {

@@ -237,6 +237,27 @@ impl NodeConfig {
             let planned = Self::planned(dir, &plan.or(self)?)?;
             return planned.store(dir);
         }
+        self.refuse_other_file_system(dir, plan)?;
+        if let Some(mount) = &plan.mount {
+            self.mount = mount.clone();
+        }
+        match &plan.options {
+            // Replaces the whole list, so that an option can also be removed.
+            Some(options) => {
+                self.options = options.to_string();
+                self.allow_other = plan.allow_other;
+            }
+            None => self.allow_other |= plan.allow_other,
+        }
+        self.store(dir)
+    }
+
+    /// Refuses a plan for another file system than the one that is there; ignoring its options
+    /// silently would look like success.
+    ///
+    /// # Errors
+    /// `Exists` if the plan asks for another scheme, size or number of NSDs, or block size.
+    pub fn refuse_other_file_system(&self, dir: &Path, plan: &Plan) -> Result<()> {
         let differs = plan
             .scheme
             .is_some_and(|scheme| scheme.to_string() != self.create.scheme)
@@ -258,18 +279,7 @@ impl NodeConfig {
             );
             return Err(Error::new(ErrorKind::Exists, text));
         }
-        if let Some(mount) = &plan.mount {
-            self.mount = mount.clone();
-        }
-        match &plan.options {
-            // Replaces the whole list, so that an option can also be removed.
-            Some(options) => {
-                self.options = options.to_string();
-                self.allow_other = plan.allow_other;
-            }
-            None => self.allow_other |= plan.allow_other,
-        }
-        self.store(dir)
+        Ok(())
     }
 
     /// Replaces the file atomically and durably.
