@@ -1,4 +1,4 @@
-//! The shard's log: entries on every NSD of a view, acknowledged in order (DESIGN §6).
+//! The shard's log: entries on every NSD of a view, acknowledged in order (`docs/design.md`).
 //!
 //! An entry is acknowledged once all members of the view have it durably and all earlier entries
 //! are acknowledged. A member that fails or is late is first replaced by compare-and-set in

@@ -1,5 +1,5 @@
 //! Take-over, which is how every shard is opened: raises the epoch, seals the log, finds its end,
-//! copies it to the new view, records the old epoch's end, replays (DESIGN §6).
+//! copies it to the new view, records the old epoch's end, replays (`docs/design.md`).
 
 mod replay;
 mod tail;

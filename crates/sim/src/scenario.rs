@@ -232,7 +232,8 @@ fn recover_and_judge(
         .finished();
 }
 
-/// `fs check` must find nothing (P9, no orphan, no leak, every extent readable).
+/// `fs check` must find nothing: exact counters (P9 in `docs/promises.md`), no orphan, no leak, every
+/// extent readable.
 async fn check(node: &Node, seed: u64, what: &str) {
     node.client().sync_all().await.expect("syncs");
     settle(node).await;
@@ -276,7 +277,8 @@ pub fn run(seed: u64, scenario: &Scenario) -> u64 {
 }
 
 /// Random actions and many files, then everything is removed: ten minutes later no blob of data
-/// is left, and the metadata takes at most [`METADATA_BYTES_MAX`] (P8).
+/// is left, and the metadata takes at most [`METADATA_BYTES_MAX`] (P8 in
+/// `docs/promises.md`).
 pub fn space_returns(seed: u64, scenario: &Scenario, files: u32) {
     let simulation = Simulation::new(seed);
     create(&simulation, scenario);

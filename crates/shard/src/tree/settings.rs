@@ -99,7 +99,8 @@ fn compactor() -> CompactorOptions {
             ..CompactionWorkerOptions::default()
         }),
         commit_compacted_interval: Duration::from_millis(250),
-        // How long compaction inputs are kept; the default of 15 minutes breaks P8.
+        // How long compaction inputs are kept; the default of 15 minutes breaks P8
+        // (`docs/promises.md`).
         checkpoint_lifetime: GARBAGE_AGE,
         ..CompactorOptions::default()
     }
