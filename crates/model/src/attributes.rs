@@ -1,4 +1,4 @@
-//! What `stat` shows of an inode, and how it may be changed.
+//! An inode's `stat` attributes, and the changes a client may ask for.
 
 use crate::{InodeId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -37,7 +37,8 @@ impl FileKind {
         }
     }
 
-    /// The kind that S_IFMT bits name; a plain file for none (mknod's rule).
+    /// The kind that S_IFMT bits name; without any such bits a regular file, as for mknod. `None`
+    /// for unknown bits.
     #[must_use]
     pub fn from_mode(mode: u32) -> Option<Self> {
         Some(match mode & 0o170_000 {
@@ -59,7 +60,7 @@ impl FileKind {
     }
 }
 
-/// What `stat` shows.
+/// The attributes that `stat` shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Attributes {
     /// The inode.
@@ -72,11 +73,11 @@ pub struct Attributes {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Names; for directories 2 + subdirectories.
+    /// Number of names; for directories 2 + subdirectories.
     pub links: u32,
     /// Logical bytes. For symlinks the target's length.
     pub size: u64,
-    /// Bytes that are stored or reserved for the inode (before redundancy).
+    /// Bytes stored or reserved for the inode, before redundancy.
     pub allocated: u64,
     /// Device number of device files, as Linux's `new_encode_dev`.
     pub rdev: u32,
@@ -88,8 +89,8 @@ pub struct Attributes {
     pub ctime: Timestamp,
     /// Birth.
     pub btime: Timestamp,
-    /// Changes with every utimes and truncate; sizes and times of writes merge only inside
-    /// one generation.
+    /// Changes with every utimes and truncate. Sizes and times of writes merge only within one
+    /// generation.
     pub generation: u32,
 }
 
@@ -102,24 +103,25 @@ pub enum TimeChange {
     At(Timestamp),
 }
 
-/// What a change takes away of the rights that a file gives to everybody who runs it.
+/// The special rights (setuid, setgid, file capabilities) that a change removes from a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Privileges {
-    /// Nothing beyond what the change itself says.
+    /// Removes none.
     #[default]
     Keep,
-    /// File capabilities: a write by anybody.
+    /// Removes file capabilities: a write by any user.
     DropCapabilities,
-    /// setuid, setgid and file capabilities: a write by somebody who may not keep them, and a
-    /// chown by anybody.
+    /// Removes setuid, setgid and file capabilities: a write by a user who may not keep them, and
+    /// any chown.
     Drop {
-        /// The caller's group: its members keep setgid where the group may not execute, because
-        /// it says nothing there. `None`: whoever counts as a member of all, as root does.
+        /// The caller's group. Its members keep setgid on a file that the group may not execute,
+        /// because setgid has no effect there. `None`: a caller who counts as a member of every
+        /// group, like root.
         group: Option<u32>,
     },
 }
 
-/// Attributes to change together; `None` leaves one as it is.
+/// Attributes to change together; `None` leaves an attribute unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SetAttributes {
     /// Permission bits, 0o7777.
@@ -128,15 +130,16 @@ pub struct SetAttributes {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
-    /// Truncates or extends. The bytes between are a hole.
+    /// Truncates or extends. Bytes added by extending are a hole.
     pub size: Option<u64>,
     /// Last read.
     pub atime: Option<TimeChange>,
     /// Last change of the content.
     pub mtime: Option<TimeChange>,
-    /// What goes with it. A change of owner, group or size takes file capabilities in any case.
+    /// Special rights to remove. A change of owner, group or size always removes file capabilities.
     pub privileges: Privileges,
-    /// For whom, if a kernel may have judged that by an old owner and group: `NotPermitted`
-    /// unless the owner is this user, and a new mode has setgid only if the group is this one.
+    /// User and group that the kernel may have checked permissions for against an outdated owner
+    /// and group: `NotPermitted` unless the owner is this user, and a new mode keeps setgid only if
+    /// the group is this one.
     pub only_for: Option<(u32, u32)>,
 }

@@ -1,8 +1,8 @@
-//! CRC-32C: of whole payloads, and of the units of 4 KiB that NSDs check.
+//! CRC-32C of whole payloads and of the 4 KiB units that NSDs check.
 //!
-//! A payload's checksums are computed once, by who writes it, and travel with it to the NSD: what
-//! changes the bytes on the way shows when they are read. The checksum of the whole follows from
-//! those of the units, without another look at the bytes.
+//! The writer computes a payload's checksums once, and they travel with it to the NSD, so a later
+//! read detects any change made on the way. The checksum of the whole payload is derived from those
+//! of its units, without reading the bytes again.
 
 use crate::limits::UNIT_BYTES;
 use bytes::Bytes;
@@ -20,7 +20,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// CRC-32C of bytes that lie in several chunks, in order.
+/// CRC-32C of bytes that are split into several chunks, in order.
 #[must_use]
 pub fn crc32c_of_chunks<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> u32 {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
@@ -30,15 +30,15 @@ pub fn crc32c_of_chunks<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> u32 {
     narrow(digest.finalize())
 }
 
-/// CRC-32C of the bytes as if the four bytes at `at` were zero: how blocks carry their own
+/// CRC-32C of the bytes with the four at `at` taken as zero, for blocks that contain their own
 /// checksum.
 #[must_use]
 pub fn crc32c_without(bytes: &[u8], at: usize) -> u32 {
     crc32c_of_chunks([&bytes[..at], &[0; 4], &bytes[at + 4..]])
 }
 
-/// Bytes that are to be stored, with the CRC-32C of each unit of 4 KiB; the last unit may be
-/// shorter. Cloning shares both.
+/// Bytes to be stored, with the CRC-32C of each 4 KiB unit; the last unit may be shorter. Cloning
+/// shares both.
 #[derive(Clone)]
 pub struct Payload {
     bytes: Bytes,
@@ -70,7 +70,7 @@ impl Payload {
         self.bytes.is_empty()
     }
 
-    /// CRC-32C of all bytes; they aren't looked at.
+    /// CRC-32C of all bytes, derived from the units without reading the bytes.
     #[must_use]
     pub fn crc(&self) -> u32 {
         let whole = self.len() / UNIT;
@@ -81,10 +81,10 @@ impl Payload {
         }
     }
 
-    /// A part that consists of whole units of this payload; nothing is copied or computed.
+    /// A part that consists of whole units of this payload; copies and computes nothing.
     ///
     /// # Panics
-    /// If it doesn't: if one of its borders is neither a unit's nor the payload's end.
+    /// If a border is neither on a unit's border nor the payload's end.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Self {
         let is_border = |at: usize| at.is_multiple_of(UNIT) || at == self.len();
@@ -119,10 +119,10 @@ impl fmt::Debug for Payload {
     }
 }
 
-/// CRC-32C of whole units behind each other, from their own. With its inversions before and
-/// after, crc(a b) = shift(crc(a)) ^ crc(b), where `shift` is linear in the bits of its argument
-/// and depends on the length of b only (zlib's `crc32_combine`); for one length a table of what
-/// it makes of each byte does it in four lookups.
+/// CRC-32C of consecutive whole units, from their CRCs. With the inversions before and after, crc(a
+/// b) = shift(crc(a)) ^ crc(b), where `shift` is linear in the bits of its argument and depends
+/// only on the length of b (zlib's `crc32_combine`). The length is fixed here, so a table per byte
+/// position computes `shift` in four lookups.
 fn joined(units: &[u32]) -> u32 {
     static SHIFT: LazyLock<[[u32; 256]; 4]> = LazyLock::new(|| {
         let shifted = |crc: u32| combined(crc, 0, UNIT);
@@ -137,7 +137,7 @@ fn joined(units: &[u32]) -> u32 {
     })
 }
 
-/// CRC-32C of two pieces behind each other, of which the second has `length` bytes.
+/// CRC-32C of two adjacent pieces, the second of which has `length` bytes.
 fn combined(first: u32, second: u32, length: usize) -> u32 {
     narrow(crc_fast::checksum_combine(
         CrcAlgorithm::Crc32Iscsi,

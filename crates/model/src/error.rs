@@ -1,12 +1,12 @@
 //! The one error type that crosses parts, processes and doors.
 //!
-//! A kind exists because some caller acts on it; the advice says how. Machine crates may have
-//! small errors of their own, translated here at their edge.
+//! A kind exists only if some caller acts on it; its advice says how. Crates that deal with the
+//! machine may have small errors of their own, translated to this type at their public interface.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The result of everything that may be refused.
+/// The result of every fallible operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// What a caller should do about an error.
@@ -18,7 +18,7 @@ pub enum Advice {
     RefreshMap,
     /// Something must be repaired, freed or come back first.
     Wait,
-    /// The request itself is wrong for the state that it meets.
+    /// The request doesn't fit the current state: change it before asking again.
     FixRequest,
     /// Asking again will not help.
     GiveUp,
@@ -26,7 +26,7 @@ pub enum Advice {
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident => $advice:ident, $errno:expr, $name:literal;)*) => {
-        /// What went wrong, as far as a caller can act on it.
+        /// What went wrong, in as much detail as a caller can act on.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
         pub enum ErrorKind { $($(#[$doc])* $kind,)* }
 
@@ -111,11 +111,11 @@ kinds! {
     Stale => GiveUp, 116, "stale";
     /// EDQUOT.
     QuotaExceeded => Wait, 122, "quota_exceeded";
-    /// A newer owner, map or session exists; this process must not go on with its own.
+    /// A newer owner, map or session exists; this process must stop using its own.
     OldEpoch => RefreshMap, 116, "old_epoch";
     /// ENOLCK: more file locks than may be held or waited for.
     TooManyLocks => Retry, 37, "too_many_locks";
-    /// A conditional publish met a changed file; nothing was done.
+    /// A conditional publish found the file changed; nothing was done.
     Changed => GiveUp, 11, "changed";
 }
 
@@ -128,7 +128,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// A new error. `cause`: lower case, no full stop, says what was met.
+    /// A new error. `cause`: lower case, no full stop, states what was found.
     #[must_use]
     pub fn new(kind: ErrorKind, cause: impl Into<String>) -> Self {
         Self {
@@ -137,7 +137,7 @@ impl Error {
         }
     }
 
-    /// Adds what was being attempted, and on what.
+    /// Adds what was being attempted, and on what, as the outermost step.
     #[must_use]
     pub fn while_doing(mut self, attempt: impl Into<String>) -> Self {
         self.story.insert(0, attempt.into());
@@ -164,7 +164,7 @@ impl Error {
 }
 
 impl From<ErrorKind> for Error {
-    /// An error whose kind says it all, as most POSIX refusals do; allocates nothing.
+    /// An error whose kind says it all, like most POSIX refusals; allocates nothing.
     fn from(kind: ErrorKind) -> Self {
         Self {
             kind,

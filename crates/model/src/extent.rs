@@ -1,4 +1,4 @@
-//! A file's content: byte ranges and where their bytes are.
+//! A file's content: byte ranges and where each range is stored.
 
 use crate::{CommitNumber, SegmentPlace};
 use bytes::Bytes;
@@ -13,8 +13,8 @@ pub struct Extent {
     pub length: u64,
     /// Where the bytes are.
     pub kind: ExtentKind,
-    /// The commit that made this range; decides later what a snapshot shares. Set by the
-    /// owner when it is published; 0 on the way there.
+    /// The commit that made this range, from which snapshots will know what they share. The owner
+    /// sets it on publishing; 0 until then.
     pub birth: CommitNumber,
 }
 
@@ -34,18 +34,18 @@ pub enum ExtentKind {
     },
     /// In the record itself: small, or written with fsync and not yet folded.
     Inline(Bytes),
-    /// Space is reserved, nothing is written: reads as zeros.
+    /// Reserved space without data: reads as zeros.
     Reserved,
 }
 
 impl Extent {
-    /// First byte behind the extent.
+    /// The first byte after the extent.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.offset + self.length
     }
 
-    /// The part of this extent that lies in `from..to`, or nothing.
+    /// The part of this extent that lies in `from..to`, or `None`.
     #[must_use]
     pub fn clip(&self, from: u64, to: u64) -> Option<Extent> {
         let start = self.offset.max(from);

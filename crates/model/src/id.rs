@@ -1,4 +1,4 @@
-//! Identifiers, each a type of its own so that one can't stand where another belongs.
+//! Identifiers, each its own type so that the compiler refuses one in place of another.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -17,8 +17,8 @@ macro_rules! id {
         }
 
         impl $name {
-            /// The identifier that follows this one. Panics at the end of the number space,
-            /// which no cluster reaches.
+            /// The identifier that follows this one. Panics at the end of the number space, which
+            /// no cluster reaches.
             #[must_use]
             pub fn next(self) -> Self {
                 Self(self.0.checked_add(1).expect("identifier space is larger than any cluster's life"))
@@ -28,13 +28,13 @@ macro_rules! id {
 }
 
 id! {
-    /// A network shared disk. Given by the cluster when the NSD is added; never reused.
+    /// A network shared disk. Assigned by the cluster when the NSD is added; never reused.
     NsdId(u32)
 }
 
 impl NsdId {
-    /// Stands in a slot of a group that has no NSD yet: the pool had fewer failure groups than
-    /// the scheme is wide. Never given to an NSD.
+    /// Marks a slot of a group that has no NSD yet: the pool had fewer failure groups than the
+    /// scheme is wide. Never assigned to an NSD.
     pub const NONE: NsdId = NsdId(u32::MAX);
 }
 
@@ -55,8 +55,8 @@ id! {
     MapEpoch(u64)
 }
 id! {
-    /// One standing of one client (or shard owner) with the cluster. From coordination,
-    /// never reused, so segment ids that begin with it are never reused either.
+    /// One session of one client (or shard owner) with the cluster. Assigned by coordination and
+    /// never reused, so the segment ids that begin with it are never reused either.
     SessionId(u64)
 }
 id! {
@@ -68,7 +68,7 @@ id! {
     ShardEpoch(u64)
 }
 id! {
-    /// The place of an entry in a shard's log. Grows over all epochs, never reused.
+    /// An entry's number in its shard's log. Increases across epochs, never reused.
     EntryNumber(u64)
 }
 id! {
@@ -88,7 +88,8 @@ id! {
     InodeNumber(u64)
 }
 id! {
-    /// What an inode's extents hang under. Replaced as a whole by truncate to 0 and unlink.
+    /// The key that groups an inode's extents. Truncate to 0 and unlink replace it instead of
+    /// removing the extents one by one.
     DataId(u64)
 }
 

@@ -1,8 +1,8 @@
-//! The words: identifiers, sizes, limits, errors with advice, settings, and every message
-//! that crosses a process boundary.
+//! The vocabulary: identifiers, sizes, limits, errors with advice, settings, and every message that
+//! crosses a process boundary.
 //!
-//! No I/O, no async, no clock. Everything here can be sent, stored or printed; nothing here
-//! decides. See `docs/glossary.md` for what each word means.
+//! No I/O, no async, no clock. Everything here can be sent, stored or printed; nothing here makes
+//! decisions. See `docs/glossary.md` for what each word means.
 
 pub mod attributes;
 pub mod checksum;

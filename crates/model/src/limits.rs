@@ -1,4 +1,4 @@
-//! The written maximum of everything, and the relations between them.
+//! The maximum of everything, and the relations between the maxima.
 
 /// Largest plain segment in bytes.
 pub const SEGMENT_BYTES_MAX: u32 = 16 * 1024 * 1024;
@@ -8,42 +8,42 @@ pub const UNIT_BYTES: u32 = 4096;
 pub const BLOCK_BYTES_DEFAULT: u32 = 4 * 1024 * 1024;
 /// Smallest block size.
 pub const BLOCK_BYTES_MIN: u32 = 64 * 1024;
-/// Files up to this size live in the inode's extent record. 3,901 bytes is what IO500's
-/// mdtest-hard writes; 4,096 covers it with a page.
+/// Files up to this size are stored in the inode's extent record. IO500's mdtest-hard writes 3,901
+/// bytes; 4,096 covers that and is one page.
 pub const INLINE_FILE_BYTES_MAX: u32 = 4096;
-/// A write that must be durable soon goes into the log inline up to this size.
+/// Writes up to this size that must be durable soon go into the log inline.
 pub const INLINE_WRITE_BYTES_MAX: u32 = 32 * 1024;
-/// Erasure pools store segments below this as copies: pieces would be smaller than a unit
-/// pays for.
+/// Erasure pools store smaller segments as copies, because each piece would be too small to be
+/// worth its unit.
 pub const ERASURE_BYTES_MIN: u32 = 64 * 1024;
-/// Records that one operation or commit step may touch.
+/// Most records that one operation or commit step may touch.
 pub const OPERATION_RECORDS_MAX: usize = 4096;
-/// Extents that one publish may carry; each may cut two old ones, so that the records stay
+/// Most extents in one publish. Each may cut two existing ones, so the number of records stays
 /// under `OPERATION_RECORDS_MAX`.
 pub const PUBLISH_EXTENTS_MAX: usize = 256;
 /// Largest logical file size: 8 EiB - 1.
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 /// Most names of one inode.
 pub const LINKS_MAX: u32 = 65_000;
-/// All extended attributes of one inode, names and values, in bytes.
+/// Most bytes of extended attributes of one inode, names and values together.
 pub const XATTR_INODE_BYTES_MAX: usize = 64 * 1024;
-/// Name of an extended attribute in bytes (Linux).
+/// Longest name of an extended attribute in bytes (Linux).
 pub const XATTR_NAME_BYTES_MAX: usize = 255;
 /// Longest target of a symbolic link in bytes (PATH_MAX - 1).
 pub const SYMLINK_BYTES_MAX: usize = 4095;
-/// Entries that one directory listing step returns at most.
+/// Most entries that one directory listing step returns.
 pub const LISTING_ENTRIES_MAX: usize = 1024;
 /// Slots of a session with a shard.
 pub const SESSION_SLOTS: u8 = 64;
-/// Operations that may be applied but not yet durable.
+/// Most operations that may be applied but not yet durable.
 pub const UNFLUSHED_OPERATIONS_MAX: usize = 200_000;
-/// Bytes of records that may be applied but not yet durable.
+/// Most bytes of records that may be applied but not yet durable.
 pub const UNFLUSHED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Largest log entry in bytes.
 pub const LOG_ENTRY_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Share of a pool that ordinary writes leave to log, compaction and deletes, in percent.
+/// Percentage of a pool that ordinary writes leave free for the log, compaction and deletes.
 pub const RESERVED_PERCENT: u64 = 5;
-/// Names in one delete request to an NSD.
+/// Most names in one delete request to an NSD.
 pub const DELETE_NAMES_MAX: usize = 10_000;
 
 const _: () = assert!(INLINE_FILE_BYTES_MAX <= INLINE_WRITE_BYTES_MAX);

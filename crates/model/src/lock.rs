@@ -1,6 +1,6 @@
-//! What a file lock covers and whom it keeps out.
+//! The kind and byte range of a file lock, and which ranges conflict.
 
-/// Shared or exclusive. Where a lock can also be let go, that is `None` of an `Option`.
+/// Shared or exclusive. Where unlocking is possible too, it is `None` of an `Option`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum LockKind {
     /// Many may hold it: LOCK_SH, F_RDLCK.
@@ -14,7 +14,7 @@ pub enum LockKind {
 pub struct LockRange {
     /// First byte.
     pub start: u64,
-    /// Last byte; `u64::MAX` for "to the end, wherever it is".
+    /// Last byte; `u64::MAX` locks to the end of the file, however long it becomes.
     pub end: u64,
 }
 
@@ -25,13 +25,13 @@ impl LockRange {
         end: u64::MAX,
     };
 
-    /// Whether a byte is in both.
+    /// Whether the ranges have a byte in common.
     #[must_use]
     pub fn overlaps(self, other: Self) -> bool {
         self.start <= other.end && other.start <= self.end
     }
 
-    /// The smallest range with both.
+    /// The smallest range that contains both.
     #[must_use]
     pub fn hull(self, other: Self) -> Self {
         Self {

@@ -1,18 +1,18 @@
-//! Who is in which placement group. Small enough to live in coordination: the NSD list, a
-//! seed, and the exceptions.
+//! The map of a pool: which NSDs hold which placement group. Small enough to be kept in
+//! coordination, because it is only the NSD list, a seed, and the exceptions.
 
 use crate::{FailureGroupId, GroupId, GroupVersion, MapEpoch, NsdId, Scheme};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Whether an NSD takes part.
+/// An NSD's part in the pool.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum NsdState {
     /// Reads and writes.
     Active,
-    /// Its pieces move away; no new ones come.
+    /// Its pieces are being moved away; it gets no new ones.
     Draining,
-    /// Gone for good; its pieces are rebuilt elsewhere.
+    /// Permanently gone; its pieces are rebuilt elsewhere.
     Lost,
 }
 
@@ -25,31 +25,30 @@ pub struct NsdEntry {
     pub failure_group: FailureGroupId,
     /// Capacity in GiB, at least 1: how many slots it should get.
     pub weight: u32,
-    /// Whether it takes part.
+    /// Its part in the pool.
     pub state: NsdState,
 }
 
-/// A slot of a group that isn't where the seed says.
+/// A slot of a group whose NSD differs from the one the seed gives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SlotException {
-    /// Holds the slot's pieces.
+    /// The NSD that holds the slot's pieces.
     pub current: NsdId,
-    /// Receives them while the slot moves; writers put to both, readers try it first.
+    /// The NSD that receives them while the slot moves; writers put to both, readers try it first.
     pub next: Option<NsdId>,
 }
 
 /// The map of one storage pool.
 ///
-/// `seeded` is the NSD list that the groups were drawn from; NSDs added later take part
-/// through `exceptions`, which the planner writes, so that adding one moves as little as
-/// needed.
+/// The groups were drawn from the NSD list `seeded`. NSDs added later take part through
+/// `exceptions`, which the planner writes so that adding an NSD moves as little as possible.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PoolMap {
     /// Counts the changes of this map.
     pub epoch: MapEpoch,
     /// The pool's scheme.
     pub scheme: Scheme,
-    /// Where the groups were drawn from.
+    /// The seed that the groups were drawn with.
     pub seed: u64,
     /// Groups in the pool.
     pub groups: u32,
@@ -57,9 +56,9 @@ pub struct PoolMap {
     pub seeded: Vec<NsdEntry>,
     /// All NSDs now.
     pub nsds: Vec<NsdEntry>,
-    /// Slots that aren't where the seed says, by (group, slot).
+    /// Slots whose NSD differs from the one the seed gives, by (group, slot).
     pub exceptions: BTreeMap<(u32, u8), SlotException>,
-    /// Versions of the groups that have changed; others are at 1.
+    /// Versions of the groups that have changed; all others are at 1.
     pub versions: BTreeMap<u32, GroupVersion>,
 }
 

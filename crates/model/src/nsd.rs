@@ -1,5 +1,4 @@
-//! Requests to an NSD and their replies. On one node they are function arguments; between
-//! nodes they are messages.
+//! Requests to an NSD and their replies: function arguments on one node, messages between nodes.
 
 use crate::{
     BlobName, DataId, EntryNumber, FamilyId, GroupId, GroupVersion, InodeNumber, NsdId, Payload,
@@ -8,11 +7,11 @@ use crate::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// What a blob says of itself, so that a lost index can be rebuilt from the region and a
-/// sweep can ask the right shard.
+/// A blob's description of itself, from which a lost index is rebuilt, and which tells a sweep
+/// which shard to ask.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct BlobHeader {
-    /// The family whose shard knows whether the segment lives.
+    /// The family whose shard knows whether the segment is live.
     pub family: FamilyId,
     /// The inode that the segment was written for; 0 for tables and packs of many files.
     pub inode: InodeNumber,
@@ -30,17 +29,17 @@ pub struct BlobHeader {
     pub segment_crc: u32,
 }
 
-/// Creates a blob. The same put repeated succeeds; another writer's put of the name never does.
+/// Creates a blob. Repeating the same put succeeds; a put of the same name by another writer never
+/// does.
 #[derive(Clone, Debug)]
 pub struct BlobPut {
-    /// The name; must not exist, or exist with this nonce.
+    /// The name. It must not exist, or only with this nonce.
     pub name: BlobName,
     /// Identifies the writer's attempt.
     pub nonce: u64,
-    /// What the blob says of itself.
+    /// The blob's description of itself.
     pub header: BlobHeader,
-    /// The piece. Page-aligned memory is written without a copy; the checksums are stored as
-    /// they come.
+    /// The piece. Page-aligned memory is written without a copy; the checksums are stored as given.
     pub payload: Payload,
     /// The group version that the writer knows: refused if the NSD knows a newer one.
     pub fence: GroupVersion,
@@ -51,15 +50,15 @@ pub struct BlobPut {
 pub struct BlobInfo {
     /// Its name.
     pub name: BlobName,
-    /// Its writer.
+    /// Identifies its writer's attempt.
     pub nonce: u64,
-    /// What it says of itself.
+    /// Its description of itself.
     pub header: BlobHeader,
     /// Bytes of the piece.
     pub length: u32,
 }
 
-/// Count and hash of the blobs of a group; two slots agree if theirs do.
+/// Count and hash of a group's blobs; two slots hold the same blobs if these are equal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct GroupDigest {
     /// Blobs.
@@ -71,7 +70,7 @@ pub struct GroupDigest {
 /// Appends one entry of a shard's log.
 #[derive(Clone, Debug)]
 pub struct LogPut {
-    /// Whose log.
+    /// The shard.
     pub shard: ShardId,
     /// The owner's epoch: refused if the log is sealed for a higher one.
     pub epoch: ShardEpoch,
@@ -92,15 +91,15 @@ pub struct LogEntry {
     pub bytes: Bytes,
 }
 
-/// What an NSD holds.
+/// How much an NSD holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct NsdUsage {
-    /// Bytes for blobs.
+    /// Bytes available for blobs in total.
     pub capacity: u64,
     /// Bytes that blobs occupy.
     pub used: u64,
-    /// Bytes that data blobs may still take: without what is kept for the log; 0 if the index
-    /// has no room for more of them.
+    /// Bytes that data blobs may still take, not counting what is kept for the log; 0 if the index
+    /// has no room for more blobs.
     pub available: u64,
     /// Blobs.
     pub blobs: u64,
@@ -110,12 +109,12 @@ pub struct NsdUsage {
     pub log_bytes: u64,
 }
 
-/// Whether an NSD serves.
+/// Whether an NSD serves requests.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum NsdHealth {
     /// Reads and writes.
     Online,
-    /// Its disk failed; nothing is asked of it until it is opened again.
+    /// Its disk failed; it gets no requests until it is opened again.
     Failed,
     /// Reads and deletes only: the region is full.
     Full,
@@ -130,16 +129,15 @@ pub struct ScrubReport {
     pub checked: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// Blobs whose bytes, header or index entry don't fit: to be rebuilt from the others.
+    /// Blobs whose bytes, header or index entry are damaged: rebuild them from the other pieces.
     pub damaged: Vec<BlobName>,
-    /// Log entries whose bytes don't fit: to be put again from another member of the view.
+    /// Log entries whose bytes are damaged: put them again from another member of the view.
     pub damaged_log: Vec<(ShardId, EntryNumber)>,
-    /// Damage in the region outside of blobs that was mended from redundant copies
-    /// (superblock, journal, index).
+    /// Damage outside blobs (superblock, journal, index) that was mended from redundant copies.
     pub mended: Vec<String>,
 }
 
-/// The shard log's tail on one NSD, told when it is sealed.
+/// The end of a shard's log on one NSD, returned when the log is sealed.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SealReply {
     /// Highest entry that the NSD holds.

@@ -1,7 +1,8 @@
 //! File system operations on a shard, and their replies.
 //!
 //! The same types are function arguments on one node and messages between nodes. An operation
-//! brings its own time and identity: the code that applies it has neither clock nor chance.
+//! brings its own time and identity: the code that applies it has neither a clock nor random
+//! numbers.
 
 use crate::{
     Attributes, DataId, Extent, FileKind, FileName, InodeId, SegmentPlace, SessionId,
@@ -10,8 +11,8 @@ use crate::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// One file system operation. Reads and changes are one type, so that the order between them
-/// is the order in which the shard runs them.
+/// One file system operation. Reads and changes are one type, so that the shard runs them in one
+/// order.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Operation {
     /// Finds a name. → `Entry`
@@ -21,7 +22,7 @@ pub enum Operation {
         /// The name.
         name: FileName,
     },
-    /// Finds the directory that contains a directory (".."); the root is its own. → `Entry`
+    /// Finds the directory that contains a directory (".."); the root contains itself. → `Entry`
     LookupParent {
         /// The directory.
         directory: InodeId,
@@ -39,13 +40,13 @@ pub enum Operation {
         /// The changes.
         set: SetAttributes,
     },
-    /// Goes on with a truncate that didn't fit into one step. → `Attributes`
+    /// Continues a truncate that didn't fit into one step. → `Attributes`
     ContinueCut {
         /// The inode.
         inode: InodeId,
     },
-    /// A file was read: atime becomes at least `at`. ctime stays, and nothing is refused for
-    /// it: whoever reads asks for this at most once a day. → `Done`
+    /// A file was read: atime becomes at least `at`. ctime stays, and this never makes an operation
+    /// fail: readers ask for it at most once a day. → `Done`
     NoteAccess {
         /// The inode.
         inode: InodeId,
@@ -58,20 +59,20 @@ pub enum Operation {
         directory: InodeId,
         /// The name.
         name: FileName,
-        /// What and whose.
+        /// Its type, owner and permissions.
         new: NewInode,
     },
-    /// Makes a file without a name (O_TMPFILE); it is an orphan held by the caller until
+    /// Makes a file without a name (O_TMPFILE); it is an orphan held by the caller until it is
     /// linked or released. → `Entry`
     CreateUnnamed {
-        /// Whose fileset, group and default rights it gets.
+        /// The directory whose fileset, group and default ACL it gets.
         directory: InodeId,
-        /// What and whose.
+        /// Its type, owner and permissions.
         new: NewInode,
     },
     /// Gives an inode one more name. → `Entry`
     Link {
-        /// The inode; no directory.
+        /// The inode; not a directory.
         inode: InodeId,
         /// The directory of the new name.
         directory: InodeId,
@@ -94,13 +95,13 @@ pub enum Operation {
     },
     /// Moves a name. → `Renamed`
     Rename {
-        /// From where.
+        /// The source directory.
         from_directory: InodeId,
-        /// Which.
+        /// The name in it.
         from_name: FileName,
-        /// To where.
+        /// The target directory.
         to_directory: InodeId,
-        /// As what.
+        /// The new name.
         to_name: FileName,
         /// What happens to an existing target.
         mode: RenameMode,
@@ -109,11 +110,11 @@ pub enum Operation {
     ReadDirectory {
         /// The directory.
         directory: InodeId,
-        /// Entries behind this position; 0 from the start.
+        /// Only entries after this position; 0 lists from the start.
         after: u64,
         /// At most this many entries (and never more than `limits::LISTING_ENTRIES_MAX`).
         limit: u32,
-        /// With the attributes of each entry.
+        /// Whether each entry comes with its attributes.
         with_attributes: bool,
     },
     /// Reads a symbolic link. → `Target`
@@ -125,7 +126,7 @@ pub enum Operation {
     GetXattr {
         /// The inode.
         inode: InodeId,
-        /// With its namespace, as "user.x".
+        /// The name with its namespace, like "user.x".
         name: Bytes,
     },
     /// Lists the names of extended attributes. → `Names`
@@ -137,66 +138,66 @@ pub enum Operation {
     SetXattr {
         /// The inode.
         inode: InodeId,
-        /// With its namespace.
+        /// The name with its namespace.
         name: Bytes,
         /// The value, at most 64 KiB with all others.
         value: Bytes,
         /// Whether it must or must not exist.
         mode: XattrMode,
-        /// Whether the setgid bit goes with it: an access ACL set by somebody outside of the
-        /// inode's group.
+        /// Whether to clear setgid as well: the caller set an access ACL and isn't in the inode's
+        /// group.
         drop_setgid: bool,
     },
     /// Removes an extended attribute. → `Attributes`
     RemoveXattr {
         /// The inode.
         inode: InodeId,
-        /// With its namespace.
+        /// The name with its namespace.
         name: Bytes,
     },
-    /// Reads where bytes are. → `Extents`
+    /// Reads where a range's bytes are stored. → `Extents`
     ReadExtents {
         /// The inode.
         inode: InodeId,
-        /// From this byte.
+        /// First byte.
         offset: u64,
-        /// This many bytes.
+        /// Number of bytes.
         length: u64,
         /// At most this many extents.
         limit: u32,
     },
-    /// Puts extents into a file, over what was there. → `Attributes`
+    /// Puts extents into a file, replacing the previous content of their ranges. → `Attributes`
     Publish(Publish),
-    /// Changes a range without data. → `RangeChanged`; ask again from `next` until it is none.
+    /// Changes a range without data. → `RangeChanged`; repeat from `next` until it is `None`.
     ChangeRange {
         /// The inode.
         inode: InodeId,
-        /// From this byte.
+        /// First byte.
         offset: u64,
-        /// This many bytes.
+        /// Number of bytes.
         length: u64,
-        /// How.
+        /// The kind of change.
         change: RangeChange,
-        /// Whether the size stays even if the range ends behind it.
+        /// Whether the size stays the same even if the range ends after it.
         keep_size: bool,
     },
-    /// Lets one file share the extents of another (copy_file_range). → `RangeChanged`, where
-    /// `next` is a byte of the source: all before it is shared. Nothing could be shared if that is
-    /// `from_offset`, because the source ends there.
+    /// Lets one file share another's extents (copy_file_range). → `RangeChanged`, whose `next` is a
+    /// position in the source: all bytes before it are shared. `next` equal to `from_offset` means
+    /// that nothing could be shared, because the source ends there.
     Share {
         /// Source.
         from: InodeId,
-        /// From this byte of the source.
+        /// First byte in the source.
         from_offset: u64,
         /// Destination.
         to: InodeId,
-        /// To this byte.
+        /// First byte in the destination.
         to_offset: u64,
-        /// This many bytes; ends at the source's size.
+        /// Number of bytes; the range is cut at the source's size.
         length: u64,
     },
-    /// The last holder let go of an inode without names. Nothing happens if it has names.
-    /// → `Done`; `Progress` with more if somebody holds it again and has to release it
+    /// The last holder released an inode without names. No effect if it has names. → `Done`;
+    /// `Progress` with more if a client holds the inode again and has to release it
     Release {
         /// The inode.
         inode: InodeId,
@@ -213,7 +214,8 @@ pub enum Operation {
         /// The data id.
         data: DataId,
     },
-    /// Background: segments whose blobs are deleted everywhere leave the dead list. → `Done`
+    /// Background: drops segments from the dead list once their blobs are deleted everywhere. →
+    /// `Done`
     ForgetDead {
         /// The segments.
         segments: Vec<crate::SegmentId>,
@@ -228,7 +230,7 @@ pub struct NewInode {
     /// Permission bits, umask not applied.
     pub mode: u32,
     /// Permission bits that the caller doesn't want (umask). A default ACL of the directory
-    /// takes its place.
+    /// replaces it.
     pub umask: u32,
     /// Owner.
     pub uid: u32,
@@ -273,7 +275,7 @@ pub enum RangeChange {
     Reserve,
 }
 
-/// Extents to commit. Its pieces are durable (or named missing) before it is sent.
+/// Extents to commit. Their pieces are durable (or named missing) before this is sent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Publish {
     /// The inode.
@@ -281,13 +283,13 @@ pub struct Publish {
     /// Sorted, not overlapping, at most `limits::PUBLISH_EXTENTS_MAX`. `Inline` extents that
     /// cover a whole file of at most `limits::INLINE_FILE_BYTES_MAX` go into the inode.
     pub extents: Vec<Extent>,
-    /// The file is at least this long afterwards.
+    /// Minimum size of the file afterwards.
     pub size_at_least: u64,
-    /// Time of the last write, with the attribute generation that it was made in; ignored if
-    /// the generation has changed since.
+    /// Time of the last write, with the attribute generation in which it was made; ignored if the
+    /// generation has changed since.
     pub written: Option<(Timestamp, u32)>,
-    /// For a publish by anyone but the writer (fold, clean, repair): what it replaces. If the
-    /// ranges of `extents` don't hold exactly these now, the answer is `Changed` and nothing
+    /// For a publish by anyone but the writer (fold, clean, repair): the extents that it replaces.
+    /// If the ranges of `extents` don't hold exactly these now, the answer is `Changed` and nothing
     /// happens. Times and size stay as they are.
     pub replaces: Option<Vec<Extent>>,
 }
@@ -299,15 +301,15 @@ pub struct Stamp {
     pub now: Timestamp,
     /// The client's session.
     pub session: SessionId,
-    /// For shipped operations: the slot and number that make it exactly once. Delegated
-    /// operations have none; their stream is counted per commit.
+    /// For shipped operations: the slot and number that make it exactly once. Delegated operations
+    /// have none; their stream is counted per commit.
     pub slot: Option<(u8, u64)>,
 }
 
 /// The answer to an operation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Reply {
-    /// An inode under a name.
+    /// An inode found or made under a name.
     Entry {
         /// Its attributes.
         attributes: Attributes,
@@ -318,32 +320,32 @@ pub enum Reply {
     Attributes {
         /// The attributes.
         attributes: Attributes,
-        /// A truncate needs more steps.
+        /// Whether the truncate needs more steps.
         unfinished: bool,
     },
-    /// A name is gone.
+    /// A name was removed.
     Removed {
         /// The inode as it is now (links may be 0).
         attributes: Attributes,
         /// The directory.
         directory: Attributes,
-        /// It had no names left and was held by somebody: `Release` it after the last close.
+        /// It lost its last name while a client held it: `Release` it after the last close.
         orphaned: bool,
     },
-    /// A name has moved.
+    /// A name was moved.
     Renamed {
-        /// What moved.
+        /// The inode that moved.
         moved: Attributes,
-        /// What was replaced or exchanged, as it is now.
+        /// The inode that was replaced or exchanged, as it is now.
         target: Option<Attributes>,
-        /// The target had no names left and was held.
+        /// The target lost its last name while a client held it.
         orphaned: bool,
     },
-    /// A piece of a directory.
+    /// A part of a directory.
     Listing {
         /// Entries in position order.
         entries: Vec<DirectoryEntry>,
-        /// Whether nothing comes behind them.
+        /// Whether these are the last entries.
         end: bool,
     },
     /// Target of a symbolic link.
@@ -352,11 +354,11 @@ pub enum Reply {
     Value(Bytes),
     /// Names of extended attributes.
     Names(Vec<Bytes>),
-    /// Where bytes are; gaps are holes.
+    /// Extents of a range; gaps are holes.
     Extents {
-        /// In order, clipped to the asked range.
+        /// In order, clipped to the requested range.
         extents: Vec<Extent>,
-        /// What is valid of the answer: extents and holes up to here.
+        /// The answer covers the range up to here: extents, and holes between them.
         known_to: u64,
         /// Attributes at the same moment.
         attributes: Attributes,
@@ -365,7 +367,7 @@ pub enum Reply {
     RangeChanged {
         /// The (destination) inode now.
         attributes: Attributes,
-        /// Go on here.
+        /// Where to continue; `None` when the whole range is done.
         next: Option<u64>,
     },
     /// Counters of a fileset.
@@ -377,12 +379,12 @@ pub enum Reply {
         /// Sum of the allocated bytes.
         allocated: u128,
     },
-    /// A background step is done.
+    /// A background step was done.
     Progress {
-        /// There is more.
+        /// Whether more steps are needed.
         more: bool,
     },
-    /// Nothing to say.
+    /// Success without a result.
     Done,
 }
 
@@ -401,7 +403,7 @@ pub struct DirectoryEntry {
     pub attributes: Option<Attributes>,
 }
 
-/// A segment that nothing points at any more, told by the owner to the pool.
+/// A segment that no record refers to any more, reported by the owner to the pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DeadSegment {
     /// Where it is.

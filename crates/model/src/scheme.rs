@@ -46,7 +46,7 @@ impl Scheme {
         self.width() - self.data_pieces()
     }
 
-    /// Pieces that may still be on the way when a segment counts as written, so that one more
+    /// Pieces that may still be on the way when a segment counts as written, such that one more
     /// loss is always survived: m - 1, or n - 2, never below 0.
     #[must_use]
     pub fn stragglers_max(self) -> usize {

@@ -4,7 +4,7 @@ use crate::{GroupId, Scheme, SessionId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Names a segment for ever: the session that wrote it and that session's counter.
+/// Permanent name of a segment: the session that wrote it and that session's counter.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct SegmentId {
     /// The writer's session; never reused.
@@ -66,7 +66,7 @@ impl fmt::Display for BlobName {
     }
 }
 
-/// All that is needed to read a segment: where it is, how it is coded, what proves it.
+/// Everything needed to read a segment: its place, its coding and its checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct SegmentPlace {
     /// The segment.

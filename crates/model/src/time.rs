@@ -1,4 +1,4 @@
-//! A point in time as files carry it.
+//! A point in time, as used for file times.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
-    /// Joins seconds and nanoseconds as `struct timespec` has them; clips what doesn't fit.
+    /// Converts the seconds and nanoseconds of a `struct timespec`; clips values out of range.
     #[must_use]
     pub fn from_timespec(seconds: i64, nanoseconds: u32) -> Self {
         Self(
@@ -33,7 +33,7 @@ impl Timestamp {
         self.0.rem_euclid(1_000_000_000) as u32
     }
 
-    /// This point and `duration` later.
+    /// The point `duration` after this one.
     #[must_use]
     pub fn plus(self, duration: Duration) -> Self {
         Self(
@@ -42,8 +42,8 @@ impl Timestamp {
         )
     }
 
-    /// The time that an operation on an object gets: the client's clock, but always later
-    /// than the object's last change, so that times never go back where causes go forward.
+    /// The time that an operation on an object gets: the client's clock, but always later than the
+    /// object's last change, so that an effect is never dated before its cause.
     #[must_use]
     pub fn after(self, last_change: Timestamp) -> Self {
         self.max(Timestamp(last_change.0.saturating_add(1)))
