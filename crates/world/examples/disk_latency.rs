@@ -1,4 +1,4 @@
-//! Measures 4 KiB durable writes: through the door beside plain system calls.
+//! Measures durable 4 KiB writes through `Disk`, beside plain system calls.
 //!
 //! `cargo run --release -p world --example disk_latency -- /path/on/the/disk`
 
@@ -52,7 +52,7 @@ fn main() {
     let world = World::real();
     let disk = world.create_disk(&path, BYTES).unwrap();
     let page = Bytes::from_owner(AlignedBuffer::copy_of(&[7; 4096]));
-    // Written once, so that later writes don't change the file system's metadata.
+    // Writes the whole region once, so that the measured writes don't change file system metadata.
     let whole = Bytes::from_owner(AlignedBuffer::copy_of(&vec![7; BYTES as usize]));
     runtime.block_on(disk.write_durable(0, whole)).unwrap();
     drop(context);

@@ -10,34 +10,34 @@ use std::ptr::NonNull;
 /// Alignment of disk offsets, lengths and memory in bytes.
 pub const DISK_ALIGNMENT: usize = 4096;
 
-/// Buffers of more than half of this size, up to it, reuse a whole of it that waits, if one does;
-/// otherwise they get fresh memory of their own size. Only memory of exactly this size is kept for
-/// the next buffer instead of being given back: fresh memory costs a page fault per 4 KiB (about
-/// 250 µs per MiB), recycled memory nothing.
+/// Buffers of more than half of this size, up to all of it, reuse kept memory of exactly this size
+/// if there is any; otherwise they get fresh memory of their own size. Only memory of exactly this
+/// size is kept when freed. Fresh memory costs a page fault per 4 KiB (about 250 µs per MiB),
+/// recycled memory none.
 const WHOLE_BYTES: usize = 1 << 20;
 
-/// How many of them wait at most (64 MiB together).
+/// Most buffers of `WHOLE_BYTES` kept for reuse (64 MiB together).
 const WHOLES_MAX: usize = 64;
 
-/// Buffers of up to so many pages are kept, too: the allocator leaves holes around aligned memory
-/// that it uses for little else, so that many small reads cost several times their size.
+/// Buffers of up to this many pages are kept, too: the allocator leaves holes around aligned memory
+/// that it rarely reuses, so that many small reads would cost several times their size.
 const SMALL_PAGES_MAX: usize = 5;
 
-/// How many of each number of pages wait at most (15 MiB together).
+/// Most kept buffers of each number of pages (15 MiB together).
 const SMALL_MAX: usize = 256;
 
-/// From here on memory comes from the kernel in huge pages where it has them: a disk request
-/// pins each page, which for small pages is a tenth of the CPU time of a stream.
+/// Memory of this size or more is requested as huge pages: a disk request pins each page, which
+/// with small pages takes a tenth of the CPU time of a stream.
 const HUGE_BYTES: usize = 2 << 20;
 
-/// Memory of one size that waits for its next use.
+/// Memory of one size kept for reuse.
 struct Pile {
     capacity: usize,
     most: usize,
     waiting: Mutex<Vec<Memory>>,
 }
 
-/// Small ones by their pages, and the wholes.
+/// Small buffers by number of pages, then those of `WHOLE_BYTES`.
 static PILES: [Pile; SMALL_PAGES_MAX + 1] = [
     Pile::of(DISK_ALIGNMENT, SMALL_MAX),
     Pile::of(2 * DISK_ALIGNMENT, SMALL_MAX),
@@ -56,8 +56,8 @@ impl Pile {
         }
     }
 
-    /// Where buffers of this length come from, if they are kept: only where most of the memory
-    /// will be used, so that a small buffer doesn't hold a big one's.
+    /// The pile that buffers of this length are taken from, if any. Only lengths that use most of
+    /// the memory qualify, so that a small buffer doesn't occupy a large buffer's memory.
     fn for_length(length: usize) -> Option<&'static Self> {
         if length > WHOLE_BYTES / 2 && length <= WHOLE_BYTES {
             return PILES.last();
@@ -66,13 +66,13 @@ impl Pile {
         (pages <= SMALL_PAGES_MAX).then(|| &PILES[pages - 1])
     }
 
-    /// Where memory of this capacity goes, if it is kept.
+    /// The pile that memory of this capacity is returned to, if any.
     fn for_capacity(capacity: usize) -> Option<&'static Self> {
         PILES.iter().find(|pile| pile.capacity == capacity)
     }
 }
 
-/// Bytes of recycled buffers that wait for their next use, and at most.
+/// Bytes of freed buffers kept for reuse, now and at most.
 #[must_use]
 pub fn recycled_buffer_bytes() -> (u64, u64) {
     let bytes = |buffers: usize, pile: &Pile| (buffers * pile.capacity) as u64;
@@ -105,7 +105,7 @@ impl AlignedBuffer {
         }
     }
 
-    /// `length` bytes of any (initialised) content, for buffers that are overwritten at once.
+    /// `length` bytes of arbitrary (initialised) content, for buffers that are overwritten at once.
     #[must_use]
     pub fn with_any_content(length: usize) -> Self {
         let memory = Memory::recycled(length).unwrap_or_else(|| Memory::fresh(length));
@@ -126,7 +126,7 @@ impl AlignedBuffer {
         Bytes::from_owner(self)
     }
 
-    /// The bytes behind `length` are cut off; the memory stays as it is.
+    /// Cuts off the bytes after `length`; the memory stays as it is.
     pub fn truncate(&mut self, length: usize) {
         self.length = self.length.min(length);
     }
@@ -136,7 +136,7 @@ impl AlignedBuffer {
     }
 }
 
-/// Whether the memory of `bytes` can be given to a disk as it is.
+/// Whether a disk can use the memory of `bytes` directly.
 #[must_use]
 pub fn is_aligned(bytes: &[u8]) -> bool {
     (bytes.as_ptr() as usize).is_multiple_of(DISK_ALIGNMENT)
@@ -174,7 +174,7 @@ impl fmt::Debug for AlignedBuffer {
     }
 }
 
-/// One allocation, aligned to [`DISK_ALIGNMENT`]; goes back to the recycled ones if it fits.
+/// One allocation, aligned to [`DISK_ALIGNMENT`]; kept for reuse on drop if a pile takes it.
 struct Memory {
     start: NonNull<u8>,
     capacity: usize,
@@ -221,7 +221,7 @@ impl Drop for Memory {
             }
         }
         if self.capacity >= HUGE_BYTES {
-            // SAFETY: mapped by `fresh` with this length; nobody has a reference any more.
+            // SAFETY: mapped by `fresh` with this length; no reference to it is left.
             unsafe { libc::munmap(self.start.as_ptr().cast(), self.capacity) };
             return;
         }
@@ -230,7 +230,7 @@ impl Drop for Memory {
     }
 }
 
-/// Zeroed memory of its own mapping. Linux aligns such mappings to huge pages since 6.7.
+/// Zeroed memory in a mapping of its own. Since 6.7 Linux aligns such mappings to huge pages.
 fn map_huge(capacity: usize) -> NonNull<u8> {
     // SAFETY: a private anonymous mapping at a place of the kernel's choice touches nothing else.
     let start = unsafe {
@@ -246,7 +246,7 @@ fn map_huge(capacity: usize) -> NonNull<u8> {
     if start == libc::MAP_FAILED {
         handle_alloc_error(layout_of(capacity))
     }
-    // SAFETY: the range was just mapped. Advice that the kernel doesn't take changes nothing.
+    // SAFETY: the range was just mapped. If the kernel ignores the advice, nothing changes.
     unsafe { libc::madvise(start, capacity, libc::MADV_HUGEPAGE) };
     NonNull::new(start.cast()).expect("mmap gives no null")
 }

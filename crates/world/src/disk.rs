@@ -1,4 +1,4 @@
-//! One region of stable storage: reads, writes, durability; each real and simulated.
+//! One region of stable storage: reads, writes and durability, real and simulated.
 
 use crate::buffer::{AlignedBuffer, DISK_ALIGNMENT, is_aligned};
 use crate::real::RealDisk;
@@ -8,15 +8,14 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-/// An open region file or block device; closed (and its lock given back) with the last clone.
+/// An open region file or block device. Dropping the last clone closes it and releases its lock.
 ///
-/// * Offsets and lengths of async I/O are multiples of 4 KiB; anything else is
-///   `InvalidInput`, and so is a range that ends behind the region.
-/// * A write that has returned is seen by every later read. It survives a power cut only
-///   after [`Disk::flush`], or if it was a [`Disk::write_durable`].
-/// * A dropped future doesn't stop an I/O that was submitted: a dropped write may still
-///   happen at any later time, so its range must not be written again before a
-///   [`Disk::quiesce`].
+/// * Offsets and lengths of async I/O are multiples of 4 KiB; anything else is `InvalidInput`, and
+///   so is a range that ends after the region.
+/// * Every read that starts after a write returned sees that write. The write survives a power cut
+///   only after [`Disk::flush`], or if it was a [`Disk::write_durable`].
+/// * Dropping a future doesn't cancel a submitted I/O: a dropped write may still happen at any
+///   later time, so its range must not be written again before a [`Disk::quiesce`].
 /// * Concurrent I/O to overlapping ranges has no order.
 #[derive(Clone)]
 pub struct Disk {
@@ -54,7 +53,7 @@ impl Disk {
     /// Reads `length` bytes into page-aligned memory.
     ///
     /// # Errors
-    /// What the device says; `InvalidInput` for unaligned ranges or ranges behind the end.
+    /// The device's error; `InvalidInput` for ranges that are unaligned or end after the region.
     pub async fn read(&self, offset: u64, length: usize) -> io::Result<Bytes> {
         self.check_range("read", offset, length as u64, DISK_ALIGNMENT as u64)?;
         match &self.inner {
@@ -66,12 +65,12 @@ impl Disk {
     /// Writes `bytes`; memory that isn't page aligned is copied once.
     ///
     /// # Errors
-    /// What the device says (the range is then undefined); `InvalidInput` as for reads.
+    /// The device's error (the range's content is then undefined); `InvalidInput` as for reads.
     pub async fn write(&self, offset: u64, bytes: Bytes) -> io::Result<()> {
         self.write_as("write", offset, bytes, false).await
     }
 
-    /// Like [`Disk::write`], and `bytes` (only they) survive a power cut when it returns.
+    /// Like [`Disk::write`], and `bytes` (nothing else) survive a power cut once it returns.
     ///
     /// # Errors
     /// As [`Disk::write`].
@@ -82,8 +81,8 @@ impl Disk {
     /// Makes every write that returned before this call durable.
     ///
     /// # Errors
-    /// After an error nothing is known about earlier writes: kernels report it once. The
-    /// caller must treat everything since the last successful flush as lost.
+    /// The device's error. The kernel reports a failed write only once, so nothing is known about
+    /// earlier writes: the caller must treat everything since the last successful flush as lost.
     pub async fn flush(&self) -> io::Result<()> {
         match &self.inner {
             Inner::Real(disk) => disk.flush().await,
@@ -91,8 +90,7 @@ impl Disk {
         }
     }
 
-    /// Waits until no submitted I/O of this disk is under way, those of dropped futures
-    /// included.
+    /// Waits until no submitted I/O of this disk is under way, including I/O of dropped futures.
     pub async fn quiesce(&self) {
         match &self.inner {
             Inner::Real(disk) => disk.quiesce().await,
@@ -100,12 +98,12 @@ impl Disk {
         }
     }
 
-    /// Whether the region is still what was opened: nobody has cut it short (`UnexpectedEof`:
-    /// writes may go on for a while, but what was there is lost) or removed it (`NotFound`: it
-    /// goes with the last who has it open). No I/O on the region.
+    /// Checks that the open region hasn't been truncated (`UnexpectedEof`: writes may succeed for a
+    /// while, but the bytes cut off are lost) or removed (`NotFound`: it disappears once the last
+    /// process closes it). Does no I/O on the region.
     ///
     /// # Errors
-    /// What happened to it.
+    /// What happened to the region.
     pub fn check(&self) -> io::Result<()> {
         match &self.inner {
             Inner::Real(disk) => disk.check(),
@@ -113,9 +111,9 @@ impl Disk {
         }
     }
 
-    /// Gives the region up while clones of this disk are still around: their I/O fails from here
-    /// on, what is under way is waited for, then the lock is given back. So a disk that failed
-    /// can be opened again although somebody still holds the failed one.
+    /// Releases the region while clones of this disk still exist: their I/O fails from now on, I/O
+    /// under way is waited for, then the lock is released. A failed disk can so be opened again
+    /// while other tasks still hold the failed one.
     pub async fn let_go(&self) {
         match &self.inner {
             Inner::Real(disk) => disk.let_go().await,
@@ -123,8 +121,8 @@ impl Disk {
         }
     }
 
-    /// Gives the space of a range back to the file system if it can; best effort. What the
-    /// range reads afterwards is undefined (old bytes or zeros) until it is written.
+    /// Returns a range's space to the file system if that is possible; best effort. The range then
+    /// reads as old bytes or zeros until it is written.
     pub async fn discard(&self, offset: u64, length: u64) {
         if self
             .check_range("discard", offset, length, DISK_ALIGNMENT as u64)
@@ -138,7 +136,7 @@ impl Disk {
         }
     }
 
-    /// Fills `buffer` from `offset`, any alignment, blocking the thread. Only for ranges that
+    /// Fills `buffer` from `offset`, with any alignment, blocking the thread. Only for ranges that
     /// are written with [`Disk::write_now`].
     ///
     /// # Errors
@@ -151,8 +149,8 @@ impl Disk {
         }
     }
 
-    /// Fills `buffer` from the medium, whatever the kernel's page cache holds, blocking the thread.
-    /// For ranges that are written with [`Disk::write_now`], to see what a restart would find.
+    /// Fills `buffer` from the medium, regardless of the kernel's page cache, blocking the thread.
+    /// Shows what a restart would find in ranges that are written with [`Disk::write_now`].
     ///
     /// # Errors
     /// As [`Disk::read`].
@@ -164,8 +162,9 @@ impl Disk {
         }
     }
 
-    /// Writes `bytes` at `offset`, any alignment, blocking the thread. Never mix ranges with
-    /// async I/O: the one goes through the kernel's page cache, the other around it.
+    /// Writes `bytes` at `offset`, with any alignment, blocking the thread. Never use a range both
+    /// for this and for async I/O: this goes through the kernel's page cache, async I/O bypasses
+    /// it.
     ///
     /// # Errors
     /// As [`Disk::write`].
@@ -177,7 +176,7 @@ impl Disk {
         }
     }
 
-    /// Makes every returned write durable (both kinds), blocking the thread.
+    /// Makes every completed write (async and blocking) durable, blocking the thread.
     ///
     /// # Errors
     /// As [`Disk::flush`].

@@ -1,4 +1,4 @@
-//! Work that several wait for and that one of them drives.
+//! Work that several tasks wait for, driven by one of them.
 
 use futures::future::{BoxFuture, Either, FutureExt, select};
 use std::future::Future;
@@ -6,20 +6,20 @@ use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::{Mutex, Notify};
 
-/// Work without a task of its own: one of those who wait for it polls it, on its own thread. If
-/// that one goes away (it has what it wanted, or is dropped), the next one polls in its place;
-/// without anybody the work rests. Cheap to clone.
+/// Work without a task of its own: one of the tasks that wait for it polls it. If that task stops
+/// waiting (it has its result, or is dropped), the next one polls instead; without waiting tasks
+/// the work rests. Cheap to clone.
 ///
-/// This isn't `futures::future::Shared`, which wakes all who wait and counts on each of them to
-/// poll again: a wake-up that comes while one polls reaches the others too early, and is lost if
-/// that one then goes away.
+/// `futures::future::Shared` wouldn't do: it wakes all waiting tasks and relies on each of them
+/// polling again. A wake-up during a poll reaches the other tasks too early, and is lost if the
+/// polling task then goes away.
 pub struct Driven<T> {
     inner: Arc<Inner<T>>,
 }
 
 struct Inner<T> {
-    /// Who has the lock drives. Letting go of it wakes the next one, who polls first of all, and
-    /// so needs no wake-up that came before. Nothing once the work is done.
+    /// The task that holds the lock drives the work. Releasing it wakes the next task, which polls
+    /// at once and so needs no earlier wake-up. `None` once the work is done.
     work: Mutex<Option<BoxFuture<'static, T>>>,
     output: OnceLock<T>,
     done: Notify,
@@ -34,7 +34,7 @@ impl<T> Clone for Driven<T> {
 }
 
 impl<T: Clone + Send + Sync + 'static> Driven<T> {
-    /// Work that rests until somebody waits for it.
+    /// Work that rests until a task waits for it.
     #[must_use]
     pub fn new(work: impl Future<Output = T> + Send + 'static) -> Self {
         Self {
@@ -46,7 +46,7 @@ impl<T: Clone + Send + Sync + 'static> Driven<T> {
         }
     }
 
-    /// Waits until the work is done, driving it if nobody else does.
+    /// Waits until the work is done, driving it if no other task does.
     pub async fn wait(&self) -> T {
         let mut done = pin!(self.inner.done.notified());
         done.as_mut().enable();
@@ -89,7 +89,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::task::{Context, Poll, Wake, Waker};
 
-    /// A task that is polled when it was woken, as a runtime does it.
+    /// A task that is polled when woken, like on a runtime.
     struct Waiting {
         future: BoxFuture<'static, u32>,
         woken: Arc<Woken>,
@@ -112,7 +112,7 @@ mod tests {
             }
         }
 
-        /// Polls as often as it is woken.
+        /// Polls until it is no longer woken, or ready.
         fn run(&mut self) -> Option<u32> {
             while self.woken.0.swap(false, Ordering::SeqCst) {
                 let waker = Waker::from(self.woken.clone());
@@ -151,7 +151,7 @@ mod tests {
         let polled = other.clone();
         let work = Driven::new(ReadyMeanwhile {
             polls: 0,
-            // Woken together with the one who polls, but that one is still at it.
+            // Woken together with the polling task while that task is still polling.
             then: move || {
                 let mut other = polled.lock();
                 let other = other.as_mut().expect("the test has put it there");
@@ -195,7 +195,7 @@ mod tests {
                     let work = work.clone();
                     tokio::spawn(async move {
                         if number % 3 == 0 {
-                            // Goes away in the middle.
+                            // Stops waiting halfway.
                             let soon = tokio::task::yield_now();
                             select(pin!(work.wait()), pin!(soon)).await;
                             return 1;

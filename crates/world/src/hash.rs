@@ -9,8 +9,8 @@ pub type Map<K, V> = HashMap<K, V, BuildHasherDefault<FixedHasher>>;
 /// A hash set with a fixed hasher.
 pub type Set<K> = HashSet<K, BuildHasherDefault<FixedHasher>>;
 
-/// A fast hasher without a random seed. Not safe against keys chosen by an attacker: use it
-/// only for keys that we number ourselves, or with a seed that nobody knows.
+/// A fast hasher without a random seed. Doesn't resist keys chosen by an attacker: use it only for
+/// keys that we number ourselves, or with a secret seed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FixedHasher {
     state: u64,
@@ -20,7 +20,7 @@ pub struct FixedHasher {
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl FixedHasher {
-    /// A hasher that begins elsewhere: who doesn't know the seed can't choose keys that meet.
+    /// A hasher with a seed; without knowing the seed an attacker can't choose keys that collide.
     #[must_use]
     pub fn seeded(seed: u64) -> Self {
         Self { state: seed }
@@ -28,8 +28,8 @@ impl FixedHasher {
 
     #[inline]
     fn fold(&mut self, word: u64) {
-        // A full 64x64 multiplication, both halves joined: every input bit reaches the whole
-        // state, which a plain wrapping multiplication doesn't do for high bits.
+        // A full 64x64 multiplication with both halves combined: every input bit affects the whole
+        // state, whereas in a plain wrapping multiplication high bits don't.
         let wide = u128::from(self.state ^ word ^ SPREAD) * u128::from(SPREAD.rotate_left(17));
         self.state = (wide as u64) ^ ((wide >> 64) as u64).rotate_left(32);
     }
@@ -93,9 +93,9 @@ mod tests {
 
     #[test]
     fn equal_keys_hash_equal_in_every_process() {
-        // A change of these values changes the order of maps, so that recorded seeds no
-        // longer replay the run they were recorded for. They come from the same arithmetic
-        // written down in another language.
+        // A change of these values changes the order of maps, so that recorded seeds no longer
+        // replay the run they were recorded for. The values come from the same arithmetic written
+        // in another language.
         assert_eq!(hash_of(1_u64), 0xb84e_a1c4_0a72_b400);
         assert_eq!(hash_of(2_u64), 0xd3e5_a59d_4fab_23aa);
         assert_eq!(hash_of("shale"), 0x5f8a_c05d_9ec6_cb8e);

@@ -1,25 +1,25 @@
-//! The few ordinary files that the program needs: settings, identities, lock files. Real only;
-//! everything here blocks.
+//! The few ordinary files that the program needs: settings, identities, lock files; and limits of
+//! the process. Not simulated; everything here blocks.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-/// Small files are at most this long (1 MiB).
+/// Longest small file in bytes (1 MiB).
 pub const SMALL_FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// A file that is locked for this process; unlocked when dropped or when the process ends.
+/// A file locked by this process; unlocked when dropped or when the process ends.
 #[derive(Debug)]
 pub struct LockFile {
     _file: File,
 }
 
-/// Lets the process have as many descriptors as it may (the soft limit, often 1,024, becomes the
-/// hard one); answers how many. Threads of a mount take two each.
+/// Raises the soft limit of open descriptors (often 1,024) to the hard limit and returns it. Each
+/// thread of a mount needs two descriptors.
 ///
 /// # Errors
-/// What the kernel says; the limit is as it was.
+/// The kernel's error; the limit stays as it was.
 pub fn raise_descriptor_limit() -> io::Result<u64> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -30,26 +30,26 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
         return Err(io::Error::last_os_error());
     }
     limit.rlim_cur = limit.rlim_max;
-    // SAFETY: as above; raising a limit takes nothing away from anybody.
+    // SAFETY: as above; a higher soft limit only allows more descriptors.
     match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } {
         0 => Ok(limit.rlim_cur),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Allocations from here on are mappings of their own, which go back to the system as soon as they
-/// are freed. Below it are the buffers that come and go all the time.
+/// Allocations of this size or more get mappings of their own, which return to the system as soon
+/// as they are freed. Buffers that are allocated and freed all the time are smaller.
 const MAPPED_BYTES: libc::c_int = 2 * 1024 * 1024;
-/// Free memory that the allocator keeps at the end of a heap.
+/// Free bytes that the allocator keeps at the end of a heap.
 const KEPT_BYTES: libc::c_int = 16 * 1024 * 1024;
-/// Heaps of the allocator, at least and at most: one for each CPU. It makes eight otherwise, and
-/// what one has free the others can't use.
+/// Bounds of the number of the allocator's heaps, one for each CPU. By default it makes eight for
+/// each CPU, and free memory in one is no use to the others.
 const HEAPS_MIN: usize = 4;
 const HEAPS_MAX: usize = 16;
 
-/// Lets the C library's allocator keep little of what is freed. Without it a threshold grows with
-/// each large piece that is freed, up to 32 MiB, and what is freed below it stays resident. To be
-/// called before other threads begin.
+/// Makes the C library's allocator keep little freed memory. By default its mapping threshold grows
+/// with each large allocation that is freed, up to 32 MiB, and freed memory below the threshold
+/// stays resident. Call this before starting other threads.
 pub fn keep_little_freed_memory() {
     let cpus = std::thread::available_parallelism().map_or(HEAPS_MIN, std::num::NonZero::get);
     let heaps = cpus.clamp(HEAPS_MIN, HEAPS_MAX) as libc::c_int;
@@ -59,13 +59,13 @@ pub fn keep_little_freed_memory() {
         (libc::M_TRIM_THRESHOLD, KEPT_BYTES),
         (libc::M_ARENA_MAX, heaps),
     ] {
-        // SAFETY: sets a number in the allocator; values that it doesn't take change nothing.
+        // SAFETY: sets a number in the allocator, which ignores values that it doesn't accept.
         unsafe { libc::mallopt(parameter, value) };
     }
 }
 
-/// Gives freed memory that the allocator still keeps back to the system. Takes its locks, one heap
-/// after the other, for some milliseconds: for a task in the background.
+/// Returns freed memory that the allocator still keeps to the system. Takes some milliseconds,
+/// locking one heap after the other: call it from a background task.
 pub fn give_back_freed_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: walks the allocator's own lists under its own locks.
@@ -74,13 +74,13 @@ pub fn give_back_freed_memory() {
     }
 }
 
-/// Resident memory of this process, from the kernel; 0 if it doesn't say.
+/// Resident memory of this process in bytes; 0 if the kernel doesn't tell.
 #[must_use]
 pub fn resident_bytes() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm")
         .ok()
         .and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
-    // SAFETY: asks for a number of the system.
+    // SAFETY: asks for a constant of the system.
     let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     pages.unwrap_or(0) * u64::try_from(page_bytes).unwrap_or(4096)
 }
@@ -103,7 +103,7 @@ pub fn lock_file(path: &Path) -> io::Result<LockFile> {
 /// Makes a directory and its parents; durable. Fine if it exists.
 ///
 /// # Errors
-/// What the file system says.
+/// The file system's error.
 pub fn create_directory(path: &Path) -> io::Result<()> {
     std::fs::create_dir_all(path)?;
     sync_parent(path)
@@ -128,11 +128,11 @@ pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Replaces a small file: after a power cut it has the old or the new content, and the new one
-/// once this returned.
+/// Replaces a small file: after a power cut it has either the old or the new content, and certainly
+/// the new one once this has returned.
 ///
 /// # Errors
-/// What the file system says; the old content is then still there.
+/// The file system's error; the old content then remains.
 pub fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".new");
@@ -147,7 +147,7 @@ pub fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
 /// Removes a file; durable. Fine if it doesn't exist.
 ///
 /// # Errors
-/// What the file system says.
+/// The file system's error.
 pub fn remove_file(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Ok(()) => sync_parent(path),
@@ -165,7 +165,8 @@ pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
     File::open(parent)?.sync_all()
 }
 
-/// Takes an exclusive lock that ends with the last descriptor of `file`'s opening.
+/// Takes an exclusive lock, released with the last descriptor that shares `file`'s open file
+/// description.
 pub(crate) fn lock_exclusively(file: &File, path: &Path) -> io::Result<()> {
     // SAFETY: a plain system call on an open descriptor.
     if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
@@ -184,7 +185,7 @@ pub(crate) fn lock_exclusively(file: &File, path: &Path) -> io::Result<()> {
     ))
 }
 
-/// Gives a lock back before its file is closed.
+/// Releases a lock before its file is closed.
 pub(crate) fn unlock(file: &File) {
     // SAFETY: a plain system call on an open descriptor.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };

@@ -3,9 +3,9 @@
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// A point of monotonic time: nanoseconds since the machine started (`CLOCK_BOOTTIME`, so
-/// that a token or lease also ages while a laptop or virtual machine sleeps). Only comparable
-/// with other points of the same run of the machine; never stored.
+/// A point of monotonic time: nanoseconds since the machine started (`CLOCK_BOOTTIME`, so that
+/// tokens and leases also age while a laptop or virtual machine sleeps). Only comparable with other
+/// points since the same boot; never stored.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Instant(pub(crate) u64);
 
@@ -25,7 +25,7 @@ impl Instant {
         Self(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
     }
 
-    /// How long ago `earlier` was; zero if it lies in the future.
+    /// Time from `earlier` to this point; zero if `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -44,7 +44,7 @@ impl Sub for Instant {
 impl Sub<Duration> for Instant {
     type Output = Self;
 
-    /// Stops at the start of the machine.
+    /// Saturates at the machine's start.
     fn sub(self, duration: Duration) -> Self {
         Self(
             self.0

@@ -1,8 +1,8 @@
-//! The only door to the machine: time, chance, tasks, disks; each real and simulated.
+//! The only door to the machine: time, randomness, tasks and disks, real and simulated.
 //!
-//! Everything that waits, draws chance or touches a device takes a [`World`]. The program
-//! makes [`World::real`]; tests make a [`sim::Simulation`], which runs the same code on one
-//! thread under one seed, with faults and power cuts.
+//! Everything that waits, needs random numbers or touches a device takes a [`World`]. The program
+//! makes [`World::real`]; tests make a [`sim::Simulation`], which runs the same code on one thread
+//! from one seed, with faults and power cuts.
 
 #![allow(
     clippy::disallowed_methods,
@@ -34,7 +34,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time, chance, tasks and disks of one machine. Cheap to clone.
+/// Time, randomness, tasks and disks of one machine. Cheap to clone.
 #[derive(Clone)]
 pub struct World {
     inner: Inner,
@@ -46,7 +46,7 @@ enum Inner {
     Simulated(Arc<sim::SimWorld>),
 }
 
-/// The time of a [`World::timeout`] ran out before its future was ready.
+/// The deadline of a [`World::timeout`] passed before its future was ready.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Elapsed;
 
@@ -90,7 +90,7 @@ impl World {
         }
     }
 
-    /// Time of the calendar; may jump. Only for what users see.
+    /// Calendar time; may jump. Only for times that users see.
     #[must_use]
     pub fn wall(&self) -> model::Timestamp {
         match &self.inner {
@@ -108,7 +108,7 @@ impl World {
         sleep.await;
     }
 
-    /// Drives `future` for at most `duration`; then it is dropped.
+    /// Drives `future` for at most `duration`, then drops it.
     ///
     /// # Errors
     /// [`Elapsed`] if it was not ready in time.
@@ -133,7 +133,7 @@ impl World {
         }
     }
 
-    /// Runs `future` as a task. The name shows in the simulation's report of what was waiting.
+    /// Runs `future` as a task. A simulation that gets stuck reports the names of its tasks.
     pub fn spawn<F>(&self, name: &'static str, future: F) -> Task<F::Output>
     where
         F: Future + Send + 'static,
@@ -145,8 +145,8 @@ impl World {
         }
     }
 
-    /// Runs CPU-heavy or blocking `work` where it disturbs no task; inline in simulation.
-    /// Panics of `work` continue here.
+    /// Runs CPU-heavy or blocking `work` on a thread where it delays no task; inline in simulation.
+    /// Panics of `work` propagate to the caller.
     pub async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -157,9 +157,9 @@ impl World {
         }
     }
 
-    /// Drives `future` on the calling thread until it is ready. For plain threads only (those
-    /// that read requests from the kernel); a simulation allows only futures that are ready
-    /// at once, because it has one thread.
+    /// Drives `future` on the calling thread until it is ready. Only for plain threads (those that
+    /// read requests from the kernel). A simulation has one thread, so there the future must be
+    /// ready at the first poll.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         match &self.inner {
             Inner::Real(world) => world.block_on(future),
@@ -167,8 +167,8 @@ impl World {
         }
     }
 
-    /// Starts a plain thread, for work that blocks in the kernel. Real only: panics in
-    /// simulation and when the machine has no thread left (at start-up).
+    /// Starts a plain thread, for work that blocks in the kernel. Panics in a simulation, and when
+    /// the machine has no threads left, so call it only at start-up.
     pub fn spawn_thread(
         &self,
         name: &str,
@@ -178,10 +178,11 @@ impl World {
             .expect("the machine has room for the program's threads at start-up")
     }
 
-    /// As [`World::spawn_thread`], for threads that come and go while the program runs.
+    /// Like [`World::spawn_thread`], for threads that are started and stopped while the program
+    /// runs.
     ///
     /// # Errors
-    /// The machine, or the container, has no thread left.
+    /// The machine or container has no threads left.
     pub fn try_spawn_thread(
         &self,
         name: &str,
@@ -196,7 +197,7 @@ impl World {
             .spawn(move || world.run_thread(work))
     }
 
-    /// The runtime that tasks run on, for parts that bring their own tasks (the tree).
+    /// The runtime that tasks run on, for libraries that start their own tasks (the tree).
     #[must_use]
     pub fn runtime(&self) -> tokio::runtime::Handle {
         match &self.inner {
@@ -205,11 +206,11 @@ impl World {
         }
     }
 
-    /// Makes a region file of `bytes` (a multiple of 4 KiB), preallocated and durable, and
-    /// opens it. What is read from it before it was written is zeros. Never overwrites.
+    /// Makes a region file of `bytes` (a multiple of 4 KiB), preallocated and durable, and opens
+    /// it. Unwritten ranges read as zeros. Never overwrites a file.
     ///
     /// # Errors
-    /// `AlreadyExists`, no space, or what the file system says. Nothing is left behind.
+    /// `AlreadyExists`, no space, or the file system's error. A failed call leaves no file.
     pub fn create_disk(&self, path: &Path, bytes: u64) -> io::Result<Disk> {
         match &self.inner {
             Inner::Real(world) => world.create_disk(path, bytes),

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
-/// What the real world needs to know.
+/// The runtime of the real world.
 pub(crate) struct RealWorld {
     pub(crate) handle: Handle,
 }
@@ -27,7 +27,7 @@ impl RealWorld {
         Self { handle }
     }
 
-    /// Runs a thread's work where timers and tasks find the runtime.
+    /// Runs a thread's work with the runtime entered, so that timers and tasks work there.
     pub(crate) fn run_thread(self: Arc<Self>, work: impl FnOnce()) {
         let _context = self.handle.enter();
         HOME.set(Arc::as_ptr(&self) as usize);
@@ -35,7 +35,8 @@ impl RealWorld {
     }
 
     pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
-        // Entering counts references that all threads share: not for each request.
+        // Entering updates a reference count that all threads share; too expensive for each
+        // request.
         let is_home = HOME.get() == std::ptr::from_ref(self) as usize;
         let _context = (!is_home).then(|| self.handle.enter());
         threads::block_on(future)
@@ -50,7 +51,7 @@ impl RealWorld {
     }
 }
 
-/// The calendar's time in nanoseconds since 1970.
+/// Calendar time.
 pub(crate) fn wall_time() -> model::Timestamp {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -63,14 +64,13 @@ pub(crate) fn wall_time() -> model::Timestamp {
 }
 
 thread_local! {
-    /// Address of the world that this thread belongs to, for its life, and whose runtime it has
-    /// entered; 0 if none.
+    /// Address of the world whose runtime this thread has entered for its whole life; 0 if none.
     static HOME: Cell<usize> = const { Cell::new(0) };
-    /// State of this thread's generator; zero until it was seeded by the kernel.
+    /// State of this thread's generator; zero until seeded from the kernel.
     static RANDOM: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A number that nobody can repeat by accident; not for secrets.
+/// A number that won't repeat by accident; not for secrets.
 pub(crate) fn random_u64() -> u64 {
     RANDOM.with(|state| {
         let mut current = state.get();

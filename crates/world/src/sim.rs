@@ -1,9 +1,10 @@
-//! A simulated machine: one seed decides time, chance, the order of tasks, disks and faults.
+//! A simulated machine: one seed decides time, random numbers, the order of tasks, disks and
+//! faults.
 //!
-//! The program runs on a tokio current-thread runtime with a paused clock: when nothing can
-//! run, time jumps to the next timer. The same seed and program give the same run, I/O by
-//! I/O ([`Simulation::trace_hash`] proves it). Times of disks are whole milliseconds, because
-//! tokio's timers are.
+//! The program runs on a tokio current-thread runtime with a paused clock: when no task can run,
+//! time jumps to the next timer. The same seed and program give the same run, I/O by I/O
+//! ([`Simulation::trace_hash`] proves it). Disk latencies are whole milliseconds, because tokio's
+//! timers are.
 
 mod chance;
 mod cuts;
@@ -30,10 +31,10 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Simulated time that one run may take at most unless [`Simulation::limit_time`] says else.
+/// Longest simulated time of one run unless [`Simulation::limit_time`] sets another.
 pub const RUN_TIME_MAX: Duration = Duration::from_secs(3600);
 
-/// I/Os that one run may do at most: more is a loop that never ends.
+/// Most I/Os of one run: more means an endless loop.
 pub const RUN_IO_MAX: u64 = 20_000_000;
 
 /// One machine and its disks, which outlive crashes. Each [`Simulation::run`] is one power-on.
@@ -45,10 +46,10 @@ pub struct Simulation {
 /// How a run ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome<T> {
-    /// The future was ready. Tasks that still ran were dropped; writes that were not flushed
-    /// stay readable and may be lost at a later power cut (like a process that was killed).
+    /// The future was ready. Tasks still running were dropped; unflushed writes stay readable and
+    /// may be lost at a later power cut (as when a process is killed).
     Finished(T),
-    /// The machine lost power; the disks hold a legal state after it.
+    /// The machine lost power; the disks are in a state that a real power cut could have left.
     Crashed,
 }
 
@@ -62,8 +63,8 @@ impl Simulation {
         }
     }
 
-    /// A machine of its own in the state of this one, between two runs. Cheap: both share
-    /// what neither changes. What follows on both is the same if the same is done.
+    /// A second machine in this one's state, between two runs. Cheap: both share the pages that
+    /// neither changes. The same program gives the same run on both.
     #[must_use]
     pub fn fork(&self) -> Self {
         Self {
@@ -78,15 +79,14 @@ impl Simulation {
         self.seed
     }
 
-    /// The disk `name`, made of `bytes` of zeros if it doesn't exist (its size stays as it was
-    /// otherwise). `World::open_disk` opens it by this name; memory is used only for what is
-    /// written.
+    /// The disk `name`, created with `bytes` of zeros if it doesn't exist (an existing disk keeps
+    /// its size). `World::open_disk` opens it by this name. Only written pages take memory.
     pub fn disk(&self, name: &str, bytes: u64) -> SimDisk {
         self.machine.lock().add_device(name, bytes);
         SimDisk::new(self.machine.clone(), name)
     }
 
-    /// Takes a disk out of the machine for good: later openings fail with `NotFound`.
+    /// Removes a disk from the machine permanently: opening it fails with `NotFound`.
     pub fn remove_disk(&self, name: &str) {
         self.machine.lock().devices.remove(name);
     }
@@ -94,9 +94,9 @@ impl Simulation {
     /// Runs `scenario` until it is ready or the power is cut, then drops it and all its tasks.
     ///
     /// # Panics
-    /// With the panic of `scenario` or of any task; and if the run takes longer than the
-    /// limit of simulated time (then nothing could make progress, or a task repeats for
-    /// ever): the message names the tasks and I/Os that were waiting.
+    /// With the panic of `scenario` or of any task; and if the run exceeds the limit of simulated
+    /// time (no task could make progress, or one repeats for ever): the message names the waiting
+    /// tasks and I/Os.
     pub fn run<T, F>(&self, scenario: impl FnOnce(World) -> F) -> Outcome<T>
     where
         F: Future<Output = T>,
@@ -110,33 +110,33 @@ impl Simulation {
         Faults::new(self.machine.clone())
     }
 
-    /// I/Os so far, over all runs; the next I/O gets this number.
+    /// I/Os so far, over all runs; this is the number of the next I/O.
     #[must_use]
     pub fn io_count(&self) -> u64 {
         self.machine.lock().io_count
     }
 
-    /// The numbers of all I/Os so far that changed something or made it durable: power cuts at
-    /// others leave no state that these don't.
+    /// The numbers of all I/Os so far that changed data or made it durable. Power cuts at other
+    /// I/Os lead to no further states.
     #[must_use]
     pub fn changing_ios(&self) -> Vec<u64> {
         self.machine.lock().changes.clone()
     }
 
-    /// Hash of everything that happened on disks so far: which I/O, where, what, when.
+    /// Hash of all disk activity so far: which I/O, where, what, when.
     #[must_use]
     pub fn trace_hash(&self) -> u64 {
         self.machine.lock().trace
     }
 
-    /// Simulated time that one run may take before it ends with a panic.
+    /// Sets the simulated time after which a run ends with a panic.
     pub fn limit_time(&self, limit: Duration) {
         self.machine.lock().time_limit = limit;
     }
 }
 
 impl<T> Outcome<T> {
-    /// The result of a run whose power must not have been cut.
+    /// The result of a run. Panics if the power was cut.
     pub fn finished(self) -> T {
         match self {
             Self::Finished(value) => value,

@@ -1,4 +1,4 @@
-//! A spawned task that ends with its owner.
+//! A spawned task that ends when its owner drops it.
 
 use std::fmt;
 use std::future::Future;
@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::task::JoinHandle;
 
-/// A running task; a future of its result. Dropping it aborts the task at its next await
+/// A running task and the future of its result. Dropping it aborts the task at its next await
 /// point; [`Task::detach`] lets it run on without an owner.
 #[must_use = "dropping a task aborts it; detach it if nobody waits for it"]
 pub struct Task<T> {
@@ -20,7 +20,7 @@ impl<T> Task<T> {
         }
     }
 
-    /// Lets the task run to its end (or the end of the runtime) without an owner.
+    /// Lets the task run to its end (or the runtime's end) without an owner.
     pub fn detach(mut self) {
         self.handle = None;
     }
@@ -31,11 +31,11 @@ impl<T> Task<T> {
         self.handle.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Aborts the task and waits until it is really gone (its destructors ran).
+    /// Aborts the task and waits until it has ended and its destructors have run.
     pub async fn stop(mut self) {
         if let Some(handle) = self.handle.take() {
             handle.abort();
-            // Finished in time, aborted or panicked: in each case it is gone.
+            // Finished, aborted or panicked: in each case it has ended.
             let _ = handle.await;
         }
     }

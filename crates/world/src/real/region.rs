@@ -15,16 +15,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longest single request; longer I/O is cut into parallel requests of this size.
+/// Longest single request; longer I/O is split into parallel requests of this size.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
 
-/// I/O that takes so long is logged.
+/// I/O that takes longer is logged.
 const LONG: Duration = Duration::from_secs(10);
 
-/// How often a request is submitted again that the kernel interrupted or answered in part.
+/// How often a request that the kernel interrupted or completed in part is submitted again.
 const TRIES_MAX: u32 = 1000;
 
-/// Two descriptors of one region: one around the page cache, one through it.
+/// Two descriptors of one region: one bypasses the page cache, one goes through it.
 pub(crate) struct RealDisk {
     path: PathBuf,
     bytes: u64,
@@ -35,13 +35,13 @@ pub(crate) struct RealDisk {
     /// Through the page cache, for unaligned blocking I/O.
     cached: File,
     under_way: Arc<UnderWay>,
-    /// Every I/O is inside of it as a reader; who lets go of the region is its writer for ever.
+    /// Every I/O holds it for reading; `let_go` takes it for writing and never releases it.
     gate: tokio::sync::RwLock<()>,
-    /// Set when the gate was closed for ever.
+    /// Set once `let_go` has taken the gate.
     is_closed: AtomicBool,
 }
 
-/// Memory and direction of an I/O.
+/// Memory and direction of a transfer.
 #[derive(Clone)]
 enum Transfer {
     Read(Arc<ReadTarget>),
@@ -56,7 +56,8 @@ impl RealDisk {
             .read(true)
             .write(true)
             .create_new(true)
-            // What is in it has owners of its own: nobody reads it past the file system.
+            // The region holds files of many users: reading it directly would bypass their
+            // permissions.
             .mode(0o600)
             .open(path)?;
         let made = preallocate(&file, bytes)
@@ -64,7 +65,7 @@ impl RealDisk {
             .and_then(|()| crate::host::sync_parent(path))
             .and_then(|()| Self::open(path));
         if made.is_err() {
-            // Best effort: the first error is the one that the caller must see.
+            // Best effort: the caller must see the first error.
             let _ = std::fs::remove_file(path);
         }
         made
@@ -133,14 +134,14 @@ impl RealDisk {
         if !self.is_closed.load(Ordering::Acquire) {
             let alone = self.gate.write().await;
             self.is_closed.store(true, Ordering::Release);
-            // Never given back: the gate stays closed.
+            // Never released: the gate stays closed.
             std::mem::forget(alone);
         }
         self.under_way.none().await;
         crate::host::unlock(&self.direct);
     }
 
-    /// The right to do one I/O.
+    /// Permission for one I/O.
     fn enter(&self) -> io::Result<tokio::sync::RwLockReadGuard<'_, ()>> {
         self.gate.try_read().map_err(|_| {
             let text = format!("{} was let go", self.path.display());
@@ -148,8 +149,8 @@ impl RealDisk {
         })
     }
 
-    /// Only devices: a region file keeps its preallocated space, so that writing can't fail
-    /// for lack of it.
+    /// Only on devices: a region file keeps its preallocated space, so that writing can't fail for
+    /// lack of it.
     pub(crate) async fn discard(&self, offset: u64, length: u64) {
         if !self.is_device {
             return;
@@ -188,7 +189,7 @@ impl RealDisk {
         self.cached.read_exact_at(buffer, offset)
     }
 
-    /// The kernel writes what its page cache holds of the range first, and then reads the medium.
+    /// The kernel first writes back its page cache of the range, then reads the medium.
     pub(crate) fn read_medium_now(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         let _inside = self.enter()?;
         let mut aligned = AlignedBuffer::with_any_content(buffer.len());
@@ -207,8 +208,8 @@ impl RealDisk {
         self.cached.sync_data()
     }
 
-    /// Moves `length` bytes, in parallel requests if they are many. Waits for all of them also
-    /// if one fails, so that nothing is under way when it returns.
+    /// Moves `length` bytes, in parallel requests if they are many. Waits for all of them even if
+    /// one fails, so that nothing is under way when it returns.
     async fn transfer(&self, offset: u64, length: usize, transfer: Transfer) -> io::Result<()> {
         if length <= REQUEST_BYTES_MAX {
             return self.transfer_part(offset, 0..length, &transfer).await;
@@ -239,13 +240,13 @@ impl RealDisk {
                 Transfer::Write { bytes, .. } => Memory::Read(bytes.clone()),
             };
             match moved(self.ask(entry, memory).await)? {
-                // Interrupted: nothing was moved, the same again.
+                // Interrupted: nothing was moved; ask again.
                 None => {}
                 Some(0) => {
                     let text = format!("{}: nothing moved at {offset}", self.path.display());
                     return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
                 }
-                // What was moved short of an aligned border is moved again.
+                // Bytes after the last aligned border are moved again.
                 Some(moved) => {
                     let unaligned = if start + moved == part.end {
                         0
@@ -281,7 +282,7 @@ impl RealDisk {
         }
     }
 
-    /// Runs a request without memory until it isn't interrupted.
+    /// Runs a request without memory, again as long as the kernel interrupts it.
     async fn answer(&self, entry: &squeue::Entry) -> io::Result<()> {
         for _ in 0..TRIES_MAX {
             let answer = self.ask(entry.clone(), Memory::None).await;
@@ -295,7 +296,7 @@ impl RealDisk {
         )))
     }
 
-    /// One request, to the kernel's answer. Operators are told of a disk that lets everybody wait.
+    /// Submits one request and waits for the kernel's answer. Warns operators of a slow disk.
     async fn ask(&self, entry: squeue::Entry, memory: Memory) -> i32 {
         let begun = Instant::now();
         let request = self
@@ -314,8 +315,8 @@ impl RealDisk {
     }
 }
 
-/// How many bytes a kernel's answer says were moved; none if it must be asked again (the
-/// kernel cancels requests of threads that end).
+/// How many bytes were moved according to the kernel's answer; `None` if the request must be
+/// submitted again (the kernel cancels requests of threads that end).
 fn moved(answer: i32) -> io::Result<Option<usize>> {
     match usize::try_from(answer) {
         Ok(moved) => Ok(Some(moved)),

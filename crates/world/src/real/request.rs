@@ -1,7 +1,7 @@
-//! One request to the kernel: what it owns until the kernel has answered, and its answer.
+//! One request to the kernel and its answer.
 //!
-//! A request owns its memory and its descriptor until then, so a future can be dropped at any
-//! time.
+//! A request owns its memory and its descriptor until the kernel has answered, so its future can be
+//! dropped at any time.
 
 use crate::buffer::AlignedBuffer;
 use bytes::Bytes;
@@ -22,14 +22,14 @@ pub(super) struct UnderWay {
     none_left: Notify,
 }
 
-/// What the kernel reads from or writes to while a request is under way.
+/// Memory that the kernel reads or writes while a request is under way.
 pub(super) enum Memory {
     None,
     Filled(#[expect(dead_code, reason = "held for the kernel")] Arc<ReadTarget>),
     Read(#[expect(dead_code, reason = "held for the kernel")] Bytes),
 }
 
-/// Memory that the kernel fills, in parts and in parallel; readable once all parts are done.
+/// Memory that the kernel fills in parallel parts; readable once all parts are done.
 pub(super) struct ReadTarget {
     buffer: UnsafeCell<AlignedBuffer>,
 }
@@ -47,13 +47,13 @@ enum State {
     Done(i32),
 }
 
-/// The answer of a request to come: the kernel's result.
+/// Future of a request's answer: the kernel's result.
 pub(super) struct Completion {
     request: Arc<Request>,
 }
 
 impl Request {
-    /// A request, counted as under way, and its answer to come.
+    /// A new request, counted as under way, and the future of its answer.
     pub(super) fn new(
         file: &Arc<File>,
         memory: Memory,
@@ -72,7 +72,7 @@ impl Request {
         (request, completion)
     }
 
-    /// The kernel has answered; who is to be woken for it.
+    /// Records the kernel's answer; returns the waker to call.
     pub(super) fn finish(&self, result: i32) -> Option<Waker> {
         let state = std::mem::replace(&mut *self.state.lock(), State::Done(result));
         if self.under_way.count.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -126,18 +126,19 @@ impl ReadTarget {
         })
     }
 
-    /// Where byte `at` of the target lies.
+    /// Address of byte `at` of the target.
     pub(super) fn pointer(&self, at: usize) -> *mut u8 {
         // SAFETY: the buffer itself (not its bytes) is never changed, and `at` is inside it.
         unsafe { (*self.buffer.get()).as_raw().add(at) }
     }
 
-    /// The bytes, without a copy. Only after all requests on this target have been answered.
+    /// The bytes, without a copy. Call it only after all requests on this target have been
+    /// answered.
     pub(super) fn into_bytes(self: Arc<Self>) -> Bytes {
         struct Filled(Arc<ReadTarget>);
         impl AsRef<[u8]> for Filled {
             fn as_ref(&self) -> &[u8] {
-                // SAFETY: all requests were answered, so nobody writes any more.
+                // SAFETY: all requests were answered, so the kernel no longer writes.
                 unsafe { &*self.0.buffer.get() }
             }
         }

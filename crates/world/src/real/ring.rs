@@ -1,17 +1,15 @@
-//! The process's io_urings: one for each thread that drives I/O of its own, and one for all
-//! others.
+//! The process's io_urings: one for each thread that drives its own I/O, and a shared one.
 //!
-//! A thread in `World::block_on` submits to a ring of its own and waits in it: the kernel wakes
-//! that thread and no other one, without a hop over a reaper (an idle core takes 30 to 60 µs to
-//! wake). What tasks submit goes through the shared ring, whose completions the reaper thread
-//! collects.
+//! A thread in `World::block_on` submits to its own ring and waits in it: the kernel wakes that
+//! thread directly instead of through a reaper thread (waking an idle core takes 30 to 60 µs). I/O
+//! submitted by tasks goes through the shared ring, whose completions the reaper thread collects.
 //!
-//! A ring has one reaper at a time, so that no wake-up is taken by another: its thread, or, when
-//! the thread went away before all its requests were answered (a hedged read, an abandoned
-//! future), the reaper thread. Such a ring is free for any thread once it is drained.
+//! Each ring has one reaper at a time, so that no other thread takes its wake-up: the ring's thread
+//! or, when that thread left before all its requests were answered (a hedged read, an abandoned
+//! future), the reaper thread. Once drained, such a ring is free for any thread.
 //!
-//! An answer in a thread's ring is passed on when that thread sleeps or leaves: a future in
-//! `block_on` must not block its thread on somebody who needs that answer.
+//! A thread passes on the answers in its ring when it sleeps or leaves. A future in `block_on` must
+//! therefore not block its thread on another thread that needs one of these answers.
 
 use super::request::{Completion, Memory, Request, UnderWay};
 use io_uring::{IoUring, opcode, squeue, types};
@@ -25,32 +23,34 @@ use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use tokio::sync::Semaphore;
 
-/// Requests under way at most, over all disks and rings; further ones wait (without blocking)
-/// for a place. Larger than what NVMe devices run in parallel, small enough that a burst of bulk
-/// writes (1 MiB each) doesn't queue for longer than about 100 ms.
+/// Most requests under way over all disks and rings; further ones wait (without blocking) for a
+/// place. More than NVMe devices run in parallel, but few enough that a burst of bulk writes (1 MiB
+/// each) doesn't queue for longer than about 100 ms.
 pub(super) const IN_FLIGHT_MAX: usize = 256;
-/// Places in the shared ring. The kernel makes the completion queue twice as long, so that it
-/// can't overflow: requests under way, and rings that were left with at least one each.
+/// Places in the shared ring. The kernel makes the completion queue twice as long, so it can't
+/// overflow: it holds at most the requests under way, and one completion for each abandoned ring,
+/// which has at least one request under way.
 const SHARED_ENTRIES: u32 = 256;
-/// Places in a thread's ring; what it submits beyond goes through the shared one.
+/// Places in a thread's ring; further requests of the thread go through the shared one.
 const OWN_ENTRIES: u32 = 32;
-/// Drained rings that are kept for the next thread.
+/// Most drained rings kept for other threads.
 const FREE_MAX: usize = 64;
 
 const _: () = assert!(IN_FLIGHT_MAX <= SHARED_ENTRIES as usize);
 
-/// How often a submission is tried again while the kernel lacks memory.
+/// How often a submission is retried while the kernel lacks memory.
 const SUBMIT_TRIES_MAX: u32 = 1_000_000;
 
-/// `user_data` of the request that only wakes the thread that waits.
+/// `user_data` of the request that only wakes the waiting thread.
 const WAKE_UP: u64 = 0;
-/// In `user_data` beside the pointer to a ring: it was left by its thread and has completions.
+/// Set in `user_data` together with a pointer to a ring: its thread abandoned it, and it has
+/// completions.
 const LEFT: u64 = 1;
 
 static RINGS: OnceLock<Result<Rings, i32>> = OnceLock::new();
 
 thread_local! {
-    /// The thread is in `block_on`.
+    /// Whether the thread is in `block_on`.
     static IS_DRIVING: Cell<bool> = const { Cell::new(false) };
     static OWN: RefCell<Option<Arc<Ring>>> = const { RefCell::new(None) };
 }
@@ -65,16 +65,16 @@ pub(super) struct Rings {
 /// One ring.
 pub(super) struct Ring {
     uring: IoUring,
-    /// Guards the submission queue: wake-ups come from any thread.
+    /// Guards the submission queue: any thread may submit a wake-up.
     submitting: Mutex<()>,
     /// Guards the completion queue; never contended.
     reaping: Mutex<()>,
-    /// Requests in it that the kernel hasn't answered.
+    /// Requests of this ring that the kernel hasn't answered.
     under_way: AtomicUsize,
 }
 
 impl Rings {
-    /// The process's rings; made, with the reaper thread, at the first call.
+    /// The process's rings; the first call makes them and starts the reaper thread.
     pub(super) fn of_process() -> io::Result<&'static Self> {
         let rings =
             RINGS.get_or_init(|| Self::new().map_err(|error| error.raw_os_error().unwrap_or(0)));
@@ -99,8 +99,8 @@ impl Rings {
         })
     }
 
-    /// Submits `entry` as soon as there is a place; its answer comes from the future returned.
-    /// `entry` works on `file` and on nothing but `memory`.
+    /// Submits `entry` as soon as there is a place and returns the future of its answer. `entry`
+    /// must use only `file` and `memory`.
     pub(super) async fn submit(
         &self,
         entry: squeue::Entry,
@@ -113,7 +113,7 @@ impl Rings {
             .acquire()
             .await
             .expect("the semaphore is never closed");
-        // The place belongs to the request from here, given back when the kernel answers.
+        // The request owns the place from here on; it is given back when the kernel answers.
         place.forget();
         let (request, completion) = Request::new(file, memory, under_way);
         if IS_DRIVING.get() {
@@ -130,14 +130,14 @@ impl Rings {
         completion
     }
 
-    /// A ring for the calling thread. None if the kernel has no room for another one: the shared
-    /// one does as well, with a hop.
+    /// A ring for the calling thread; `None` if the kernel has no room for another one. The shared
+    /// ring works as well, but slower.
     fn take_free(&self) -> Option<Arc<Ring>> {
         let free = self.free.lock().pop();
         free.or_else(|| Ring::new(OWN_ENTRIES).ok())
     }
 
-    /// The reaper takes over a ring that its thread left with requests under way.
+    /// Hands a ring that its thread left with requests under way to the reaper.
     fn watch(&self, ring: Arc<Ring>) {
         let descriptor = types::Fd(ring.uring.as_raw_fd());
         let readable = opcode::PollAdd::new(descriptor, libc::POLLIN as u32).build();
@@ -145,7 +145,7 @@ impl Rings {
         self.shared.enter(&readable.user_data(left));
     }
 
-    /// The reaper thread: waits for completions of the shared ring and of left ones.
+    /// The reaper thread: waits for completions of the shared ring and of abandoned ones.
     fn run_reaper(&self) {
         loop {
             self.shared.wait();
@@ -153,7 +153,7 @@ impl Rings {
         }
     }
 
-    /// Passes on all completions there are in a ring; only for who is its reaper.
+    /// Passes on all completions in a ring. Only the ring's reaper may call it.
     fn reap(&self, ring: &Ring) {
         let mut wakers = Vec::new();
         let mut left = Vec::new();
@@ -166,11 +166,11 @@ impl Rings {
                     continue;
                 }
                 if data & LEFT != 0 {
-                    // SAFETY: the pointer of `watch`, and the kernel completes it once.
+                    // SAFETY: the pointer comes from `watch`, and the kernel completes it once.
                     left.push(unsafe { Arc::from_raw((data & !LEFT) as *const Ring) });
                     continue;
                 }
-                // SAFETY: the pointer of `Ring::submit`, and the kernel completes it once.
+                // SAFETY: the pointer comes from `Ring::submit`, and the kernel completes it once.
                 let request = unsafe { Arc::from_raw(data as *const Request) };
                 ring.under_way.fetch_sub(1, Ordering::Relaxed);
                 self.places.add_permits(1);
@@ -246,8 +246,8 @@ impl Ring {
 
     fn enter(&self, entry: &squeue::Entry) {
         let _guard = self.submitting.lock();
-        // SAFETY: `submitting` makes this the only user of the submission queue; what the
-        // entry points to is owned by its request until the kernel has answered.
+        // SAFETY: `submitting` makes this the only user of the submission queue; the request owns
+        // the memory that the entry points to until the kernel has answered.
         let pushed = unsafe { self.uring.submission_shared().push(entry) };
         assert!(
             pushed.is_ok(),
@@ -266,9 +266,9 @@ impl Ring {
     }
 }
 
-/// The calling thread drives a future until this is dropped: what it submits goes to its ring.
+/// While this exists, the calling thread drives a future, and its I/O goes to its own ring.
 pub(super) struct Driving {
-    /// A future that is being driven drives another one.
+    /// A driven future is itself driving another one.
     is_nested: bool,
 }
 
@@ -279,14 +279,14 @@ impl Driving {
         }
     }
 
-    /// The thread's ring, if requests of the thread are under way in it. Stays the same one
-    /// until the end.
+    /// The thread's ring if requests of the thread are under way in it. It stays the same ring
+    /// until the drive ends.
     pub(super) fn ring(&self) -> Option<Arc<Ring>> {
         OWN.with_borrow(|own| own.clone().filter(|ring| !ring.is_idle()))
     }
 
-    /// Waits until the thread's ring has a completion, then calls `awake` and passes on all
-    /// there are.
+    /// Waits until the thread's ring has a completion, calls `awake`, then passes on all
+    /// completions.
     pub(super) fn wait(&self, ring: &Ring, awake: impl FnOnce()) {
         ring.wait();
         awake();
@@ -297,7 +297,7 @@ impl Driving {
 }
 
 impl Drop for Driving {
-    /// What is still under way is left to the reaper, with the ring.
+    /// Hands the ring to the reaper if requests are still under way.
     fn drop(&mut self) {
         if self.is_nested {
             return;

@@ -1,4 +1,4 @@
-//! What real disks promise; on a file system that has O_DIRECT.
+//! Tests of real disks' promises; they need a file system with O_DIRECT.
 
 use crate::{AlignedBuffer, DISK_ALIGNMENT, Disk, World, is_aligned};
 use bytes::Bytes;
@@ -54,7 +54,7 @@ fn what_was_written_is_read_in_any_size_and_from_any_memory() {
             disk.write(8192, bytes.clone()).await.unwrap();
             let read = disk.read(8192, length).await.unwrap();
             assert!(read == bytes && is_aligned(&read));
-            // One byte off page borders.
+            // Memory that starts one byte after a page border.
             let skewed = Bytes::from([&[1], &*bytes].concat()).slice(1..);
             disk.write_durable(20 * MIB as u64, skewed).await.unwrap();
             assert!(disk.read(20 * MIB as u64, length).await.unwrap() == bytes);
@@ -139,7 +139,7 @@ fn dropped_io_keeps_its_memory_until_the_kernel_is_done_and_gives_its_place_back
                 write.as_mut().poll(&mut context),
             );
             drop((read, write));
-            // Memory that would have been given back is taken and changed by others.
+            // If the memory had been freed too early, this buffer would get and clear it.
             let other = AlignedBuffer::zeroed(MIB);
             assert!(other.iter().all(|byte| *byte == 0));
         }
@@ -160,7 +160,7 @@ fn what_a_thread_leaves_under_way_is_answered_without_it() {
         let (inner, other) = (world.clone(), disk.clone());
         let work = move || {
             for round in 0..200_u64 {
-                // More than a thread's ring has places for.
+                // More reads than a thread's ring has places.
                 let mut reads: Vec<_> = (0..40_u64)
                     .map(|part| {
                         let disk = other.clone();
@@ -175,7 +175,7 @@ fn what_a_thread_leaves_under_way_is_answered_without_it() {
                     })
                     .await;
                 });
-                // The thread is gone from its ring: a task gets the answers.
+                // The thread has left its ring; a task gets the answers.
                 let content = content.clone();
                 let handed_over = inner.spawn("reader", async move {
                     for read in reads {
@@ -220,7 +220,7 @@ fn a_region_that_was_let_go_can_be_opened_again_and_the_old_opening_does_nothing
         disk.write_durable(0, pattern(1, 4096)).await.unwrap();
         let holder = disk.clone();
         disk.let_go().await;
-        // Whoever tries again later isn't stuck.
+        // A second call doesn't hang.
         disk.let_go().await;
         let again = world.open_disk(&path).unwrap();
         let refused = [

@@ -1,4 +1,4 @@
-//! Drives a future on a plain thread, which waits in the ring for I/O of its own.
+//! Drives a future on a plain thread, which waits for its own I/O in its ring.
 
 use super::ring::{Driving, Ring};
 use std::future::Future;
@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
-/// The thread runs (it polls or is about to look at its state).
+/// The thread is polling or about to check its state.
 const RUNNING: u8 = 0;
 /// The thread sleeps until it is unparked.
 const PARKED: u8 = 1;
@@ -21,7 +21,7 @@ const NOTIFIED: u8 = 3;
 struct ThreadWaker {
     thread: Thread,
     state: AtomicU8,
-    /// Where it sleeps when it is `IN_RING`.
+    /// The ring in which it sleeps while `IN_RING`.
     ring: OnceLock<Arc<Ring>>,
 }
 
@@ -75,7 +75,8 @@ impl ThreadWaker {
     fn sleep_in(&self, driving: &Driving, ring: &Ring) {
         while self.falls_asleep(IN_RING) {
             driving.wait(ring, || {
-                // While it passes on completions its own waker must not enter the ring.
+                // While this thread passes on completions, its own waker must not submit to the
+                // ring.
                 let _ = self.state.compare_exchange(
                     IN_RING,
                     RUNNING,
@@ -86,7 +87,7 @@ impl ThreadWaker {
         }
     }
 
-    /// False if the future must be polled again instead.
+    /// False if the future must be polled again first.
     fn falls_asleep(&self, how: u8) -> bool {
         self.state
             .compare_exchange(RUNNING, how, Ordering::AcqRel, Ordering::Acquire)

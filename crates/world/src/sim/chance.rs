@@ -1,13 +1,13 @@
-//! The simulation's chance: independent streams of numbers from one seed.
+//! Random numbers of the simulation: independent streams from one seed.
 
-/// A stream of numbers that its seed decides.
+/// A stream of random numbers determined by its seed.
 #[derive(Clone, Debug)]
 pub(super) struct Chance {
     state: u64,
 }
 
 impl Chance {
-    /// Stream number `stream` of `seed`; streams of one seed have nothing in common.
+    /// Stream number `stream` of `seed`; streams of one seed are unrelated.
     pub(super) fn new(seed: u64, stream: u64) -> Self {
         let (_, mixed) = split_mix(seed);
         let (_, state) = split_mix(mixed ^ stream.wrapping_mul(0xd6e8_feb8_6659_fd93));

@@ -3,10 +3,10 @@
 use super::{Cut, Simulation};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Calls `scenario` once without a cut to count its I/Os, then once for every I/O and every
-/// kind of [`Cut`] with that cut scheduled (at most `tries_max` calls, spread evenly), each on
-/// a fresh machine of the same seed. The scenario runs its program, and after a crash its
-/// recovery (which the cut may hit too: repeat it while it crashes), and asserts.
+/// Calls `scenario` once without a cut to count its I/Os, then once for every I/O and every kind of
+/// [`Cut`] with that cut scheduled (at most `tries_max` calls, spread evenly), each on a fresh
+/// machine with the same seed. The scenario runs its program and, after a crash, its recovery
+/// (which the cut may hit too: repeat it while it crashes), and checks the result.
 ///
 /// # Panics
 /// With the scenario's panic, after naming the cut.

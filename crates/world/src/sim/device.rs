@@ -1,4 +1,5 @@
-//! A simulated device: what reads see, what is durable, and what a power cut leaves.
+//! A simulated device: the bytes that reads see, those that are durable, and those that a power cut
+//! leaves.
 
 use super::chance::Chance;
 use super::pages::Pages;
@@ -13,20 +14,20 @@ const PAGE: u64 = 4096;
 
 /// A device with a volatile cache.
 ///
-/// Power cuts follow what drives promise: a flushed or forced write stays; any other write
-/// may stay, be lost, or stay in part of its units (512 bytes or 4 KiB, chosen at the cut),
-/// whatever happened to writes before and after it.
+/// Power cuts follow what drives guarantee: a flushed or forced write stays; any other write may
+/// stay, be lost, or stay in some of its units (512 bytes or 4 KiB, chosen at the cut),
+/// independently of earlier and later writes.
 #[derive(Clone)]
 pub(super) struct Device {
     pub(super) bytes: u64,
     visible: Pages,
     durable: Pages,
-    /// Completed and not yet flushed, in order of completion.
+    /// Completed but not flushed writes, in order of completion.
     cached: Vec<CachedWrite>,
     completions: u64,
-    /// Pages that the kernel's page cache has: those of blocking I/O.
+    /// Pages in the kernel's page cache: those used by blocking I/O.
     in_memory: BTreeSet<u64>,
-    /// What it has of pages whose medium was damaged since.
+    /// Cached content of pages whose medium was damaged after they were cached.
     undamaged: Pages,
     damaged: BTreeSet<u64>,
     /// The opening that holds the lock.
@@ -34,7 +35,7 @@ pub(super) struct Device {
     pub(super) faults: DeviceFaults,
 }
 
-/// What is broken.
+/// Faults that tests have injected.
 #[derive(Clone, Default)]
 pub(super) struct DeviceFaults {
     pub(super) read_errors: Vec<Range<u64>>,
@@ -47,27 +48,27 @@ pub(super) struct DeviceFaults {
 struct CachedWrite {
     completion: u64,
     write: Write,
-    /// Durable by itself; listed only because an older cached write overlaps it.
+    /// Durable by itself; listed only because it overlaps an older cached write.
     forced: bool,
 }
 
-/// How a read goes.
+/// How a read reaches the data.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// To the medium.
+    /// From the medium.
     Direct,
-    /// Through the kernel's page cache, which doesn't notice that the medium rots.
+    /// Through the kernel's page cache, which doesn't notice damage to the medium.
     PageCache,
 }
 
-/// Bytes for a place.
+/// Bytes to be written at an offset.
 #[derive(Clone)]
 pub(super) struct Write {
     pub(super) offset: u64,
     pub(super) bytes: Bytes,
 }
 
-/// What a power cut does to a write that isn't durable.
+/// What a power cut does to a write that isn't durable yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Lost,
@@ -91,7 +92,7 @@ impl Device {
         }
     }
 
-    /// What reads see, without faults.
+    /// The bytes that reads see, ignoring faults.
     pub(super) fn content(&self, offset: u64, buffer: &mut [u8]) {
         self.visible.read(offset, buffer);
     }
@@ -121,7 +122,7 @@ impl Device {
         Ok(())
     }
 
-    /// The machine starts: nothing is in memory.
+    /// The machine starts with an empty page cache.
     pub(super) fn forget_page_cache(&mut self) {
         self.in_memory.clear();
         self.damaged.clear();
@@ -163,12 +164,12 @@ impl Device {
         Ok(())
     }
 
-    /// Which writes a flush that starts now covers; for [`Device::flush`].
+    /// Number of writes that a flush starting now covers; argument of [`Device::flush`].
     pub(super) fn flush_point(&self) -> u64 {
         self.completions
     }
 
-    /// Makes the writes up to `point` durable.
+    /// Makes the first `point` writes durable.
     pub(super) fn flush(&mut self, point: u64) -> io::Result<()> {
         if self.faults.failed {
             return Err(io::Error::from_raw_os_error(libc::EIO));
@@ -182,8 +183,8 @@ impl Device {
         Ok(())
     }
 
-    /// The power is cut while `under_way` writes were submitted and not answered; `torn` is
-    /// one of them that must be torn.
+    /// Cuts the power with the writes `under_way` submitted but not answered; `torn` is one of them
+    /// and will be torn.
     pub(super) fn lose_power(
         &mut self,
         chance: &mut Chance,
@@ -211,7 +212,7 @@ impl Device {
         self.opened = None;
     }
 
-    /// Replaces bytes on the medium, durable at once. The page cache keeps what it has.
+    /// Replaces bytes on the medium, durable at once. The page cache keeps its content.
     pub(super) fn overwrite(&mut self, offset: u64, bytes: &[u8]) {
         for page in pages_of(&(offset..offset + bytes.len() as u64)) {
             if self.in_memory.contains(&page) && self.damaged.insert(page) {
@@ -244,8 +245,8 @@ fn draw_fate(chance: &mut Chance) -> Fate {
     }
 }
 
-/// Writes what `fate` leaves of a write. A torn write loses at least one of its units and
-/// keeps at least one (if it has two); often it keeps just its beginning, as real ones do.
+/// Writes the part of a write that `fate` leaves. A torn write loses at least one of its units and
+/// keeps at least one (if it has two); often it keeps just its beginning, as on real disks.
 fn persist(durable: &mut Pages, chance: &mut Chance, write: &Write, fate: Fate, unit: u64) {
     match fate {
         Fate::Lost => return,
@@ -271,7 +272,7 @@ fn persist(durable: &mut Pages, chance: &mut Chance, write: &Write, fate: Fate, 
     }
 }
 
-/// The parts of a write, cut where the device's units begin.
+/// A write's parts, cut at the borders of the device's units.
 fn units_of(write: &Write, unit: u64) -> Vec<Range<usize>> {
     let mut parts = Vec::new();
     let mut start = 0;
@@ -288,7 +289,7 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-/// What is left of `range` without `hole`.
+/// The parts of `range` outside `hole`.
 fn without(range: &Range<u64>, hole: &Range<u64>) -> Vec<Range<u64>> {
     if !overlap(range, hole) {
         return vec![range.clone()];

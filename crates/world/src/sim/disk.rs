@@ -1,4 +1,4 @@
-//! A simulated disk as the program opens it, and as a test sees it from outside.
+//! A simulated disk, as the program opens it and as a test sees it from outside.
 
 use super::device::{Way, Write};
 use super::machine::{Machine, Request, Ticket};
@@ -23,7 +23,7 @@ pub(crate) struct OpenSimDisk {
     name: String,
     bytes: u64,
     opening: u64,
-    /// Set once the disk was let go; a simulation has one thread.
+    /// Set once the disk was let go. Relaxed ordering is enough: a simulation has one thread.
     is_let_go: AtomicBool,
 }
 
@@ -35,7 +35,7 @@ impl SimDisk {
         }
     }
 
-    /// The name it opens by.
+    /// The name by which the program opens it.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -44,13 +44,13 @@ impl SimDisk {
     /// Its size.
     ///
     /// # Panics
-    /// This and the others: if the disk was removed.
+    /// This and the other methods panic if the disk was removed.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.machine.lock().devices[&self.name].bytes
     }
 
-    /// What a read would return now if no fault was set.
+    /// The bytes that a read would return now without faults.
     #[must_use]
     pub fn content(&self, offset: u64, length: usize) -> Vec<u8> {
         let mut buffer = vec![0; length];
@@ -58,7 +58,7 @@ impl SimDisk {
         buffer
     }
 
-    /// Replaces bytes, durable at once: a test's way to damage a disk.
+    /// Replaces bytes, durable at once, so that tests can damage a disk.
     pub fn overwrite(&self, offset: u64, bytes: &[u8]) {
         let mut machine = self.machine.lock();
         machine
@@ -196,7 +196,7 @@ impl OpenSimDisk {
             .lock()
             .submit(self.world.run, now, &self.name, request);
         let Ok(ticket) = submitted else {
-            // The power is cut: no I/O completes any more, and the run drops this future.
+            // The power is cut: no further I/O completes, and the run drops this future.
             return std::future::pending().await;
         };
         let waiting = Waiting {
@@ -206,7 +206,7 @@ impl OpenSimDisk {
         if ticket.due > now {
             tokio::time::sleep(Duration::from_nanos(ticket.due - now)).await;
         } else {
-            // At least one round of other tasks, so that the order of answers varies.
+            // Lets other tasks run at least once, so that the order of answers varies.
             for _ in 0..=ticket.number % 3 {
                 tokio::task::yield_now().await;
             }
@@ -231,7 +231,7 @@ impl Drop for OpenSimDisk {
     }
 }
 
-/// Tells the machine when the future that waits is dropped.
+/// Tells the machine when the waiting future is dropped.
 struct Waiting<'a> {
     world: &'a SimWorld,
     ticket: Ticket,

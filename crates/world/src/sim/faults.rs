@@ -1,4 +1,4 @@
-//! What can break in a simulation.
+//! The faults that a test can inject into a simulation.
 
 use super::device::Device;
 use super::machine::Machine;
@@ -7,18 +7,18 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where, at a chosen I/O, the machine loses power.
+/// When, relative to a chosen I/O, the machine loses power.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cut {
     /// The I/O has no effect.
     Before,
-    /// The I/O took effect, but nobody was told.
+    /// The I/O took effect, but the program wasn't told.
     After,
-    /// A write took effect in some of its sectors, a flush for some of the writes.
+    /// A write took effect in some of its sectors; a flush for some of the writes.
     Torn,
 }
 
-/// Breaks things; cheap to clone, usable inside a run. Every method panics if the disk doesn't
+/// Injects faults; cheap to clone, usable inside a run. Every method panics if the disk doesn't
 /// exist.
 #[derive(Clone)]
 pub struct Faults {
@@ -30,23 +30,24 @@ impl Faults {
         Self { machine }
     }
 
-    /// Cuts the power at I/O number `number` (counted from 0 over all runs). Replaces an
-    /// earlier choice; happens once.
+    /// Cuts the power at I/O number `number` (counted from 0 over all runs), once. Replaces an
+    /// earlier choice.
     pub fn cut_at_io(&self, number: u64, cut: Cut) {
         self.machine.lock().cut = Some((number, cut));
     }
 
-    /// Cuts the power now. Inside a run, nothing behind the caller's next await happens.
+    /// Cuts the power now. Inside a run, nothing after the caller's next await happens.
     pub fn cut_now(&self) {
         self.machine.lock().cut_now();
     }
 
-    /// Forgets a cut that has not happened.
+    /// Cancels a cut that has not happened yet.
     pub fn no_cut(&self) {
         self.machine.lock().cut = None;
     }
 
-    /// Sets the calendar back by so much more, over power cuts too. The steady clock goes on.
+    /// Sets the calendar back by this much more, also across power cuts. Monotonic time is
+    /// unaffected.
     pub fn set_clock_back(&self, by: Duration) {
         self.machine.lock().clock_set_back += by.as_nanos() as i64;
     }
@@ -56,7 +57,7 @@ impl Faults {
         self.change(disk, |device| device.faults.read_errors.push(range));
     }
 
-    /// Flips the lowest bit of the byte at `offset`, silently and for good.
+    /// Flips the lowest bit of the byte at `offset`, silently and permanently.
     pub fn flip_bit(&self, disk: &str, offset: u64) {
         self.change(disk, |device| {
             let mut byte = [0];
@@ -75,7 +76,7 @@ impl Faults {
         self.change(disk, |device| device.faults.full = true);
     }
 
-    /// Every I/O fails with EIO, also those under way.
+    /// Every I/O fails with EIO, including those under way.
     pub fn fail(&self, disk: &str) {
         self.change(disk, |device| device.faults.failed = true);
     }

@@ -1,4 +1,4 @@
-//! The simulated machine: numbers every I/O, completes it when its time has come, cuts power.
+//! The simulated machine: numbers every I/O, completes it when it is due, cuts the power.
 
 use super::chance::Chance;
 use super::device::{Device, Way, Write};
@@ -12,24 +12,24 @@ use std::io;
 use std::task::Waker;
 use std::time::Duration;
 
-/// Synchronous I/Os that a program may try after the power was cut; then its thread panics
+/// Synchronous I/Os that a program may try after the power was cut. After that its thread panics
 /// (and the run ends), because it would repeat for ever.
 const POWERLESS_IO_MAX: u64 = 10_000;
 
-/// Everything of the machine, behind one lock that is never held over an await.
+/// The machine's whole state, under one lock that is never held across an await.
 pub(super) struct Machine {
     pub(super) devices: BTreeMap<String, Device>,
     pub(super) io_count: u64,
-    /// Numbers of the I/Os that were to change something: writes and flushes.
+    /// Numbers of the I/Os that may change data: writes and flushes.
     pub(super) changes: Vec<u64>,
     pub(super) trace: u64,
     pub(super) cut: Option<(u64, Cut)>,
     /// Nanoseconds by which the calendar was set back.
     pub(super) clock_set_back: i64,
     pub(super) time_limit: Duration,
-    /// Chance of the program (`World::random_u64`).
+    /// Random numbers for the program (`World::random_u64`).
     pub(super) program_chance: Chance,
-    /// Chance of the order of tasks.
+    /// Random numbers for the order of tasks.
     pub(super) order_chance: Chance,
     device_chance: Chance,
     /// Number of the current (or last) run, and whether its machine has power.
@@ -43,12 +43,12 @@ pub(super) struct Machine {
     pub(super) next_number: u64,
     run_io_start: u64,
     powerless_ios: u64,
-    /// Submitted, by the time they complete and their number.
+    /// Submitted I/Os by due time and number.
     under_way: BTreeMap<(u64, u64), Io>,
     results: BTreeMap<u64, io::Result<Bytes>>,
 }
 
-/// What is asked of a device.
+/// An I/O for a device.
 pub(super) enum Request {
     Read { offset: u64, length: usize, by: Way },
     Write { write: Write, durable: bool },
@@ -58,9 +58,9 @@ pub(super) enum Request {
 struct Io {
     device: String,
     request: Request,
-    /// For flushes: what it covers.
+    /// For flushes: the number of writes it covers.
     flush_point: u64,
-    /// The future was dropped; nobody takes the result.
+    /// The future was dropped; the result is discarded.
     abandoned: bool,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct Ticket {
     pub(super) number: u64,
 }
 
-/// The power was cut: nothing completes any more.
+/// The power was cut: no further I/O completes.
 pub(super) struct Powerless;
 
 impl Machine {
@@ -133,7 +133,7 @@ impl Machine {
             .or_insert_with(|| Device::new(bytes));
     }
 
-    /// The machine starts; returns the number of the run.
+    /// Starts the machine; returns the number of the run.
     pub(super) fn power_on(&mut self) -> u64 {
         assert!(!self.powered, "a simulation runs one scenario at a time");
         self.run += 1;
@@ -146,8 +146,8 @@ impl Machine {
         self.run
     }
 
-    /// The run ended by itself: what was submitted still happens, nothing is lost. Returns
-    /// false if the power was cut before.
+    /// The run ended by itself: submitted I/O still happens, nothing is lost. Returns false if the
+    /// power was cut before.
     pub(super) fn power_stays(&mut self, now: u64) -> bool {
         self.advance(u64::MAX);
         let powered = self.powered;
@@ -181,8 +181,7 @@ impl Machine {
         self.next_number
     }
 
-    /// Submits an I/O; it completes at `due` of its ticket, when somebody calls
-    /// [`Machine::advance`].
+    /// Submits an I/O. [`Machine::advance`] completes it once its ticket's `due` has come.
     pub(super) fn submit(
         &mut self,
         run: u64,
@@ -206,7 +205,7 @@ impl Machine {
         Ok(Ticket { due, number })
     }
 
-    /// Completes everything whose time has come, in order of time.
+    /// Completes every I/O that is due, in order of time.
     pub(super) fn advance(&mut self, now: u64) {
         while self.powered {
             match self.under_way.first_key_value() {
@@ -222,7 +221,7 @@ impl Machine {
         }
     }
 
-    /// The result of an I/O whose time has come; none if the power was cut.
+    /// The result of a due I/O; `None` if the power was cut.
     pub(super) fn take_result(&mut self, run: u64, number: u64) -> Option<io::Result<Bytes>> {
         if !self.has_power(run) {
             return None;
@@ -234,7 +233,7 @@ impl Machine {
         )
     }
 
-    /// Nobody waits for this I/O any more; it happens all the same.
+    /// The caller stopped waiting for this I/O; it happens anyway.
     pub(super) fn abandon(&mut self, ticket: Ticket) {
         self.results.remove(&ticket.number);
         if let Some(io) = self.under_way.get_mut(&(ticket.due, ticket.number)) {
@@ -248,7 +247,7 @@ impl Machine {
         of_device.next_back().map(|((due, _), _)| *due)
     }
 
-    /// Does an I/O at once, for callers that block.
+    /// Does an I/O at once, for blocking callers.
     pub(super) fn perform(
         &mut self,
         run: u64,
@@ -312,7 +311,7 @@ impl Machine {
         }
     }
 
-    /// What waits, for the watchdog's message.
+    /// The waiting tasks and I/Os, for the watchdog's message.
     pub(super) fn describe_waiting(&self) -> String {
         let tasks: Vec<_> = self.tasks.values().copied().collect();
         let ios: Vec<_> = self
@@ -332,7 +331,7 @@ impl Machine {
         )
     }
 
-    /// Numbers and traces an I/O; cuts the power if it was to be cut before it.
+    /// Numbers and traces an I/O; cuts the power if a cut before it is scheduled.
     fn begin(
         &mut self,
         run: u64,
@@ -384,7 +383,7 @@ impl Machine {
         }
     }
 
-    /// Half of the I/Os complete within the current millisecond, others in 1 to 4.
+    /// Half of the I/Os complete within the current millisecond, the others after 1 to 4.
     fn draw_latency(&mut self) -> u64 {
         self.device_chance.below(8).saturating_sub(3) * 1_000_000
     }

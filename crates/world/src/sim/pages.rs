@@ -1,4 +1,4 @@
-//! The content of a simulated disk: only pages that aren't zeros take memory.
+//! The content of a simulated disk, where only non-zero pages take memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,7 +41,8 @@ impl Pages {
     }
 }
 
-/// The page of `offset`, where in it `offset` is, and how many of `length` bytes it holds.
+/// The page of `offset`, the position of `offset` in it, and how many of `length` bytes lie in that
+/// page.
 fn part_at(offset: u64, length: usize) -> (u64, usize, usize) {
     let start = (offset % PAGE as u64) as usize;
     (offset / PAGE as u64, start, length.min(PAGE - start))

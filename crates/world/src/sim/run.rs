@@ -26,16 +26,16 @@ pub(crate) struct SimWorld {
     pub(crate) handle: Handle,
     pub(super) machine: Arc<Mutex<Machine>>,
     pub(super) run: u64,
-    /// Simulated nanoseconds when the run began, and tokio's time then.
+    /// Simulated nanoseconds when the run began, and tokio's time at that moment.
     base: u64,
     start: tokio::time::Instant,
 }
 
 impl SimWorld {
-    /// Time goes on over runs, so that nothing relies on it starting at zero.
+    /// Time continues across runs, so that nothing can rely on it starting at zero.
     pub(crate) fn now(&self) -> Instant {
-        // The context makes tokio tell its paused time, also in destructors that run after
-        // the runtime ended.
+        // Inside the runtime's context tokio returns its paused time, also in destructors that run
+        // after the runtime ended.
         let _context = self.handle.enter();
         let elapsed = tokio::time::Instant::now().saturating_duration_since(self.start);
         Instant(self.base + elapsed.as_nanos() as u64)
@@ -146,7 +146,7 @@ pub(super) fn run<T, F: Future<Output = T>>(
     let result = catch_unwind(AssertUnwindSafe(|| {
         let scenario = async { scenario(world).await };
         let result = runtime.block_on(until_power_loss(machine, limit, scenario));
-        // Destructors of tasks may do (synchronous) I/O; it belongs to the run.
+        // Destructors of tasks may do (synchronous) I/O, which belongs to the run.
         drop(runtime);
         result
     }));
@@ -155,7 +155,7 @@ pub(super) fn run<T, F: Future<Output = T>>(
     let mut machine = machine.lock();
     let powered = machine.powered && machine.power_stays(now);
     if !powered {
-        // Whatever panicked after the power was cut could not have happened.
+        // A panic after the power was cut could not have happened on a real machine.
         machine.end_run(now);
         return Outcome::Crashed;
     }
@@ -185,7 +185,7 @@ fn new_runtime(seed: u64, run: u64) -> Runtime {
         .expect("a runtime without I/O needs nothing of the machine")
 }
 
-/// Drives `scenario`; none when the power is cut. Panics when simulated time runs out.
+/// Drives `scenario`; `None` when the power is cut. Panics when simulated time runs out.
 async fn until_power_loss<T>(
     machine: &Arc<Mutex<Machine>>,
     limit: Duration,
@@ -213,7 +213,7 @@ async fn until_power_loss<T>(
     .await
 }
 
-/// A task that is listed while it lives, and that sometimes lets others go first.
+/// A task that is listed while it lives, and that sometimes lets other tasks go first.
 struct NamedTask<F> {
     number: u64,
     machine: Arc<Mutex<Machine>>,
@@ -224,8 +224,8 @@ impl<F: Future> Future for NamedTask<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        // The runtime polls in order of wake-ups; real machines don't. One in eight polls is
-        // put behind the others.
+        // The runtime polls in order of wake-ups; real machines don't. One poll in eight is
+        // postponed until after the other tasks.
         if self.machine.lock().order_chance.below(8) == 0 {
             context.waker().wake_by_ref();
             return Poll::Pending;

@@ -1,4 +1,4 @@
-//! What a simulation promises.
+//! Tests of the simulation's promises.
 
 use super::*;
 use crate::Disk;
@@ -75,7 +75,7 @@ fn time_passes_only_by_waiting() {
     assert_eq!(wall, 3_000_000_000_000);
 }
 
-/// Which of ten pages hold their new value after a power cut, over many seeds.
+/// For each of 100 seeds, how many of ten new writes a power cut leaves whole.
 fn survivors(durable: bool, flush: bool) -> Vec<usize> {
     (0..100)
         .map(|seed| {
@@ -310,7 +310,7 @@ fn faults_hit_the_chosen_disk_until_it_is_healed() {
                 .timeout(Duration::from_secs(1), disk.write(8192, page(3)))
                 .await;
             assert_eq!(late.unwrap_err(), crate::Elapsed);
-            // The dropped write happens all the same.
+            // The dropped write happens anyway.
             disk.quiesce().await;
             assert!(world.now() - start >= Duration::from_secs(5));
             assert_eq!(disk.read(8192, 4096).await.unwrap(), page(3));
