@@ -1,9 +1,9 @@
-//! Makes the next map of a pool when NSDs come, go, drain or are lost, moving as little as
+//! Makes a pool's next map when NSDs are added, drained, removed or lost, moving as few slots as
 //! possible.
 //!
-//! A slot moves in two steps: it gets a *next* NSD under a new group version, so that writers
-//! put to both; when the inventories agree, [`finish_moves`] makes it the *current* one under
-//! another version.
+//! A slot moves in two steps: it gets a *next* NSD under a new group version, so that writers put
+//! to both; once the inventories agree, [`finish_moves`] makes that NSD the *current* one under
+//! another new version.
 
 use crate::groups::{Groups, SlotMembers, group_count};
 use crate::random::{Random, mix};
@@ -13,8 +13,8 @@ use model::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The first map of a pool. Refused without m + 1 failure groups (n for copies): with fewer
-/// than the scheme is wide, but at least that many, segments are narrower until NSDs are added.
+/// The first map of a pool. Refused with fewer than m + 1 failure groups (n for copies). With at
+/// least that many, but fewer than the scheme is wide, segments are narrower until NSDs are added.
 pub fn new_pool(scheme: Scheme, nsds: Vec<NsdEntry>, seed: u64) -> Result<PoolMap> {
     let refuse = |text: String| Error::new(ErrorKind::InvalidArgument, text);
     let failure_groups: BTreeSet<_> = nsds.iter().map(|entry| entry.failure_group).collect();
@@ -52,7 +52,7 @@ pub fn new_pool(scheme: Scheme, nsds: Vec<NsdEntry>, seed: u64) -> Result<PoolMa
     })
 }
 
-/// The map with a new NSD: it takes over lost and empty slots first, then its fair share from
+/// The map with a new NSD, which takes over lost and empty slots first, then its fair share from
 /// the fullest NSDs.
 pub fn add_nsd(map: &PoolMap, entry: NsdEntry) -> Result<PoolMap> {
     if entry.nsd == NsdId::NONE
@@ -78,14 +78,14 @@ pub fn add_nsd(map: &PoolMap, entry: NsdEntry) -> Result<PoolMap> {
     Ok(change.finish())
 }
 
-/// The map without an NSD that is gone for good: its slots go to other NSDs whose failure
-/// groups their groups don't have. Slots for which there is none wait for [`add_nsd`].
+/// The map without a permanently lost NSD: each of its slots goes to an NSD in a failure group that
+/// the slot's group doesn't use yet. Slots for which there is no such NSD wait for [`add_nsd`].
 pub fn mark_lost(map: &PoolMap, nsd: NsdId) -> Result<PoolMap> {
     with_state(map, nsd, NsdState::Lost)
 }
 
-/// The map in which an NSD's slots move away; it takes no new pieces. Refused if some slot has
-/// nowhere to go.
+/// The map in which an NSD's slots move away; the NSD takes no new pieces. Refused if no other NSD
+/// can take one of the slots.
 pub fn drain(map: &PoolMap, nsd: NsdId) -> Result<PoolMap> {
     let drained = with_state(map, nsd, NsdState::Draining)?;
     let groups = Groups::new(&drained);
@@ -103,8 +103,8 @@ pub fn drain(map: &PoolMap, nsd: NsdId) -> Result<PoolMap> {
     Ok(drained)
 }
 
-/// The map in which the slots have arrived: next becomes current. Slots that don't move are
-/// left as they are; lost ones that now have somewhere to go begin to move.
+/// The map after the given slots have finished moving: next becomes current. Slots that don't move
+/// stay unchanged; lost slots that another NSD can now take start to move.
 #[must_use]
 pub fn finish_moves(map: &PoolMap, arrived: &[(GroupId, u8)]) -> PoolMap {
     let mut change = Change::new(map);
@@ -125,7 +125,7 @@ pub fn finish_moves(map: &PoolMap, arrived: &[(GroupId, u8)]) -> PoolMap {
     change.finish()
 }
 
-/// The map without an NSD that holds no slot any more.
+/// The map without an NSD that no longer holds any slot.
 pub fn remove_nsd(map: &PoolMap, nsd: NsdId) -> Result<PoolMap> {
     let held = Groups::new(map).slots_of(nsd).len();
     if held > 0 {
@@ -158,10 +158,10 @@ fn with_state(map: &PoolMap, nsd: NsdId, state: NsdState) -> Result<PoolMap> {
 
 /// A map being changed.
 struct Change {
-    /// As it was.
+    /// The groups before the change.
     groups: Groups,
     map: PoolMap,
-    /// Slots per NSD, moving ones where they go.
+    /// Slots per NSD, with moving slots counted at their destination.
     load: BTreeMap<NsdId, u64>,
     changed: BTreeMap<(u32, u8), SlotMembers>,
     touched: BTreeSet<u32>,
@@ -211,7 +211,7 @@ impl Change {
         self.touched.insert(group.0);
     }
 
-    /// Gives every slot that is empty, lost or draining a next NSD, as far as there is one.
+    /// Gives every empty, lost or draining slot a next NSD if one is available.
     fn replace_unusable(&mut self) {
         for group in (0..self.map.groups).map(GroupId) {
             for slot in 0..self.groups.width() as u8 {
@@ -231,8 +231,8 @@ impl Change {
         }
     }
 
-    /// The active NSD with the fewest slots for its weight whose failure group no other slot
-    /// of the group has; chance by group among equals.
+    /// The active NSD with the fewest slots for its weight whose failure group no other slot of the
+    /// group uses; ties are broken randomly, but repeatably for each group.
     fn replacement(&self, group: GroupId, slot: u8) -> Option<NsdId> {
         let used = self.failure_groups_beside(group, slot);
         let mut best: Option<(u128, u64, NsdId)> = None;
@@ -249,8 +249,8 @@ impl Change {
         best.map(|(_, _, nsd)| nsd)
     }
 
-    /// Failure groups of the other slots. Lost NSDs hold nothing, so theirs are free; a
-    /// draining one still holds its pieces.
+    /// Failure groups of the other slots. Lost NSDs hold no pieces, so their failure groups count
+    /// as free; a draining NSD still holds its pieces.
     fn failure_groups_beside(&self, group: GroupId, slot: u8) -> BTreeSet<FailureGroupId> {
         let mut out = BTreeSet::new();
         for other in (0..self.groups.width() as u8).filter(|other| *other != slot) {
@@ -269,7 +269,7 @@ impl Change {
         (u128::from(load) << 32) / u128::from(entry.weight.max(1))
     }
 
-    /// Moves slots from the fullest NSDs to `nsd` until it has its share or nobody has more.
+    /// Moves slots from the fullest NSDs to `nsd` until it has its fair share or no NSD is fuller.
     fn take_fair_share(&mut self, nsd: NsdId) {
         let active = |entry: &&NsdEntry| entry.state == NsdState::Active;
         let weights: u64 = self
@@ -306,8 +306,8 @@ impl Change {
         }
     }
 
-    /// The slot of a group that the new NSD should take: the one of the fullest NSD that
-    /// remains fuller than the new one afterwards.
+    /// The slot of a group that the new NSD should take: that of the fullest NSD which stays fuller
+    /// than the new one after giving it up.
     fn donor(&self, group: GroupId, taker: &NsdEntry) -> Option<(u8, NsdId)> {
         let mut best: Option<(u128, u8, NsdId)> = None;
         for slot in 0..self.groups.width() as u8 {

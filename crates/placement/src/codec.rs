@@ -1,15 +1,15 @@
-//! Erasure codes: parity and lost pieces, computed by ISA-L.
+//! Erasure codes: computes parity and reconstructs lost pieces with ISA-L.
 //!
-//! Arithmetic is GF(2^8) with the polynomial 0x11d; the matrix is ISA-L's
-//! `gf_gen_cauchy1_matrix`, of which every square part can be inverted. Codes work byte by
-//! byte, so any range of a piece is rebuilt from the same range of k others.
+//! Arithmetic is GF(2^8) with the polynomial 0x11d; the matrix is ISA-L's `gf_gen_cauchy1_matrix`,
+//! all of whose square submatrices are invertible. Codes work byte by byte, so any range of a piece
+//! is rebuilt from the same range of k others.
 
 use crate::layout::piece_length;
 use bytes::Bytes;
 use model::{Error, ErrorKind, Payload, Scheme};
 use std::ffi::c_int;
 
-/// What buffers of pieces are aligned to, so that disks take them without a copy.
+/// Alignment of pieces' buffers, such that disks write them without a copy.
 const ALIGNMENT: usize = 4096;
 
 #[link(name = "isal")]
@@ -28,25 +28,25 @@ unsafe extern "C" {
     );
 }
 
-/// Page-aligned memory for computed pieces. The caller brings its own, because fresh memory
-/// costs more (a page fault per 4 KiB) than computing what goes in.
+/// Page-aligned memory for computed pieces. The caller provides it, because fresh memory costs more
+/// (a page fault per 4 KiB) than computing its content.
 pub trait PieceMemory: Sized {
-    /// `length` page-aligned bytes of any initialised content.
+    /// `length` page-aligned bytes of arbitrary initialised content.
     fn with_any_content(length: usize) -> Self;
     /// The bytes.
     fn bytes_mut(&mut self) -> &mut [u8];
-    /// The same memory, to be shared.
+    /// The same memory as shared read-only bytes.
     fn freeze(self) -> Bytes;
 }
 
-/// All pieces of a segment, in order. Copies and whole data pieces are slices of `plain`, with
-/// its checksums; only pieces that need padding are copied. Parity pieces are page aligned.
+/// All pieces of a segment, in order. Copies and whole data pieces are slices of `plain`, with its
+/// checksums; only pieces that need padding are copied. Parity pieces are page-aligned.
 #[must_use]
 pub fn encode(scheme: Scheme, plain: &Payload) -> Vec<Payload> {
     encode_in::<Aligned>(scheme, plain)
 }
 
-/// [`encode`] with the caller's memory.
+/// Like [`encode`], in the caller's memory.
 #[must_use]
 pub fn encode_in<M: PieceMemory>(scheme: Scheme, plain: &Payload) -> Vec<Payload> {
     let (k, m) = match scheme {
@@ -71,9 +71,9 @@ pub fn encode_in<M: PieceMemory>(scheme: Scheme, plain: &Payload) -> Vec<Payload
     pieces
 }
 
-/// Computes pieces from k others. All slices of `have` are the same byte range of their
-/// pieces, and so are the results. `have`: (piece, bytes), any k different ones; more are
-/// ignored. Unavailable if there are fewer.
+/// Computes pieces from k others. All slices of `have` are the same byte range of their pieces, and
+/// so are the results. `have` holds (piece, bytes) of different pieces; those after the first k are
+/// ignored. `Unavailable` if there are fewer than k.
 pub fn reconstruct(
     scheme: Scheme,
     have: &[(u8, Bytes)],
@@ -82,7 +82,7 @@ pub fn reconstruct(
     reconstruct_in::<Aligned>(scheme, have, wanted)
 }
 
-/// [`reconstruct`] with the caller's memory.
+/// Like [`reconstruct`], in the caller's memory.
 pub fn reconstruct_in<M: PieceMemory>(
     scheme: Scheme,
     have: &[(u8, Bytes)],
@@ -116,8 +116,8 @@ pub fn reconstruct_in<M: PieceMemory>(
     Ok(multiply::<M>(&coefficients, &sources, wanted.len()))
 }
 
-/// Puts the plain data together from all data pieces in order (copies: from the one piece).
-/// Copies the bytes once if there is more than one piece.
+/// Joins all data pieces, in order, to the plain data (copies: a single piece). Copies the bytes
+/// once if there is more than one piece.
 #[must_use]
 pub fn join(scheme: Scheme, length: u32, data: &[Bytes]) -> Bytes {
     assert_eq!(data.len(), scheme.data_pieces(), "all data pieces");
@@ -135,7 +135,7 @@ pub fn join(scheme: Scheme, length: u32, data: &[Bytes]) -> Bytes {
     plain.freeze()
 }
 
-/// Bytes in page-aligned memory of their own.
+/// Bytes in their own page-aligned memory.
 struct Aligned {
     memory: Vec<u8>,
     from: usize,
@@ -186,7 +186,7 @@ fn matrix(k: usize, m: usize) -> Vec<u8> {
     matrix
 }
 
-/// For each wanted piece, the k coefficients that make it from the pieces `have`.
+/// For each wanted piece, the k coefficients that compute it from the pieces `have`.
 fn decoding_rows(k: usize, m: usize, have: &[usize], wanted: &[u8]) -> Vec<u8> {
     let matrix = matrix(k, m);
     let mut part = vec![0u8; k * k];
@@ -242,9 +242,9 @@ fn multiply<M: PieceMemory>(coefficients: &[u8], sources: &[&[u8]], rows: usize)
         .map(|row| row.bytes_mut().as_mut_ptr())
         .collect();
     let bytes = c_int::try_from(length).expect("a piece has at most 16 MiB");
-    // SAFETY: `coefficients` has k * rows bytes and `tables` 32 for each of them. `data` points
-    // to k sources and `coded` to `rows` buffers, all of at least `length` bytes, which live
-    // until the call returns; the buffers are not shared with anybody.
+    // SAFETY: `coefficients` has k * rows bytes and `tables` 32 for each of them. `data` points to
+    // k sources and `coded` to `rows` buffers, all of at least `length` bytes, which live until the
+    // call returns; nothing else uses the buffers.
     unsafe {
         ec_init_tables(
             k as c_int,

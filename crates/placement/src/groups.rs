@@ -1,47 +1,47 @@
 //! Placement groups: which NSD holds which slot.
 //!
-//! A pool has [`GROUPS_PER_NSD`] groups for each NSD that it was created with, so a pool of n
-//! NSDs and width w gives every NSD about 32 × w slots. The groups are drawn from the seed in
-//! one pass: each takes, from different failure groups, the NSDs that have the fewest slots for
-//! their weight, with chance among equals. So any run of neighbouring groups is spread evenly
-//! over the NSDs, and every NSD shares groups with all others. The draw is part of the format:
-//! a golden test pins it.
+//! A pool has [`GROUPS_PER_NSD`] groups for each NSD that it was created with, so in a pool with
+//! schemes of width w every NSD has about 32 × w slots. The groups are drawn from the seed in one
+//! pass: each takes, from different failure groups, the NSDs with the fewest slots for their
+//! weight, choosing randomly among equals. Any run of consecutive groups is so spread evenly over
+//! the NSDs, and every NSD shares groups with all others. The draw is part of the format: a golden
+//! test pins it.
 
 use crate::random::Random;
 use model::map::{NsdEntry, PoolMap};
 use model::{FailureGroupId, GroupId, NsdId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Groups of a new pool for each of its NSDs.
+/// Groups per NSD of a new pool.
 pub const GROUPS_PER_NSD: u32 = 32;
 /// Most groups of a pool.
 pub const GROUPS_MAX: u32 = 65_536;
 
-/// Who holds one slot of a group.
+/// The NSDs of one slot of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlotMembers {
-    /// Holds the slot's pieces; [`NsdId::NONE`] if the slot never had an NSD.
+    /// The NSD that holds the slot's pieces; [`NsdId::NONE`] if the slot never had one.
     pub current: NsdId,
-    /// Receives them while the slot moves: writers put to both, readers try it first.
+    /// The NSD that receives them while the slot moves: writers put to both, readers try it first.
     pub next: Option<NsdId>,
 }
 
 impl SlotMembers {
-    /// The NSDs of the slot in the order in which a reader asks them: next, then current.
+    /// The slot's NSDs in the order in which a reader asks them: next, then current.
     pub fn in_reading_order(self) -> impl Iterator<Item = NsdId> {
         self.next
             .into_iter()
             .chain((self.current != NsdId::NONE).then_some(self.current))
     }
 
-    /// Who will hold the slot when it has stopped moving.
+    /// The NSD that holds the slot once it has stopped moving.
     #[must_use]
     pub fn target(self) -> NsdId {
         self.next.unwrap_or(self.current)
     }
 }
 
-/// All groups of a pool, drawn from its map. Immutable; a changed map makes new ones.
+/// All groups of a pool, drawn from its map. Immutable; a changed map needs new `Groups`.
 pub struct Groups {
     map: PoolMap,
     width: usize,
@@ -85,7 +85,7 @@ impl Groups {
         &self.map
     }
 
-    /// Groups of the pool; they are numbered from 0.
+    /// Number of groups of the pool; groups are numbered from 0.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.map.groups
@@ -104,7 +104,8 @@ impl Groups {
         &self.slots[from..from + self.width]
     }
 
-    /// Whether the NSD holds a slot of the group, or will. Panics if the pool has no such group.
+    /// Whether the NSD is current or next of a slot of the group. Panics if the pool has no such
+    /// group.
     #[must_use]
     pub fn is_member(&self, nsd: NsdId, group: GroupId) -> bool {
         let mut members = self
@@ -120,14 +121,14 @@ impl Groups {
         group.0 < self.map.groups
     }
 
-    /// Whether segments may be written with no redundancy at all when NSDs are missing: only
-    /// in pools of at most two failure groups, which could not write at all otherwise.
+    /// Whether segments may be written without any redundancy while NSDs are missing: only in pools
+    /// of at most two failure groups, which could otherwise not write at all.
     #[must_use]
     pub fn allows_degraded_writes(&self) -> bool {
         self.degraded_allowed
     }
 
-    /// Slots per NSD, counting moving slots where they go. Slots of [`NsdId::NONE`] are left out.
+    /// Slots per NSD, with moving slots counted at their destination. Leaves out [`NsdId::NONE`].
     #[must_use]
     pub fn load(&self) -> BTreeMap<NsdId, u64> {
         let mut load: BTreeMap<NsdId, u64> =
@@ -140,7 +141,7 @@ impl Groups {
         load
     }
 
-    /// Groups that an NSD is a member of, as current or next, in order, with the slot.
+    /// Slots that an NSD is current or next of, as (group, slot), in order.
     #[must_use]
     pub fn slots_of(&self, nsd: NsdId) -> Vec<(GroupId, u8)> {
         let holds = |slot: &SlotMembers| slot.current == nsd || slot.next == Some(nsd);
@@ -178,12 +179,12 @@ pub(crate) fn group_count(nsds: usize) -> u32 {
         .clamp(1, GROUPS_MAX)
 }
 
-/// The members of all slots, group after group, as the seed says.
+/// The members of all slots, group by group, as drawn from the seed.
 fn draw(map: &PoolMap) -> Vec<NsdId> {
     let width = map.scheme.width();
     let mut random = Random::new(map.seed);
     let mut taken = vec![0u64; map.seeded.len()];
-    // The NSDs by how full they are for their weight; the front is the next to take.
+    // The NSDs by slots for their weight; the first one is taken next.
     let mut queue: BTreeSet<(u128, usize)> = BTreeSet::new();
     for (index, entry) in map.seeded.iter().enumerate() {
         queue.insert((fullness(entry, 0, &mut random), index));
@@ -226,7 +227,7 @@ fn choose(
     chosen
 }
 
-/// Slots for the weight; a fraction of a slot is chance, so that equals come in random order.
+/// Slots for the weight, plus a random fraction of a slot, so that equals are in random order.
 fn fullness(entry: &NsdEntry, taken: u64, random: &mut Random) -> u128 {
     let slots = (u128::from(taken) << 32) | u128::from(random.next() >> 32);
     (slots << 32) / u128::from(entry.weight.max(1))

@@ -1,13 +1,13 @@
-//! The arithmetic of pieces: how long they are, which one holds a byte, which scheme a segment
-//! of a given length gets.
+//! The arithmetic of pieces: their length, which piece holds a byte, and which scheme a segment of
+//! a given length gets.
 
 use model::{Scheme, limits};
 use std::ops::Range;
 
 /// Bytes of each piece of a segment of `length` plain bytes.
 ///
-/// Copies are exactly the plain data. Data pieces are the k-th part rounded up to 4 KiB; the
-/// last ones are padded with zeros, so that all data and parity pieces are equally long.
+/// Copies are exactly the plain data. A data piece is 1/k of it, rounded up to 4 KiB; the last ones
+/// are padded with zeros, so that all data and parity pieces are equally long.
 #[must_use]
 pub fn piece_length(scheme: Scheme, length: u32) -> u32 {
     match scheme {
@@ -21,14 +21,14 @@ pub fn piece_length(scheme: Scheme, length: u32) -> u32 {
 /// A byte range of one data piece.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PieceRange {
-    /// The data piece; 0 for copies, which any copy can serve.
+    /// The data piece; 0 for copies, where any copy will do.
     pub piece: u8,
     /// Bytes inside the piece.
     pub range: Range<u32>,
 }
 
-/// The parts of data pieces that hold `at..at + length` of the plain data, in order.
-/// Panics if the range ends behind the segment.
+/// The parts of data pieces that hold `at..at + length` of the plain data, in order. Panics if the
+/// range ends after the segment.
 #[must_use]
 pub fn data_ranges(scheme: Scheme, segment_bytes: u32, at: u32, length: u32) -> Vec<PieceRange> {
     let end = at
@@ -54,10 +54,10 @@ pub fn data_ranges(scheme: Scheme, segment_bytes: u32, at: u32, length: u32) -> 
 
 /// The scheme of a segment of `length` bytes when `live` slots of its group can take pieces.
 ///
-/// Erasure coded segments become narrower (same m, k = live - m), copies fewer. Short segments,
-/// and those for which one data piece is enough, become m + 1 copies. Nothing, if redundancy
-/// would be lost: erasure coding needs m + 1 slots, copies need two (one for `replicate(1)`);
-/// unless `degraded` allows whatever is left, down to one copy.
+/// Erasure-coded segments become narrower (same m, k = live - m), copies fewer. Short segments, and
+/// those for which one data piece is enough, become m + 1 copies. `None` if redundancy would be
+/// lost: erasure coding needs m + 1 slots, copies need two (one for `replicate(1)`). If `degraded`
+/// is set, any slots that are left will do, down to one copy.
 #[must_use]
 pub fn scheme_for(pool: Scheme, length: u32, live: usize, degraded: bool) -> Option<Scheme> {
     let copies = |n: usize| Scheme::Replicate(u8::try_from(n).expect("at most 5 copies"));
@@ -76,7 +76,8 @@ pub fn scheme_for(pool: Scheme, length: u32, live: usize, degraded: bool) -> Opt
             if length < limits::ERASURE_BYTES_MIN.max(u32::from(k) * unit) || widest == 1 {
                 return Some(copies(parity + 1));
             }
-            // Rounding to units can leave the last pieces empty: fewer, equally long ones do.
+            // Rounding to units can leave the last pieces empty: use fewer pieces of the same
+            // length.
             let whole = Scheme::Erasure {
                 k: u8::try_from(widest).expect("k is at most 16"),
                 m,

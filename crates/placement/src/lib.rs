@@ -1,9 +1,10 @@
 //! Decides where pieces live and how a segment is written, read and repaired; encodes and decodes.
 //!
-//! Pure: no I/O, no async, no clock, no chance. [`Groups`] turns a [`model::map::PoolMap`] into
-//! placement groups and picks one for each new segment; [`layout`] is the arithmetic of pieces;
-//! [`codec`] computes parity and lost pieces with ISA-L; [`change`] makes the next map when NSDs
-//! come, go or are lost. Bytes and rules are in `docs/formats/segment.md`.
+//! Pure: no I/O, no async, no clock, no randomness except from seeds. [`Groups`] turns a
+//! [`model::map::PoolMap`] into placement groups and picks one for each new segment; [`layout`] is
+//! the arithmetic of pieces; [`codec`] computes parity and lost pieces with ISA-L; [`change`] makes
+//! the next map when NSDs are added, drained or lost. `docs/formats/segment.md` specifies bytes and
+//! rules.
 
 pub mod change;
 pub mod codec;

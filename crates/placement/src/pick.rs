@@ -6,15 +6,15 @@ use crate::random::mix;
 use model::{FailureGroupId, GroupId, GroupVersion, NsdId, Scheme};
 use std::collections::BTreeSet;
 
-/// Groups that one pick looks at, at most.
+/// Most groups that one pick looks at.
 const LOOK_MAX: u32 = 256;
-/// Whole groups that one pick passes over because others have more free space, at most.
+/// Most whole groups that one pick passes over because others have more free space.
 const PASS_MAX: u32 = 8;
 
-/// What the picker knows of an NSD.
+/// An NSD's state as far as the picker needs it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Standing {
-    /// It takes new pieces now.
+    /// Whether it takes new pieces now.
     pub writable: bool,
     /// Free share of its capacity in 1/65,536.
     pub free: u32,
@@ -33,16 +33,16 @@ pub struct Placement {
     pub skipped_slots: u32,
 }
 
-/// No group has enough slots that take pieces.
+/// No group has enough slots that can take pieces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoGroup {
-    /// Most slots of one group that take pieces.
+    /// Most slots of any one group that can take pieces.
     pub live: usize,
-    /// Slots that a segment needs at least.
+    /// Minimum number of slots that the segment needs.
     pub needed: usize,
 }
 
-/// What is live of one group.
+/// A group's live slots and free space.
 struct Candidate {
     group: GroupId,
     live: u32,
@@ -51,9 +51,9 @@ struct Candidate {
 }
 
 impl Groups {
-    /// Chooses a group for a segment of `length` bytes. Successive counters go round all
-    /// groups and so over all NSDs. Whole groups come first; among them those whose fullest
-    /// member has much free space are taken more often. Without a whole group, the one with
+    /// Chooses a group for a segment of `length` bytes. Consecutive counters cycle through all
+    /// groups and therefore all NSDs. Whole groups come first; among them, those whose fullest
+    /// member has more free space are taken more often. Without a whole group, the one with the
     /// most live slots is taken with a narrower scheme.
     pub fn pick(
         &self,
@@ -92,8 +92,8 @@ impl Groups {
         self.place(counter, length, &best, standing)
     }
 
-    /// The scheme that a segment of `length` bytes has when every NSD of the pool is there:
-    /// one that is written narrower is widened by repair.
+    /// The scheme that a segment of `length` bytes has when no NSD of the pool is missing: repair
+    /// widens segments that were written narrower.
     #[must_use]
     pub fn whole_scheme(&self, length: u32) -> Option<Scheme> {
         let failure_groups: BTreeSet<FailureGroupId> = self
@@ -118,7 +118,7 @@ impl Groups {
             free: u32::MAX,
         };
         for (slot, members) in self.members(group).iter().enumerate() {
-            // A moving slot takes pieces as long as one of its two NSDs does.
+            // A moving slot can take pieces as long as one of its two NSDs can.
             let free = members
                 .in_reading_order()
                 .map(standing)
@@ -163,8 +163,8 @@ impl Groups {
         })
     }
 
-    /// Which `surplus` live slots stay empty: those with the least free space; among about
-    /// equals chance decides, so that every slot gets its share of short segments.
+    /// Which `surplus` live slots stay empty: those with the least free space. Slots with about the
+    /// same space are chosen at random, so that every slot gets its share of short segments.
     fn skip(
         &self,
         counter: u64,
@@ -198,8 +198,8 @@ impl Groups {
     }
 }
 
-/// Whether a whole group is taken when its turn comes: always if its fullest member has at
-/// least nine tenths of the free share of the emptiest NSD, else in proportion.
+/// Whether a whole group is taken in its turn: always if the free share of its fullest member is at
+/// least nine tenths of that of the emptiest NSD, else in proportion.
 fn is_taken(counter: u64, candidate: &Candidate, most_free: u32) -> bool {
     let most = u64::from(most_free);
     let free = u64::from(candidate.free) * 10 / 9;

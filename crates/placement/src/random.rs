@@ -1,15 +1,15 @@
-//! Repeatable chance: what a seed decides is part of the format and must never change.
+//! Repeatable random numbers: those of a seed are part of the format and must never change.
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// The same seed gives the same numbers for ever.
+    /// The same seed always gives the same numbers.
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// 64 even bits.
+    /// 64 uniformly distributed bits.
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         mix(self.0)
@@ -21,7 +21,7 @@ impl Random {
         ((u128::from(self.next()) * bound as u128) >> 64) as usize
     }
 
-    /// Brings the items into a random order (Fisher and Yates).
+    /// Shuffles the items (Fisher and Yates).
     pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));

@@ -1,4 +1,4 @@
-//! Maps change little, keep failure groups apart, and end balanced.
+//! Changed maps differ little, keep failure groups apart, and end up balanced.
 
 use super::*;
 use proptest::prelude::*;
@@ -201,12 +201,13 @@ proptest! {
                 map = next;
             }
             check(&map);
-            // Moves under way may need the failure group that a lost slot needs: look behind them.
+            // Moves under way may use the failure group that a lost slot needs, so finish them
+            // first.
             let settled = finish_all(&finish_all(&map));
             check(&settled);
             let groups = Groups::new(&settled);
             let active = |nsd: NsdId| map.nsd(nsd).is_some_and(|entry| entry.state == NsdState::Active);
-            // With three failure groups no slot stays where it can't be for want of another.
+            // With three failure groups every slot of an unusable NSD can be moved.
             let spare = map.nsds.iter().filter(|entry| entry.state == NsdState::Active).count() >= 3;
             let all_live = (0..groups.count()).all(|group| groups.members(GroupId(group)).iter().all(|slot| active(slot.target())));
             let drains = map.nsds.iter().any(|entry| entry.state == NsdState::Draining);

@@ -1,4 +1,4 @@
-//! ISA-L against a scalar reference, and every pattern of losses.
+//! Compares ISA-L with a scalar reference, and tries every pattern of losses.
 
 use super::*;
 use proptest::prelude::*;
@@ -26,8 +26,8 @@ fn reference_inverse(a: u8) -> u8 {
         .expect("every number but 0 has an inverse")
 }
 
-/// Parity piece `row` (0..m) as docs/formats/segment.md says: the coefficient of data piece j
-/// is 1 / ((k + row) xor j).
+/// Parity piece `row` (0..m) as specified in docs/formats/segment.md: the coefficient of data piece
+/// j is 1 / ((k + row) xor j).
 fn reference_parity(k: usize, row: usize, data: &[Bytes]) -> Vec<u8> {
     let mut parity = vec![0u8; data[0].len()];
     for (column, piece) in data.iter().enumerate() {
@@ -56,7 +56,7 @@ fn is_aligned(bytes: &Bytes) -> bool {
     (bytes.as_ptr() as usize).is_multiple_of(ALIGNMENT)
 }
 
-/// Checks that each piece has the checksums of its own bytes, which later checks trust.
+/// Checks each piece's checksums against its bytes, because later checks trust them.
 fn encode(scheme: Scheme, plain: &Bytes) -> Vec<Bytes> {
     let pieces = super::encode(scheme, &plain.clone().into());
     for piece in &pieces {

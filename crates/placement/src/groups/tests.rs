@@ -1,4 +1,4 @@
-//! Balance, separation and stability of the groups, and how one is picked.
+//! Groups are balanced, separated and stable, and picks spread over them.
 
 use super::*;
 use crate::change::new_pool;
@@ -60,7 +60,7 @@ fn slots_follow_the_weights() {
         .map(|nsd| entry(nsd, nsd, if nsd <= 4 { 200 } else { 100 }))
         .collect();
     let load = Groups::new(&new_pool(Scheme::Replicate(2), list, 1).expect("legal")).load();
-    // 384 groups of two: 768 slots for a weight of 1,600.
+    // 384 groups of two: 768 slots shared by a total weight of 1,600.
     assert!(
         (1..=4).all(|nsd| load[&NsdId(nsd)].abs_diff(96) <= 2),
         "{load:?}"
@@ -118,7 +118,7 @@ fn every_nsd_holds_every_kind_of_piece() {
     );
 }
 
-/// The draw is part of the format: stored maps hold only its seed. Must never change.
+/// The draw is part of the format: stored maps contain only its seed. It must never change.
 #[test]
 fn the_groups_of_a_seed_never_change() {
     let groups = pool(Scheme::Replicate(3), 7, 7);
