@@ -1,4 +1,4 @@
-//! The embedded body: the whole state in one disk region, two versions with two copies each
+//! The embedded store: the whole state in one disk region, two versions with two copies each
 //! (`docs/formats/coordination.md`).
 
 use crate::{Change, STATE_BYTES_MAX, State, Versioned};
@@ -12,11 +12,11 @@ use world::{AlignedBuffer, Disk, World};
 
 const HEADER_BYTES: usize = 4096;
 const SLOT_BYTES: u64 = (HEADER_BYTES + STATE_BYTES_MAX) as u64;
-/// Slots: version v lives in copies 2 × (v mod 2) and 2 × (v mod 2) + 1.
+/// Slots: version v is stored in slots 2 × (v mod 2) and 2 × (v mod 2) + 1.
 const SLOTS: u64 = 4;
 pub(crate) const REGION_BYTES: u64 = SLOTS * SLOT_BYTES;
 
-/// A change that takes longer is answered with "unknown"; it goes on.
+/// A change that takes longer is answered with "unknown" and continues.
 const CHANGE_DEADLINE: Duration = Duration::from_secs(60);
 
 const MAGIC: [u8; 8] = *b"SHLCOORD";
@@ -28,7 +28,7 @@ const UNIT: usize = 4096;
 pub(crate) struct Embedded {
     world: World,
     disk: Disk,
-    /// Durable state only: what is read here never goes away.
+    /// Durable state only: a fact that was read can't be lost.
     durable: RwLock<Durable>,
     /// One transaction at a time.
     writing: Mutex<Attempted>,
@@ -40,13 +40,13 @@ struct Durable {
     state: State,
 }
 
-/// What writing has come to.
+/// The last write and how far it got.
 struct Attempted {
-    /// The highest version that was tried. If it failed it may lie on the disk all the same, whole or
-    /// not: no other content ever gets its number.
+    /// The highest version that a write has tried. If that write failed, the version may be on the
+    /// disk whole or in part: no other content ever gets its number.
     version: u64,
-    /// The copy that failed; 0 or 1. It may be damaged, so it is written before the other one, which
-    /// is whole.
+    /// The copy that failed; 0 or 1. It may be damaged, so it is written before the other one,
+    /// which is whole.
     copy: usize,
 }
 
@@ -75,9 +75,9 @@ impl Embedded {
         for slot in 0..SLOTS {
             slots.push(read_slot(&disk, slot).await?);
         }
-        // A power cut tears one copy at most, and the next opening mends it. Both copies of a
-        // version can only rot: the other pair may be older, and acting on it would give epochs and
-        // sessions out twice.
+        // A power cut tears at most one copy, which the next opening mends. Two damaged copies of a
+        // version therefore mean a disk fault. The other pair may be older, and using it would
+        // issue epochs and sessions a second time.
         if slots
             .chunks(2)
             .any(|pair| matches!(pair, [Slot::Damaged, Slot::Damaged]))
@@ -89,7 +89,7 @@ impl Embedded {
             ));
         }
         let newest = slots.iter().filter_map(Slot::version).max();
-        // From the second version on each pair has had one.
+        // From the second version on, each pair has been written.
         let is_gone = |pair: &[Slot]| pair.iter().all(|slot| slot.version().is_none());
         if newest >= Some(2) && slots.chunks(2).any(is_gone) {
             return Err(Error::new(
@@ -114,8 +114,8 @@ impl Embedded {
                     .expect("the newest version was found in a slot");
                 (version, state)
             }
-            // Version 1 is the first ever written, to slots 2 and 3, one after the other: a
-            // power cut in the first format leaves at most slot 2 torn.
+            // Version 1 is the first one written, to slots 2 and 3 in turn: a power cut during the
+            // first format leaves at most slot 2 torn.
             None if matches!(slots[..], [Slot::Blank, Slot::Blank, _, Slot::Blank]) => {
                 (0, State::new())
             }
@@ -137,9 +137,9 @@ impl Embedded {
         Ok(store)
     }
 
-    /// Completes what was read: a copy of the newest version may be torn or rotten, and nobody may
-    /// act on a version that one more fault could lose. A new region gets two versions, so that
-    /// no later fault makes it look like a blank one.
+    /// Completes the state that was read: a copy of the newest version may be torn or damaged, and
+    /// a version that one more fault could lose must not be used. A new region gets two versions,
+    /// so that no later fault can make it look blank.
     async fn settle(&self, whole: &[bool]) -> Result<()> {
         let (version, state) = {
             let durable = self.durable.read();
@@ -180,7 +180,7 @@ impl Embedded {
         self.changed.subscribe()
     }
 
-    /// Runs in a task of its own, so that a caller that goes away leaves no write half-known.
+    /// Runs in its own task, so that a write is finished even if its caller goes away.
     pub(crate) async fn transaction(self: &Arc<Self>, changes: Vec<Change>) -> Result<u64> {
         let store = Arc::clone(self);
         let (answer, wait) = tokio::sync::oneshot::channel();
@@ -212,7 +212,7 @@ impl Embedded {
             let durable = self.durable.read();
             (durable.version, durable.state.clone())
         };
-        // Always in the places that don't hold the durable version.
+        // Always goes to the slots that don't hold the durable version.
         let version = match attempted.version {
             failed if failed > durable => failed + 2,
             _ => durable + 1,
@@ -241,8 +241,9 @@ impl Embedded {
         Ok(version)
     }
 
-    /// Both copies, one after the other: at every moment the durable version's pair and one copy of
-    /// this pair are whole, and after the first copy one torn write can't lose this version any more.
+    /// Writes both copies, one after the other. At every moment the pair of the durable version and
+    /// one copy of this pair are whole, and after the first copy a torn write can no longer lose
+    /// this version.
     async fn write(&self, version: u64, state: &State, attempted: &mut Attempted) -> Result<()> {
         let bytes = encode(version, state)?;
         attempted.version = version;
@@ -274,7 +275,7 @@ fn slots_of(version: u64) -> [u64; 2] {
 }
 
 enum Slot {
-    /// Nothing was ever written here.
+    /// Never written.
     Blank,
     /// Torn or damaged.
     Damaged,
@@ -291,7 +292,7 @@ impl Slot {
 }
 
 async fn read_slot(disk: &Disk, slot: u64) -> Result<Slot> {
-    // A unit that can't be read is damage of this copy only.
+    // An unreadable unit counts as damage of this copy only.
     let Ok(header) = disk.read(slot * SLOT_BYTES, HEADER_BYTES).await else {
         return Ok(Slot::Damaged);
     };
@@ -346,7 +347,7 @@ fn encode(version: u64, state: &State) -> Result<Bytes> {
     Ok(aligned.freeze())
 }
 
-/// The version and state of a slot, or nothing if its bytes don't prove themselves.
+/// The version and state in a slot, or `None` if its checksum doesn't match.
 fn decode(slot: &Bytes) -> Result<Option<(u64, State)>> {
     let mut input = slot.clone();
     if input.split_to(8)[..] != MAGIC {

@@ -1,4 +1,4 @@
-//! The typed facts and the keys that they live under.
+//! The typed facts and their keys.
 
 use crate::{Change, Coordination, Versioned};
 use bytes::Bytes;
@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 const SESSIONS: &str = "sessions/next";
 const CLUSTER: &str = "cluster/id";
-/// Attempts of a change that others may get in the way of.
+/// Attempts of a change that may collide with other writers.
 const ATTEMPTS_MAX: usize = 64;
 /// First byte of every typed value.
 const VALUE_FORMAT: u8 = 1;
 
-/// Who owns a shard and where its log is. Changed by compare-and-set only.
+/// A shard's owner and where its log is. Changed by compare-and-set only.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ShardRecord {
     /// The shard.
@@ -28,20 +28,20 @@ pub struct ShardRecord {
     pub owner: SessionId,
     /// The NSDs that hold the log now: an entry is acknowledged when all of them have it.
     pub view: Vec<NsdId>,
-    /// The first entry that is on `view`; those before are on `closed`.
+    /// The first entry on `view`; earlier ones are on `closed`.
     pub first_entry: EntryNumber,
-    /// Earlier views that entries which aren't trimmed yet are on, oldest first.
+    /// Earlier views that hold entries not yet trimmed, oldest first.
     pub closed: Vec<ClosedFragment>,
-    /// Where earlier epochs ended, oldest first, as far as their entries aren't trimmed. Entries
-    /// of an ended epoch behind its end are garbage.
+    /// Where earlier epochs ended, oldest first, for epochs whose entries aren't all trimmed.
+    /// Entries of an ended epoch after its end are garbage.
     pub ended: Vec<EndedEpoch>,
-    /// The first entry that replay needs. The log always has it once the shard was opened.
+    /// The first entry that replay needs. Once the shard was opened, the log always has it.
     pub trimmed_below: EntryNumber,
-    /// Binds log and tree to each other; 0 until the first owner has written it to the log.
+    /// Ties log and tree to each other; 0 until the first owner has written it to the log.
     pub marker: u128,
 }
 
-/// A stretch of the log on a view that isn't written any more.
+/// A stretch of the log on a view that is no longer written.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ClosedFragment {
     /// The NSDs.
@@ -62,7 +62,7 @@ pub struct EndedEpoch {
 }
 
 impl Coordination {
-    /// A session that never was and never will be again.
+    /// A session id that was never used and will never be used again.
     pub async fn next_session(&self) -> Result<SessionId> {
         for _ in 0..ATTEMPTS_MAX {
             let (next, version) = self
@@ -81,7 +81,7 @@ impl Coordination {
         ))
     }
 
-    /// Every session below this one has been given out; none from it on.
+    /// All sessions below this one have been issued; none at or above it.
     pub async fn sessions_below(&self) -> Result<SessionId> {
         Ok(SessionId(
             self.fact::<u64>(SESSIONS)
@@ -90,12 +90,12 @@ impl Coordination {
         ))
     }
 
-    /// The cluster's id, or nothing before it was set.
+    /// The cluster's id; `None` until it is set.
     pub async fn cluster(&self) -> Result<Option<u128>> {
         Ok(self.fact::<u128>(CLUSTER).await?.map(|fact| fact.value))
     }
 
-    /// Sets the cluster's id, once: `Changed` if there is one.
+    /// Sets the cluster's id, once: `Changed` if it is already set.
     pub async fn set_cluster(&self, cluster: u128) -> Result<()> {
         self.set_fact(CLUSTER, 0, &cluster).await.map(drop)
     }
@@ -105,7 +105,7 @@ impl Coordination {
         self.fact(&shard_key(shard)).await
     }
 
-    /// The records of all shards. NSDs whose index was rebuilt want their epochs.
+    /// The records of all shards. NSDs with a rebuilt index need the epochs in them.
     pub async fn shards(&self) -> Result<Vec<ShardRecord>> {
         let all = self.list("shard/").await?;
         all.into_iter()
@@ -113,7 +113,7 @@ impl Coordination {
             .collect()
     }
 
-    /// Changes a shard's record (`expected` 0: makes it).
+    /// Changes a shard's record (`expected` 0: creates it).
     pub async fn set_shard(&self, expected: u64, record: &ShardRecord) -> Result<u64> {
         self.set_fact(&shard_key(record.shard), expected, record)
             .await
@@ -124,7 +124,7 @@ impl Coordination {
         self.fact(&pool_key(pool)).await
     }
 
-    /// Changes a pool's map (`expected` 0: makes it).
+    /// Changes a pool's map (`expected` 0: creates it).
     pub async fn set_pool_map(&self, pool: &str, expected: u64, map: &PoolMap) -> Result<u64> {
         self.set_fact(&pool_key(pool), expected, map).await
     }
@@ -147,13 +147,13 @@ impl Coordination {
             .collect()
     }
 
-    /// Changes a setting of the cluster (`expected` 0: makes it).
+    /// Changes a setting of the cluster (`expected` 0: creates it).
     pub async fn set_config(&self, name: &str, expected: u64, value: &str) -> Result<u64> {
         self.set_fact(&config_key(name), expected, &value.to_owned())
             .await
     }
 
-    /// A typed fact under a key of the caller's own (NSD list, file systems, ...).
+    /// A typed fact under a key of the caller's choice (NSD list, file systems, ...).
     pub async fn fact<T: DeserializeOwned>(&self, key: &str) -> Result<Option<Versioned<T>>> {
         match self.get(key).await? {
             None => Ok(None),
@@ -164,7 +164,7 @@ impl Coordination {
         }
     }
 
-    /// Changes a typed fact (`expected` 0: makes it).
+    /// Changes a typed fact (`expected` 0: creates it).
     pub async fn set_fact<T: Serialize>(&self, key: &str, expected: u64, value: &T) -> Result<u64> {
         self.transaction(vec![Change {
             key: key.to_owned(),

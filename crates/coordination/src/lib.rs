@@ -1,9 +1,10 @@
-//! Small facts agreed by all: who owns a shard, where its log is, which NSDs make a pool.
+//! Small facts that the cluster agrees on: who owns a shard, where its log is, which NSDs make a
+//! pool.
 //!
-//! A store of keys with compare-and-set. Nothing per file, blob or client is in it. One node
-//! alone uses the embedded body (a small disk region of its own); the surface is what etcd
-//! offers too (versions per key, one transaction, watch by prefix), so that a body for it
-//! changes nothing above.
+//! A key-value store with compare-and-set. It holds nothing per file, blob or client. A single node
+//! uses the embedded store (a small disk region). The interface has only operations that etcd
+//! offers as well (versions per key, transactions, watches by prefix), so that an etcd
+//! implementation needs no changes in its callers.
 
 mod embedded;
 mod facts;
@@ -18,19 +19,19 @@ use std::{collections::BTreeMap, sync::Arc};
 use tokio::sync::watch;
 use world::{Disk, World};
 
-/// Bytes of the region that the embedded body needs at least.
+/// Minimum size of the embedded store's region in bytes.
 pub const EMBEDDED_REGION_BYTES: u64 = embedded::REGION_BYTES;
 /// Longest key in bytes.
 pub const KEY_BYTES_MAX: usize = 256;
-/// All keys and values together in bytes, with 14 bytes for each.
+/// Most bytes of all keys and values together, counting 14 more for each key.
 pub const STATE_BYTES_MAX: usize = 1024 * 1024;
 
-/// A value and the version to compare with when it is changed.
+/// A value and the version to compare when changing it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Versioned<T> {
     /// The value.
     pub value: T,
-    /// The version that wrote it; grows over the whole store, never 0, never reused.
+    /// The version that wrote it; increases over the whole store, never 0, never reused.
     pub version: u64,
 }
 
@@ -39,15 +40,15 @@ pub struct Versioned<T> {
 pub struct Change {
     /// The key.
     pub key: String,
-    /// The version that the key must have now: 0 for "must not exist".
+    /// The version that the key must have now; 0 if it must not exist.
     pub expected: u64,
-    /// The new value; nothing removes the key.
+    /// The new value; `None` removes the key.
     pub value: Option<Bytes>,
 }
 
 pub(crate) type State = BTreeMap<String, Versioned<Bytes>>;
 
-/// The facts. Cheap to clone. What was read is durable and stays read.
+/// The store of facts. Cheap to clone. Only durable facts are ever returned.
 #[derive(Clone)]
 pub struct Coordination {
     body: Body,
@@ -59,7 +60,7 @@ enum Body {
 }
 
 impl Coordination {
-    /// Opens the embedded store on a disk region of its own, and formats it if nothing was ever
+    /// Opens the embedded store on its own disk region. Formats the region if no state was ever
     /// stored there (all zeros, or a power cut during the first format).
     ///
     /// # Errors
@@ -84,10 +85,10 @@ impl Coordination {
         }
     }
 
-    /// Sets one key if its version is `expected` (0: it must not exist). Answers the new version.
+    /// Sets one key if its version is `expected` (0: it must not exist). Returns the new version.
     ///
     /// # Errors
-    /// `Changed` if the version is another; nothing was done. After `Unavailable` it is unknown
+    /// `Changed` if the version differs; nothing was done. After `Unavailable` it is unknown
     /// whether the change happened: read again.
     pub async fn compare_and_set(
         &self,
@@ -103,8 +104,8 @@ impl Coordination {
         .await
     }
 
-    /// Makes all changes or none, durably. Answers their version. Goes on to its end even if
-    /// the future is dropped. Errors as [`Coordination::compare_and_set`].
+    /// Makes all changes or none, durably, and returns their version. Runs to completion even if
+    /// the future is dropped. Errors as for [`Coordination::compare_and_set`].
     pub async fn transaction(&self, changes: Vec<Change>) -> Result<u64> {
         check_changes(&changes)?;
         match &self.body {
@@ -112,8 +113,8 @@ impl Coordination {
         }
     }
 
-    /// Tells of every change: the value is the newest version in the store. List what is of
-    /// interest after each change.
+    /// Notifies of every change: the value is the newest version in the store. Callers list the
+    /// keys they care about after each change.
     pub fn watch(&self) -> watch::Receiver<u64> {
         match &self.body {
             Body::Embedded(store) => store.watch(),

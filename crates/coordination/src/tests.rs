@@ -1,4 +1,4 @@
-//! What coordination promises, with power cuts at every I/O.
+//! Coordination's promises, with power cuts at every I/O.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::{Change, Coordination, EMBEDDED_REGION_BYTES, ShardRecord};
@@ -10,7 +10,7 @@ use world::World;
 use world::sim::{Cut, Faults, Outcome, Simulation};
 
 const DISK: &str = "coordination";
-/// Where a slot has its version: a byte that every slot has, however short its state.
+/// Offset of the version in a slot: a byte that exists however short the state is.
 const VERSION_AT: u64 = 16;
 
 async fn open(world: &World) -> model::Result<Coordination> {
@@ -58,7 +58,7 @@ fn a_change_with_an_old_version_is_refused_and_a_transaction_is_all_or_nothing()
         assert!(second > first);
         assert_eq!(facts.list("").await.unwrap().len(), 2);
         facts.compare_and_set("a", second, None).await.unwrap();
-        // A key that comes back never has an old version again.
+        // A key that is created again never gets an earlier version.
         let third = facts
             .compare_and_set("a", 0, Some(Bytes::new()))
             .await
@@ -151,7 +151,7 @@ fn what_was_answered_survives_a_power_cut_at_every_io_and_sessions_never_repeat(
             let after = finished(simulation.run(|world| async move {
                 let facts = open(&world).await.unwrap();
                 let first = facts.next_session().await.unwrap();
-                // Once more: what the second life gave out is not given out again either.
+                // Open again: ids issued after the first restart aren't issued again either.
                 drop(facts);
                 let facts = open(&world).await.unwrap();
                 [first, facts.next_session().await.unwrap()]
@@ -242,7 +242,7 @@ fn a_disk_that_does_not_answer_makes_a_change_unknown_and_not_endless() {
         assert_eq!(late.kind(), ErrorKind::Unavailable, "{late}");
         assert_eq!(facts.get("a").await.unwrap(), None);
         faults.heal(DISK);
-        // It went on.
+        // The change was completed.
         let mut watch = facts.watch();
         while facts.get("a").await.unwrap().is_none() {
             watch.changed().await.unwrap();
@@ -250,7 +250,7 @@ fn a_disk_that_does_not_answer_makes_a_change_unknown_and_not_endless() {
     }));
 }
 
-/// A change whose first copy is written, and whose second one fails.
+/// A change whose first copy is written and whose second copy fails.
 async fn half_a_change(world: &World, facts: &Coordination, faults: &Faults, value: Bytes) {
     faults.slow(DISK, Duration::from_secs(10));
     let change = facts.compare_and_set("b", 0, Some(value));
@@ -262,7 +262,7 @@ async fn half_a_change(world: &World, facts: &Coordination, faults: &Faults, val
     faults.heal(DISK);
 }
 
-/// More than a sector, so that a torn write is damage.
+/// Longer than a sector, so that a torn write leaves damage.
 fn long(byte: u8) -> Bytes {
     Bytes::from(vec![byte; 2000])
 }
@@ -279,7 +279,7 @@ fn what_was_read_is_still_read_when_a_copy_rots_after_a_change_that_failed() {
             let value = Some(Bytes::new());
             assert_eq!(facts.compare_and_set("a", 0, value).await.unwrap(), 3);
             half_a_change(&world, &facts, &faults, long(1)).await;
-            // The second copy was written all the same, and only its answer was lost.
+            // The second copy was written after all; only its answer was lost.
             disk.overwrite(slot, &disk.content(0, 8192));
             faults.slow(DISK, Duration::from_secs(10));
             let change = facts.compare_and_set("b", 0, Some(long(2)));
@@ -313,7 +313,7 @@ fn a_power_cut_in_the_change_after_one_that_failed_leaves_a_whole_copy() {
                 let value = Some(Bytes::new());
                 assert_eq!(facts.compare_and_set("a", 0, value).await.unwrap(), 3);
                 half_a_change(&world, &facts, &faults, long(1)).await;
-                // What failed was torn.
+                // The failed copy was torn.
                 faults.flip_bit(DISK, EMBEDDED_REGION_BYTES / 4 + VERSION_AT);
                 faults.cut_at_io(simulation.io_count(), Cut::Torn);
                 let _ = facts.compare_and_set("b", 0, Some(long(2))).await;
