@@ -1,4 +1,4 @@
-//! Measures an NSD beside the raw disk, in turns, so that both meet the same machine.
+//! Measures an NSD beside the raw disk, alternating, so that both run under the same conditions.
 //!
 //! `cargo run --release -p nsd --example nsd_speed -- /directory/on/the/disk`
 
@@ -58,7 +58,7 @@ fn blob(number: u64, bytes: Bytes) -> BlobPut {
     }
 }
 
-/// MB/s of `blocks` calls of `one` with some in flight.
+/// MB/s of `blocks` calls of `one`, several of them in flight.
 async fn stream<F: Future<Output = ()>>(blocks: u64, one: impl Fn(u64) -> F) -> f64 {
     let start = Instant::now();
     let mut flying = FuturesUnordered::new();
@@ -77,7 +77,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// CPU time of this process; counts in steps of 10 ms.
+/// CPU time of this process, in steps of 10 ms.
 fn cpu() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = stat
@@ -90,7 +90,7 @@ fn cpu() -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
-/// How long a flush takes after writes to fresh and to used space.
+/// Duration of a flush after writes to fresh and to used space.
 fn flushes(world: &World, raw: &Disk) {
     let block: Bytes = AlignedBuffer::copy_of(&vec![0x5a; BLOCK]).freeze();
     for what in ["fresh", "used"] {
@@ -214,7 +214,7 @@ fn small_gets(world: &World, nsd: &Arc<Nsd>, raw: &Disk) {
     }
 }
 
-/// Many small blobs, then a kill: how long until it serves again.
+/// Stores many small blobs, kills the NSD and measures how long it takes to serve again.
 fn reopening(world: &World, nsd: Arc<Nsd>, path: &std::path::Path) {
     let bytes: Bytes = AlignedBuffer::copy_of(&[0x77; 8192]).freeze();
     let start = Instant::now();
@@ -228,7 +228,7 @@ fn reopening(world: &World, nsd: Arc<Nsd>, path: &std::path::Path) {
     println!("100,000 blobs of 8 KiB in {:?}", start.elapsed());
     drop(nsd);
     let disk = loop {
-        // A checkpoint in the background may hold the disk for a moment.
+        // A checkpoint in the background may keep the disk open for a moment.
         match world.open_disk(path) {
             Ok(disk) => break disk,
             Err(_) => std::thread::sleep(Duration::from_millis(10)),

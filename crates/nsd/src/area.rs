@@ -1,9 +1,9 @@
-//! The index area: a redb file in a range of the region, every page under a checksum.
+//! The index area: a redb file in a range of the region, with a checksum for every page.
 //!
-//! redb trusts its pages after a quick repair, so a flipped bit could make it answer wrongly.
-//! Here each 4 KiB page has a CRC-32C in a table in front of the pages; a page that doesn't fit
-//! is an I/O error to redb. redb's own header page (page 0) is never written in place: it
-//! lives in the guard blocks, alternating, two copies each, written one after the other when
+//! redb trusts its pages after a quick repair, so a flipped bit could make it return wrong entries.
+//! Here each 4 KiB page has a CRC-32C in a table before the pages; redb gets an I/O error for a
+//! page that doesn't match. redb's own header page (page 0) is never written in place: it is kept
+//! in the guard blocks, alternately, with two copies each, written one after the other once
 //! everything that it refers to is durable.
 
 mod guard;
@@ -23,11 +23,11 @@ use world::Disk;
 const GUARDS: u64 = 4;
 const BLOCK: u64 = UNIT as u64;
 const SUMS_PER_BLOCK: usize = UNIT / 4;
-/// What redb puts in front of its pages, at most.
+/// Most bytes that redb puts before its pages.
 const REDB_HEADERS: u64 = 64 << 10;
-/// How redb grows once it is large.
+/// redb's growth step once it is large.
 const REDB_REGION: u64 = 4 << 30;
-/// Pages that wait for the next sync at most (32 MiB).
+/// Most pages that wait for the next sync (32 MiB).
 const PENDING_PAGES_MAX: usize = 8192;
 /// Largest write of joined pages.
 const JOINED_BYTES_MAX: usize = 1 << 20;
@@ -54,11 +54,11 @@ struct State {
     length: u64,
     page0: Box<[u8; UNIT]>,
     guard_dirty: bool,
-    /// CRC-32C per page; 0: never written, so nobody reads it.
+    /// CRC-32C per page; 0: never written, so redb never reads it.
     sums: Vec<u32>,
     dirty_tables: BTreeSet<usize>,
     /// Written pages that are not on the disk yet. redb writes in no stable order; sorted and
-    /// joined they are few writes, and the same in every run of a simulation.
+    /// joined they become few writes, in the same order in every run of a simulation.
     pending: BTreeMap<u64, Box<[u8; UNIT]>>,
 }
 
@@ -95,17 +95,18 @@ impl Area {
         }
     }
 
-    /// Bytes of an area that lets redb use `capacity` bytes.
+    /// Size of an area that lets redb use `capacity` bytes.
     pub(crate) fn bytes_for(capacity: u64) -> u64 {
         let pages = (capacity + REDB_HEADERS) / BLOCK;
         (GUARDS + pages + pages.div_ceil(SUMS_PER_BLOCK as u64) + 1) * BLOCK
     }
 
-    /// Makes an empty storage. Blocks; durable when it returns. What was there is lost.
+    /// Makes an empty storage; the range's previous content is lost. Blocks; durable when it
+    /// returns.
     pub(crate) fn create(disk: &Disk, region: u128, start: u64, bytes: u64) -> io::Result<Self> {
         let area = Self::empty(disk, region, start, bytes);
         let zeros = vec![0; UNIT];
-        // All guards go first: a half-made area must not look like the old one.
+        // Clear all guards first: a half-made area must not look like the old one.
         for block in 0..GUARDS {
             disk.write_now(start + block * BLOCK, &zeros)?;
         }
@@ -125,7 +126,7 @@ impl Area {
         let area = Self::empty(disk, region, start, bytes);
         let mut bytes = vec![0; UNIT];
         let blocks = std::array::from_fn(|block| {
-            // One that can't be read is as good as a damaged one: it has a copy.
+            // An unreadable block counts as damaged: it has a copy.
             match disk.read_now(start + block as u64 * BLOCK, &mut bytes) {
                 Ok(()) => Found::in_block(&bytes, region),
                 Err(_) => Found::Damage,
@@ -154,7 +155,7 @@ impl Area {
     }
 
     /// Reads all used pages once, in order, so that the scan that follows finds them in the
-    /// kernel's page cache. What can't be read shows when somebody needs it. Blocks.
+    /// kernel's page cache. Ignores unreadable pages; their next reader gets the error. Blocks.
     pub(crate) fn warm(&self) {
         const CHUNK: u64 = 1 << 20;
         const WARM_MAX: u64 = 256 << 20;
@@ -179,8 +180,7 @@ impl Area {
         }
     }
 
-    /// Bytes that redb can really use: it doubles its length up to 4 GiB, and grows by 4 GiB
-    /// then.
+    /// Bytes that redb can actually use: it doubles its length up to 4 GiB and then grows by 4 GiB.
     pub(crate) fn capacity(&self) -> u64 {
         let most = self.shared.pages_max * BLOCK - REDB_HEADERS;
         if most < REDB_REGION {
@@ -189,7 +189,7 @@ impl Area {
         most / REDB_REGION * REDB_REGION
     }
 
-    /// Pages that hold something, the highest of them, and how many there may be.
+    /// Pages in use, the highest of them, and the maximum.
     #[cfg(test)]
     pub(crate) fn use_of_pages(&self) -> (usize, usize, u64) {
         let state = self.shared.state.lock();
@@ -198,11 +198,11 @@ impl Area {
         (used, highest.unwrap_or(0), self.shared.pages_max)
     }
 
-    /// Looks again at pages that didn't fit, and checks what leads to the pages: guard and table
-    /// blocks are written anew. Answers the pages that still don't fit, and what was put right.
-    /// All of it from the medium. Blocks.
+    /// Checks pages with wrong checksums again, and rewrites damaged guard and table blocks.
+    /// Returns the pages that still don't match and descriptions of the repairs. Reads only from
+    /// the medium. Blocks.
     ///
-    /// A page that doesn't fit need not be in use: a power cut leaves such pages behind.
+    /// A page that doesn't match need not be in use: power cuts leave such pages.
     pub(crate) fn check_rest(&self, misfits: Vec<u64>) -> io::Result<(Vec<u64>, Vec<String>)> {
         let shared = &self.shared;
         let mut mended = Vec::new();
@@ -240,7 +240,7 @@ impl Area {
         Ok((still, mended))
     }
 
-    /// Table blocks that aren't on the medium as they should be are written with the next sync.
+    /// Marks table blocks that are wrong on the medium for writing at the next sync.
     fn check_tables(&self, mended: &mut Vec<String>) {
         let shared = &self.shared;
         let tables = shared.tables as usize;
@@ -248,7 +248,7 @@ impl Area {
         for first in (0..tables).step_by(JOINED_BYTES_MAX / UNIT) {
             let last = tables.min(first + JOINED_BYTES_MAX / UNIT);
             let chunk = &mut chunk[..(last - first) * UNIT];
-            // Without the lock, which everybody needs who asks the index.
+            // Without the lock, which every lookup in the index needs.
             let read = shared
                 .disk
                 .read_medium_now(shared.table_offset(first), chunk);
@@ -258,7 +258,7 @@ impl Area {
                 if state.dirty_tables.contains(&table) || (read.is_ok() && *block == should[..]) {
                     continue;
                 }
-                // Written meanwhile, or the one of the chunk that can't be read?
+                // Was it written in the meantime, or is it the unreadable block of the chunk?
                 let at = shared.table_offset(table);
                 if shared.disk.read_medium_now(at, block).is_err() || *block != should[..] {
                     state.dirty_tables.insert(table);
@@ -268,10 +268,10 @@ impl Area {
         }
     }
 
-    /// Reads all pages from the medium: what the kernel's page cache still has in order would hide
-    /// damage until the next start. Answers those that don't fit their checksum, and how many were
-    /// written anew, because they are good in the page cache. Checkpoints may run meanwhile.
-    /// Blocks; what was rewritten is durable when it returns.
+    /// Reads all pages from the medium, because good copies in the kernel's page cache would hide
+    /// damage until the next start. Returns the pages that don't match their checksum, and how many
+    /// pages were rewritten from good copies in the page cache. Checkpoints may run concurrently.
+    /// Blocks; rewritten pages are durable when it returns.
     pub(crate) fn check_pages(&self) -> io::Result<(Vec<u64>, u64)> {
         let shared = &self.shared;
         let pages = shared.state.lock().length.div_ceil(BLOCK);
@@ -294,7 +294,7 @@ impl Area {
                     .read_medium_now(shared.page_offset(first), chunk)
                     .is_ok();
             for page in (first..last).filter(|_| is_used) {
-                // The lock keeps page and sum together while redb writes.
+                // The lock keeps page and checksum consistent while redb writes.
                 let state = shared.state.lock();
                 let sum = state.sums[page as usize];
                 if sum == 0 || state.pending.contains_key(&page) {
@@ -318,7 +318,7 @@ impl Area {
         Ok((misfits, rewritten))
     }
 
-    /// Forgets pages that don't fit and that nothing refers to.
+    /// Forgets unreferenced pages with wrong checksums.
     pub(crate) fn forget(&self, pages: &[u64]) {
         let mut state = self.shared.state.lock();
         for page in pages {
@@ -327,7 +327,7 @@ impl Area {
         }
     }
 
-    /// A storage that reads this one as it was last made durable and keeps writes to itself.
+    /// A storage that reads this one's last durable state and keeps its own writes in memory.
     pub(crate) fn scratch(&self) -> Scratch {
         let state = self.shared.state.lock();
         Scratch {
@@ -341,7 +341,7 @@ impl Area {
     }
 }
 
-/// What became of a page that seemed not to fit its checksum.
+/// Result of checking a page again that didn't match its checksum.
 enum Mended {
     Good,
     Rewritten,
@@ -372,8 +372,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Looks at a page that seemed not to fit (it may have been written meanwhile), and writes it
-    /// anew if the page cache still has it in order.
+    /// Checks a page again that didn't match its checksum (it may have been written in the
+    /// meantime), and rewrites it if the page cache still has a good copy.
     fn mend_page(&self, page: u64, sum: u32) -> io::Result<Mended> {
         let at = self.page_offset(page);
         let mut bytes = vec![0; UNIT];
@@ -393,8 +393,9 @@ impl Shared {
         page == 0 || state.sums.get(page as usize).is_some_and(|sum| *sum != 0)
     }
 
-    /// Reads one page and proves it. redb reads back only what it has written: a page without a
-    /// checksum holds nothing, so what leads redb to it is damaged, and zeros would make it panic.
+    /// Reads one page and checks it. redb reads only pages that it has written. A request for a
+    /// page without a checksum therefore comes from a damaged reference, and zeros would make redb
+    /// panic.
     fn read_page(&self, state: &State, page: u64, out: &mut [u8]) -> io::Result<()> {
         if page == 0 {
             out.copy_from_slice(&state.page0[..]);
@@ -441,7 +442,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Writes pending pages, neighbours together.
+    /// Writes pending pages, joining consecutive ones.
     fn write_pending(&self, state: &mut State) -> io::Result<()> {
         let mut joined: Vec<u8> = Vec::new();
         let mut first = 0;
@@ -474,7 +475,7 @@ impl Shared {
         for copy in [0, 2] {
             let number = state.sequence % 2 + copy;
             self.disk.write_now(self.start + number * BLOCK, &guard)?;
-            // Before the other copy: a power cut may tear what isn't durable.
+            // Flush before writing the other copy: a power cut may tear writes that aren't durable.
             self.disk.flush_now()?;
         }
         state.guard_dirty = false;
@@ -482,7 +483,7 @@ impl Shared {
     }
 }
 
-/// Calls `each` with (page, first byte in it, range of the buffer).
+/// Calls `each` with (page, offset in the page, range of the buffer).
 fn for_pages(
     offset: u64,
     length: usize,
@@ -537,7 +538,7 @@ impl redb::StorageBackend for Area {
                 format!("the index area is full: it can't grow to {len} bytes"),
             ));
         }
-        // Pages that are cut off must read as zeros when the storage grows again.
+        // Pages cut off here must read as zeros when the storage grows again.
         let first = len.div_ceil(BLOCK) as usize;
         let last = state.length.div_ceil(BLOCK) as usize;
         for page in first..last {

@@ -1,10 +1,11 @@
-//! A bounded cache in two generations: what was used lately stays, the rest goes at once.
+//! A bounded cache with two generations: recently used values stay, the others are dropped
+//! together.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use world::Map;
 
-/// Maps keys to values of a weight (bytes). At most the budget is kept.
+/// Maps keys to values with a weight (bytes). Keeps at most the budget.
 pub(crate) struct Cache<K, V> {
     young: Map<K, (V, usize)>,
     old: Map<K, (V, usize)>,
@@ -22,7 +23,7 @@ impl<K: Eq + Hash + Copy, V: Clone> Cache<K, V> {
         }
     }
 
-    /// The value; it becomes young again.
+    /// The value, which moves to the young generation.
     pub(crate) fn get(&mut self, key: &K) -> Option<V> {
         if let Some((value, _)) = self.young.get(key) {
             return Some(value.clone());
@@ -32,7 +33,7 @@ impl<K: Eq + Hash + Copy, V: Clone> Cache<K, V> {
         Some(value)
     }
 
-    /// Keeps a value.
+    /// Stores a value.
     pub(crate) fn insert(&mut self, key: K, value: V, weight: usize) {
         if self.young_weight + weight > self.budget / 2 {
             self.old = std::mem::take(&mut self.young);

@@ -1,5 +1,5 @@
-//! Checkpoints: what the journal has added goes into the index, payloads that live in the
-//! journal move to extents, and the ring is free again.
+//! Checkpoints: the journal's changes go into the index, payloads stored in the journal move to
+//! extents, and the ring is free again.
 
 use crate::checksum::UNIT;
 use crate::core::Core;
@@ -15,14 +15,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use world::AlignedBuffer;
 
-/// Entries that one write to the data area packs together, in units (1 MiB).
+/// Units of entries that one write to the data area packs together (1 MiB).
 const PACK_UNITS: u64 = 256;
-/// Largest read of the ring, and write to the data area.
+/// Largest read of the ring and largest write to the data area.
 const SPAN_BYTES_MAX: u64 = 2 << 20;
-/// Changes since the last checkpoint that may be kept in memory.
+/// Most bytes of changes since the last checkpoint that are kept in memory.
 const OVERLAY_BYTES_MAX: usize = 32 << 20;
 
-/// An entry on its way out of the journal.
+/// An entry that is being moved out of the journal.
 struct Moving {
     key: Key,
     entry: Arc<Entry>,
@@ -42,7 +42,7 @@ impl Core {
         }
     }
 
-    /// Starts a checkpoint in the background, unless one is about to run.
+    /// Starts a checkpoint in the background, unless one is already planned.
     pub(crate) fn plan_checkpoint(self: &Arc<Self>) {
         if self.checkpoint_planned.swap(true, Ordering::AcqRel) {
             return;
@@ -57,7 +57,7 @@ impl Core {
             .detach();
     }
 
-    /// Brings the index up to everything that is applied now.
+    /// Brings the index up to date with all changes applied so far.
     pub(crate) async fn checkpoint(self: &Arc<Self>) -> Result<()> {
         let running = self.checkpointing.lock().await;
         self.checkpoint_planned.store(false, Ordering::Release);
@@ -100,7 +100,7 @@ impl Core {
         stored.map_err(|error| self.fail("writes its superblock", &error))
     }
 
-    /// Moves payloads out of the journal; returns the changes with their new places.
+    /// Moves payloads out of the journal; returns the changes with the new places.
     async fn move_out(&self, frozen: &Arc<Changes>) -> Result<Changes> {
         let mut changes = Changes::clone(frozen);
         let mut leaving: Vec<Moving> = frozen
@@ -117,7 +117,7 @@ impl Core {
                 })
             })
             .collect();
-        // Neighbours in the journal are read together.
+        // Sorted so that consecutive journal entries are read together.
         leaving.sort_by_key(|moving| moving.position);
         let mut pack = Vec::new();
         let mut units = 0;
@@ -135,7 +135,7 @@ impl Core {
         Ok(changes)
     }
 
-    /// Moves some entries, with one read and one write if their places allow it.
+    /// Moves some entries, with one read and one write if their places allow that.
     async fn move_pack(&self, pack: Vec<Moving>, changes: &mut Changes) -> Result<()> {
         let moves = self.place_pack(pack)?;
         let span = self.read_span(&moves).await;
@@ -165,8 +165,8 @@ impl Core {
         Ok(())
     }
 
-    /// The part of the ring that holds all these payloads, if it is in one piece and not much
-    /// more than them.
+    /// The part of the ring that holds all these payloads, if it is contiguous and not much larger
+    /// than they are.
     async fn read_span(&self, moves: &[(Moving, Vec<Run>)]) -> Option<(u64, Bytes)> {
         let (first, _) = moves.first()?;
         let (last, _) = moves.last()?;
@@ -184,8 +184,8 @@ impl Core {
         Some((start, bytes.await.ok()?))
     }
 
-    /// The payload of an entry in the journal. What can't be read moves as zeros: its checksums
-    /// tell.
+    /// The payload of an entry in the journal. Unreadable bytes are moved as zeros; checksums will
+    /// reveal them.
     async fn payload_of(&self, moving: &Moving, span: Option<&(u64, Bytes)>) -> Bytes {
         let length = moving.entry.length as usize;
         if let Some((start, bytes)) = span {
@@ -201,11 +201,11 @@ impl Core {
         }
     }
 
-    /// Finds places for the entries that are still alive, side by side if there is one.
+    /// Allocates places for the entries that still exist, contiguous if possible.
     fn place_pack(&self, pack: Vec<Moving>) -> Result<Vec<(Moving, Vec<Run>)>> {
         let mut state = self.state.lock();
-        // Deleted or replaced since: the index gets it as it is, and the journal record that
-        // ended it is replayed after it.
+        // Skip entries deleted or replaced since: the index gets them unchanged, and replaying the
+        // later journal record removes them.
         let alive: Vec<Moving> = pack
             .into_iter()
             .filter(|moving| !state.overlay.contains_key(&moving.key))
@@ -251,7 +251,7 @@ impl Core {
     }
 }
 
-/// Neighbouring writes that become one.
+/// Adjacent writes joined into one.
 struct Joined {
     unit: u64,
     bytes: Vec<u8>,

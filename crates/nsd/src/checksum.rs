@@ -1,4 +1,4 @@
-//! Checksums: CRC-32C, masked so that a good unit of another blob never fits.
+//! Checksums: CRC-32C, masked so that a good unit of another blob never matches.
 
 use crate::key::Key;
 use model::Payload;
@@ -34,7 +34,7 @@ pub(crate) fn units_of(length: u32) -> u32 {
     length.div_ceil(model::limits::UNIT_BYTES)
 }
 
-/// The checksums that are stored of a payload, from those that came with it.
+/// The checksums stored for a payload, derived from those that came with it.
 pub(crate) fn unit_checksums(key: &Key, payload: &Payload) -> Vec<u32> {
     let hash = key_hash(key);
     let units = payload.units().iter().zip(0u32..);
@@ -43,8 +43,8 @@ pub(crate) fn unit_checksums(key: &Key, payload: &Payload) -> Vec<u32> {
         .collect()
 }
 
-/// Checks the units that start at `first`; `bytes` starts at a unit's first byte and ends at a
-/// unit's end or the payload's. Returns the first unit that doesn't fit.
+/// Checks the units from `first` on; `bytes` starts on a unit's border and ends on one or at the
+/// payload's end. Returns the first unit that doesn't match.
 pub(crate) fn first_misfit(key: &Key, first: u32, bytes: &[u8], checksums: &[u32]) -> Option<u32> {
     let hash = key_hash(key);
     bytes.chunks(UNIT).zip(first..).find_map(|(unit, index)| {
@@ -53,7 +53,7 @@ pub(crate) fn first_misfit(key: &Key, first: u32, bytes: &[u8], checksums: &[u32
     })
 }
 
-/// Checksum of a checksum table; proves the whole payload.
+/// Checksum of a checksum table; vouches for the whole payload.
 pub(crate) fn table_checksum(key: &Key, checksums: &[u32]) -> u32 {
     let mut bytes = Vec::with_capacity(checksums.len() * 4);
     for checksum in checksums {

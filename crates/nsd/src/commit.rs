@@ -1,4 +1,4 @@
-//! Group commit: whoever finds no leader writes everything that waits, in order.
+//! Group commit: the first caller writes all waiting records in order, then passes leadership on.
 
 use crate::checksum::UNIT;
 use crate::core::Core;
@@ -10,22 +10,21 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Largest group in bytes, if the ring is large enough.
+/// Largest group in bytes; less if the ring is small.
 const GROUP_BYTES_MAX: u64 = 4 << 20;
-/// How long a group waits for the journal to be emptied.
+/// How long a group waits for room in the journal.
 const ROOM_WAIT_MAX: Duration = Duration::from_secs(60);
-/// Between two looks at a full journal.
+/// Pause before checking a full journal again.
 const ROOM_PAUSE: Duration = Duration::from_millis(20);
 
-/// Records that wait for the journal, and the fences as they will be when all of them are
-/// applied.
+/// Records waiting for the journal, and the fences as they will be once all of these are applied.
 pub(crate) struct Queue {
     waiting: VecDeque<Item>,
     led: bool,
     fences: Fences,
 }
 
-/// Lowest epochs and versions that are still welcome.
+/// Lowest epochs and versions that are still accepted.
 #[derive(Default)]
 pub(crate) struct Fences {
     pub(crate) epochs: BTreeMap<ShardId, ShardEpoch>,
@@ -38,10 +37,10 @@ struct Item {
     turn: oneshot::Sender<Turn>,
 }
 
-/// What a waiting caller is told.
+/// What a waiting caller is told to do.
 enum Turn {
     Done(Result<()>),
-    /// Write the next group; the receiver tells how it went.
+    /// Write the next group; the receiver gets the outcome of the caller's own record.
     Lead(oneshot::Receiver<Turn>),
 }
 
@@ -57,7 +56,7 @@ impl Queue {
         }
     }
 
-    /// Whether nothing waits or is being written.
+    /// Whether no record is waiting or being written.
     pub(crate) fn is_idle(&self) -> bool {
         !self.led
     }
@@ -81,8 +80,8 @@ impl Queue {
 }
 
 impl Core {
-    /// Makes a record durable and applies it. `check` decides under the queue's lock whether
-    /// the record may enter, and changes the fences if it is one.
+    /// Makes a record durable and applies it. `check` runs under the queue's lock, decides whether
+    /// the record may enter, and updates the fences if the record changes them.
     pub(crate) async fn submit(
         self: &Arc<Self>,
         record: Record,
@@ -119,14 +118,14 @@ impl Core {
         }
     }
 
-    /// Writes one group, then hands over to the first who waits.
+    /// Writes one group, then hands over to the first waiting caller.
     async fn lead(self: &Arc<Self>) {
         loop {
             let bytes_max = GROUP_BYTES_MAX.min(self.ring.bytes() / 8) as usize;
             let mut group = self.queue.lock().take_group(bytes_max);
             let result = self.commit(&mut group).await;
             for item in group {
-                // A caller that is gone doesn't need its answer.
+                // A caller that has gone away doesn't need its answer.
                 let _ = item.turn.send(Turn::Done(result.clone()));
             }
             let mut queue = self.queue.lock();
@@ -171,8 +170,7 @@ impl Core {
         Ok(())
     }
 
-    /// The position for a group of `length` bytes; waits for a checkpoint while the ring is
-    /// full.
+    /// The position for a group of `length` bytes. While the ring is full, waits for a checkpoint.
     async fn room_for(self: &Arc<Self>, length: u64) -> Result<u64> {
         let end = self.world.now() + ROOM_WAIT_MAX;
         let mut again = false;
@@ -189,7 +187,7 @@ impl Core {
                 return Err(self.fail("empties its journal", &"the disk failed before"));
             }
             if std::mem::replace(&mut again, true) {
-                // A checkpoint that failed for lack of space may succeed later; not at once.
+                // A checkpoint that failed for lack of space may succeed later, but not at once.
                 self.world.sleep(ROOM_PAUSE).await;
             }
             self.plan_checkpoint();

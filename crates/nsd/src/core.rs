@@ -1,4 +1,4 @@
-//! The inside of an NSD: what all its operations share.
+//! The inside of an NSD: the state that all its operations share.
 
 use crate::commit::Queue;
 use crate::entry::Entry;
@@ -21,17 +21,17 @@ use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use world::{Disk, World};
 
-/// Bytes of blob puts that may be under way, and as many of log puts; more wait. Apart from each
-/// other: who streams must not let everybody's log, and so their fsync, wait in line.
+/// Most bytes of blob puts under way, and the same again for log puts; more wait. Two separate
+/// budgets, so that a streaming client doesn't delay log puts, and therefore every fsync.
 const UNDER_WAY_MAX: usize = 64 << 20;
 /// Units of the smallest blob.
 const EXTENT_UNITS_MIN: u64 = 2;
-/// Milliseconds that closing waits for queued records.
+/// Milliseconds for which closing waits for queued records.
 const CLOSE_ROUNDS_MAX: usize = 60_000;
-/// How long a put waits for others to finish.
+/// How long a put waits for other puts.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// Shared by all operations of an open NSD.
+/// State shared by all operations of an open NSD.
 pub(crate) struct Core {
     pub(crate) world: World,
     pub(crate) disk: Disk,
@@ -40,21 +40,21 @@ pub(crate) struct Core {
     pub(crate) ring: Ring,
     pub(crate) stamp: Stamp,
     pub(crate) index: Index,
-    /// Never held across a wait; may be held for an index read.
+    /// Never held across a wait, but possibly during an index read.
     pub(crate) state: Mutex<State>,
     pub(crate) queue: Mutex<Queue>,
-    /// Names that somebody is putting.
+    /// Names that are being put.
     claims: Mutex<BTreeMap<Key, Arc<Notify>>>,
     blobs_under_way: Semaphore,
     logs_under_way: Semaphore,
     pub(crate) flusher: Flusher,
     pub(crate) superblock: tokio::sync::Mutex<Superblock>,
-    /// Held by the checkpoint that runs.
+    /// Held by the running checkpoint.
     pub(crate) checkpointing: tokio::sync::Mutex<()>,
     pub(crate) checkpoint_planned: AtomicBool,
-    /// Held by the scrub that runs.
+    /// Held by the running scrub.
     pub(crate) scrubbing: tokio::sync::Mutex<()>,
-    /// Told after each checkpoint, whether it went well or not.
+    /// Notified after each checkpoint, successful or not.
     pub(crate) checkpointed: Notify,
     failed: AtomicBool,
     closed: AtomicBool,
@@ -101,7 +101,7 @@ impl Core {
         })
     }
 
-    /// Refuses when the disk has failed or the NSD is closed.
+    /// Refuses if the disk has failed or the NSD is closed.
     pub(crate) fn check_serving(&self) -> Result<()> {
         if self.failed.load(Ordering::Relaxed) {
             let text = format!("NSD {}'s disk has failed", self.identity.nsd);
@@ -114,8 +114,8 @@ impl Core {
         Ok(())
     }
 
-    /// Nothing is served any more until the region is opened again: after a failed write or
-    /// flush nobody knows what is on the disk.
+    /// Stops serving until the region is opened again, because after a failed write or flush the
+    /// disk's content is unknown.
     pub(crate) fn fail(&self, attempt: &str, cause: &dyn std::fmt::Display) -> Error {
         if !self.failed.swap(true, Ordering::Relaxed) {
             tracing::error!(nsd = self.identity.nsd.0, attempt, %cause, "NSD failed");
@@ -172,7 +172,7 @@ impl Core {
         state.ledger.index_bytes > self.index.entry_bytes_max()
     }
 
-    /// The entry of a key. May block for a disk read of the index.
+    /// The entry of a key. May block for an index read from disk.
     pub(crate) fn locate(&self, key: &Key) -> Result<Option<Arc<Entry>>> {
         let (mark, snapshot) = {
             let mut state = self.state.lock();
@@ -188,7 +188,7 @@ impl Core {
         Ok(found)
     }
 
-    /// At most `limit` entries in `from..=to`. May block for disk reads of the index.
+    /// At most `limit` entries in `from..=to`. May block for index reads from disk.
     pub(crate) fn range(&self, from: &Key, to: &Key, limit: usize) -> Result<Found> {
         let (part, snapshot) = {
             let state = self.state.lock();
@@ -197,8 +197,8 @@ impl Core {
         merged(&part, &snapshot, from, to, limit).map_err(|error| self.index_error(error))
     }
 
-    /// A damaged index answers nothing: it isn't a blob that is corrupt. The NSD fails, because
-    /// only opening the region again rebuilds the index.
+    /// A damaged index can't answer at all, which is different from a corrupt blob. The NSD fails,
+    /// because only opening the region again rebuilds the index.
     pub(crate) fn index_error(&self, error: Error) -> Error {
         if error.kind() != ErrorKind::Corrupt {
             return error;
@@ -207,7 +207,7 @@ impl Core {
         self.fail("reads its index, which is damaged", &error)
     }
 
-    /// Counts damage that was found, for people.
+    /// Counts damage found, for operators.
     pub(crate) fn note_damage(&self, count: u64) {
         self.damage.fetch_add(count, Ordering::Relaxed);
     }
@@ -216,7 +216,7 @@ impl Core {
         self.damage.load(Ordering::Relaxed)
     }
 
-    /// What to say of a key that isn't there.
+    /// The error for a key that isn't found.
     pub(crate) fn absent(&self, key: &Key) -> Error {
         if self.is_unconfirmed() {
             let text = format!(
@@ -228,12 +228,12 @@ impl Core {
         ErrorKind::NotFound.into()
     }
 
-    /// Where on the disk a unit of the data area is.
+    /// Offset on the disk of a unit of the data area.
     pub(crate) fn unit_offset(&self, unit: u64) -> u64 {
         self.layout.data_start + unit * UNIT as u64
     }
 
-    /// Waits until `bytes` more may be under way.
+    /// Waits until another `bytes` bytes may be under way.
     pub(crate) async fn admit(&self, asker: Asker, bytes: usize) -> Result<SemaphorePermit<'_>> {
         let under_way = match asker {
             Asker::Blob => &self.blobs_under_way,
@@ -253,7 +253,7 @@ impl Core {
         }
     }
 
-    /// Makes the caller the only one who puts `key`; waits for another who does.
+    /// Makes the caller the only one that puts `key`; waits for another caller that is putting it.
     pub(crate) async fn claim(self: &Arc<Self>, key: Key) -> Result<Claim> {
         loop {
             let other = {
@@ -276,9 +276,9 @@ impl Core {
         }
     }
 
-    /// Waits for the records that are queued, then checkpoints.
+    /// Waits for queued records, then checkpoints.
     pub(crate) async fn close(self: &Arc<Self>) -> Result<()> {
-        // Everything queued has its own caller or task that writes it; nothing new enters.
+        // Each queued record has a caller or task that writes it, and no new records enter.
         for _ in 0..CLOSE_ROUNDS_MAX {
             if self.queue.lock().is_idle() {
                 break;
@@ -289,7 +289,7 @@ impl Core {
     }
 }
 
-/// The right to put a name; ends when dropped.
+/// The exclusive right to put a name, until dropped.
 pub(crate) struct Claim {
     core: Arc<Core>,
     key: Key,

@@ -1,5 +1,5 @@
-//! What the index, the journal and a blob's header say of a blob or log entry: who wrote it,
-//! where it is, what proves it.
+//! The description of a blob or log entry in the index, the journal and a blob's header: its
+//! writer, its place and its checksums.
 
 use crate::checksum::{UNIT, units_of};
 use crate::key::{Key, Named};
@@ -8,13 +8,14 @@ use model::nsd::{BlobHeader, BlobInfo};
 use model::{DataId, FamilyId, InodeNumber, Scheme};
 use std::sync::Arc;
 
-/// Checksum tables up to this many units live in the entry; longer ones only in the header.
+/// Checksum tables of up to this many units are stored in the entry; longer ones only in the
+/// header.
 pub(crate) const INLINE_CHECKSUMS_MAX: usize = 64;
-/// Most separate places of one extent.
+/// Most runs of one extent.
 pub(crate) const RUNS_MAX: usize = 8;
-/// Units of the data area that no disk has: their last byte has no number of 64 bits.
+/// More units than any disk has: the offset of their last byte exceeds 64 bits.
 const UNITS_MAX: u64 = (u64::MAX / UNIT as u64) - u32::MAX as u64;
-/// Where the checksum table starts in a header.
+/// Offset of the checksum table in a header.
 pub(crate) const TABLE_AT: usize = 512;
 
 const VERSION: u8 = 1;
@@ -22,7 +23,7 @@ const FLAG_INLINE_CHECKSUMS: u8 = 1;
 const FLAG_BLOB: u8 = 2;
 const FLAG_IN_JOURNAL: u8 = 4;
 
-/// Neighbouring units of the data area.
+/// Consecutive units of the data area.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Run {
     /// First unit, counted from the start of the data area.
@@ -31,12 +32,12 @@ pub(crate) struct Run {
     pub(crate) count: u32,
 }
 
-/// Where the bytes are.
+/// Where an entry's bytes are stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
     /// In a journal record: position of the first byte of the payload.
     Journal(u64),
-    /// Header units, then payload units, in these runs. The header is inside the first run.
+    /// Header units, then payload units, in these runs. The header lies within the first run.
     Runs(Vec<Run>),
 }
 
@@ -47,9 +48,10 @@ pub(crate) struct Entry {
     pub(crate) length: u32,
     /// Nonce of the put, or epoch of the log entry.
     pub(crate) writer: u64,
-    /// Grows with every put on this NSD: which of two extents that overlap is newer.
+    /// Increases with every put on this NSD; of two overlapping extents the one with the higher
+    /// birth is newer.
     pub(crate) birth: u64,
-    /// Of blobs.
+    /// `None` for log entries.
     pub(crate) header: Option<BlobHeader>,
     /// Where the bytes are.
     pub(crate) place: Place,
@@ -65,17 +67,17 @@ impl Entry {
         units_of(self.length)
     }
 
-    /// Units of the data area that it has, or will have when it leaves the journal.
+    /// Units of the data area that it occupies, or will occupy once moved out of the journal.
     pub(crate) fn extent_units(&self) -> u64 {
         u64::from(header_units(self.units())) + u64::from(self.units())
     }
 
-    /// Bytes of memory that it holds, roughly.
+    /// Approximate bytes of memory that it takes.
     pub(crate) fn weight(&self) -> usize {
         200 + self.checksums.as_ref().map_or(0, |table| table.len() * 4)
     }
 
-    /// Bytes that it needs in the index, roughly; the same wherever the payload is.
+    /// Approximate bytes that it takes in the index, wherever the payload is.
     pub(crate) fn index_bytes(&self) -> u64 {
         150 + self
             .checksums
@@ -88,7 +90,7 @@ impl Entry {
         self.birth == other.birth && self.place == other.place
     }
 
-    /// What a listing says of it; `None` for log entries.
+    /// Its listing; `None` for log entries.
     pub(crate) fn info(&self, key: &Key) -> Option<BlobInfo> {
         let Named::Blob(name) = key.named() else {
             return None;
@@ -101,7 +103,7 @@ impl Entry {
         })
     }
 
-    /// The runs, which only entries outside of the journal have.
+    /// The runs; `None` for entries in the journal.
     pub(crate) fn runs(&self) -> Option<&[Run]> {
         match &self.place {
             Place::Runs(runs) => Some(runs),
@@ -148,7 +150,7 @@ impl Entry {
         out.done()
     }
 
-    /// Reads what [`Entry::encode`] wrote; `None` if it isn't that.
+    /// Decodes [`Entry::encode`]'s output; `None` for anything else.
     pub(crate) fn decode(input: &mut Reader<'_>) -> Option<Self> {
         if input.u8()? != VERSION {
             return None;
@@ -200,7 +202,7 @@ impl Entry {
         entry.is_sound().then_some(entry)
     }
 
-    /// Whether runs and length belong together, and the runs are places of a disk.
+    /// Whether the runs match the length and can exist on a disk.
     fn is_sound(&self) -> bool {
         self.runs().is_none_or(|runs| {
             let is_place = |run: &Run| run.count > 0 && run.unit < UNITS_MAX;
@@ -213,7 +215,7 @@ impl Entry {
     }
 }
 
-/// Units of the header of an extent with `units` of payload.
+/// Header units of an extent with `units` payload units.
 pub(crate) fn header_units(units: u32) -> u32 {
     let bytes = TABLE_AT + units as usize * 4;
     u32::try_from(bytes.div_ceil(UNIT)).expect("a segment's table is small")

@@ -14,14 +14,14 @@ const CRC_AT: usize = 12;
 /// Where the encoded entry starts.
 pub(crate) const ENTRY_AT: usize = 72;
 
-/// What a header in the data area says.
+/// The content of a header in the data area.
 pub(crate) struct Header {
     pub(crate) key: Key,
     pub(crate) entry: Entry,
     pub(crate) checksums: Arc<[u32]>,
 }
 
-/// Writes the header of `entry` into `block`, which has exactly its units and is zeroed.
+/// Writes the header of `entry` into `block`, which is zeroed and has exactly the header's size.
 pub(crate) fn write_header(
     block: &mut [u8],
     region: u128,
@@ -54,7 +54,7 @@ pub(crate) fn write_header(
     block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// How many units the header that starts with `block` claims to have; `None` if it is none.
+/// How many units the header that starts with `block` claims to have; `None` if it isn't a header.
 pub(crate) fn claimed_units(block: &[u8], region: u128, unit: u64) -> Option<u32> {
     let mut input = Reader::new(block);
     if input.raw(8)? != MAGIC || input.u32()? != VERSION {
@@ -69,7 +69,7 @@ pub(crate) fn claimed_units(block: &[u8], region: u128, unit: u64) -> Option<u32
     (1..=most).contains(&units).then_some(units)
 }
 
-/// Reads a header of exactly its units that lies at `unit`; `None` if it is none or damaged.
+/// Reads a complete header at `unit`; `None` if it isn't one or is damaged.
 pub(crate) fn read_header(block: &[u8], region: u128, unit: u64) -> Option<Header> {
     let units = claimed_units(block, region, unit)?;
     if block.len() != units as usize * UNIT {
@@ -104,13 +104,13 @@ pub(crate) struct UnitWrite {
     pub(crate) bytes: Bytes,
 }
 
-/// Payloads up to this are copied behind their header, so that the extent is one write. The
-/// disk copies larger ones if their memory isn't page aligned. (Deciding by alignment here
+/// Payloads up to this size are copied after their header, so that the extent is one write. Larger
+/// ones are copied by the disk if their memory isn't page-aligned. (Deciding by alignment here
 /// would make simulated runs depend on addresses.)
 const COPIED_MAX: usize = 256 * 1024;
 
-/// The writes that store `payload` with its header in the runs of `entry`. Large page-aligned
-/// payloads aren't copied.
+/// The writes that store `payload` with its header in the runs of `entry`. Doesn't copy large
+/// page-aligned payloads.
 pub(crate) fn writes_of(
     region: u128,
     key: &Key,
@@ -140,7 +140,7 @@ pub(crate) fn writes_of(
     writes
 }
 
-/// Cuts `bytes`, which start at byte `at` of the extent, along its runs.
+/// Splits `bytes`, which start at byte `at` of the extent, at the borders of its runs.
 fn split(runs: &[Run], at: usize, bytes: &Bytes) -> Vec<UnitWrite> {
     pieces(runs, at, bytes.len())
         .into_iter()
@@ -152,7 +152,7 @@ fn split(runs: &[Run], at: usize, bytes: &Bytes) -> Vec<UnitWrite> {
         .collect()
 }
 
-/// Where the `length` bytes from byte `at` of an extent are: (unit, bytes), whole units.
+/// The places of the `length` bytes from byte `at` of an extent: (unit, bytes), in whole units.
 pub(crate) fn pieces(runs: &[Run], at: usize, length: usize) -> Vec<(u64, usize)> {
     let mut found = Vec::with_capacity(1);
     let mut skip = at;
@@ -175,7 +175,7 @@ pub(crate) fn pieces(runs: &[Run], at: usize, length: usize) -> Vec<(u64, usize)
     found
 }
 
-/// A copy of `entry` that lies in `runs`.
+/// A copy of `entry` placed in `runs`.
 pub(crate) fn placed(entry: &Entry, runs: Vec<Run>) -> Entry {
     Entry {
         place: Place::Runs(runs),

@@ -1,4 +1,4 @@
-//! A future that is never left half done: when its caller goes away, it goes on as a task.
+//! A future that always completes: if its caller goes away, it continues as a task.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,10 +7,10 @@ use world::World;
 
 type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Runs on the caller's thread as long as the caller polls; a dropped one is spawned.
+/// Runs on the caller's thread as long as the caller polls; spawned as a task when dropped.
 ///
-/// Needed because a dropped disk write may still happen: whoever started it must see its end
-/// before the range is used for something else.
+/// A dropped disk write may still happen, so its range must not be reused before the write has
+/// ended.
 pub(crate) struct Finish<T: Send + 'static> {
     work: Option<Work<T>>,
     world: World,

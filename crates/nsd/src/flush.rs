@@ -1,4 +1,4 @@
-//! Flushes that are shared: whoever waits when one begins is served by it.
+//! Shared flushes: each flush serves all callers that were waiting when it began.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use world::{Disk, Driven};
 
 type Flushed = Result<(), Arc<std::io::Error>>;
 
-/// One flush at a time; those who come while it runs share the next one. Log puts, which need
-/// no flush, don't wait behind it.
+/// Runs one flush at a time; callers that come while it runs share the next one. Log puts need no
+/// flush and don't wait for it.
 #[derive(Default)]
 pub(crate) struct Flusher {
     last: Mutex<Option<Round>>,
@@ -21,7 +21,7 @@ struct Round {
 }
 
 impl Flusher {
-    /// Everything that was written before the call is durable when it returns.
+    /// When this returns, all writes completed before the call are durable.
     pub(crate) async fn flush(&self, disk: &Disk) -> Flushed {
         self.join(disk).wait().await
     }
@@ -38,7 +38,7 @@ impl Flusher {
         let (disk, begins) = (disk.clone(), begun.clone());
         let done = Driven::new(async move {
             if let Some(before) = before {
-                // Its failure is told to those who waited for it.
+                // Its failure is reported to the callers that waited for it.
                 let _ = before.wait().await;
             }
             begins.store(true, Ordering::Release);

@@ -15,7 +15,7 @@ const STATE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("state");
 /// redb's page cache in bytes.
 const CACHE_BYTES: usize = 64 << 20;
 
-/// Changes of one checkpoint: `None` removes.
+/// Changes of one checkpoint; `None` removes the key.
 pub(crate) type Changes = BTreeMap<Key, Option<Arc<Entry>>>;
 
 /// The redb database. Its calls block.
@@ -25,7 +25,7 @@ pub(crate) struct Index {
     area: Area,
 }
 
-/// The index as it was after one checkpoint; reads from any thread.
+/// The index as of one checkpoint; any thread may read it.
 pub(crate) struct Snapshot {
     entries: redb::ReadOnlyTable<&'static [u8], &'static [u8]>,
 }
@@ -44,7 +44,7 @@ fn unchecked(error: std::io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, text)
 }
 
-/// Turns redb's many errors into ours.
+/// Converts redb's errors to ours.
 trait Attempt<T> {
     fn attempt(self, what: &str) -> Result<T>;
 }
@@ -76,7 +76,7 @@ impl Index {
         Ok(Self { database, area })
     }
 
-    /// Applies a checkpoint; durable when it returns. Returns the index after it.
+    /// Applies a checkpoint's changes, durably. Returns the index after them.
     pub(crate) fn commit(&self, changes: &Changes, ledger: &Ledger) -> Result<Snapshot> {
         const WHAT: &str = "committing the index";
         let mut transaction = self.database.begin_write().attempt(WHAT)?;
@@ -113,7 +113,7 @@ impl Index {
         Ok(Snapshot { entries })
     }
 
-    /// What was stored beside the entries.
+    /// The ledger stored beside the entries.
     pub(crate) fn ledger(&self) -> Result<Ledger> {
         const WHAT: &str = "reading the index";
         let transaction = self.database.begin_read().attempt(WHAT)?;
@@ -124,15 +124,15 @@ impl Index {
             .ok_or_else(|| Error::new(ErrorKind::Corrupt, "the index has no readable ledger"))
     }
 
-    /// Bytes of entries ([`Ledger::index_bytes`]) that surely fit: trees are two thirds full, a
-    /// commit may copy all of them, and the copies before are freed one commit later.
+    /// Bytes of entries ([`Ledger::index_bytes`]) that certainly fit: trees are two thirds full, a
+    /// commit may copy all of them, and the previous copies are freed one commit later.
     pub(crate) fn entry_bytes_max(&self) -> u64 {
         self.area.capacity() / 5
     }
 
-    /// Reads every page from the medium. Answers those that don't fit their checksum, for
-    /// [`Index::settle`], and what was put right. Checkpoints may run meanwhile: it may take
-    /// minutes, and the journal is full before.
+    /// Reads every page from the medium. Returns the pages that don't match their checksum, for
+    /// [`Index::settle`], and descriptions of the repairs. Checkpoints may run concurrently,
+    /// because the check may take minutes and the journal would fill up.
     pub(crate) fn check_pages(&self) -> Result<(Vec<u64>, Vec<String>)> {
         let (misfits, rewritten) = self.area.check_pages().map_err(unchecked)?;
         let mended = (rewritten > 0)
@@ -140,9 +140,9 @@ impl Index {
         Ok((misfits, mended.into_iter().collect()))
     }
 
-    /// Ends a check: pages that didn't fit are looked at again, and whether the index needs them.
-    /// `(lost, mended)`: whether the index itself is damaged, and what was put right. No
-    /// checkpoint may run meanwhile.
+    /// Completes a check: checks the mismatched pages again, and whether the index needs them.
+    /// Returns (whether the index itself is damaged, descriptions of the repairs). No checkpoint
+    /// may run concurrently.
     pub(crate) fn settle(&self, misfits: Vec<u64>) -> Result<(bool, Vec<String>)> {
         let (misfits, mut mended) = self.area.check_rest(misfits).map_err(unchecked)?;
         if misfits.is_empty() {
@@ -151,7 +151,7 @@ impl Index {
         if !self.scratch_is_whole() {
             return Ok((true, mended));
         }
-        // Pages of a transaction that a power cut ended: nothing refers to them.
+        // Unreferenced pages left by a transaction that a power cut interrupted.
         self.area.forget(&misfits);
         mended.push(format!(
             "{} unused pages of the index forgotten",
@@ -160,8 +160,8 @@ impl Index {
         Ok((false, mended))
     }
 
-    /// Whether a copy-on-write view of the last commit passes redb's own check, which reads
-    /// every page in use.
+    /// Whether a copy-on-write view of the last commit passes redb's own check, which reads every
+    /// page in use.
     fn scratch_is_whole(&self) -> bool {
         let opened = Database::builder()
             .set_cache_size(1 << 20)
@@ -183,7 +183,7 @@ impl Snapshot {
         found.map(|bytes| decode(key, bytes.value())).transpose()
     }
 
-    /// Calls `each` with the entries in `from..=to` in order, until it says `false`.
+    /// Calls `each` with the entries in `from..=to`, in order, until it returns `false`.
     pub(crate) fn scan(
         &self,
         from: &Key,

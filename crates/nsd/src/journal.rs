@@ -1,4 +1,4 @@
-//! The ring journal: positions, reading groups back, finding holes.
+//! The ring journal: maps positions, reads groups back, finds gaps.
 
 use crate::checksum::UNIT;
 use crate::entry::Place;
@@ -8,12 +8,12 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use world::Disk;
 
-/// No journal gets there, however long it is written to; sums with positions have a number.
+/// No journal ever gets this far; leaves room for sums with positions.
 const POSITION_MAX: u64 = u64::MAX / 2;
-/// What is read at once of a ring that can't be read as a whole, in bytes.
+/// Bytes read at once from a ring that can't be read as a whole.
 const CHUNK: u64 = 1 << 20;
 
-/// Where positions are in the ring. Positions count bytes for ever; a group never crosses the
+/// Maps positions to places in the ring. Positions count bytes for ever; a group never crosses the
 /// ring's end but skips to its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ring {
@@ -33,29 +33,29 @@ impl Ring {
         self.bytes
     }
 
-    /// Where on the disk a position is.
+    /// Offset of a position on the disk.
     pub(crate) fn offset(&self, position: u64) -> u64 {
         self.start + position % self.bytes
     }
 
-    /// Where a group of `length` (padded) bytes goes when the journal ends at `head`.
+    /// The position of a group of `length` (padded) bytes when the journal ends at `head`.
     pub(crate) fn place(&self, head: u64, length: u64) -> u64 {
         let left = self.bytes - head % self.bytes;
         if length <= left { head } else { head + left }
     }
 
-    /// The next position that is at the ring's start.
+    /// The next position at the ring's start.
     fn wrap(&self, position: u64) -> u64 {
         position.next_multiple_of(self.bytes)
     }
 }
 
-/// A group that was read back.
+/// A group read back from the ring.
 pub(crate) struct Group {
     pub(crate) position: u64,
     /// Without padding.
     pub(crate) length: u32,
-    /// Position behind it, padding included.
+    /// Position after it, padding included.
     pub(crate) end: u64,
     pub(crate) records: Vec<Record>,
 }
@@ -72,7 +72,7 @@ impl RingImage {
         self.ring
     }
 
-    /// Reads the ring. Blocks that can't be read count as damaged.
+    /// Reads the ring. Unreadable blocks count as damaged.
     pub(crate) async fn load(disk: &Disk, ring: Ring, region: u128) -> Self {
         let bytes = match disk.read(ring.start, ring.bytes as usize).await {
             Ok(bytes) => bytes,
@@ -110,7 +110,7 @@ impl RingImage {
         }
     }
 
-    /// The valid group at exactly `position`.
+    /// The valid group that starts exactly at `position`.
     fn at(&self, position: u64) -> Option<Group> {
         let start = (position % self.ring.bytes) as usize;
         let bytes = &self.bytes[start..];
@@ -140,7 +140,7 @@ impl RingImage {
         })
     }
 
-    /// The group that follows when the journal was read up to `position`.
+    /// The next group after reading the journal up to `position`.
     pub(crate) fn next(&self, position: u64) -> Option<Group> {
         self.at(position).or_else(|| {
             let wrapped = self.ring.wrap(position);
@@ -148,7 +148,7 @@ impl RingImage {
         })
     }
 
-    /// Bytes of a payload that a record carries.
+    /// The bytes of a payload inside a record.
     pub(crate) fn payload(&self, position: u64, length: u32) -> &[u8] {
         let start = (position % self.ring.bytes) as usize;
         &self.bytes[start..start + length as usize]
@@ -166,8 +166,7 @@ impl RingImage {
     }
 }
 
-/// Checks the groups in `from..to` on the disk; returns the position of the first that is
-/// damaged.
+/// Checks the groups in `from..to` on the disk; returns the position of the first damaged one.
 pub(crate) async fn first_damaged(
     disk: &Disk,
     ring: Ring,

@@ -1,4 +1,4 @@
-//! What the index is sorted by: blob names and log entries as 22 sorted bytes.
+//! Sort keys of the index: blob names and log entries as 22 bytes.
 
 use model::{BlobName, EntryNumber, GroupId, SegmentId, SessionId, ShardId};
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 const BLOB: u8 = 0;
 const LOG: u8 = 1;
 
-/// Name of a blob or number of a log entry; sorts by its bytes.
+/// Name of a blob or number of a log entry; ordered by its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key([u8; Key::BYTES]);
 
@@ -56,12 +56,12 @@ impl Key {
         Self([0; Self::BYTES])
     }
 
-    /// A key behind all others.
+    /// A key after all others.
     pub(crate) fn highest() -> Self {
         Self([0xff; Self::BYTES])
     }
 
-    /// The key that follows directly.
+    /// The next key in order.
     pub(crate) fn following(self) -> Self {
         let mut bytes = self.0;
         for byte in bytes.iter_mut().rev() {
@@ -78,7 +78,7 @@ impl Key {
         &self.0
     }
 
-    /// The key in these bytes, or nothing if they aren't one.
+    /// Decodes a key; `None` if the bytes aren't one.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let bytes: [u8; Self::BYTES] = bytes.try_into().ok()?;
         let known = bytes[0] == BLOB || (bytes[0] == LOG && bytes[13..].iter().all(|b| *b == 0));

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 const VERSION: u8 = 1;
 
-/// What is known besides the entries.
+/// An NSD's state besides its entries.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Ledger {
     /// Everything in the journal below this position is in the index.
@@ -19,11 +19,11 @@ pub(crate) struct Ledger {
     pub(crate) blobs: u64,
     pub(crate) log_entries: u64,
     pub(crate) log_bytes: u64,
-    /// What the entries need in the index, roughly.
+    /// Approximate bytes that the entries take in the index.
     pub(crate) index_bytes: u64,
     pub(crate) digests: BTreeMap<GroupId, GroupDigest>,
     pub(crate) seals: BTreeMap<ShardId, ShardEpoch>,
-    /// Entries below were trimmed.
+    /// All entries below these numbers were trimmed.
     pub(crate) floors: BTreeMap<ShardId, EntryNumber>,
     pub(crate) versions: BTreeMap<GroupId, GroupVersion>,
 }
@@ -42,7 +42,7 @@ impl Ledger {
             .flatten()
     }
 
-    /// Counts an entry that came into being.
+    /// Counts a new entry.
     pub(crate) fn count(&mut self, key: &Key, entry: &Entry) {
         self.index_bytes += entry.index_bytes();
         match key.named() {
@@ -60,7 +60,7 @@ impl Ledger {
         }
     }
 
-    /// Uncounts an entry that is gone.
+    /// Subtracts a removed entry.
     pub(crate) fn uncount(&mut self, key: &Key, entry: &Entry) {
         self.index_bytes -= entry.index_bytes();
         match key.named() {

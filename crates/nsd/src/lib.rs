@@ -1,8 +1,8 @@
 //! Stores write-once blobs on a local disk and never returns bytes that it can't prove.
 //!
-//! A region is a superblock ring, a ring journal, an index (redb) and a data area of 4 KiB
-//! units (`docs/formats/superblock.md`, `nsd-journal.md`, `blob.md`). A put is durable with its
-//! journal record; the index follows at checkpoints.
+//! A region consists of a superblock ring, a ring journal, an index (redb) and a data area of 4 KiB
+//! units (`docs/formats/superblock.md`, `nsd-journal.md`, `blob.md`). A put is durable once its
+//! journal record is; checkpoints update the index later.
 
 mod area;
 mod cache;
@@ -43,7 +43,7 @@ use std::future::Future;
 use std::sync::Arc;
 use world::{Disk, World};
 
-/// Who an NSD is; written once, when it is formatted.
+/// An NSD's identity; written once, on formatting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NsdIdentity {
     /// The cluster that it belongs to.
@@ -54,7 +54,7 @@ pub struct NsdIdentity {
     pub pool: u32,
 }
 
-/// Sizes of the parts of a region, for tests and unusual disks. `None` takes the default.
+/// Sizes of a region's parts, for tests and unusual disks. `None` uses the default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FormatOptions {
     /// Bytes of the ring journal.
@@ -65,20 +65,20 @@ pub struct FormatOptions {
 
 /// One network shared disk: blobs and log entries in one region of a local disk.
 ///
-/// Used as `Arc<Nsd>`. All methods may be called from any number of tasks; dropping a call's
-/// future never leaves a half-done change (the work goes on in the background).
+/// Used as `Arc<Nsd>`. Any number of tasks may call any method. Dropping a call's future never
+/// leaves a change half done: the work continues in the background.
 pub struct Nsd {
     core: Arc<Core>,
 }
 
-/// Log entries that [`Nsd::log_read`] returns at most, whatever the limit.
+/// Most log entries that [`Nsd::log_read`] returns, whatever the limit.
 pub const LOG_READ_MAX: usize = 1024;
-/// Blobs that [`Nsd::list`] returns at most, whatever the limit.
+/// Most blobs that [`Nsd::list`] returns, whatever the limit.
 pub const LIST_MAX: usize = 65_536;
 
 impl Nsd {
-    /// Prepares a region: superblock, empty journal, empty index. Everything is durable when
-    /// it returns.
+    /// Prepares a region: superblock, empty journal, empty index. Everything is durable when it
+    /// returns.
     ///
     /// # Errors
     /// `Exists` if the disk already carries a superblock; `InvalidArgument` if it is too small
@@ -87,10 +87,10 @@ impl Nsd {
         Self::format_with(world, disk, identity, FormatOptions::default()).await
     }
 
-    /// Like [`Nsd::format`], with given sizes.
+    /// Like [`Nsd::format`], with the given sizes.
     ///
     /// # Errors
-    /// As [`Nsd::format`].
+    /// As for [`Nsd::format`].
     pub async fn format_with(
         world: &World,
         disk: &Disk,
@@ -100,10 +100,10 @@ impl Nsd {
         open::format(world, disk, identity, options).await
     }
 
-    /// Who a region is, without changing anything in it.
+    /// The identity of the NSD in a region. Changes nothing.
     ///
     /// # Errors
-    /// As [`Nsd::open`].
+    /// As for [`Nsd::open`].
     pub async fn identify(disk: &Disk) -> Result<NsdIdentity> {
         Ok(open::load_superblock(disk).await?.identity)
     }
@@ -119,8 +119,8 @@ impl Nsd {
         Ok(Arc::new(Self { core }))
     }
 
-    /// Makes a new index from what the region's blobs say of themselves. Afterwards log puts
-    /// are refused, and absence isn't proven, until [`Nsd::confirm_epochs`].
+    /// Rebuilds the index from the headers of the region's blobs. Until [`Nsd::confirm_epochs`],
+    /// log puts are refused and an absent blob is reported as `Unavailable`.
     ///
     /// # Errors
     /// `InvalidArgument` if there is no superblock, `Unavailable` on disk errors.
@@ -135,25 +135,25 @@ impl Nsd {
         self.core.identity.nsd
     }
 
-    /// Who it is.
+    /// Its identity.
     #[must_use]
     pub fn identity(&self) -> NsdIdentity {
         self.core.identity
     }
 
-    /// Whether it serves.
+    /// Whether it serves requests.
     #[must_use]
     pub fn health(&self) -> NsdHealth {
         self.core.health()
     }
 
-    /// What it holds.
+    /// How much it holds.
     #[must_use]
     pub fn usage(&self) -> NsdUsage {
         self.core.usage()
     }
 
-    /// How often damaged bytes were met since it was opened, by readers and scrub.
+    /// How often readers and scrub found damaged bytes since it was opened.
     #[must_use]
     pub fn damage_found(&self) -> u64 {
         self.core.damage()
@@ -165,12 +165,11 @@ impl Nsd {
         self.core.is_unconfirmed()
     }
 
-    /// Creates a blob; durable when it returns. The same put repeated succeeds.
+    /// Creates a blob; durable when it returns. Repeating the same put succeeds.
     ///
-    /// # Errors
-    /// `Exists` if another writer's put of the name came first, `OldEpoch` if the group has a
-    /// newer version, `NoSpace`, `InvalidArgument` (empty or longer than a segment),
-    /// `Unavailable` if the disk has failed.
+    /// `Exists` if another writer has put this name, `OldEpoch` if the group has a newer version,
+    /// `NoSpace`, `InvalidArgument` (empty or longer than a segment), `Unavailable` if the disk has
+    /// failed.
     pub async fn put(&self, put: BlobPut) -> Result<()> {
         self.finish(self.core.clone().put_blob(put)).await
     }
@@ -178,8 +177,8 @@ impl Nsd {
     /// Exactly the bytes `offset..offset + length` of a blob, proven by their checksums.
     ///
     /// # Errors
-    /// `NotFound` if the blob is provably absent, `Corrupt` if its bytes don't fit,
-    /// `InvalidArgument` if the range is outside of it, `Unavailable`.
+    /// `NotFound` if the blob is provably absent, `Corrupt` if its bytes don't match their
+    /// checksums, `InvalidArgument` if the range exceeds the blob, `Unavailable`.
     pub async fn get(&self, name: BlobName, offset: u32, length: u32) -> Result<Bytes> {
         let end = offset.checked_add(length).ok_or_else(|| {
             let text = format!("{length} bytes at {offset} of blob {name}");
@@ -190,7 +189,7 @@ impl Nsd {
         Ok(bytes)
     }
 
-    /// What a blob says of itself.
+    /// A blob's description of itself.
     ///
     /// # Errors
     /// `NotFound`, `Unavailable`.
@@ -202,7 +201,7 @@ impl Nsd {
         info.ok_or_else(|| self.core.absent(&key))
     }
 
-    /// Deletes blobs; those that don't exist are no error. Durable when it returns.
+    /// Deletes blobs; ignores names that don't exist. Durable when it returns.
     ///
     /// # Errors
     /// `InvalidArgument` for more than `DELETE_NAMES_MAX` names, `Unavailable`.
@@ -211,7 +210,7 @@ impl Nsd {
         self.finish(work).await
     }
 
-    /// At most `limit` blobs of a group in name order, behind `after`.
+    /// At most `limit` blobs of a group after `after`, in name order.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -229,7 +228,7 @@ impl Nsd {
         Ok(infos.collect())
     }
 
-    /// Count and hash of the blobs of a group.
+    /// Count and hash of a group's blobs.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -244,7 +243,7 @@ impl Nsd {
             .unwrap_or_default())
     }
 
-    /// From now on puts that carry an older version of the group are refused. Durable.
+    /// Refuses puts with an older version of the group from now on. Durable.
     ///
     /// # Errors
     /// `OldEpoch` if a newer version is known, `Unavailable`.
@@ -252,12 +251,11 @@ impl Nsd {
         self.finish(self.core.clone().learn(fence)).await
     }
 
-    /// Stores an entry of a shard's log; durable when it returns. The same put repeated
-    /// succeeds; a higher epoch replaces the entry of a lower one.
+    /// Stores an entry of a shard's log; durable when it returns. Repeating the same put succeeds;
+    /// a higher epoch replaces the entry of a lower one.
     ///
-    /// # Errors
-    /// `OldEpoch` if the log is sealed for a higher epoch, `Exists` if the same epoch wrote
-    /// other bytes there, `InvalidArgument` if the number was trimmed or the entry is too
+    /// `OldEpoch` if the log is sealed for a higher epoch, `Exists` if the same epoch wrote other
+    /// bytes under this number, `InvalidArgument` if the number was trimmed or the entry is too
     /// large, `NoSpace`, `Unavailable` (also until epochs are confirmed after a rebuild).
     pub async fn log_put(&self, put: LogPut) -> Result<()> {
         self.finish(self.core.clone().put_log(put)).await
@@ -266,7 +264,7 @@ impl Nsd {
     /// At most `limit` entries from number `from` on, in order, proven by their checksums.
     ///
     /// # Errors
-    /// `Corrupt` if an entry's bytes don't fit, `Unavailable`.
+    /// `Corrupt` if an entry's bytes don't match their checksums, `Unavailable`.
     pub async fn log_read(
         &self,
         shard: ShardId,
@@ -287,7 +285,7 @@ impl Nsd {
                     number,
                     bytes,
                 }),
-                // Trimmed while we read.
+                // Trimmed during the read.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -295,7 +293,7 @@ impl Nsd {
         Ok(entries)
     }
 
-    /// Forgets the entries below `below`. Durable.
+    /// Removes the entries below `below`. Durable.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -303,7 +301,7 @@ impl Nsd {
         self.finish(self.core.clone().trim(shard, below)).await
     }
 
-    /// Forgets the entries above `above`: garbage behind an epoch's recorded end. Durable.
+    /// Removes the entries above `above`, which are garbage after an epoch's recorded end. Durable.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -311,7 +309,7 @@ impl Nsd {
         self.finish(self.core.clone().discard(shard, above)).await
     }
 
-    /// From now on log puts of an epoch below `epoch` are refused. Durable before it answers.
+    /// Refuses log puts of epochs below `epoch` from now on. Durable when it returns.
     ///
     /// # Errors
     /// `OldEpoch` if the log is sealed for a higher epoch, `Unavailable`.
@@ -319,7 +317,7 @@ impl Nsd {
         self.finish(self.core.clone().seal_log(shard, epoch)).await
     }
 
-    /// After a rebuild: tells the current epochs of all shards, so that log puts are taken
+    /// After a rebuild: provides the current epochs of all shards, so that log puts are accepted
     /// again.
     ///
     /// # Errors
@@ -329,16 +327,17 @@ impl Nsd {
         self.finish(work).await
     }
 
-    /// Reads and checks everything, and mends what is redundant inside the region. One at a time.
+    /// Reads and checks everything, and mends damage from redundant copies in the region. Only one
+    /// scrub can run at a time.
     ///
     /// # Errors
-    /// `Busy` if another scrub of it runs; `Unavailable` if the disk has failed.
+    /// `Busy` if a scrub is already running; `Unavailable` if the disk has failed.
     pub async fn scrub(&self) -> Result<ScrubReport> {
         self.finish(self.core.clone().scrub()).await
     }
 
-    /// Brings the index up to date, so that the next open replays nothing. Later calls are
-    /// answered with `ShuttingDown`.
+    /// Brings the index up to date, so that the next open replays nothing. Later calls get
+    /// `ShuttingDown`.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -349,12 +348,12 @@ impl Nsd {
         self.finish(async move { core.close().await }).await
     }
 
-    /// Looks whether the region is still there and whole. One that was cut short fails at once:
-    /// what was in it is lost, and nothing more should go there. Cheap.
+    /// Checks that the region still exists and hasn't been truncated. A truncated region fails the
+    /// NSD at once: its content is lost, and it must get no more data. Cheap.
     ///
     /// # Errors
-    /// `Unavailable` if it was cut short; `NotFound` if it was removed, but serves until it is
-    /// closed.
+    /// `Unavailable` if it was truncated; `NotFound` if it was removed, in which case the NSD keeps
+    /// serving until it is closed.
     pub fn check_region(&self) -> Result<()> {
         self.core.check_serving()?;
         let Err(error) = self.core.disk.check() else {
@@ -366,8 +365,8 @@ impl Nsd {
         Err(self.core.fail("looks at its region", &error))
     }
 
-    /// Gives a failed NSD up and its region back, so that the region can be opened anew although
-    /// somebody still holds this one. Nothing is served or written afterwards.
+    /// Gives up a failed NSD and releases its region, so that the region can be opened again while
+    /// other tasks still hold this one. Serves and writes nothing afterwards.
     pub async fn abandon(&self) {
         self.core.fail("is given up", &"its region is opened again");
         self.core.disk.let_go().await;

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use world::{AlignedBuffer, Disk, World};
 
-/// Bytes of zeros written at once.
+/// Bytes of zeros written at a time.
 const ZEROS: u64 = 1 << 20;
 
 pub(crate) fn disk_error(attempt: &str, disk: &Disk, error: &std::io::Error) -> Error {
@@ -75,7 +75,7 @@ pub(crate) async fn format(
     superblock.store(disk).await.map_err(failed)
 }
 
-/// The superblock of a region that must have one.
+/// Loads the superblock of a region that must have one.
 pub(crate) async fn load_superblock(disk: &Disk) -> Result<Superblock> {
     superblock::load(disk).await?.ok_or_else(|| {
         let text = format!(
@@ -139,7 +139,7 @@ fn open_index(disk: &Disk, region: u128, layout: &Layout) -> Result<OpenedIndex>
     Ok((index, snapshot, ledger, space))
 }
 
-/// What is free, from a walk over the index.
+/// Free space, computed from all entries of the index.
 fn learn_space(snapshot: &Snapshot, units: u64) -> Result<Space> {
     let mut runs = Vec::new();
     let mut promised = 0;
@@ -154,7 +154,7 @@ fn learn_space(snapshot: &Snapshot, units: u64) -> Result<Space> {
         .ok_or_else(|| Error::new(ErrorKind::Corrupt, "two blobs of the index overlap"))
 }
 
-/// Applies what the journal has beyond the index.
+/// Applies the journal records that are newer than the index.
 async fn replay(disk: &Disk, superblock: &Superblock, state: &mut State) -> Result<()> {
     let ring = Ring::new(&superblock.layout);
     let image = RingImage::load(disk, ring, superblock.region).await;
@@ -171,7 +171,7 @@ async fn replay(disk: &Disk, superblock: &Superblock, state: &mut State) -> Resu
         state.groups.push_back((group.position, group.length));
         state.head = group.end;
     }
-    // One group is written at a time: one behind a gap proves that the gap was a group.
+    // Groups are written one at a time: a group after a gap proves that the gap held a group.
     if let Some((position, _)) = image.all_from(state.head).pop_first() {
         let text = format!(
             "the journal of {disk:?} is damaged between {} and {position}; rebuild the index",

@@ -1,4 +1,4 @@
-//! Reading: only bytes whose checksums fit leave an NSD.
+//! Reading: only bytes with correct checksums leave an NSD.
 
 use crate::checksum::{UNIT, first_misfit, table_checksum, unit_checksums};
 use crate::core::Core;
@@ -11,11 +11,11 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How often a read starts again because the blob moved meanwhile.
+/// How often a read starts again because the blob was moved during the read.
 const TRIES: usize = 8;
 
 impl Core {
-    /// The entry of `key` and its bytes `range` (`None`: all), proven.
+    /// The entry of `key` and its bytes `range` (`None`: all), proven by checksums.
     pub(crate) async fn read_proven(
         &self,
         key: &Key,
@@ -35,7 +35,8 @@ impl Core {
             match self.read_range(key, &entry, range).await {
                 Ok(bytes) => return Ok((entry, bytes)),
                 Err(why) => {
-                    // Deleted and its space reused, or moved out of the journal, while we read?
+                    // Was it deleted and its space reused, or moved out of the journal, during the
+                    // read?
                     let now = self.locate(key)?.ok_or_else(|| self.absent(key))?;
                     if now.is_same_as(&entry) {
                         tracing::warn!(nsd = self.identity.nsd.0, %key, why, "damaged");
@@ -73,8 +74,8 @@ impl Core {
         Ok(bytes.slice(skip..skip + range.len()))
     }
 
-    /// The checksum table of an entry; from its header, or, if that is damaged, from a payload
-    /// that proves itself.
+    /// The checksum table of an entry, from its header or, if that is damaged, computed from the
+    /// payload and proven by the table's checksum.
     pub(crate) async fn table_of(
         &self,
         key: &Key,
@@ -91,7 +92,7 @@ impl Core {
         Ok(table)
     }
 
-    /// The table in the entry's header, if the header is good and says what the index says.
+    /// The table in the entry's header, if the header is undamaged and agrees with the index.
     pub(crate) async fn table_in_header(&self, key: &Key, entry: &Entry) -> Option<Arc<[u32]>> {
         let unit = entry.runs()?[0].unit;
         let length = header_units(entry.units()) as usize * UNIT;
@@ -100,7 +101,7 @@ impl Core {
         (header.key == *key && header.entry == *entry).then_some(header.checksums)
     }
 
-    /// The table computed from the whole payload, if it has the checksum that it must have.
+    /// The table computed from the whole payload, if its checksum is right.
     pub(crate) async fn table_from_payload(
         &self,
         key: &Key,
@@ -115,12 +116,12 @@ impl Core {
         Err("its header or its bytes don't fit their checksum".into())
     }
 
-    /// All bytes of an entry, unproven.
+    /// All bytes of an entry, unchecked.
     pub(crate) async fn read_payload_bytes(&self, entry: &Entry) -> io::Result<Bytes> {
         self.read_units(entry, 0, entry.units()).await
     }
 
-    /// `count` units from `first` on, cut at the payload's end, unproven.
+    /// `count` units from `first` on, cut at the payload's end, unchecked.
     async fn read_units(&self, entry: &Entry, first: u32, count: u32) -> io::Result<Bytes> {
         let skip = first as usize * UNIT;
         let length = (entry.length as usize - skip).min(count as usize * UNIT);

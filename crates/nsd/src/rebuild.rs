@@ -1,4 +1,4 @@
-//! A new index from what the region says of itself: headers in the data area, and the journal.
+//! Rebuilds the index from the region itself: headers in the data area, and the journal.
 
 use crate::area::Area;
 use crate::checksum::UNIT;
@@ -19,9 +19,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use world::{Disk, World};
 
-/// Bytes of the data area that are read at once.
+/// Bytes of the data area read at once.
 const CHUNK: u64 = 4 << 20;
-/// Entries of one commit.
+/// Most entries in one commit.
 const COMMIT_ENTRIES: usize = 20_000;
 
 /// See [`crate::Nsd::rebuild_index`].
@@ -74,7 +74,7 @@ fn write_index(
     index.commit(&part, ledger).map(drop)
 }
 
-/// What was found so far.
+/// The results so far.
 struct Findings {
     entries: BTreeMap<Key, Arc<Entry>>,
     space: Space,
@@ -93,8 +93,8 @@ impl Findings {
         }
     }
 
-    /// Collects headers. Of extents that overlap the newest counts: the others were deleted
-    /// before their space was used again.
+    /// Collects headers. Of overlapping extents the newest wins: the others were deleted before
+    /// their space was reused.
     async fn scan_data(&mut self, disk: &Disk, superblock: &Superblock) -> Result<()> {
         let mut headers = Vec::new();
         let layout = &superblock.layout;
@@ -129,15 +129,16 @@ impl Findings {
         let ring = image.ring().bytes();
         let groups = image.all_from(0);
         let end = groups.last_key_value().map_or(0, |(_, group)| group.end);
-        // Groups skip the ring's end if they don't fit: what is left there may be of any round
-        // before, and groups that followed it, like a later put of what it deletes, are gone.
+        // Groups that don't fit before the ring's end skip it, so groups left there may be from any
+        // earlier round. The groups that followed them, such as a later put of a name that they
+        // delete, are gone.
         for (_, group) in groups.range(end.saturating_sub(ring)..) {
             for record in &group.records {
                 self.add_record(record);
             }
         }
         self.ledger.applied = end;
-        // New groups start behind everything that the ring may still show.
+        // New groups start after everything that the ring may still contain.
         self.ledger.applied = self.ledger.applied.next_multiple_of(ring);
     }
 
@@ -159,8 +160,8 @@ impl Findings {
 
     fn add_put(&mut self, key: &Key, entry: &Arc<Entry>) {
         if let Some(old) = self.entries.get(key) {
-            // A put that left the journal has an extent, too, which a power cut may have left
-            // without its payload. The record is proven.
+            // A put moved out of the journal has an extent as well, but a power cut may have left
+            // that extent without its payload. The record is proven.
             let is_moved = old.birth == entry.birth && entry.runs().is_none();
             if old.birth >= entry.birth && !is_moved {
                 return;
@@ -189,7 +190,7 @@ impl Findings {
         gone.iter().for_each(|key| self.remove(key));
     }
 
-    /// Gives payloads that are only in the journal an extent: the journal starts anew.
+    /// Moves payloads that are only in the journal to extents, because the journal will be cleared.
     async fn move_payloads(
         &mut self,
         disk: &Disk,
@@ -231,7 +232,7 @@ impl Findings {
     }
 }
 
-/// Units of the data area; those that can't be read, or lie outside, are zeros.
+/// Units of the data area; unreadable units and those outside read as zeros.
 async fn read_blocks(disk: &Disk, layout: &Layout, unit: u64, count: u64) -> Bytes {
     let offset = layout.data_start + unit * UNIT as u64;
     let length = count as usize * UNIT;

@@ -1,4 +1,4 @@
-//! Journal records and the groups that they are written in (`docs/formats/nsd-journal.md`).
+//! Journal records and the groups in which they are written (`docs/formats/nsd-journal.md`).
 
 use crate::checksum::{UNIT, crc32c_without};
 use crate::entry::{Entry, Place};
@@ -16,30 +16,30 @@ const GROUP_HEADER: usize = 64;
 const RECORD_HEADER: usize = 8;
 const PUT_FIXED: usize = Key::BYTES + 2 + 4;
 
-/// One change. All state of an NSD is the sum of its records.
+/// One change. The state of an NSD is the sum of its records.
 #[derive(Clone, Debug)]
 pub(crate) enum Record {
-    /// A blob or log entry came into being.
+    /// A new blob or log entry.
     Put {
         key: Key,
         entry: Arc<Entry>,
-        /// The bytes, if the record is where they are.
+        /// The bytes, if they are stored in this record.
         payload: Bytes,
     },
-    /// Blobs are gone.
+    /// Removes blobs.
     Delete(Vec<Key>),
-    /// Log entries below a number are gone.
+    /// Removes log entries below a number.
     Trim(ShardId, EntryNumber),
-    /// Log entries above a number are gone.
+    /// Removes log entries above a number.
     Discard(ShardId, EntryNumber),
-    /// Log puts of lower epochs are refused.
+    /// Refuses log puts of lower epochs from now on.
     Seal(ShardId, ShardEpoch),
-    /// Puts of lower group versions are refused.
+    /// Refuses puts of lower group versions from now on.
     Learn(GroupId, GroupVersion),
 }
 
 impl Record {
-    /// Bytes in a group.
+    /// Bytes of the record in a group.
     pub(crate) fn encoded_bytes(&self) -> usize {
         RECORD_HEADER
             + match self {
@@ -63,7 +63,7 @@ impl Record {
         }
     }
 
-    /// All of the record but a put's payload.
+    /// The whole record except a put's payload.
     fn encode_front(&self, length: usize) -> Vec<u8> {
         let mut out = Writer::default();
         out.raw(&[self.kind(), 0, 0, 0]);
@@ -128,7 +128,7 @@ impl Record {
     }
 }
 
-/// What every group of a region carries.
+/// Values that every group of a region carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Stamp {
     pub(crate) region: u128,
@@ -140,8 +140,8 @@ pub(crate) fn group_bytes<'a>(records: impl Iterator<Item = &'a Record>) -> usiz
     GROUP_HEADER + records.map(Record::encoded_bytes).sum::<usize>()
 }
 
-/// Encodes a group that will stand at `position`, padded to 4 KiB. Puts whose payload travels
-/// in the record get their place.
+/// Encodes a group to be written at `position`, padded to 4 KiB. Puts with a payload in the record
+/// get their place.
 pub(crate) fn encode_group(stamp: Stamp, position: u64, records: &mut [&mut Record]) -> Bytes {
     let length = group_bytes(records.iter().map(|record| &**record));
     let mut buffer = AlignedBuffer::zeroed(length.next_multiple_of(UNIT));
@@ -176,7 +176,7 @@ pub(crate) fn encode_group(stamp: Stamp, position: u64, records: &mut [&mut Reco
     buffer.freeze()
 }
 
-/// What the first block of a group claims.
+/// The claims in the first block of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct GroupClaim {
     pub(crate) position: u64,
@@ -184,7 +184,7 @@ pub(crate) struct GroupClaim {
     pub(crate) length: usize,
 }
 
-/// What a block that may start a group claims; unproven until [`decode_group`].
+/// The claims of a block that may start a group; unchecked until [`decode_group`].
 pub(crate) fn claim_of(block: &[u8], region: u128) -> Option<GroupClaim> {
     let mut input = Reader::new(block);
     if input.raw(8)? != MAGIC || input.u32()? != VERSION {
@@ -272,8 +272,8 @@ mod tests {
         for at in 0..claim.length {
             let mut damaged = group.to_vec();
             damaged[at] ^= 4;
-            // Only the incarnation and the padding behind the header say nothing to decode,
-            // but they too are under the checksum.
+            // Decoding ignores only the incarnation and the padding after the header, but the
+            // checksum covers them too.
             assert!(decode_group(&damaged, 7).is_none(), "byte {at}");
         }
     }

@@ -1,4 +1,4 @@
-//! Scrub: reads everything, mends what is redundant, reports the rest.
+//! Scrub: reads everything, mends damage from redundant copies, reports the rest.
 
 use crate::checksum::{UNIT, first_misfit};
 use crate::core::Core;
@@ -12,7 +12,7 @@ use model::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use world::AlignedBuffer;
 
-/// Entries that are looked up at once.
+/// Entries looked up at once.
 const BATCH: usize = 256;
 
 impl Core {
@@ -41,7 +41,7 @@ impl Core {
                 self.scrub_entry(key, entry, &mut report).await?;
             }
         }
-        // Damaged blobs were counted where they were found.
+        // Damaged blobs were counted when they were found.
         self.note_damage(report.mended.len() as u64);
         Ok(report)
     }
@@ -54,7 +54,7 @@ impl Core {
         Ok(())
     }
 
-    /// Live groups that are damaged are in memory still: a checkpoint makes them unneeded.
+    /// Damaged live groups are still in memory: a checkpoint makes them obsolete.
     async fn scrub_journal(self: &Arc<Self>, report: &mut ScrubReport) -> Result<()> {
         let groups: Vec<(u64, u32)> = self.state.lock().groups.iter().copied().collect();
         report.bytes += groups.iter().map(|group| u64::from(group.1)).sum::<u64>();
@@ -62,7 +62,8 @@ impl Core {
         let Some(position) = damaged else {
             return Ok(());
         };
-        // A checkpoint may have emptied the ring meanwhile, and new groups took its place.
+        // A checkpoint may have emptied the ring in the meantime, and new groups may have replaced
+        // these.
         if position < self.state.lock().tail {
             return Ok(());
         }
@@ -94,7 +95,7 @@ impl Core {
                 self.identity.nsd
             );
             self.note_damage(1);
-            // Opening it again rebuilds the index.
+            // Opening the region again rebuilds the index.
             self.fail("is scrubbed", &"its index is damaged");
             return Err(Error::new(ErrorKind::Corrupt, text));
         }
@@ -166,7 +167,7 @@ impl Core {
         }
     }
 
-    /// Writes the header anew from the index, unless the entry is gone.
+    /// Rewrites the header from the index, unless the entry was removed.
     async fn rewrite_header(&self, key: &Key, entry: &Entry, table: &[u32]) -> Result<bool> {
         let runs = entry.runs().expect("only extents have headers");
         let pinned = self.state.lock().pin(key, entry);
@@ -183,10 +184,10 @@ impl Core {
     }
 }
 
-/// What scrub found of one entry.
+/// Result of scrubbing one entry.
 enum Found {
     Good,
-    /// The payload is good; this is its table.
+    /// The payload is good; this is its checksum table.
     BadHeader(Arc<[u32]>),
     Damaged(String),
 }

@@ -1,15 +1,14 @@
-//! Which units of the data area are free, and what is promised to journal records that will
-//! move there.
+//! Free units of the data area, and units promised to journal records that will move there.
 
 use crate::entry::{RUNS_MAX, Run};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Free runs and promises. Pure bookkeeping; the caller locks.
+/// Free runs and promises. Pure bookkeeping; the caller does the locking.
 #[derive(Debug)]
 pub(crate) struct Space {
-    /// Start to length; neighbours are always joined.
+    /// Start to length; adjacent runs are always joined.
     free: BTreeMap<u64, u64>,
-    /// The same by length, for best fit.
+    /// The same runs by length, for best fit.
     by_length: BTreeSet<(u64, u64)>,
     free_units: u64,
     promised: u64,
@@ -17,14 +16,14 @@ pub(crate) struct Space {
     reserve: u64,
 }
 
-/// Who asks for space.
+/// The purpose of an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Asker {
-    /// Blob puts leave the reserve alone.
+    /// Blob puts can't use the reserve.
     Blob,
-    /// Log puts may use it.
+    /// Log puts can use it.
     Log,
-    /// What was promised before.
+    /// Units that were promised earlier.
     Promised,
 }
 
@@ -41,7 +40,7 @@ impl Space {
         }
     }
 
-    /// An area with `used` runs and `promised` units. `None` if runs overlap or lie outside.
+    /// An area with `used` runs and `promised` units. `None` if runs overlap or exceed the area.
     pub(crate) fn with_used(total: u64, mut used: Vec<Run>, promised: u64) -> Option<Self> {
         used.sort_unstable();
         let mut space = Self::new(total);
@@ -81,12 +80,12 @@ impl Space {
             Asker::Log => self.promised,
             Asker::Promised => 0,
         };
-        // Logs and promises go on into the reserve when blobs may no longer.
+        // Logs and promises may use the reserve when blobs no longer may.
         self.free_units.saturating_sub(kept)
     }
 
-    /// Takes `units`, the first run at least `first` long. `None`: not enough, or cut into too
-    /// many pieces.
+    /// Allocates `units`, with a first run of at least `first`. `None` if there isn't enough space
+    /// or it is too fragmented.
     pub(crate) fn allocate(&mut self, units: u64, first: u32, asker: Asker) -> Option<Vec<Run>> {
         if units == 0 || units > self.available_to(asker) {
             return None;
@@ -120,7 +119,7 @@ impl Space {
         )
     }
 
-    /// Marks runs as used that the index or the journal names. `false` if they aren't free.
+    /// Marks runs as used that the index or the journal refers to. `false` if they aren't free.
     #[must_use]
     pub(crate) fn take(&mut self, runs: &[Run]) -> bool {
         for run in runs {
@@ -145,7 +144,7 @@ impl Space {
         holder.is_some_and(|(start, length)| start + length > run.unit)
     }
 
-    /// Gives runs back.
+    /// Frees runs.
     pub(crate) fn release(&mut self, runs: &[Run]) {
         for run in runs {
             assert!(!self.touches_free(*run), "units are given back once");
@@ -169,7 +168,7 @@ impl Space {
         }
     }
 
-    /// Keeps `units` for a journal record that will move. `false` if there aren't enough.
+    /// Reserves `units` for a journal record that will move. `false` if there isn't enough space.
     #[must_use]
     pub(crate) fn promise(&mut self, units: u64, asker: Asker) -> bool {
         let enough = units <= self.available_to(asker);
@@ -179,7 +178,7 @@ impl Space {
         enough
     }
 
-    /// Takes a promise back.
+    /// Cancels a promise.
     pub(crate) fn unpromise(&mut self, units: u64) {
         self.promised = self.promised.checked_sub(units).expect("promised before");
     }
@@ -272,7 +271,7 @@ mod tests {
             .allocate(150, 1, Asker::Blob)
             .expect("all that blobs get");
         let mut rest = held[0];
-        // Every second unit becomes free again.
+        // Free every second unit again.
         while rest.count >= 2 {
             space.release(&[Run {
                 unit: rest.unit,

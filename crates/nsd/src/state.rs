@@ -1,4 +1,4 @@
-//! What an NSD knows now: the index, and above it what the journal has added since.
+//! An NSD's current state: the index, and the journal's changes on top of it.
 
 use crate::cache::Cache;
 use crate::entry::{Entry, Place, Run};
@@ -11,46 +11,46 @@ use model::{EntryNumber, Result, ShardId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Decoded entries that are kept, in bytes.
+/// Bytes of decoded entries kept in memory.
 const ENTRIES_CACHE_BYTES: usize = 32 << 20;
-/// Checksum tables of large blobs that are kept, in bytes.
+/// Bytes of large blobs' checksum tables kept in memory.
 const TABLES_CACHE_BYTES: usize = 96 << 20;
 
 /// Entries found in a range.
 pub(crate) type Found = Vec<(Key, Arc<Entry>)>;
 
-/// Guarded by one lock, held briefly.
+/// An open NSD's state, guarded by one lock that is held only briefly.
 pub(crate) struct State {
     /// Changes since the last checkpoint began.
     pub(crate) overlay: Changes,
     pub(crate) overlay_bytes: usize,
-    /// Changes that a checkpoint is writing to the index.
+    /// Changes that a running checkpoint is writing to the index.
     pub(crate) frozen: Arc<Changes>,
     pub(crate) snapshot: Arc<Snapshot>,
     cache: Cache<Key, Arc<Entry>>,
     tables: Cache<(Key, u64), Arc<[u32]>>,
-    /// Counts removals and checkpoints: what was read from the index before isn't cached after.
+    /// Counts removals and checkpoints. An index read isn't cached if this changed during the read.
     changes: u64,
     pub(crate) space: Space,
     pub(crate) ledger: Ledger,
     /// Entries that the running checkpoint moves out of the journal.
     pub(crate) moving: BTreeMap<Key, Move>,
-    /// First units of extents that scrub writes to; freed runs wait here meanwhile.
+    /// First units of extents that scrub is writing to; freed runs wait here until it is done.
     pins: BTreeMap<u64, Vec<Run>>,
-    /// Position behind the last group.
+    /// Position after the last group.
     pub(crate) head: u64,
-    /// Groups below are in the index.
+    /// Groups below this position are in the index.
     pub(crate) tail: u64,
     /// Live groups: position, length without padding.
     pub(crate) groups: VecDeque<(u64, u32)>,
     next_birth: u64,
 }
 
-/// The new place of an entry that leaves the journal.
+/// The new place of an entry that is leaving the journal.
 pub(crate) struct Move {
     pub(crate) birth: u64,
     pub(crate) runs: Vec<Run>,
-    /// It was deleted meanwhile.
+    /// Deleted in the meantime.
     pub(crate) gone: bool,
 }
 
@@ -80,7 +80,7 @@ impl State {
         self.next_birth
     }
 
-    /// What is known of a key without asking the index.
+    /// Looks a key up without reading the index. `None`: unknown; `Some(None)`: removed.
     pub(crate) fn peek(&mut self, key: &Key) -> Option<Option<Arc<Entry>>> {
         let changed = self.overlay.get(key).or_else(|| self.frozen.get(key));
         if let Some(slot) = changed {
@@ -94,20 +94,20 @@ impl State {
         self.changes
     }
 
-    /// Caches what the index said, unless something was removed since `mark`.
+    /// Caches an entry read from the index, unless something was removed since `mark`.
     pub(crate) fn remember(&mut self, mark: u64, key: Key, entry: &Arc<Entry>) {
         if mark == self.changes {
             self.cache.insert(key, entry.clone(), entry.weight());
         }
     }
 
-    /// Keeps the checksum table of an entry.
+    /// Caches the checksum table of an entry.
     pub(crate) fn remember_table(&mut self, key: Key, birth: u64, table: &Arc<[u32]>) {
         let weight = 64 + table.len() * 4;
         self.tables.insert((key, birth), table.clone(), weight);
     }
 
-    /// The checksum table of an entry, if it is at hand.
+    /// The checksum table of an entry, if it is in memory.
     pub(crate) fn table(&mut self, key: Key, entry: &Entry) -> Option<Arc<[u32]>> {
         if let Some(table) = &entry.checksums {
             return Some(table.clone());
@@ -129,7 +129,7 @@ impl State {
         merged(&part, &self.snapshot, from, to, limit)
     }
 
-    /// What overlay and frozen changes say of a range.
+    /// The overlay and frozen changes in a range.
     pub(crate) fn changed_in(&self, from: &Key, to: &Key) -> Changes {
         let mut part = Changes::new();
         if from > to {
@@ -213,7 +213,7 @@ impl State {
         }
     }
 
-    /// Frees runs, or parks them while scrub writes to them.
+    /// Frees runs, or keeps them until scrub has finished writing to them.
     fn release(&mut self, runs: &[Run]) {
         match self.pins.get_mut(&runs[0].unit) {
             Some(parked) => parked.extend_from_slice(runs),
@@ -221,7 +221,7 @@ impl State {
         }
     }
 
-    /// Keeps the runs of `entry` from being reused, if it is still what `key` has.
+    /// Keeps the runs of `entry` from being reused, if `key` still has this entry.
     pub(crate) fn pin(&mut self, key: &Key, entry: &Entry) -> Result<bool> {
         let current = self.find(key)?.is_some_and(|found| found.is_same_as(entry));
         if let (true, Some(runs)) = (current, entry.runs()) {
@@ -243,7 +243,7 @@ impl State {
         self.space.release(&parked);
     }
 
-    /// Marks the space of an entry that was found at open as used.
+    /// Marks the space of an entry found on opening as used.
     #[must_use]
     pub(crate) fn adopt(&mut self, entry: &Entry) -> bool {
         match &entry.place {
@@ -254,7 +254,7 @@ impl State {
         }
     }
 
-    /// Begins a checkpoint: everything applied so far is frozen.
+    /// Begins a checkpoint: freezes all changes applied so far.
     pub(crate) fn freeze(&mut self) -> (Arc<Changes>, Ledger) {
         assert!(self.frozen.is_empty(), "one checkpoint at a time");
         self.frozen = Arc::new(std::mem::take(&mut self.overlay));
@@ -280,13 +280,13 @@ impl State {
         }
     }
 
-    /// Ends a checkpoint that failed: its changes are the overlay's again.
+    /// Ends a failed checkpoint: its changes return to the overlay.
     pub(crate) fn thaw_undone(&mut self) {
         for (_, moved) in std::mem::take(&mut self.moving) {
             self.space.release(&moved.runs);
             if !moved.gone {
                 let units: u64 = moved.runs.iter().map(|run| u64::from(run.count)).sum();
-                // It was promised before and its units are free again.
+                // These units were promised before and are free again.
                 let kept = self.space.promise(units, crate::space::Asker::Log);
                 assert!(kept, "units that were just freed can be promised");
             }
@@ -299,12 +299,12 @@ impl State {
         }
     }
 
-    /// The floor below which a shard's log was trimmed.
+    /// The number below which a shard's log was trimmed.
     pub(crate) fn floor(&self, shard: ShardId) -> EntryNumber {
         self.ledger.floors.get(&shard).copied().unwrap_or_default()
     }
 
-    /// Highest log entry of a shard.
+    /// The highest log entry of a shard.
     pub(crate) fn last_log(&self, shard: ShardId) -> Result<Option<(EntryNumber, Arc<Entry>)>> {
         let from = Key::log(shard, EntryNumber(0));
         let to = Key::log(shard, EntryNumber(u64::MAX));
@@ -316,7 +316,7 @@ impl State {
     }
 }
 
-/// Joins changes with the index below them.
+/// Merges changes with the index below them.
 pub(crate) fn merged(
     changes: &Changes,
     snapshot: &Snapshot,

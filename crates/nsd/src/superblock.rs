@@ -1,4 +1,4 @@
-//! The superblock ring: who this region is, how it is laid out, which logs are sealed.
+//! The superblock ring: the region's identity, its layout, and sealed logs.
 
 use crate::checksum::{UNIT, crc32c_without};
 use crate::wire::{Reader, Writer};
@@ -11,27 +11,28 @@ const MAGIC: &[u8; 8] = b"SHALENSD";
 const VERSION: u32 = 1;
 const CRC_AT: usize = 12;
 const BLOCK: u64 = UNIT as u64;
-/// Copies at the start of the region, and as many at its end.
+/// Copies at the start of the region, and again at its end.
 const RING: u64 = 4;
-/// Most seals that fit; the rest is in the index and the journal.
+/// Most seals stored here; the index and the journal hold the others.
 const SEALS_MAX: usize = 240;
 const MIB: u64 = 1 << 20;
 
-/// The index grows in these steps once it is large; see [`crate::area::Area::capacity`].
+/// The index grows in steps of this size once it is large; see [`crate::area::Area::capacity`].
 const INDEX_STEP: u64 = 4 << 30;
 
 /// The smallest region.
 pub(crate) const REGION_BYTES_MIN: u64 = 8 * MIB;
 /// The smallest journal.
 pub(crate) const JOURNAL_BYTES_MIN: u64 = 256 * 1024;
-/// The largest: opening reads all of it into memory.
+/// The largest journal: opening reads all of it into memory.
 const JOURNAL_BYTES_MAX: u64 = 1024 * MIB;
-/// How often a region may be opened: [`crate::state::State`] counts births above it.
+/// How often a region can be opened: [`crate::state::State`] puts the incarnation above its birth
+/// counter.
 const INCARNATION_MAX: u64 = 1 << 23;
 
-/// The index was rebuilt: log puts wait for confirmed epochs, absence isn't proven.
+/// The index was rebuilt: log puts wait for confirmed epochs, and absence isn't proven.
 pub(crate) const FLAG_UNCONFIRMED: u32 = 1;
-/// The index is being rebuilt or is known to be damaged: open refuses.
+/// The index is being rebuilt or is known to be damaged: opening is refused.
 pub(crate) const FLAG_INDEX_LOST: u32 = 2;
 
 /// Where the parts of the region are, in bytes; all multiples of 4 KiB.
@@ -47,9 +48,9 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Lays a region out. Defaults: journal 1/64 (16..256 MiB, at most 1/8 of the region);
-    /// index 1/16 up to 1 GiB, then 1/64 (at least 64 MiB, at most 1/4 of the region), rounded
-    /// down to what the index can use: powers of two, then multiples of 4 GiB.
+    /// Lays out a region. Defaults: journal 1/64 (16..256 MiB, at most 1/8 of the region); index
+    /// 1/16 up to 1 GiB, then 1/64 (at least 64 MiB, at most 1/4 of the region), rounded down to a
+    /// size that the index can use: powers of two, then multiples of 4 GiB.
     pub(crate) fn plan(region_bytes: u64, options: FormatOptions) -> Result<Self> {
         let region_bytes = region_bytes / BLOCK * BLOCK;
         if region_bytes < REGION_BYTES_MIN {
@@ -93,8 +94,8 @@ impl Layout {
         })
     }
 
-    /// Whether the parts lie behind each other in the region, and the region on the disk. The numbers
-    /// come from a disk that anybody may have written.
+    /// Whether the parts follow each other within the region, and the region fits on the disk. The
+    /// numbers can't be trusted: any program may have written them.
     fn is_sound(&self, disk_bytes: u64) -> bool {
         let lengths = [
             Some(RING * BLOCK),
@@ -123,16 +124,16 @@ impl Layout {
     }
 }
 
-/// Everything that a superblock says.
+/// The content of a superblock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Superblock {
-    /// Counts the superblocks that were written.
+    /// Counts the superblocks written.
     pub(crate) sequence: u64,
-    /// Random, drawn when the region was formatted: old blocks of other regions never fit.
+    /// Random, drawn on formatting: old blocks of other regions never match.
     pub(crate) region: u128,
     pub(crate) identity: NsdIdentity,
     pub(crate) flags: u32,
-    /// Counts the opens.
+    /// Counts the times the region was opened.
     pub(crate) incarnation: u64,
     pub(crate) layout: Layout,
     pub(crate) seals: BTreeMap<ShardId, ShardEpoch>,
@@ -176,7 +177,7 @@ impl Superblock {
         block
     }
 
-    /// Reads one copy; `None` if it is none, damaged, of another version or of another size.
+    /// Decodes one copy; `None` if it isn't one, is damaged, or has another version or region size.
     pub(crate) fn decode(block: &[u8], disk_bytes: u64) -> Option<Self> {
         match Copy::decode(block) {
             Some(Copy::Known(superblock)) => superblock.is_sound(disk_bytes).then_some(*superblock),
@@ -189,7 +190,7 @@ impl Superblock {
         is_countable && self.layout.is_sound(disk_bytes)
     }
 
-    /// Reads what is behind magic, version and checksum.
+    /// Decodes the fields after magic, version and checksum.
     fn decode_fields(mut input: Reader<'_>) -> Option<Self> {
         let sequence = input.u64()?;
         let region = input.u128()?;
@@ -227,8 +228,8 @@ impl Superblock {
         })
     }
 
-    /// Writes this superblock with the next sequence, one copy in the front ring, then one in
-    /// the back ring. Durable when it returns.
+    /// Writes this superblock with the next sequence number, one copy in the front ring, then one
+    /// in the back ring. Durable when it returns.
     pub(crate) async fn store(&mut self, disk: &Disk) -> std::io::Result<()> {
         self.sequence += 1;
         let block = self.encode().freeze();
@@ -238,14 +239,13 @@ impl Superblock {
         Ok(())
     }
 
-    /// Where the two copies of this sequence are.
+    /// Offsets of the two copies with this sequence number.
     fn places(&self) -> [u64; 2] {
         let slot = self.sequence % RING * BLOCK;
         [slot, self.layout.region_bytes - RING * BLOCK + slot]
     }
 
-    /// Rewrites copies that can't be read or aren't what they should be. Returns what was
-    /// mended.
+    /// Rewrites copies that are unreadable or wrong. Returns descriptions of the repairs.
     pub(crate) async fn mend(&self, disk: &Disk) -> std::io::Result<Vec<String>> {
         let mut mended = Vec::new();
         let newest = self.encode().freeze();
@@ -268,12 +268,12 @@ impl Superblock {
     }
 }
 
-/// A copy whose checksum fits.
+/// A copy with a correct checksum.
 enum Copy {
-    /// Of this program's version.
+    /// This program's version.
     Known(Box<Superblock>),
-    /// Of a version that this program doesn't know. Magic, version and checksum stay where they
-    /// are in all versions.
+    /// A version that this program doesn't know. Magic, version and checksum have the same place in
+    /// all versions.
     Newer(u32),
 }
 
@@ -307,8 +307,8 @@ fn is_blank(block: Option<&[u8]>) -> bool {
     block.is_some_and(|block| block.iter().all(|byte| *byte == 0))
 }
 
-/// The newest valid superblock, or nothing. Whoever finds nothing may format, so what a newer
-/// Shale wrote, or what is cut short, is an error.
+/// The newest valid superblock, if there is any. A caller that gets `None` may format the disk, so
+/// a region that a newer Shale wrote or that was truncated is an error.
 pub(crate) async fn load(disk: &Disk) -> Result<Option<Superblock>> {
     let mut newest: Option<Superblock> = None;
     let mut failures = 0;
@@ -421,7 +421,7 @@ mod tests {
                 assert_eq!(taken.is_some(), harmless, "field {field} is {number}");
             }
         }
-        // All of them fit each other, and nothing could hold the journal.
+        // All fields are consistent, but no disk could hold this journal.
         let mut large = good;
         let layout = &mut large.layout;
         layout.journal_bytes += 1 << 50;

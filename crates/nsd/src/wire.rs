@@ -1,6 +1,6 @@
 //! Reads and writes little-endian fields of the on-disk formats.
 
-/// Writes fields one behind the other.
+/// Appends fields one after the other.
 #[derive(Default)]
 pub(crate) struct Writer {
     bytes: Vec<u8>,

@@ -15,19 +15,19 @@ use model::nsd::{BlobHeader, BlobPut, GroupFence, LogPut, SealReply};
 use model::{BlobName, EntryNumber, Error, ErrorKind, Payload, Result, ShardEpoch, ShardId};
 use std::sync::Arc;
 
-/// Blobs up to this travel in the journal record.
+/// Largest blob stored in the journal record.
 const BLOB_IN_JOURNAL_MAX: u64 = 16 * 1024;
-/// Log entries up to this travel in the journal record. What does needs units later, of which only
-/// the number is promised: with its header it must fit into any [`RUNS_MAX`] units, however cut up
-/// the free space is, or the journal could never be emptied again.
+/// Largest log entry stored in the journal record. Such an entry moves to the data area later,
+/// where only the number of its units is promised. With its header it must therefore fit into any
+/// [`RUNS_MAX`] units, however fragmented, or the journal could never be emptied again.
 const LOG_IN_JOURNAL_MAX: u64 = 28 * 1024;
 const _: () = assert!(LOG_IN_JOURNAL_MAX as usize <= (RUNS_MAX - 1) * UNIT);
 const _: () = assert!(BLOB_IN_JOURNAL_MAX as usize <= (RUNS_MAX - 1) * UNIT);
 const _: () = assert!(LOG_IN_JOURNAL_MAX as usize <= INLINE_CHECKSUMS_MAX * UNIT);
-/// Names in one delete record; fits a group of the smallest journal.
+/// Names in one delete record; it fits into a group of the smallest journal.
 const DELETE_RECORD_NAMES_MAX: usize = 1000;
 
-/// What is to be stored.
+/// An entry to be stored.
 struct Piece {
     key: Key,
     writer: u64,
@@ -111,7 +111,7 @@ impl Core {
             .await
     }
 
-    /// The answer to a put of an entry that exists with this epoch or a higher one.
+    /// The answer to a put of an entry that already exists with this or a higher epoch.
     async fn repeated_log_put(&self, key: &Key, old: &Entry, put: &LogPut) -> Result<()> {
         if old.writer > put.epoch.0 {
             let text = format!("{key} was written by epoch {}", old.writer);
@@ -230,7 +230,8 @@ impl Core {
         stored
     }
 
-    /// Log puts may fill the index a little further than blobs.
+    /// Whether the index has no room for another entry. Log puts may fill it a little further than
+    /// blobs.
     fn index_refuses(&self, state: &crate::state::State, asker: Asker) -> bool {
         let most = self.index.entry_bytes_max();
         let most = match asker {
@@ -254,7 +255,7 @@ impl Core {
         for names in names.chunks(DELETE_RECORD_NAMES_MAX) {
             let keys: Vec<Key> = names.iter().map(|name| Key::blob(*name)).collect();
             for key in &keys {
-                // Into the cache, so that the change isn't slowed by disk reads under the lock.
+                // Caches the entry, so that applying the change needs no disk reads under the lock.
                 self.locate(key)?;
             }
             self.submit(Record::Delete(keys), |_| Ok(())).await?;
@@ -323,7 +324,7 @@ impl Core {
 }
 
 impl Fences {
-    /// Refuses an epoch below the one that the log is sealed for.
+    /// Refuses an epoch below the one for which the log is sealed.
     fn check_epoch(&self, shard: ShardId, epoch: ShardEpoch) -> Result<()> {
         match self.epochs.get(&shard) {
             Some(known) if *known > epoch => Err(Error::new(
@@ -334,7 +335,7 @@ impl Fences {
         }
     }
 
-    /// The log is sealed for `epoch` from now on, unless it is for a higher one.
+    /// Seals the log for `epoch`; refused if it is sealed for a higher one.
     fn raise_epoch(&mut self, shard: ShardId, epoch: ShardEpoch) -> Result<()> {
         self.check_epoch(shard, epoch)?;
         self.epochs.insert(shard, epoch);

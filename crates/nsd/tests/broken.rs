@@ -1,5 +1,5 @@
-//! Regions that shouldn't be opened as they are: torn, newer, cut short, erased, somebody else's,
-//! failed. Each is told apart, and none is changed.
+//! Regions that must not be opened as they are: torn, newer, truncated, erased, another cluster's,
+//! failed. Each case is told apart, and none is changed.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -1,4 +1,4 @@
-//! Flipped bytes: every one is found, mended or harmless, wherever it is. And rebuilding.
+//! Flipped bytes: wherever one is, it is found and mended, or harmless. And rebuilding the index.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -16,7 +16,7 @@ use world::sim::Simulation;
 
 const REGION: u64 = 8 << 20;
 const SHARD: ShardId = ShardId(1);
-/// The last blob before the kill: its record may look like a torn one.
+/// The last blob before the kill: damage to its record may look like a torn write.
 const LAST: u64 = 900;
 
 fn length(number: u64) -> usize {
@@ -75,12 +75,12 @@ fn populated(seed: u64, closed: bool) -> Vec<u8> {
     disk.content(0, REGION as usize)
 }
 
-/// What may be missing after a flip.
+/// Blobs and log entries that may be missing after a flip.
 #[derive(Default)]
 struct Excused {
     blobs: BTreeSet<BlobName>,
     log: BTreeSet<EntryNumber>,
-    /// The index was rebuilt: what is not there is "unavailable", never "absent".
+    /// The index was rebuilt: missing blobs are "unavailable", never "absent".
     rebuilt: bool,
     last: bool,
 }
@@ -132,7 +132,7 @@ fn excuse(report: &ScrubReport, excused: &mut Excused) {
         .extend(report.damaged_log.iter().map(|(_, number)| *number));
 }
 
-/// Opens a damaged region, scrubs, checks. Returns whether anything was noticed.
+/// Opens a damaged region, scrubs it and checks it. Returns whether any damage was noticed.
 async fn live_with(world: &World, excused: &mut Excused, what: &str) -> bool {
     let mut nsd = match open(world).await {
         Ok(nsd) => nsd,
@@ -174,7 +174,7 @@ async fn rebuild(world: &World, excused: &mut Excused) -> Arc<Nsd> {
     nsd
 }
 
-/// Flips one byte in each block that isn't all zeros (every `step`-th of them).
+/// Flips one byte in every `step`-th block that isn't all zeros.
 fn flip_everywhere(region: &[u8], step: usize, last_is_open: bool) -> (usize, usize) {
     let used: Vec<usize> = (0..region.len() / 4096)
         .filter(|block| region[block * 4096..][..4096].iter().any(|byte| *byte != 0))
@@ -339,7 +339,8 @@ fn a_rebuilt_index_takes_a_payload_from_the_journal_where_it_is_proven() {
             nsd.put(blob(1, 9000)).await.unwrap();
             nsd.put(blob(2, 9000)).await.unwrap();
             nsd.delete(&[name(2)]).await.unwrap();
-            // Both copies are there now: in the ring, which nobody overwrote yet, and in an extent.
+            // Both copies exist now: in the ring, where it hasn't been overwritten yet, and in an
+            // extent.
             nsd.checkpoint().await.unwrap();
         })
         .finished();
@@ -385,7 +386,7 @@ fn units_that_cannot_be_read_hurt_only_their_blob() {
     let disk = simulation.disk(DISK, REGION);
     disk.overwrite(0, &populated(7, true));
     let faults = simulation.faults();
-    // Where blob 5's neighbour 11 (280,000 bytes) lies.
+    // Damages blob 11 (280,000 bytes), a neighbour of blob 5.
     let needle = content(11, 4096);
     let region = disk.content(0, REGION as usize);
     let at = region
@@ -453,7 +454,7 @@ fn an_old_delete_at_the_end_of_the_ring_takes_nothing_from_a_rebuilt_index() {
             nsd.delete(&[name(1)]).await.unwrap();
             nsd.put(blob(1, 20_000)).await.unwrap();
             fill(UNITS - 2).await;
-            // Too long for the one unit that is left: the delete stays where it is.
+            // Too long for the one unit that is left, so the delete remains there.
             nsd.put(blob(2, 9000)).await.unwrap();
             nsd.close().await.unwrap();
             drop(nsd);

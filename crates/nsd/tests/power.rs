@@ -1,4 +1,4 @@
-//! Power cuts: at every I/O of mixed scenarios; what was acknowledged is there and right.
+//! Power cuts at every I/O of mixed scenarios: everything acknowledged remains and is correct.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -13,15 +13,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use world::sim::{Outcome, Simulation, for_every_cut};
 
-/// What the program was told, and what it has asked for.
+/// The requests that the program made, and which of them were acknowledged.
 #[derive(Clone, Default)]
 struct Told {
     formatted: bool,
-    /// Acknowledged: length.
+    /// Acknowledged blobs: length.
     blobs: BTreeMap<u64, usize>,
-    /// Asked for, not acknowledged.
+    /// Requested, but not acknowledged.
     perhaps: BTreeMap<u64, usize>,
-    /// Delete asked for, not acknowledged.
+    /// Delete requested, but not acknowledged.
     perhaps_gone: BTreeSet<u64>,
     log: BTreeMap<u64, usize>,
     perhaps_log: BTreeMap<u64, usize>,
@@ -88,7 +88,7 @@ async fn trim(nsd: &Nsd, told: &Mutex<Told>, below: u64) {
     told.log.retain(|number, _| *number >= below);
 }
 
-/// One life of the program: steps from the dice, several at a time.
+/// One run of the program: random steps, several at a time.
 async fn life(scene: &Scene, told: &Mutex<Told>, first: u64, steps: u64, dice: u64) {
     let nsd = scene.open().await;
     told.lock().formatted = true;
@@ -114,7 +114,7 @@ async fn life(scene: &Scene, told: &Mutex<Told>, first: u64, steps: u64, dice: u
             _ => match dice.roll(4) {
                 0 => nsd.checkpoint().await.unwrap(),
                 1 => {
-                    // More than the whole ring at once: it waits for checkpoints.
+                    // More than fits into the whole ring: must wait for checkpoints.
                     let entries = (0..36).map(|index| log_put(&nsd, told, base + index, 18_000));
                     futures::future::join_all(entries).await;
                 }
@@ -209,7 +209,7 @@ async fn check_log(nsd: &Nsd, told: &mut Told) {
     told.log.retain(|number, _| found.contains_key(number));
 }
 
-/// Lives of `steps` each, with a kill between them; a cut ends one early.
+/// Several runs of `steps` each, with a kill between them; a cut ends one early.
 fn scenario(simulation: &Simulation, dice: u64, lives: u64, steps: u64) {
     simulation.disk(DISK, small_region());
     let told = Arc::new(Mutex::new(Told::default()));

@@ -1,4 +1,4 @@
-//! The same promises on a real file: O_DIRECT, several threads, dropped without closing.
+//! The same promises with a real file: O_DIRECT, several threads, dropped without closing.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -18,7 +18,7 @@ fn length(number: u64) -> usize {
     [90, 4096, 16_000, 50_000, 262_144, 1_048_576 + 77][number as usize % 6]
 }
 
-/// A checkpoint in the background may hold the disk for a moment after the NSD was dropped.
+/// A checkpoint in the background may keep the disk open briefly after the NSD was dropped.
 async fn open_disk(world: &World, path: &Path) -> Disk {
     for _ in 0..500 {
         if let Ok(disk) = world.open_disk(path) {

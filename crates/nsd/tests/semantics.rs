@@ -1,4 +1,4 @@
-//! What every operation of an NSD promises, one at a time, on a simulated disk.
+//! The promises of each NSD operation, one at a time, on a simulated disk.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -143,7 +143,7 @@ fn deleted_blobs_are_gone_and_their_space_returns() {
                 nsd.checkpoint().await.unwrap();
             }
             if nsd.usage().used > 0 {
-                // What a checkpoint in the background was moving is free when it ends.
+                // Space that a checkpoint in the background was moving is free once it ends.
                 nsd.checkpoint().await.unwrap();
             }
             let usage = nsd.usage();
@@ -423,7 +423,7 @@ fn a_log_put_does_not_wait_in_line_with_blobs() {
             Nsd::format(&world, &disk, IDENTITY).await.unwrap();
             let nsd = Nsd::open(&world, disk).await.unwrap();
             faults.slow(DISK, Duration::from_secs(1));
-            // Four of them are under way, the others wait for one of those to end.
+            // Four of them are under way; the others wait until one of those has ended.
             let blobs = (1..=6).map(|number| nsd.put(blob(number, 16 << 20)));
             let mut blobs: FuturesUnordered<_> = blobs.collect();
             let log = pin!(nsd.log_put(entry(1, 1, 1, 100)));

@@ -1,6 +1,6 @@
 //! Guard blocks: the length of the redb file and its header page, two copies each.
 //!
-//! Guard `n` lies in blocks `n % 2` and `n % 2 + 2`. The first copy is durable before the second is
+//! Guard `n` is in blocks `n % 2` and `n % 2 + 2`. The first copy is durable before the second is
 //! written, so that a power cut damages at most one block of a pair.
 
 use super::State;
@@ -10,28 +10,28 @@ use crate::wire::{Reader, Writer};
 const MAGIC: &[u8; 8] = b"SHALEIDX";
 const VERSION: u32 = 1;
 const CRC_AT: usize = 12;
-/// Where redb's header page starts in a guard block.
+/// Offset of redb's header page in a guard block.
 pub(super) const PAGE0_AT: usize = 64;
 
-/// What a guard block holds: the storage's length and redb's header page.
+/// Content of a guard block: the storage's length and redb's header page.
 pub(super) struct Guard {
     pub(super) sequence: u64,
     pub(super) length: u64,
     pub(super) page0: Box<[u8; UNIT]>,
 }
 
-/// What the two blocks of a pair say together.
+/// What the two blocks of a pair contain together.
 enum Pair {
     Guard(Guard),
-    /// At most one block was ever written to, and not to its end.
+    /// At most one block was ever written, and that write didn't complete.
     Unfinished,
     Lost,
 }
 
-/// What was found in a guard block.
+/// Content found in a guard block.
 pub(super) enum Found {
     Guard(Guard),
-    /// Only zeros: nothing was written to it since the area was made.
+    /// Only zeros: never written since the area was made.
     Nothing,
     Damage,
 }
@@ -47,8 +47,8 @@ impl Found {
 }
 
 impl Guard {
-    /// The guard to go on with, if that is known: a pair without a whole block may have held the
-    /// newest one, and pages that an older one leads to are written anew under a newer one.
+    /// The guard to continue with. `None` if a pair has no whole block: it may have held the newest
+    /// guard, and pages of the older one may have been overwritten since.
     pub(super) fn newest(blocks: [Found; 4]) -> Option<Self> {
         let [a, b, c, d] = blocks;
         let (even, odd) = (Self::of_pair([a, c]), Self::of_pair([b, d]));
@@ -58,7 +58,7 @@ impl Guard {
             } else {
                 other
             }),
-            // The second guard, the first of its pair, was never written whole.
+            // The second guard, the first one of its pair, was never completely written.
             (Pair::Unfinished, Pair::Guard(first)) if first.sequence == 1 => Some(first),
             _ => None,
         }

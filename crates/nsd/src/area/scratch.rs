@@ -1,4 +1,4 @@
-//! A copy-on-write view of the index area, for checking what is on the disk.
+//! A copy-on-write view of the index area, for checking the state on the disk.
 
 use super::{Area, Shared, check_bounds, for_pages};
 use crate::checksum::UNIT;

@@ -1,4 +1,4 @@
-//! How much fits into an index area, and what a check of it finds.
+//! How much fits into an index area, and what checking it finds.
 
 use super::*;
 use crate::entry::{Place, Run};
@@ -23,7 +23,7 @@ fn entry(number: u64, checksums: usize) -> Arc<Entry> {
     })
 }
 
-/// Entries of a log with these numbers, in one commit.
+/// Commits log entries with these numbers together.
 fn commit_entries(index: &Index, numbers: std::ops::Range<u64>) {
     let mut changes = Changes::new();
     for number in numbers {
@@ -52,7 +52,7 @@ fn a_check_reads_the_medium_and_not_what_the_page_cache_still_has() {
             let area = Area::create(&disk, REGION, 0, BYTES).unwrap();
             let index = Index::open(area.clone()).unwrap();
             commit_entries(&index, 0..200);
-            // As after a start: everything was read once.
+            // As after a start: every page is in the page cache.
             let mut page = vec![0; 4096];
             (0..BYTES / 4096).for_each(|at| disk.read_now(at * 4096, &mut page).unwrap());
             let before = medium.content(0, BYTES as usize);
@@ -71,7 +71,7 @@ fn a_check_reads_the_medium_and_not_what_the_page_cache_still_has() {
                 assert!(!is_lost, "the page cache has page {at}");
                 found += usize::from(!mended.is_empty());
             }
-            // Pages that nothing refers to have no checksum.
+            // Unreferenced pages have no checksum.
             assert!(found * 2 > used.len(), "{found} of {}", used.len());
             let (is_lost, mended) = check(&index);
             assert!(!is_lost && mended.is_empty(), "{mended:?}");
@@ -101,7 +101,7 @@ fn a_check_reads_the_medium_and_not_what_the_page_cache_still_has() {
 #[test]
 fn an_older_guard_is_never_used_in_place_of_a_newest_one_that_is_damaged() {
     const BYTES: u64 = 4 << 20;
-    // Commits and, of each number of them, which guard blocks may be damaged.
+    // For each number of commits, tries every set of damaged guard blocks.
     for commits in 0..5 {
         for damaged in 0_u32..16 {
             let simulation = Simulation::new(9);
@@ -128,7 +128,7 @@ fn an_older_guard_is_never_used_in_place_of_a_newest_one_that_is_damaged() {
                                 count += 1;
                                 true
                             };
-                            // Without a commit there is no table of entries.
+                            // Without a commit the table of entries doesn't exist.
                             if commits > 0 {
                                 let snapshot = index.snapshot().unwrap();
                                 let all = snapshot.scan(&Key::lowest(), &Key::highest(), each);
@@ -164,7 +164,7 @@ fn a_page_that_the_index_needs_and_that_has_no_checksum_is_damage_and_no_panic()
             let mut refused = 0;
             for page in 1..=highest {
                 let area = Area::open(&disk, REGION, 0, BYTES).unwrap();
-                // What is open keeps it to itself, because nothing is written to it.
+                // Only this open area forgets the page, because nothing is written.
                 area.forget(&[page]);
                 let scratch = Database::builder().create_with_backend(area.scratch());
                 let read = scratch.attempt("opening").and_then(|database| {
@@ -209,7 +209,7 @@ fn pages_that_were_written_since_they_did_not_fit_are_kept() {
         .finished();
 }
 
-/// Fills an index as far as it allows, then churns it: entries come and go at random.
+/// Fills an index to its limit, then adds and removes entries at random.
 fn fill(bytes: u64, checksums: usize) {
     let simulation = Simulation::new(1);
     simulation.disk("index", bytes);

@@ -1,4 +1,4 @@
-//! A small NSD on a simulated disk, and blobs whose bytes follow from their number.
+//! A small NSD on a simulated disk, and blobs with content derived from their number.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -23,7 +23,7 @@ pub const IDENTITY: NsdIdentity = NsdIdentity {
 
 pub const DISK: &str = "nsd7";
 
-/// Bytes of the region: 16 MiB data, a journal that wraps soon.
+/// Bytes of the region: 16 MiB of data, and a journal that soon wraps.
 pub fn small_region() -> u64 {
     24 << 20
 }
@@ -35,7 +35,7 @@ pub fn small_options() -> FormatOptions {
     }
 }
 
-/// Bytes that follow from a seed.
+/// Content derived from a seed.
 pub fn content(seed: u64, length: usize) -> Bytes {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(length + 8);
