@@ -23,7 +23,7 @@ use std::{
 };
 
 const FILES: u32 = 100_000;
-/// Costs are those of the median round, so that other programs on the machine count less.
+/// The median round counts, so that other programs on the machine disturb less.
 const ROUND: u32 = 1_000;
 const SESSION: SessionId = SessionId(1);
 
@@ -64,7 +64,7 @@ fn stamp(now: u32) -> Stamp {
     }
 }
 
-/// Runs one operation per file; only `apply` is on the clock.
+/// Runs one operation per file; measures only `apply`.
 fn measure(memory: &mut Memory, what: &str, operation: impl Fn(u32) -> Operation) -> Vec<Reply> {
     let mut rounds = vec![Duration::ZERO; (FILES / ROUND) as usize];
     let mut replies = Vec::new();

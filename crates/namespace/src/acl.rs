@@ -1,10 +1,10 @@
-//! POSIX access control lists: what they mean for permission bits and for new inodes.
+//! POSIX access control lists: their effect on permission bits and on new inodes.
 //!
-//! The kernel judges access; here is what a file system owes it: a chmod changes the list, a
-//! list changes the permission bits, and a new inode inherits its directory's default list.
+//! The kernel checks access; the file system must do the rest: a chmod changes the list, a list
+//! changes the permission bits, and a new inode inherits its directory's default list.
 //! The rules are POSIX.1e draft 17, section 23.1, as Linux implements them (`fs/posix_acl.c`).
 //!
-//! A list is stored as the extended attribute's value that Linux passes, little-endian:
+//! A list is stored as Linux passes it, as the extended attribute's value, little-endian:
 //!
 //! | bytes | content |
 //! |---|---|
@@ -14,9 +14,9 @@
 use bytes::Bytes;
 use model::{Error, ErrorKind};
 
-/// Attribute that holds the list by which access is judged.
+/// Attribute with the list that decides access.
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
-/// Attribute of a directory that holds what new inodes in it inherit.
+/// Attribute of a directory with the list that new inodes in it inherit.
 pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const VERSION: u32 = 2;
@@ -43,14 +43,14 @@ struct Entry {
 pub(crate) struct Acl(Vec<Entry>);
 
 impl Acl {
-    /// Reads an attribute's value. `None`: a list without entries, which means none at all.
+    /// Parses an attribute's value. `None`: a list without entries, which is the same as no list.
     pub(crate) fn parse(value: &[u8]) -> Result<Option<Self>, Error> {
         let wrong = |why: &str| Error::new(ErrorKind::InvalidArgument, format!("no ACL: {why}"));
         let (version, rest) = value
             .split_first_chunk::<4>()
             .ok_or_else(|| wrong("it is too short"))?;
         if u32::from_le_bytes(*version) != VERSION {
-            // EOPNOTSUPP, as Linux answers.
+            // EOPNOTSUPP, as on Linux.
             return Err(ErrorKind::NotSupported.into());
         }
         let (entries, behind) = rest.as_chunks::<ENTRY_BYTES>();
@@ -92,7 +92,7 @@ impl Acl {
         Ok(Some(Self(entries)))
     }
 
-    /// The attribute's value.
+    /// Encodes the list as an attribute's value.
     pub(crate) fn to_value(&self) -> Bytes {
         let mut value = Vec::with_capacity(4 + self.0.len() * ENTRY_BYTES);
         value.extend_from_slice(&VERSION.to_le_bytes());
@@ -104,12 +104,12 @@ impl Acl {
         value.into()
     }
 
-    /// Whether permission bits say the same.
+    /// Whether permission bits express all of it.
     pub(crate) fn is_minimal(&self) -> bool {
         self.0.len() == 3
     }
 
-    /// `mode` with the permission bits that show this list: the group's are those of the mask.
+    /// `mode` with the permission bits of this list: the group's are those of the mask.
     pub(crate) fn shown_in(&self, mode: u32) -> u32 {
         let mut shown = mode & !0o777;
         for entry in &self.0 {
@@ -120,14 +120,15 @@ impl Acl {
         shown
     }
 
-    /// chmod: the list that `mode` shows.
+    /// chmod: the list with the permissions of `mode`.
     pub(crate) fn with_mode(mut self, mode: u32) -> Self {
         self.change(|permissions, bits| *permissions = bits, mode);
         self
     }
 
-    /// An inode that is made with `mode` inherits this default list: its access list and its
-    /// mode, each with no more rights than the other gives. The umask plays no part.
+    /// The access list and mode of an inode that is created with `mode` under this default list:
+    /// each
+    /// grants no more than the other. The umask isn't applied.
     pub(crate) fn inherited(mut self, mode: u32) -> (Self, u32) {
         self.change(|permissions, bits| *permissions &= bits, mode);
         let mode = self.shown_in(mode);
@@ -147,8 +148,9 @@ impl Acl {
         }
     }
 
-    /// Where the mode shows entries with this tag; named users and groups aren't shown, and
-    /// the group itself only if there is no mask.
+    /// Position of this tag's bits in the mode, if any: named users and groups have none, and the
+    /// owning
+    /// group has them only if there is no mask.
     fn shift_of(&self, tag: u16) -> Option<u32> {
         let has_mask = self.0.iter().any(|entry| entry.tag == tag::MASK);
         match tag {

@@ -1,4 +1,4 @@
-//! The one entrance: runs an operation, once per number of a slot.
+//! The entry point: runs an operation, once per number of a slot.
 
 use crate::{
     Key, Outcome, Record, Slot, Stop, View, attributes, entries, lifetime, listing, publish,
@@ -11,12 +11,13 @@ use model::{
 };
 use std::sync::Arc;
 
-/// Applies one operation to a view: what changes, and the answer. `commit` is the number of the
-/// commit that the effects will belong to; new extents and segments carry it as their birth.
+/// Applies one operation to a view: returns the changed records and the reply. `commit` is the
+/// number
+/// of the commit that the effects will belong to; new extents and segments carry it as their birth.
 ///
 /// # Errors
-/// `Missing` names what to fetch before the operation starts again; `Refused` is the answer of
-/// an operation that changes nothing.
+/// `Missing` names what to fetch before the operation is retried; `Refused` is the answer to an
+/// operation that changes nothing.
 pub fn apply(
     operation: &Operation,
     stamp: &Stamp,
@@ -36,7 +37,7 @@ pub fn apply(
     }
 }
 
-/// Runs an operation unless its slot says that it ran already.
+/// Runs an operation unless its slot shows that it has already run.
 fn once<V: View>(
     mut tx: Transaction<'_, V>,
     operation: &Operation,
@@ -57,7 +58,7 @@ fn once<V: View>(
     };
     let last = match tx.known(&key) {
         None => {
-            // The operation's own needs come along, so that the slot costs no round.
+            // Names the operation's own needs too, so that fetching the slot costs no extra round.
             let mut needs = match run(&mut tx, operation) {
                 Err(Stop::Missing(needs)) => needs,
                 _ => Vec::new(),

@@ -1,4 +1,4 @@
-//! Reading and changing attributes, truncate among them.
+//! Reads and changes attributes, including by truncate.
 
 use crate::{
     Inode, Key, Record, View, acl, counts, extents, lifetime,
@@ -86,19 +86,20 @@ pub(crate) fn set<V: View>(
         inode.mtime = at(change);
     }
     if set.size.is_some() || set.mtime.is_some() {
-        // Writes made before must not move the time any more when they are published. Compared
-        // for being equal only, by clients that hold it for seconds: it may go round.
+        // Earlier writes must no longer set the time when they are published. Clients compare it
+        // only for
+        // equality and keep it for seconds, so it may wrap.
         inode.generation = inode.generation.wrapping_add(1);
     }
     Ok(reply(id, inode))
 }
 
-/// What of the rights that an inode gives to those who run it a change takes away.
+/// The privileges granted to those who execute the file that a change takes away.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 struct Loss {
-    /// Of the mode.
+    /// Mode bits: setuid, setgid.
     bits: u32,
-    /// File capabilities, and there are some.
+    /// Whether the file has capabilities and loses them.
     capabilities: bool,
 }
 
@@ -112,8 +113,9 @@ fn loss<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, set: &SetAttributes) 
     let bits = match set.privileges {
         Privileges::Drop { group } => {
             let is_member = group.is_none_or(|group| group == inode.gid);
-            // Where the group may not execute, setgid once meant mandatory locking: Linux lets
-            // members keep it.
+            // Without execute permission for the group, setgid once meant mandatory locking: Linux
+            // lets members
+            // keep it.
             let keeps_setgid = is_member && mode & GROUP_EXECUTE == 0;
             mode & if keeps_setgid {
                 SETUID
@@ -129,7 +131,7 @@ fn loss<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, set: &SetAttributes) 
     })
 }
 
-/// A read moved atime; nothing else changes, ctime neither.
+/// Records an access: sets atime only, not even ctime.
 pub(crate) fn note_access<V: View>(
     tx: &mut Transaction<'_, V>,
     id: InodeId,
@@ -182,7 +184,7 @@ fn truncate<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, size: u64) -> Ste
     extents::set_size(tx, id, size)
 }
 
-/// Removes the next extents behind `from`. Until all are gone, the inode and a mark say so.
+/// Removes the next extents after `from`. Until all are gone, the inode and a Cut mark record that.
 fn cut<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, from: u64) -> Step<()> {
     let inode = tx.inode(id)?;
     let found = extents::touching(tx, id, &inode, from, u64::MAX, extents::STEP_EXTENTS)?;

@@ -1,7 +1,7 @@
 //! Checks a family's records against each other: for `shale fs check` and for tests.
 //!
-//! All records are shown to an [`Audit`] in any order; it keeps sums, not records, and says at
-//! the end what doesn't fit. Memory: about 200 bytes per inode and segment.
+//! An [`Audit`] is shown all records, in any order; it keeps sums, not records, and finally reports
+//! contradictions. Memory: about 200 bytes per inode and segment.
 
 mod circles;
 mod damage;
@@ -13,21 +13,21 @@ use model::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Findings that are told in full; more are only counted.
+/// Findings reported in full; further ones are only counted.
 pub const FINDINGS_MAX: usize = 1000;
 
 /// A contradiction between records.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// What it is about, as "inode 0:65".
+    /// Its subject, as "inode 0:65".
     pub subject: String,
-    /// The inode that it is about.
+    /// The inode concerned.
     pub inode: Option<InodeId>,
-    /// What doesn't fit.
+    /// The contradiction.
     pub text: String,
 }
 
-/// What an audit says.
+/// The result of an audit.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
     /// Contradictions, at most [`FINDINGS_MAX`].
@@ -36,9 +36,9 @@ pub struct Report {
     pub finding_count: u64,
     /// Inodes, orphans included.
     pub inodes: u64,
-    /// Inodes without names that wait for their holders.
+    /// Inodes without names that their holders keep alive.
     pub orphans: u64,
-    /// Data ids that wait for reclaim.
+    /// Data ids queued for reclaim.
     pub reclaims: u64,
     /// Sum of the sizes of regular files.
     pub logical: u128,
@@ -50,7 +50,7 @@ pub struct Report {
     pub dead: Vec<SegmentPlace>,
 }
 
-/// The part of an inode that others are compared with.
+/// The part of an inode that is compared with other records.
 struct Seen {
     kind: FileKind,
     links: u32,
@@ -65,13 +65,13 @@ struct Seen {
     parent: InodeNumber,
     data: DataId,
     cutting: bool,
-    /// Numbers that a directory still has to give out.
+    /// Unused numbers of a directory's run: next, end.
     run: (u64, u64),
 }
 
 #[derive(Default)]
 struct NameSums {
-    /// Names that point at the inode, and the directory of the last one.
+    /// Names of the inode, and the directory of the last one.
     names: u32,
     kind: Option<FileKind>,
     directory: Option<InodeId>,
@@ -81,7 +81,7 @@ struct NameSums {
 struct ExtentSums {
     extents: u64,
     inline: u64,
-    // Sums have twice the bits of what they add: records that lie must not end the check.
+    // Twice the bits of the summands: damaged records must not overflow the check.
     bytes: u128,
     end: u64,
 }
@@ -110,7 +110,7 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// An audit that has seen nothing.
+    /// An audit without records.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -165,13 +165,14 @@ impl Audit {
         }
     }
 
-    /// Shows that a record, whose key may be unknown, can't be decoded. What depends on it alone
-    /// isn't called a contradiction of others.
+    /// Shows a record that can't be decoded; its key may be unknown. Contradictions that it could
+    /// explain
+    /// aren't blamed on other records.
     pub fn see_damaged(&mut self, key: Option<&Key>, error: &Error) {
         self.damage.see(key, error);
     }
 
-    /// What doesn't fit, and the sums.
+    /// Returns the contradictions and the sums.
     #[must_use]
     pub fn finish(self) -> Report {
         let mut report = Report {
@@ -255,7 +256,7 @@ impl Audit {
         }
     }
 
-    /// Whether there is no such inode, not even one that can't be decoded.
+    /// Whether no such inode exists, not even one that can't be decoded.
     fn is_missing(&self, id: InodeId) -> bool {
         !self.inodes.contains_key(&id) && !self.damage.hides(&Key::Inode(id))
     }
@@ -437,7 +438,7 @@ impl Audit {
         }
     }
 
-    /// What directories still have to give out is nobody's number, and each has its own.
+    /// Numbers in directories' runs must be unused, and runs must not overlap.
     fn judge_numbers(&self, report: &mut Report) {
         let mut runs: Vec<(InodeId, u64, InodeId)> = Vec::new();
         for (id, inode) in &self.inodes {

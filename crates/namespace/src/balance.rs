@@ -1,9 +1,10 @@
-//! What one operation may change, and that its changes add up: asserted after every operation,
-//! in production, too.
+//! Asserts after every operation, also in production, that it changed only permitted records and
+//! that
+//! the changes add up.
 //!
-//! Only differences are compared, between the records before and after. So a fault here is one
-//! of the rules, never of a damaged record: those are refused where they are met (`sound`,
-//! `counts`).
+//! Compares only differences between the records before and after. So a failure is always a fault
+//! of
+//! the rules, never a damaged record: operations refuse those on reading them (`sound`, `counts`).
 
 use crate::{Counters, Inode, Key, Record, Table};
 use model::{
@@ -14,7 +15,7 @@ use std::collections::BTreeMap;
 
 type Change = (Key, Option<Record>);
 
-/// What an operation may change besides its slot.
+/// The records that an operation may change, besides its slot.
 struct May {
     tables: &'static [Table],
     inodes: usize,
@@ -22,10 +23,10 @@ struct May {
     records: usize,
 }
 
-/// Head and follower of a name's hash.
+/// A name's record and the head of its hash.
 const NAME: usize = 2;
 
-/// What a file's content hangs in.
+/// The records of a file's content.
 const CONTENT: &[Table] = &[
     Table::Inodes,
     Table::Counters,
@@ -38,7 +39,7 @@ const CONTENT: &[Table] = &[
     Table::Reclaims,
 ];
 
-/// What changes when a name goes, and perhaps its inode.
+/// The records that change when a name is removed, and perhaps its inode.
 const REMOVAL: &[Table] = &[
     Table::Inodes,
     Table::Counters,
@@ -109,26 +110,26 @@ fn may(operation: &Operation) -> May {
     }
 }
 
-/// What the records around an inode say that it should count more or less.
+/// How the counts in an inode should change, by the records around it.
 #[derive(Default)]
 struct Around {
-    /// Names that mean it.
+    /// Names of it.
     names: i64,
     /// Names in it.
     entries: i64,
-    /// Those of them that are directories.
+    /// Those that are directories.
     subdirectories: i64,
     /// Bytes of its extended attributes.
     xattr_bytes: i64,
 }
 
-/// What the extents under a data id became more or less.
+/// How the extents under a data id changed.
 #[derive(Default)]
 struct Content {
     extents: i64,
     inline: i64,
     bytes: i128,
-    /// The highest end of an extent that is there now.
+    /// The highest end of an extent after the change.
     end: u64,
 }
 
@@ -139,12 +140,12 @@ struct Totals {
     allocated: i128,
 }
 
-/// Few things each; publishes and reclaims touch many segments.
+/// Vectors, because few inodes change; publishes and reclaims touch many segments.
 #[derive(Default)]
 struct Sums {
     around: Vec<(InodeId, Around)>,
     content: Vec<((FilesetId, DataId), Content)>,
-    /// Bytes that extents point at, less those that segments count.
+    /// Change in bytes that extents refer to, less the change that segments count.
     segments: BTreeMap<SegmentId, i128>,
     totals: Vec<(FilesetId, Totals)>,
 }
@@ -155,8 +156,9 @@ struct Ledger<'a> {
     sums: Sums,
 }
 
-/// Panics if an operation changed more than it may, or records that don't fit each other.
-/// `before`: what was under the keys of `changes`.
+/// Panics if an operation changed records that it may not, or left records that contradict each
+/// other.
+/// `before`: the earlier values under the keys of `changes`.
 pub(crate) fn check(operation: &Operation, changes: &[Change], before: &[Option<Record>]) {
     assert_eq!(changes.len(), before.len(), "each change has its past");
     let may = may(operation);
@@ -408,7 +410,7 @@ impl Ledger<'_> {
         );
     }
 
-    /// What isn't judged yet must be nothing.
+    /// Sums that no changed record accounted for must be zero.
     fn judge_rest(&self, is_reclaim: bool) {
         for (id, around) in &self.sums.around {
             let alone = around.names == 0 && around.entries == 0 && around.subdirectories == 0;
@@ -443,9 +445,9 @@ impl Ledger<'_> {
         found.map(|(_, after)| after)
     }
 
-    /// A record that says about an inode what the inode itself says, too, goes and comes with it.
+    /// A mark that repeats a fact of an inode is added and removed together with that fact.
     fn marked(&self, key: &Key, was: bool, is: bool) {
-        // Most operations change few records and none of these.
+        // Most operations change few records; long ones mostly change none of these.
         if !was && !is && self.changes.len() > 64 {
             return;
         }

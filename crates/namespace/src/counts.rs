@@ -1,5 +1,5 @@
-//! Counts in records that go up and down: what damaged records would turn below zero, and what
-//! a user could drive over the end of the numbers, is refused and said, never wrapped.
+//! Counts in records that go up and down: refuses, never wraps, when damaged records would take one
+//! below zero or a user would overflow one.
 
 use crate::{
     Inode, Stop, View,
@@ -8,7 +8,7 @@ use crate::{
 use model::{Error, ErrorKind, InodeId};
 use std::fmt::Display;
 
-/// A number that is counted in.
+/// A number used as a count.
 pub(crate) trait Count: Copy + Display {
     fn minus(self, by: Self) -> Option<Self>;
     fn plus(self, by: Self) -> Option<Self>;
@@ -29,13 +29,13 @@ pub(crate) fn damaged(text: String) -> Stop {
     Error::new(ErrorKind::Corrupt, text).into()
 }
 
-/// `have - by`; a record that counts less than what goes away is damaged.
+/// `have - by`; a record that counts less than is removed is damaged.
 pub(crate) fn less<T: Count>(have: T, by: T, whose: impl Display, what: &str) -> Step<T> {
     have.minus(by)
         .ok_or_else(|| damaged(format!("{whose} counts {have} {what}, but {by} of them go")))
 }
 
-/// `have + by`; a number that ends is full.
+/// `have + by`; a count at its maximum is full.
 pub(crate) fn more<T: Count>(have: T, by: T, whose: impl Display, what: &str) -> Step<T> {
     have.plus(by).ok_or_else(|| {
         let text = format!("{whose} counts {have} {what}, and {by} more are too many");
@@ -43,7 +43,7 @@ pub(crate) fn more<T: Count>(have: T, by: T, whose: impl Display, what: &str) ->
     })
 }
 
-/// One more subdirectory, if it is one.
+/// Counts one more subdirectory, if it is one.
 pub(crate) fn add_link(links: &mut u32, is_directory: bool) -> Step<()> {
     *links = links
         .checked_add(u32::from(is_directory))
@@ -51,14 +51,14 @@ pub(crate) fn add_link(links: &mut u32, is_directory: bool) -> Step<()> {
     Ok(())
 }
 
-/// One name less in a directory.
+/// Removes one name from a directory's counts.
 pub(crate) fn take_name(directory: &mut Inode, id: InodeId, is_directory: bool) -> Step<()> {
     directory.entries = less(directory.entries, 1, id, "entries")?;
     directory.links = less(directory.links, u32::from(is_directory), id, "links")?;
     Ok(())
 }
 
-/// An inode and its fileset hold more bytes.
+/// Adds bytes to an inode and its fileset.
 pub(crate) fn add_allocated<V: View>(
     tx: &mut Transaction<'_, V>,
     id: InodeId,
@@ -72,7 +72,7 @@ pub(crate) fn add_allocated<V: View>(
     Ok(())
 }
 
-/// An inode and its fileset hold fewer bytes.
+/// Takes bytes off an inode and its fileset.
 pub(crate) fn take_allocated<V: View>(
     tx: &mut Transaction<'_, V>,
     id: InodeId,

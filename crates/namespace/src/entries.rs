@@ -1,4 +1,4 @@
-//! Looking up, making, linking and removing names.
+//! Looks up, creates, links and removes names.
 
 use crate::{
     Inode, Key, Orphan, Record, View, acl, counts,
@@ -187,7 +187,7 @@ pub(crate) fn read_link<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> St
     Ok(Reply::Target(inode.content.clone()))
 }
 
-/// Notes a directory and a name in it as needed, together.
+/// Asks for a directory and a name in it together, in one round.
 pub(crate) fn ask_name<V: View>(
     tx: &mut Transaction<'_, V>,
     directory: InodeId,
@@ -252,7 +252,7 @@ fn check_new(new: &NewInode) -> Step<()> {
     Ok(())
 }
 
-/// A new inode with a number from the directory's run; not stored yet, without links.
+/// A new inode with a number from the directory's run, without links; the caller stores it.
 fn make<V: View>(
     tx: &mut Transaction<'_, V>,
     directory: InodeId,
@@ -283,8 +283,9 @@ fn make<V: View>(
     Ok((number, inode))
 }
 
-/// A default ACL of the directory decides about the rights of a new inode, instead of the
-/// umask. Costs nothing where the directory has no extended attribute.
+/// A default ACL of the directory replaces the umask for a new inode. Costs nothing if the
+/// directory
+/// has no extended attributes.
 fn inherit_acl<V: View>(
     tx: &mut Transaction<'_, V>,
     directory: InodeId,

@@ -1,4 +1,4 @@
-//! A file's extents: finding what touches a range, clearing a range, putting extents into it.
+//! A file's extents: finds those that touch a range, clears a range, inserts extents.
 
 use crate::{
     Inode, Key, Record, View, counts, segments,
@@ -8,22 +8,23 @@ use bytes::Bytes;
 use model::{CommitNumber, Extent, ExtentKind, FileKind, InodeId};
 use std::sync::Arc;
 
-/// Old extents that one step of a long change takes away; with a segment and a dead record for
-/// each, a step stays under `limits::OPERATION_RECORDS_MAX`. Few in tests, so that small files
-/// need several steps.
+/// Old extents that one step of a long change removes; with a segment and a dead record for each, a
+/// step stays under `limits::OPERATION_RECORDS_MAX`. Small in tests, so that small files need
+/// several
+/// steps.
 pub(crate) const STEP_EXTENTS: usize = if cfg!(test) { 8 } else { 1024 };
 
 const _: () = assert!(STEP_EXTENTS * 3 + 64 <= model::limits::OPERATION_RECORDS_MAX);
 
 /// Extents that touch a range.
 pub(crate) struct Touching {
-    /// In order; the first and last may reach out of the range.
+    /// In order; the first and last may extend beyond the range.
     pub(crate) extents: Vec<Arc<Extent>>,
-    /// The answer is complete up to here; the end of the range if the limit wasn't met.
+    /// The extents are complete up to here: the end of the range, unless the limit was reached.
     pub(crate) known_to: u64,
 }
 
-/// Finds what touches `from..to`, at most about `limit` extents, or notes what is needed.
+/// Finds the extents that touch `from..to`, at most about `limit`, or notes what must be fetched.
 pub(crate) fn ask_touching<V: View>(
     tx: &mut Transaction<'_, V>,
     id: InodeId,
@@ -51,7 +52,7 @@ pub(crate) fn ask_touching<V: View>(
         end,
     };
     let inside = tx.ask_range(&key(from + 1), &key(to), limit);
-    // The one that ends at the range's end or behind it may begin inside.
+    // The first extent that ends at the range's end or later may begin inside.
     let across = if inode.extents_end < to {
         Some(Vec::new())
     } else {
@@ -77,7 +78,7 @@ pub(crate) fn ask_touching<V: View>(
     Some(found)
 }
 
-/// Like [`ask_touching`], stopping if something is missing.
+/// Like [`ask_touching`], but stops if something is missing.
 pub(crate) fn touching<V: View>(
     tx: &mut Transaction<'_, V>,
     id: InodeId,
@@ -105,8 +106,9 @@ pub(crate) fn content_extent(inode: &Inode) -> Option<Extent> {
     })
 }
 
-/// Bytes for a record, in memory of their own. What callers give is often a small part of a large
-/// buffer, which would be kept as long as the record, and counted nowhere or as somebody else's.
+/// Copies bytes for a record. Callers often pass a small part of a large buffer, which would
+/// otherwise
+/// live as long as the record, counted in no budget or in another's.
 pub(crate) fn owned(bytes: &[u8]) -> Bytes {
     Bytes::copy_from_slice(bytes)
 }
@@ -122,7 +124,7 @@ fn with_own_bytes(extent: Extent) -> Extent {
 }
 
 /// Moves a small file's content from the inode into an extent record, so that ranges of it can
-/// change on their own.
+/// change separately.
 pub(crate) fn spill<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<()> {
     let inode = tx.inode(id)?;
     let Some(extent) = content_extent(&inode) else {
@@ -144,7 +146,7 @@ pub(crate) fn spill<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<(
     tx.put_new(Key::Fold(id), Record::Mark)
 }
 
-/// Makes `from..to` a hole. `touching` is what [`touching`] found there.
+/// Makes `from..to` a hole. `touching`: what [`touching`] found there.
 pub(crate) fn clear<V: View>(
     tx: &mut Transaction<'_, V>,
     id: InodeId,
@@ -160,7 +162,7 @@ pub(crate) fn clear<V: View>(
         data,
         end,
     };
-    // Extents that go and pieces of them that stay; the same of inline ones.
+    // Bytes of removed extents and of the pieces of them that stay; then the number of inline ones.
     let (mut removed, mut gone_extents, mut kept_extents) = (0, 0, 0);
     let (mut gone_inline, mut kept_inline) = (0, 0);
     let mut last_end = 0;
@@ -207,7 +209,7 @@ pub(crate) fn clear<V: View>(
     Ok(())
 }
 
-/// Puts an extent into a hole. The segment has been counted.
+/// Inserts an extent into a hole. The caller has counted the segment's bytes.
 pub(crate) fn insert<V: View>(
     tx: &mut Transaction<'_, V>,
     id: InodeId,
@@ -235,7 +237,7 @@ pub(crate) fn insert<V: View>(
     Ok(())
 }
 
-/// Sets the size of a regular file and keeps the fileset's sum equal.
+/// Sets the size of a regular file and updates the fileset's sum.
 pub(crate) fn set_size<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, size: u64) -> Step<()> {
     let inode = tx.inode_mut(id)?;
     let old = std::mem::replace(&mut inode.size, size);

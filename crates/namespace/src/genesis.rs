@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// Number of every fileset's root directory.
 pub(crate) const ROOT: InodeNumber = InodeNumber(1);
-/// Numbers below are kept for the fileset itself; children's runs begin here.
+/// Lower numbers are reserved for the fileset itself; runs for children start here.
 const FIRST_RUN: u64 = 64;
 
 /// The empty fileset: its record, its counters and its root directory.
@@ -54,7 +54,7 @@ pub fn genesis(
     ])
 }
 
-/// An inode without rights, owner, names and content.
+/// An inode without permissions, owner, names and content.
 pub(crate) fn blank(kind: FileKind, number: InodeNumber, now: Timestamp) -> Inode {
     Inode {
         kind,

@@ -1,4 +1,4 @@
-//! The keys of the records: typed, small, and with bytes that sort as the keys do.
+//! The keys of the records: typed and small, with encodings that sort as the keys do.
 
 use model::{DataId, Error, ErrorKind, FamilyId, FilesetId, InodeId, Result, SegmentId, SessionId};
 
@@ -8,7 +8,7 @@ use model::{DataId, Error, ErrorKind, FamilyId, FilesetId, InodeId, Result, Segm
 /// Clones are cheap: only [`Key::Xattr`] owns memory.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Key {
-    /// What a fileset is. → `Record::Fileset`
+    /// Constant facts of a fileset. → `Record::Fileset`
     Fileset(FilesetId),
     /// Counters of a fileset. → `Record::Counters`
     Counters(FilesetId),
@@ -23,14 +23,15 @@ pub enum Key {
     },
     /// A byte range of a file. → `Record::Extent`
     ///
-    /// Named by its *end*: the extents that touch `a..b` are then the ones from end `a + 1` on
-    /// until one starts at `b` or behind, without a search backwards.
+    /// Named by its *end*: the extents that touch `a..b` are then those from end `a + 1` up to the
+    /// first
+    /// that starts at `b` or later, without a backward search.
     Extent {
         /// The fileset.
         fileset: FilesetId,
-        /// What the file's extents hang under.
+        /// The data id that the file's extents are stored under.
         data: DataId,
-        /// First byte behind the extent.
+        /// First byte after the extent.
         end: u64,
     },
     /// An extended attribute. → `Record::Xattr`
@@ -42,12 +43,12 @@ pub enum Key {
     },
     /// Accounting of a live segment. → `Record::Segment`
     Segment(SegmentId),
-    /// A segment that nothing points at any more; its blobs are to be deleted, then
+    /// A segment that no extent points at any more; its blobs are to be deleted, then
     /// `Operation::ForgetDead`. → `Record::Dead`
     Dead(SegmentId),
-    /// An inode without names that was held. → `Record::Orphan`
+    /// An inode without names that a session held. → `Record::Orphan`
     Orphan(InodeId),
-    /// A data id whose records go: `Operation::Reclaim` until there is no more.
+    /// A data id whose records are to be removed: `Operation::Reclaim` until none is left.
     /// → `Record::Reclaim`
     Reclaim {
         /// The fileset.
@@ -55,9 +56,9 @@ pub enum Key {
         /// The data id.
         data: DataId,
     },
-    /// A file with inline extents that wait to be written into a segment. → `Record::Mark`
+    /// A file with inline extents that are to be moved into a segment. → `Record::Mark`
     Fold(InodeId),
-    /// A truncate that goes on: `Operation::ContinueCut` until it isn't unfinished.
+    /// An unfinished truncate: `Operation::ContinueCut` until it is finished.
     /// → `Record::Mark`
     Cut(InodeId),
     /// The last operation of a session's slot and its reply. → `Record::Slot`
@@ -196,7 +197,7 @@ impl Table {
             .iter()
             .position(|table| *table == self)
             .and_then(|at| Self::ALL.get(at + 1));
-        // The last table has no follower: session ids never reach the end of their space.
+        // No table follows the last one: session ids never reach the maximum.
         (
             self.first(),
             next.map_or(Key::Stream(SessionId(u64::MAX)), |table| table.first()),
@@ -270,7 +271,7 @@ impl Key {
         }
     }
 
-    /// The key's bytes in a vector of their own.
+    /// The key's bytes as a new vector.
     #[must_use]
     pub fn to_bytes(&self, family: FamilyId) -> Vec<u8> {
         let mut out = Vec::with_capacity(32);
@@ -278,10 +279,10 @@ impl Key {
         out
     }
 
-    /// Reads what [`Key::encode`] wrote.
+    /// Decodes what [`Key::encode`] wrote.
     ///
     /// # Errors
-    /// `Corrupt` if the bytes are no key.
+    /// `Corrupt` if the bytes aren't a key.
     pub fn decode(bytes: &[u8]) -> Result<(FamilyId, Key)> {
         let mut fields = Fields(bytes);
         let family = FamilyId(fields.u32()?);
@@ -339,7 +340,7 @@ fn wrong() -> Error {
     Error::new(ErrorKind::Corrupt, "bytes are no key of a record")
 }
 
-/// The bytes that are still to be read.
+/// The bytes still to be decoded.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {

@@ -1,14 +1,14 @@
 //! Applies one file system operation to a view of the records.
 //!
 //! Everything here is a pure function of its arguments: the operation brings time and identity,
-//! the [`View`] brings the records, [`apply`] answers with the records that change and the reply.
-//! The owner of a shard and (later) a delegated client run the same code. The bytes of keys and
-//! records are in `docs/formats/records.md`.
+//! the [`View`] brings the records, [`apply`] returns the changed records and the reply.
+//! The owner of a shard and (later) a delegated client run the same code. The encoding of keys and
+//! records is in `docs/formats/records.md`.
 //!
-//! What a host does with it:
-//! 1. [`apply`]; on [`Stop::Missing`] fetch *all* the named needs and start again.
-//! 2. Put the [`Effects`] into its records (each key is named once), remember the commit.
-//! 3. Answer the reply when its own rules for durability say so.
+//! How a host uses it:
+//! 1. [`apply`]; on [`Stop::Missing`] fetch *all* the named needs and retry.
+//! 2. Apply the [`Effects`] to its records (each key appears once), remember the commit.
+//! 3. Send the reply when its own rules for durability allow.
 //! 4. In the background: [`Table::Orphans`] after an open, [`Table::Reclaims`], [`Table::Cuts`],
 //!    [`Table::Folds`] and [`Table::Deads`], each entry with the operation that its doc names.
 

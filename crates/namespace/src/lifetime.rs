@@ -11,11 +11,11 @@ use model::{
 };
 use std::sync::Arc;
 
-/// Data ids that aren't an inode's number.
+/// Set in data ids that aren't an inode's number.
 const FRESH_DATA: u64 = 1 << 63;
 
-/// Takes one name in a directory off an inode; a directory loses all its links. Answers the attributes after
-/// it and whether the inode stays as an orphan.
+/// Removes one of an inode's names, in this directory; a directory loses all its links. Returns the
+/// new attributes and whether the inode stays as an orphan.
 pub(crate) fn drop_link<V: View>(
     tx: &mut Transaction<'_, V>,
     directory: InodeId,
@@ -44,7 +44,7 @@ pub(crate) fn drop_link<V: View>(
     Ok((attributes, false))
 }
 
-/// The last holder has let go.
+/// Handles the last holder's release.
 pub(crate) fn release<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<Reply> {
     let orphan = tx.ask(&Key::Orphan(id));
     tx.ask_change(id);
@@ -52,7 +52,7 @@ pub(crate) fn release<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step
     if orphan.flatten().is_none() {
         return Ok(Reply::Done);
     }
-    // Held again (by somebody else): the later release counts.
+    // Another session holds it again: its later release counts.
     if tx.is_held(id) {
         return Ok(Reply::Progress { more: true });
     }
@@ -102,7 +102,7 @@ pub(crate) fn drop_data<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> St
     Ok(())
 }
 
-/// Background: removes the next records of a queued data id.
+/// Background: removes the next records of a data id queued for reclaim.
 pub(crate) fn reclaim<V: View>(
     tx: &mut Transaction<'_, V>,
     fileset: FilesetId,
@@ -149,7 +149,7 @@ pub(crate) fn reclaim<V: View>(
     Ok(Reply::Progress { more: false })
 }
 
-/// Background: the blobs of these segments are deleted.
+/// Background: the blobs of these segments have been deleted.
 pub(crate) fn forget_dead<V: View>(
     tx: &mut Transaction<'_, V>,
     segments: &[SegmentId],
@@ -164,7 +164,7 @@ pub(crate) fn forget_dead<V: View>(
     Ok(Reply::Done)
 }
 
-/// Ends an inode: it leaves the counters, its other records are queued.
+/// Ends an inode: takes it off the counters and queues its other records for reclaim.
 fn destroy<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<()> {
     let inode = tx.inode(id)?;
     let fileset = id.fileset();

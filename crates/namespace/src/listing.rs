@@ -1,4 +1,4 @@
-//! Listing a directory.
+//! Lists a directory.
 
 use crate::{
     Key, Need, POSITION_END, Record, View,
@@ -8,12 +8,13 @@ use model::{
     Error, ErrorKind, InodeId, Reply, limits::LISTING_ENTRIES_MAX, operation::DirectoryEntry,
 };
 
-/// Missing inodes that are at most this far apart are fetched as one range: a scan costs a
-/// seventh of a get.
+/// Missing inodes at most this far apart are fetched as one range: per record, a scan costs a
+/// seventh
+/// of a get.
 const RANGE_GAP: u64 = 32;
-/// A listing that goes on fetches missing inodes with their neighbours: a directory takes its
-/// inode numbers in runs of at least so many, but lists them in the order of their names'
-/// hashes, so the neighbours are wanted by the next pages.
+/// A continued listing fetches missing inodes together with their neighbours: a directory takes its
+/// inode numbers in runs, but lists them in the order of their names' hashes, so that later pages
+/// need the neighbours.
 const NEIGHBOURS: u64 = 64;
 
 pub(crate) fn read_directory<V: View>(
@@ -29,7 +30,7 @@ pub(crate) fn read_directory<V: View>(
         position,
     };
     let inode = tx.ask(&Key::Inode(directory));
-    // A program may seek to any number; nothing lies behind the last position.
+    // A program may seek to any number; there are no names after the last position.
     let mut from = after.saturating_add(1).min(POSITION_END);
     let mut names = tx.ask_range(&key(from), &key(POSITION_END), limit);
     tx.settle()?;
@@ -60,7 +61,8 @@ pub(crate) fn read_directory<V: View>(
         if !full {
             break true;
         }
-        // Only vacant heads so far: the caller couldn't go on behind nothing.
+        // Only vacant heads so far: without an entry the caller would have no position to continue
+        // from.
         if !entries.is_empty() {
             break false;
         }

@@ -1,4 +1,4 @@
-//! Directory entries: where a name lies, and how names with one hash live together.
+//! Directory entries: positions of names, and names whose hashes collide.
 
 use crate::{
     Key, Name, NameEntry, Record, View,
@@ -8,10 +8,10 @@ use model::{Error, ErrorKind, FileKind, FileName, InodeId, InodeNumber};
 use siphasher::sip::SipHasher24;
 use std::sync::Arc;
 
-/// Behind every position.
+/// Greater than every position.
 pub const POSITION_END: u64 = 1 << 63;
 
-/// Fixed for ever, like the hash: positions are stored.
+/// Must never change, nor may the hash: positions are stored.
 const KEY: [u64; 2] = [0x7368_616c_6520_6e61, 0x6d65_2070_6f73_3121];
 const ORDINALS: u64 = 0xff;
 
@@ -22,14 +22,14 @@ const ORDINALS: u64 = 0xff;
 pub fn position_hash(directory: InodeNumber, name: &[u8]) -> u64 {
     #[cfg(test)]
     if name.starts_with(b"same-hash") {
-        // Real collisions take years to find; tests name theirs.
+        // Real collisions would take years to find; tests provoke them by this prefix.
         return 7;
     }
     let hasher = SipHasher24::new_with_keys(KEY[0] ^ directory.0, KEY[1]);
     (hasher.hash(name) >> 9).max(1)
 }
 
-/// Where a name is, or that it isn't.
+/// Where a name is, if it exists.
 pub(crate) enum Found {
     At {
         position: u64,
@@ -70,7 +70,7 @@ pub(crate) fn find<V: View>(
     Ok(Found::Nowhere)
 }
 
-/// Puts a name that isn't there yet.
+/// Inserts a name that doesn't exist yet.
 pub(crate) fn insert<V: View>(
     tx: &mut Transaction<'_, V>,
     directory: InodeId,
@@ -144,7 +144,7 @@ pub(crate) fn insert<V: View>(
     Ok(())
 }
 
-/// Lets the name at a position mean another inode.
+/// Makes the name at a position refer to another inode.
 pub(crate) fn replace<V: View>(
     tx: &mut Transaction<'_, V>,
     directory: InodeId,
@@ -241,7 +241,7 @@ fn matching(record: &Name, name: &FileName, position: u64) -> Option<Found> {
     })
 }
 
-/// The names behind the head, all in one round.
+/// The names after the head, all in one round.
 fn followers<V: View>(
     tx: &mut Transaction<'_, V>,
     directory: InodeId,

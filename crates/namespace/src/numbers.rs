@@ -1,7 +1,8 @@
-//! Inode numbers: given out in runs per directory, so that a directory's inodes are neighbours.
+//! Inode numbers: handed out in runs per directory, so that a directory's inodes are neighbours.
 //!
-//! A number that an inode once had is never given out again: programs and kernels know inodes by
-//! it. What a directory has of its run when it is removed was nobody's number, and goes on.
+//! A number that an inode once had is never reused: programs and kernels identify inodes by it.
+//! When a
+//! directory is removed, the unused rest of its run is reused.
 
 use crate::{
     View, counts,
@@ -9,12 +10,12 @@ use crate::{
 };
 use model::{Error, ErrorKind, FileKind, InodeId, InodeNumber};
 
-/// Numbers that a directory takes at once: first, and after doubling. Most directories stay small,
-/// and there are 2^40 numbers for ever.
+/// Length of a directory's first run and of its longest; each is twice the one before. Most
+/// directories stay small, and 2^40 numbers must last for ever.
 const RUN_FIRST: u32 = 4;
 const RUN_MAX: u32 = 1024;
 
-/// The number of a new inode in a directory; counts the inode.
+/// Takes the number for a new inode in a directory; counts the inode.
 pub(crate) fn take<V: View>(tx: &mut Transaction<'_, V>, directory: InodeId) -> Step<InodeNumber> {
     let counters = tx.counters_mut(directory.fileset())?;
     counters.inodes += 1;
@@ -51,8 +52,8 @@ pub(crate) fn take<V: View>(tx: &mut Transaction<'_, V>, directory: InodeId) -> 
     Ok(number)
 }
 
-/// A directory loses its name in `parent`: the rest of its run goes back to where it came from if nothing was
-/// taken since, else to that directory.
+/// Called when a directory loses its name in `parent`: the unused rest of its run goes back to the
+/// fileset if no later run was handed out, else to `parent`.
 pub(crate) fn give_back<V: View>(
     tx: &mut Transaction<'_, V>,
     parent_id: InodeId,
@@ -82,7 +83,7 @@ pub(crate) fn give_back<V: View>(
     } else if end == parent.run_next {
         parent.run_next = next;
     } else if end - next > parent.run_end - parent.run_next {
-        // It has room for one run: the longer one stays, the shorter one is lost.
+        // A directory has room for one run: it keeps the longer one; the shorter one is lost.
         (parent.run_next, parent.run_end) = (next, end);
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Publishing extents, and reading them.
+//! Publishes extents, and reads them.
 
 use crate::{
     Inode, View, counts,
@@ -17,18 +17,18 @@ use model::{
 };
 use std::sync::Arc;
 
-/// Old extents that one publish may replace: with a segment and a dead record for each, and what
-/// the new extents add, it stays under `OPERATION_RECORDS_MAX`. A publish that would replace more
-/// is answered `Overflow`; any part of it that is small enough can be published on its own.
+/// Old extents that one publish may replace: with a segment and a dead record for each, and the
+/// records that the new extents add, it stays under `OPERATION_RECORDS_MAX`. A publish that would
+/// replace more gets `Overflow`; any part of it that is small enough can be published separately.
 const REPLACED_EXTENTS_MAX: usize = 896;
-/// Records that one publish changes at most: each replaced extent with its segment's accounting
-/// and a dead record, each new one with its segment's and the two ends of an old one that it cuts.
+/// Most records that one publish changes: each replaced extent with its segment's accounting
+/// and a dead record; each new one with its segment's, and the two ends of an old one that it cuts.
 pub(crate) const RECORDS_MAX: usize = 3 * REPLACED_EXTENTS_MAX + 4 * PUBLISH_EXTENTS_MAX + 8;
 const _: () = assert!(RECORDS_MAX <= OPERATION_RECORDS_MAX);
-/// Extents that one read answers at most.
+/// Most extents that one read returns.
 const READ_EXTENTS_MAX: usize = 4096;
 
-/// Puts extents into a file, over what was there.
+/// Publishes extents, replacing the old content of their ranges.
 pub(crate) fn publish<V: View>(tx: &mut Transaction<'_, V>, publish: &Publish) -> Step<Reply> {
     let id = publish.inode;
     tx.ask_change(id);
@@ -58,7 +58,7 @@ pub(crate) fn publish<V: View>(tx: &mut Transaction<'_, V>, publish: &Publish) -
     })
 }
 
-/// Answers where the bytes of a range are.
+/// Returns the places of a range's bytes.
 pub(crate) fn read_extents<V: View>(
     tx: &mut Transaction<'_, V>,
     id: InodeId,
@@ -67,9 +67,9 @@ pub(crate) fn read_extents<V: View>(
     limit: u32,
 ) -> Step<Reply> {
     let inode = tx.file(id)?;
-    // Callers ask for "all that follows" with a length that passes the end of the numbers.
+    // Callers ask for "the rest" with a length that overflows.
     let to = offset.saturating_add(length).min(FILE_BYTES_MAX);
-    // What a truncate hasn't removed yet is gone already.
+    // Extents that a truncate has yet to remove are no longer part of the file.
     let to_shown = to.min(inode.cutting_from.unwrap_or(to));
     let limit = (limit as usize).clamp(1, READ_EXTENTS_MAX);
     let found = extents::touching(tx, id, &inode, offset, to_shown, limit)?;
@@ -84,7 +84,7 @@ pub(crate) fn read_extents<V: View>(
         .filter_map(|extent| extent.clip(offset, to_shown.min(known_to)))
         .take(limit)
         .collect();
-    // The extent that reaches across the end may be one more than the limit.
+    // The extent across the end may exceed the limit by one.
     let cut_short = found.extents.len() > limit;
     let known_to = if cut_short {
         extents.last().map_or(offset, Extent::end)
@@ -145,7 +145,7 @@ fn check(publish: &Publish, inode: &Inode) -> Step<()> {
     Ok(())
 }
 
-/// The whole content of a file that stays small: it lives in the inode.
+/// The merged content of a file that stays small enough to live in the inode.
 fn merged_content(publish: &Publish, inode: &Inode) -> Option<Bytes> {
     let size = inode.size.max(publish.size_at_least);
     let eligible = inode.extents == 0
@@ -173,7 +173,7 @@ fn merged_content(publish: &Publish, inode: &Inode) -> Option<Bytes> {
         };
         let from = usize::try_from(extent.offset).ok()?;
         if from > content.len() {
-            // A hole between; it would be lost in contiguous content.
+            // A hole in between would be lost in contiguous content.
             return None;
         }
         let to = from + bytes.len();
@@ -222,7 +222,7 @@ fn put_extents<V: View>(tx: &mut Transaction<'_, V>, publish: &Publish) -> Step<
         >= REPLACED_EXTENTS_MAX
     {
         if publish.replaces.is_some() {
-            // It believes in at most as many as it carries.
+            // It expects at most as many extents as it carries.
             return Err(ErrorKind::Changed.into());
         }
         let text = "a publish replaces too many extents at once: publish smaller ranges";
@@ -233,8 +233,8 @@ fn put_extents<V: View>(tx: &mut Transaction<'_, V>, publish: &Publish) -> Step<
     {
         return Err(ErrorKind::Changed.into());
     }
-    // New bytes are counted before old ones are released, so that a segment that is in both
-    // never looks dead in between.
+    // Counts new bytes before releasing old ones, so that a segment in both never looks dead in
+    // between.
     segments::ask(
         tx,
         found
@@ -247,7 +247,7 @@ fn put_extents<V: View>(tx: &mut Transaction<'_, V>, publish: &Publish) -> Step<
     }
     let mut rest: Option<Extent> = None;
     for ((from, to), mut touching) in ranges.iter().zip(found) {
-        // An old extent under several ranges: the first one has cut it already.
+        // If several ranges touch one old extent, the first range has already cut it.
         if let (Some(rest), Some(first)) = (rest.take(), touching.extents.first_mut())
             && rest.end() == first.end()
         {
@@ -285,7 +285,7 @@ fn ranges(extents: &[Extent]) -> Vec<(u64, u64)> {
     ranges
 }
 
-/// Whether the ranges hold what the publisher believes, seen through the same window.
+/// Whether the ranges contain exactly the extents that the publisher expects.
 fn holds_exactly(ranges: &[(u64, u64)], found: &[Touching], replaces: &[Extent]) -> bool {
     let now = ranges.iter().zip(found).flat_map(|((from, to), touching)| {
         touching

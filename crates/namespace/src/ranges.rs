@@ -1,4 +1,4 @@
-//! Changing ranges without data: punch, zero, reserve, and sharing between files.
+//! Changes ranges without new data: punch, zero, reserve, and sharing between files.
 
 use crate::{
     Inode, Key, View, extents, segments,
@@ -29,7 +29,7 @@ pub(crate) fn change_range<V: View>(
     still(&inode, end)?;
     extents::spill(tx, id)?;
     let inode = tx.inode(id)?;
-    // Neighbours of the range, too: reserved ones become one with what is reserved here.
+    // Includes the range's neighbours: reserved ones merge with the new reservation.
     let from = offset.saturating_sub(1);
     let found = extents::touching(tx, id, &inode, from, end + 1, extents::STEP_EXTENTS)?;
     let done_to = found.known_to.min(end);
@@ -57,8 +57,9 @@ pub(crate) fn change_range<V: View>(
     finish(tx, id, (done_to < end).then_some(done_to))
 }
 
-/// Reserves `from..to`, where no data is. Reserved extents that lie there or touch it become
-/// one with it: however small the steps in which a range is reserved, it is one record.
+/// Reserves `from..to`, which holds no data. Merges with reserved extents inside or adjacent:
+/// however
+/// small the steps in which a range is reserved, it is one record.
 fn reserve<V: View>(
     tx: &mut Transaction<'_, V>,
     id: InodeId,
@@ -92,7 +93,7 @@ fn is_reserved(extent: &Extent) -> bool {
     matches!(extent.kind, ExtentKind::Reserved)
 }
 
-/// Lets `to` point at the segments of `from`; one step of bounded size.
+/// Makes `to` share the segments of `from`; one step of bounded size.
 pub(crate) fn share<V: View>(
     tx: &mut Transaction<'_, V>,
     from: InodeId,
@@ -192,7 +193,7 @@ fn range_end(offset: u64, length: u64) -> Step<u64> {
     }
 }
 
-/// Nothing may come to lie where a truncate still removes.
+/// No new extent may reach beyond a cut that is still being removed.
 fn still(inode: &Inode, end: u64) -> Step<()> {
     match inode.cutting_from {
         Some(cut) if end > cut => Err(ErrorKind::Busy.into()),

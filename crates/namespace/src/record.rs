@@ -1,4 +1,4 @@
-//! The records: what is stored under the keys.
+//! The records: the values stored under the keys.
 
 use crate::{Key, Table, sound};
 use bytes::Bytes;
@@ -32,35 +32,35 @@ pub enum Record {
     Orphan(Orphan),
     /// Under [`Key::Reclaim`].
     Reclaim(Reclaim),
-    /// Under [`Key::Fold`] and [`Key::Cut`]: being there is all that it says.
+    /// Under [`Key::Fold`] and [`Key::Cut`]: only its presence matters.
     Mark,
     /// Under [`Key::Slot`].
     Slot(Arc<Slot>),
-    /// Under [`Key::Stream`]: operations of the session that are committed.
+    /// Under [`Key::Stream`]: number of the session's committed operations.
     Stream(u64),
 }
 
-/// What a fileset is.
+/// Constant facts of a fileset.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Fileset {
     /// Its family.
     pub family: FamilyId,
-    /// Birth.
+    /// Time of creation.
     pub created: Timestamp,
 }
 
-/// What grows and shrinks with a fileset; equal to the sums over its inodes in every state.
+/// Counters and sums of a fileset; the sums equal those over its inodes in every state.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Counters {
-    /// Inode numbers from here on were never given to anybody.
+    /// Inode numbers from here on were never handed out.
     pub next_inode: u64,
-    /// Fresh data ids from here on (without their top bit).
+    /// Data ids from here on are unused (without their top bit).
     pub next_data: u64,
     /// Inodes, orphans included.
     pub inodes: u64,
     /// Sum of the sizes of regular files, in bytes. Three files of 8 EiB are more than 64 bits.
     pub logical: u128,
-    /// Sum of what inodes have allocated, in bytes; what files share counts for each.
+    /// Sum of the bytes that inodes have allocated; shared bytes count for each.
     pub allocated: u128,
 }
 
@@ -69,17 +69,17 @@ pub struct Counters {
 pub struct Inode {
     /// Its type.
     pub kind: FileKind,
-    /// 0o7777.
+    /// Permission bits (0o7777).
     pub mode: u32,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Names; directories 2 + subdirectories. 0: an orphan.
+    /// Number of names; for directories 2 + subdirectories. 0: an orphan.
     pub links: u32,
     /// Device number of device files.
     pub rdev: u32,
-    /// Logical bytes; of a symlink the target's.
+    /// Logical bytes; for a symlink the target's length.
     pub size: u64,
     /// Sum of the lengths of all extents, inline content included.
     pub allocated: u64,
@@ -89,26 +89,26 @@ pub struct Inode {
     pub mtime: Timestamp,
     /// Last change.
     pub ctime: Timestamp,
-    /// Birth.
+    /// Time of creation.
     pub btime: Timestamp,
     /// Attribute generation.
     pub generation: u32,
-    /// What the extents hang under.
+    /// The data id that the extents are stored under.
     pub data: DataId,
     /// Extent records under `data`.
     pub extents: u64,
-    /// Those of them that are inline: there is a Fold mark if there are any.
+    /// How many of them are inline: if any, there is a Fold mark.
     pub inline_extents: u64,
-    /// No extent record ends behind this.
+    /// No extent record ends after this byte.
     pub extents_end: u64,
-    /// A truncate removes the extents behind this byte in steps; there is a Cut mark.
+    /// A truncate is removing the extents after this byte in steps; there is a Cut mark.
     pub cutting_from: Option<u64>,
     /// Content of `0..content.len()` of a small file without extent records, or the target of
     /// a symlink.
     pub content: Bytes,
     /// The commit that made `content`.
     pub content_birth: CommitNumber,
-    /// Names and values of the extended attributes, in bytes. 0: there are none.
+    /// Bytes of all extended attributes' names and values. 0: there are none.
     pub xattr_bytes: u32,
     /// Directories: the parent; the root is its own. Others: 0.
     pub parent: InodeNumber,
@@ -122,10 +122,10 @@ pub struct Inode {
     pub run_length: u32,
 }
 
-/// A directory position: an entry, and for ordinal 0 how far the ordinals go.
+/// One position in a directory: an entry and, for ordinal 0, the highest ordinal in use.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Name {
-    /// The entry; none in the vacant head of names that share its hash.
+    /// The entry; `None` in the vacant head of names that share its hash.
     pub entry: Option<NameEntry>,
     /// In the head (ordinal 0): the highest ordinal in use. Elsewhere 0.
     pub highest: u8,
@@ -145,15 +145,15 @@ pub struct NameEntry {
 /// A live segment.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Segment {
-    /// Where it is, as last published.
+    /// Its place, as last published.
     pub place: SegmentPlace,
     /// Sum of the lengths of the extents that point at it; never 0. Shared bytes count twice.
     pub live: u64,
     /// The commit that published it.
     pub birth: CommitNumber,
-    /// The inode that it was first published for: where a cleaner starts to look.
+    /// The inode that it was first published for: a cleaner starts searching there.
     pub inode: InodeId,
-    /// That inode's data id then.
+    /// That inode's data id at that time.
     pub data: DataId,
     /// The byte of the file that it was published at.
     pub file_offset: u64,
@@ -162,7 +162,7 @@ pub struct Segment {
 /// A segment whose blobs are to be deleted.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Dead {
-    /// Where it is.
+    /// Its place.
     pub place: SegmentPlace,
     /// The commit that made it dead: must be durable before a blob is deleted.
     pub died: CommitNumber,
@@ -171,16 +171,16 @@ pub struct Dead {
 /// An inode without names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Orphan {
-    /// It never had a name (O_TMPFILE) and may be given one.
+    /// Whether it never had a name (O_TMPFILE) and may be given one.
     pub linkable: bool,
 }
 
-/// Records that nothing shows any more.
+/// Records under a data id that no inode uses any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Reclaim {
-    /// Whose they were.
+    /// The inode that used them.
     pub inode: InodeNumber,
-    /// The extended attributes go, too: the inode is gone.
+    /// Whether to remove the extended attributes too, because the inode is gone.
     pub xattrs: bool,
 }
 
@@ -189,12 +189,12 @@ pub struct Reclaim {
 pub struct Slot {
     /// Its number.
     pub number: u64,
-    /// What was answered.
+    /// Its answer.
     pub answer: std::result::Result<Reply, Error>,
 }
 
 impl Inode {
-    /// What `stat` shows.
+    /// The attributes that `stat` shows.
     #[must_use]
     pub fn attributes(&self, inode: InodeId) -> Attributes {
         Attributes {
@@ -240,7 +240,7 @@ impl Record {
         }
     }
 
-    /// The record's bytes in a vector of their own.
+    /// The record's bytes as a new vector.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(128);
@@ -248,10 +248,10 @@ impl Record {
         out
     }
 
-    /// Reads what [`Record::encode`] wrote under `key`.
+    /// Decodes what [`Record::encode`] wrote under `key`.
     ///
     /// # Errors
-    /// `Corrupt` if the bytes are no such record, or one that no operation leaves behind.
+    /// `Corrupt` if the bytes aren't such a record, or are one that no operation leaves behind.
     pub fn decode(key: &Key, bytes: &[u8]) -> Result<Record> {
         let corrupt = |why: String| {
             Error::new(ErrorKind::Corrupt, why)
@@ -292,7 +292,7 @@ impl Record {
         }
     }
 
-    /// About how many bytes of memory the record holds, for budgets.
+    /// Approximate memory of the record in bytes, for budgets.
     #[must_use]
     pub fn weight(&self) -> usize {
         let inside = match self {

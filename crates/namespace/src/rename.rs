@@ -1,4 +1,4 @@
-//! Moving names.
+//! Renames: moves, replaces and exchanges names.
 
 use crate::{
     Inode, Key, View, counts, lifetime,
@@ -10,11 +10,11 @@ use model::{
     operation::RenameMode,
 };
 
-/// How deep the place may lie to which a directory moves. The walk up runs under its shard's lock,
-/// and directories can be nested without an end; paths of 4,096 bytes name half as many.
+/// Most ancestors of a directory's destination. The walk up runs under the shard's lock, and
+/// directories can be nested without limit; a path of 4,096 bytes names half as many.
 const ANCESTORS_MAX: u64 = 4096;
 
-/// A name and what it means.
+/// A name and the inode that it refers to.
 #[derive(Clone, Copy)]
 struct Place {
     directory: InodeId,
@@ -63,7 +63,7 @@ pub(crate) fn rename<V: View>(
         (RenameMode::NoReplace, Some(_)) => Err(ErrorKind::Exists.into()),
         (RenameMode::Exchange, None) => Err(ErrorKind::NotFound.into()),
         (_, Some(target)) if target.id == source.id => {
-            // Two names of one inode (or one and the same): POSIX leaves both.
+            // Two names of one inode, or the same name twice: POSIX leaves both.
             let moved = tx.child(source.id)?.attributes(source.id);
             Ok(Reply::Renamed {
                 moved,
@@ -115,7 +115,7 @@ fn replace<V: View>(tx: &mut Transaction<'_, V>, source: Place, target: Place) -
         source.kind,
     )?;
     leave(tx, source.directory, source.is_directory())?;
-    // The target's name goes and the source's comes.
+    // The target's name goes, the source's arrives.
     leave(tx, target.directory, target.is_directory())?;
     arrive(tx, target.directory, source.is_directory())?;
     let moved = moved(tx, source.id, target.directory)?;
@@ -177,8 +177,9 @@ fn place<V: View>(
     })
 }
 
-/// A directory must not come to lie in its own subtree. Asks for one ancestor after the other;
-/// whoever looked the path up has them.
+/// Refuses to move a directory into its own subtree. Asks for ancestors one by one; after a lookup
+/// of
+/// the path they are in memory.
 fn refuse_loop<V: View>(
     tx: &mut Transaction<'_, V>,
     moving: Place,
@@ -188,7 +189,7 @@ fn refuse_loop<V: View>(
         return Ok(());
     }
     let mut at = to_directory;
-    // Where the walk was when it had taken a power of two of steps: who meets it goes in a circle.
+    // Position at the last power of two of steps: reaching it again proves a cycle (Brent).
     let (mut mark, mut steps, mut steps_to_mark) = (None, 0u64, 1u64);
     loop {
         if mark == Some(at) {
@@ -248,7 +249,7 @@ fn change_directory<V: View>(
     Ok(())
 }
 
-/// What moved has a new ctime, and a directory a new parent.
+/// Gives the moved inode a new ctime, and a directory its new parent.
 fn moved<V: View>(
     tx: &mut Transaction<'_, V>,
     id: InodeId,

@@ -1,4 +1,4 @@
-//! Accounting of segments: how many bytes of each are still pointed at.
+//! Accounting of segments: how many bytes of each are still referenced.
 
 use crate::{
     Dead, Key, Record, Segment, Stop, View, counts,
@@ -7,7 +7,7 @@ use crate::{
 use model::{DataId, Error, ErrorKind, Extent, ExtentKind, InodeId, SegmentId, SegmentPlace};
 use std::sync::Arc;
 
-/// Notes the accounting of the extents' segments as needed.
+/// Asks for the accounting of the extents' segments.
 pub(crate) fn ask<'e, V: View>(
     tx: &mut Transaction<'_, V>,
     extents: impl IntoIterator<Item = &'e Extent>,
@@ -19,7 +19,7 @@ pub(crate) fn ask<'e, V: View>(
     }
 }
 
-/// Notes all that [`publish`] looks at.
+/// Asks for all records that [`publish`] reads.
 pub(crate) fn ask_publish<V: View>(tx: &mut Transaction<'_, V>, extents: &[Extent]) {
     for extent in extents {
         if let ExtentKind::Data { place, .. } = &extent.kind
@@ -30,7 +30,7 @@ pub(crate) fn ask_publish<V: View>(tx: &mut Transaction<'_, V>, extents: &[Exten
     }
 }
 
-/// Counts a published extent. The first one makes the segment known.
+/// Counts a published extent. The first extent creates the segment's record.
 pub(crate) fn publish<V: View>(
     tx: &mut Transaction<'_, V>,
     id: InodeId,
@@ -80,7 +80,7 @@ pub(crate) fn publish<V: View>(
     Ok(())
 }
 
-/// Counts bytes of a known segment once more (sharing).
+/// Counts bytes of a known segment again (sharing).
 pub(crate) fn retain<V: View>(
     tx: &mut Transaction<'_, V>,
     place: &SegmentPlace,
@@ -98,7 +98,7 @@ pub(crate) fn retain<V: View>(
     Ok(())
 }
 
-/// Takes bytes off; a segment without any is dead.
+/// Subtracts bytes; a segment without any left is dead.
 pub(crate) fn release<V: View>(
     tx: &mut Transaction<'_, V>,
     place: &SegmentPlace,

@@ -1,5 +1,5 @@
-//! What a record that comes from disk must fulfil alone, before any rule reckons with it: the
-//! rules then may panic about themselves, but never about a damaged record.
+//! Conditions that each record read from disk must meet by itself before any rule computes with it:
+//! rules may then panic on their own faults, but never on a damaged record.
 
 use crate::{Inode, Key, Name, Record};
 use model::{
@@ -7,16 +7,16 @@ use model::{
     limits::{FILE_BYTES_MAX, XATTR_INODE_BYTES_MAX},
 };
 
-/// Inode numbers end here.
+/// Inode numbers are below this.
 const NUMBERS: u64 = 1 << InodeId::NUMBER_BITS;
-/// Fresh data ids have the top bit on top of their number.
+/// Data ids without the top bit of fresh ones are below this.
 const DATA_MAX: u64 = 1 << 62;
-/// All inodes as large as a file can be.
+/// The sum if every inode had the largest file size.
 const SUM_MAX: u128 = NUMBERS as u128 * FILE_BYTES_MAX as u128;
-/// Longer runs of inode numbers are never given out.
+/// Longer runs of inode numbers are never handed out.
 const RUN_LENGTH_MAX: u32 = 1 << 20;
 
-/// Why the record can't be one of ours, if it can't.
+/// Why no operation could have written the record, if so.
 pub(crate) fn fault(key: &Key, record: &Record) -> Option<&'static str> {
     match (key, record) {
         (Key::Inode(_), Record::Inode(inode)) => fault_of_inode(inode),

@@ -9,13 +9,13 @@ use model::{
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-/// What a part of an operation answers.
+/// The result of a part of an operation.
 pub(crate) type Step<T> = Result<T, Stop>;
 
-/// Up to this many changes are searched one by one; most operations have four.
+/// Up to this many changes are searched linearly; most operations make four.
 const LINEAR: usize = 12;
 
-/// Answers of the view that are kept.
+/// Most answers of the view that are kept.
 const SEEN_MAX: usize = 6;
 
 /// One run of one operation.
@@ -26,13 +26,14 @@ pub(crate) struct Transaction<'a, V> {
     pub(crate) commit: CommitNumber,
     /// In the order of first change, each key once.
     changes: Vec<(Key, Option<Record>)>,
-    /// What was under the keys of `changes` before the operation.
+    /// The values under the keys of `changes` before the operation.
     before: Vec<Option<Record>>,
-    /// Where a key is in `changes`, once they are many.
+    /// Index of each key in `changes`, once there are many.
     index: BTreeMap<Key, usize>,
     needs: Vec<Need>,
-    /// The first answers of the view: an operation asks for the same few records again and
-    /// again, and a view's look-up costs more than comparing keys.
+    /// The first answers of the view: an operation asks for the same few records repeatedly, and
+    /// the
+    /// view's lookup costs more than comparing keys.
     seen: Vec<(Key, Option<Record>)>,
 }
 
@@ -51,10 +52,10 @@ impl<'a, V: View> Transaction<'a, V> {
         }
     }
 
-    /// Ends an operation that isn't refused: what it changes must add up.
+    /// Ends an operation that wasn't refused: its changes must add up.
     ///
     /// # Errors
-    /// `Corrupt` if damaged records would make it leave one that nobody could read any more.
+    /// `Corrupt` if, because of damaged records, it would write a record that can't be read again.
     pub(crate) fn finish(&mut self, operation: &Operation) -> Step<Effects> {
         let changes = std::mem::take(&mut self.changes);
         if !changes.is_empty() {
@@ -73,9 +74,9 @@ impl<'a, V: View> Transaction<'a, V> {
         self.view.is_held(inode)
     }
 
-    // ---- asking: notes what is missing and goes on, so that one round fetches all ----
+    // ---- asking: notes what is missing and continues, so that one round fetches everything ----
 
-    /// The record, or `None` and a noted need. Inner `None`: there is no such record.
+    /// The record, or `None` after noting a need. Inner `None`: no such record exists.
     pub(crate) fn ask(&mut self, key: &Key) -> Option<Option<Record>> {
         if let Some(at) = self.position(key) {
             return Some(self.changes[at].1.clone());
@@ -93,7 +94,7 @@ impl<'a, V: View> Transaction<'a, V> {
         Some(record)
     }
 
-    /// The first `limit` records of a range, own changes included, or `None` and a noted need.
+    /// The first `limit` records of a range, including own changes, or `None` after noting a need.
     pub(crate) fn ask_range(
         &mut self,
         from: &Key,
@@ -119,7 +120,7 @@ impl<'a, V: View> Transaction<'a, V> {
         if !self.changes.iter().any(|change| own(&change)) {
             return Some(records);
         }
-        // Behind the last record of a full answer the view hasn't said anything.
+        // If the view's answer was full, nothing is known after its last record.
         let horizon = (records.len() == limit_of_view)
             .then(|| records.last().map(|(key, _)| key.clone()))
             .flatten();
@@ -136,13 +137,13 @@ impl<'a, V: View> Transaction<'a, V> {
         Some(merged.into_iter().take(limit).collect())
     }
 
-    /// Notes what a change of a file's content looks at first.
+    /// Asks for the records that every change of a file's content reads first.
     pub(crate) fn ask_change(&mut self, id: InodeId) {
         self.ask(&Key::Inode(id));
         self.ask(&Key::Counters(id.fileset()));
     }
 
-    /// Like [`Transaction::ask`], without noting the need.
+    /// Like [`Transaction::ask`], but doesn't note the need.
     pub(crate) fn known(&self, key: &Key) -> Option<Option<Record>> {
         match self.position(key) {
             Some(at) => Some(self.changes[at].1.clone()),
@@ -150,12 +151,12 @@ impl<'a, V: View> Transaction<'a, V> {
         }
     }
 
-    /// Notes needs that the caller has found itself.
+    /// Notes a need that the caller found itself.
     pub(crate) fn need(&mut self, need: Need) {
         self.needs.push(need);
     }
 
-    /// Stops if anything asked for so far is missing.
+    /// Stops if any record asked for so far is missing.
     pub(crate) fn settle(&mut self) -> Step<()> {
         if self.needs.is_empty() {
             Ok(())
@@ -164,7 +165,7 @@ impl<'a, V: View> Transaction<'a, V> {
         }
     }
 
-    // ---- reading: stops at once if missing ----
+    // ---- reading: stops at once if a record is missing ----
 
     pub(crate) fn get(&mut self, key: &Key) -> Step<Option<Record>> {
         match self.ask(key) {
@@ -180,7 +181,7 @@ impl<'a, V: View> Transaction<'a, V> {
         }
     }
 
-    /// An inode that a caller names; `Stale` if it is gone.
+    /// An inode named by the caller; `Stale` if it is gone.
     pub(crate) fn inode(&mut self, id: InodeId) -> Step<Arc<Inode>> {
         match self.get(&Key::Inode(id))? {
             Some(Record::Inode(inode)) => Ok(inode),
@@ -188,7 +189,7 @@ impl<'a, V: View> Transaction<'a, V> {
         }
     }
 
-    /// An inode that a name means: it must be there, and be what the name says.
+    /// An inode that a name refers to: it must exist and have the name's kind.
     pub(crate) fn named(&mut self, id: InodeId, kind: FileKind) -> Step<Arc<Inode>> {
         let inode = self.child(id)?;
         if inode.kind != kind {
@@ -201,7 +202,7 @@ impl<'a, V: View> Transaction<'a, V> {
         Ok(inode)
     }
 
-    /// An inode that a record names: it must be there.
+    /// An inode that a record refers to: it must exist.
     pub(crate) fn child(&mut self, id: InodeId) -> Step<Arc<Inode>> {
         match self.get(&Key::Inode(id))? {
             Some(Record::Inode(inode)) => Ok(inode),
@@ -213,7 +214,7 @@ impl<'a, V: View> Transaction<'a, V> {
         }
     }
 
-    /// A directory that a caller names.
+    /// A directory named by the caller.
     pub(crate) fn directory(&mut self, id: InodeId) -> Step<Arc<Inode>> {
         let inode = self.inode(id)?;
         if inode.kind == FileKind::Directory {
@@ -223,7 +224,7 @@ impl<'a, V: View> Transaction<'a, V> {
         }
     }
 
-    /// A directory that can take new names: one that was removed can't.
+    /// A directory that can take new names; a removed one can't.
     pub(crate) fn living_directory(&mut self, id: InodeId) -> Step<Arc<Inode>> {
         let inode = self.directory(id)?;
         if inode.links == 0 {
@@ -233,7 +234,7 @@ impl<'a, V: View> Transaction<'a, V> {
         }
     }
 
-    /// A regular file that a caller names.
+    /// A regular file named by the caller.
     pub(crate) fn file(&mut self, id: InodeId) -> Step<Arc<Inode>> {
         let inode = self.inode(id)?;
         match inode.kind {
@@ -245,22 +246,22 @@ impl<'a, V: View> Transaction<'a, V> {
 
     // ---- changing ----
 
-    /// Replaces a record that the operation has looked at.
+    /// Replaces a record that the operation has read.
     pub(crate) fn put(&mut self, key: Key, record: Record) {
         let before = self.looked_at(&key);
         self.set(key, Some(record), before);
     }
 
-    /// Removes a record that the operation has looked at.
+    /// Removes a record that the operation has read.
     pub(crate) fn delete(&mut self, key: Key) {
         let before = self.looked_at(&key);
         self.set(key, None, before);
     }
 
-    /// Makes a record where the rules say that there is none.
+    /// Creates a record where the rules say that none exists.
     ///
     /// # Errors
-    /// `Corrupt` if there is one: other records say what isn't so.
+    /// `Corrupt` if one exists: then another record is wrong.
     pub(crate) fn put_new(&mut self, key: Key, record: Record) -> Step<()> {
         if let Some(at) = self.position(&key) {
             assert!(
@@ -276,21 +277,22 @@ impl<'a, V: View> Transaction<'a, V> {
         Ok(())
     }
 
-    /// Removes a record that the operation knows without having asked for it by its key: from
-    /// a range, or because an inode says that it is there.
+    /// Removes a record that the operation knows without having asked for its key: from a range, or
+    /// because
+    /// an inode implies it.
     pub(crate) fn delete_known(&mut self, key: Key, before: Record) {
         self.set(key, None, Some(before));
     }
 
-    /// Removes a record whether it is there or not.
+    /// Removes a record whether or not it exists.
     pub(crate) fn forget(&mut self, key: Key) {
         self.set(key, None, None);
     }
 
-    /// What the view says about a key that is about to change.
+    /// The view's record under a key that is about to change.
     fn looked_at(&self, key: &Key) -> Option<Record> {
         if self.position(key).is_some() {
-            // Noted with its first change.
+            // Noted at its first change.
             return None;
         }
         if let Some((_, record)) = self.seen.iter().find(|(seen, _)| seen == key) {
@@ -302,7 +304,7 @@ impl<'a, V: View> Transaction<'a, V> {
         }
     }
 
-    /// The one changeable copy of an inode in this run; `Stale` if it is gone.
+    /// This run's only mutable copy of an inode; `Stale` if it is gone.
     pub(crate) fn inode_mut(&mut self, id: InodeId) -> Step<&mut Inode> {
         let key = Key::Inode(id);
         let at = match self.position(&key) {
@@ -318,7 +320,7 @@ impl<'a, V: View> Transaction<'a, V> {
         }
     }
 
-    /// The one changeable copy of a fileset's counters in this run.
+    /// This run's only mutable copy of a fileset's counters.
     pub(crate) fn counters_mut(&mut self, fileset: FilesetId) -> Step<&mut Counters> {
         let key = Key::Counters(fileset);
         let at = match self.position(&key) {
@@ -342,7 +344,7 @@ impl<'a, V: View> Transaction<'a, V> {
         }
     }
 
-    /// `before` counts with the first change of a key only.
+    /// Uses `before` only at the first change of a key.
     fn set(&mut self, key: Key, record: Option<Record>, before: Option<Record>) -> usize {
         if let Some(at) = self.position(&key) {
             self.changes[at].1 = record;
@@ -377,13 +379,13 @@ fn no_counters(fileset: FilesetId) -> Error {
     )
 }
 
-/// Moves an inode's ctime on and answers its new value.
+/// Advances an inode's ctime and returns it.
 pub(crate) fn touch(inode: &mut Inode, now: Timestamp) -> Timestamp {
     inode.ctime = now.after(inode.ctime);
     inode.ctime
 }
 
-/// Like [`touch`], for a change of content: mtime follows.
+/// Like [`touch`], for a change of content: also sets mtime.
 pub(crate) fn touch_content(inode: &mut Inode, now: Timestamp) -> Timestamp {
     inode.mtime = touch(inode, now);
     inode.mtime

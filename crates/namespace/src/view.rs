@@ -1,11 +1,11 @@
-//! What an operation sees of the records, and what it answers.
+//! The interface of an operation: the records it reads, its effects and its reply.
 
 use crate::{Key, Record};
 use model::{Error, InodeId, Reply};
 
-/// The records at one moment. All answers between two effects must come from one state.
+/// The records at one moment. All answers must come from one state until effects are applied.
 pub trait View {
-    /// The record under a key, or nothing if it is known that there is none.
+    /// The record under a key, or `None` if it is known not to exist.
     ///
     /// # Errors
     /// `Missing`: not known here; must be fetched.
@@ -14,10 +14,10 @@ pub trait View {
     /// The first `limit` records from `from` (inclusive) to `to` (exclusive), in key order.
     ///
     /// # Errors
-    /// `Missing`: it isn't known that these are all; must be fetched.
+    /// `Missing`: not all of these are known to be here; must be fetched.
     fn range(&self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Record)>, Missing>;
 
-    /// Whether anybody holds the inode open, so that it must outlive its last name.
+    /// Whether a session holds the inode open, so that it must outlive its last name.
     fn is_held(&self, inode: InodeId) -> bool;
 }
 
@@ -25,10 +25,10 @@ pub trait View {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Missing;
 
-/// What must be fetched before the operation can start again.
+/// Records to fetch before the operation can be retried.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Need {
-    /// One record, or the knowledge that there is none.
+    /// One record, or the knowledge that it doesn't exist.
     Key(Key),
     /// The first `limit` records of a range, or the knowledge that there are fewer.
     Range {
@@ -44,14 +44,16 @@ pub enum Need {
 /// Why an operation wasn't applied.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Stop {
-    /// Fetch all of these, then start again on one consistent view. At most four rounds, but
-    /// for the rename of a directory to another parent, which asks for the ancestors of the
-    /// new parent one after the other (whoever looked the path up has them).
+    /// Fetch all of these, then retry on one consistent view. At most four rounds, except when a
+    /// directory
+    /// is renamed to another parent, which asks for that parent's ancestors one by one (after a
+    /// lookup of
+    /// the path they are in memory).
     Missing(Vec<Need>),
     /// Refused; nothing changes.
     Refused(Error),
-    /// Refused, and the slot remembers it: the effects (one record) are committed, then the
-    /// error is the answer.
+    /// Refused, and the slot records that: commit the effects (one record), then answer with the
+    /// error.
     RefusedInSlot(Error, Effects),
 }
 
@@ -67,14 +69,14 @@ impl From<model::ErrorKind> for Stop {
     }
 }
 
-/// New values of records; `None` removes one. Each key is there once.
+/// New values of records; `None` removes one. Each key appears once.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Effects(pub Vec<(Key, Option<Record>)>);
 
-/// What an operation did.
+/// The result of an applied operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// The records that change; empty for reads.
+    /// The changed records; empty for reads.
     pub effects: Effects,
     /// The answer.
     pub reply: Reply,

@@ -1,4 +1,4 @@
-//! Extended attributes, each in a record of its own.
+//! Extended attributes, each in its own record.
 
 use crate::{
     Key, Record, View,
@@ -15,14 +15,15 @@ use model::{
 use std::sync::Arc;
 
 const SETGID: u32 = 0o2000;
-/// What Linux adds to the rights of who runs the file.
+/// Adds privileges to a process that executes the file, on Linux.
 const CAPABILITIES: &[u8] = b"security.capability";
-/// Beginnings of the names that may be set, besides the two of access control lists. The kernel
-/// judges who may: for `user.` by the file's rights, `trusted.` and `security.` by capabilities.
-/// Other names under `system.` it leaves to the file system, which has none.
+/// Prefixes of names that may be set, besides the two of access control lists. The kernel checks
+/// permission: for `user.` by the file's permissions, for `trusted.` and `security.` by
+/// capabilities.
+/// It leaves other `system.` names to the file system, which has none.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
-/// All extended attributes of an inode.
+/// The keys of all extended attributes of an inode.
 pub(crate) fn key_range(inode: InodeId) -> (Key, Key) {
     let first = |inode: InodeId| Key::Xattr {
         inode,
@@ -47,7 +48,7 @@ pub(crate) fn list<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<Re
     let (from, to) = key_range(id);
     let found = tx.range(&from, &to, XATTR_INODE_BYTES_MAX)?;
     let names = found.into_iter().filter_map(|(key, _)| match key {
-        // Earlier versions took any name under "system.".
+        // Earlier versions accepted any name under "system.".
         Key::Xattr { name, .. } if is_known(&name) => Some(Bytes::from(name)),
         _ => None,
     });
@@ -84,7 +85,7 @@ pub(crate) fn remove<V: View>(
     check_name(name)?;
     let Some(old) = current(tx, id, name)? else {
         if name == acl::ACCESS || name == acl::DEFAULT {
-            // Every inode has an access list, its permission bits, and may have no default.
+            // Every inode has an access list (its permission bits) and may lack a default list.
             return finish(tx, id);
         }
         return Err(ErrorKind::NoSuchAttribute.into());
@@ -93,20 +94,19 @@ pub(crate) fn remove<V: View>(
     finish(tx, id)
 }
 
-/// Whether who runs the file gets capabilities by it. Costs nothing for an inode without
-/// extended attributes.
+/// Whether executing the file grants capabilities. Costs nothing for an inode without extended
+/// attributes.
 pub(crate) fn has_capabilities<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<bool> {
     Ok(current(tx, id, CAPABILITIES)?.is_some())
 }
 
-/// Who runs the file gets no capabilities by it any more. Times stay: this is part of a larger
-/// change.
+/// Executing the file no longer grants capabilities. Doesn't change times: part of a larger change.
 pub(crate) fn drop_capabilities<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<()> {
     let old = current(tx, id, CAPABILITIES)?;
     put(tx, id, CAPABILITIES, old, None)
 }
 
-/// The list of an inode, if it says more than the permission bits.
+/// The inode's list, if it says more than the permission bits.
 pub(crate) fn acl<V: View>(
     tx: &mut Transaction<'_, V>,
     id: InodeId,
@@ -118,7 +118,7 @@ pub(crate) fn acl<V: View>(
     }
 }
 
-/// Stores a list, or that there is none. Times stay: this is part of a larger change.
+/// Stores or removes a list. Doesn't change times: part of a larger change.
 pub(crate) fn put_acl<V: View>(
     tx: &mut Transaction<'_, V>,
     id: InodeId,
@@ -136,7 +136,7 @@ fn is_known(name: &[u8]) -> bool {
 
 fn check_name(name: &[u8]) -> Step<()> {
     if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
-        // ERANGE, as Linux answers.
+        // ERANGE, as on Linux.
         return Err(ErrorKind::BufferTooSmall.into());
     }
     if !is_known(name) {
@@ -145,8 +145,8 @@ fn check_name(name: &[u8]) -> Step<()> {
     Ok(())
 }
 
-/// Sets a list. An access list shows in the permission bits, and one that says no more than
-/// they can isn't kept.
+/// Sets a list. An access list updates the permission bits; one that they express fully isn't
+/// stored.
 fn set_acl<V: View>(
     tx: &mut Transaction<'_, V>,
     id: InodeId,
@@ -161,7 +161,7 @@ fn set_acl<V: View>(
     }
     if name == acl::DEFAULT {
         if inode.kind != FileKind::Directory && list.is_some() {
-            // EACCES, as Linux answers.
+            // EACCES, as on Linux.
             return Err(ErrorKind::AccessDenied.into());
         }
         put_acl(tx, id, name, list.as_ref())?;
@@ -183,7 +183,7 @@ fn set_acl<V: View>(
     finish(tx, id)
 }
 
-/// Replaces one attribute and keeps the count of bytes.
+/// Replaces one attribute and updates the count of bytes.
 fn put<V: View>(
     tx: &mut Transaction<'_, V>,
     id: InodeId,
@@ -228,8 +228,9 @@ fn finish<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<Reply> {
     })
 }
 
-/// The value now. An inode without any attribute answers without a look at other records: the
-/// kernel asks for security.capability before many writes.
+/// The current value. For an inode without attributes this reads no other record: the kernel asks
+/// for
+/// security.capability before many writes.
 fn current<V: View>(
     tx: &mut Transaction<'_, V>,
     id: InodeId,

@@ -1,4 +1,4 @@
-//! Directories that are below themselves: no path leads to them, though each has a name.
+//! Finds directories that are their own ancestors: no path leads to them, though each has a name.
 
 use crate::audit::{Audit, Report};
 use model::{FileKind, InodeId};
@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 impl Audit {
-    /// Goes up from every directory until the root or a directory that was passed before: each
-    /// directory is passed once. Memory: about 40 bytes per directory.
+    /// Walks up from every directory to the root or to a directory already visited, so that each is
+    /// visited once. Memory: about 40 bytes per directory.
     pub(super) fn judge_circles(&self, report: &mut Report) {
-        // Which walk passed a directory.
+        // The walk that visited a directory.
         let mut passed: BTreeMap<InodeId, u64> = BTreeMap::new();
         let directories = self.inodes.iter();
         let directories = directories.filter(|(_, seen)| seen.kind == FileKind::Directory);
@@ -29,7 +29,7 @@ impl Audit {
         }
     }
 
-    /// The directory above; none above the root, and above what isn't there.
+    /// The parent directory; `None` for the root and for a directory that doesn't exist.
     fn above(&self, directory: InodeId) -> Option<InodeId> {
         if directory.number() == InodeId::ROOT.number() {
             return None;

@@ -1,19 +1,19 @@
-//! Records that can't be decoded: told as such, and not as missing.
+//! Records that can't be decoded: reported as such, and not as missing.
 
 use crate::Key;
 use crate::audit::{FINDINGS_MAX, Finding, Report};
 use model::{DataId, Error, FilesetId, InodeId, InodeNumber};
 use std::collections::BTreeSet;
 
-/// What was seen of them.
+/// The undecodable records seen so far.
 #[derive(Default)]
 pub(super) struct Damage {
-    /// As many as a report tells.
+    /// At most as many as a report holds.
     findings: Vec<Finding>,
     count: u64,
-    /// Those of the findings whose keys are known.
+    /// Keys of `findings`, where known.
     keys: BTreeSet<Key>,
-    /// Where inodes are among them.
+    /// Filesets with undecodable inodes.
     filesets: BTreeSet<FilesetId>,
 }
 
@@ -36,12 +36,13 @@ impl Damage {
         self.keys.extend(key.cloned());
     }
 
-    /// Whether the record may be there all the same.
+    /// Whether the record may exist undecoded.
     pub(super) fn hides(&self, key: &Key) -> bool {
         self.is_more_than_known() || self.keys.contains(key)
     }
 
-    /// Whether nothing can be said about all inodes of a fileset.
+    /// Whether some inode of the fileset can't be decoded, so that nothing is known about all of
+    /// them.
     pub(super) fn hides_inodes_of(&self, fileset: FilesetId) -> bool {
         self.filesets.contains(&fileset)
     }
@@ -56,7 +57,7 @@ impl Damage {
     }
 }
 
-/// What a record is about, and whose it is as far as its key says so.
+/// The subject of a record, and the inode it belongs to if the key shows that.
 fn subject(key: &Key) -> (String, Option<InodeId>) {
     match key {
         Key::Inode(inode)
@@ -76,7 +77,7 @@ fn subject(key: &Key) -> (String, Option<InodeId>) {
     }
 }
 
-/// A data id is its inode's number until the file is emptied for the first time.
+/// A data id is its inode's number until the file is first emptied.
 fn first_owner(fileset: FilesetId, data: DataId) -> Option<InodeId> {
     (data.0 >> InodeId::NUMBER_BITS == 0).then(|| InodeId::new(fileset, InodeNumber(data.0)))
 }

@@ -1,4 +1,4 @@
-//! The assertion after every operation sees each kind of fault that rules could have.
+//! The assertion after every operation catches each kind of fault that rules could have.
 
 use super::*;
 use crate::{Dead, Inode, Orphan, balance};
@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-/// An operation with its changes and what was there before them.
+/// An operation with its changes and the earlier values.
 struct Done {
     operation: Operation,
     changes: Vec<(Key, Option<Record>)>,
@@ -46,7 +46,7 @@ impl Done {
 }
 
 impl Store {
-    /// Applies an operation that succeeds, and says what it did.
+    /// Applies an operation that succeeds, and returns its changes.
     fn done(&mut self, operation: Operation) -> Done {
         let stamp = self.stamp();
         let outcome = apply(&operation, &stamp, CommitNumber(self.commit), self).unwrap();

@@ -1,11 +1,10 @@
-//! Records have memory of their own: nothing that a caller gave stays because a record has a part
-//! of it.
+//! Records own their memory: no caller's buffer stays alive because a record uses part of it.
 
 use super::*;
 use model::operation::RangeChange;
 use std::sync::Arc;
 
-/// Bytes in the middle of a large buffer, and how many still have the buffer.
+/// Bytes in the middle of a large buffer, and a handle that counts the buffer's users.
 fn lent(length: usize) -> (Bytes, Arc<Vec<u8>>) {
     struct Buffer(Arc<Vec<u8>>);
     impl AsRef<[u8]> for Buffer {

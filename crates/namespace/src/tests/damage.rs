@@ -1,6 +1,5 @@
-//! Records that contradict each other, as a fault of an older version or a disk that lies could
-//! leave them: operations refuse what they meet and never panic, so that one such record can't
-//! end the daemon.
+//! Records that contradict each other, as a bug in an older version or a faulty disk could leave
+//! them: operations refuse them and never panic, so that one such record can't end the daemon.
 
 use super::{
     random::{Chance, filled},
@@ -13,7 +12,7 @@ use model::{
 };
 use std::sync::Arc;
 
-/// A number near to what it was, or far away.
+/// A number near the old one, or far away.
 fn other(chance: &mut Chance, number: u64) -> u64 {
     match chance.below(4) {
         0 => number + 1 + chance.below(3),
@@ -36,7 +35,7 @@ fn damage_inode(chance: &mut Chance, inode: &mut Inode) {
         8 => inode.parent = InodeNumber(other(chance, inode.parent.0)),
         9 => inode.data = DataId(other(chance, inode.data.0)),
         10 => inode.cutting_from = (chance.below(2) == 0).then_some(chance.below(20_000)),
-        // Where others are.
+        // Among the inodes of others.
         11 => inode.parent = InodeNumber(1 + 63 * chance.below(2) + chance.below(24)),
         12 => {
             inode.run_next = other(chance, inode.run_next);
@@ -81,7 +80,7 @@ fn damaged(chance: &mut Chance, record: &Record) -> Option<Record> {
         }
         Record::Extent(extent) => {
             let mut extent = (**extent).clone();
-            // Still ends where its key says: what doesn't is refused when it is read.
+            // Still ends where its key says: decoding refuses any other.
             let longer = chance.below(3_000).min(extent.offset);
             extent.offset -= longer;
             extent.length += longer;
@@ -104,7 +103,7 @@ fn damaged(chance: &mut Chance, record: &Record) -> Option<Record> {
     })
 }
 
-/// Damages one record, or invents one that says what nobody else says.
+/// Damages one record, or invents one that contradicts the others.
 fn damage(chance: &mut Chance, store: &mut Store) {
     let keys: Vec<Key> = store.records.keys().cloned().collect();
     let inodes = inodes(store);
@@ -253,7 +252,7 @@ fn a_directory_that_says_another_parent_is_refused_when_it_goes() {
     let (real, wrong) = (store.directory(ROOT, "a"), store.directory(ROOT, "b"));
     for name in ["c", "d"] {
         let child = store.directory(real, name);
-        // What it has left of its run goes to its parent.
+        // The rest of its run goes to its parent.
         store.create(child, "f", FileKind::File).unwrap();
         store.unlink(child, "f").unwrap();
         store.directory(ROOT, &format!("behind {name}"));

@@ -36,7 +36,7 @@ fn change(
     }
 }
 
-/// A file of `count` extents of 10 bytes with 10 bytes of hole behind each.
+/// A file of `count` extents of 10 bytes, each followed by a hole of 10 bytes.
 fn sparse(store: &mut Store, count: u64) -> InodeId {
     let file = store.file("sparse");
     for number in 0..count {
@@ -249,7 +249,7 @@ fn a_fold_replaces_exactly_what_it_read_or_nothing() {
         };
         attributes(store.run(&Operation::Publish(publish)))
     };
-    // A write comes between.
+    // A write intervenes.
     let mut overtaken = store.clone();
     overtaken.write_inline(file, 120, &[3; 1]).unwrap();
     assert_eq!(fold(&mut overtaken, old.clone()), Err(ErrorKind::Changed));
@@ -482,7 +482,7 @@ fn shared_bytes_outlive_their_source() {
         let Ok(Reply::RangeChanged { next: further, .. }) = store.run(&operation) else {
             panic!()
         };
-        // It ends where the source does, short of what was asked.
+        // It ends where the source does, short of the requested length.
         next = further.filter(|further| *further > from_offset);
         assert!(next.is_some() || further == Some(590));
         store.audit();
@@ -537,12 +537,12 @@ fn what_is_reserved_in_small_steps_is_one_record() {
             change(&mut store, file, at, 1, change_kind, false);
         }
         assert_eq!(store.count(Table::Extents), 1, "{change_kind:?}");
-        // What is reserved already stays as it is.
+        // Ranges already reserved stay as they are.
         change(&mut store, file, 40, 20, change_kind, false);
         assert_eq!(store.count(Table::Extents), 1, "{change_kind:?}");
         let after = store.attributes(file).unwrap();
         assert_eq!((after.size, after.allocated), (100, 100));
-        // Zeros over data lie in one record with what is reserved around it.
+        // Zeros over data share one record with the reservations around it.
         store.write(file, 30, &[7; 10]).unwrap();
         store.audit();
         change(&mut store, file, 30, 10, RangeChange::Zero, true);
@@ -595,7 +595,7 @@ fn a_publish_over_very_many_extents_is_refused_until_it_is_cut_small_enough() {
         written: None,
         replaces: Some(Vec::new()),
     };
-    // Who publishes for others has been overtaken.
+    // A publish on another writer's behalf gets `Changed` instead of `Overflow`.
     assert_eq!(
         store.run(&Operation::Publish(believed)).unwrap_err(),
         ErrorKind::Changed

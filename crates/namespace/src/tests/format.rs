@@ -1,4 +1,4 @@
-//! Bytes of keys and records: golden, there and back, and in order.
+//! Encodings of keys and records: golden bytes, round trips and order.
 
 use super::*;
 use crate::{Counters, Dead, Fileset, Name, NameEntry, Orphan, Reclaim, Segment, Slot};
@@ -222,7 +222,7 @@ fn damaged_records_are_refused_and_never_panic() {
                 ErrorKind::Corrupt
             );
         }
-        // Marks are their version byte alone: nothing of them can be cut off but all.
+        // Marks consist of their version byte: cut off, nothing remains.
         for end in 0..bytes.len() {
             assert_eq!(
                 Record::decode(&key, &bytes[..end]).unwrap_err().kind(),
@@ -231,7 +231,7 @@ fn damaged_records_are_refused_and_never_panic() {
             );
         }
         let key_bytes = key.to_bytes(FAMILY);
-        // The name of an attribute goes on to the end of its key: it can be shorter.
+        // An attribute's name extends to the end of its key: it can be shorter.
         let shortest = if matches!(key, Key::Xattr { .. }) {
             13
         } else {
@@ -250,7 +250,7 @@ fn damaged_records_are_refused_and_never_panic() {
     }
 }
 
-/// The values come from another implementation, written from the paper.
+/// The values come from an independent implementation, written from the paper.
 #[test]
 fn positions_of_names_never_change() {
     for (directory, name, expected) in [

@@ -34,7 +34,7 @@ fn an_open_file_outlives_its_last_name() {
         Err(ErrorKind::NotFound),
         "an unlinked file stays unlinked"
     );
-    // Still held: a release by somebody else does nothing, and says that another one must come.
+    // Still held by another session: release does nothing and says that another must come.
     assert_eq!(
         store.run(&Operation::Release { inode: file }),
         Ok(Reply::Progress { more: true })

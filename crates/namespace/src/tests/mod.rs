@@ -1,4 +1,4 @@
-//! A store in memory to run operations against, for all tests of the crate.
+//! A store in memory for running operations, used by all tests of the crate.
 
 mod balances;
 mod buffers;
@@ -28,7 +28,7 @@ use std::{
 pub(super) const SESSION: SessionId = SessionId(5);
 pub(super) const ROOT: InodeId = InodeId::ROOT;
 
-/// Everything that a shard would hold, and who has what open.
+/// Everything that a shard would hold, including open inodes.
 #[derive(Clone)]
 pub(super) struct Store {
     pub(super) records: BTreeMap<Key, Record>,
@@ -60,7 +60,7 @@ impl View for Store {
     }
 }
 
-/// Knows only what has been fetched.
+/// A view that knows only fetched records.
 struct Cold<'a> {
     store: &'a Store,
     keys: RefCell<BTreeSet<Key>>,
@@ -121,8 +121,9 @@ impl Store {
         }
     }
 
-    /// Runs an operation twice, on all records and on none but the fetched ones: both must
-    /// agree. Then the effects count.
+    /// Runs an operation twice, on all records and on fetched records only: both must agree. Then
+    /// applies
+    /// the effects.
     pub(super) fn run(&mut self, operation: &Operation) -> Result<Reply, ErrorKind> {
         let stamp = self.stamp();
         let result = apply(operation, &stamp, CommitNumber(self.commit), self);
@@ -196,7 +197,7 @@ impl Store {
             assert!(new, "asked again for what it has: {operation:?}");
         };
         let is_rename = matches!(operation, Operation::Rename { .. });
-        // Renames of directories ask for one ancestor after the other.
+        // Renames of directories ask for ancestors one by one.
         assert!(
             rounds <= 4 || is_rename,
             "{rounds} rounds for {operation:?}"
@@ -205,7 +206,7 @@ impl Store {
         result
     }
 
-    /// Every promise between records, at this moment.
+    /// Checks every promise between records now.
     pub(super) fn audit(&self) -> crate::audit::Report {
         let mut audit = Audit::new();
         for (key, record) in &self.records {
@@ -221,7 +222,7 @@ impl Store {
         self.records.range(from..to).count()
     }
 
-    // ---- short forms ----
+    // ---- shorthands ----
 
     pub(super) fn create(
         &mut self,
@@ -407,7 +408,7 @@ impl Store {
         all
     }
 
-    /// The bytes that a reader sees, with the segments' contents filled in.
+    /// The bytes that a reader sees, including the segments' contents.
     pub(super) fn content(&mut self, inode: InodeId) -> Vec<u8> {
         let size = usize::try_from(self.attributes(inode).unwrap().size).unwrap();
         let mut content = vec![0; size];
@@ -430,7 +431,7 @@ impl Store {
         content
     }
 
-    /// Runs all background work that the records ask for, but fold.
+    /// Runs all background work that the records ask for, except folds.
     pub(super) fn background(&mut self) {
         let keys = |store: &Store, table: Table| -> Vec<Key> {
             let (from, to) = table.range();

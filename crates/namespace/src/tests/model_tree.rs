@@ -1,4 +1,4 @@
-//! A file system as simple as it can be, to compare with: nodes in a map, bytes in vectors.
+//! The simplest possible file system, to compare with: nodes in a map, bytes in vectors.
 
 use super::*;
 
@@ -15,12 +15,12 @@ pub(super) struct Node {
     pub(super) parent: NodeId,
     pub(super) linkable: bool,
     pub(super) held: bool,
-    /// A truncate of the real one isn't finished.
+    /// Whether the real file's truncate is unfinished.
     pub(super) cutting: bool,
     pub(super) real: InodeId,
 }
 
-/// The model. A node is there as long as it has names or holders.
+/// The model. A node exists as long as it has names or holders.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tree {
     pub(super) nodes: BTreeMap<NodeId, Node>,
@@ -193,7 +193,7 @@ impl Tree {
         Ok(())
     }
 
-    /// The last holder let go.
+    /// The last holder releases it.
     pub(super) fn release(&mut self, id: NodeId) {
         self.node(id).held = false;
         if self.nodes[&id].links == 0 {

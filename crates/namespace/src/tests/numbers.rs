@@ -1,4 +1,4 @@
-//! Inode numbers: directories take few at first, what nobody got goes on, none is used twice.
+//! Inode numbers: directories take few at first, unused ones are reused, none is used twice.
 
 use super::*;
 use proptest::prelude::*;
@@ -62,7 +62,7 @@ fn the_inodes_of_a_large_directory_are_neighbours() {
 }
 
 proptest! {
-    /// Whatever comes and goes: no number is given out twice, and the audit finds nothing.
+    /// Whatever is created and removed: no number is handed out twice, and the audit finds nothing.
     #[test]
     fn no_number_is_ever_used_twice(steps in prop::collection::vec((0..6u8, 0..8usize), 1..300)) {
         let mut store = Store::new();
@@ -84,7 +84,7 @@ proptest! {
                     prop_assert!(seen.insert(inode), "{inode} again");
                     store.unlink(directory, &new_name).unwrap();
                 }
-                // An empty directory takes another's place, or one goes.
+                // An empty directory replaces another, or one is removed.
                 4 if directory != ROOT => {
                     let inode = store.directory(parent, &new_name);
                     prop_assert!(seen.insert(inode), "{inode} again");

@@ -1,4 +1,4 @@
-//! Tens of thousands of random operations against the model: same answers, same tree, and the
+//! Tens of thousands of random operations against the model: same replies, same tree, and the
 //! records never contradict each other.
 
 use super::{
@@ -38,7 +38,7 @@ impl Chance {
     }
 }
 
-/// The model beside the real thing.
+/// The model beside the real implementation.
 struct Pair {
     chance: Chance,
     store: Store,
@@ -349,8 +349,7 @@ impl Pair {
                 from_offset: at,
                 to: to_real,
                 to_offset: to_offset + (at - from_offset),
-                // The source may grow while it is shared into itself; what counts is its end
-                // at the start.
+                // The source may grow while it is shared into itself; its end at the start counts.
                 length: (from_offset + length).min(end.max(from_offset + 1)) - at,
             };
             match self.store.run(&operation) {
@@ -543,8 +542,9 @@ impl Pair {
         for (key, record) in &self.store.records {
             assert_eq!(Record::decode(key, &record.to_bytes()).unwrap(), *record);
         }
-        // Segments that records point at have their bytes; a dead one is pointed at by nobody
-        // (the audit says so).
+        // Segments that records refer to have their bytes; nothing refers to a dead one (the audit
+        // checks
+        // that).
         assert!(
             report
                 .live
@@ -581,7 +581,7 @@ fn run(seed: u64, steps: u32) -> Store {
     pair.store
 }
 
-/// A store that random operations have filled.
+/// A store filled by random operations.
 pub(super) fn filled(seed: u64) -> Store {
     run(seed, 300)
 }

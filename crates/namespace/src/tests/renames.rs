@@ -148,7 +148,7 @@ fn a_directory_never_moves_into_its_own_subtree() {
     store.audit();
 }
 
-/// Renames with all records at hand: without, each ancestor costs a round.
+/// Renames with all records in memory: otherwise each ancestor costs a round.
 fn quickly(
     store: &mut Store,
     (from_directory, from_name): (InodeId, &str),
@@ -187,7 +187,7 @@ fn a_directory_moves_no_deeper_than_is_quickly_looked_up() {
         quickly(&mut store, (ROOT, "moving"), (below, "x")),
         Err(ErrorKind::TooManyLinks)
     );
-    // Inside a deep directory, out of it, and what is no directory.
+    // Within a deep directory, out of it, and a file.
     let deep = store.directory(below, "deep");
     quickly(&mut store, (below, "deep"), (below, "renamed")).unwrap();
     quickly(&mut store, (below, "renamed"), (moving, "out")).unwrap();

@@ -62,7 +62,7 @@ fn children_of_a_directory_have_neighbouring_numbers() {
         let first = numbers(&mut store, directory, "x");
         assert!(first.windows(2).all(|pair| pair[1] == pair[0] + 1));
     }
-    // Each run is twice as long as the one before: of 128 at most two run ends are met.
+    // Each run is twice as long as the previous one: 128 numbers meet at most two run ends.
     let second: Vec<u64> = numbers(&mut store, a, "y")
         .into_iter()
         .chain(numbers(&mut store, a, "z"))
@@ -174,8 +174,9 @@ fn has_capabilities(store: &mut Store, inode: InodeId) -> bool {
 fn losing_privileges_clears_setuid_setgid_and_capabilities() {
     let mut store = Store::new();
     let file = store.file("f");
-    // Files of the store belong to group 20. Without group execution setgid says nothing, and
-    // stays for its members.
+    // Files of the store belong to group 20. Without group execution setgid has no meaning, and
+    // members
+    // keep it.
     for (mode, of_member, of_other) in [
         (0o6755, 0o755, 0o755),
         (0o6745, 0o2745, 0o745),
