@@ -1,8 +1,8 @@
 //! POSIX access control lists: their effect on permission bits and on new inodes.
 //!
 //! The kernel checks access; the file system must do the rest: a chmod changes the list, a list
-//! changes the permission bits, and a new inode inherits its directory's default list.
-//! The rules are POSIX.1e draft 17, section 23.1, as Linux implements them (`fs/posix_acl.c`).
+//! changes the permission bits, and a new inode inherits its directory's default list. The rules
+//! are POSIX.1e draft 17, section 23.1, as Linux implements them (`fs/posix_acl.c`).
 //!
 //! A list is stored as Linux passes it, as the extended attribute's value, little-endian:
 //!
@@ -127,8 +127,7 @@ impl Acl {
     }
 
     /// The access list and mode of an inode that is created with `mode` under this default list:
-    /// each
-    /// grants no more than the other. The umask isn't applied.
+    /// each grants no more than the other. The umask isn't applied.
     pub(crate) fn inherited(mut self, mode: u32) -> (Self, u32) {
         self.change(|permissions, bits| *permissions &= bits, mode);
         let mode = self.shown_in(mode);
@@ -149,8 +148,7 @@ impl Acl {
     }
 
     /// Position of this tag's bits in the mode, if any: named users and groups have none, and the
-    /// owning
-    /// group has them only if there is no mask.
+    /// owning group has them only if there is no mask.
     fn shift_of(&self, tag: u16) -> Option<u32> {
         let has_mask = self.0.iter().any(|entry| entry.tag == tag::MASK);
         match tag {

@@ -12,8 +12,8 @@ use model::{
 use std::sync::Arc;
 
 /// Applies one operation to a view: returns the changed records and the reply. `commit` is the
-/// number
-/// of the commit that the effects will belong to; new extents and segments carry it as their birth.
+/// number of the commit that the effects will belong to; new extents and segments carry it as their
+/// birth.
 ///
 /// # Errors
 /// `Missing` names what to fetch before the operation is retried; `Refused` is the answer to an

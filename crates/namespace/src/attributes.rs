@@ -87,8 +87,7 @@ pub(crate) fn set<V: View>(
     }
     if set.size.is_some() || set.mtime.is_some() {
         // Earlier writes must no longer set the time when they are published. Clients compare it
-        // only for
-        // equality and keep it for seconds, so it may wrap.
+        // only for equality and keep it for seconds, so it may wrap.
         inode.generation = inode.generation.wrapping_add(1);
     }
     Ok(reply(id, inode))
@@ -114,8 +113,7 @@ fn loss<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, set: &SetAttributes) 
         Privileges::Drop { group } => {
             let is_member = group.is_none_or(|group| group == inode.gid);
             // Without execute permission for the group, setgid once meant mandatory locking: Linux
-            // lets members
-            // keep it.
+            // lets members keep it.
             let keeps_setgid = is_member && mode & GROUP_EXECUTE == 0;
             mode & if keeps_setgid {
                 SETUID

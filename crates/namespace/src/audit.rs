@@ -166,8 +166,7 @@ impl Audit {
     }
 
     /// Shows a record that can't be decoded; its key may be unknown. Contradictions that it could
-    /// explain
-    /// aren't blamed on other records.
+    /// explain aren't blamed on other records.
     pub fn see_damaged(&mut self, key: Option<&Key>, error: &Error) {
         self.damage.see(key, error);
     }

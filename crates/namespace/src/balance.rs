@@ -1,10 +1,9 @@
 //! Asserts after every operation, also in production, that it changed only permitted records and
-//! that
-//! the changes add up.
+//! that the changes add up.
 //!
 //! Compares only differences between the records before and after. So a failure is always a fault
-//! of
-//! the rules, never a damaged record: operations refuse those on reading them (`sound`, `counts`).
+//! of the rules, never a damaged record: operations refuse those on reading them (`sound`,
+//! `counts`).
 
 use crate::{Counters, Inode, Key, Record, Table};
 use model::{
@@ -157,8 +156,7 @@ struct Ledger<'a> {
 }
 
 /// Panics if an operation changed records that it may not, or left records that contradict each
-/// other.
-/// `before`: the earlier values under the keys of `changes`.
+/// other. `before`: the earlier values under the keys of `changes`.
 pub(crate) fn check(operation: &Operation, changes: &[Change], before: &[Option<Record>]) {
     assert_eq!(changes.len(), before.len(), "each change has its past");
     let may = may(operation);

@@ -284,8 +284,7 @@ fn make<V: View>(
 }
 
 /// A default ACL of the directory replaces the umask for a new inode. Costs nothing if the
-/// directory
-/// has no extended attributes.
+/// directory has no extended attributes.
 fn inherit_acl<V: View>(
     tx: &mut Transaction<'_, V>,
     directory: InodeId,

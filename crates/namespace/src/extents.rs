@@ -10,8 +10,7 @@ use std::sync::Arc;
 
 /// Old extents that one step of a long change removes; with a segment and a dead record for each, a
 /// step stays under `limits::OPERATION_RECORDS_MAX`. Small in tests, so that small files need
-/// several
-/// steps.
+/// several steps.
 pub(crate) const STEP_EXTENTS: usize = if cfg!(test) { 8 } else { 1024 };
 
 const _: () = assert!(STEP_EXTENTS * 3 + 64 <= model::limits::OPERATION_RECORDS_MAX);
@@ -107,8 +106,7 @@ pub(crate) fn content_extent(inode: &Inode) -> Option<Extent> {
 }
 
 /// Copies bytes for a record. Callers often pass a small part of a large buffer, which would
-/// otherwise
-/// live as long as the record, counted in no budget or in another's.
+/// otherwise live as long as the record, counted in no budget or in another's.
 pub(crate) fn owned(bytes: &[u8]) -> Bytes {
     Bytes::copy_from_slice(bytes)
 }

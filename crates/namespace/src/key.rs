@@ -24,8 +24,7 @@ pub enum Key {
     /// A byte range of a file. → `Record::Extent`
     ///
     /// Named by its *end*: the extents that touch `a..b` are then those from end `a + 1` up to the
-    /// first
-    /// that starts at `b` or later, without a backward search.
+    /// first that starts at `b` or later, without a backward search.
     Extent {
         /// The fileset.
         fileset: FilesetId,
@@ -58,8 +57,7 @@ pub enum Key {
     },
     /// A file with inline extents that are to be moved into a segment. → `Record::Mark`
     Fold(InodeId),
-    /// An unfinished truncate: `Operation::ContinueCut` until it is finished.
-    /// → `Record::Mark`
+    /// An unfinished truncate: `Operation::ContinueCut` until it is finished. → `Record::Mark`
     Cut(InodeId),
     /// The last operation of a session's slot and its reply. → `Record::Slot`
     Slot {

@@ -1,9 +1,9 @@
 //! Applies one file system operation to a view of the records.
 //!
-//! Everything here is a pure function of its arguments: the operation brings time and identity,
-//! the [`View`] brings the records, [`apply`] returns the changed records and the reply.
-//! The owner of a shard and (later) a delegated client run the same code. The encoding of keys and
-//! records is in `docs/formats/records.md`.
+//! Everything here is a pure function of its arguments: the operation brings time and identity, the
+//! [`View`] brings the records, [`apply`] returns the changed records and the reply. The owner of a
+//! shard and (later) a delegated client run the same code. The encoding of keys and records is in
+//! `docs/formats/records.md`.
 //!
 //! How a host uses it:
 //! 1. [`apply`]; on [`Stop::Missing`] fetch *all* the named needs and retry.

@@ -9,8 +9,7 @@ use model::{
 };
 
 /// Missing inodes at most this far apart are fetched as one range: per record, a scan costs a
-/// seventh
-/// of a get.
+/// seventh of a get.
 const RANGE_GAP: u64 = 32;
 /// A continued listing fetches missing inodes together with their neighbours: a directory takes its
 /// inode numbers in runs, but lists them in the order of their names' hashes, so that later pages

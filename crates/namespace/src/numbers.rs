@@ -1,8 +1,7 @@
 //! Inode numbers: handed out in runs per directory, so that a directory's inodes are neighbours.
 //!
 //! A number that an inode once had is never reused: programs and kernels identify inodes by it.
-//! When a
-//! directory is removed, the unused rest of its run is reused.
+//! When a directory is removed, the unused rest of its run is reused.
 
 use crate::{
     View, counts,

@@ -21,8 +21,8 @@ use std::sync::Arc;
 /// records that the new extents add, it stays under `OPERATION_RECORDS_MAX`. A publish that would
 /// replace more gets `Overflow`; any part of it that is small enough can be published separately.
 const REPLACED_EXTENTS_MAX: usize = 896;
-/// Most records that one publish changes: each replaced extent with its segment's accounting
-/// and a dead record; each new one with its segment's, and the two ends of an old one that it cuts.
+/// Most records that one publish changes: each replaced extent with its segment's accounting and a
+/// dead record; each new one with its segment's, and the two ends of an old one that it cuts.
 pub(crate) const RECORDS_MAX: usize = 3 * REPLACED_EXTENTS_MAX + 4 * PUBLISH_EXTENTS_MAX + 8;
 const _: () = assert!(RECORDS_MAX <= OPERATION_RECORDS_MAX);
 /// Most extents that one read returns.

@@ -58,8 +58,7 @@ pub(crate) fn change_range<V: View>(
 }
 
 /// Reserves `from..to`, which holds no data. Merges with reserved extents inside or adjacent:
-/// however
-/// small the steps in which a range is reserved, it is one record.
+/// however small the steps in which a range is reserved, it is one record.
 fn reserve<V: View>(
     tx: &mut Transaction<'_, V>,
     id: InodeId,

@@ -178,8 +178,7 @@ fn place<V: View>(
 }
 
 /// Refuses to move a directory into its own subtree. Asks for ancestors one by one; after a lookup
-/// of
-/// the path they are in memory.
+/// of the path they are in memory.
 fn refuse_loop<V: View>(
     tx: &mut Transaction<'_, V>,
     moving: Place,

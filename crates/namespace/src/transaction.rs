@@ -32,8 +32,7 @@ pub(crate) struct Transaction<'a, V> {
     index: BTreeMap<Key, usize>,
     needs: Vec<Need>,
     /// The first answers of the view: an operation asks for the same few records repeatedly, and
-    /// the
-    /// view's lookup costs more than comparing keys.
+    /// the view's lookup costs more than comparing keys.
     seen: Vec<(Key, Option<Record>)>,
 }
 
@@ -278,8 +277,7 @@ impl<'a, V: View> Transaction<'a, V> {
     }
 
     /// Removes a record that the operation knows without having asked for its key: from a range, or
-    /// because
-    /// an inode implies it.
+    /// because an inode implies it.
     pub(crate) fn delete_known(&mut self, key: Key, before: Record) {
         self.set(key, None, Some(before));
     }

@@ -45,10 +45,8 @@ pub enum Need {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Stop {
     /// Fetch all of these, then retry on one consistent view. At most four rounds, except when a
-    /// directory
-    /// is renamed to another parent, which asks for that parent's ancestors one by one (after a
-    /// lookup of
-    /// the path they are in memory).
+    /// directory is renamed to another parent, which asks for that parent's ancestors one by one
+    /// (after a lookup of the path they are in memory).
     Missing(Vec<Need>),
     /// Refused; nothing changes.
     Refused(Error),

@@ -19,8 +19,7 @@ const SETGID: u32 = 0o2000;
 const CAPABILITIES: &[u8] = b"security.capability";
 /// Prefixes of names that may be set, besides the two of access control lists. The kernel checks
 /// permission: for `user.` by the file's permissions, for `trusted.` and `security.` by
-/// capabilities.
-/// It leaves other `system.` names to the file system, which has none.
+/// capabilities. It leaves other `system.` names to the file system, which has none.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
 /// The keys of all extended attributes of an inode.
@@ -229,8 +228,7 @@ fn finish<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<Reply> {
 }
 
 /// The current value. For an inode without attributes this reads no other record: the kernel asks
-/// for
-/// security.capability before many writes.
+/// for security.capability before many writes.
 fn current<V: View>(
     tx: &mut Transaction<'_, V>,
     id: InodeId,

@@ -122,8 +122,7 @@ impl Store {
     }
 
     /// Runs an operation twice, on all records and on fetched records only: both must agree. Then
-    /// applies
-    /// the effects.
+    /// applies the effects.
     pub(super) fn run(&mut self, operation: &Operation) -> Result<Reply, ErrorKind> {
         let stamp = self.stamp();
         let result = apply(operation, &stamp, CommitNumber(self.commit), self);

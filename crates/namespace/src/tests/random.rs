@@ -543,8 +543,7 @@ impl Pair {
             assert_eq!(Record::decode(key, &record.to_bytes()).unwrap(), *record);
         }
         // Segments that records refer to have their bytes; nothing refers to a dead one (the audit
-        // checks
-        // that).
+        // checks that).
         assert!(
             report
                 .live

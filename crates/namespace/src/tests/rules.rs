@@ -175,8 +175,7 @@ fn losing_privileges_clears_setuid_setgid_and_capabilities() {
     let mut store = Store::new();
     let file = store.file("f");
     // Files of the store belong to group 20. Without group execution setgid has no meaning, and
-    // members
-    // keep it.
+    // members keep it.
     for (mode, of_member, of_other) in [
         (0o6755, 0o755, 0o755),
         (0o6745, 0o2745, 0o745),
