@@ -167,6 +167,7 @@ impl Nsd {
 
     /// Creates a blob; durable when it returns. Repeating the same put succeeds.
     ///
+    /// # Errors
     /// `Exists` if another writer has put this name, `OldEpoch` if the group has a newer version,
     /// `NoSpace`, `InvalidArgument` (empty or longer than a segment), `Unavailable` if the disk has
     /// failed.
@@ -254,6 +255,7 @@ impl Nsd {
     /// Stores an entry of a shard's log; durable when it returns. Repeating the same put succeeds;
     /// a higher epoch replaces the entry of a lower one.
     ///
+    /// # Errors
     /// `OldEpoch` if the log is sealed for a higher epoch, `Exists` if the same epoch wrote other
     /// bytes under this number, `InvalidArgument` if the number was trimmed or the entry is too
     /// large, `NoSpace`, `Unavailable` (also until epochs are confirmed after a rebuild).
