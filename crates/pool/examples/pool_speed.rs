@@ -33,7 +33,7 @@ fn plain(length: usize) -> Bytes {
     buffer.freeze()
 }
 
-/// The memory that the pool gives to the codec.
+/// The memory that the pool provides to the codec.
 struct Recycled(world::AlignedBuffer);
 
 impl codec::PieceMemory for Recycled {

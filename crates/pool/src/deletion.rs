@@ -1,4 +1,4 @@
-//! Deletes all pieces of segments, wherever they are.
+//! Deletes all pieces of segments, on whichever NSDs they are.
 
 use crate::Pool;
 use crate::members::Member;
@@ -13,17 +13,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tracing::warn;
 
-/// After this an NSD that has not answered a delete counts as away.
+/// An NSD that hasn't answered a delete after this time counts as away.
 const DELETE_DEADLINE: Duration = Duration::from_secs(30);
-/// Blobs that one listing step of [`Pool::leave_group`] takes.
+/// Blobs listed in one step of [`Pool::leave_group`].
 const LIST_STEP: usize = 1000;
 
 impl Pool {
-    /// Deletes all pieces of the segments. NSDs that are away keep theirs: they are counted in
-    /// [`crate::RepairProgress::undeleted`], and a sweep finds them by their dead names.
+    /// Deletes all pieces of the segments. NSDs that are away keep theirs: these pieces are counted
+    /// in [`crate::RepairProgress::undeleted`], and a sweep finds them later because their segments
+    /// are dead.
     ///
     /// # Errors
-    /// None today; the result leaves room for NSDs behind a network.
+    /// None yet; the result leaves room for NSDs on other nodes.
     pub async fn delete(&self, places: &[SegmentPlace]) -> Result<()> {
         let groups = self.groups();
         let mut names: BTreeMap<NsdId, Vec<BlobName>> = BTreeMap::new();
@@ -60,7 +61,7 @@ impl Pool {
         }
     }
 
-    /// One delete with its deadline.
+    /// One delete request with its deadline.
     pub(crate) async fn delete_in_time(&self, member: &Member, names: &[BlobName]) -> Result<()> {
         let deleted = member.nsd.delete(names);
         match self.world.timeout(DELETE_DEADLINE, deleted).await {
@@ -72,10 +73,10 @@ impl Pool {
         }
     }
 
-    /// Deletes named blobs on one NSD: what a sweep found to be garbage.
+    /// Deletes blobs on one NSD that a sweep found to be garbage.
     ///
     /// # Errors
-    /// Unavailable if the NSD is away; Unknown if it doesn't answer.
+    /// `Unavailable` if the NSD is away; `Unknown` if it doesn't answer.
     pub async fn delete_blobs(&self, nsd: NsdId, names: &[BlobName]) -> Result<()> {
         let away = || {
             Error::new(
@@ -94,12 +95,13 @@ impl Pool {
         Ok(())
     }
 
-    /// Deletes all blobs of a group from an NSD that is no member of it any more, after its
-    /// slot has moved away. Returns how many. What a write put only there while the slot moved is
-    /// handed over first.
+    /// Deletes all blobs of a group from an NSD that is no longer a member of it, after its slot
+    /// has moved away. Returns how many. Pieces that a write put only there while the slot was
+    /// moving are first copied to the slot's new NSD.
     ///
     /// # Errors
-    /// InvalidArgument if it still is a member; Unavailable if it is away, or who has its slot now.
+    /// `InvalidArgument` if it is still a member; `Unavailable` if it or the slot's new NSD is
+    /// away.
     pub async fn leave_group(&self, nsd: NsdId, group: GroupId) -> Result<u64> {
         let mut deleted = 0;
         loop {
@@ -130,7 +132,7 @@ impl Pool {
         }
     }
 
-    /// Sees to it that the NSD that has the slot of a blob now has the blob.
+    /// Makes sure that the NSD which now holds a blob's slot has the blob.
     async fn hand_over(&self, from: &Member, blob: &BlobInfo) -> Result<()> {
         let place = place_of(blob.name, &blob.header);
         let groups = self.groups();
@@ -154,7 +156,7 @@ impl Pool {
         }
         let payload = match get_from(&self.world, from, blob.name, &(0..blob.length)).await {
             Ok(bytes) => bytes.into(),
-            // Nothing is lost with it: repair takes the others.
+            // A damaged piece is no loss: repair rebuilds it from the others.
             Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(()),
             Err(error) => return Err(error),
         };

@@ -1,9 +1,9 @@
 //! Writes, reads and repairs segments over many NSDs.
 //!
-//! The shell around [`placement`]: it knows which NSDs answer, how fast and how full they are,
-//! puts and gets pieces in parallel, hedges slow ones, and rebuilds what is lost. It knows
-//! nothing of files, directories or shards. Several copies of one segment can't differ, so
-//! there is no locking between writers: a segment's name is used once.
+//! The shell around [`placement`]: it knows which NSDs answer, how fast and how full they are, puts
+//! and gets pieces in parallel, hedges slow requests, and rebuilds lost pieces. It knows nothing of
+//! files, directories or shards. Writers need no locks: a segment's name is used once, so copies of
+//! a segment can't differ.
 
 mod deletion;
 mod members;
@@ -41,22 +41,22 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use world::World;
 
-/// Bytes of pieces on their way to NSDs, in total.
+/// Most bytes of pieces in flight to NSDs, in total.
 pub const BYTES_IN_FLIGHT_MAX: u64 = 128 * 1024 * 1024;
 
-/// After this an NSD that has not learnt a group's version counts as away.
+/// An NSD that hasn't confirmed a group's version after this time counts as away.
 const FENCE_DEADLINE: Duration = Duration::from_secs(30);
 
-/// One storage pool: its map and the NSDs that this process reaches.
+/// One storage pool: its map and the NSDs that this process can reach.
 pub struct Pool {
     world: World,
-    /// The groups of the newest map, which is inside.
+    /// The groups of the newest map, which they contain.
     groups: RwLock<Arc<Groups>>,
     map: RwLock<Arc<PoolMap>>,
     members: RwLock<BTreeMap<NsdId, Arc<Member>>>,
-    /// Counts the NSDs that were taken into use or let go.
+    /// Counts the NSDs that were added or removed.
     changes_of_members: AtomicU64,
-    /// Goes round the groups.
+    /// Cycles through the groups.
     writes: AtomicU64,
     in_flight: Arc<Semaphore>,
     space: Arc<space::Space>,
@@ -65,8 +65,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool over the NSDs that could be opened; those of the map that are missing count as
-    /// not reachable until [`Pool::add_nsd`].
+    /// A pool over the NSDs that could be opened; the map's other NSDs count as unreachable until
+    /// [`Pool::add_nsd`].
     #[must_use]
     pub fn new(world: World, map: PoolMap, nsds: Vec<Arc<Nsd>>) -> Arc<Self> {
         let pool = Self {
@@ -99,13 +99,13 @@ impl Pool {
         self.groups.read().clone()
     }
 
-    /// Takes a newer map into use and fences the groups that it changes, so that no writer
-    /// with an older map can put into them unseen. An older map is ignored.
+    /// Starts to use a newer map and fences the groups that it changes, so that a writer with an
+    /// older map can't put into them unnoticed. Ignores an older map.
     ///
     /// # Errors
-    /// Unavailable if a reachable member of a changed group did not confirm; the map is in use
-    /// all the same. Members learn the version from the next put, or when this map is given again. A
-    /// former member isn't asked again: a piece that a writer with an older map puts there counts as
+    /// `Unavailable` if a reachable member of a changed group did not confirm; the map is in use
+    /// anyway. Members learn the version from the next put, or when this map is set again. A former
+    /// member isn't asked again: a piece that a writer with an older map puts there counts as
     /// missing, and repair rebuilds it.
     pub async fn set_map(&self, map: PoolMap) -> Result<()> {
         let before = self.groups();
@@ -131,8 +131,8 @@ impl Pool {
         self.fence(&before, &fences).await
     }
 
-    /// Tells the members of the groups, and those that were members before: what still comes to them
-    /// by the old map would be deleted with what they leave.
+    /// Fences the groups on their members and former members. A piece that a former member accepted
+    /// under the old map would be deleted along with the slot's old pieces.
     async fn fence(&self, before: &Groups, fences: &[GroupFence]) -> Result<()> {
         let now = self.groups();
         let mut by_nsd: BTreeMap<NsdId, Vec<GroupFence>> = BTreeMap::new();
@@ -147,7 +147,7 @@ impl Pool {
         }
         let told = by_nsd.iter().map(async |(nsd, fences)| {
             let told = self.fence_nsd(*nsd, fences).await;
-            // A lost one may never answer, and what is on it counts for nothing.
+            // A lost NSD may never answer, and its pieces don't count.
             let entry = now.map().nsd(*nsd);
             let is_lost = entry.is_none_or(|entry| entry.state == NsdState::Lost);
             if is_lost { Ok(()) } else { told }
@@ -156,7 +156,7 @@ impl Pool {
     }
 
     async fn fence_nsd(&self, nsd: NsdId, fences: &[GroupFence]) -> Result<()> {
-        // One that can't be reached takes no puts either; what it misses is found when it is back.
+        // An unreachable NSD can't get puts either; the fence it misses is found when it is back.
         let Some(member) = self.member(nsd).filter(|member| member.is_readable()) else {
             return Ok(());
         };
@@ -181,14 +181,13 @@ impl Pool {
         Ok(())
     }
 
-    /// An NSD of the pool, if this process reaches it.
+    /// An NSD of the pool, if this process can reach it.
     #[must_use]
     pub fn nsd(&self, nsd: NsdId) -> Option<Arc<Nsd>> {
         self.member(nsd).map(|member| member.nsd.clone())
     }
 
-    /// Takes an opened NSD into use, or one that was opened again. Whether it gets pieces is
-    /// decided by the map.
+    /// Adds an opened or reopened NSD. The map decides whether it gets pieces.
     pub fn add_nsd(&self, nsd: Arc<Nsd>) {
         self.members
             .write()
@@ -197,14 +196,14 @@ impl Pool {
         self.space.forget();
     }
 
-    /// A number that changes whenever an NSD is taken into use or let go: what was found out
-    /// about redundancy under another number may be wrong now.
+    /// Changes whenever an NSD is added or removed: conclusions about redundancy made under another
+    /// number may now be wrong.
     #[must_use]
     pub fn changes_of_members(&self) -> u64 {
         self.changes_of_members.load(Ordering::Relaxed)
     }
 
-    /// Lets go of an NSD: drained and removed, or taken away.
+    /// Removes an NSD that was drained or taken away.
     pub fn remove_nsd(&self, nsd: NsdId) -> Option<Arc<Nsd>> {
         self.space.forget();
         self.changes_of_members.fetch_add(1, Ordering::Relaxed);
@@ -218,7 +217,7 @@ impl Pool {
         self.members.read().get(&nsd).cloned()
     }
 
-    /// How all NSDs of the map are, in the order of the map.
+    /// The state of all NSDs in the map, in the map's order.
     #[must_use]
     pub fn nsd_states(&self) -> Vec<NsdStanding> {
         let now = self.world.now();
@@ -230,12 +229,12 @@ impl Pool {
     }
 
     /// Chooses the members of a log's view: `count` writable NSDs in different failure groups,
-    /// those that answer well and have most free space first. Fewer, but never one alone, if
-    /// failure groups are missing; one alone only in pools of at most two failure groups or if
-    /// one is asked for.
+    /// preferring those that answer reliably, then those with the most free space. Returns fewer if
+    /// there are too few failure groups, but a single one only in pools of at most two failure
+    /// groups or if `count` is 1.
     ///
     /// # Errors
-    /// Unavailable if there are too few.
+    /// `Unavailable` if there are too few.
     pub fn log_view(&self, count: usize) -> Result<Vec<NsdId>> {
         let view = self.log_candidates(&[], count);
         let degraded = self.groups().allows_degraded_writes();
@@ -249,7 +248,7 @@ impl Pool {
         Ok(view)
     }
 
-    /// Whether an NSD is one for logs: in use and not failed.
+    /// Whether an NSD can hold log entries: in use and not failed.
     #[must_use]
     pub fn takes_log(&self, nsd: NsdId) -> bool {
         let states = self.nsd_states();
@@ -260,8 +259,8 @@ impl Pool {
         })
     }
 
-    /// An NSD to take the place of `failed` in a log's view: in another failure group than
-    /// the rest. Nothing if there is none now.
+    /// An NSD to replace `failed` in a log's view, in a failure group that the others don't use;
+    /// `None` if there is none now.
     #[must_use]
     pub fn log_replacement(&self, view: &[NsdId], failed: NsdId) -> Option<NsdId> {
         let rest: Vec<NsdId> = view.iter().copied().filter(|nsd| *nsd != failed).collect();
@@ -269,7 +268,7 @@ impl Pool {
         candidates.into_iter().find(|nsd| *nsd != failed)
     }
 
-    /// Up to `count` NSDs in failure groups that neither each other nor `rest` have.
+    /// Up to `count` NSDs in failure groups different from each other's and from those of `rest`.
     fn log_candidates(&self, rest: &[NsdId], count: usize) -> Vec<NsdId> {
         let map = self.map();
         let mut used: BTreeSet<_> = rest

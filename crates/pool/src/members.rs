@@ -1,4 +1,4 @@
-//! What a pool knows of each NSD: whether it answers, how fast, how full it is.
+//! The pool's record of each NSD: whether it answers, how fast it is, how full it is.
 
 use crate::pace::Pace;
 use model::map::{NsdEntry, NsdState};
@@ -11,24 +11,24 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use world::{Instant, World};
 
-/// How long an NSD that failed or was very late gets no new pieces if others can take them.
+/// For how long an NSD that failed or was very late gets no new pieces if others can take them.
 const AVOID_TIME: Duration = Duration::from_secs(5);
-/// Hedged reads in a row after which an NSD is avoided.
+/// Consecutive hedged reads after which an NSD is avoided.
 const LATE_MAX: u32 = 3;
 /// Latencies remembered per NSD.
 const SAMPLES: usize = 128;
-/// Shortest and longest wait before a read is hedged.
+/// Shortest and longest time before a read is hedged.
 const HEDGE_MIN: Duration = Duration::from_millis(20);
 const HEDGE_MAX: Duration = Duration::from_secs(1);
-/// Free bytes below which an NSD gets no new pieces: room for deletes and its own index.
+/// Free bytes below which an NSD gets no new pieces: leaves room for deletes and its index.
 const FREE_MIN: u64 = 4 * 1024 * 1024;
 
-/// Whether an NSD of the map can be used from this process.
+/// Whether this process can use an NSD of the map.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum MemberState {
     /// Reads and writes.
     Online,
-    /// Answers, but failed or was very late within the last seconds: avoided for new pieces.
+    /// Answers, but failed or was very late in the last seconds: avoided for new pieces.
     Suspect,
     /// Reads and deletes only.
     Full,
@@ -38,24 +38,23 @@ pub enum MemberState {
     Missing,
 }
 
-/// How an NSD of the map is.
+/// State of an NSD in the map.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NsdStanding {
     /// Its entry in the map.
     pub entry: NsdEntry,
     /// Whether it can be used.
     pub member: MemberState,
-    /// What it holds; zeros if it isn't there.
+    /// How much it holds; zeros if it is missing.
     pub usage: NsdUsage,
     /// Free share of its capacity in 1/65,536.
     pub free_share: u32,
-    /// Requests that it failed or didn't answer since this process opened it.
+    /// Requests that failed or weren't answered since this process opened it.
     pub failures: u64,
-    /// Half of the reads of the last minutes took longer, apart from their waiting for each other;
-    /// nothing if there were few.
+    /// Median read time in the last minutes, not counting the time that reads waited for each
+    /// other; `None` if there were few.
     pub read_time: Option<Duration>,
-    /// 99 of 100 reads of the last minutes were answered within this time; nothing if there were
-    /// few.
+    /// Time within which 99 % of reads were answered in the last minutes; `None` if there were few.
     pub read_latency: Option<Duration>,
 }
 
@@ -72,7 +71,7 @@ impl NsdStanding {
 pub(crate) struct Member {
     pub(crate) nsd: Arc<Nsd>,
     record: Mutex<Record>,
-    /// Requests that it has now.
+    /// Requests under way.
     requests: AtomicUsize,
 }
 
@@ -80,13 +79,13 @@ pub(crate) struct Member {
 struct Record {
     avoid_until: Option<Instant>,
     failures: u64,
-    /// Reads in a row that were hedged.
+    /// Consecutive hedged reads.
     late: u32,
     reads: Latency,
     pace: Pace,
 }
 
-/// The latest latencies in a ring, and what 99 % of them kept.
+/// The latest latencies in a ring, and their 99th percentile.
 #[derive(Default)]
 struct Latency {
     ring: Vec<u32>,
@@ -103,7 +102,7 @@ impl Member {
         }
     }
 
-    /// Whether reads and deletes make sense.
+    /// Whether it can serve reads and deletes.
     pub(crate) fn is_readable(&self) -> bool {
         self.nsd.health() != NsdHealth::Failed
     }
@@ -124,14 +123,14 @@ impl Member {
             .is_some_and(|until| now < until)
     }
 
-    /// Whether a piece of `bytes` fits, leaving what deletes need.
+    /// Whether a piece of `bytes` fits and still leaves room for deletes.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         let usage = self.nsd.usage();
         let keep = FREE_MIN.min(usage.capacity / 64);
         self.nsd.health() == NsdHealth::Online && usage.available >= bytes + keep
     }
 
-    /// A request begins; it ends when the answer is dropped.
+    /// Starts a request; it ends when the returned value is dropped.
     pub(crate) fn begin<'a>(&'a self, world: &'a World) -> Request<'a> {
         Request {
             member: self,
@@ -141,19 +140,20 @@ impl Member {
         }
     }
 
-    /// Notes that the NSD failed a request, or didn't answer it at all.
+    /// Records that the NSD failed a request or didn't answer it.
     pub(crate) fn note_trouble(&self, now: Instant) {
         self.record.lock().failures += 1;
         self.avoid(now);
     }
 
-    /// Gives it no new pieces for a while: it is late, which load alone can do.
+    /// Gives it no new pieces for a while. Being late isn't a failure, since load alone can cause
+    /// it.
     pub(crate) fn avoid(&self, now: Instant) {
         self.record.lock().avoid_until = Some(now + AVOID_TIME);
     }
 
-    /// Notes that a reader gave up waiting and asked others. An NSD that only ever is late gets
-    /// no more readers to wait for it.
+    /// Records that a reader stopped waiting and asked other NSDs. An NSD that is late every time
+    /// is avoided, so that readers no longer wait for it.
     pub(crate) fn note_late(&self, now: Instant) {
         let mut record = self.record.lock();
         record.late += 1;
@@ -169,17 +169,17 @@ impl Member {
     }
 }
 
-/// A request that an NSD has.
+/// A request under way on an NSD.
 pub(crate) struct Request<'a> {
     member: &'a Member,
     world: &'a World,
     started: Instant,
-    /// Those that the NSD had when it began, itself included.
+    /// Requests under way on the NSD when this one began, including itself.
     requests: usize,
 }
 
 impl Request<'_> {
-    /// It was a read, and was answered.
+    /// Records an answered read.
     pub(crate) fn note_read(self) {
         let now = self.world.now();
         let took = now - self.started;
@@ -190,8 +190,8 @@ impl Request<'_> {
         record.pace.note(now, took, self.requests);
     }
 
-    /// It was a read, and nobody waits for its answer any more. Says something of the NSD only if
-    /// it was late.
+    /// Records a read whose answer is no longer awaited. It counts against the NSD only if it was
+    /// late.
     pub(crate) fn note_unanswered(&self) {
         let now = self.world.now();
         let took = now - self.started;
@@ -224,7 +224,7 @@ impl Latency {
     }
 }
 
-/// Whether an error says that the NSD has trouble, and not that the request was wrong.
+/// Whether an error means trouble on the NSD rather than a wrong request.
 pub(crate) fn is_trouble(error: &Error) -> bool {
     matches!(
         error.kind(),

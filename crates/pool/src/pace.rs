@@ -1,22 +1,22 @@
-//! How fast an NSD serves reads, apart from how much is asked of it at once: what health compares
-//! NSDs by.
+//! An NSD's read speed regardless of its load, by which health compares NSDs.
 //!
-//! The time of a read is divided by the requests that the NSD had then, so that a queue that others
-//! make doesn't count against it. Medians over minutes: a burst of anything changes them little.
+//! The time of a read is divided by the number of requests that the NSD had at that time, so that a
+//! queue of other requests doesn't count against it. Medians over minutes: a burst changes them
+//! little.
 
 use std::time::Duration;
 use world::Instant;
 
-/// What is remembered.
+/// Minutes remembered.
 const MINUTES: usize = 5;
 const MINUTE: Duration = Duration::from_secs(60);
-/// A minute with fewer reads says nothing, and fewer such minutes neither.
+/// Minutes with fewer reads, and fewer minutes than this, aren't conclusive.
 const READS_MIN: u32 = 10;
 const MINUTES_MIN: usize = 3;
 /// Microseconds in steps of a quarter of a power of two: up to 2^32 us.
 const STEPS: usize = 4 * 32;
 
-/// What reads took in the last minutes.
+/// Times of the last minutes' reads.
 #[derive(Default)]
 pub(crate) struct Pace {
     began: Option<Instant>,
@@ -26,7 +26,8 @@ pub(crate) struct Pace {
 struct Minute {
     number: u64,
     reads: u32,
-    /// How many reads took so long, by [`step_of`]: on their own, and with all waiting.
+    /// Number of reads by time, in steps of [`step_of`]: divided by load, and including all
+    /// waiting.
     alone: [u32; STEPS],
     whole: [u32; STEPS],
 }
@@ -43,7 +44,7 @@ impl Default for Minute {
 }
 
 impl Pace {
-    /// Notes a read that took so long while the NSD had `requests` requests, itself included.
+    /// Records a read that took `took` while the NSD had `requests` requests, including this one.
     pub(crate) fn note(&mut self, now: Instant, took: Duration, requests: usize) {
         let number = self.minute(now);
         let minute = &mut self.minutes[number as usize % MINUTES];
@@ -59,7 +60,7 @@ impl Pace {
         minute.whole[step_of(micros)] += 1;
     }
 
-    /// The median of what reads of the last minutes took on their own; nothing if they were few.
+    /// Median of the last minutes' read times divided by load; `None` if there were few reads.
     pub(crate) fn median(&mut self, now: Instant) -> Option<Duration> {
         let recent = self.recent(now);
         let telling = || recent.iter().filter(|minute| minute.reads >= READS_MIN);
@@ -69,7 +70,7 @@ impl Pace {
         share(telling().map(|minute| &minute.alone), 50)
     }
 
-    /// 99 of 100 reads of the last minutes were answered within this time; nothing if they were few.
+    /// Time within which 99 % of the last minutes' reads were answered; `None` if there were few.
     pub(crate) fn late(&mut self, now: Instant) -> Option<Duration> {
         let recent = self.recent(now);
         let telling = recent.iter().filter(|minute| minute.reads >= READS_MIN);
@@ -78,7 +79,7 @@ impl Pace {
 
     fn minute(&mut self, now: Instant) -> u64 {
         let began = *self.began.get_or_insert(now);
-        // Never 0, which says that a minute wasn't used yet.
+        // Never 0, which marks an unused minute.
         (now - began).as_secs() / MINUTE.as_secs() + MINUTES as u64
     }
 
@@ -91,7 +92,7 @@ impl Pace {
     }
 }
 
-/// The time within which so many of 100 were answered.
+/// The time within which `percent` % were answered.
 fn share<'a>(counts: impl Iterator<Item = &'a [u32; STEPS]>, percent: u64) -> Option<Duration> {
     let mut sums = [0u64; STEPS];
     for counts in counts {

@@ -4,28 +4,28 @@ use crate::Pool;
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What repair has done since this process started, and what it knows to be waiting.
+/// Repairs done since this process started, and work known to be waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct RepairProgress {
-    /// Slots that have no NSD that can hold pieces: redundancy is missing until one is added.
+    /// Slots without an NSD that can hold pieces: redundancy is reduced until an NSD is added.
     pub lost_slots: u64,
     /// Slots that are moving to another NSD.
     pub moving_slots: u64,
-    /// Segments known to be incomplete or damaged, waiting to be looked at.
+    /// Segments known to be incomplete or damaged that wait for examination.
     pub queued: u64,
-    /// Such segments that did not fit into the queue; a survey finds them again.
+    /// Such segments that did not fit into the queue; a survey will find them again.
     pub overflowed: u64,
-    /// Segments looked at.
+    /// Segments examined.
     pub examined: u64,
     /// Pieces rebuilt or moved.
     pub rebuilt_pieces: u64,
     /// Their bytes.
     pub rebuilt_bytes: u64,
-    /// Damaged pieces that were replaced.
+    /// Damaged pieces replaced.
     pub mended_pieces: u64,
-    /// Repairs that failed; they are tried again.
+    /// Repairs that failed and will be retried.
     pub failed: u64,
-    /// Pieces that could not be deleted because their NSD was away; sweeps find them.
+    /// Pieces not deleted because their NSD was away; sweeps will find them.
     pub undeleted: u64,
 }
 
@@ -39,13 +39,13 @@ pub(crate) struct Counters {
     pub(crate) undeleted: AtomicU64,
 }
 
-/// Adds to a counter that only people read.
+/// Adds to a counter that is only displayed.
 pub(crate) fn count(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
 }
 
 impl Pool {
-    /// What repair has done and what is waiting.
+    /// Repairs done and waiting.
     #[must_use]
     pub fn repair_progress(&self) -> RepairProgress {
         let groups = self.groups();

@@ -1,4 +1,4 @@
-//! Reads segments: only the units that are needed, hedged when slow, rebuilt when gone.
+//! Reads segments: only the units needed, hedged when slow, rebuilt when missing.
 
 use crate::Pool;
 use crate::members::{Member, Request, is_trouble};
@@ -16,17 +16,17 @@ use std::time::Duration;
 use tracing::{debug, warn};
 use world::{Instant, World};
 
-/// After this an NSD that has not answered a get counts as failed.
+/// An NSD that hasn't answered a get after this time counts as failed.
 const GET_DEADLINE: Duration = Duration::from_secs(30);
 
 impl Pool {
-    /// Bytes `at..at + length` of a segment, in order, in as many chunks as pieces were read.
-    /// Every byte is proven by its NSD or rebuilt from proven ones; a whole segment is also
-    /// checked against its CRC.
+    /// Bytes `at..at + length` of a segment, in order, in as many chunks as pieces were read. Every
+    /// byte is proven by its NSD or rebuilt from proven bytes; a whole segment is also checked
+    /// against its CRC.
     ///
     /// # Errors
-    /// InvalidArgument for a range outside; NotFound if no piece exists any more (a stale
-    /// extent); Unavailable while too few NSDs answer; Corrupt if too much is damaged.
+    /// `InvalidArgument` for a range outside the segment; `NotFound` if no piece exists any more (a
+    /// stale extent); `Unavailable` while too few NSDs answer; `Corrupt` if too much is damaged.
     pub async fn read(&self, place: &SegmentPlace, at: u32, length: u32) -> Result<Vec<Bytes>> {
         let groups = self.groups();
         let inside = at
@@ -61,8 +61,9 @@ impl Pool {
         Ok(chunks)
     }
 
-    /// The common case: a range inside one piece whose NSD is well answers in the usual time.
-    /// Nothing is set up for others until it doesn't. `None`: more than one must be asked.
+    /// The common case: one piece holds the range, and its NSD is healthy and answers in the usual
+    /// time. State for asking other NSDs is set up only if it doesn't. `None`: several NSDs must be
+    /// asked.
     async fn read_plainly(
         &self,
         groups: &Groups,
@@ -96,7 +97,7 @@ impl Pool {
                 result: Ok(bytes), ..
             }) => Ok(Some(bytes)),
             outcome => {
-                // Boxed: rare, and every read's future would carry it.
+                // Boxed because it is rare, and every read's future would contain it otherwise.
                 let rest = Gather::new(self, groups, place, at, length).after(
                     piece,
                     hedge_at,
@@ -112,7 +113,7 @@ impl Pool {
     /// A whole segment, checked against its CRC. Copies once if it has several data pieces.
     ///
     /// # Errors
-    /// As [`Pool::read`].
+    /// As for [`Pool::read`].
     pub async fn read_whole(&self, place: &SegmentPlace) -> Result<Bytes> {
         let mut chunks = self.read(place, 0, place.length).await?;
         if chunks.len() == 1 {
@@ -149,12 +150,12 @@ pub(crate) fn is_possible(groups: &Groups, place: &SegmentPlace) -> bool {
     groups.contains(place.group) && place.length > 0 && place.scheme.width() <= free
 }
 
-/// A part of a data piece that the reader wants.
+/// A part of a data piece that the reader needs.
 struct Wanted {
     piece: u8,
     range: Range<u32>,
     bytes: Option<Bytes>,
-    /// Its NSD failed or is late: rebuild it.
+    /// Its NSD failed or is late: rebuild it from other pieces.
     is_given_up: bool,
 }
 
@@ -178,7 +179,7 @@ struct Gather<'a> {
     groups: &'a Groups,
     place: &'a SegmentPlace,
     wanted: Vec<Wanted>,
-    /// What has arrived, of any piece.
+    /// Answers so far, of any piece.
     got: Vec<(u8, Range<u32>, Bytes)>,
     failed: Vec<(u8, ErrorKind)>,
     in_flight: Vec<InFlight>,
@@ -206,7 +207,7 @@ impl<'a> Gather<'a> {
             next_number: 0,
         };
         for part in layout::data_ranges(place.scheme, place.length, at, length) {
-            // Any copy will do; of erasure coded segments exactly this piece is wanted.
+            // Any copy will do; of an erasure-coded segment this piece is needed.
             let piece = if place.scheme.data_pieces() == 1 {
                 out.preferred(at)[0]
             } else {
@@ -226,14 +227,14 @@ impl<'a> Gather<'a> {
         for index in 0..self.wanted.len() {
             let (piece, range) = (self.wanted[index].piece, self.wanted[index].range.clone());
             self.ask(piece, range);
-            // Who had trouble lately is asked, but not waited for.
+            // NSDs that had trouble recently are asked, but not waited for.
             self.wanted[index].is_given_up = self.is_suspect(piece);
         }
         let hedge_at = self.pool.world.now() + self.hedge_delay();
         self.finish(hedge_at).await
     }
 
-    /// Goes on where the only one that was asked has failed, or is late and still asked.
+    /// Continues after the only NSD asked has failed, or is late and hasn't answered yet.
     async fn after(
         mut self,
         piece: u8,
@@ -261,7 +262,7 @@ impl<'a> Gather<'a> {
         self.finish(hedge_at).await
     }
 
-    /// `hedge_at`: when who hasn't answered is late.
+    /// NSDs silent past `hedge_at` are late; their pieces are rebuilt.
     async fn finish(mut self, mut hedge_at: Instant) -> Result<Vec<Bytes>> {
         loop {
             self.rebuild()?;
@@ -300,7 +301,7 @@ impl<'a> Gather<'a> {
             .all(|member| member.state(now) == crate::MemberState::Suspect)
     }
 
-    /// The longest that one of the asked NSDs usually takes.
+    /// The longest usual answer time of the NSDs asked.
     fn hedge_delay(&self) -> Duration {
         let asked = self.in_flight.iter().filter(|flight| !flight.is_late);
         let members =
@@ -351,7 +352,7 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// Remembers failures where they help: the NSD's standing, and the queue for repair.
+    /// Records failures in the NSD's standing and in the repair queue.
     fn note(&mut self, piece: u8, errors: &[(NsdId, Error)]) {
         for (nsd, error) in errors {
             if let Some(member) = self.pool.member(*nsd).filter(|_| is_trouble(error)) {
@@ -376,7 +377,7 @@ impl<'a> Gather<'a> {
         self.failed.push((piece, kind));
     }
 
-    /// What is still on the way is late: rebuild it, and don't count on it as a source.
+    /// Marks all requests in flight as late: their pieces are rebuilt, and not expected as sources.
     fn give_up_late(&mut self) {
         let now = self.pool.world.now();
         for flight in &mut self.in_flight {
@@ -395,7 +396,7 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// The range that spans all parts to rebuild.
+    /// The range that covers all parts to be rebuilt.
     fn rebuilt_range(&self) -> Option<Range<u32>> {
         let parts = self
             .wanted
@@ -406,7 +407,7 @@ impl<'a> Gather<'a> {
             .reduce(|a, b| a.start.min(b.start)..a.end.max(b.end))
     }
 
-    /// Rebuilds what was given up if enough other pieces have arrived.
+    /// Rebuilds parts that were given up, once enough other pieces have arrived.
     fn rebuild(&mut self) -> Result<()> {
         let Some(range) = self.rebuilt_range() else {
             return Ok(());
@@ -430,7 +431,7 @@ impl<'a> Gather<'a> {
         Ok(())
     }
 
-    /// Asks as many further pieces as are needed to rebuild what was given up.
+    /// Asks for as many further pieces as rebuilding the parts that were given up needs.
     fn ask_others(&mut self) {
         let Some(range) = self.rebuilt_range() else {
             return;
@@ -471,8 +472,8 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// All pieces, those first that are likely to be there and quick; among equals in turn, so
-    /// that reads spread over the copies.
+    /// All pieces, those first that are likely to exist and be answered quickly. Equal ones rotate,
+    /// so that reads spread over the copies.
     fn preferred(&self, at: u32) -> Vec<u8> {
         let width = self.place.scheme.width() as u8;
         let turn = turn(self.place, at);
@@ -491,7 +492,7 @@ impl<'a> Gather<'a> {
         pieces
     }
 
-    /// Why the read can't succeed now.
+    /// The error of a read that can't succeed now.
     fn lost(&self) -> Error {
         let kinds = || self.failed.iter().map(|(_, kind)| *kind);
         let kind = if !kinds().all(|kind| matches!(kind, ErrorKind::NotFound | ErrorKind::Corrupt))
@@ -510,7 +511,7 @@ impl<'a> Gather<'a> {
             .map(|(piece, kind)| format!("piece {piece} {}", kind.name()))
             .collect();
         let place = self.place;
-        // Whether it lives is its shard's to say, which then tells people.
+        // Only its shard knows whether the segment is live; the shard reports the loss if so.
         let pieces = failed.iter().fold(0, |bits, (piece, _)| bits | 1 << piece);
         self.pool.suspect(place, pieces, SuspectCause::Unreadable);
         let text = format!(
@@ -524,12 +525,12 @@ impl<'a> Gather<'a> {
     }
 }
 
-/// The longest of what those that are asked usually take.
+/// The longest of the given usual answer times.
 fn slowest(delays: impl Iterator<Item = Duration>) -> Duration {
     delays.max().unwrap_or(Duration::from_secs(1))
 }
 
-/// Where in a segment whose turn it is among equal pieces.
+/// Decides which of several equal pieces serves this part of a segment.
 fn turn(place: &SegmentPlace, at: u32) -> u64 {
     place.segment.counter + u64::from(at / (256 * 1024))
 }
@@ -556,7 +557,7 @@ fn asking(
     .boxed()
 }
 
-/// Asks the holders of a piece one after the other.
+/// Asks the holders of a piece in turn.
 async fn fetch(
     world: &World,
     holders: &[Arc<Member>],
@@ -608,7 +609,7 @@ pub(crate) async fn get_from(
     }
 }
 
-/// A read that an NSD has, noted also if nobody waits for it to its end.
+/// A read under way on an NSD; recorded even if it is dropped before the answer.
 struct Asked<'a> {
     request: Option<Request<'a>>,
 }
@@ -629,7 +630,7 @@ impl Drop for Asked<'_> {
     }
 }
 
-/// What to say of a piece that several NSDs could not give: absent only if all say so.
+/// The error of a piece that none of several NSDs returned: absent only if all of them say so.
 fn worst(errors: &[(NsdId, Error)]) -> ErrorKind {
     let has = |kind: ErrorKind| errors.iter().any(|(_, error)| error.kind() == kind);
     if has(ErrorKind::Corrupt) {
@@ -648,7 +649,7 @@ fn covers(outer: &Range<u32>, inner: &Range<u32>) -> bool {
     outer.start <= inner.start && inner.end <= outer.end
 }
 
-/// The bytes of `part` out of those of `whole`.
+/// The bytes of `part`, given those of `whole`.
 fn cut(bytes: &Bytes, whole: &Range<u32>, part: &Range<u32>) -> Bytes {
     bytes.slice((part.start - whole.start) as usize..(part.end - whole.start) as usize)
 }

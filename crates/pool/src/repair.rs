@@ -1,4 +1,4 @@
-//! Finds out which pieces of a segment are there, and rebuilds those that are not.
+//! Determines the state of a segment's pieces, and rebuilds missing ones.
 
 use crate::Pool;
 use crate::members::{Member, is_trouble};
@@ -15,25 +15,25 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use tracing::{info, warn};
 
-/// How closely pieces are looked at.
+/// How thoroughly pieces are examined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Depth {
-    /// Whether the NSDs have them, by their indexes.
+    /// Only whether the NSDs' indexes list them.
     Index,
-    /// All bytes are read, and the whole is checked against the segment's CRC.
+    /// Reads all bytes, and checks the whole segment against its CRC.
     Bytes,
 }
 
-/// How a piece is.
+/// State of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PieceCondition {
-    /// There.
+    /// Present.
     Good,
-    /// Provably not there.
+    /// Provably absent.
     Absent,
-    /// There, but not what it should be.
+    /// Present, but damaged.
     Damaged,
-    /// Its NSD is away or lost, or its slot has none.
+    /// Its NSD is away or lost, or its slot has no NSD.
     Unreachable,
 }
 
@@ -46,23 +46,23 @@ pub struct PieceState {
     pub slot: u8,
     /// The NSD; [`NsdId::NONE`] if the slot has none.
     pub nsd: NsdId,
-    /// How it is there.
+    /// Its state there.
     pub condition: PieceCondition,
-    /// Whether the NSD should hold it: not so when the slot moves away from a lost or
-    /// draining NSD.
+    /// Whether the NSD should hold it; false when the slot is moving away from a lost or draining
+    /// NSD.
     pub is_wanted: bool,
 }
 
-/// What a repair did.
+/// Result of a repair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RepairOutcome {
     /// Pieces written.
     pub rebuilt: u32,
-    /// Damaged ones among them.
+    /// Damaged pieces among them.
     pub mended: u32,
     /// Bytes written.
     pub bytes: u64,
-    /// Pieces that no reachable NSD holds now (bit i = piece i): what the extent should say.
+    /// Pieces that no reachable NSD holds now (bit i = piece i), for the extent's record.
     pub missing: u32,
 }
 
@@ -75,10 +75,10 @@ impl RepairOutcome {
 }
 
 impl Pool {
-    /// Tells how every piece of a segment is, in the order of the pieces.
+    /// The state of every piece of a segment, in the order of the pieces.
     ///
     /// # Errors
-    /// InvalidArgument for a place that can't be in this pool.
+    /// `InvalidArgument` for a place that can't exist in this pool.
     pub async fn verify(&self, place: &SegmentPlace, depth: Depth) -> Result<Vec<PieceState>> {
         let groups = self.groups();
         if !is_possible(&groups, place) {
@@ -109,8 +109,8 @@ impl Pool {
         Ok(out)
     }
 
-    /// Whether no NSD that answers has a piece of a segment by its index: inventories don't show
-    /// it then.
+    /// Whether no reachable NSD's index lists a piece of the segment, so that inventories don't
+    /// show it.
     pub async fn is_out_of_sight(&self, place: &SegmentPlace) -> bool {
         match self.verify(place, Depth::Index).await {
             Ok(states) => states
@@ -159,12 +159,12 @@ impl Pool {
         (condition, None)
     }
 
-    /// Brings every piece of a live segment to where it belongs, as far as NSDs are there:
-    /// rebuilds what is absent, replaces what is damaged, copies what moves. Only for segments
-    /// that their shard calls live. Repeating it does no harm.
+    /// Puts every piece of a live segment where it belongs, as far as the NSDs can be reached:
+    /// rebuilds absent pieces, replaces damaged ones, copies moving ones. Only for segments that
+    /// their shard calls live. Can be repeated safely.
     ///
     /// # Errors
-    /// Those of [`Pool::read`] if too little is left; Unavailable if an NSD failed a put.
+    /// Those of [`Pool::read`] if too few pieces are left; `Unavailable` if an NSD failed a put.
     pub async fn repair_segment(
         &self,
         place: &SegmentPlace,
@@ -226,7 +226,7 @@ impl Pool {
         Ok(outcome)
     }
 
-    /// A piece that is good on the other NSD of its moving slot.
+    /// A good piece on the other NSD of its moving slot.
     async fn moving_copy(
         &self,
         place: &SegmentPlace,
@@ -244,13 +244,13 @@ impl Pool {
             .ok()
     }
 
-    /// All pieces, computed from the plain data after it was checked against the CRC.
+    /// All pieces, computed from the plain data after checking its CRC.
     async fn all_pieces(
         &self,
         place: &SegmentPlace,
         states: &[PieceState],
     ) -> Result<Vec<Payload>> {
-        // What is known to be absent or damaged needn't be asked again.
+        // Pieces known to be absent or damaged needn't be requested again.
         let good = pieces_with(states, PieceCondition::Good);
         let bad = (0..place.scheme.width() as u8).filter(|piece| !good.contains(piece));
         let missing = bad.fold(0, |bits, piece| bits | 1 << piece);
@@ -285,8 +285,8 @@ impl Pool {
         ))
     }
 
-    /// Puts a piece where it should be. A damaged one is deleted first, because a put never
-    /// overwrites; a crash between both leaves it absent, which is found again.
+    /// Puts a piece where it belongs. Deletes a damaged piece first, because a put never
+    /// overwrites. A crash between the two leaves the piece absent, which the next survey finds.
     async fn replace(
         &self,
         place: &SegmentPlace,
@@ -323,8 +323,8 @@ impl Pool {
             })
     }
 
-    /// Whether a segment is narrower than it would be written today: rewriting it gives back
-    /// space or redundancy.
+    /// Whether a segment is narrower than it would be if written today: rewriting it regains space
+    /// or redundancy.
     #[must_use]
     pub fn is_narrow(&self, place: &SegmentPlace) -> bool {
         let whole = self.groups().whole_scheme(place.length);
@@ -343,7 +343,7 @@ fn pieces_with(states: &[PieceState], condition: PieceCondition) -> BTreeSet<u8>
         .collect()
 }
 
-/// For each piece: its slot, an NSD, and whether that should hold it.
+/// For each piece: its slot, an NSD, and whether that NSD should hold it.
 pub(crate) fn holders(groups: &Groups, place: &SegmentPlace) -> Vec<(u8, u8, NsdId, bool)> {
     let mut out = Vec::new();
     for piece in 0..place.scheme.width() as u8 {
@@ -372,14 +372,14 @@ pub(crate) fn holders(groups: &Groups, place: &SegmentPlace) -> Vec<(u8, u8, Nsd
 fn is_wanted(groups: &Groups, slot: SlotMembers, nsd: NsdId) -> bool {
     match groups.map().nsd(nsd).map(|entry| entry.state) {
         Some(NsdState::Active) => true,
-        // It has nowhere to go yet, so the NSD still answers for the slot.
+        // Its slot has no other NSD to move to yet, so this NSD is still responsible for it.
         Some(NsdState::Draining) => slot.target() == nsd,
         Some(NsdState::Lost) | None => false,
     }
 }
 
-/// Checks what the checksums of single pieces can't show: that the data pieces are the
-/// segment, and the other pieces what encoding it gives.
+/// Checks what checksums of single pieces can't show: that the data pieces form the segment, and
+/// that the other pieces are what encoding it gives.
 fn check_together(place: &SegmentPlace, states: &mut [PieceState], found: &[(usize, Bytes)]) {
     let of = |piece: u8| {
         found

@@ -1,4 +1,4 @@
-//! What a writer brings along: names for its segments and for whom they are.
+//! Names for a writer's segments, and the headers that say what they were written for.
 
 use bytes::Bytes;
 use model::nsd::BlobHeader;
@@ -7,7 +7,7 @@ use placement::codec::PieceMemory;
 use std::sync::atomic::{AtomicU64, Ordering};
 use world::AlignedBuffer;
 
-/// Gives out the segment ids of one session, each once.
+/// Issues the segment ids of one session, each once.
 #[derive(Debug)]
 pub struct SegmentSource {
     session: SessionId,
@@ -38,17 +38,17 @@ impl SegmentSource {
         }
     }
 
-    /// The newest counter that was given out; 0 before the first.
+    /// The newest counter issued; 0 before the first.
     #[must_use]
     pub fn last_counter(&self) -> u64 {
         self.last.load(Ordering::Relaxed)
     }
 }
 
-/// For whom a segment is written; goes into every blob's header.
+/// What a segment is written for; goes into every blob's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentOwner {
-    /// The family whose shard knows whether the segment lives.
+    /// The family whose shard knows whether the segment is live.
     pub family: FamilyId,
     /// The inode; 0 for tables and packs of many files.
     pub inode: InodeNumber,
@@ -70,7 +70,7 @@ impl SegmentOwner {
         }
     }
 
-    /// The owner that a blob's header names.
+    /// The owner named in a blob's header.
     #[must_use]
     pub fn of_header(header: &BlobHeader) -> Self {
         Self {
@@ -96,7 +96,7 @@ impl SegmentOwner {
     }
 }
 
-/// Memory of computed pieces: recycled, and written by disks without a copy.
+/// Memory for computed pieces: recycled, and written by disks without a copy.
 pub(crate) struct Recycled(AlignedBuffer);
 
 impl PieceMemory for Recycled {
@@ -113,8 +113,8 @@ impl PieceMemory for Recycled {
     }
 }
 
-/// The writer nonce of a piece. It follows from the name and the content, so the first writer,
-/// a straggler and repair put the same blob, while another content is always refused.
+/// The writer nonce of a piece. Derived from name and content, so that the first writer, a
+/// straggling put and repair all put the same blob, while different content is always refused.
 pub(crate) fn nonce(name: BlobName, place: &SegmentPlace) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     let content = [place.crc.to_be_bytes(), place.length.to_be_bytes()];
@@ -124,7 +124,7 @@ pub(crate) fn nonce(name: BlobName, place: &SegmentPlace) -> u64 {
     hash
 }
 
-/// The place of the segment that a blob belongs to, as its header tells.
+/// The place of a blob's segment, from the blob's header.
 pub(crate) fn place_of(name: BlobName, header: &BlobHeader) -> SegmentPlace {
     SegmentPlace {
         segment: name.segment,

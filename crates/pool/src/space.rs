@@ -1,4 +1,4 @@
-//! How much fits into a pool, and who may still write.
+//! How much fits into a pool, and whether writers may still write.
 
 use crate::Pool;
 use crate::members::Member;
@@ -13,24 +13,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use world::Instant;
 
-/// How old the sum over the NSDs may be.
+/// Maximum age of the sum over the NSDs.
 const CACHE_TIME: Duration = Duration::from_millis(100);
 
-/// Space of a pool. Bytes of users are bytes before redundancy, as a large file has them.
+/// Space of a pool. User bytes are bytes before redundancy, as in a large file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct PoolUsage {
-    /// Bytes of users that fit into the empty pool, without the reserve.
+    /// User bytes that fit into the empty pool, not counting the reserve.
     pub capacity: u64,
-    /// Bytes of users that the stored pieces amount to.
+    /// User bytes that the stored pieces correspond to.
     pub used: u64,
-    /// Bytes that are held by reservations.
+    /// Bytes held by reservations.
     pub held: u64,
-    /// Bytes that users may still write: without used, held, and what log, compaction and deletes
-    /// need: [`limits::RESERVED_PERCENT`], or a second copy of the metadata if that is more.
+    /// Bytes that users may still write: excludes bytes used or held, and what log, compaction and
+    /// deletes need ([`limits::RESERVED_PERCENT`], or a second copy of the metadata if that is
+    /// more).
     pub available_to_users: u64,
-    /// Bytes that fit at all, with what is held and what is kept for log, compaction and deletes.
+    /// Bytes that fit at all, including those held or kept for log, compaction and deletes.
     pub free: u64,
-    /// Bytes of the NSDs that are there.
+    /// Total bytes of the reachable NSDs.
     pub raw_capacity: u64,
     /// Bytes that blobs occupy on them, redundancy included.
     pub raw_used: u64,
@@ -38,7 +39,7 @@ pub struct PoolUsage {
     pub blobs: u64,
 }
 
-/// Held space; given back when dropped.
+/// Held space; released when dropped.
 pub struct Reservation {
     space: Arc<Space>,
     bytes: u64,
@@ -51,15 +52,14 @@ impl Reservation {
         self.bytes
     }
 
-    /// Gives a part back, for instance because it has been written. More than is held gives
-    /// back all.
+    /// Releases a part, for instance because it has been written; at most all that is held.
     pub fn release(&mut self, bytes: u64) {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
         self.space.held.fetch_sub(bytes, Ordering::Release);
     }
 
-    /// Splits a part off; less if less is held.
+    /// Splits off a part, at most all that is held.
     #[must_use]
     pub fn split(&mut self, bytes: u64) -> Reservation {
         let bytes = bytes.min(self.bytes);
@@ -89,15 +89,15 @@ impl Drop for Reservation {
 #[derive(Default)]
 pub(crate) struct Space {
     held: AtomicU64,
-    /// Plain bytes that the metadata needs to go on.
+    /// Plain bytes kept for metadata.
     metadata: AtomicU64,
     cache: Mutex<Option<Cached>>,
 }
 
-/// So many bytes can't be held.
+/// The requested bytes can't be held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Refused {
-    /// What could be.
+    /// Bytes that could be held.
     left: u64,
 }
 
@@ -105,26 +105,27 @@ struct Refused {
 struct Cached {
     at: Instant,
     raw_capacity: u64,
-    /// What of it segments can fill: see [`fillable`].
+    /// The part that segments can fill: see [`fillable`].
     raw_usable: u64,
     raw_used: u64,
-    /// What of it segments can fill.
+    /// The free part that segments can fill.
     raw_free: u64,
     blobs: u64,
 }
 
 impl Space {
-    /// The sum over the NSDs is taken anew at the next question.
+    /// Makes the next query sum over the NSDs again.
     pub(crate) fn forget(&self) {
         *self.cache.lock() = None;
     }
 
-    /// Holds `bytes` if they fit into what is free. What doesn't fit isn't held for a moment
-    /// either: anybody may ask for far more than there is, and others must not be refused for it.
+    /// Holds `bytes` if they fit into the free space. Never holds them even briefly otherwise: a
+    /// caller may ask for far more than is free, and that must not make other requests fail.
     fn hold(&self, bytes: u64, free: impl Fn() -> u64) -> std::result::Result<(), Refused> {
         let mut held = self.held.load(Ordering::Acquire);
         loop {
-            // After `held` was read: what was written meanwhile counts twice rather than not at all.
+            // Read `free` after `held`: bytes written in between count twice rather than not at
+            // all.
             let left = free().saturating_sub(held);
             if bytes > left {
                 return Err(Refused { left });
@@ -140,10 +141,10 @@ impl Space {
         }
     }
 
-    /// Counts pieces that the cached sum doesn't know yet.
+    /// Counts pieces that the cached sum doesn't include yet.
     pub(crate) fn note_written(&self, raw: u64) {
         if let Some(cached) = self.cache.lock().as_mut() {
-            // An estimate until the next look, which may have seen these pieces already.
+            // An estimate until the next sum, which may already include these pieces.
             cached.raw_used = (cached.raw_used + raw).min(cached.raw_capacity);
             cached.raw_free = cached.raw_free.saturating_sub(raw);
         }
@@ -163,7 +164,7 @@ impl Pool {
             ..
         } = self.raw_usage();
         let held = self.space.held.load(Ordering::Relaxed);
-        // More may be held than is free: an NSD goes, or metadata grows into it.
+        // More may be held than is free: an NSD can leave, or metadata can grow.
         PoolUsage {
             capacity: self.plain(raw_usable - reserve(raw_usable)),
             used: self.plain(raw_used),
@@ -176,15 +177,15 @@ impl Pool {
         }
     }
 
-    /// Holds space for `bytes` of users. Take it before accepting bytes that will be written.
+    /// Holds space for `bytes` of users. Call it before accepting bytes that will be written.
     ///
     /// # Errors
-    /// NoSpace if users' space is gone; Unavailable if no NSD serves.
+    /// `NoSpace` if no user space is left; `Unavailable` if no NSD serves.
     pub fn reserve(&self, bytes: u64) -> Result<Reservation> {
         let mut hold = self.space.hold(bytes, || self.free_to_users());
         if hold.is_err() {
-            // What was written since the last look may be counted twice: once as the NSD saw it
-            // then, once when it was stored.
+            // Bytes written since the last sum may be counted twice: in the NSDs' usage and as
+            // stored since then.
             self.look_again();
             hold = self.space.hold(bytes, || self.free_to_users());
         }
@@ -208,27 +209,27 @@ impl Pool {
         Err(Error::new(ErrorKind::NoSpace, text))
     }
 
-    /// The next question for space asks the NSDs. Before somebody is refused.
+    /// Makes the next query ask the NSDs, so that no caller is refused because of an old sum.
     pub fn look_again(&self) {
         self.space.forget();
     }
 
-    /// Bytes of users that fit, held ones included.
+    /// User bytes that fit, including those held.
     fn free_to_users(&self) -> u64 {
         let raw = self.raw_usage();
-        // What the NSDs themselves keep for their logs isn't theirs to give.
+        // The space that NSDs keep for their logs isn't part of `raw_free`.
         let kept = self.metadata_reserve().max(reserve(raw.raw_usable));
-        // Users have used more than is theirs when the reserve grows, or NSDs go.
+        // Users may exceed their share when the reserve grows or NSDs leave.
         self.plain(raw.raw_free.saturating_sub(kept))
     }
 
-    /// Keeps space for log and tables away from users, if it is more than the usual reserve.
+    /// Keeps space for log and tables from users, if it is more than the usual reserve.
     pub fn keep_for_metadata(&self, plain: u64) {
         self.space.metadata.store(plain, Ordering::Relaxed);
     }
 
-    /// Bytes of the NSDs that the metadata needs. Logs have as many copies as the pool tolerates
-    /// losses, and one more; tables take no more than that.
+    /// Raw bytes that metadata needs. Logs have one copy more than the losses that the pool
+    /// tolerates; tables take no more than that.
     fn metadata_reserve(&self) -> u64 {
         let copies = self.map().scheme.tolerance() as u64 + 1;
         self.space
@@ -237,7 +238,7 @@ impl Pool {
             .saturating_mul(copies)
     }
 
-    /// Bytes of users that `raw` bytes of the NSDs hold, as large segments are written now.
+    /// User bytes that fit into `raw` bytes, as large segments are written now.
     fn plain(&self, raw: u64) -> u64 {
         let scheme = self.scheme_of_large();
         let plain = u128::from(raw) * scheme.data_pieces() as u128 / scheme.width() as u128;
@@ -280,7 +281,7 @@ impl Pool {
             let usage = member.nsd.usage();
             cached.blobs += usage.blobs;
             cached.raw_used += usage.used;
-            // What a draining NSD has free takes no new pieces.
+            // A draining NSD's free space takes no new pieces.
             if entry.state == NsdState::Active {
                 *capacity.entry(entry.failure_group).or_default() += usage.capacity;
                 *free.entry(entry.failure_group).or_default() += usage.available;
@@ -304,10 +305,10 @@ impl Pool {
     }
 }
 
-/// How many of the bytes that failure groups have can be filled, as many as the plain bytes in them
-/// take in whole segments: no two pieces of one are in the same group, so a group that has more than
-/// the others together isn't filled. Failure groups that are away aren't in the list; meanwhile there
-/// are fewer copies.
+/// How many of the failure groups' bytes can be filled, given as what the plain bytes would take in
+/// whole segments. A segment never has two pieces in the same failure group, so a group larger than
+/// all others together can't be filled. Failure groups that are away aren't in the list; until they
+/// are back there are fewer copies.
 fn fillable(scheme: Scheme, mut groups: Vec<u64>) -> u64 {
     let all: u64 = groups.iter().sum();
     let filled = match scheme {
@@ -315,13 +316,13 @@ fn fillable(scheme: Scheme, mut groups: Vec<u64>) -> u64 {
             let now = usize::from(copies).min(groups.len());
             u128::from(fill(&mut groups, now)) * u128::from(copies)
         }
-        // Nothing can be written until some are back: that isn't for lack of space.
+        // Segments can't be written until some groups are back, but not for lack of space.
         Scheme::Erasure { m, .. } if groups.len() <= usize::from(m) => return all,
         Scheme::Erasure { k, m } => {
             let mut plain = 0;
             loop {
                 groups.retain(|bytes| *bytes > 0);
-                // Segments get narrower where groups are full, down to one data piece.
+                // Segments become narrower as groups fill up, down to one data piece.
                 let width = scheme.width().min(groups.len());
                 let data = width.saturating_sub(usize::from(m));
                 let piece = if data == 0 {
@@ -340,13 +341,13 @@ fn fillable(scheme: Scheme, mut groups: Vec<u64>) -> u64 {
     u64::try_from(filled).map_or(all, |filled| filled.min(all))
 }
 
-/// Fills groups with pieces of so many different ones, as many bytes as each of these can have, and
-/// takes them from what the groups have. Answers how many bytes.
+/// Fills the groups with pieces, `width` different groups for each segment, as far as possible, and
+/// subtracts the pieces from the groups' bytes. Returns the bytes of one piece.
 fn fill(groups: &mut [u64], width: usize) -> u64 {
     groups.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
     let mut rest: u64 = groups.iter().sum();
     let mut piece = u64::MAX;
-    // The largest hold one piece of everything; the rest shares the other pieces.
+    // The largest groups hold one piece of everything; the others share the remaining pieces.
     for (largest, bytes) in groups.iter().take(width).enumerate() {
         piece = piece.min(rest / (width - largest) as u64);
         rest -= bytes;
@@ -357,7 +358,7 @@ fn fill(groups: &mut [u64], width: usize) -> u64 {
     piece
 }
 
-/// What ordinary writes leave to log, compaction and deletes.
+/// Space that ordinary writes leave to log, compaction and deletes.
 fn reserve(raw_capacity: u64) -> u64 {
     raw_capacity / 100 * limits::RESERVED_PERCENT
 }
@@ -370,7 +371,7 @@ mod tests {
     fn who_asks_for_more_than_there_is_takes_nothing_from_others_even_for_a_moment() {
         const FREE: u64 = 1000;
         let space = Space::default();
-        // Somebody else asks in the middle.
+        // Another caller asks in between.
         let meanwhile = || {
             assert_eq!(space.hold(FREE, || FREE), Ok(()));
             space.held.fetch_sub(FREE, Ordering::Release);
@@ -405,11 +406,11 @@ mod tests {
         assert_eq!(filled(&[100; 9]), 900);
         assert_eq!(filled(&[500, 0, 0, 0, 0, 0]), 0, "a segment needs three");
         assert_eq!(filled(&[500, 500, 0, 0, 0, 0]), 0);
-        // One data piece and two of parity: 40 plain bytes, which count 60 in whole segments.
+        // One data and two parity pieces: 40 plain bytes, which count as 60 in whole segments.
         assert_eq!(filled(&[500, 40, 40, 0, 0, 0]), 60);
-        // Whole segments first, then narrow ones in the four that have more.
+        // Whole segments first, then narrow ones in the four groups that are larger.
         assert_eq!(filled(&[90, 90, 90, 90, 40, 40]), (40 * 4 + 50 * 2) * 6 / 4);
-        // The largest is in each of them, and the six others share five pieces.
+        // The largest group is in each segment, and the six others share five pieces.
         assert_eq!(filled(&[1000, 10, 10, 10, 10, 5, 5]), 60);
         assert_eq!(filled(&[100, 100]), 200, "four are away");
         assert_eq!(filled(&[1, 1, 1, 1, 1, 0]), 4, "nothing is divided by zero");

@@ -1,4 +1,4 @@
-//! What the NSDs of a group hold, put side by side.
+//! Surveys: lists a group's segments on all its NSDs and compares the lists.
 
 use crate::Pool;
 use crate::members::Member;
@@ -10,9 +10,9 @@ use model::{BlobName, GroupId, NsdId, Result, SegmentId, SegmentPlace};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Fewest blobs that one step lists per NSD.
+/// Fewest blobs listed in one step per NSD.
 const STEP_MIN: usize = 16;
-/// Segments that one step of an arrival check looks at.
+/// Segments examined in one step of an arrival check.
 const ARRIVAL_STEP: usize = 1000;
 
 /// The digests of a group.
@@ -20,31 +20,31 @@ const ARRIVAL_STEP: usize = 1000;
 pub struct GroupInventory {
     /// The group.
     pub group: GroupId,
-    /// Its slots in order; a moving slot is there twice, next first.
+    /// Its slots in order; a moving slot is listed twice, next first.
     pub slots: Vec<SlotInventory>,
 }
 
-/// What one NSD says it holds of a group.
+/// What one NSD reports to hold of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlotInventory {
     /// The slot.
     pub slot: u8,
     /// The NSD.
     pub nsd: NsdId,
-    /// Count and hash of its blobs; nothing if it is away.
+    /// Count and hash of its blobs; `None` if it is away.
     pub digest: Option<GroupDigest>,
 }
 
-/// A segment that at least one NSD of a group holds a piece of.
+/// A segment of which at least one NSD of a group holds a piece.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SurveyedSegment {
-    /// The segment, as its blobs describe it; `missing` names the pieces that nobody holds.
+    /// The segment as described by its blobs; `missing` names the pieces that no NSD holds.
     pub place: SegmentPlace,
-    /// For whom it was written: asks the right shard whether it lives.
+    /// What it was written for: names the shard that knows whether it is live.
     pub owner: SegmentOwner,
-    /// Pieces that should be on a reachable NSD but are not.
+    /// Pieces that should be on a reachable NSD but aren't.
     pub absent: Vec<(u8, NsdId)>,
-    /// Blobs that are there, with their NSDs.
+    /// Blobs found, with their NSDs.
     pub present: Vec<(BlobName, NsdId)>,
 }
 
@@ -53,15 +53,15 @@ pub struct SurveyedSegment {
 pub struct GroupSurvey {
     /// The segments.
     pub segments: Vec<SurveyedSegment>,
-    /// Go on behind this one; nothing at the end.
+    /// Where to continue; `None` at the end.
     pub resume: Option<SegmentId>,
-    /// Members that did not answer: what only they hold is not in the list.
+    /// Members that did not answer: segments that only they hold are not in the list.
     pub unreachable: Vec<NsdId>,
 }
 
 impl Pool {
-    /// The digests of all members of a group. Those of the two NSDs of a moving slot are
-    /// equal when it has arrived; different slots hold different pieces and never agree.
+    /// The digests of all members of a group. A moving slot has arrived when those of its two NSDs
+    /// are equal; different slots hold different pieces, so their digests always differ.
     pub async fn inventory(&self, group: GroupId) -> GroupInventory {
         let groups = self.groups();
         let mut slots = Vec::new();
@@ -85,11 +85,11 @@ impl Pool {
         self.member(nsd).filter(|member| member.is_readable())
     }
 
-    /// Lists the segments of a group behind `after`, about `limit` at a time, with what is
-    /// absent. Finds what repair has to rebuild and what a sweep has to ask shards about.
+    /// Lists about `limit` segments of a group after `after`, with their absent pieces. Repair uses
+    /// this to find what to rebuild, and a sweep to find what to ask shards about.
     ///
     /// # Errors
-    /// None today: members that fail count as unreachable.
+    /// None yet: members that fail count as unreachable.
     pub async fn survey(
         &self,
         group: GroupId,
@@ -103,7 +103,7 @@ impl Pool {
             .flat_map(|slot| slot.in_reading_order())
             .collect();
         let limit = limit.max(STEP_MIN);
-        // Behind the last possible piece of `after`.
+        // After the last possible piece of `after`.
         let start = after.map(|segment| BlobName {
             group,
             segment,
@@ -178,13 +178,13 @@ impl Pool {
         }
     }
 
-    /// The moving slots of a group whose next NSD holds all that it should: they may become
-    /// current with [`placement::change::finish_moves`]. Equal digests prove it at once, else
-    /// the listings are compared. Garbage that only the old NSD holds counts as not arrived
-    /// until it is swept.
+    /// The moving slots of a group whose next NSD holds everything it should: these may become
+    /// current with [`placement::change::finish_moves`]. Equal digests prove it at once, otherwise
+    /// the listings are compared. Garbage that only the old NSD holds counts as not arrived until
+    /// it is swept.
     ///
     /// # Errors
-    /// None today.
+    /// None yet.
     pub async fn arrived_slots(&self, group: GroupId) -> Result<Vec<u8>> {
         let groups = self.groups();
         let members = groups.members(group);
@@ -235,10 +235,10 @@ impl Pool {
         Ok(arrived)
     }
 
-    /// Blobs of a group on an NSD, member or not, in name order behind `after`.
+    /// Blobs of a group on an NSD, member or not, after `after` in name order.
     ///
     /// # Errors
-    /// Unavailable if the NSD is away.
+    /// `Unavailable` if the NSD is away.
     pub async fn list(
         &self,
         nsd: NsdId,
@@ -260,8 +260,8 @@ impl Pool {
     }
 }
 
-/// Whether members that answer show every segment of a group: each has a piece outside of as
-/// many NSDs as it tolerates. What is lost for good will not show by waiting.
+/// Whether the members that answer show every segment of a group: no more NSDs are unreachable
+/// than the scheme tolerates, or all of these are lost, so that waiting won't help.
 fn sees_all(groups: &placement::Groups, unreachable: &[NsdId]) -> bool {
     let is_lost = |nsd: &&NsdId| {
         groups

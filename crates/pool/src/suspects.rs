@@ -8,41 +8,40 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use world::Instant;
 
-/// Most segments in the queue; surveys find what did not fit.
+/// Most segments in the queue; surveys find those that did not fit.
 const SUSPECTS_MAX: usize = 4096;
-/// Failed repairs of a suspect; surveys, scrubs and readers find it again after the last.
+/// Failed repairs after which a suspect is dropped; surveys, scrubs and readers will find it again.
 const TRIES_MAX: u32 = 8;
-/// The next try comes so long after the first failure, and after twice the time each time: about
-/// two minutes in all.
+/// Delay before the first retry; doubled each time, about two minutes in total.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Why a segment should be looked at. The worse comes first.
+/// Why a segment should be examined, in order of increasing severity.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum SuspectCause {
-    /// Published while pieces were on their way.
+    /// Published before all pieces were durable.
     Unfinished,
-    /// A piece that should be there is not.
+    /// A piece is absent from its NSD.
     Absent,
-    /// A piece did not fit its checksum.
+    /// A piece didn't match its checksum.
     Damaged,
-    /// A reader got too few pieces.
+    /// A read got too few pieces.
     Unreadable,
 }
 
-/// A segment to look at.
+/// A segment to be examined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Suspect {
     /// The segment.
     pub place: SegmentPlace,
     /// Its suspicious pieces (bit i = piece i).
     pub pieces: u32,
-    /// Why.
+    /// The reason.
     pub cause: SuspectCause,
-    /// When it was found first.
+    /// When it was first found.
     pub since: Instant,
-    /// Repairs that failed.
+    /// Failed repairs.
     tries: u32,
-    /// No further one before this.
+    /// Earliest time of the next repair.
     not_before: Instant,
 }
 
@@ -68,7 +67,7 @@ impl Suspects {
         known.not_before = known.not_before.max(suspect.not_before);
     }
 
-    /// Puts a suspect back whose repair failed, unless that was the last try.
+    /// Requeues a suspect whose repair failed, unless that was the last try.
     fn retry(&self, mut suspect: Suspect, now: Instant) {
         suspect.tries += 1;
         if suspect.tries < TRIES_MAX {
@@ -89,7 +88,8 @@ impl Suspects {
         self.queue.lock().remove(&segment);
     }
 
-    /// Takes out the worst that are due: those that can lose the fewest further pieces.
+    /// Removes and returns the worst suspects that are due: those that can lose the fewest further
+    /// pieces.
     pub(crate) fn take(&self, limit: usize, now: Instant) -> Vec<Suspect> {
         let mut queue = self.queue.lock();
         let mut order: Vec<(i64, SegmentId)> = queue
@@ -106,15 +106,14 @@ impl Suspects {
     }
 }
 
-/// Pieces that may still be lost.
+/// How many more pieces may be lost.
 fn slack(suspect: &Suspect) -> i64 {
     suspect.place.scheme.tolerance() as i64 - i64::from(suspect.pieces.count_ones())
 }
 
 impl Pool {
-    /// Takes up to `limit` segments that are due out of the queue, the most endangered first.
-    /// Whoever takes them asks the owning shard whether they live and calls
-    /// [`Pool::repair_segment`].
+    /// Removes up to `limit` due segments from the queue, the most endangered first. The caller
+    /// asks the owning shard whether they are live and calls [`Pool::repair_segment`].
     #[must_use]
     pub fn take_suspects(&self, limit: usize) -> Vec<Suspect> {
         self.suspects.take(limit, self.world.now())
@@ -126,22 +125,22 @@ impl Pool {
         self.suspects.len() > 0
     }
 
-    /// Puts a suspect back that wasn't tried.
+    /// Requeues a suspect that wasn't tried.
     pub fn return_suspect(&self, suspect: &Suspect) {
         self.suspects.add(*suspect);
     }
 
-    /// Puts a suspect back whose repair failed: it is due again later, a few times.
+    /// Requeues a suspect whose repair failed, to be retried later a few times.
     pub fn retry_suspect(&self, suspect: &Suspect) {
         self.suspects.retry(*suspect, self.world.now());
     }
 
-    /// Notes that a piece is damaged and couldn't be replaced.
+    /// Records that a piece is damaged and couldn't be replaced.
     pub fn suspect_damage(&self, place: &SegmentPlace, piece: u8) {
         self.suspect(place, 1 << piece, SuspectCause::Damaged);
     }
 
-    /// Notes that a segment should be looked at.
+    /// Records that a segment should be examined.
     pub(crate) fn suspect(&self, place: &SegmentPlace, pieces: u32, cause: SuspectCause) {
         let now = self.world.now();
         self.suspects.add(Suspect {
@@ -228,7 +227,7 @@ mod tests {
             tries += 1;
             suspects.retry(suspect, now);
             assert!(suspects.take(10, now).is_empty(), "not at once");
-            // Met again meanwhile: that is no new beginning.
+            // Found again in the meantime: the number of tries stays.
             if suspects.len() > 0 {
                 suspects.add(Suspect {
                     tries: 0,

@@ -127,7 +127,7 @@ impl Rig {
         self.pool.groups().members(place.group)[usize::from(place.slot_of(piece))].target()
     }
 
-    /// Whether every piece is there, on the right NSD, and good to its last byte.
+    /// Whether every piece exists, on the right NSD, and is good to its last byte.
     async fn is_whole(&self, place: &SegmentPlace) -> bool {
         let states = self
             .pool
@@ -157,12 +157,12 @@ impl Rig {
             .await;
     }
 
-    /// What the planner of a metanode does until nothing is left to do.
+    /// Does what a metanode's planner does, until nothing is left to do.
     async fn repair_all(&self) {
         self.repair_live(|_| true).await;
     }
 
-    /// The same; segments that aren't live are swept.
+    /// The same, but sweeps segments that aren't live.
     async fn repair_live(&self, is_live: impl Fn(SegmentId) -> bool) {
         for _ in 0..4 {
             let groups = self.pool.groups();

@@ -1,4 +1,5 @@
-//! Writes segments: a group, pieces, puts in parallel, another group when one fails.
+//! Writes segments: picks a group, cuts pieces, puts them in parallel; on failure tries another
+//! group.
 
 use crate::Pool;
 use crate::members::{Member, MemberState, free_share, is_trouble};
@@ -21,30 +22,30 @@ use tokio::sync::OwnedSemaphorePermit;
 use tracing::{debug, warn};
 use world::World;
 
-/// Groups that one write tries.
+/// Most groups that one write tries.
 const ATTEMPTS_MAX: u32 = 4;
-/// After this an NSD that has not answered a put counts as failed.
+/// An NSD that hasn't answered a put after this time counts as failed.
 const PUT_DEADLINE: Duration = Duration::from_secs(30);
-/// How long a write waits for its turn behind the bytes in flight.
+/// How long a write waits for its turn while too many bytes are in flight.
 const TURN_DEADLINE: Duration = Duration::from_secs(120);
-/// Bounds of the time that a write gives its stragglers.
+/// Bounds of the time that a write waits for stragglers.
 const STRAGGLER_WAIT_MIN: Duration = Duration::from_millis(250);
 const STRAGGLER_WAIT_MAX: Duration = Duration::from_secs(2);
-/// A straggler that is still on the way after this much more makes its NSD suspect. A moment of
-/// load must not: it would make the next segments narrower.
+/// A straggler still under way this much later makes its NSD suspect. A brief spike in load must
+/// not: it would make the next segments narrower.
 const SUSPECT_AFTER: Duration = Duration::from_secs(2);
 
-/// What isn't cut any further: with its header it fits into the eight places of an extent even if
-/// each is a single unit.
+/// Parts of this size aren't cut any further: with its header such a part fits into the eight runs
+/// of an extent even if each is a single unit.
 const PART_BYTES_MIN: usize = 16 * 1024;
 
-/// Semaphore permits for so many bytes: one for each 4 KiB.
+/// Semaphore permits for `bytes`: one for each 4 KiB.
 pub(crate) fn permits(bytes: u64) -> usize {
     usize::try_from(bytes.div_ceil(u64::from(limits::UNIT_BYTES)))
         .expect("bytes in flight fit into memory")
 }
 
-/// A put of one piece to all targets of its slot.
+/// A put of one piece to all NSDs of its slot.
 type PiecePut = BoxFuture<'static, PieceDone>;
 
 struct PieceDone {
@@ -52,12 +53,12 @@ struct PieceDone {
     failures: Vec<(NsdId, Error)>,
 }
 
-/// What an NSD without room means to a write.
+/// How a write treats an NSD without room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum WhenFull {
-    /// It is refused rather than written with less redundancy: nothing has failed.
+    /// The write is refused rather than made with less redundancy, because nothing has failed.
     Refuse,
-    /// It goes on without it, as if it were away.
+    /// The write continues without the NSD, as if it were away.
     GoOn,
 }
 
@@ -74,30 +75,30 @@ impl Without {
     }
 }
 
-/// An attempt that did not become a segment.
+/// An attempt that failed.
 struct Failure {
     nsds: Without,
     error: Error,
 }
 
-/// What one attempt puts where.
+/// The pieces of one attempt and their destinations.
 struct Attempt {
     place: SegmentPlace,
     version: GroupVersion,
     owner: SegmentOwner,
-    /// For each piece the NSDs that get it.
+    /// For each piece, the NSDs that get it.
     targets: Vec<Vec<Arc<Member>>>,
     is_last: bool,
 }
 
 impl Pool {
-    /// Writes a new segment of 1 byte to 16 MiB. When it returns, all pieces are durable, or
-    /// all but those named in `missing`, never so many that one more loss is not survived.
+    /// Writes a new segment of 1 byte to 16 MiB. When it returns, all pieces are durable, or all
+    /// but those named in `missing`; these are always few enough for one more loss to be survived.
     /// Page-aligned `plain` is written without copies.
     ///
     /// # Errors
-    /// InvalidArgument for a wrong length; NoSpace; Unavailable if too few NSDs take pieces;
-    /// OldEpoch if the NSDs know a newer map.
+    /// `InvalidArgument` for a wrong length; `NoSpace`; `Unavailable` if too few NSDs take pieces;
+    /// `OldEpoch` if the NSDs know a newer map.
     pub async fn write(
         &self,
         source: &SegmentSource,
@@ -164,11 +165,11 @@ impl Pool {
         unreachable!("the last attempt returns")
     }
 
-    /// Writes bytes as one segment; as several, in order, where the free space of the NSDs is cut up
-    /// so that one has no place. Small ones have one as long as there is space.
+    /// Writes bytes as one segment, or as several, in order, if the NSDs' free space is too
+    /// fragmented for one. Small segments fit as long as there is any space.
     ///
     /// # Errors
-    /// As [`Pool::write`]; nothing is left then.
+    /// As for [`Pool::write`]; nothing remains written then.
     pub async fn write_parts(
         &self,
         source: &SegmentSource,
@@ -178,11 +179,11 @@ impl Pool {
         self.write_all(source, owner, plain, WhenFull::Refuse).await
     }
 
-    /// [`Pool::write_parts`] for what deleting needs: where an NSD is full, with the redundancy that
-    /// the others give. Refused, it would keep the pool full for ever.
+    /// [`Pool::write_parts`] for tables, which deleting needs. If an NSD is full, writes with the
+    /// redundancy that the others provide: refusing would keep the pool full for ever.
     ///
     /// # Errors
-    /// As [`Pool::write_parts`].
+    /// As for [`Pool::write_parts`].
     pub async fn write_table_parts(
         &self,
         source: &SegmentSource,
@@ -237,8 +238,8 @@ impl Pool {
         Ok(places)
     }
 
-    /// Chooses a group. NSDs that had trouble lately are asked only if redundancy needs them, and
-    /// redundancy is given up for those that are away, not for those that are full.
+    /// Chooses a group. NSDs that had trouble recently are used only if redundancy needs them.
+    /// Redundancy is reduced for NSDs that are away, but not for those that are full.
     fn place(
         &self,
         groups: &Groups,
@@ -309,7 +310,7 @@ impl Pool {
             .any(|member| member.state(now) == MemberState::Full)
     }
 
-    /// Whether an NSD takes pieces that need so much room; without `room` also if it is full.
+    /// Whether an NSD takes pieces that need `room` bytes; without `room`, even if it is full.
     fn standing(&self, groups: &Groups, nsd: NsdId, suspects: bool, room: Option<u64>) -> Standing {
         let active = groups
             .map()
@@ -331,7 +332,7 @@ impl Pool {
         }
     }
 
-    /// The NSDs that get each piece: of a moving slot both.
+    /// The NSDs that get each piece; both NSDs of a moving slot.
     fn targets(
         &self,
         groups: &Groups,
@@ -409,7 +410,7 @@ impl Pool {
         Ok(place)
     }
 
-    /// Waits until the bytes may be in flight.
+    /// Waits until another `bytes` bytes may be in flight.
     async fn turn(&self, bytes: u64) -> Result<OwnedSemaphorePermit> {
         let count =
             u32::try_from(permits(bytes)).expect("a segment's pieces have less than 16 TiB");
@@ -441,7 +442,7 @@ impl Pool {
         }
     }
 
-    /// The segment counts; what is late goes on in the background.
+    /// The segment is complete; late puts continue in the background.
     fn leave_stragglers(
         &self,
         attempt: &Attempt,
@@ -480,8 +481,8 @@ impl Pool {
             .detach();
     }
 
-    /// Ends the puts of an attempt that failed and deletes what arrived. Best effort: the name
-    /// is never used again, so a sweep finds the rest.
+    /// Stops the puts of a failed attempt and deletes the pieces that arrived. Best effort: the
+    /// name is never used again, so a sweep finds the rest.
     fn clean_up(
         &self,
         attempt: Attempt,
@@ -515,7 +516,8 @@ fn failure(failures: Vec<(NsdId, Error)>) -> Failure {
     let mut nsds = Without::default();
     for (nsd, error) in &failures {
         match error.kind() {
-            // An old map is no fault of the NSD: the next attempt has the newer one, or fails alike.
+            // An old map isn't the NSD's fault: the next attempt has the newer map, or fails as
+            // well.
             ErrorKind::OldEpoch => false,
             ErrorKind::NoSpace => nsds.full.insert(*nsd),
             _ => nsds.failed.insert(*nsd),

@@ -1,4 +1,4 @@
-//! Writes go on when NSDs fail, and never with less redundancy than promised.
+//! Writes continue when NSDs fail, but never with less redundancy than promised.
 
 use super::*;
 use crate::MemberState;
@@ -18,7 +18,7 @@ fn writes_get_narrower_when_nsds_die_and_stop_before_redundancy_is_lost() {
             (1, Scheme::Replicate(3)),
         ] {
             if dead == 1 {
-                // With a third NSD gone, what was written wide is not readable for now.
+                // With a third NSD gone, wide segments can't be read for now.
                 places.clear();
             }
             rig.faults.fail(&dead.to_string());
@@ -77,14 +77,14 @@ fn a_slow_nsd_does_not_hold_a_write_up_and_its_piece_is_named_missing() {
             NsdId(4)
         );
         assert_eq!(rig.read(&place).await, bytes);
-        // When it is still not there, the next ones go without the slow NSD.
+        // The slow NSD hasn't answered by now, so the next segments avoid it.
         rig.world.sleep(Duration::from_secs(3)).await;
         let next = rig.write(&bytes).await;
         assert_eq!(
             (next.missing, next.scheme),
             (0, Scheme::Erasure { k: 3, m: 2 })
         );
-        // The straggler arrives all the same, and repair finds nothing to do.
+        // The straggler arrives after all, and repair finds nothing to do.
         rig.world.sleep(Duration::from_secs(60)).await;
         let suspect = rig.pool.take_suspects(9)[0];
         let outcome = rig

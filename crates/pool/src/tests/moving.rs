@@ -1,4 +1,4 @@
-//! NSDs are lost, added and drained; afterwards redundancy is whole again.
+//! NSDs are lost, added and drained; afterwards redundancy is complete again.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn a_lost_nsd_is_replaced_by_an_added_one_and_redundancy_is_whole_again() {
         rig.set_map(placement::mark_lost(&rig.pool.map(), NsdId(3)).expect("known"))
             .await;
         assert_eq!(rig.pool.repair_progress().lost_slots, 192);
-        // Written without the lost one: narrower.
+        // Written without the lost NSD: narrower.
         let bytes = plain(MIB, 99);
         segments.push((rig.write(&bytes).await, bytes));
         rig.add_nsd(7).await;

@@ -32,8 +32,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Two NSDs, 2 and 5, may have trouble at any time: failed (and opened again later), slow, or
-/// away. Everything that was written stays readable, and writing goes on.
+/// Two NSDs, 2 and 5, may have trouble at any time: failed (and opened again later), slow, or away.
+/// All segments stay readable, and writing continues.
 async fn play(rig: Rig, steps: Vec<Step>) {
     let mut live: Vec<(SegmentPlace, Bytes)> = Vec::new();
     let mut away = None;
@@ -68,8 +68,7 @@ async fn play(rig: Rig, steps: Vec<Step>) {
                 {
                     rig.pool.remove_nsd(NsdId(5));
                     drop(nsd);
-                    // Requests that were slow end some simulated seconds later, and the disk is
-                    // let go of with the last one.
+                    // Slow requests end some simulated seconds later; the last one closes the disk.
                     let mut seconds = 0;
                     let disk = loop {
                         rig.world.sleep(Duration::from_secs(1)).await;
@@ -85,8 +84,7 @@ async fn play(rig: Rig, steps: Vec<Step>) {
                 if let Some(nsd) = away.take() {
                     rig.pool.add_nsd(nsd);
                 }
-                // Before anything else fails, what is incomplete is completed, and what
-                // could not be deleted is.
+                // Completes incomplete segments and pending deletes before anything else fails.
                 rig.repair_live(|id| live.iter().any(|(place, _)| place.segment == id))
                     .await;
             }

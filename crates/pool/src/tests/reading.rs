@@ -1,4 +1,4 @@
-//! What was written is read, whatever range and whatever is gone.
+//! Written bytes read back, whatever the range and whatever is missing.
 
 use super::*;
 use crate::SuspectCause;
@@ -202,8 +202,7 @@ fn a_slow_nsd_is_hedged_by_rebuilding_from_the_others() {
     }
 }
 
-/// What reads took by NSD after five minutes in which all of the segments were read again and
-/// again, `at_once` at a time.
+/// Read times by NSD after five minutes of reading all segments repeatedly, `at_once` at a time.
 async fn read_times(rig: &Rig, places: &[SegmentPlace], at_once: usize) -> Vec<Duration> {
     for _ in 0..100 {
         for some in places.chunks(at_once) {
@@ -233,7 +232,7 @@ fn an_nsd_that_is_slow_for_minutes_stands_out_and_one_that_much_is_asked_of_does
             times.iter().all(|time| slow > *time * 4),
             "{slow:?} {times:?}"
         );
-        // All are as slow, and much is asked at once.
+        // All NSDs are equally slow, and many reads run at once.
         for nsd in 1..=6 {
             rig.faults
                 .slow(&nsd.to_string(), Duration::from_millis(100));

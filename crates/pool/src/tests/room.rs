@@ -1,4 +1,4 @@
-//! Space is counted, held and given back; a full pool says so and recovers.
+//! Space is counted, held and released; a full pool refuses writes and recovers.
 
 use super::*;
 use model::ErrorKind;
@@ -104,7 +104,7 @@ fn a_pool_whose_free_space_is_cut_up_is_full_and_not_away() {
         let refused = rig.pool.write(&rig.source, OWNER, plain(12 * MIB, 2)).await;
         let refused = refused.expect_err("it would be in hundreds of places");
         assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
-        // What fits between what is there is taken.
+        // A segment that fits into one of the gaps is accepted.
         assert_eq!(rig.read(&rig.write(&bytes).await).await, bytes);
         let long = plain(12 * MIB, 3);
         let parts = rig.pool.write_parts(&rig.source, OWNER, long.clone()).await;
@@ -132,7 +132,7 @@ fn a_pool_whose_free_space_is_cut_up_is_full_and_not_away() {
 #[test]
 fn an_nsd_whose_free_space_is_cut_up_costs_no_copy() {
     with_pool(Scheme::Replicate(2), 2, SMALL_DISK, async |rig| {
-        // Only the first NSD gets cut up.
+        // Fragments only the first NSD.
         let other = rig.pool.remove_nsd(NsdId(2)).expect("there");
         cut_up(&rig, &plain(20_000, 1)).await;
         rig.pool.add_nsd(other);
@@ -150,7 +150,7 @@ fn an_nsd_whose_free_space_is_cut_up_costs_no_copy() {
     });
 }
 
-/// A pool whose NSDs but one are full: it was away for a while.
+/// Fills all NSDs of a pool but one, which is away meanwhile.
 async fn fill_all_but(rig: &Rig, nsd: u32) -> (Vec<SegmentPlace>, Bytes) {
     let other = rig.pool.remove_nsd(NsdId(nsd)).expect("there");
     let bytes = plain(MIB, 1);
@@ -171,7 +171,7 @@ fn a_full_nsd_costs_no_copy_and_one_that_is_away_does() {
         let refused = rig.pool.write(&rig.source, OWNER, bytes.clone()).await;
         let refused = refused.expect_err("one NSD is full");
         assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
-        // Tables go on with what is left: deleting needs them.
+        // Tables are still written with the remaining space: deleting needs them.
         let table = SegmentOwner::table(OWNER.family);
         let table = rig
             .pool
