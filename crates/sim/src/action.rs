@@ -4,12 +4,12 @@ use crate::model::{Body, ModelFs, Number};
 use model::{ErrorKind, FileKind, FileName};
 use std::collections::BTreeMap;
 
-/// A small generator of our own: the same numbers on every machine and in every version.
+/// Our own small generator: the same numbers on every machine and in every version.
 #[derive(Clone)]
 pub struct Draw(u64);
 
 impl Draw {
-    /// Numbers of a seed.
+    /// The numbers of a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed ^ 0x6A09_E667_F3BC_C908)
     }
@@ -28,7 +28,7 @@ impl Draw {
         self.bits() % end.max(1)
     }
 
-    /// One of the choices, or `None` if there is none.
+    /// One of the choices; `None` if there are none.
     pub fn one_of<'a, T>(&mut self, choices: &'a [T]) -> Option<&'a T> {
         if choices.is_empty() {
             None
@@ -38,7 +38,7 @@ impl Draw {
     }
 }
 
-/// Bytes that a write carries: named by a seed so that an action stays small.
+/// The bytes of a write, derived from a seed so that an action stays small.
 pub fn content(seed: u64, length: usize) -> Vec<u8> {
     let mut draw = Draw::new(seed);
     let mut out = Vec::with_capacity(length + 8);
@@ -49,7 +49,7 @@ pub fn content(seed: u64, length: usize) -> Vec<u8> {
     out
 }
 
-/// One thing that a program does. Inodes are the model's numbers.
+/// One operation of a program. Inodes are identified by the model's numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "the fields are what the verbs of POSIX take")]
 pub enum Action {
@@ -151,14 +151,14 @@ pub enum Action {
     SyncAll,
 }
 
-/// What a user sees of an action.
+/// The result of an action, as a user sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Seen {
-    /// It was done.
+    /// It succeeded.
     Done,
     /// A new inode.
     Made(Number),
-    /// Bytes that were read.
+    /// The bytes read.
     Bytes(Vec<u8>),
     /// A listing, by name.
     Names(BTreeMap<FileName, FileKind>),
@@ -169,7 +169,7 @@ pub enum Seen {
 }
 
 impl Action {
-    /// Whether it changes names, links, rights or attributes (not content).
+    /// Whether it changes names, links, permissions or attributes (not content).
     pub fn changes_metadata(&self) -> bool {
         !matches!(
             self,
@@ -201,7 +201,7 @@ impl Action {
         }
     }
 
-    /// What the model answers, and does.
+    /// Performs the action on the model and returns the model's answer.
     pub fn on_model(&self, fs: &mut ModelFs) -> Seen {
         let done =
             |result: Result<(), ErrorKind>| result.map_or_else(Seen::Refused, |()| Seen::Done);
@@ -321,22 +321,22 @@ impl Action {
     }
 }
 
-/// How large things get.
+/// Bounds of the random sizes.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// Names per directory come from this many.
+    /// Number of different names in a directory.
     pub names: u64,
-    /// Inodes beyond which removing is more likely than making.
+    /// Number of inodes above which removing is more likely than creating.
     pub inodes: usize,
     /// Largest offset of a write in bytes.
     pub file_bytes: u64,
     /// Largest write in bytes.
     pub write_bytes: u64,
-    /// One fsync or sync in so many actions.
+    /// One fsync or sync in this many actions.
     pub sync_every: u64,
 }
 
-/// Draws the next action that fits the model's state.
+/// Draws the next action that is possible in the model's state.
 pub fn draw(draw: &mut Draw, fs: &ModelFs, sizes: &Sizes) -> Action {
     let directories = fs.directories();
     let files = fs.files();
@@ -434,7 +434,8 @@ pub fn draw(draw: &mut Draw, fs: &ModelFs, sizes: &Sizes) -> Action {
             let to = *draw.one_of(&files).expect("there is at least `from`");
             let (from_offset, length) = range(draw, fs, from, sizes);
             let to_offset = draw.below(sizes.file_bytes / 2) as usize;
-            // Copies inside one file: apart, and of what it holds now, since it may grow meanwhile.
+            // Copies within one file must not overlap, and only copy existing bytes, since the file
+            // may grow during the copy.
             let overlaps = from == to
                 && (from_offset + length > fs.bytes(from).len()
                     || (from_offset < to_offset + length && to_offset < from_offset + length));
@@ -478,7 +479,7 @@ pub fn draw(draw: &mut Draw, fs: &ModelFs, sizes: &Sizes) -> Action {
     }
 }
 
-/// An existing name most of the time, else any.
+/// An existing name most of the time, otherwise any.
 fn any_name(draw: &mut Draw, fs: &ModelFs, directory: Number, sizes: &Sizes) -> FileName {
     let entries = fs.entries(directory);
     if draw.below(3) > 0
@@ -489,8 +490,8 @@ fn any_name(draw: &mut Draw, fs: &ModelFs, directory: Number, sizes: &Sizes) -> 
     FileName::new(format!("n{}", draw.below(sizes.names)).as_bytes()).expect("a short plain name")
 }
 
-/// A range near what the file holds: inside, across the end, or far behind it; small, page
-/// sized or large.
+/// A range near the file's content: inside, across its end, or far after it; small, page-sized or
+/// large.
 fn range(draw: &mut Draw, fs: &ModelFs, file: Number, sizes: &Sizes) -> (usize, usize) {
     let size = fs.bytes(file).len() as u64;
     let mut offset = match draw.below(4) {

@@ -1,4 +1,4 @@
-//! Does actions through a client and tells what a user sees.
+//! Performs actions through a client and returns the results that a user sees.
 
 use crate::{
     action::{Action, Seen, content},
@@ -12,14 +12,14 @@ use model::{
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-/// A client and what the model's inode numbers are called there.
+/// A client, and its inode ids for the model's inode numbers.
 pub struct Driver {
     client: Arc<Client>,
     inodes: BTreeMap<Number, InodeId>,
 }
 
 impl Driver {
-    /// A driver of a client whose file system is empty.
+    /// A driver for a client whose file system is empty.
     pub fn new(client: Arc<Client>) -> Self {
         Self {
             client,
@@ -31,10 +31,10 @@ impl Driver {
         self.inodes[&number]
     }
 
-    /// Does an action. `made` is the model's number of what it makes, if it makes something.
+    /// Performs an action. `made` is the model's number of the inode that it creates, if any.
     ///
     /// # Errors
-    /// What isn't a refusal that POSIX knows (data gone, going down).
+    /// Errors that aren't POSIX refusals (data lost, shutting down).
     pub async fn run(&mut self, action: &Action, made: Option<Number>) -> Result<Seen> {
         match self.attempt(action, made).await {
             Ok(seen) => Ok(seen),
@@ -277,7 +277,7 @@ impl Driver {
         Ok(pieces.concat())
     }
 
-    /// A whole directory, in small steps so that cookies are used.
+    /// Lists a whole directory in small steps, so that cookies are used.
     async fn list(&self, directory: InodeId) -> Result<BTreeMap<FileName, FileKind>> {
         let mut names = BTreeMap::new();
         let mut after = 0;
@@ -299,23 +299,23 @@ impl Driver {
     }
 }
 
-/// What a whole file system holds, read through a client: paths, attributes, content.
+/// The whole content of a file system, read through a client: paths, attributes, content.
 pub mod survey {
     use super::{BTreeMap, Client, FileKind, InodeId, Result};
     use crate::model::Shape;
 
-    /// Shapes as the model tells them, and the content of files by path.
+    /// Shapes in the model's form, and the content of files by path.
     pub type Survey = (BTreeMap<Vec<u8>, Shape>, BTreeMap<Vec<u8>, Vec<u8>>);
 
     /// Reads everything below the root.
     ///
     /// # Errors
-    /// The first thing that can't be read.
+    /// The first read that fails.
     pub async fn take(client: &Client) -> Result<Survey> {
         let mut shapes = BTreeMap::new();
         let mut contents = BTreeMap::new();
         let mut first: BTreeMap<InodeId, Vec<u8>> = BTreeMap::new();
-        // Depth first in name order, as the model walks, so that `same_as` agrees.
+        // Depth first in name order, like the model, so that `same_as` agrees.
         let mut to_do = vec![(InodeId::ROOT, Vec::new(), FileKind::Directory, true)];
         while let Some((inode, path, kind, is_root)) = to_do.pop() {
             if !is_root {
@@ -373,16 +373,16 @@ pub mod survey {
     }
 }
 
-/// Many files at once, and none at all.
+/// Creating many files, and removing everything.
 pub mod crowd {
     use super::{Client, FileKind, InodeId, Result};
     use bytes::Bytes;
     use model::{FileName, operation::NewInode};
 
-    /// Empty files of a folder of their own.
+    /// Creates empty files in a new folder.
     ///
     /// # Panics
-    /// If one can't be made.
+    /// If a file can't be created.
     pub async fn make(client: &Client, files: u32) {
         let new = |kind| NewInode {
             kind,
@@ -414,9 +414,9 @@ pub mod crowd {
     /// Removes everything below the root.
     ///
     /// # Errors
-    /// The first thing that can't be removed.
+    /// The first removal that fails.
     pub async fn remove_all(client: &Client) -> Result<()> {
-        // A directory comes up again behind its entries, which are gone then.
+        // A directory is visited again after its entries, which have been removed by then.
         let mut to_do = vec![(InodeId::ROOT, None)];
         while let Some((directory, name)) = to_do.pop() {
             let entries = client

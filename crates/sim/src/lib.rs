@@ -20,11 +20,11 @@ pub fn by_suite<T>(short: T, long: T) -> T {
     }
 }
 
-/// Calls `work` for every seed, on as many threads as there are cores; a simulation is one
-/// thread's.
+/// Calls `work` for every seed, on as many threads as there are cores; each simulation runs on one
+/// thread.
 ///
 /// # Panics
-/// With the first panic of `work`; seeds that nobody has begun are left out then.
+/// With the first panic of `work`; seeds not yet started are then skipped.
 #[allow(
     clippy::disallowed_methods,
     reason = "the threads are the judge's, not the simulated program's"

@@ -1,49 +1,49 @@
-//! A file system as simple as can be, to compare the real one with: maps and byte vectors.
+//! The simplest possible file system, made of maps and byte vectors, to compare the real one with.
 //!
-//! It follows POSIX where the real one does and knows nothing of blocks, logs or disks. What
-//! can't be predicted (times, inode numbers, allocated bytes) isn't in it.
+//! It follows POSIX as far as the real one does and knows nothing of blocks, logs or disks. It
+//! leaves out everything unpredictable (times, inode numbers, allocated bytes).
 
 use model::{ErrorKind, FileKind, FileName};
 use std::collections::BTreeMap;
 
-/// An inode of the model.
+/// Number of an inode in the model.
 pub type Number = u64;
 /// The root directory.
 pub const ROOT: Number = 1;
 
-/// What an inode is.
+/// Kind and content of an inode.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Body {
     /// A regular file and its bytes.
     File(Vec<u8>),
-    /// A directory: names, and its parent.
+    /// A directory: its names, and its parent.
     Directory(BTreeMap<FileName, Number>, Number),
     /// A symbolic link.
     Symlink(Vec<u8>),
 }
 
-/// An inode: body, rights, extended attributes.
+/// An inode: body, permissions, extended attributes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inode {
-    /// What it is.
+    /// Kind and content.
     pub body: Body,
     /// 0o7777.
     pub mode: u32,
-    /// Names of it.
+    /// Number of names.
     pub links: u32,
     /// Extended attributes.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// The model. Two models are equal if a user couldn't tell them apart.
+/// The model. Two models are equal if a user couldn't distinguish them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ModelFs {
-    /// All inodes, those without names that are still open included.
+    /// All inodes, including open ones without names.
     pub inodes: BTreeMap<Number, Inode>,
     next: Number,
 }
 
-/// A refusal, as errno would say it.
+/// A refusal, as an errno.
 pub type Refused = ErrorKind;
 
 impl Default for ModelFs {
@@ -147,7 +147,7 @@ impl ModelFs {
         Ok(number)
     }
 
-    /// One more name.
+    /// Adds a name.
     pub fn link(
         &mut self,
         inode: Number,
@@ -328,8 +328,8 @@ impl ModelFs {
         self.bytes_mut(file).resize(size, 0);
     }
 
-    /// Punches a hole or zeroes a range inside the file; `extend` lets it grow (zero range,
-    /// reserve).
+    /// Punches a hole or zeroes a range inside the file; with `extend` the file may grow (zero
+    /// range, reserve).
     pub fn zero(&mut self, file: Number, offset: usize, length: usize, extend: bool) {
         let bytes = self.bytes_mut(file);
         if extend && bytes.len() < offset + length {
@@ -359,7 +359,7 @@ impl ModelFs {
         data.len()
     }
 
-    /// Changes rights.
+    /// Changes permissions.
     pub fn set_mode(&mut self, number: Number, mode: u32) {
         self.inode_mut(number).mode = mode;
     }
@@ -398,8 +398,8 @@ impl ModelFs {
             .collect()
     }
 
-    /// The names of the tree as paths, with what is behind them; files by number so that hard
-    /// links show. Content is left out.
+    /// All paths of the tree with the inodes that they name. Paths of the same inode refer to the
+    /// first one, so that hard links show. Content is left out.
     pub fn shape(&self) -> BTreeMap<Vec<u8>, Shape> {
         let mut out = BTreeMap::new();
         let mut first: BTreeMap<Number, Vec<u8>> = BTreeMap::new();
@@ -442,18 +442,18 @@ impl ModelFs {
     }
 }
 
-/// What a path shows of an inode, content left out.
+/// The inode at a path, without its content.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shape {
     /// Its kind.
     pub kind: FileKind,
-    /// Its rights.
+    /// Permissions.
     pub mode: u32,
-    /// Its names.
+    /// Number of names.
     pub links: u32,
     /// Target of a symbolic link.
     pub target: Vec<u8>,
-    /// The first path, in path order, that shows the same inode.
+    /// The first path, in path order, of the same inode.
     pub same_as: Vec<u8>,
     /// Extended attributes.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,

@@ -1,10 +1,10 @@
-//! Judges what is there after a crash: what was synced must be, what wasn't may be missing only
-//! from the end.
+//! Judges a file system after a crash: everything synced must be there, and unsynced actions may be
+//! missing only from the end.
 //!
-//! Names, links, rights and extended attributes change in one order: the recovered ones must
-//! equal the model after some prefix of the actions, and that prefix must reach at least the
-//! last action that was synced. Content is judged per file: each byte must be one that the file
-//! held at its last sync or later, and so must the size.
+//! Names, links, permissions and extended attributes change in one order: the recovered ones must
+//! equal the model after some prefix of the actions, and that prefix must include the last synced
+//! action. Content is judged per file: each byte must be one that the file held at its last sync or
+//! later, and so must the size.
 
 use crate::{
     action::Action,
@@ -13,23 +13,23 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// Everything that was done, and what is known to be durable.
+/// All actions, and which of them are known to be durable.
 #[derive(Default)]
 pub struct History {
     actions: Vec<Action>,
-    /// Actions before this are durable in their metadata.
+    /// The metadata changes of actions before this one are durable.
     metadata_durable: usize,
-    /// By file: actions before this are durable in its content.
+    /// By file: the content changes of actions before this one are durable.
     content_durable: BTreeMap<Number, usize>,
 }
 
 impl History {
-    /// An action is about to be done: from now on it may or may not have happened.
+    /// Records an action that is about to start: from now on it may or may not have happened.
     pub fn begin(&mut self, action: &Action) {
         self.actions.push(action.clone());
     }
 
-    /// The action that was begun last has been answered.
+    /// Records that the last action has been answered.
     pub fn answered(&mut self, fs: &ModelFs) {
         let upto = self.actions.len();
         match &self.actions[upto - 1] {
@@ -40,7 +40,7 @@ impl History {
                 }
             }
             Action::Fsync { inode } => {
-                // One log: an fsync makes all metadata before it durable.
+                // There is one log, so an fsync makes all earlier metadata durable.
                 self.metadata_durable = upto;
                 self.content_durable.insert(*inode, upto);
             }
@@ -48,10 +48,10 @@ impl History {
         }
     }
 
-    /// Judges a recovered file system; `Err` says what is wrong.
+    /// Judges a recovered file system.
     ///
     /// # Errors
-    /// A sentence: which promise is broken, by what.
+    /// A sentence that says which promise is broken, and where.
     pub fn judge(&self, survey: &Survey) -> Result<(), String> {
         let (shapes, contents) = survey;
         let mut fs = ModelFs::default();
@@ -63,7 +63,7 @@ impl History {
             if done < self.metadata_durable {
                 continue;
             }
-            // Several prefixes may look alike in their names; content must fit one of them.
+            // Several prefixes may have the same names; content must match one of them.
             match difference(&fs.shape(), shapes) {
                 None => match self.judge_contents(&fs, done, contents) {
                     Ok(()) => return Ok(()),
@@ -104,8 +104,8 @@ impl History {
         Ok(())
     }
 
-    /// Replays the versions of one file since its last sync. Content may be ahead of names
-    /// (it was flushed while later names weren't) but never behind the sync.
+    /// Replays the versions of one file since its last sync. Content may be newer than names
+    /// (flushed when later names weren't), but never older than the sync.
     fn judge_file(
         &self,
         file: Number,
@@ -147,7 +147,7 @@ impl History {
                 found.len()
             ));
         }
-        // A byte that no version has written yet, or that a hole shows, is zero.
+        // A byte not yet written in any version, or in a hole, is zero.
         let unsynced = versions.len() > 1;
         for (at, byte) in found.iter().enumerate() {
             let known = versions.iter().any(|version| version.get(at) == Some(byte));

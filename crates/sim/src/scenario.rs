@@ -1,4 +1,5 @@
-//! Runs a node under a seed: random actions against the model, power cuts, recovery, judgement.
+//! Runs a node from a seed: random actions compared with the model, power cuts, recovery,
+//! judgement.
 
 use crate::{
     action::{self, Action, Draw, Seen, Sizes},
@@ -20,23 +21,23 @@ use world::{
     sim::{Cut, Outcome, Simulation},
 };
 
-/// What a scenario is made of.
+/// Parameters of a scenario.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// The pool's scheme; as many NSDs as it is wide.
+    /// The pool's scheme; the pool has as many NSDs as it is wide.
     pub scheme: Scheme,
-    /// Actions.
+    /// Number of actions.
     pub steps: usize,
-    /// How large things get.
+    /// Bounds of the random sizes.
     pub sizes: Sizes,
-    /// Bytes per block: small, so that little data makes several segments.
+    /// Bytes per block: small, so that little data needs several segments.
     pub block_bytes: u32,
-    /// Bytes of each region. Large ones have large journals, which every start reads.
+    /// Bytes of each region. Large regions have large journals, which every start reads.
     pub region_bytes: u64,
 }
 
 impl Scenario {
-    /// A few actions on few files with many syncs: for cutting at every I/O.
+    /// Few actions on few files with many syncs: for a power cut at every I/O.
     pub const SMALL: Self = Self {
         scheme: Scheme::Replicate(1),
         steps: 14,
@@ -51,7 +52,7 @@ impl Scenario {
         region_bytes: 32 << 20,
     };
 
-    /// Very many actions on small files, seldom synced.
+    /// Very many actions on small files, rarely synced.
     pub const MANY: Self = Self {
         scheme: Scheme::Replicate(1),
         steps: 20_000,
@@ -66,7 +67,7 @@ impl Scenario {
         region_bytes: 64 << 20,
     };
 
-    /// Many actions, files of some megabytes.
+    /// Many actions on files of some megabytes.
     pub const LONG: Self = Self {
         scheme: Scheme::Replicate(1),
         steps: 3_000,
@@ -82,9 +83,9 @@ impl Scenario {
     };
 }
 
-/// What the tree, the log and the catalog of an empty file system may take, copies included.
+/// Most bytes that tree, log and catalog of an empty file system may take, copies included.
 pub const METADATA_BYTES_MAX: u64 = 16 << 20;
-/// When the space of what was removed is there again.
+/// Time after which the space of removed files must be free again.
 const SPACE_RETURNS_WITHIN: Duration = Duration::from_secs(600);
 
 fn paths(scheme: Scheme) -> NodePaths {
@@ -98,7 +99,7 @@ fn paths(scheme: Scheme) -> NodePaths {
 }
 
 fn settings() -> ClientSettings {
-    // A small pool, so that pressure and read-ahead are part of what is tested.
+    // A small page pool, so that memory pressure and read-ahead are tested as well.
     ClientSettings {
         page_pool_bytes: 16 << 20,
         ..ClientSettings::default()
@@ -123,15 +124,15 @@ pub fn create(simulation: &Simulation, scenario: &Scenario) {
         .finished();
 }
 
-/// What outlives a crash: the model and what is known to be durable.
+/// State that outlives a crash: the model, and which actions are known to be durable.
 #[derive(Default)]
 struct Known {
     model: ModelFs,
     history: History,
 }
 
-/// Does `actions` drawn from `seed` on an existing empty file system; every answer must be the
-/// model's. Returns normally or by a crash.
+/// Performs actions drawn from `seed` on an empty file system; every answer must be the model's.
+/// Ends normally or by a crash.
 fn act(
     simulation: &Simulation,
     scenario: &Scenario,
@@ -168,7 +169,7 @@ fn act(
     })
 }
 
-/// Does the action on the model.
+/// Performs the action on the model.
 fn expect(known: &Arc<Mutex<Known>>, action: &Action) -> (Seen, Option<crate::model::Number>) {
     let mut known = known.lock().expect("one thread");
     let expected = action.on_model(&mut known.model);
@@ -180,7 +181,7 @@ fn expect(known: &Arc<Mutex<Known>>, action: &Action) -> (Seen, Option<crate::mo
     (expected, made)
 }
 
-/// A rename may be wrong in several ways at once; POSIX doesn't say which is told.
+/// A rename may be wrong in several ways at once; POSIX doesn't say which error it returns.
 fn agree(action: &Action, expected: &Seen, seen: &Seen) -> bool {
     let refused = |seen: &Seen| matches!(seen, Seen::Refused(_));
     expected == seen
@@ -232,8 +233,8 @@ fn recover_and_judge(
         .finished();
 }
 
-/// `fs check` must find nothing: exact counters (P9 in `docs/promises.md`), no orphan, no leak, every
-/// extent readable.
+/// `fs check` must find nothing: exact counters (P9 in `docs/promises.md`), no orphan, no leak,
+/// every extent readable.
 async fn check(node: &Node, seed: u64, what: &str) {
     node.client().sync_all().await.expect("syncs");
     settle(node).await;
@@ -245,7 +246,7 @@ async fn check(node: &Node, seed: u64, what: &str) {
     assert!(report.is_clean(), "seed {seed} {what}: {:?}", report.faults);
 }
 
-/// Background work until there is none.
+/// Runs background work until none is left.
 async fn settle(node: &Node) {
     for _ in 0..200 {
         let done = node
@@ -266,7 +267,7 @@ pub fn run(seed: u64, scenario: &Scenario) -> u64 {
     create(&simulation, scenario);
     let known = Arc::new(Mutex::new(Known::default()));
     act(&simulation, scenario, seed, &known).finished();
-    // A clean end means that nothing may be missing.
+    // After a clean end nothing may be missing.
     {
         let known = &mut *known.lock().expect("one thread");
         known.history.begin(&Action::SyncAll);
@@ -276,9 +277,8 @@ pub fn run(seed: u64, scenario: &Scenario) -> u64 {
     simulation.trace_hash()
 }
 
-/// Random actions and many files, then everything is removed: ten minutes later no blob of data
-/// is left, and the metadata takes at most [`METADATA_BYTES_MAX`] (P8 in
-/// `docs/promises.md`).
+/// Random actions and many files, then everything is removed: ten minutes later no data blob is
+/// left, and the metadata takes at most [`METADATA_BYTES_MAX`] (P8 in `docs/promises.md`).
 pub fn space_returns(seed: u64, scenario: &Scenario, files: u32) {
     let simulation = Simulation::new(seed);
     create(&simulation, scenario);
@@ -307,7 +307,7 @@ pub fn space_returns(seed: u64, scenario: &Scenario, files: u32) {
         .finished();
 }
 
-/// Actions ended by a power cut at a random I/O.
+/// Random actions, ended by a power cut at a random I/O.
 pub fn crash(seed: u64, scenario: &Scenario) {
     let simulation = Simulation::new(seed);
     create(&simulation, scenario);
@@ -315,7 +315,7 @@ pub fn crash(seed: u64, scenario: &Scenario) {
     let known = Arc::new(Mutex::new(Known::default()));
     let mut draw = Draw::new(seed ^ 0x00C0_FFEE);
     let cut = [Cut::Before, Cut::After, Cut::Torn][draw.below(3) as usize];
-    // About as many as such a run does: they come with syncs.
+    // About the number of I/Os in such a run; most come from syncs.
     let ios = scenario.steps as u64 * 240 / scenario.sizes.sync_every;
     let at = begun + 1 + draw.below(ios);
     simulation.faults().cut_at_io(at, cut);
@@ -331,8 +331,7 @@ pub fn crash(seed: u64, scenario: &Scenario) {
     recover_and_judge(&simulation, scenario, seed, &known, &what);
 }
 
-/// Cuts the power at every I/O that changes something, in all three ways; returns how many cuts
-/// were made.
+/// Cuts the power at every I/O that changes data, in all three ways; returns the number of cuts.
 pub fn cut_everywhere(seed: u64, scenario: &Scenario) -> u64 {
     let created = Simulation::new(seed);
     create(&created, scenario);

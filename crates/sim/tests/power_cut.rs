@@ -1,4 +1,4 @@
-//! Power cuts: whatever was synced is there after every one of them.
+//! Power cuts: everything synced survives each of them.
 
 use sim::scenario::{Scenario, crash, cut_everywhere, run};
 use sim::{by_suite, each_seed};
@@ -22,7 +22,7 @@ fn a_long_run_survives_a_cut_anywhere() {
 
 #[test]
 fn very_many_actions_survive_a_cut_anywhere() {
-    // Each run has one cut. Two million steps without one are in `random_actions`.
+    // Each run has one cut. `random_actions` does two million steps without a cut.
     let (seeds, steps) = by_suite((100, 6_000), (1_000, Scenario::MANY.steps));
     let scenario = Scenario {
         steps,

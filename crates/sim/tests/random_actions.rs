@@ -1,4 +1,4 @@
-//! Random actions through the client see exactly what a file system as simple as can be shows.
+//! Random actions through the client give exactly the results of the simplest possible file system.
 
 use sim::scenario::{Scenario, run, space_returns};
 use sim::{by_suite, each_seed};
