@@ -1,4 +1,4 @@
-//! The disk's own speed: O_DIRECT through io_uring on a region file beside the NSDs.
+//! The disk's own speed: O_DIRECT through io_uring on a region file next to the NSDs.
 
 use crate::measure::rate;
 use futures::StreamExt;
@@ -6,13 +6,13 @@ use model::{Error, ErrorKind, Result};
 use std::path::Path;
 use world::{AlignedBuffer, Disk, World};
 
-/// Requests in flight of a stream.
+/// Requests in flight during a stream.
 const DEPTH: usize = 8;
 
-/// A region in `dir` that was written once: reads of one that never was cost no I/O.
+/// A region in `dir` that was written once, because reading unwritten blocks needs no I/O.
 ///
 /// # Errors
-/// No room, no right.
+/// No space, or no permission.
 pub fn floor(world: &World, dir: &Path, bytes: u64) -> Result<Disk> {
     let path = dir.join("floor.region");
     let _ = std::fs::remove_file(&path);
@@ -52,7 +52,7 @@ pub fn read(world: &World, disk: &Disk, bytes: u64) -> f64 {
     })
 }
 
-/// 4 KiB reads at random places, `depth` at once.
+/// 4 KiB reads at random offsets, `depth` at once.
 pub fn read_random(world: &World, disk: &Disk, bytes: u64, count: u64, depth: u64) -> f64 {
     rate(count, || {
         world.block_on(async {

@@ -1,5 +1,5 @@
-//! The floor under everything that goes through a mount: the same transport with a file
-//! system in memory behind it.
+//! The floor of everything that goes through a mount: the same transport with a file system in
+//! memory.
 
 use fuse::memory::{MemoryFileSystem, MemorySettings};
 use fuse::{Mount, MountOptions, TransportChoice};
@@ -7,12 +7,12 @@ use std::path::Path;
 use std::sync::Arc;
 use world::{Disk, World};
 
-/// Mounts the floor file system in `directory`, with the door's open modes and validity.
-/// `discard`: data goes nowhere and reads give zeros, so that streams measure the transport
-/// and the kernel only; without it files keep their bytes. Dropping the mount ends it.
+/// Mounts the floor file system in `directory`, with the door's open modes and validity. With
+/// `discard`, written data is dropped and reads return zeros, so that streams measure only the
+/// transport and the kernel; without it files keep their bytes. Dropping the mount unmounts it.
 ///
 /// # Errors
-/// What mounting says.
+/// The error of the mount.
 pub(crate) fn mount(
     world: &World,
     directory: &Path,
@@ -26,11 +26,11 @@ pub(crate) fn mount(
     Mount::start(world, Arc::new(in_memory(world, discard)), &options)
 }
 
-/// As [`mount`] with `discard`, but data is on `disk`: transport and disk in one, with nothing
-/// between them.
+/// Like [`mount`] with `discard`, but data is on `disk`: transport and disk with nothing between
+/// them.
 ///
 /// # Errors
-/// What mounting says.
+/// The error of the mount.
 pub(crate) fn mount_on(world: &World, directory: &Path, disk: &Disk) -> model::Result<Mount> {
     let fs = in_memory(world, true).on_disk(disk.clone());
     Mount::start(world, Arc::new(fs), &MountOptions::new(directory))

@@ -1,4 +1,4 @@
-//! Workloads through the client library, without a kernel between.
+//! Workloads through the client library, without the kernel.
 
 use crate::measure::rate;
 use bytes::Bytes;
@@ -90,7 +90,7 @@ impl Library<'_> {
         })
     }
 
-    /// Writes a new file in 1 MiB pieces with fsync at the end; gives the file and bytes per
+    /// Writes a new file in 1 MiB pieces with fsync at the end; returns the file and bytes per
     /// second.
     pub fn write_stream(&self, label: &str, bytes: u64) -> (InodeId, f64) {
         let label = FileName::new(label.as_bytes()).expect("a short plain name");
@@ -117,7 +117,7 @@ impl Library<'_> {
         })
     }
 
-    /// Reads a file in 1 MiB pieces, cold.
+    /// Reads a file in 1 MiB pieces, with nothing cached.
     pub fn read_stream(&self, file: InodeId, bytes: u64) -> f64 {
         self.client.forget_clean();
         self.world.block_on(async {
@@ -143,7 +143,7 @@ impl Library<'_> {
         })
     }
 
-    /// 4 KiB reads at random places, `depth` at once, cold.
+    /// 4 KiB reads at random offsets, `depth` at once, with nothing cached.
     pub fn read_random(&self, file: InodeId, bytes: u64, count: u64, depth: u64) -> f64 {
         self.client.forget_clean();
         rate(count, || {

@@ -1,4 +1,4 @@
-//! Measures what users feel, beside the floor that the machine allows: `make bench`.
+//! Measures what users notice, beside the floor that the machine allows: `make bench`.
 
 #![allow(unreachable_pub, reason = "a program has no outside")]
 #![allow(clippy::print_stdout, reason = "the result is what it prints")]
@@ -25,28 +25,28 @@ use std::{path::PathBuf, process::ExitCode};
 /// Measured value, floor, ratio.
 #[derive(Parser, Debug)]
 struct Arguments {
-    /// Where to work; needs some 20 GiB on the disk to be measured.
+    /// Working directory; needs about 20 GiB on the disk to be measured.
     #[arg(long, default_value = "target/bench")]
     dir: PathBuf,
-    /// Pairs per line.
+    /// Measured pairs per line.
     #[arg(long, default_value_t = measure::RUNS_DEFAULT)]
     runs: usize,
     /// Only lines whose name contains this.
     #[arg(long, default_value = "")]
     only: String,
-    /// A child's work: make this many files in --dir and die.
+    /// Internal, for a child process: make this many files in --dir and die.
     #[arg(long, hide = true)]
     fill: Option<u64>,
-    /// A child's work: start what is in --dir and die.
+    /// Internal, for a child process: start the file system in --dir and die.
     #[arg(long, hide = true)]
     start: bool,
-    /// A child's work on the files in --dir.
+    /// Internal, for a child process: the work to do on the files in --dir.
     #[arg(long, hide = true, requires = "count", value_parser = workers::WORKS)]
     work: Option<String>,
-    /// How many files.
+    /// Number of files.
     #[arg(long, hide = true)]
     count: Option<u64>,
-    /// Which of the workers it is.
+    /// Number of this worker.
     #[arg(long, hide = true, default_value_t = 1)]
     number: u64,
 }

@@ -1,11 +1,11 @@
-//! Pairs of runs, and what is printed of them: measured value, floor, ratio with its spread.
+//! Measures pairs of runs and prints the measured value, the floor, and the ratio with its spread.
 
 use std::time::{Duration, Instant};
 
-/// How often each pair is run unless `--runs` says otherwise.
+/// How often each pair runs unless `--runs` is given.
 pub const RUNS_DEFAULT: usize = 5;
 
-/// Which way is better.
+/// Unit of a value, and whether more or less is better.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Operations per second.
@@ -34,24 +34,24 @@ pub struct Line {
     pub measured: Vec<f64>,
     /// Values of the floor, pair by pair.
     pub floor: Vec<f64>,
-    /// The ratio that the issue asks for, or an absolute value.
+    /// The goal from the issue: a ratio or an absolute value.
     pub goal: Goal,
 }
 
-/// What is asked of a line.
+/// The goal of a line.
 #[derive(Clone, Copy)]
 pub enum Goal {
-    /// Measured over floor at least this.
+    /// Measured value over floor is at least this.
     Ratio(f64),
-    /// The value itself at least this.
+    /// The value itself is at least this.
     Value(f64),
-    /// The value itself at most this.
+    /// The value itself is at most this.
     AtMost(f64),
-    /// Printed only.
+    /// No goal; only printed.
     None,
 }
 
-/// Runs `measured` and `floor` in turn, `runs` times after one uncounted pair.
+/// Runs `measured` and `floor` alternately, `runs` times after one uncounted pair.
 pub fn pairs(
     runs: usize,
     mut measured: impl FnMut() -> f64,
@@ -61,7 +61,7 @@ pub fn pairs(
     out
 }
 
-/// The same for runs that give several values at once: one pair of lists for each.
+/// The same for runs that return several values: one pair of lists for each value.
 pub fn pairs_of<const N: usize>(
     runs: usize,
     mut measured: impl FnMut() -> [f64; N],
@@ -128,7 +128,7 @@ pub fn compare(
     });
 }
 
-/// Prints one line at once, so that a long run shows how far it is.
+/// Prints one line immediately, so that a long run shows its progress.
 pub fn print(line: &Line) {
     let ratios: Vec<f64> = line
         .measured

@@ -1,8 +1,8 @@
-//! Lines through the kernel and a mount, as programs see the file system.
+//! Measurements through the kernel and a mount, as programs see the file system.
 //!
-//! The floor of metadata is a file system in memory on the same FUSE layer and transport; that
-//! of data is the lower of the disk's and of FUSE's own speed; that of durable work is ext4 on
-//! the same disk.
+//! The floor of metadata is a file system in memory on the same FUSE layer and transport; that of
+//! data is the lower of the disk's and of FUSE's own speed; that of durable work is ext4 on the
+//! same disk.
 
 use crate::{
     disk, floor,
@@ -24,16 +24,16 @@ use std::{
 use world::World;
 
 const GIB: u64 = 1 << 30;
-/// Files of the metadata lines, all workers together.
+/// Files of the metadata lines, for all workers together.
 const FILES: u64 = 200_000;
 /// Files in a shared directory.
 const SHARED_FILES: u64 = 20_000;
 /// Bytes of a stream.
 const STREAM: u64 = 2 * GIB;
-/// Random reads, seconds of them, and how many at once.
+/// Number of random reads, and how many at once.
 const READS: u64 = 200_000;
 const DEPTH: u64 = 16;
-/// Files that are fsynced one by one.
+/// Files fsynced one by one.
 const SYNCED: u64 = 1_000;
 /// Transactions of the SQLite line.
 const TRANSACTIONS: u64 = 5_000;
@@ -43,7 +43,7 @@ const ERASURE: Scheme = Scheme::Erasure { k: 4, m: 2 };
 /// All lines.
 ///
 /// # Errors
-/// What mounting or starting says.
+/// The error of the mount or start.
 pub fn lines(world: &World, dir: &Path, runs: usize, only: &str) -> Result<()> {
     let bench = Mounted {
         world: world.clone(),
@@ -64,12 +64,12 @@ pub fn lines(world: &World, dir: &Path, runs: usize, only: &str) -> Result<()> {
 /// Lists a folder; entries per second.
 type Scan = fn(&Path) -> f64;
 
-/// Detaches what an interrupted run has left mounted, so that its directory can be removed.
+/// Unmounts what an interrupted run left mounted, so that its directory can be removed.
 pub fn forget_mounts(dir: &Path) {
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf());
     for left in fuse::mounted_shales() {
         if left.mountpoint.starts_with(&dir) {
-            // If it can't be, making the directory says so.
+            // If this fails, creating the directory will report it.
             let _ = fuse::unmount_foreign(&left.mountpoint, Unmount::Lazy);
         }
     }
@@ -80,11 +80,11 @@ struct Mounted {
     dir: PathBuf,
     runs: usize,
     only: String,
-    /// Names of folders are never used twice, so that no run profits from another.
+    /// Folder names are never reused, so that no run profits from another.
     next: Cell<u64>,
 }
 
-/// A node, mounted.
+/// A mounted node.
 struct Served {
     node: Arc<Node>,
     mount: Mount,
@@ -156,7 +156,7 @@ impl Mounted {
         }
     }
 
-    /// Measures and prints a line, if it is wanted.
+    /// Measures and prints a line, if it was asked for.
     fn line(
         &self,
         name: &str,
@@ -171,7 +171,7 @@ impl Mounted {
         }
     }
 
-    /// Create, stat and unlink by two processes, each in a folder of its own.
+    /// Create, stat and unlink by two processes, each in its own folder.
     fn metadata(&self) -> Result<()> {
         const CREATE: &str = "mount: create+close, until idle";
         const CPU: &str = "mount: own CPU per create, beyond the floor's";
@@ -196,7 +196,8 @@ impl Mounted {
                 pairs_of(self.runs, || through(&served.path), || through(&trivial));
             let memory = "memory on our FUSE";
             self.print(CREATE, memory, Unit::PerSecond, Goal::Ratio(0.75), create);
-            // What the kernel and the transport take of the daemon's CPU is the floor's, too.
+            // The kernel's and the transport's share of the daemon's CPU time is in the floor as
+            // well.
             let own = cpu.0.iter().zip(&cpu.1).map(|(ours, floor)| ours - floor);
             let own = (own.collect(), cpu.1.clone());
             self.print(CPU, memory, Unit::Microseconds, Goal::AtMost(15.0), own);
@@ -250,7 +251,7 @@ impl Mounted {
         seconds
     }
 
-    /// Listing a large directory by a node that has just started.
+    /// Listing a large directory on a node that has just started.
     fn scan_after_restart(&self) -> Result<()> {
         const SCAN: &str = "mount: ls -l after a restart, entries";
         const BIRTHS: &str = "mount: the same with times of birth (statx each)";
@@ -286,7 +287,7 @@ impl Mounted {
         self.end(served.take().expect("it serves"))
     }
 
-    /// The same file system, by a node that knows nothing yet.
+    /// The same file system on a node with empty caches.
     fn restart(&self, served: Served) -> Result<Served> {
         let Served { node, mount, .. } = served;
         self.world.block_on(mount.unmount(Unmount::Forced))?;
@@ -298,7 +299,7 @@ impl Mounted {
         self.serve(node, TransportChoice::Auto)
     }
 
-    /// io_uring beside /dev/fuse: the trivial file system, and ours.
+    /// io_uring compared with /dev/fuse: for the trivial file system, and for Shale.
     fn transports(&self) -> Result<()> {
         const TRIVIAL: &str = "transport: create+close, memory on our FUSE";
         const OURS: &str = "transport: create+close, Shale";
@@ -360,7 +361,7 @@ impl Mounted {
         let write = |file: &Path| paths::write_stream(file, STREAM);
         let read = |file: &Path| paths::read_stream(file, STREAM);
         let random = |file: &Path| paths::read_random(file, STREAM, READS, DEPTH);
-        // Reads need a file, whichever lines are wanted.
+        // The reads need these files, whichever lines were asked for.
         write(&ours);
         write(&theirs);
         let (bytes, each) = (Unit::BytesPerSecond, Unit::PerSecond);
@@ -393,7 +394,7 @@ impl Mounted {
             },
         );
         self.world.block_on(nothing.unmount(Unmount::Forced))?;
-        // Both floors in one: what is left when FUSE and the disk share the CPUs.
+        // Both floors combined: the speed left when FUSE and the disk share the CPUs.
         let through = floor::mount_on(world, &trivial, &disk)?;
         write(&theirs);
         let (none, both) = (Goal::None, "disk under our FUSE");
@@ -411,7 +412,7 @@ impl Mounted {
         self.end(served)
     }
 
-    /// Work that waits for the disk each time, beside ext4.
+    /// Work that waits for the disk every time, compared with ext4.
     fn durable(&self) -> Result<()> {
         const FSYNC: &str = "mount: create, write 4 KiB, fsync";
         const SQLITE: &str = "mount: SQLite, single-row transactions";
@@ -442,7 +443,7 @@ impl Mounted {
         self.end(served)
     }
 
-    /// What a mounted file system costs that nobody uses.
+    /// The cost of an unused mounted file system.
     fn idle(&self) -> Result<()> {
         const IDLE: &str = "mount: idle daemon, CPU per second";
         const WATCHED: Duration = Duration::from_secs(10);
@@ -466,7 +467,7 @@ impl Mounted {
         self.end(served)
     }
 
-    /// Streams on erasure(4+2) over six NSDs of one disk; measured in pieces, so that the
+    /// Streams on erasure(4+2) over six NSDs of one disk; measured in bytes of pieces, so that
     /// parity counts as work done.
     fn erasure(&self) -> Result<()> {
         const WRITE: &str = "mount: erasure(4+2), write stream, pieces";

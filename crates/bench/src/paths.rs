@@ -1,4 +1,4 @@
-//! Workloads on any mounted directory: the mount, its floor, the disk's own file system.
+//! Workloads on any mounted directory: Shale's mount, its floor, or the disk's own file system.
 
 use crate::measure::rate;
 use std::{
@@ -30,10 +30,10 @@ pub fn create(folder: &Path, count: u64) -> f64 {
     })
 }
 
-/// Size of the files that mdtest-hard writes: the largest that many systems inline.
+/// Size of the files that mdtest-hard writes.
 pub const SMALL_BYTES: usize = 3901;
 
-/// stat of each file, after the kernel forgot what it knew.
+/// stat of each file with the kernel's caches dropped.
 pub fn stat(folder: &Path, count: u64) -> f64 {
     drop_kernel_caches();
     stat_each(folder, count)
@@ -59,11 +59,11 @@ pub fn unlink(folder: &Path, count: u64) -> f64 {
     speed
 }
 
-/// Lists a folder with attributes as `ls -l` does: lstat of each entry.
+/// Lists a folder with attributes like `ls -l`: lstat of each entry.
 pub fn scan(folder: &Path) -> f64 {
     scan_by(folder, |path| {
-        // Not by std: it asks for the time of birth as well, which listings don't carry, so that
-        // the kernel asks for each file again (`scan_with_births`).
+        // Not with std: it asks for the birth time as well, which listings don't carry, so the
+        // kernel would ask for each file again (`scan_with_births`).
         let path = CString::new(path.as_os_str().as_bytes()).expect("paths have no NUL");
         // SAFETY: lstat takes a C string and plain memory, which live until it returns.
         let result = unsafe {
@@ -74,7 +74,7 @@ pub fn scan(folder: &Path) -> f64 {
     })
 }
 
-/// As `scan`, with the time of birth of each entry.
+/// Like `scan`, with the birth time of each entry.
 pub fn scan_with_births(folder: &Path) -> f64 {
     scan_by(folder, |path| {
         fs::symlink_metadata(path).expect("stats");
@@ -142,8 +142,8 @@ pub fn sqlite(folder: &Path, count: u64) -> f64 {
 
 /// Writes a file in 1 MiB pieces, with fsync at the end; bytes per second.
 pub fn write_stream(path: &Path, bytes: u64) -> f64 {
-    // Page aligned, as programs that stream have it: from other memory the kernel makes two
-    // requests of a write of 1 MiB, the second with the few bytes on the 257th page.
+    // Page-aligned, as in programs that stream. From unaligned memory the kernel splits a 1 MiB
+    // write in two requests, the second with the few bytes on the 257th page.
     let piece = AlignedBuffer::copy_of(&[0x5A; 1 << 20]);
     let _ = fs::remove_file(path);
     rate(bytes, || {
@@ -155,7 +155,7 @@ pub fn write_stream(path: &Path, bytes: u64) -> f64 {
     })
 }
 
-/// Reads a file in 1 MiB pieces, cold in the kernel.
+/// Reads a file in 1 MiB pieces with the kernel's caches dropped.
 pub fn read_stream(path: &Path, bytes: u64) -> f64 {
     drop_kernel_caches();
     let mut piece = vec![0; 1 << 20];
@@ -172,7 +172,7 @@ pub fn read_stream(path: &Path, bytes: u64) -> f64 {
     })
 }
 
-/// 4 KiB reads with O_DIRECT at random places by `depth` threads.
+/// 4 KiB reads with O_DIRECT at random offsets by `depth` threads.
 pub fn read_random(path: &Path, bytes: u64, count: u64, depth: u64) -> f64 {
     drop_kernel_caches();
     rate(count, || {
@@ -217,13 +217,13 @@ pub fn synced_files(folder: &Path, count: u64) -> f64 {
     speed
 }
 
-/// Makes the kernel forget clean pages, entries and inodes.
+/// Makes the kernel drop clean pages, entries and inodes.
 pub fn drop_kernel_caches() {
-    // Without the right to, caches stay warm on both sides of a pair.
+    // Without permission, caches stay warm on both sides of a pair.
     let _ = fs::write("/proc/sys/vm/drop_caches", "2");
 }
 
-/// Makes a folder's file system write everything out, so that it doesn't pay in the next pair.
+/// Makes a folder's file system write everything out, so that the next pair doesn't pay for it.
 pub fn settle(folder: &Path) {
     let path = CString::new(folder.as_os_str().as_bytes()).expect("paths have no NUL");
     // SAFETY: open takes a C string that lives until it returns.

@@ -1,4 +1,4 @@
-//! Lines without a kernel between: the client as a library.
+//! Measurements without the kernel: the client as a library.
 
 use crate::{
     disk,
@@ -13,16 +13,16 @@ use std::{cell::Cell, path::PathBuf, sync::Arc};
 use world::{Disk, World};
 
 const GIB: u64 = 1 << 30;
-/// Files of the metadata lines; a burst, so that the tree's compaction is in the next lines.
+/// Files of the metadata lines; a burst, so that the tree's compaction falls into the next lines.
 const FILES: u64 = 50_000;
 /// Bytes of a stream.
 const STREAM: u64 = 2 * GIB;
 /// Random reads.
 const READS: u64 = 20_000;
-/// Files that are fsynced one by one.
+/// Files fsynced one by one.
 const SYNCED: u64 = 1_000;
 
-/// A node on the disk, and what it is compared with.
+/// A node on the disk, and the disk as its floor.
 pub struct Bench {
     world: World,
     dir: PathBuf,
@@ -31,7 +31,7 @@ pub struct Bench {
     node: Arc<Node>,
     /// The floor of streams and reads.
     disk: Disk,
-    /// Names of folders are never used twice, so that no run profits from another.
+    /// Folder names are never reused, so that no run profits from another.
     next: Cell<u64>,
 }
 
@@ -53,7 +53,7 @@ impl Bench {
         })
     }
 
-    /// Ends the node.
+    /// Closes the node.
     pub fn end(self) -> Result<()> {
         self.world.block_on(self.node.close())
     }
@@ -95,7 +95,7 @@ impl Bench {
     }
 
     fn library_metadata(&self, library: &Library<'_>) {
-        // One folder at a time goes through all three lines; the floor is ext4 on the same disk
+        // One folder at a time goes through all three lines. The floor is ext4 on the same disk
         // with the kernel's caches warm, which no user-space file system is expected to reach.
         let folder = |label: &str| self.dir.join(label);
         let create = |label: &str| {

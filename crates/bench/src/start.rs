@@ -1,7 +1,7 @@
-//! How long a node takes to serve again after it was killed.
+//! How long a killed node takes to serve again.
 //!
-//! Each life is a process of its own, ended by SIGKILL: nothing is closed, and the kernel lets
-//! the regions go as it does after a crash.
+//! Each run is its own process, ended by SIGKILL: nothing is closed, and the kernel releases the
+//! regions as after a crash.
 
 use crate::{
     library::Library,
@@ -23,10 +23,10 @@ const REGION_BYTES: u64 = 6 << 30;
 /// Files per folder.
 const FOLDER: u64 = 10_000;
 
-/// Files of the file system whose start is timed.
+/// Files of the file system whose start is measured.
 const FILES: u64 = 1_000_000;
 
-/// Where a node in `dir` with `count` NSDs has its things.
+/// Paths of a node with `count` NSDs in `dir`.
 fn node_paths(dir: &Path, count: u32) -> NodePaths {
     NodePaths {
         coordination: dir.join("coordination.region"),
@@ -48,7 +48,7 @@ pub fn new_node(world: &World, dir: &Path, scheme: Scheme, nsd_bytes: u64) -> Re
     open_node(world, dir, scheme)
 }
 
-/// Runs what [`new_node`] made.
+/// Runs the file system that [`new_node`] made.
 pub fn open_node(world: &World, dir: &Path, scheme: Scheme) -> Result<Arc<Node>> {
     let paths = node_paths(dir, scheme.width() as u32);
     let node = world.block_on(Node::open(world, &paths, ClientSettings::default()))?;
@@ -56,7 +56,7 @@ pub fn open_node(world: &World, dir: &Path, scheme: Scheme) -> Result<Arc<Node>>
     Ok(node)
 }
 
-/// The start after SIGKILL beside that of an empty file system, and what many files take.
+/// Start time after SIGKILL and memory use with many files, compared with an empty file system.
 pub fn lines(dir: &Path, runs: usize, only: &str) -> Result<()> {
     const START: &str = "start after kill -9, a million files";
     const MEMORY: &str = "memory with a million small files, resident";
@@ -106,7 +106,7 @@ fn resident_most() -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
-/// Makes a file system with `files` empty files in `dir`, says its resident size, and dies.
+/// Makes a file system with `files` empty files in `dir`, prints its resident size, and dies.
 pub fn fill(world: &World, dir: &Path, files: u64) -> Result<()> {
     let node = new_node(world, dir, Scheme::Replicate(1), REGION_BYTES)?;
     let library = Library {
@@ -122,7 +122,7 @@ pub fn fill(world: &World, dir: &Path, files: u64) -> Result<()> {
     die()
 }
 
-/// Opens it, says how many seconds that took until the first answer, and dies.
+/// Opens it, prints the seconds until the first answer, and dies.
 pub fn start(world: &World, dir: &Path) -> Result<()> {
     let begun = Instant::now();
     let node = world.block_on(Node::open(
@@ -141,7 +141,7 @@ fn die() -> Result<()> {
     unreachable!("SIGKILL can't be survived")
 }
 
-/// Runs this program as a child that dies by itself; its output.
+/// Runs this program as a child process that kills itself; returns its output.
 pub fn in_a_child(arguments: &[&str]) -> Result<String> {
     let failed = |what: String| Error::new(ErrorKind::Unavailable, what);
     let program = std::env::current_exe().map_err(|e| failed(e.to_string()))?;

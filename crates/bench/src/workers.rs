@@ -1,5 +1,5 @@
-//! Programs that use a mount: processes of their own, so that the daemon's CPU time is only its
-//! own, and what it costs in the background counts until it rests.
+//! Programs that use a mount: separate processes, so that the daemon's CPU time is only its own,
+//! and its background work counts until it is idle.
 
 use crate::paths;
 use model::{Error, ErrorKind, Result};
@@ -9,10 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Programs at once.
+/// Programs that run at once.
 pub const WORKERS: u64 = 2;
 
-/// What a worker does with its folder.
+/// What a worker can do with its folder.
 pub const WORKS: [&str; 8] = [
     "create",
     "stat",
@@ -24,18 +24,18 @@ pub const WORKS: [&str; 8] = [
     "remove-small",
 ];
 
-/// What a crowd of workers cost.
+/// Cost of a group of workers.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
     /// From the start of the first to the end of the last.
     pub wall: Duration,
-    /// The same until this process, the daemon, rests again.
+    /// The same, until this process (the daemon) is idle again.
     pub until_idle: Duration,
-    /// CPU time of this process meanwhile.
+    /// CPU time of this process in that time.
     pub cpu: Duration,
 }
 
-/// A worker's whole life: `count` files in `folder`.
+/// The whole work of one worker: `count` files in `folder`.
 pub fn work(what: &str, folder: &Path, count: u64, number: u64) {
     match what {
         "create" => drop(paths::create(folder, count)),
@@ -50,7 +50,7 @@ pub fn work(what: &str, folder: &Path, count: u64, number: u64) {
     }
 }
 
-/// Lets all workers do the same, each with the folder and number that it is given.
+/// Runs all workers with the same work, each in the folder and with the number given.
 ///
 /// # Errors
 /// A worker that couldn't start or failed.
@@ -86,8 +86,8 @@ pub fn crowd(what: &str, folders: &[&Path], count: u64) -> Result<Cost> {
     })
 }
 
-/// Waits until this process needed next to no CPU for a second; the time from `begun` to the
-/// beginning of that second. Compaction looks for work several times in it.
+/// Waits until this process has used almost no CPU for a second; returns the time from `begun` to
+/// the start of that second. Compaction looks for work several times within it.
 fn wait_until_idle(begun: Instant) -> Duration {
     const WINDOW: Duration = Duration::from_millis(50);
     const QUIET: u32 = 20;
@@ -107,7 +107,7 @@ fn wait_until_idle(begun: Instant) -> Duration {
     busy_until
 }
 
-/// CPU time of this process so far, the kernel's part included.
+/// CPU time of this process so far, including time in the kernel.
 pub fn own_cpu() -> Duration {
     // SAFETY: rusage is plain data, and the pointer lives over the call.
     let usage = unsafe {
