@@ -31,10 +31,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TREE = os.path.dirname(os.path.dirname(HERE))
 FREE_BYTES_NEEDED = 12 << 30
 PACKAGES = {
-    "GlusterFS": ["glusterfs-server", "glusterfs-client"],
-    "MooseFS": ["moosefs-master", "moosefs-chunkserver", "moosefs-client"],
-    "ext4": ["e2fsprogs"],
-    "Shale": ["fuse3"],
+    "GlusterFS": ["glusterfs-server", "glusterfs-client", "iproute2", "psmisc"],
+    "MooseFS": ["moosefs-master", "moosefs-chunkserver", "moosefs-client", "iproute2"],
+    "ext4": ["e2fsprogs", "iproute2"],
+    "Shale": ["fuse3", "iproute2"],
 }
 # Which end of a line is good, for the reader of the table.
 LINES = [
@@ -93,12 +93,11 @@ def refuse_what_cannot_work(options, wanted):
 
 def install(wanted):
     """Installs what is missing, and lets no package start its service."""
-    missing = [
+    missing = sorted(
         package
-        for name in wanted
-        for package in PACKAGES[name]
+        for package in {package for name in wanted for package in PACKAGES[name]}
         if subprocess.run(["dpkg", "-s", package], capture_output=True).returncode != 0
-    ]
+    )
     if not missing:
         return
     say(f"installing {' '.join(missing)}; they stay installed afterwards")

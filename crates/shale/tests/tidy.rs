@@ -224,6 +224,7 @@ fn links_in_documents_lead_somewhere() {
         root().join("README.md"),
         root().join("ARCHITECTURE.md"),
         root().join("STYLE.md"),
+        root().join("CONTRIBUTING.md"),
         root().join("CHANGELOG.md"),
     ];
     let mut folders = vec![root().join("docs")];
