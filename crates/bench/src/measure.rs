@@ -26,7 +26,7 @@ pub enum Unit {
 pub struct Line {
     /// What was measured.
     pub name: String,
-    /// What the floor is.
+    /// Name of the floor.
     pub floor_name: &'static str,
     /// How to print values.
     pub unit: Unit,
@@ -34,7 +34,7 @@ pub struct Line {
     pub measured: Vec<f64>,
     /// Values of the floor, pair by pair.
     pub floor: Vec<f64>,
-    /// The goal from the issue: a ratio or an absolute value.
+    /// The ratio or absolute value to be reached.
     pub goal: Goal,
 }
 

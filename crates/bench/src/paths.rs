@@ -143,7 +143,7 @@ pub fn sqlite(folder: &Path, count: u64) -> f64 {
 /// Writes a file in 1 MiB pieces, with fsync at the end; bytes per second.
 pub fn write_stream(path: &Path, bytes: u64) -> f64 {
     // Page-aligned, as in programs that stream. From unaligned memory the kernel splits a 1 MiB
-    // write in two requests, the second with the few bytes on the 257th page.
+    // write into two requests, the second with the few bytes on the 257th page.
     let piece = AlignedBuffer::copy_of(&[0x5A; 1 << 20]);
     let _ = fs::remove_file(path);
     rate(bytes, || {

@@ -109,7 +109,7 @@ fn wait_until_idle(begun: Instant) -> Duration {
 
 /// CPU time of this process so far, including time in the kernel.
 pub fn own_cpu() -> Duration {
-    // SAFETY: rusage is plain data, and the pointer lives over the call.
+    // SAFETY: rusage is plain data, and the pointer stays valid during the call.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);

@@ -45,8 +45,8 @@ pub enum Operation {
         /// The inode.
         inode: InodeId,
     },
-    /// A file was read: atime becomes at least `at`. ctime stays, and this never makes an operation
-    /// fail: readers ask for it at most once a day. → `Done`
+    /// A file was read: atime becomes at least `at`, ctime stays. Clients send it by the rules of
+    /// relatime, and its failure fails no read. → `Done`
     NoteAccess {
         /// The inode.
         inode: InodeId,
@@ -197,7 +197,7 @@ pub enum Operation {
         length: u64,
     },
     /// The last holder released an inode without names. No effect if it has names. → `Done`;
-    /// `Progress` with more if a client holds the inode again and has to release it
+    /// `Progress` with more if a client holds the inode again and must release it.
     Release {
         /// The inode.
         inode: InodeId,

@@ -3,7 +3,7 @@
 //! A pool has [`GROUPS_PER_NSD`] groups for each NSD that it was created with, so in a pool with
 //! schemes of width w every NSD has about 32 × w slots. The groups are drawn from the seed in one
 //! pass: each takes, from different failure groups, the NSDs with the fewest slots for their
-//! weight, choosing randomly among equals. Any run of consecutive groups is so spread evenly over
+//! weight, choosing randomly among equals. Any run of consecutive groups is thus spread evenly over
 //! the NSDs, and every NSD shares groups with all others. The draw is part of the format: a golden
 //! test pins it.
 

@@ -103,7 +103,7 @@ impl Disk {
     /// process closes it). Does no I/O on the region.
     ///
     /// # Errors
-    /// What happened to the region.
+    /// `UnexpectedEof` or `NotFound`, as described.
     pub fn check(&self) -> io::Result<()> {
         match &self.inner {
             Inner::Real(disk) => disk.check(),
@@ -112,8 +112,8 @@ impl Disk {
     }
 
     /// Releases the region while clones of this disk still exist: their I/O fails from now on, I/O
-    /// under way is waited for, then the lock is released. A failed disk can so be opened again
-    /// while other tasks still hold the failed one.
+    /// under way is waited for, then the lock is released. This allows a failed disk to be opened
+    /// again while other tasks still hold the failed one.
     pub async fn let_go(&self) {
         match &self.inner {
             Inner::Real(disk) => disk.let_go().await,
