@@ -9,7 +9,7 @@ TEST_PACKAGES := git make gcc sqlite3 rsync tar diffutils util-linux mount procp
 BENCH_PACKAGES := sqlite3
 # Other people's suites, from crates.io.
 TOOLS := pjdfstest@0.2.2 fsx@0.3.2
-# Tests of the mount that run a second time, through the transport that the first time didn't take.
+# Tests of the mount (modules of crates/shale/tests) that run a second time, through the transport that the first time didn't take.
 MOUNT_TESTS := posix rights listing mapping locks suites random programs
 URING_SWITCH := /sys/module/fuse/parameters/enable_uring
 SHALE := target/release/shale
@@ -77,7 +77,7 @@ test test-all: export SHALE_SKIPPED := $(CURDIR)/target/skipped
 test test-all: test-deps
 	@rm -f $(SHALE_SKIPPED); result=0; \
 	$(CARGO) test --workspace --lib --bins --tests --no-fail-fast || result=$$?; \
-	SHALE_TEST_TRANSPORT=fuse $(CARGO) test --workspace --no-fail-fast $(addprefix --test ,$(MOUNT_TESTS)) || result=$$?; \
+	SHALE_TEST_TRANSPORT=fuse $(CARGO) test --workspace --no-fail-fast --test shale_tests -- $(addsuffix ::,$(MOUNT_TESTS)) || result=$$?; \
 	if [ -s $(SHALE_SKIPPED) ]; then \
 		echo "SKIPPED: $$(wc -l < $(SHALE_SKIPPED)) tests or parts of tests can't run on this machine:"; \
 		sort $(SHALE_SKIPPED) | uniq -c; \

@@ -1,14 +1,10 @@
 //! What a whole file system does when NSDs fail and come back, are slow, and when the clock is
 //! set back; on simulated disks.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod rig;
-
+use crate::rig::{Node, Place, content, file, name, read, settings};
 use metanode::CheckOptions;
 use model::{ErrorKind, InodeId, NsdId, Scheme, SetAttributes};
 use nsd::Nsd;
-use rig::{Node, Place, content, file, name, read, settings};
 use std::path::PathBuf;
 use std::time::Duration;
 use world::sim::{Faults, Simulation};

@@ -1,13 +1,9 @@
 //! Power cuts and failing disks under a client.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod rig;
-
+use crate::rig::{Node, Place, content, file, name, read, settings};
 use client::Client;
 use model::operation::RenameMode;
 use model::{ErrorKind, InodeId, NsdId};
-use rig::{Node, Place, content, file, name, read, settings};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use world::World;

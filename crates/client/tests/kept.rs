@@ -1,10 +1,6 @@
 //! What the metadata keeps of written bytes, and what the page pool counts.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod rig;
-
-use rig::{Node, Place, content, settings};
+use crate::rig::{Node, Place, content, settings};
 use world::sim::Simulation;
 
 /// Several times what fits into the page pool stays in the hot records.

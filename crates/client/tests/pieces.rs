@@ -1,13 +1,9 @@
 //! Files of very many pieces, and files that are nearly all hole.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod rig;
-
+use crate::rig::{self, file, read, run, run_with};
 use client::{Client, ClientSettings, OpenFlags, ReadTraces, Seek};
 use futures::FutureExt;
 use model::{ErrorKind, InodeId, SetAttributes, limits};
-use rig::{file, read, run, run_with};
 
 /// Writes `count` single bytes, every second one from `from` on.
 async fn write_bytes(client: &Client, inode: InodeId, from: u64, count: u64) {

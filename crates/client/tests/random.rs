@@ -1,12 +1,8 @@
 //! Random operations on files against arrays of bytes.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod rig;
-
+use crate::rig::{self, content, file, read, run_with};
 use client::{Allocate, Client, ClientSettings, Seek};
 use model::{InodeId, SetAttributes};
-use rig::{content, file, read, run_with};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,13 +1,9 @@
 //! The promises of `docs/semantics.md`, by name.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod rig;
-
+use crate::rig::{self, content, file, name, read, run};
 use client::{Allocate, OpenFlags, ReadTraces, Seek};
 use model::operation::{RenameMode, XattrMode};
 use model::{ErrorKind, InodeId, Privileges, SetAttributes, TimeChange, Timestamp};
-use rig::{content, file, name, read, run};
 use std::time::Duration;
 
 fn size(size: u64) -> SetAttributes {

@@ -1,13 +1,9 @@
 //! A small pool under writers that overwrite: nobody is refused while data that is dead holds space.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod rig;
-
+use crate::rig::{self, Node, Place, content};
 use client::ClientSettings;
 use metanode::CheckOptions;
 use model::Scheme;
-use rig::{Node, Place, content};
 use world::sim::Simulation;
 
 #[test]

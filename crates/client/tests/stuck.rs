@@ -1,9 +1,6 @@
 //! Files with data that is old, hard to store or can't be stored, and what they leave to others.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod rig;
-
+use crate::rig::{Node, Place, content, file, name, read, run, settings};
 use bytes::Bytes;
 use client::{Allocate, Client, ClientSettings};
 use futures::future::join;
@@ -13,7 +10,6 @@ use model::{
 };
 use namespace::{Effects, Key};
 use pool::{SegmentOwner, SegmentSource};
-use rig::{Node, Place, content, file, name, read, run, settings};
 use std::time::Duration;
 use world::sim::Simulation;
 

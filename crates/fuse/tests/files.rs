@@ -1,16 +1,8 @@
 //! What programs see of files and directories through a real mount.
 
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "programs on a mount use the real file system, threads and time"
-)]
-
-mod mounted;
-
+use crate::mounted::{self, both_ways, memory, on_both_transports};
 use fuse::TransportChoice;
 use fuse::memory::MemorySettings;
-use mounted::{both_ways, memory, on_both_transports};
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -395,18 +387,12 @@ fn the_kernel_judges_permissions_and_umask(transport: TransportChoice) {
     assert!(!as_nobody("cat"));
     fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
     assert!(as_nobody("cat"));
-    // SAFETY: sets one number of the process; the tests of this file expect the usual 022.
-    unsafe { libc::umask(0o027) };
-    let made = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o666)
-        .open(mounted.path("masked"))
-        .unwrap();
-    // SAFETY: as above.
-    unsafe { libc::umask(0o022) };
-    assert_eq!(made.metadata().unwrap().mode() & 0o777, 0o640);
+    // A shell's umask: this process's is every test's.
+    let made = mounted.path("masked");
+    let mut shell = Command::new("sh");
+    shell.args(["-ec", "umask 027; : > \"$0\""]).arg(&made);
+    assert!(shell.status().unwrap().success());
+    assert_eq!(fs::metadata(made).unwrap().mode() & 0o777, 0o640);
 }
 
 fn extended_attributes_and_times_are_kept(transport: TransportChoice) {

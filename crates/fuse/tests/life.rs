@@ -1,13 +1,6 @@
 //! Beginning, waiting and ending of a mount.
 
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "programs on a mount use the real file system, threads and time"
-)]
-
-mod mounted;
-
+use crate::mounted::{self, Mounted, Waiter, memory, on_both_transports};
 use fuse::memory::{MemoryFileSystem, MemorySettings};
 use fuse::{
     Caller, Create, Entry, FileSystem, Found, Listing, Lock, Make, Mount, MountOptions, Notice,
@@ -18,7 +11,6 @@ use model::{
     Attributes, ErrorKind, FileKind, FileName, InodeId, LockKind, LockRange, Result, SetAttributes,
     Timestamp,
 };
-use mounted::{Mounted, Waiter, memory, on_both_transports};
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::fd::AsRawFd;
@@ -169,7 +161,7 @@ fn the_mount_of_a_killed_daemon_is_replaced(transport: TransportChoice) {
     };
     let directory = tempfile::tempdir().unwrap();
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child_that_mounts_and_dies"])
+        .args(["--exact", "life::child_that_mounts_and_dies"])
         .env("SHALE_TEST_MOUNT_AND_DIE", directory.path())
         .env("SHALE_TEST_TRANSPORT", name)
         .output()

@@ -1,26 +1,14 @@
-//! A kernel whose FUSE may not use io_uring. A program of its own, because the switch is the
-//! kernel's: other tests must not run meanwhile.
+//! A kernel whose FUSE may not use io_uring. The switch is the kernel's, so the tests that need it
+//! on don't run meanwhile.
 
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "programs on a mount use the real file system, threads and time"
-)]
-
+use crate::mounted::{SWITCH, TURN, skipped::skipped};
 use fuse::memory::{MemoryFileSystem, MemorySettings};
 use fuse::{Mount, MountOptions, TransportChoice, Unmount};
 use std::fs;
 use std::sync::Arc;
 use world::World;
 
-#[path = "../../shale/tests/fixture/skipped.rs"]
-#[allow(unreachable_pub, reason = "shared with the tests of the program")]
-mod skipped;
-
-use skipped::skipped;
-
 const TEST: &str = "a_mount_is_served_by_the_device_and_says_how_to_switch_io_uring_on";
-const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// Puts the switch back, also when the test fails.
 struct Restore(String);
@@ -33,6 +21,7 @@ impl Drop for Restore {
 
 #[test]
 fn a_mount_is_served_by_the_device_and_says_how_to_switch_io_uring_on() {
+    let _alone = TURN.write();
     let Ok(before) = fs::read_to_string(SWITCH) else {
         skipped(TEST, &format!("this kernel has no {SWITCH}"));
         return;

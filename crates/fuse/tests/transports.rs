@@ -1,16 +1,10 @@
 //! What the two ways between kernel and mount promise: locks, waiting, falling back.
 
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "programs on a mount use the real file system, threads and time"
-)]
-
-mod mounted;
-
+use crate::mounted::{
+    self, Mounted, Waiter, io_uring, memory, on_both_transports, skipped::skipped,
+};
 use fuse::memory::{MemoryFileSystem, MemorySettings};
 use fuse::{Mount, MountOptions, Transport, TransportChoice, Unmount};
-use mounted::{Mounted, Waiter, has_io_uring, memory, on_both_transports, skipped::skipped};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -169,9 +163,10 @@ fn data_and_names_of_every_size_arrive_whole(transport: TransportChoice) {
 
 #[test]
 fn locks_over_the_maximum_are_refused_and_nothing_hangs() {
-    if !has_io_uring("locks_over_the_maximum_are_refused_and_nothing_hangs") {
+    let Some(_switched_on) = io_uring("locks_over_the_maximum_are_refused_and_nothing_hangs")
+    else {
         return;
-    }
+    };
     let mounted = Mounted::with(
         TransportChoice::IoUring,
         |world| MemoryFileSystem::new(world, MemorySettings::default()),
@@ -222,13 +217,16 @@ fn a_process_that_may_not_use_all_cpus_is_served_by_the_device() {
             "this machine has one CPU",
         );
     }
+    let _switch = mounted::TURN.read();
     let directory = tempfile::tempdir().unwrap();
     let child = Command::new("taskset")
         .args(["-c", "0"])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "child_that_mounts_on_one_cpu"])
+        .args(["--exact", "transports::child_that_mounts_on_one_cpu"])
         .env("SHALE_TEST_MOUNT_ON_ONE_CPU", directory.path())
         .output()
         .unwrap();
     assert!(child.status.success(), "{child:?}");
+    let said = String::from_utf8_lossy(&child.stdout);
+    assert!(said.contains("1 passed"), "{said}");
 }

@@ -1,13 +1,9 @@
 //! When operations are ready at once, when they become durable, and how they come back from
 //! the tree.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod rig;
-
+use crate::rig::{self, Rig};
 use futures::FutureExt;
 use model::{FileKind, InodeId, Operation, Reply, Scheme};
-use rig::Rig;
 use std::sync::Arc;
 use std::time::Duration;
 use world::sim::Simulation;

@@ -1,13 +1,9 @@
 //! Damaged records: a check tells them and goes on, and nothing else is lost by them.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod rig;
-
+use crate::rig::{self, Rig, name, pattern};
 use metanode::{CheckReport, FaultKind};
 use model::{ExtentKind, FileKind, InodeId, InodeNumber, Scheme, SegmentPlace};
 use namespace::{Effects, Key, Record, Table};
-use rig::{Rig, name, pattern};
 use std::sync::Arc;
 use world::sim::Simulation;
 

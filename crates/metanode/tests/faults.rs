@@ -1,14 +1,10 @@
 //! What breaks is found, told and mended.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod rig;
-
+use crate::rig::{self, FAMILY, Rig, pattern};
 use metanode::{FaultKind, Metanode};
 use model::{ExtentKind, InodeId, NsdId, Scheme};
 use namespace::{Effects, Key, Record};
 use pool::{SegmentOwner, SegmentSource};
-use rig::{FAMILY, Rig, pattern};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;

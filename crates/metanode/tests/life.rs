@@ -1,11 +1,7 @@
 //! Files come, change and go over power cuts; space and counters come back to nothing.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod rig;
-
+use crate::rig::{self, Rig, pattern};
 use model::{FileKind, InodeId, Scheme};
-use rig::{Rig, pattern};
 use world::sim::{Simulation, for_every_cut};
 
 const ROOT: InodeId = InodeId::ROOT;

@@ -1,13 +1,9 @@
 //! Slots move to NSDs that were added while files are used, checked and the power is cut.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod rig;
-
+use crate::rig::{self, Rig, pattern};
 use metanode::CheckOptions;
 use model::map::{NsdState, PoolMap};
 use model::{GroupId, InodeId, NsdId, Scheme};
-use rig::{Rig, pattern};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

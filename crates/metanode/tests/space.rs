@@ -1,9 +1,6 @@
 //! Space that removed and overwritten data holds comes back to those who need it.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod rig;
-
+use crate::rig::{self, FAMILY, Rig, pattern};
 use bytes::Bytes;
 use metanode::CheckOptions;
 use model::operation::Publish;
@@ -12,7 +9,6 @@ use model::{
 };
 use namespace::Key;
 use pool::SegmentOwner;
-use rig::{FAMILY, Rig, pattern};
 use std::time::Duration;
 use world::World;
 use world::sim::Simulation;

@@ -1,12 +1,8 @@
 //! A shard that was given up is taken over again; an older owner can't write.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod rig;
-
+use crate::rig::{self, FAMILY, pattern};
 use metanode::{Metanode, Opening};
 use model::{Error, ErrorKind, FileKind, InodeId, NsdId, Operation, Scheme, ShardId};
-use rig::{FAMILY, pattern};
 use std::sync::Arc;
 use std::time::Duration;
 use world::sim::Simulation;

@@ -1,13 +1,9 @@
 //! Data that can't be read any more is told with the names of its files, by whoever meets it,
 //! until it can be read again or nobody needs it.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod rig;
-
+use crate::rig::{self, Rig, name, pattern};
 use metanode::{FaultKind, UnreadableData};
 use model::{ExtentKind, FileKind, InodeId, NsdId, Operation, Scheme, SegmentPlace};
-use rig::{Rig, name, pattern};
 use world::World;
 use world::sim::Simulation;
 

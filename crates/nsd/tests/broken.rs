@@ -1,14 +1,10 @@
 //! Regions that must not be opened as they are: torn, newer, truncated, erased, another cluster's,
 //! failed. Each case is told apart, and none is changed.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod scene;
-
+use crate::scene::{DISK, IDENTITY, blob, content, name, small_options, small_region};
 use model::ErrorKind;
 use model::nsd::NsdHealth;
 use nsd::{Nsd, NsdIdentity};
-use scene::{DISK, IDENTITY, blob, content, name, small_options, small_region};
 use std::path::Path;
 use world::World;
 use world::sim::{SimDisk, Simulation};

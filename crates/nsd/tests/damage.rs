@@ -1,13 +1,9 @@
 //! Flipped bytes: wherever one is, it is found and mended, or harmless. And rebuilding the index.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod scene;
-
+use crate::scene::{DISK, IDENTITY, blob, content, name};
 use model::nsd::{GroupFence, LogPut, ScrubReport};
 use model::{BlobName, EntryNumber, ErrorKind, GroupId, GroupVersion, ShardEpoch, ShardId};
 use nsd::{FormatOptions, Nsd};
-use scene::{DISK, IDENTITY, blob, content, name};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;

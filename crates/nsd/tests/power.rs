@@ -1,14 +1,10 @@
 //! Power cuts at every I/O of mixed scenarios: everything acknowledged remains and is correct.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod scene;
-
+use crate::scene::{DISK, Scene, blob, content, name, small_region};
 use model::nsd::LogPut;
 use model::{EntryNumber, ErrorKind, GroupId, ShardEpoch, ShardId};
 use nsd::Nsd;
 use parking_lot::Mutex;
-use scene::{DISK, Scene, blob, content, name, small_region};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use world::sim::{Outcome, Simulation, for_every_cut};

@@ -1,14 +1,10 @@
 //! The same promises with a real file: O_DIRECT, several threads, dropped without closing.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod scene;
-
+use crate::scene::{IDENTITY, blob, content, name, small_options};
 use futures::future::join_all;
 use model::nsd::LogPut;
 use model::{EntryNumber, ErrorKind, ShardEpoch, ShardId};
 use nsd::Nsd;
-use scene::{IDENTITY, blob, content, name, small_options};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;

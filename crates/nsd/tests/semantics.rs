@@ -1,16 +1,12 @@
 //! The promises of each NSD operation, one at a time, on a simulated disk.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod scene;
-
+use crate::scene::{self, DISK, IDENTITY, blob, content, name, on_disk, small_region};
 use bytes::Bytes;
 use futures::future::{Either, select};
 use futures::stream::{FuturesUnordered, StreamExt};
 use model::nsd::{GroupFence, LogPut};
 use model::{EntryNumber, ErrorKind, GroupId, GroupVersion, ShardEpoch, ShardId};
 use nsd::Nsd;
-use scene::{DISK, IDENTITY, blob, content, name, on_disk, small_region};
 use std::pin::pin;
 use std::time::Duration;
 use world::sim::Simulation;

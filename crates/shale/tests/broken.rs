@@ -1,16 +1,8 @@
 //! What a user meets when something under or beside the node is broken: it is said what, on what
 //! and what to do, nothing is changed, nothing hangs, and it goes on once that is mended.
 
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "tests break things by hand"
-)]
-
-mod fixture;
-
-use fixture::{
-    Node,
+use crate::fixture::{
+    self, Node,
     bounded::{self, event, in_own_mounts, must_be_sound, shale},
     pattern,
 };

@@ -1,14 +1,6 @@
 //! The command line as a new user meets it: answers, refusals, exit codes.
 
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "tests use the mount as programs do"
-)]
-
-mod fixture;
-
-use fixture::Node;
+use crate::fixture::Node;
 use std::{
     fs,
     process::{Command, Stdio},

@@ -1,14 +1,6 @@
 //! erasure(4+2) on six NSDs: losing two is no more than a pause, and flipped bits are mended.
 
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "tests use the mount as programs do"
-)]
-
-mod fixture;
-
-use fixture::{Node, eventually, pattern, poll};
+use crate::fixture::{Node, eventually, pattern, poll};
 use std::{
     fs::{self, File, OpenOptions},
     io::Write,

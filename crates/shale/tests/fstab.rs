@@ -1,15 +1,7 @@
 //! mount(8), umount(8), /etc/fstab and systemd. The helpers are installed in a mount namespace
 //! of each test's own, so that the machine that runs the tests stays as it is.
 
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "tests use the mount as programs do"
-)]
-
-mod fixture;
-
-use fixture::{
+use crate::fixture::{
     Node, eventually, kill_hard,
     machine::{HELPERS, Machine},
     repository, within_a_minute,

@@ -1,14 +1,6 @@
 //! Full: refused with ENOSPC and nothing else, deleting always works, every counter stays exact.
 
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "tests use the mount as programs do"
-)]
-
-mod fixture;
-
-use fixture::{
+use crate::fixture::{
     Node,
     bounded::{event, must_be_sound, run, shale, wait_for, wait_healthy, wait_until},
     must_run, pattern,

@@ -1,15 +1,7 @@
 //! What other users of the machine can do to a node: nothing, whatever the umask of who started it
 //! and whatever they put in its way.
 
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "tests use the mount as programs do"
-)]
-
-mod fixture;
-
-use fixture::{Node, bounded, within_a_minute};
+use crate::fixture::{Node, bounded, within_a_minute};
 use std::{
     fs::{self, Permissions},
     io::{Read, Write},

@@ -1,14 +1,6 @@
 //! kill -9 of the real daemon at random moments: nothing that was fsynced is lost.
 
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "tests use the mount as programs do"
-)]
-
-mod fixture;
-
-use fixture::{Node, eventually, kill_hard, pattern};
+use crate::fixture::{Node, eventually, kill_hard, pattern};
 use std::{
     collections::BTreeMap,
     fs::{self, File},

@@ -1,14 +1,6 @@
 //! Listing directories while they change, and very large ones, through the kernel.
 
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "tests use the mount as programs do"
-)]
-
-mod fixture;
-
-use fixture::Node;
+use crate::fixture::Node;
 use std::{
     collections::BTreeMap,
     ffi::{CStr, CString},

@@ -1,15 +1,7 @@
 //! Shared and private mappings mixed with read, write, O_DIRECT and truncate on one file, at
 //! random: every way sees the bytes that were written last.
 
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "tests use the mount as programs do"
-)]
-
-mod fixture;
-
-use fixture::{Node, eventually, pattern};
+use crate::fixture::{Node, eventually, pattern};
 use sim::action::Draw;
 use std::{
     fs::{self, File, OpenOptions},

@@ -1,14 +1,6 @@
 //! The daemon's resident memory against what `shale status` prints.
 
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "tests use the mount as programs do"
-)]
-
-mod fixture;
-
-use fixture::Node;
+use crate::fixture::Node;
 use std::{
     fs::{self, File, OpenOptions},
     os::unix::fs::FileExt,

@@ -1,14 +1,6 @@
 //! Mount options, subdirectories and several mounts of one node.
 
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "tests use the mount as programs do"
-)]
-
-mod fixture;
-
-use fixture::{Node, eventually, mounted_as, must_run, once_idle, within_a_minute};
+use crate::fixture::{self, Node, eventually, mounted_as, must_run, once_idle, within_a_minute};
 use std::{
     fs::{self, File},
     io::Write,

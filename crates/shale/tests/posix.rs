@@ -1,15 +1,7 @@
 //! What POSIX programs rely on, through the kernel and the mount: sizes, holes, reservations,
 //! shared copies, handles, limits.
 
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "tests use the mount as programs do"
-)]
-
-mod fixture;
-
-use fixture::{Node, open, pattern};
+use crate::fixture::{self, Node, open, pattern};
 use std::{
     ffi::{CString, OsStr},
     fs::{self, File, OpenOptions},

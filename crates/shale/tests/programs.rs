@@ -1,14 +1,6 @@
 //! Programs that people use do their work on the mount.
 
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "tests use the mount as programs do"
-)]
-
-mod fixture;
-
-use fixture::{Node, must_run, pattern, repository};
+use crate::fixture::{Node, must_run, pattern, repository};
 use std::{fs, path::Path};
 
 /// The sources of this workspace: a real tree of a few hundred files.

@@ -1,14 +1,6 @@
 //! Random operations through the kernel and the mount see what the model sees.
 
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "tests use the mount as programs do"
-)]
-
-mod fixture;
-
-use fixture::Node;
+use crate::fixture::Node;
 use sim::{
     action::{Action, Draw, Seen, Sizes, content, draw},
     model::{Body, ModelFs, Number, ROOT},
@@ -462,7 +454,7 @@ fn several_processes_at_once_each_see_what_their_model_sees() {
             Command::new("timeout")
                 .arg("600")
                 .arg(std::env::current_exe().unwrap())
-                .args(["--exact", "child_that_acts", "--nocapture"])
+                .args(["--exact", "random::child_that_acts", "--nocapture"])
                 .env("SHALE_TEST_ACT_IN", &node.mnt)
                 .env("SHALE_TEST_ACTOR", actor.to_string())
                 .env("SHALE_TEST_STEPS", steps.to_string())

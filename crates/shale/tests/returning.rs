@@ -1,15 +1,7 @@
 //! NSDs that are missing, fail and come back under a real daemon: within tolerance everything goes
 //! on, `shale health` says what is wrong, and what an NSD missed is repaired when it is back.
 
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "tests use the mount as programs do"
-)]
-
-mod fixture;
-
-use fixture::{
+use crate::fixture::{
     Node,
     bounded::{event, must_be_sound, must_not_have_panicked, shale, wait_for, wait_healthy},
     must_run, pattern,

@@ -1,15 +1,7 @@
 //! What users can do to each other's files: rights that a program file gives to everybody who
 //! runs it, and who may open, change and name what.
 
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "tests use the mount as programs do"
-)]
-
-mod fixture;
-
-use fixture::{Node, must_run, once_idle};
+use crate::fixture::{self, Node, must_run, once_idle};
 use std::{
     ffi::CString,
     fs::{self, File, FileTimes},

@@ -1,15 +1,7 @@
 //! Flipped bits in every structure under a real daemon: right bytes or EIO, never other bytes, never
 //! a panic or a hang; with redundancy it is mended and told.
 
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "tests damage regions by hand"
-)]
-
-mod fixture;
-
-use fixture::{
+use crate::fixture::{
     Node,
     bounded::{event, must_be_sound, must_not_have_panicked, shale},
     must_run, pattern,

@@ -4,15 +4,7 @@
 //!
 //! `make test-deps` installs what they need; docs/semantics.md lists what may fail and why.
 
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "tests use the mount as programs do"
-)]
-
-mod fixture;
-
-use fixture::{Node, must_run, repository};
+use crate::fixture::{Node, forget_mounts, must_run, repository};
 use std::{fs, path::PathBuf, process::Command};
 
 /// A program that `make test-deps` puts into `target/tools`.
@@ -60,8 +52,9 @@ fn pjdfstest(node: &Node, only: &str, may_remount: bool) -> Said {
     let work = node.path("work");
     fs::create_dir_all(&work).unwrap();
     let program = r#"mount --bind "$SHALE" "$(readlink -f /sbin/mount.fuse)" && exec "$@""#;
+    let program = format!("{}; {program}", forget_mounts(&node.mnt));
     let output = Command::new("unshare")
-        .args(["-m", "sh", "-c", program, "sh"])
+        .args(["-m", "sh", "-c", &program, "sh"])
         .arg(tool("pjdfstest"))
         .arg("-c")
         .arg(&config)

@@ -1,11 +1,5 @@
 //! Checks what a machine can check of STYLE.md and ARCHITECTURE.md.
 
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "tests use the mount as programs do"
-)]
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -68,6 +62,44 @@ fn every_file_begins_with_its_responsibility_and_none_is_too_long() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A file in `tests` that no `mod` names is compiled by nobody, and its tests never run.
+#[test]
+fn every_file_of_tests_is_part_of_its_crates_test_program() {
+    let mut programs = 0;
+    for name in crates() {
+        let tests = root().join("crates").join(&name).join("tests");
+        let Ok(entries) = fs::read_dir(&tests) else {
+            continue;
+        };
+        programs += 1;
+        let main = fs::read_to_string(tests.join("main.rs")).unwrap();
+        for entry in entries {
+            let path = entry.unwrap().path();
+            let module = path.file_stem().unwrap().to_str().unwrap().to_string();
+            assert!(
+                module == "main" || main.contains(&format!("\nmod {module};\n")),
+                "{}: no `mod {module};` in main.rs beside it",
+                path.display()
+            );
+        }
+        let manifest = tests.with_file_name("Cargo.toml");
+        let manifest = fs::read_to_string(manifest).unwrap();
+        assert!(
+            manifest.contains("autotests = false") && manifest.matches("[[test]]").count() == 1,
+            "crate {name} has one test program, so that it is linked once"
+        );
+    }
+    assert!(programs > 4, "the walk found the tests");
+    // A filter that fits no test passes.
+    let makefile = fs::read_to_string(root().join("Makefile")).unwrap();
+    let (_, modules) = makefile.split_once("MOUNT_TESTS := ").unwrap();
+    for module in modules.lines().next().unwrap().split(' ') {
+        let file = root().join("crates/shale/tests").join(module);
+        let is_module = file.with_extension("rs").exists() || file.join("mod.rs").exists();
+        assert!(is_module, "MOUNT_TESTS names {module}");
+    }
 }
 
 #[test]

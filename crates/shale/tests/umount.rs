@@ -1,14 +1,8 @@
 //! umount(8), umount(2) and bind mounts: when an unmount returns, what it says is true.
 
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "tests use the mount as programs do"
-)]
-
-mod fixture;
-
-use fixture::{Node, eventually, kill_hard, machine::Machine, mounted_as, must_run, once_idle};
+use crate::fixture::{
+    Node, eventually, kill_hard, machine::Machine, mounted_as, must_run, once_idle,
+};
 use std::{
     fs::{self, File},
     io::{Read, Write},

@@ -1,15 +1,7 @@
 //! Ending mounts that are in use, and daemons that don't answer: nothing hangs, and what was
 //! synced is there afterwards.
 
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "tests use the mount as programs do"
-)]
-
-mod fixture;
-
-use fixture::{Node, eventually, mounted_as, poll, within_a_minute};
+use crate::fixture::{Node, eventually, mounted_as, poll, within_a_minute};
 use std::{
     fs::{self, File},
     io::{Read, Write},

@@ -1,14 +1,6 @@
 //! A node of an ordinary user: fusermount3 mounts, and other users stay outside.
 
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "tests use the mount as programs do"
-)]
-
-mod fixture;
-
-use fixture::{Namespace, within_a_minute};
+use crate::fixture::{self, Namespace, within_a_minute};
 use std::{
     fs,
     os::unix::fs::{MetadataExt, PermissionsExt, chown},

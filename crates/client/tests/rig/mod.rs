@@ -1,6 +1,6 @@
 //! A whole file system on simulated disks for the tests of the client.
 
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+#![allow(dead_code, unreachable_pub, reason = "an example uses a part of it")]
 
 use bytes::Bytes;
 use client::{Client, ClientSettings};

@@ -1,7 +1,5 @@
 //! Mounts the file system in memory (or another one) in a directory of its own.
 
-#![allow(dead_code, reason = "each test program uses a part")]
-
 #[path = "../../../shale/tests/fixture/poll.rs"]
 #[allow(unreachable_pub, reason = "shared with the tests of the program")]
 mod poll;
@@ -11,6 +9,7 @@ pub(crate) mod skipped;
 
 use fuse::memory::{MemoryFileSystem, MemorySettings};
 use fuse::{FileSystem, Mount, MountOptions, TransportChoice};
+use parking_lot::{RwLock, RwLockReadGuard};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Child;
@@ -131,7 +130,7 @@ macro_rules! on_both_transports {
 
             #[test]
             fn io_uring() {
-                if crate::mounted::has_io_uring(stringify!($promise)) {
+                if let Some(_switched_on) = crate::mounted::io_uring(stringify!($promise)) {
                     super::$promise(fuse::TransportChoice::IoUring);
                 }
             }
@@ -140,9 +139,14 @@ macro_rules! on_both_transports {
 }
 pub(crate) use on_both_transports;
 
-/// Whether the kernel can do FUSE over io_uring; root switches it on first.
-pub(crate) fn has_io_uring(test: &str) -> bool {
-    const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+/// The kernel's switch for FUSE over io_uring.
+pub(crate) const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+/// Held shared by tests that need the switch as it is, and alone by the one that turns it.
+pub(crate) static TURN: RwLock<()> = RwLock::new(());
+
+/// FUSE over io_uring for a test, if the kernel can do it; root switches it on first.
+pub(crate) fn io_uring(test: &str) -> Option<RwLockReadGuard<'static, ()>> {
+    let as_it_is = TURN.read();
     let is_on = || std::fs::read_to_string(SWITCH).is_ok_and(|value| value.trim() == "Y");
     if !is_on() {
         let _ = std::fs::write(SWITCH, "Y");
@@ -150,6 +154,7 @@ pub(crate) fn has_io_uring(test: &str) -> bool {
     if !is_on() {
         let test = format!("{test} over io_uring");
         skipped::skipped(&test, &format!("{SWITCH} isn't Y"));
+        return None;
     }
-    is_on()
+    Some(as_it_is)
 }

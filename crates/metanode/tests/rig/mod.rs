@@ -1,11 +1,6 @@
 //! A metanode over simulated NSDs, and a client's hand: just enough to make files with content.
 
-#![allow(
-    dead_code,
-    unreachable_pub,
-    clippy::unwrap_used,
-    reason = "each test file uses its part of the rig"
-)]
+#![allow(unreachable_pub, reason = "read as a library of its own")]
 
 use bytes::Bytes;
 use coordination::Coordination;

@@ -1,7 +1,6 @@
 //! A small NSD on a simulated disk, and blobs with content derived from their number.
 
-#![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(unreachable_pub, reason = "read as a library of its own")]
 
 use bytes::Bytes;
 use model::nsd::{BlobHeader, BlobPut};

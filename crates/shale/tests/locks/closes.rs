@@ -1,6 +1,7 @@
 //! Closing: what it ends, and what it must leave alone.
 
 use super::processes::{Alone, Descriptor, WAYS, Way, attempts, fork, path_of};
+use crate::fixture::own_process;
 use libc::{EAGAIN, F_SETLK, F_WRLCK};
 
 /// Processes that count together in a file which they lock.
@@ -39,21 +40,25 @@ fn counted(way: Way, processes: usize, rounds: u64) -> u64 {
 
 #[test]
 fn eight_processes_that_lock_ranges_lose_no_increment() {
+    own_process!();
     assert_eq!(counted(Way::Posix, 8, 200), 1600);
 }
 
 #[test]
 fn eight_processes_that_use_flock_lose_no_increment() {
+    own_process!();
     assert_eq!(counted(Way::Flock, 8, 200), 1600);
 }
 
 #[test]
 fn eight_processes_that_lock_descriptions_lose_no_increment() {
+    own_process!();
     assert_eq!(counted(Way::Ofd, 8, 200), 1600);
 }
 
 #[test]
 fn a_lock_taken_after_a_close_outlives_the_end_of_the_closed_file() {
+    own_process!();
     for way in WAYS {
         let alone = Alone::new();
         let path = path_of(&alone.node.path("f"));
@@ -72,6 +77,7 @@ fn a_lock_taken_after_a_close_outlives_the_end_of_the_closed_file() {
 
 #[test]
 fn the_close_of_any_descriptor_ends_the_posix_locks_of_its_process() {
+    own_process!();
     let alone = Alone::new();
     let path = path_of(&alone.node.path("f"));
     // All opened before anything was locked.
@@ -89,6 +95,7 @@ fn the_close_of_any_descriptor_ends_the_posix_locks_of_its_process() {
 
 #[test]
 fn the_end_of_a_process_ends_its_posix_locks_while_its_child_has_the_file() {
+    own_process!();
     let alone = Alone::new();
     let path = path_of(&alone.node.path("f"));
     let file = Descriptor::open(&path);
@@ -117,6 +124,7 @@ fn the_end_of_a_process_ends_its_posix_locks_while_its_child_has_the_file() {
 
 #[test]
 fn locks_of_open_files_end_with_their_last_descriptor_only() {
+    own_process!();
     for way in [Way::Flock, Way::Ofd] {
         let alone = Alone::new();
         let path = path_of(&alone.node.path("f"));
@@ -155,6 +163,7 @@ fn locks_of_open_files_end_with_their_last_descriptor_only() {
 
 #[test]
 fn posix_locks_stay_over_exec_and_are_not_inherited() {
+    own_process!();
     let alone = Alone::new();
     let path = path_of(&alone.node.path("f"));
     let file = Descriptor::open(&path);
@@ -179,7 +188,7 @@ fn posix_locks_stay_over_exec_and_are_not_inherited() {
         1
     });
     let name = || std::fs::read_to_string(format!("/proc/{}/comm", program.pid));
-    super::fixture::eventually("the program runs", || name().unwrap().trim() == "sleep");
+    crate::fixture::eventually("the program runs", || name().unwrap().trim() == "sleep");
     assert_eq!(other.ask(0), EAGAIN);
     program.signal(libc::SIGKILL);
     assert_eq!(program.end(), 128 + libc::SIGKILL);

@@ -1,11 +1,13 @@
 //! What is held when a mount ends, between mounts, and when a name goes.
 
 use super::processes::{Alone, Descriptor, WAYS, Way, fork, path_of};
+use crate::fixture::own_process;
 use libc::{EAGAIN, ENOLCK, F_SETLK, F_UNLCK, F_WRLCK};
 use std::os::unix::fs::MetadataExt;
 
 #[test]
 fn a_forced_unmount_gives_up_locks_and_open_files() {
+    own_process!();
     let alone = Alone::new();
     let node = &alone.node;
     let second = node.place("second");
@@ -46,12 +48,13 @@ fn a_forced_unmount_gives_up_locks_and_open_files() {
         std::fs::remove_file(node.path(&name)).unwrap();
         node.must(&["mount", second.to_str().unwrap()]);
     }
-    super::fixture::eventually("all that was open is released", || inodes() == before);
+    crate::fixture::eventually("all that was open is released", || inodes() == before);
     node.check();
 }
 
 #[test]
 fn local_locks_hold_inside_their_mount_only() {
+    own_process!();
     let alone = Alone::new();
     let node = &alone.node;
     let local = node.place("local");
@@ -75,6 +78,7 @@ fn local_locks_hold_inside_their_mount_only() {
 
 #[test]
 fn who_takes_all_locks_one_may_have_is_told_and_lets_others_lock() {
+    own_process!();
     let alone = Alone::new();
     let path = path_of(&alone.node.path("f"));
     let file = Descriptor::open(&path);
@@ -104,6 +108,7 @@ fn who_takes_all_locks_one_may_have_is_told_and_lets_others_lock() {
 
 #[test]
 fn fifos_and_sockets_without_a_name_live_as_long_as_somebody_has_them() {
+    own_process!();
     let alone = Alone::new();
     let node = &alone.node;
     let inodes = || node.ask(&["fs", "df"])["inodes"].as_u64().unwrap();
@@ -134,6 +139,6 @@ fn fifos_and_sockets_without_a_name_live_as_long_as_somebody_has_them() {
     held.set_permissions(mode).unwrap();
     assert_eq!(held.metadata().unwrap().mode() & 0o777, 0o640);
     drop((held, place, listens));
-    super::fixture::eventually("nothing is left", || inodes() == before);
+    crate::fixture::eventually("nothing is left", || inodes() == before);
     node.check();
 }

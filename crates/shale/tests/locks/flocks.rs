@@ -1,10 +1,12 @@
 //! flock(2): open files, kinds and their change.
 
 use super::processes::{Alone, Descriptor, fork, path_of};
+use crate::fixture::own_process;
 use libc::{EAGAIN, LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN};
 
 #[test]
 fn open_files_share_or_exclude_whatever_process_has_them() {
+    own_process!();
     let alone = Alone::new();
     let path = path_of(&alone.node.path("f"));
     let (one, two) = (Descriptor::open(&path), Descriptor::open(&path));
@@ -31,6 +33,7 @@ fn open_files_share_or_exclude_whatever_process_has_them() {
 
 #[test]
 fn a_change_of_kind_gives_up_the_old_lock_as_in_linux() {
+    own_process!();
     let alone = Alone::new();
     let path = path_of(&alone.node.path("f"));
     let (one, two, three) = (
@@ -62,6 +65,7 @@ fn a_change_of_kind_gives_up_the_old_lock_as_in_linux() {
 
 #[test]
 fn flock_and_fcntl_do_not_see_each_other() {
+    own_process!();
     let alone = Alone::new();
     let path = path_of(&alone.node.path("f"));
     let file = Descriptor::open(&path);

@@ -1,6 +1,6 @@
 //! Processes of a test that lock as it tells them, and the calls that lock.
 
-use super::fixture::Node;
+use crate::fixture::{Node, own_process};
 use std::{
     ffi::CString,
     io::{Error, Read, Write},
@@ -10,28 +10,23 @@ use std::{
     },
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
-    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 /// Nothing here takes longer on a machine that works.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A node, and no other test of this program beside it: processes that are forked have all files
-/// open that the program has, which would keep other tests' locks alive.
+/// A node, and no other test in this process: processes that are forked have all files open that
+/// this one has, which would keep other tests' locks alive.
 pub(crate) struct Alone {
     pub(crate) node: Node,
-    _turn: MutexGuard<'static, ()>,
 }
 
 impl Alone {
     pub(crate) fn new() -> Self {
-        static TURN: Mutex<()> = Mutex::new(());
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        Self {
-            node: Node::new(),
-            _turn: turn,
-        }
+        let own = std::env::var_os(own_process::NAME);
+        assert!(own.is_some(), "the test begins with own_process!()");
+        Self { node: Node::new() }
     }
 
     /// How many requests wait for a file lock.
@@ -48,7 +43,7 @@ impl Alone {
 
     /// Waits until so many requests wait for a file lock.
     pub(crate) fn until_waiting(&self, count: usize) {
-        super::fixture::eventually("so many wait for a lock", || self.waiting() == count);
+        crate::fixture::eventually("so many wait for a lock", || self.waiting() == count);
     }
 }
 

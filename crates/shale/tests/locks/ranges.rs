@@ -1,6 +1,7 @@
 //! Ranges: how they are written, split, joined, shown, and which ones are refused.
 
 use super::processes::{Alone, Descriptor, Process, Way, fork, path_of, range};
+use crate::fixture::own_process;
 use libc::{
     EAGAIN, EBADF, EINVAL, EOVERFLOW, F_OFD_GETLK, F_OFD_SETLK, F_RDLCK, F_SETLK, F_UNLCK, F_WRLCK,
 };
@@ -52,6 +53,7 @@ impl Looks {
 
 #[test]
 fn ranges_split_and_join_as_other_processes_see_them() {
+    own_process!();
     let alone = Alone::new();
     let path = path_of(&alone.node.path("f"));
     let file = Descriptor::open(&path);
@@ -94,6 +96,7 @@ fn ranges_split_and_join_as_other_processes_see_them() {
 
 #[test]
 fn ranges_are_counted_from_the_start_the_position_or_the_end() {
+    own_process!();
     let alone = Alone::new();
     let path = alone.node.path("f");
     std::fs::write(&path, [7; 1000]).unwrap();
@@ -122,6 +125,7 @@ fn ranges_are_counted_from_the_start_the_position_or_the_end() {
 
 #[test]
 fn wrong_ranges_kinds_and_modes_are_refused() {
+    own_process!();
     let alone = Alone::new();
     let path = alone.node.path("f");
     let name = path_of(&path);
@@ -165,6 +169,7 @@ fn wrong_ranges_kinds_and_modes_are_refused() {
 
 #[test]
 fn processes_and_descriptions_exclude_each_other() {
+    own_process!();
     let alone = Alone::new();
     let path = path_of(&alone.node.path("f"));
     let (one, two) = (Descriptor::open(&path), Descriptor::open(&path));
@@ -204,6 +209,7 @@ fn processes_and_descriptions_exclude_each_other() {
 
 #[test]
 fn threads_that_lock_as_process_and_as_descriptions_write_whole_records() {
+    own_process!();
     const RECORD: usize = 512;
     let alone = Alone::new();
     let path = path_of(&alone.node.path("f"));

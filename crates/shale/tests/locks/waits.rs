@@ -1,6 +1,7 @@
 //! Waiting: who is woken, signals, and the end of those who wait.
 
 use super::processes::{Alone, Descriptor, Process, WAYS, Way, fork, path_of};
+use crate::fixture::own_process;
 use libc::{EINTR, F_RDLCK, F_SETLK, F_SETLKW, F_UNLCK, F_WRLCK};
 use std::ffi::CString;
 
@@ -44,6 +45,7 @@ fn waits(way: Way, path: &CString, restart: bool) -> Process {
 
 #[test]
 fn a_signal_interrupts_a_wait_or_lets_it_go_on_as_the_program_wants() {
+    own_process!();
     for way in WAYS {
         let alone = Alone::new();
         let path = path_of(&alone.node.path("f"));
@@ -70,6 +72,7 @@ fn a_signal_interrupts_a_wait_or_lets_it_go_on_as_the_program_wants() {
 
 #[test]
 fn no_signal_is_lost_however_early_it_comes() {
+    own_process!();
     let alone = Alone::new();
     for way in WAYS {
         let path = path_of(&alone.node.path("f"));
@@ -97,6 +100,7 @@ fn no_signal_is_lost_however_early_it_comes() {
 
 #[test]
 fn signals_that_restart_calls_change_nothing_for_those_who_count() {
+    own_process!();
     let alone = Alone::new();
     let path = path_of(&alone.node.path("f"));
     let count = |way: Way| {
@@ -127,6 +131,7 @@ fn signals_that_restart_calls_change_nothing_for_those_who_count() {
 
 #[test]
 fn a_killed_waiter_leaves_nothing_behind() {
+    own_process!();
     for way in WAYS {
         let alone = Alone::new();
         let path = path_of(&alone.node.path("f"));
@@ -146,6 +151,7 @@ fn a_killed_waiter_leaves_nothing_behind() {
 
 #[test]
 fn each_of_eight_waiters_gets_the_lock_in_turn() {
+    own_process!();
     for way in WAYS {
         let alone = Alone::new();
         let path = path_of(&alone.node.path("f"));
@@ -171,6 +177,7 @@ fn each_of_eight_waiters_gets_the_lock_in_turn() {
 
 #[test]
 fn readers_come_in_together_and_a_writer_when_the_last_is_gone() {
+    own_process!();
     let alone = Alone::new();
     let path = path_of(&alone.node.path("f"));
     let file = Descriptor::open(&path);
@@ -203,6 +210,7 @@ fn readers_come_in_together_and_a_writer_when_the_last_is_gone() {
 
 #[test]
 fn a_close_leaves_a_wait_of_the_same_process_alone() {
+    own_process!();
     let alone = Alone::new();
     let path = path_of(&alone.node.path("f"));
     let mut holder = fork(|wire| {

@@ -1,14 +1,5 @@
 //! File locks through the kernel and the mount, between descriptors and between processes.
 
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "tests use the mount as programs do"
-)]
-
-#[path = "../fixture/mod.rs"]
-mod fixture;
-
 mod closes;
 mod ends;
 mod flocks;
@@ -16,7 +7,7 @@ mod processes;
 mod ranges;
 mod waits;
 
-use fixture::{Node, open};
+use crate::fixture::{Node, open};
 use std::{
     fs::File,
     io::{BufRead, BufReader, Error, Write},
@@ -58,7 +49,7 @@ const OTHER: &str = "SHALE_TEST_LOCKER";
 impl Other {
     fn start(path: &Path) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "the_other_process", "--nocapture"])
+            .args(["--exact", "locks::the_other_process", "--nocapture"])
             .env(OTHER, path)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
