@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Brings up a file system, uses it for something real, says how to go on and how to stop.
+# Brings up a file system, does some real work on it, and shows how to continue and how to stop.
 set -euo pipefail
 shale=$(realpath "$1")
 dir=$(realpath -m "$2")

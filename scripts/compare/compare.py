@@ -5,10 +5,10 @@
 
 All four keep their data on the disk of --dir, on this one machine, without copies on other disks.
 GlusterFS and MooseFS are installed from Debian if they are missing. Their real servers run in
-namespaces of their own (mounts, network, processes), with empty directories in place of /etc/mfs,
-/var/lib/glusterd and the like: an existing volume can't be met, and everything ends with the
-script, also after Ctrl-C. Each round makes each system anew, one after the other, so that all
-meet the same neighbours. The table shows medians over the rounds.
+separate namespaces (mounts, network, processes), with empty directories in place of /etc/mfs,
+/var/lib/glusterd and the like: existing volumes aren't touched, and everything ends with the
+script, even after Ctrl-C. Each round creates every system anew, one after the other, so that all of
+them face the same load from other programs. The table shows medians over the rounds.
 
 Needs Debian 12 or newer, root, /dev/fuse, and 12 GiB of free disk space.
 """
@@ -36,7 +36,7 @@ PACKAGES = {
     "ext4": ["e2fsprogs", "iproute2"],
     "Shale": ["fuse3", "iproute2"],
 }
-# Which end of a line is good, for the reader of the table.
+# Lines of the table, and whether higher or lower values are better.
 LINES = [
     ("stream write", "write 1 GiB in order, then fsync (MiB/s)", "higher"),
     ("stream read", "read 1 GiB in order, cold (MiB/s)", "higher"),
@@ -92,7 +92,7 @@ def refuse_what_cannot_work(options, wanted):
 
 
 def install(wanted):
-    """Installs what is missing, and lets no package start its service."""
+    """Installs missing packages without letting them start their services."""
     missing = sorted(
         package
         for package in {package for name in wanted for package in PACKAGES[name]}
@@ -117,12 +117,12 @@ def install(wanted):
 
 
 def enclose(options):
-    """Runs this script again in namespaces of its own. Their end is the end of all servers and mounts."""
-    # Also where the script was started in the background, which ignores Ctrl-C.
+    """Runs this script again in new namespaces. When these end, all servers and mounts end, too."""
+    # Set even if the script runs in the background, where shells ignore Ctrl-C.
     for number in [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]:
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     directory = tempfile.mkdtemp(prefix="shale-compare.", dir=options.dir)
-    # The shell is the namespace's first process: it collects servers that end.
+    # The shell is the namespace's first process: it reaps servers that end.
     command = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", '"$@" & wait $!', "sh"]
     command += [sys.executable, os.path.abspath(__file__), "--inside", directory]
     command += ["--rounds", str(options.rounds), "--only", options.only, "--shale", os.path.abspath(options.shale)]
@@ -137,7 +137,7 @@ def enclose(options):
 
 
 def remove(directory):
-    # The kernel takes the last mounts away a moment after the last process of their namespace.
+    # The kernel removes the last mounts a moment after the last process of their namespace ends.
     for _ in range(50):
         shutil.rmtree(directory, ignore_errors=True)
         if not os.path.exists(directory):
@@ -151,7 +151,7 @@ def run(options, wanted):
     archive = work.make_archive(os.path.join(options.inside, "files.tar"))
     results = {name: [] for name in wanted}
     for number in range(options.rounds):
-        # Another one begins each round.
+        # Each round starts with another system.
         turn = number % len(wanted)
         for name in wanted[turn:] + wanted[:turn]:
             say(f"round {number + 1} of {options.rounds}: {name}")
@@ -180,7 +180,7 @@ def print_table(results, options):
 
 
 def shown(value):
-    """Three figures that mean something."""
+    """Rounds to three significant figures."""
     if value >= 100:
         return f"{float(f'{value:.3g}'):,.0f}"
     return f"{value:.3g}" if value >= 1 else f"{value:.2f}"

@@ -1,17 +1,17 @@
-"""The file systems: how each is made, mounted, restarted and ended. One at a time is on the disk."""
+"""The file systems: how to make, mount, restart and stop each. Only one at a time is on the disk."""
 
 import os
 import shutil
 import subprocess
 import time
 
-# Neither GlusterFS nor MooseFS serves on 127.0.0.1. The network is the namespace's own.
+# GlusterFS and MooseFS don't serve on 127.0.0.1. The address exists only in the namespace.
 ADDRESS = "10.255.0.1"
 START_SECONDS_MAX = 60
 
 
 def call(*command, **options):
-    """Runs a command to its end; what it printed is shown if it fails."""
+    """Runs a command and waits for it; if it fails, the error includes its output."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL, **options)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout}")
@@ -19,7 +19,7 @@ def call(*command, **options):
 
 
 def prepare_namespace(directory):
-    """Gives the servers a network of their own and empty directories in place of the machine's."""
+    """Gives the servers a separate network, and empty directories in place of the machine's."""
     call("mount", "--make-rprivate", "/")
     call("ip", "link", "set", "lo", "up")
     call("ip", "address", "add", f"{ADDRESS}/32", "dev", "lo")
@@ -36,7 +36,7 @@ def package_version(package):
 
 
 class System:
-    """A system in a directory of its own, mounted at `mount`."""
+    """A system in its own directory, mounted at `mount`."""
 
     def __init__(self, directory, shale):
         self.directory = directory
@@ -50,7 +50,7 @@ class System:
         self.wait_until_it_serves()
 
     def restart_cold(self):
-        """Nothing is in any cache afterwards: not in the kernel's, nor in a server's or a client's."""
+        """Restarts the system with all caches empty: the kernel's, the servers' and the clients'."""
         self.stop()
         call("sync", "-f", self.directory)
         with open("/proc/sys/vm/drop_caches", "w") as file:

@@ -1,4 +1,4 @@
-"""The work: what programs do to a mounted directory, and how long it takes them."""
+"""The work: does what programs do in a mounted directory, and measures the time."""
 
 import multiprocessing
 import os
@@ -22,7 +22,7 @@ PROCESSES = 2
 
 
 def all_of_it(system, archive):
-    """One round on one system. The order matters: what is cold was restarted just before."""
+    """One round on one system. The order matters: cold measurements come right after a restart."""
     path = lambda name: os.path.join(system.mount, name)
     result = {}
     result["stream write"] = stream_write(path("stream"))
@@ -115,7 +115,7 @@ def read_all(directory):
 
 
 def together(job, path, count):
-    """Runs `job` in processes that begin at once. Answers calls per second, and the longest in ms."""
+    """Runs `job` in processes that start together. Returns calls per second, and the longest in ms."""
     start = multiprocessing.Barrier(PROCESSES + 1)
     answers = multiprocessing.SimpleQueue()
     workers = [
