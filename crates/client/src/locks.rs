@@ -1,4 +1,4 @@
-//! File locks: passed to the owner's tables, through a door of this client's session.
+//! File locks: passes requests to the owner's tables, through a door of this client's session.
 
 use crate::client::Client;
 use metanode::locks::{HeldLock, LockDoor, LockOwner, LockRequest, LockSpace, LockTaker};
@@ -6,22 +6,21 @@ use model::{InodeId, LockKind, LockRange, Result};
 use std::future::Future;
 
 impl Client {
-    /// A mount (or other door) of this client begins: locks are asked for through one.
+    /// Registers a mount (or other door) of this client; lock requests need one.
     #[must_use]
     pub fn begin_lock_door(&self) -> LockDoor {
         self.metanode.locks().begin_door(self.session)
     }
 
-    /// The door has ended: its locks go, its waiting requests are interrupted, later ones are
-    /// refused.
+    /// Ends a door: its locks end, its waiting requests are interrupted, later ones are refused.
     pub fn end_lock_door(&self, door: LockDoor) {
         self.metanode.locks().end_door(door);
     }
 
-    /// F_GETLK: the first lock that is in the way of one of this kind.
+    /// F_GETLK: the first lock that conflicts with one of this kind.
     ///
     /// # Errors
-    /// None today; an owner on another node may be away.
+    /// None today; an owner on another node may be unavailable.
     pub async fn get_lock(
         &self,
         inode: InodeId,
@@ -33,12 +32,11 @@ impl Client {
         Ok(locks.conflict(inode, owner, range, kind))
     }
 
-    /// F_SETLK, and F_SETLKW until `interrupted` ends; an interrupted request changes nothing.
-    /// `kind` None unlocks.
-    /// A wait for another program has no deadline and shows in `waiters`.
+    /// F_SETLK, or F_SETLKW until `interrupted` completes; an interrupted request changes nothing.
+    /// `kind` None unlocks. A wait for another program has no deadline and is listed in `waiters`.
     ///
     /// # Errors
-    /// `WouldBlock` without `interrupted`, else `WouldDeadlock`, `Interrupted`; `TooManyLocks`.
+    /// `WouldBlock` without `interrupted`; with it `WouldDeadlock`, `Interrupted`; `TooManyLocks`.
     pub async fn set_lock<I: Future<Output = ()>>(
         &self,
         inode: InodeId,
@@ -59,8 +57,7 @@ impl Client {
         self.request_lock(request, "a file lock", interrupted).await
     }
 
-    /// flock(2): whole-file locks, a space of their own beside POSIX locks. With `interrupted` it
-    /// waits.
+    /// flock(2): whole-file locks, independent of POSIX locks. Waits if `interrupted` is given.
     ///
     /// # Errors
     /// As `set_lock`, without `WouldDeadlock`.
@@ -100,17 +97,17 @@ impl Client {
         locks.set(request, interrupted).await
     }
 
-    /// A process closed a descriptor (FLUSH): its POSIX locks on the inode go.
+    /// A process closed a descriptor (FLUSH): ends its POSIX locks on the inode.
     pub fn release_process_locks(&self, inode: InodeId, owner: LockOwner) {
         self.metanode.locks().release_process(inode, owner);
     }
 
-    /// The last descriptor of an open file is gone (RELEASE): what was taken through it goes.
+    /// The last descriptor of an open file is gone (RELEASE): ends the locks taken through it.
     pub fn release_open_locks(&self, door: LockDoor, open: u64) {
         self.metanode.locks().release_open(door, open);
     }
 
-    /// File locks of the file system that are held, and requests that wait for some.
+    /// Number of file locks held in the file system, and of requests that wait for some.
     #[must_use]
     pub fn lock_counts(&self) -> (usize, usize) {
         self.metanode.locks().counts()

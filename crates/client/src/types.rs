@@ -1,4 +1,4 @@
-//! What the verbs of a client take and give beyond `model`.
+//! Parameters and results of a client's verbs beyond those in `model`.
 
 use model::{Attributes, Privileges};
 
@@ -9,36 +9,35 @@ pub struct OpenFlags {
     pub write: bool,
     /// O_TRUNC: the file is cut to 0 bytes first.
     pub truncate: bool,
-    /// What goes with the cut bytes.
+    /// Privileges that the truncate drops.
     pub privileges: Privileges,
 }
 
-/// What an open found.
+/// Result of an open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Opened {
     /// The inode, after a truncate.
     pub attributes: Attributes,
-    /// The truncate took setuid or setgid away, perhaps: whoever remembers the mode must forget
-    /// it.
+    /// The truncate may have dropped setuid or setgid: cached modes must be dropped.
     pub mode_changed: bool,
 }
 
-/// What a write did.
+/// Result of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Written {
-    /// Where its first byte is.
+    /// Offset of its first byte.
     pub offset: u64,
-    /// It took setuid or setgid away, perhaps: whoever remembers the mode must forget it.
+    /// It may have dropped setuid or setgid: cached modes must be dropped.
     pub mode_changed: bool,
 }
 
-/// What a read leaves behind.
+/// Effects of a read on atime and cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReadTraces {
-    /// It moves atime, as relatime says. False: noatime, O_NOATIME.
+    /// It moves atime as relatime says. False: noatime, O_NOATIME.
     pub atime: bool,
-    /// Its bytes stay in memory for the next reader. False: O_DIRECT, whose programs have a
-    /// cache of their own; who reads in order is still read ahead for.
+    /// Its bytes stay cached for the next reader. False: O_DIRECT, whose programs have their own
+    /// cache; sequential readers still get read-ahead.
     pub cached: bool,
 }
 
@@ -51,7 +50,7 @@ impl Default for ReadTraces {
     }
 }
 
-/// What fallocate does with a range.
+/// Operation of fallocate on a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Allocate {
     /// Holes become reserved space.
@@ -68,7 +67,7 @@ pub enum Allocate {
     },
 }
 
-/// What lseek looks for.
+/// Target of lseek.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seek {
     /// SEEK_DATA.
@@ -77,25 +76,25 @@ pub enum Seek {
     Hole,
 }
 
-/// A piece of a directory, without "." and "..": the door adds those.
+/// Part of a directory, without "." and "..", which the door adds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listing {
-    /// Entries in position order; each position is a cookie to go on behind it.
+    /// Entries in position order; each position is a cookie for continuing after it.
     pub entries: Vec<model::operation::DirectoryEntry>,
-    /// Whether nothing comes behind them.
+    /// Whether no entries follow.
     pub end: bool,
 }
 
-/// What statfs shows. Bytes are bytes of users: redundancy is already taken off.
+/// Answer to statfs. Bytes are users' bytes: redundancy is already subtracted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FileSystemUsage {
     /// Preferred size of reads and writes.
     pub block_bytes: u32,
     /// All bytes.
     pub capacity: u64,
-    /// Bytes that nobody uses, the pool's reserve included.
+    /// Unused bytes, including the pool's reserve.
     pub free: u64,
-    /// Bytes that users may still write; what is dirty in this client is already taken off.
+    /// Bytes that users may still write, not counting this client's dirty bytes.
     pub available: u64,
     /// Inodes in use.
     pub inodes: u64,

@@ -1,5 +1,5 @@
-//! File locks of applications: whole-file (flock), ranges of processes (POSIX), ranges of
-//! open files (OFD). Rules are in [`table`]; this is the door that waits.
+//! File locks of applications: whole files (flock), ranges of processes (POSIX), ranges of open
+//! files (OFD). The rules are in [`table`]; this file adds waiting.
 
 mod charges;
 mod conflicts;
@@ -18,13 +18,13 @@ use std::future::Future;
 use table::{Answer, GaveUp, Table};
 use tokio::sync::oneshot;
 
-/// The lock tables of a file system. Cheap calls under one short lock; waiting holds none.
+/// The lock tables of a file system. Short calls under one lock, which is never held while waiting.
 #[derive(Default)]
 pub struct Locks {
     table: Mutex<Table<oneshot::Sender<()>>>,
 }
 
-/// Takes a waiting request back when its future is dropped.
+/// Withdraws a waiting request when its future is dropped.
 struct Waiting<'a> {
     locks: &'a Locks,
     ticket: Option<u64>,
@@ -33,7 +33,7 @@ struct Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take() {
-            // Only the end of its door drops a wait that was granted; the lock goes with that.
+            // A granted wait is dropped only when its door ends; the lock ends with the door.
             self.locks.table.lock().give_up(ticket);
         }
     }
@@ -46,33 +46,32 @@ impl Locks {
         Self::default()
     }
 
-    /// A mount (or other door) of the session begins. Locks are asked for through one.
+    /// Registers a mount (or other door) of the session; lock requests need one.
     pub fn begin_door(&self, session: SessionId) -> LockDoor {
         self.table.lock().begin_door(session)
     }
 
-    /// Nobody comes through the door any more: its locks go, its waiting requests are
-    /// interrupted, later ones are refused.
+    /// Ends a door: its locks end, its waiting requests are interrupted, later ones are refused.
     pub fn end_door(&self, door: LockDoor) {
         let mut table = self.table.lock();
         table.end_door(door);
         Self::wake(&mut table);
     }
 
-    /// The session ended, and with it all its doors.
+    /// Ends a session and all its doors.
     pub fn release_session(&self, session: SessionId) {
         let mut table = self.table.lock();
         table.end_session(session);
         Self::wake(&mut table);
     }
 
-    /// Locks, changes the kind of a lock, or lets go, without waiting.
+    /// Locks, changes the kind of a lock, or unlocks, without waiting.
     ///
-    /// As in Linux, flock(2) gives the old lock up when its kind changes, also if it is then
-    /// refused.
+    /// As in Linux, flock(2) gives up the old lock when its kind changes, even if the new one is
+    /// then refused.
     ///
     /// # Errors
-    /// `WouldBlock` when another one holds a part of it; `TooManyLocks`; `InvalidArgument`.
+    /// `WouldBlock` on conflict; `TooManyLocks`; `InvalidArgument`.
     pub fn try_set(&self, request: LockRequest) -> Result<()> {
         let mut table = self.table.lock();
         let answer = table.request(request, None);
@@ -80,13 +79,13 @@ impl Locks {
         answer.map(|answer| assert_eq!(answer, Answer::Granted, "only who has a waker waits"))
     }
 
-    /// As `try_set`, and waits until it is granted or `interrupted` ends. An interrupted request
-    /// changes nothing, except that flock has given its old lock up. Dropping the future takes
-    /// the request back; to be dropped only when the door ends.
+    /// As `try_set`, but waits until it is granted or `interrupted` completes. An interrupted
+    /// request changes nothing, except that flock has given up its old lock. Dropping the future
+    /// withdraws the request; drop it only when the door ends.
     ///
     /// # Errors
-    /// `WouldDeadlock` when processes would wait for each other in a circle; `Interrupted`;
-    /// `TooManyLocks` when too many are held or waited for; `InvalidArgument`.
+    /// `WouldDeadlock` if processes would wait for each other; `Interrupted`; `TooManyLocks` if too
+    /// many are held or waiting; `InvalidArgument`.
     pub async fn set(
         &self,
         request: LockRequest,
@@ -133,7 +132,7 @@ impl Locks {
         }
     }
 
-    /// F_GETLK: the first lock that would stop this one.
+    /// F_GETLK: the first conflicting lock.
     #[must_use]
     pub fn conflict(
         &self,
@@ -146,9 +145,9 @@ impl Locks {
         table.conflict(LockSpace::Range, inode, owner, range, kind)
     }
 
-    /// A process closed a descriptor of the inode: its POSIX locks there go, as POSIX says,
-    /// through whichever descriptor they were taken. What it waits for it goes on to wait for.
-    /// True if it held any.
+    /// A process closed a descriptor of the inode: ends its POSIX locks there, as POSIX says,
+    /// through whichever descriptor they were taken. Its waiting requests continue. True if it held
+    /// any.
     pub fn release_process(&self, inode: InodeId, owner: LockOwner) -> bool {
         let mut table = self.table.lock();
         let had = table.release_process(inode, owner);
@@ -156,8 +155,8 @@ impl Locks {
         had
     }
 
-    /// The last descriptor of an open file is gone: what was taken through it goes, and nothing
-    /// that its owners have taken through another open since. True if there was anything.
+    /// The last descriptor of an open file is gone: ends the locks taken through it, but none that
+    /// their owners have taken through another open since. True if there were any.
     pub fn release_open(&self, door: LockDoor, open: u64) -> bool {
         let mut table = self.table.lock();
         let had = table.release_open(door, open);
@@ -165,14 +164,14 @@ impl Locks {
         had
     }
 
-    /// Locks held and requests waiting.
+    /// Number of locks held and of requests waiting.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
         self.table.lock().counts()
     }
 
-    /// Tells waiters what the table has granted. A waiter that was dropped meanwhile needs no
-    /// answer.
+    /// Wakes waiters whose requests the table has granted. A waiter that was dropped meanwhile
+    /// needs no answer.
     fn wake(table: &mut Table<oneshot::Sender<()>>) {
         for sender in table.take_granted() {
             let _ = sender.send(());

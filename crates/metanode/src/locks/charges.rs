@@ -1,17 +1,17 @@
-//! How many locks there may be, and which user has how many of them.
+//! Limits the number of locks and waits, in total and per user.
 
 use world::Map;
 
-/// Locks held in all: 130 to 350 bytes each.
+/// Most locks held in total: 130 to 350 bytes each.
 pub(super) const LOCKS_MAX: usize = 1 << 19;
-/// Locks that one user may hold.
+/// Most locks held by one user.
 pub(super) const USER_LOCKS_MAX: usize = 1 << 17;
-/// Requests that may wait in all.
+/// Most requests waiting in total.
 pub(super) const WAITS_MAX: usize = 1 << 15;
-/// Requests of one user that may wait.
+/// Most waiting requests of one user.
 pub(super) const USER_WAITS_MAX: usize = 1 << 12;
 
-/// Locks and waits by user. Users who have none aren't remembered.
+/// Locks and waits by user. Users without any aren't listed.
 #[derive(Default)]
 pub(super) struct Charges {
     users: Map<u32, Charge>,
@@ -25,22 +25,22 @@ struct Charge {
 }
 
 impl Charges {
-    /// Whether a user may hold so many locks more: never more than half of what the others leave,
-    /// so that something is left for the next one.
+    /// Whether a user may hold this many more locks: never more than half of what the others leave,
+    /// so that later users get some.
     pub(super) fn may_hold(&self, user: u32, more: usize) -> bool {
         let held = self.of(user).held;
         let share = LOCKS_MAX.saturating_sub(self.all.held - held) / 2;
         held + more <= share.min(USER_LOCKS_MAX)
     }
 
-    /// Whether one request more of a user may wait; as with locks.
+    /// Whether a user may have one more waiting request; shared as for locks.
     pub(super) fn may_wait(&self, user: u32) -> bool {
         let waiting = self.of(user).waiting;
         let share = WAITS_MAX.saturating_sub(self.all.waiting - waiting) / 2;
         waiting < share.min(USER_WAITS_MAX)
     }
 
-    /// Locks held and requests waiting.
+    /// Number of locks held and of requests waiting.
     #[cfg(test)]
     pub(super) fn all(&self) -> (usize, usize) {
         (self.all.held, self.all.waiting)

@@ -1,7 +1,7 @@
-//! Which held locks stop a new one.
+//! Finds the held locks that conflict with a new one.
 //!
-//! With few locks on an inode one look passes all owners; with many, the spans of each kind tell
-//! where to look.
+//! If an inode has few locks, one pass visits all owners; if it has many, the spans of each kind
+//! are searched.
 
 use super::held::{Held, Key, Piece, Place};
 use super::request::{HeldLock, LockOwner, LockRequest, kinds_that_stop};
@@ -9,22 +9,22 @@ use model::{LockKind, LockRange};
 use std::collections::btree_map::Range;
 use std::ops::Bound;
 
-/// Locks of one owner that are looked at one after the other, before those that matter are sought:
-/// most owners have one.
+/// Most locks of one owner examined one after another before searching for the relevant ones: most
+/// owners have one.
 const PASSED_MAX: usize = 8;
-/// Neighbours of a lock that F_GETLK shows together with it.
+/// Most neighbours that F_GETLK merges with a lock.
 const NEIGHBOURS_MAX: usize = 1024;
 
 impl Held {
-    /// Whether another owner's lock stops this one.
+    /// Whether another owner's lock conflicts with this request.
     pub(super) fn is_stopped(&self, request: &LockRequest, kind: LockKind) -> bool {
         let kinds = kinds_that_stop(kind);
         let mut stoppers = self.stoppers(request.place(), request.range, kinds);
         stoppers.next().is_some()
     }
 
-    /// The first lock of another owner that stops this one, by start. Neighbours of it that look
-    /// the same to others are shown as one.
+    /// The first conflicting lock of another owner, by start. Its neighbours that look the same to
+    /// others are merged with it.
     pub(super) fn conflict(
         &self,
         place: Place,
@@ -43,8 +43,8 @@ impl Held {
         Some(self.with_neighbours(Place { owner, ..place }, first))
     }
 
-    /// Locks of other owners and of these kinds that share a byte with the range; in an inode with
-    /// few locks only the first of each owner, in one with many those of each kind by start.
+    /// Locks of other owners and of these kinds that overlap the range; for an inode with few locks
+    /// only the first of each owner, for one with many those of each kind by start.
     pub(super) fn stoppers(
         &self,
         place: Place,
@@ -72,7 +72,7 @@ impl Held {
             .chain(many.map(|key| key.shown(&self.locks[&key])))
     }
 
-    /// For each other owner the first of its locks of these kinds that shares a byte with the range.
+    /// For each other owner the first of its locks of these kinds that overlaps the range.
     fn first_of_each(
         &self,
         place: Place,
@@ -115,7 +115,7 @@ impl Held {
         })
     }
 
-    /// What follows the locks of the same owner on the same inode.
+    /// The locks after those of the same owner on the same inode.
     fn behind(&self, key: &Key) -> Range<'_, Key, Piece> {
         let last = key.place().last();
         self.locks.range((Bound::Excluded(last), Bound::Unbounded))

@@ -1,8 +1,8 @@
-//! The locks that are held, on which bytes, by whom.
+//! The held locks, with their ranges and owners.
 //!
-//! One ordered map: the locks of one owner and kind on one inode follow each other by start, so
-//! that a look, a split and a join cost a few steps however many others there are. Range locks of
-//! one owner never overlap, and neighbours of the same kind and open file are one lock.
+//! One ordered map: the locks of one owner and kind on one inode are adjacent, sorted by start, so
+//! that a lookup, a split and a join take few steps however many other locks there are. Range locks
+//! of one owner never overlap, and adjacent ones of the same kind and open file are merged.
 
 use super::charges::Charges;
 use super::request::{HeldLock, KINDS, LockDoor, LockOwner, LockRequest, LockSpace, LockTaker};
@@ -10,7 +10,7 @@ use super::spans::{Span, Spans};
 use model::{Error, ErrorKind, InodeId, LockKind, LockRange, Result};
 use std::collections::BTreeMap;
 
-/// The place of a held lock in the order of all.
+/// Position of a held lock in the order of all.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Key {
     pub(super) space: LockSpace,
@@ -29,7 +29,7 @@ pub(super) struct Piece {
 /// An open file, by its number at its door.
 type OpenFile = (LockDoor, u64);
 
-/// Where an owner may hold locks.
+/// An inode and owner that may hold locks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Place {
     pub(super) space: LockSpace,
@@ -41,24 +41,24 @@ pub(super) struct Place {
 #[derive(Default)]
 pub(super) struct Crowd {
     count: usize,
-    /// By kind, from many locks on until there is none.
+    /// By kind; built when there are many locks, and kept until there are none.
     pub(super) spans: Option<Box<[Spans; 2]>>,
 }
 
 /// All held locks of a file system.
 pub(super) struct Held {
     pub(super) locks: BTreeMap<Key, Piece>,
-    /// How many of them there are on each inode, and where, if they are many.
+    /// The number of locks on each inode and, if they are many, their spans.
     pub(super) crowds: BTreeMap<(LockSpace, InodeId), Crowd>,
-    /// An inode has many locks from here on.
+    /// An inode with at least this many locks has spans.
     crowd_from: usize,
-    /// How many of them were taken by whom through which open file.
+    /// The number of locks by open file, inode and owner.
     through: BTreeMap<(OpenFile, Place), usize>,
-    /// Whose they are. The requests that wait are charged here, too.
+    /// The users to whom locks and waiting requests are charged.
     pub(super) charges: Charges,
 }
 
-/// Fewer locks of an inode are looked at one after the other.
+/// With fewer locks on an inode, they are examined one after another.
 const CROWD_FROM: usize = 64;
 
 impl Default for Held {
@@ -102,7 +102,8 @@ impl Held {
         self.insert(at(start), Piece { end, taker });
     }
 
-    /// Lets go of what an owner holds in a place, as far as it goes. True if anything went.
+    /// Releases the locks of an owner in a place for which `goes` returns true. True if there were
+    /// any.
     pub(super) fn release(&mut self, place: Place, goes: impl Fn(&Piece) -> bool) -> bool {
         let own = self.locks.range(place.first()..);
         let own = own.take_while(|(key, _)| key.place() == place);
@@ -114,7 +115,7 @@ impl Held {
         !keys.is_empty()
     }
 
-    /// Lets go of all that is held through a door; gives the inodes.
+    /// Releases all locks held through a door; returns the inodes.
     pub(super) fn end_door(&mut self, door: LockDoor) -> Vec<(LockSpace, InodeId)> {
         let keys = self.locks.keys().filter(|key| key.owner.door == door);
         let keys: Vec<Key> = keys.copied().collect();
@@ -126,15 +127,15 @@ impl Held {
         inodes
     }
 
-    /// Where locks are held that were taken through an open file.
+    /// The places of locks that were taken through an open file.
     pub(super) fn taken_through(&self, file: OpenFile) -> Vec<Place> {
         let places = self.through.range((file, Place::FIRST)..);
         let places = places.take_while(|((other, _), _)| *other == file);
         places.map(|((_, place), _)| *place).collect()
     }
 
-    /// Refuses what would leave the user with more locks than one may have. Letting go of bytes
-    /// in the middle makes two locks of one.
+    /// Refuses a request that would leave the user with too many locks. Unlocking bytes in the
+    /// middle of a lock splits it.
     pub(super) fn check_room(&self, request: &LockRequest) -> Result<()> {
         let range = request.range;
         let split = KINDS.iter().find_map(|kind| {
@@ -143,8 +144,8 @@ impl Held {
             let splits = !joins && key.start < range.start && piece.end > range.end;
             splits.then_some(piece.taker.user)
         });
-        // The open file, and the lock with it, may have been handed on to another user: both
-        // halves stay charged to whom the lock is.
+        // The open file, and the lock with it, may have been passed on to another user: both halves
+        // stay charged to the lock's user.
         let asker = request.taker.user;
         let more = usize::from(split == Some(asker)) + usize::from(request.kind.is_some());
         let of_other = split.filter(|user| *user != asker);
@@ -159,7 +160,7 @@ impl Held {
         ))
     }
 
-    /// Whether the owner has a flock of another kind than it asks for.
+    /// Whether the owner has a flock of another kind than requested.
     pub(super) fn changes_flock(&self, request: &LockRequest) -> bool {
         let mut others = KINDS.iter().filter(|kind| request.kind != Some(**kind));
         request.space == LockSpace::Whole
@@ -169,7 +170,7 @@ impl Held {
             })
     }
 
-    /// Whether a request makes an exclusive lock of its owner shared, or a part of one.
+    /// Whether a request turns an exclusive lock of its owner, or part of one, into a shared one.
     pub(super) fn becomes_shared(&self, request: &LockRequest) -> bool {
         request.kind == Some(LockKind::Shared)
             && self
@@ -177,7 +178,7 @@ impl Held {
                 .is_some()
     }
 
-    /// The first lock of an owner and kind that shares a byte with the range.
+    /// The first lock of an owner and kind that overlaps the range.
     pub(super) fn first_overlap(
         &self,
         place: Place,
@@ -191,7 +192,7 @@ impl Held {
             .or_else(|| self.locks.range(at(range.start)..=at(range.end)).next())
     }
 
-    /// Takes the request's range out of the owner's locks of one kind.
+    /// Removes the request's range from the owner's locks of one kind.
     fn cut(&mut self, request: &LockRequest, kind: LockKind) {
         let (place, range) = (request.place(), request.range);
         while let Some((key, piece)) = self.first_overlap(place, kind, range) {
@@ -253,13 +254,13 @@ impl Held {
         }
     }
 
-    /// From so many locks of an inode on it is known where they are.
+    /// Sets the number of locks from which an inode has spans.
     #[cfg(test)]
     pub(super) fn crowd_from(&mut self, count: usize) {
         self.crowd_from = count;
     }
 
-    /// What is counted must be what is held.
+    /// Checks all counts against the locks held.
     #[cfg(test)]
     pub(super) fn assert_counts(&self) {
         let counts = self.crowds.values().map(|crowd| crowd.count);
@@ -269,7 +270,7 @@ impl Held {
 }
 
 impl LockRequest {
-    /// Where its owner holds locks that it may change.
+    /// The place where the owner's own locks may change.
     pub(super) fn place(&self) -> Place {
         Place {
             space: self.space,
@@ -306,7 +307,7 @@ impl Place {
         self.at(LockKind::Shared, 0)
     }
 
-    /// Behind all locks of the owner here.
+    /// After all locks of the owner here.
     pub(super) fn last(self) -> Key {
         self.at(LockKind::Exclusive, u64::MAX)
     }
@@ -321,7 +322,7 @@ impl Key {
         }
     }
 
-    /// The lock as others see where it is.
+    /// The lock as a span.
     fn span(&self, piece: &Piece) -> Span {
         Span {
             start: self.start,
@@ -330,12 +331,12 @@ impl Key {
         }
     }
 
-    /// Whose lock through which open file it is.
+    /// The open file through which the lock was taken, with its place.
     fn through(&self, piece: &Piece) -> (OpenFile, Place) {
         ((self.owner.door, piece.taker.open), self.place())
     }
 
-    /// The lock as F_GETLK tells of it.
+    /// The lock as F_GETLK shows it.
     pub(super) fn shown(&self, piece: &Piece) -> HeldLock {
         HeldLock {
             owner: self.owner,

@@ -1,9 +1,9 @@
-//! What is asked about locks: who, how, which bytes of what.
+//! Lock requests: owner, kind, range and file.
 
 use model::{InodeId, LockKind, LockRange, SessionId};
 
-/// One mount (or other door) of a session. Owners and open files are numbered by each door for
-/// itself, and what they hold ends with it.
+/// One mount (or other door) of a session. Each door numbers its own owners and open files, and
+/// their locks end with it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LockDoor {
     /// The client's session.
@@ -12,41 +12,41 @@ pub struct LockDoor {
     pub number: u32,
 }
 
-/// Who holds a lock: a process (POSIX locks) or an open file (OFD locks, flock), by the number
-/// that the kernel gives it. Which of the two it is, the kernel doesn't tell.
+/// The owner of a lock: a process (POSIX locks) or an open file (OFD locks, flock), by the number
+/// that the kernel gives it. The kernel doesn't say which of the two it is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LockOwner {
-    /// The door that knows it.
+    /// The door to which it belongs.
     pub door: LockDoor,
     /// The number.
     pub id: u64,
 }
 
-/// How a lock is asked for.
+/// The origin of a lock request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LockTaker {
-    /// The open file through which it is asked for.
+    /// The open file through which it is made.
     pub open: u64,
-    /// The process, for F_GETLK of others; 0 if not known.
+    /// The process, for other processes' F_GETLK; 0 if unknown.
     pub pid: u32,
-    /// The user, to whom it is charged.
+    /// The user to whom it is charged.
     pub user: u32,
 }
 
-/// A lock that somebody holds.
+/// A held lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeldLock {
-    /// Who.
+    /// Its owner.
     pub owner: LockOwner,
-    /// How.
+    /// Its kind.
     pub kind: LockKind,
-    /// Which bytes.
+    /// Its bytes.
     pub range: LockRange,
     /// The process that took it, for F_GETLK.
     pub pid: u32,
 }
 
-/// flock locks and range locks don't see each other.
+/// flock locks and range locks don't conflict with each other.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum LockSpace {
     /// flock(2): the whole file.
@@ -55,20 +55,20 @@ pub enum LockSpace {
     Range,
 }
 
-/// A wish to lock (`kind`) or unlock (`None`).
+/// A request to lock (`kind`) or unlock (`None`).
 #[derive(Clone, Copy, Debug)]
 pub struct LockRequest {
-    /// Where.
+    /// flock or range locks.
     pub space: LockSpace,
-    /// On what.
+    /// The file.
     pub inode: InodeId,
-    /// For whom.
+    /// The owner.
     pub owner: LockOwner,
-    /// How; `None` lets go.
+    /// The kind; `None` unlocks.
     pub kind: Option<LockKind>,
-    /// Which bytes; [`LockRange::ALL`] for flock.
+    /// The bytes; [`LockRange::ALL`] for flock.
     pub range: LockRange,
-    /// By whom.
+    /// The origin.
     pub taker: LockTaker,
 }
 
@@ -83,10 +83,10 @@ impl LockOwner {
     };
 }
 
-/// Both.
+/// Both kinds.
 pub(super) const KINDS: [LockKind; 2] = [LockKind::Shared, LockKind::Exclusive];
 
-/// Locks of which kinds stop one of this kind.
+/// The kinds of locks that conflict with one of this kind.
 pub(super) fn kinds_that_stop(kind: LockKind) -> &'static [LockKind] {
     match kind {
         LockKind::Shared => &KINDS[1..],

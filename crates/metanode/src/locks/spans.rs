@@ -1,13 +1,13 @@
-//! Where the locks of one kind are on one inode that has many: those in the way of a request are
-//! found in few steps, however many there are and whoever holds them.
+//! Spans of the locks of one kind on an inode that has many: finds conflicts with a request in few
+//! steps, however many locks there are and whoever holds them.
 //!
-//! In parts, each in one piece of memory, that are passed over as a whole if they end before the
-//! request's range or belong to the asker alone. No tree: its depth could be chosen by who locks.
+//! Consists of parts, each one piece of memory, which are skipped as a whole if they end before the
+//! request's range or belong to the requester alone. Not a tree: lockers could choose its depth.
 
 use super::request::LockOwner;
 use model::LockRange;
 
-/// Locks of a part; a part that would have more becomes two.
+/// Most locks of a part; a larger one is split.
 const PART_MAX: usize = 512;
 
 /// Locks by start and owner.
@@ -22,12 +22,12 @@ impl Default for Spans {
     }
 }
 
-/// Some that follow each other; never empty.
+/// Consecutive spans; never empty.
 struct Part {
     spans: Vec<Span>,
-    /// The furthest end.
+    /// The highest end.
     end: u64,
-    /// Whose they are, if they are all one's.
+    /// The common owner, if all have the same.
     owner: Option<LockOwner>,
 }
 
@@ -102,7 +102,7 @@ impl Spans {
         }
     }
 
-    /// Small parts that follow each other become one, so that there are never many.
+    /// Merges small adjacent parts, so that there are never many.
     fn join_small(&mut self, at: usize) {
         let [part, next, ..] = &mut self.parts[at..] else {
             return;
@@ -115,7 +115,7 @@ impl Spans {
         }
     }
 
-    /// Locks of others that share a byte with the range, by start.
+    /// Locks of other owners that overlap the range, by start.
     pub(super) fn others(
         &self,
         range: LockRange,

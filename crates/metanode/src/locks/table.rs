@@ -1,7 +1,7 @@
-//! The rules of file locks, as a state machine without clocks, tasks or I/O: who may have a lock,
-//! who waits, who is let in. What is held is in [`Held`].
+//! The rules of file locks, as a state machine without clocks, tasks or I/O: which requests are
+//! granted, wait, or are refused. The held locks are in [`Held`].
 //!
-//! Waiting requests are granted in the order of their arrival, except that one may pass another
+//! Waiting requests are granted in order of arrival, except that a request may pass another one
 //! that still has to wait (as in Linux).
 
 use super::held::{Held, Place};
@@ -9,19 +9,19 @@ use super::request::{HeldLock, LockDoor, LockOwner, LockRequest, LockSpace, kind
 use model::{Error, ErrorKind, InodeId, LockKind, LockRange, Result, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What became of a request.
+/// Result of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Answer {
     Granted,
     Waits(u64),
 }
 
-/// What became of a waiter that gave up.
+/// Result of giving up a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum GaveUp {
-    /// It was granted before; the lock is held.
+    /// It had already been granted; the lock is held.
     Granted,
-    /// It no longer waits, and holds nothing of what it waited for.
+    /// It no longer waits, and holds nothing that it waited for.
     Cancelled,
 }
 
@@ -30,16 +30,16 @@ struct Waiter<W> {
     waker: W,
 }
 
-/// All locks of a file system; `W` is told when a waiting request is granted.
+/// All locks of a file system; `W` wakes the waiter of a granted request.
 pub(super) struct Table<W> {
     doors: BTreeSet<LockDoor>,
     held: Held,
     waiting: BTreeMap<u64, Waiter<W>>,
-    /// Waiting tickets per inode, so that a release looks only at its own.
+    /// Waiting tickets by inode, so that a release examines only its own.
     queues: BTreeMap<(LockSpace, InodeId), BTreeSet<u64>>,
-    /// Waiting tickets per owner, for circles.
+    /// Waiting tickets by owner, to find deadlocks.
     waits_of: BTreeSet<(LockOwner, u64)>,
-    /// Granted to waiters that haven't said yet that they know.
+    /// Granted tickets whose waiters haven't claimed them yet.
     unclaimed: BTreeSet<u64>,
     granted: Vec<W>,
     next_ticket: u64,
@@ -62,9 +62,9 @@ impl<W> Default for Table<W> {
     }
 }
 
-/// Waiting requests that are followed in search of a circle; in a larger one nobody is told.
+/// Most waiting requests followed in search of a deadlock; larger circles go undetected.
 const FOLLOWED_MAX: usize = 256;
-/// Locks that are looked at in search of a circle.
+/// Most locks examined in search of a deadlock.
 const STOPPERS_MAX: usize = 4096;
 
 impl<W> Table<W> {
@@ -96,8 +96,8 @@ impl<W> Table<W> {
         let becomes_shared = self.held.becomes_shared(&request);
         let is_change = self.held.changes_flock(&request);
         if is_change {
-            // flock(2): a change of kind is a removal followed by a new lock, also if the new one
-            // can't be had.
+            // flock(2): a change of kind is a removal followed by a new lock, even if the new one
+            // is refused.
             self.held.set(&LockRequest {
                 kind: None,
                 ..request
@@ -105,7 +105,7 @@ impl<W> Table<W> {
         }
         let answer = self.take(request, kind, waker);
         if is_change || (becomes_shared && matches!(answer, Ok(Answer::Granted))) {
-            // What was given up, and what became shared, may let others in; a new lock doesn't.
+            // Locks given up or made shared may let others in; a new lock doesn't.
             self.grant_waiting(request.space, request.inode, request.range);
         }
         answer
@@ -141,7 +141,7 @@ impl<W> Table<W> {
         Ok(Answer::Waits(ticket))
     }
 
-    /// The lock that stops a request, for F_GETLK.
+    /// The lock that conflicts with a request, for F_GETLK.
     pub(super) fn conflict(
         &self,
         space: LockSpace,
@@ -158,24 +158,24 @@ impl<W> Table<W> {
         self.held.conflict(place, range, kind)
     }
 
-    /// The waiter of a granted ticket knows; its lock is its own now.
+    /// The waiter of a granted ticket has taken its lock.
     pub(super) fn claim(&mut self, ticket: u64) {
         self.unclaimed.remove(&ticket);
     }
 
-    /// The waiter doesn't want to wait any longer. What it has been granted meanwhile it keeps:
-    /// it may have had a part of it before, and must not lose that.
+    /// The waiter stops waiting. It keeps a lock that was granted meanwhile: it may have had a part
+    /// of it before, and must not lose that.
     pub(super) fn give_up(&mut self, ticket: u64) -> GaveUp {
         if self.unclaimed.remove(&ticket) {
             return GaveUp::Granted;
         }
-        // Nobody can be let in by this: a waiter isn't in anybody's way.
+        // This lets no one in: a waiting request blocks no other.
         self.remove_waiting(ticket);
         GaveUp::Cancelled
     }
 
-    /// A process closed a descriptor of the inode: its range locks there go, however they were
-    /// taken. Its requests that wait go on, as in Linux. True if it held any.
+    /// A process closed a descriptor of the inode: ends its range locks there, however they were
+    /// taken. Its waiting requests continue, as in Linux. True if it held any.
     pub(super) fn release_process(&mut self, inode: InodeId, owner: LockOwner) -> bool {
         let place = Place {
             space: LockSpace::Range,
@@ -189,8 +189,8 @@ impl<W> Table<W> {
         any
     }
 
-    /// The last descriptor of an open file is gone: what was taken through it goes, by whomever,
-    /// and nothing that they took through another one. True if anything was.
+    /// The last descriptor of an open file is gone: ends the locks taken through it by any owner,
+    /// and none that these owners took through another one. True if there were any.
     pub(super) fn release_open(&mut self, door: LockDoor, open: u64) -> bool {
         let places = self.held.taken_through((door, open));
         for place in &places {
@@ -200,7 +200,7 @@ impl<W> Table<W> {
         !places.is_empty()
     }
 
-    /// Nobody comes through the door any more: what was held and asked for through it goes.
+    /// Ends a door: releases all locks and drops all requests made through it.
     pub(super) fn end_door(&mut self, door: LockDoor) {
         self.doors.remove(&door);
         let freed = self.held.end_door(door);
@@ -211,7 +211,7 @@ impl<W> Table<W> {
             .map(|(_, ticket)| *ticket);
         let tickets: Vec<u64> = waits.collect();
         for ticket in tickets {
-            // Its waker is dropped: the waiter learns that it was interrupted.
+            // Dropping its waker tells the waiter that it was interrupted.
             self.remove_waiting(ticket);
         }
         for (space, inode) in freed {
@@ -219,7 +219,7 @@ impl<W> Table<W> {
         }
     }
 
-    /// All doors of a session end.
+    /// Ends all doors of a session.
     pub(super) fn end_session(&mut self, session: SessionId) {
         let doors = self.doors.iter().filter(|door| door.session == session);
         let doors: Vec<LockDoor> = doors.copied().collect();
@@ -233,12 +233,12 @@ impl<W> Table<W> {
         std::mem::take(&mut self.granted)
     }
 
-    /// Locks held and requests waiting.
+    /// Number of locks held and of requests waiting.
     pub(super) fn counts(&self) -> (usize, usize) {
         (self.held.locks.len(), self.waiting.len())
     }
 
-    /// The locks held on an inode, by owner and start, with the open files that they belong to.
+    /// The locks held on an inode, by owner and start, with their open files.
     #[cfg(test)]
     pub(super) fn held(&self, space: LockSpace, inode: InodeId) -> Vec<(HeldLock, u64)> {
         let locks = self.held.locks.iter();
@@ -255,19 +255,19 @@ impl<W> Table<W> {
         self.waiting.contains_key(&ticket)
     }
 
-    /// As if the user held so many locks more.
+    /// Pretends that the user holds this many more locks.
     #[cfg(test)]
     pub(super) fn charge_locks(&mut self, user: u32, count: usize) {
         (0..count).for_each(|_| self.held.charges.hold(user));
     }
 
-    /// From so many locks of an inode on it is known where they are.
+    /// Sets the number of locks from which an inode has spans.
     #[cfg(test)]
     pub(super) fn crowd_from(&mut self, count: usize) {
         self.held.crowd_from(count);
     }
 
-    /// What is charged to all users together must be what is held and waited for.
+    /// Checks the total charges against the locks held and requests waiting.
     #[cfg(test)]
     pub(super) fn assert_charges(&self) {
         assert_eq!(self.held.charges.all(), self.counts());
@@ -295,7 +295,8 @@ impl<W> Table<W> {
         Some(waiter)
     }
 
-    /// Grants what nobody stops any more, after locks in a range were given up or became shared.
+    /// Grants requests that nothing blocks any more, after locks in a range were given up or became
+    /// shared.
     fn grant_waiting(&mut self, space: LockSpace, inode: InodeId, freed: LockRange) {
         let mut freed = Some(freed);
         while let Some(range) = freed.take() {
@@ -308,7 +309,7 @@ impl<W> Table<W> {
                     continue;
                 }
                 if self.held.becomes_shared(&request) {
-                    // Those that came earlier may be let in by this; by other grants nobody is.
+                    // Earlier requests may be let in by this; other grants let no one in.
                     freed = Some(request.range.hull(freed.unwrap_or(request.range)));
                 }
                 let waiter = self
@@ -323,7 +324,7 @@ impl<W> Table<W> {
 
     /// Whether processes would wait for each other in a circle if this request waited. Open files
     /// don't count, as in Linux: two owners of one process can't both be processes, so a circle
-    /// with both is none.
+    /// with both isn't a deadlock.
     fn closes_circle(&self, request: &LockRequest) -> bool {
         if request.space != LockSpace::Range {
             return false;

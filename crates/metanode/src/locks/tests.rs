@@ -1,4 +1,4 @@
-//! The lock tables keep their promises: ranges, waiters, deadlocks, against a byte-wise model.
+//! Promises of the lock tables: ranges, waiters, deadlocks, against a byte-wise model.
 
 use super::charges::{Charges, LOCKS_MAX, USER_LOCKS_MAX, USER_WAITS_MAX, WAITS_MAX};
 use super::spans::{Span, Spans};
@@ -31,7 +31,7 @@ impl Tables {
         }
     }
 
-    /// A range lock of an owner that is a process of the same number, through an open of it.
+    /// A range lock of an owner that is a process of the same number, through one of its opens.
     fn lock(&self, id: u64, kind: Option<LockKind>, range: LockRange) -> LockRequest {
         LockRequest {
             space: LockSpace::Range,
@@ -61,7 +61,7 @@ impl Tables {
         Ok(())
     }
 
-    /// The request must wait; it is known by `name`.
+    /// The request must wait; `name` identifies it.
     fn wait(&mut self, request: LockRequest, name: u64) -> u64 {
         match self.table.request(request, Some(name)) {
             Ok(Answer::Waits(ticket)) => ticket,
@@ -141,7 +141,7 @@ fn a_late_release_ends_only_what_its_own_open_took() {
         },
         ..all.lock(1, request.kind, request.range)
     };
-    // The owner has closed open 10, and locked again through open 11 before the release comes.
+    // The owner closed open 10, and locked again through open 11 before the release arrives.
     all.set(through(&all, 10, all.lock(1, EXCLUSIVE, range(0, 9))))
         .unwrap();
     assert!(all.table.release_process(FILE, all.owner(1)));
@@ -149,12 +149,12 @@ fn a_late_release_ends_only_what_its_own_open_took() {
         .unwrap();
     assert!(!all.table.release_open(all.door, 10));
     assert_eq!(all.held(), [(1, 0, 9, LockKind::Exclusive)]);
-    // An open file whose number in the kernel is used again while the old one is being released.
+    // The kernel reuses an open file's number while the old one is being released.
     all.set(through(&all, 12, all.lock(1, EXCLUSIVE, range(5, 6))))
         .unwrap();
     assert!(all.table.release_open(all.door, 11));
     assert_eq!(all.held(), [(1, 5, 6, LockKind::Exclusive)]);
-    // flock and ranges don't see each other.
+    // flock and ranges don't conflict with each other.
     all.set(all.flock(1, EXCLUSIVE)).unwrap();
     assert!(all.table.release_process(FILE, all.owner(1)));
     assert!(!all.table.release_open(all.door, 12));
@@ -192,8 +192,8 @@ fn a_circle_of_waiting_processes_is_refused() {
 #[test]
 fn a_circle_with_two_owners_of_one_process_is_none() {
     let mut all = Tables::new();
-    // Open file descriptions of one process, whose threads wait for each other: another thread
-    // may let go of what they wait for.
+    // Open file descriptions of one process, whose threads wait for each other: another thread may
+    // unlock what they wait for.
     let lock = |id, at| {
         let mut request = all.lock(id, EXCLUSIVE, range(at, at));
         request.taker.pid = 5;
@@ -225,7 +225,7 @@ fn an_exclusive_lock_that_becomes_shared_lets_earlier_readers_in() {
     all.set(all.lock(1, EXCLUSIVE, range(0, 9))).unwrap();
     all.set(all.lock(2, SHARED, range(20, 29))).unwrap();
     all.wait(all.lock(3, SHARED, range(0, 9)), 3);
-    // Waits for the reader of the higher part, and has the lower part already.
+    // Waits for the reader of the higher part, and already has the lower part.
     all.wait(all.lock(1, EXCLUSIVE, range(0, 29)), 1);
     all.set(all.lock(1, SHARED, range(0, 9))).unwrap();
     assert_eq!(all.table.take_granted(), [3]);
@@ -240,14 +240,14 @@ fn a_change_of_kind_in_flock_gives_the_old_lock_up_first() {
     let mut all = Tables::new();
     all.set(all.flock(1, SHARED)).unwrap();
     all.set(all.flock(2, SHARED)).unwrap();
-    // As in Linux also without waiting: of two that ask again and again one gets it.
+    // As in Linux, even without waiting: if two ask repeatedly, one of them gets it.
     assert_eq!(all.set(all.flock(1, EXCLUSIVE)), Err(ErrorKind::WouldBlock));
     all.set(all.flock(2, EXCLUSIVE)).unwrap();
     all.wait(all.flock(1, SHARED), 1);
     all.set(all.lock(9, EXCLUSIVE, LockRange::ALL)).unwrap();
     all.set(all.flock(2, SHARED)).unwrap();
     assert_eq!(all.table.take_granted(), [1]);
-    // The same kind again changes nothing.
+    // Requesting the same kind again changes nothing.
     all.set(all.flock(2, SHARED)).unwrap();
     assert_eq!(all.table.counts(), (3, 0));
 }
@@ -265,7 +265,7 @@ fn a_door_that_ends_frees_its_locks_and_nobody_elses() {
     };
     all.set(all.lock(1, EXCLUSIVE, range(0, 9))).unwrap();
     all.set(all.flock(1, EXCLUSIVE)).unwrap();
-    // The numbers of owners and opens mean nothing at another door.
+    // Numbers of owners and opens have no meaning at another door.
     let same = at_second(all.lock(1, EXCLUSIVE, range(0, 9)));
     assert_eq!(all.set(same), Err(ErrorKind::WouldBlock));
     all.set(at_second(all.lock(1, EXCLUSIVE, range(20, 29))))
@@ -316,7 +316,7 @@ fn who_has_all_locks_one_may_have_can_let_go_but_not_make_more() {
     let too_many = Err(ErrorKind::TooManyLocks);
     assert_eq!(all.set(all.lock(1, SHARED, range(40, 49))), too_many);
     assert_eq!(all.set(all.flock(1, SHARED)), too_many);
-    // One lock would become two.
+    // One lock would be split into two.
     assert_eq!(all.set(all.lock(1, None, range(3, 4))), too_many);
     let mut of_other = all.lock(2, SHARED, range(40, 49));
     of_other.taker.user = user + 1;
@@ -388,7 +388,7 @@ fn a_dropped_or_interrupted_wait_takes_its_request_back() {
 #[test]
 fn half_of_a_lock_stays_charged_to_whom_the_lock_is() {
     let mut all = Tables::new();
-    // An open file that was handed on to another user with the lock in it.
+    // An open file that was passed on to another user together with its lock.
     let mut whole = all.lock(1, EXCLUSIVE, LockRange::ALL);
     let owner = whole.taker.user;
     all.set(whole).unwrap();
@@ -401,7 +401,7 @@ fn half_of_a_lock_stays_charged_to_whom_the_lock_is() {
     };
     all.set(hole(10)).unwrap();
     assert_eq!(all.set(hole(20)), Err(ErrorKind::TooManyLocks));
-    // What needs no further lock goes on.
+    // Requests that need no further lock still succeed.
     let rest = LockRequest {
         kind: None,
         range: range(11, u64::MAX),
@@ -411,8 +411,8 @@ fn half_of_a_lock_stays_charged_to_whom_the_lock_is() {
     all.set(hole(5)).unwrap();
 }
 
-/// Sized so that looking at each lock for each waiter would take minutes, under the one mutex
-/// that everybody's locks need.
+/// Sized so that examining each lock for each waiter would take minutes, under the one mutex that
+/// all locks need.
 #[test]
 fn many_locks_and_many_waiters_of_one_file_keep_nobody_else_waiting() {
     const HOLDERS: u64 = 16_000;
@@ -426,7 +426,7 @@ fn many_locks_and_many_waiters_of_one_file_keep_nobody_else_waiting() {
                 .unwrap();
         }
     }
-    // Known last, and in everybody's way.
+    // Owned by the last owner in the order, and in conflict with all.
     all.set(all.lock(u64::MAX, EXCLUSIVE, range(FAR, FAR + WAITERS)))
         .unwrap();
     for id in 0..WAITERS {
@@ -444,7 +444,7 @@ fn many_locks_and_many_waiters_of_one_file_keep_nobody_else_waiting() {
     all.table.assert_charges();
 }
 
-/// What each byte is locked by, the slow way.
+/// The lock on each byte, computed the slow way.
 type Bytes = BTreeMap<(LockOwner, u64), LockKind>;
 
 proptest! {
@@ -556,7 +556,7 @@ proptest! {
             let before = waiting.len();
             waiting.retain(|ticket, _| all.table.is_waiting(*ticket));
             prop_assert_eq!(before - waiting.len(), granted, "a waiter went without being told");
-            // Whoever still waits meets a real conflict.
+            // Whoever still waits has a real conflict.
             for request in waiting.values() {
                 let kind = request.kind.unwrap();
                 let conflict = all.table.conflict(LockSpace::Range, FILE, request.owner, request.range, kind);
