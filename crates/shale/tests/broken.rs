@@ -214,7 +214,7 @@ fn a_damaged_or_lost_node_toml_is_refused_and_a_whole_file_system_is_never_made_
     let toml = node.dir.join("node.toml");
     let text = fs::read_to_string(&toml).unwrap();
     fs::write(&toml, text.replace("version", "versi\u{1}n")).unwrap();
-    shale(&node, &["up"]).refused_with(&["node.toml", "mend this line"]);
+    shale(&node, &["up"]).refused_with(&["node.toml", "fix this line"]);
     fs::write(&toml, &text[..text.len() / 2]).unwrap();
     shale(&node, &["up"]).refused_with(&["node.toml"]);
     fs::remove_file(&toml).unwrap();

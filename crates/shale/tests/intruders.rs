@@ -139,7 +139,7 @@ fn what_is_planted_in_place_of_log_lock_and_socket_is_not_followed() {
                 symlink(&precious, &path).unwrap();
             }
             let ended = bounded::shale(&node, &["up"]);
-            ended.refused_with(&["no plain file", name]);
+            ended.refused_with(&["a regular file", name]);
             fs::remove_file(&path).unwrap();
         }
         fs::rename(&kept, &path).unwrap();

@@ -8,7 +8,7 @@ use std::{
 
 const MIB: usize = 1 << 20;
 /// The line of what nobody counts.
-const REST: &str = "all else, resident";
+const REST: &str = "everything else, resident";
 
 /// Resident memory as the kernel says.
 fn resident(node: &Node) -> u64 {

@@ -192,7 +192,7 @@ fn with_redundancy_flipped_bits_in_every_structure_are_mended_and_told() {
         node.must(&["nsd", "scrub"]);
         node.must(&["fs", "check", "--deep"]);
         if name == "data" {
-            event(&node, "NSD 1 (", "damaged bytes were met");
+            event(&node, "NSD 1 (", "damaged bytes were found");
         }
         must_be_sound(&node);
         node.must(&["down"]);

@@ -63,7 +63,7 @@ impl Admin {
         };
         serde_json::from_slice(&bytes).map_err(|e| {
             self.lost(format!(
-                "the daemon is of another version than this command ({e})"
+                "the daemon's version differs from this command's ({e})"
             ))
         })
     }
@@ -80,7 +80,7 @@ impl Admin {
         let answers = stream.peer_cred().map_err(|e| self.lost(e.to_string()))?;
         if !private::may_answer(answers.uid(), self.directory()) {
             let text = format!(
-                "what answers there belongs to user {}, not to the node's owner",
+                "the process answering there belongs to user {}, not to the node's owner",
                 answers.uid()
             );
             return Err(self.lost(text));
@@ -108,7 +108,7 @@ impl Admin {
         }
         let refusal: Refusal = serde_json::from_slice(&bytes).map_err(|_| {
             self.lost(format!(
-                "the daemon answered {status}; is it of another version?"
+                "the daemon answered {status}; does its version differ from this command's?"
             ))
         })?;
         // `ShuttingDown` makes the caller try again once the next daemon is up; `NotFound` makes it
@@ -146,7 +146,8 @@ pub fn silent(dir: &Path) -> Error {
     let shown = dir.display();
     let who = match lock::holder(dir) {
         Some(process) if lock::is_stopped(process) => format!(
-            "the daemon in {shown} (process {process}) is stopped; `kill -CONT {process}` lets it go on"
+            "the daemon in {shown} (process {process}) is stopped; `kill -CONT {process}` resumes \
+             it"
         ),
         Some(process) => format!(
             "the daemon in {shown} (process {process}) doesn't answer; see {}",
@@ -154,7 +155,6 @@ pub fn silent(dir: &Path) -> Error {
         ),
         None => format!("the daemon in {shown} went away without an answer"),
     };
-    let text =
-        format!("{who}; `shale down --kill --dir {shown}` ends it and keeps what was synced");
+    let text = format!("{who}; `shale down --kill --dir {shown}` ends it; synced data is kept");
     Error::new(ErrorKind::Unavailable, text)
 }

@@ -88,7 +88,10 @@ pub async fn serve(
             continue;
         }
         let Ok(slot) = slots.clone().try_acquire_owned() else {
-            tracing::warn!(REQUESTS_MAX, "too many requests of the admin API at once");
+            tracing::warn!(
+                REQUESTS_MAX,
+                "too many concurrent requests to the admin API"
+            );
             continue;
         };
         let (one, routes) = (world.clone(), routes.clone());
@@ -109,11 +112,11 @@ fn is_from_who_may(stream: &UnixStream) -> bool {
     match stream.peer_cred() {
         Ok(peer) if private::may_command(peer.uid()) => true,
         Ok(peer) => {
-            tracing::warn!(user = peer.uid(), process = ?peer.pid(), "a user who may not was at the admin socket");
+            tracing::warn!(user = peer.uid(), process = ?peer.pid(), "refused a connection to the admin socket by another user");
             false
         }
         Err(error) => {
-            tracing::warn!(%error, "the kernel doesn't say who is at the admin socket");
+            tracing::warn!(%error, "the kernel doesn't name the user at the admin socket");
             false
         }
     }
@@ -139,7 +142,7 @@ async fn serve_one(world: &World, stream: UnixStream, routes: Router) {
     tokio::select! {
         // A client that went away needs no answer.
         _ = connection => {}
-        () = taken => tracing::warn!("nobody took an answer of the admin API"),
+        () = taken => tracing::warn!("a client of the admin API didn't take its answer in time"),
     }
 }
 
@@ -157,7 +160,10 @@ async fn whole_request(State(world): State<World>, request: Request, next: Next)
         Ok(Err(error)) => {
             format!("reading the request: {error} (at most {REQUEST_BYTES_MAX} bytes)")
         }
-        Err(_) => format!("the request didn't come within {} s", REQUEST_MAX.as_secs()),
+        Err(_) => format!(
+            "the request didn't arrive within {} s",
+            REQUEST_MAX.as_secs()
+        ),
     };
     let refusal = Refusal {
         kind: ErrorKind::InvalidArgument.name().into(),

@@ -140,7 +140,7 @@ async fn show<A: DeserializeOwned + Serialize>(
     let typed: A = serde_json::from_value(answer.clone()).map_err(|e| {
         Error::new(
             ErrorKind::Unavailable,
-            format!("the daemon is of another version than this command ({e})"),
+            format!("the daemon's version differs from this command's ({e})"),
         )
     })?;
     if !json {
@@ -268,14 +268,14 @@ fn df(df: &Df) -> ExitCode {
 
 fn check(check: &CheckResult) -> ExitCode {
     say!(
-        "{} inodes, {} extents, {} segments, {} read and proven",
+        "{} inodes, {} extents, {} segments, {} read and verified",
         check.inodes,
         check.extents,
         check.segments,
         bytes(check.bytes)
     );
     if check.clean {
-        say!("nothing is wrong");
+        say!("no faults found");
         return ExitCode::SUCCESS;
     }
     for fault in check.faults.iter().take(FAULTS_SHOWN) {

@@ -73,7 +73,7 @@ fn kill(dir: &Path, json: bool) -> Result<ExitCode> {
     match holder {
         None => say(json, false, &format!("no daemon runs in {}", dir.display())),
         Some(_) => {
-            let text = format!("killed; what was synced is durable in {}", dir.display());
+            let text = format!("killed; synced data is durable in {}", dir.display());
             say(json, true, &text)
         }
     }

@@ -124,7 +124,7 @@ fn read(arguments: impl Iterator<Item = OsString>) -> std::result::Result<Call, 
                     }
                     break;
                 }
-                _ => return Err(format!("there is no -{letter}")),
+                _ => return Err(format!("unknown option -{letter}")),
             }
         }
     }

@@ -123,7 +123,8 @@ fn refuse_if_it_died(dir: &Path) -> Result<()> {
         return Ok(());
     }
     let text = format!(
-        "unmounted, but the daemon in {0} died meanwhile: what wasn't synced may be lost; see {1}, and bring it up again with `shale up --dir {0}`",
+        "unmounted, but the daemon in {0} died meanwhile: unsynced data may be lost; see {1}, and \
+         start it again with `shale up --dir {0}`",
         dir.display(),
         dir.join(log::FILE).display()
     );

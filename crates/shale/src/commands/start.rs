@@ -37,7 +37,7 @@ pub fn start(dir: &Path, on_demand: bool) -> Result<()> {
     let _ = daemon.wait();
     let why = if said.trim().is_empty() {
         format!(
-            "it ended without a word; see {}",
+            "it ended without a message; see {}",
             dir.join("daemon.log").display()
         )
     } else {

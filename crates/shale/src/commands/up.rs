@@ -40,8 +40,12 @@ pub fn up(up: &Up, json: bool) -> Result<ExitCode> {
         Some(mut config) => config.update(&dir, &plan)?,
     }
     start(&dir, false)?;
-    let status = running(&dir)?
-        .ok_or_else(|| Error::new(ErrorKind::Unavailable, "the daemon went away at once"))?;
+    let status = running(&dir)?.ok_or_else(|| {
+        Error::new(
+            ErrorKind::Unavailable,
+            "the daemon ended right after it started",
+        )
+    })?;
     report(&status, "is up", json)
 }
 
@@ -75,7 +79,8 @@ fn refuse_other_settings(up: &Up, status: &Status) -> Result<()> {
         Err(Error::new(
             ErrorKind::Exists,
             format!(
-                "this node is up already with {what} {now}; `shale down` first, or leave the option out"
+                "this node is already up with {what} {now}; `shale down` first, or leave the \
+                 option out"
             ),
         ))
     };

@@ -5,7 +5,7 @@ use super::serving::Serving;
 use crate::admin::{Health, MemoryLine, RepairStatus, ShardStatus, Status, Waiter};
 
 /// The line for memory that isn't counted elsewhere.
-const REST: &str = "all else, resident";
+const REST: &str = "everything else, resident";
 /// Limit for everything not counted: code, threads with their buffers, indexes of NSDs, data in
 /// flight and the allocator's own share.
 const REST_BYTES_MAX: u64 = 256 << 20;
@@ -112,7 +112,7 @@ impl Serving {
                 "{} of process {} on inode {}",
                 request.request, request.pid, request.inode
             ),
-            cause: "an answer of the file system".into(),
+            cause: "the file system's answer".into(),
             milliseconds: request.since.as_millis() as u64,
         });
         let mut all: Vec<Waiter> = inside.chain(requests).collect();

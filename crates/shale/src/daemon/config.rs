@@ -162,7 +162,7 @@ impl NodeConfig {
         if version.version > VERSION {
             let text = format!(
                 "{} was written by a newer Shale (version {}, this program knows {VERSION}); \
-                 upgrade this node, the directory was left as it is",
+                 upgrade this node; the directory was left unchanged",
                 path.display(),
                 version.version
             );
@@ -308,7 +308,7 @@ fn parse<T: serde::de::DeserializeOwned>(text: &str, path: &Path) -> Result<T> {
     toml::from_str(text).map_err(|error| {
         let why = error.to_string();
         let text = format!(
-            "{}; mend this line, or restore the file from a backup (it only names the mount \
+            "{}; fix this line, or restore the file from a backup (it only names the mount \
              point and the regions, your data is in the regions)",
             why.trim().replace('\n', " ")
         );

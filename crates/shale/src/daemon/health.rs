@@ -208,8 +208,8 @@ fn nsd_events(facts: &Facts) -> Vec<HealthEvent> {
         if is_down(view) {
             let (what, first) = trouble_of(view);
             let remedy = format!(
-                "{first}; it is tried again every minute (`shale nsd open {0}`: at once) and \
-                 what it missed is repaired. Or give it up with `shale nsd remove {0}` and add \
+                "{first}; it is retried every minute (`shale nsd open {0}`: at once), and pieces \
+                 that it missed are repaired. Or give it up with `shale nsd remove {0}` and add \
                  another with `shale nsd add`",
                 view.nsd
             );
@@ -227,7 +227,7 @@ fn nsd_events(facts: &Facts) -> Vec<HealthEvent> {
         }
         if view.health == Some(NsdHealth::Full) {
             let remedy = "delete files, or add an NSD with `shale nsd add`";
-            return Some(event(WARNING, subject_of(view), "full: it takes nothing new", remedy));
+            return Some(event(WARNING, subject_of(view), "full: it accepts no new data", remedy));
         }
         None
     })
@@ -245,9 +245,8 @@ fn failure_events(facts: &Facts, seen: &Seen) -> Vec<HealthEvent> {
                 return None;
             }
             let what = format!(
-                "it failed {} requests since the daemon began to serve, or left them without an \
-                 answer for half a minute, the last time {} s ago; others were asked where they \
-                 could be",
+                "it failed {} requests since the daemon started, or didn't answer them for half a \
+                 minute, most recently {} s ago; other NSDs were used where possible",
                 failures.total(),
                 (facts.now - at).as_secs()
             );
@@ -278,13 +277,13 @@ fn pace_events(facts: &Facts) -> Vec<HealthEvent> {
         if let Some((own, usual)) = slow {
             let what = format!(
                 "slow: for minutes its reads have taken {} ms, those of the other NSDs {} ms, \
-                 waiting for each other not counted; others are asked instead where they can be",
+                 not counting time in queues; other NSDs are used instead where possible",
                 millis(own),
                 millis(*usual)
             );
             let remedy = format!(
-                "look at the disk (`iostat -x 1`, `smartctl -a`, `dmesg`) and at what else uses \
-                 it; if it stays slow, replace it: `shale nsd add`, then `shale nsd remove {}`",
+                "check the disk (`iostat -x 1`, `smartctl -a`, `dmesg`) and its other users; if it \
+                 stays slow, replace it: `shale nsd add`, then `shale nsd remove {}`",
                 view.nsd
             );
             events.push(event(WARNING, subject_of(view), what, remedy));
@@ -316,8 +315,7 @@ fn millis(time: Duration) -> String {
 /// What is wrong with an NSD that doesn't serve, and the first step of the remedy.
 fn trouble_of(view: &NsdView) -> (String, &'static str) {
     let Some(why) = &view.refused else {
-        let what =
-            "failed: its disk reported errors, nothing is asked of it until it is opened again";
+        let what = "failed: its disk reported errors; it isn't used until it is reopened";
         return (what.into(), "look at the disk (`dmesg`, `smartctl -a`)");
     };
     let (word, first) = match why.kind() {
@@ -353,16 +351,16 @@ fn segment_events(facts: &Facts) -> Vec<HealthEvent> {
     }
     if facts.repair.log_copies < facts.repair.log_copies_wanted {
         let what = format!(
-            "the metadata's log is on {} NSDs, it should be on {}",
+            "the metadata's log is on {} NSDs; it should be on {}",
             facts.repair.log_copies, facts.repair.log_copies_wanted
         );
-        let remedy =
-            "bring NSDs back, or add one with `shale nsd add`; the log is copied by itself";
+        let remedy = "bring NSDs back, or add one with `shale nsd add`; the log is then copied \
+                      automatically";
         events.push(event(WARNING, "redundancy", what, remedy));
     }
     if facts.repair.narrow {
-        let what = "some data was written with fewer copies while NSDs were away, and is being \
-                    written anew";
+        let what =
+            "some data was written with fewer copies while NSDs were away, and is being rewritten";
         let remedy = "wait; `shale repair status` shows when it is done";
         events.push(event(WARNING, "redundancy", what, remedy));
     }
@@ -380,8 +378,8 @@ fn space_event(facts: &Facts) -> Option<HealthEvent> {
     let little = FULL_BYTES.min(space.capacity / FULL_PART);
     if left < little && unfreed > little {
         let what = format!(
-            "full for the moment: {} are left; writers wait until more of {} that were removed or \
-             overwritten is freed",
+            "full for the moment: {} are left; writers wait until more of the {} that were removed \
+             or overwritten is freed",
             crate::output::bytes(left),
             crate::output::bytes(unfreed)
         );
@@ -428,8 +426,8 @@ fn unfreed_event(facts: &Facts) -> Option<HealthEvent> {
             crate::output::bytes(unfreed),
             crate::output::bytes(space.used)
         );
-        let remedy = "it is freed by itself, ahead of writers who need it; `shale waiters` shows who \
-                      waits for it";
+        let remedy = "it is freed automatically, before writers need it; `shale waiters` lists \
+                      writers that wait for it";
         event(HINT, "space", what, remedy)
     })
 }
@@ -445,9 +443,9 @@ fn damage_events(facts: &Facts, seen: &Seen) -> Vec<HealthEvent> {
             let damage = seen.damage.get(&view.nsd)?;
             let at = damage.at.filter(recent)?;
             let what = format!(
-                "damaged bytes were met {} times since the daemon began to serve, the last time \
-                 {} s ago; none was returned. In the whole pool {} pieces were replaced from \
-                 redundancy, {} times an index was rebuilt",
+                "damaged bytes were found {} times since the daemon started, most recently {} s \
+                 ago; none were returned. In the whole pool {} pieces were replaced from \
+                 redundancy, and indexes were rebuilt {} times",
                 damage.total(),
                 (facts.now - at).as_secs(),
                 facts.pieces_mended,
@@ -465,9 +463,9 @@ fn damage_events(facts: &Facts, seen: &Seen) -> Vec<HealthEvent> {
 
 fn metadata_event(facts: &Facts) -> Option<HealthEvent> {
     let why = facts.metadata.as_ref()?;
-    let remedy = "bring back the NSDs that hold the log (events of NSDs say how); the metadata is \
-                  opened again by itself";
-    let what = format!("the metadata doesn't serve, operations are EIO: {why}");
+    let remedy = "bring back the NSDs that hold the log (their events say how); the metadata is \
+                  then reopened automatically";
+    let what = format!("the metadata doesn't serve, operations fail with EIO: {why}");
     Some(event(CRITICAL, "metadata", what, remedy))
 }
 
@@ -475,7 +473,7 @@ fn metadata_event(facts: &Facts) -> Option<HealthEvent> {
 fn mount_events(facts: &Facts) -> Vec<HealthEvent> {
     let MountFacts { dir, lost, lines } = &facts.mounts;
     let gone = lost.iter().map(|mount| {
-        let what = "the mount is gone: somebody unmounted it; the node runs on";
+        let what = "the mount is gone: it was unmounted; the node keeps running";
         let remedy = format!(
             "`shale up --dir {dir}` mounts it again, `shale down --dir {dir}` ends the node"
         );

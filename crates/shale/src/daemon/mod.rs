@@ -142,7 +142,7 @@ fn clear_dead_mounts(dir: &Path) {
         tracing::warn!(mountpoint = %mount.mountpoint.display(), "removing the mount of a daemon that died");
         if let Err(error) = fuse::detach(&mount) {
             // At our mount point, mounting will say what to do; elsewhere it does no harm.
-            tracing::warn!(%error, "the mount of a daemon that died is left");
+            tracing::warn!(%error, "couldn't remove the mount of a daemon that died");
         }
     }
     if let Err(error) = fuse::forget_ended(&mounts::source_of(dir)) {

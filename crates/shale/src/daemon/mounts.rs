@@ -137,7 +137,7 @@ impl Mounts {
         if let Err(error) = self.client.sync_all().await
             && error.kind() != ErrorKind::ShuttingDown
         {
-            tracing::warn!(%error, "what was written through a mount that ended isn't all durable yet");
+            tracing::warn!(%error, "data written through an ended mount isn't all durable yet");
         }
         {
             // The line of a mount that is just being made must stay.
@@ -260,7 +260,7 @@ impl Mounts {
     async fn look_at_processes<T>(&self, look: impl Future<Output = T>) -> Option<T> {
         let found = self.world.timeout(PROCESSES_MAX, look).await;
         found
-            .inspect_err(|_| tracing::warn!("a process doesn't let itself be looked at"))
+            .inspect_err(|_| tracing::warn!("looking at all processes timed out"))
             .ok()
     }
 

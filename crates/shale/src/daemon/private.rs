@@ -102,7 +102,8 @@ pub fn check(dir: &Path) -> Result<()> {
             .mode();
         if mode & 0o002 != 0 && mode & STICKY == 0 {
             let text = format!(
-                "everybody may write to {0}, and so exchange {1}; `chmod o-w {0}`, or use another --dir",
+                "everyone may write to {0}, and so replace {1}; `chmod o-w {0}`, or use another \
+                 --dir",
                 above.display(),
                 dir.display()
             );
@@ -120,7 +121,7 @@ pub fn check_file(path: &Path) -> io::Result<Result<()>> {
     let found = fs::symlink_metadata(path)?;
     if !found.is_file() {
         let text = format!(
-            "{} is no plain file; somebody put it there, look at it and remove it",
+            "{} isn't a regular file; inspect it and remove it",
             path.display()
         );
         return Ok(Err(Error::new(ErrorKind::NotPermitted, text)));
@@ -165,7 +166,7 @@ pub fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
 
 fn planted(path: &Path) -> io::Error {
     io::Error::other(format!(
-        "{} is no plain file with one name; somebody put it there, look at it and remove it",
+        "{} isn't a regular file with one name; inspect it and remove it",
         path.display()
     ))
 }

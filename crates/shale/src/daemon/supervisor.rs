@@ -26,6 +26,6 @@ pub fn tell(state: &str) {
         socket.send_to_addr(state.as_bytes(), &address)
     });
     if let Err(error) = sent {
-        tracing::warn!(%error, state, "the supervisor at NOTIFY_SOCKET wasn't told");
+        tracing::warn!(%error, state, "couldn't notify the supervisor at NOTIFY_SOCKET");
     }
 }

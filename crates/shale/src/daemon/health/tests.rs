@@ -306,7 +306,7 @@ fn damage_is_counted_over_openings_of_an_nsd_and_told_for_a_day() {
     facts.pieces_mended = 4;
     let events = history.judge(&facts).events;
     assert!(
-        events[0].message.contains("met 5 times"),
+        events[0].message.contains("found 5 times"),
         "{}",
         events[0].message
     );
