@@ -66,7 +66,7 @@ impl Identity {
             let place = &copy.mountpoint;
             let is_on_top = table::mount_on(place).is_some_and(|top| top.id == copy.id);
             if is_on_top && let Err(error) = mounting::detach(&copy) {
-                tracing::warn!(%error, "a bind mount is left");
+                tracing::warn!(%error, "couldn't detach a bind mount");
             }
         }
         let left = self.copies().into_iter();

@@ -89,7 +89,7 @@ impl<F: FileSystem> Crew<F> {
             if started == 0 {
                 return Err(error);
             }
-            tracing::warn!(%error, started, "a mount begins with fewer FUSE threads");
+            tracing::warn!(%error, started, "a mount starts with fewer FUSE threads");
             let mut state = crew.state.lock();
             state.readers -= size.readers - started;
             state.threads -= size.readers - started;
@@ -170,7 +170,7 @@ impl<F: FileSystem> Crew<F> {
             state.readers += 1;
             drop(state);
             if let Err(error) = self.start_thread(ending) {
-                tracing::warn!(%error, "no further FUSE thread");
+                tracing::warn!(%error, "couldn't start another FUSE thread");
                 let mut state = self.state.lock();
                 state.threads -= 1;
                 state.readers -= 1;

@@ -377,7 +377,7 @@ async fn find_directory(client: &Client, path: &Path) -> Result<InodeId> {
             _ => {
                 return Err(Error::new(
                     ErrorKind::InvalidArgument,
-                    "\"..\" may not be in it; write the path from the root of the file system",
+                    "it may not contain \"..\"; write the path from the root of the file system",
                 ));
             }
         };
@@ -385,7 +385,8 @@ async fn find_directory(client: &Client, path: &Path) -> Result<InodeId> {
         let attributes = client.lookup(found, name).await.map_err(|error| {
             if error.kind() == ErrorKind::NotFound {
                 let text = format!(
-                    "there is no {shown:?} in the file system; mount the whole of it and make it with `mkdir -p`"
+                    "there is no {shown:?} in the file system; mount all of it and make it with \
+                     `mkdir -p`"
                 );
                 Error::new(ErrorKind::NotFound, text)
             } else {
@@ -393,7 +394,7 @@ async fn find_directory(client: &Client, path: &Path) -> Result<InodeId> {
             }
         })?;
         if attributes.kind != FileKind::Directory {
-            let text = format!("{shown:?} is no directory (symbolic links aren't followed)");
+            let text = format!("{shown:?} isn't a directory (symbolic links aren't followed)");
             return Err(Error::new(ErrorKind::NotDirectory, text));
         }
         found = attributes.inode;
@@ -646,7 +647,7 @@ impl FileSystem for Door {
         self.client.release(inode).await;
         // The kernel ignores the reply to RELEASE.
         if let Err(error) = flushed {
-            tracing::error!(%inode, %error, "what a program wrote before it closed the file could not be stored");
+            tracing::error!(%inode, %error, "data that a program wrote before closing the file could not be stored");
         }
         Ok(())
     }

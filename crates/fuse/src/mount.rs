@@ -115,7 +115,7 @@ impl Mount {
     pub fn start<F: FileSystem>(world: &World, fs: Arc<F>, options: &MountOptions) -> Result<Self> {
         assert!(
             options.threads >= 1 && options.threads <= options.threads_max,
-            "somebody must read requests"
+            "a mount needs a thread that reads requests"
         );
         let doing = || format!("mount {} on {}", options.name, options.mountpoint.display());
         let mountpoint =
@@ -278,7 +278,7 @@ impl Mount {
             .store(how != Unmount::Lazy, Ordering::Release);
         if how == Unmount::IfIdle && !self.copies().is_empty() {
             // Bind mounts keep it alive, and it is served there.
-            tracing::info!(mountpoint = %self.mountpoint.display(), "unmounted; bind mounts of it are left");
+            tracing::info!(mountpoint = %self.mountpoint.display(), "unmounted; bind mounts of it remain");
             return Ok(());
         }
         if how != Unmount::Lazy && self.world.timeout(END_MAX, self.ended()).await.is_err() {
@@ -307,7 +307,7 @@ impl Drop for Mount {
         }
         let place = self.place();
         if let Err(error) = mounting::unmount(&place, Unmount::Forced, self.device_number()) {
-            tracing::warn!(%error, mountpoint = %self.mountpoint.display(), "the mount was left behind");
+            tracing::warn!(%error, mountpoint = %self.mountpoint.display(), "couldn't end the mount");
         }
     }
 }
@@ -342,7 +342,7 @@ fn begin<F: FileSystem>(
             });
             RingCrew::start(&ending, device, rings, options.threads_max, abort).map_err(
                 |error| {
-                    let why = format!("the kernel neither begins nor gives up io_uring: {error}");
+                    let why = format!("the kernel neither starts nor gives up io_uring: {error}");
                     Error::new(ErrorKind::NotSupported, why)
                 },
             )?

@@ -154,7 +154,7 @@ pub(crate) fn prepare(path: &Path) -> Result<PathBuf> {
         _ => refused(&error, "the directory"),
     })?;
     if !found.is_dir() {
-        return Err(Error::new(ErrorKind::NotDirectory, "it is no directory"));
+        return Err(Error::new(ErrorKind::NotDirectory, "it isn't a directory"));
     }
     let real = fs::canonicalize(&absolute).map_err(|error| refused(&error, "the path"))?;
     if mount_on(&real).is_some_and(|line| line.is_shale()) {
@@ -505,7 +505,7 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
     if header.is_null() {
         return Err(io::Error::new(
             io::ErrorKind::UnexpectedEof,
-            "no descriptor came",
+            "received no descriptor",
         ));
     }
     // SAFETY: the header isn't null, so it lies in `control`.
@@ -513,7 +513,7 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
     if (level, kind) != (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            "something else than a descriptor came",
+            "received something other than a descriptor",
         ));
     }
     // SAFETY: an SCM_RIGHTS message carries at least one descriptor, which is ours from now on.
@@ -552,7 +552,8 @@ fn refused(error: &io::Error, what: &str) -> Error {
         // The descriptor wasn't of the right kind.
         Some(libc::EINVAL) if what == "mount(2)" => (
             ErrorKind::NotSupported,
-            "; /dev/fuse may be no FUSE device: look with `ls -l /dev/fuse` (c 10, 229), in a container add `--device /dev/fuse`",
+            "; /dev/fuse may not be a FUSE device: check with `ls -l /dev/fuse` (c 10, 229), in a \
+             container add `--device /dev/fuse`",
         ),
         Some(libc::ENODEV) => (
             ErrorKind::NotSupported,

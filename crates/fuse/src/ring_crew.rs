@@ -283,7 +283,7 @@ impl<F: FileSystem> RingPlace<'_, F> {
         let started = RingEntry::new(&self.crew.device, self.queue)
             .and_then(|entry| self.crew.start_thread(self.ending, entry, start));
         if let Err(error) = started {
-            tracing::warn!(%error, threads = state.threads, "no further FUSE thread");
+            tracing::warn!(%error, threads = state.threads, "couldn't start another FUSE thread");
             return queue.free > 0;
         }
         state.threads += 1;

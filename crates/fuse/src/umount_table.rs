@@ -163,7 +163,7 @@ impl UmountTable {
             if begun.elapsed() > LOCK_MAX {
                 return Err(io::Error::new(
                     io::ErrorKind::TimedOut,
-                    "somebody holds the lock of /run/mount/utab",
+                    "another process holds the lock of /run/mount/utab",
                 ));
             }
             std::thread::sleep(LOCK_PAUSE);

@@ -48,7 +48,7 @@ impl Waiting {
         // Lock waits last as long as the holders keep their locks.
         if waited >= LONG && code != opcode::SETLKW {
             let request = opcode::name(code);
-            tracing::warn!(request, %inode, pid, ?waited, "a request of the kernel waited long");
+            tracing::warn!(request, %inode, pid, ?waited, "a request of the kernel waited for long");
         }
     }
 

@@ -231,7 +231,7 @@ fn without_dev_fuse_it_is_said_what_is_missing_and_the_node_comes_up_later() {
         r#"mount -t tmpfs none /dev; mknod -m 666 /dev/null c 1 3; "$SHALE" up --dir "$DIR""#;
     in_own_mounts(&node, line).refused_with(&["there is no /dev/fuse", "modprobe fuse"]);
     let line = r#"mount --bind /dev/null /dev/fuse; "$SHALE" up --dir "$DIR""#;
-    in_own_mounts(&node, line).refused_with(&["no FUSE device", "--device /dev/fuse"]);
+    in_own_mounts(&node, line).refused_with(&["a FUSE device", "--device /dev/fuse"]);
     comes_up_with_its_file(&node);
 }
 

@@ -181,7 +181,7 @@ fn a_subdirectory_that_is_none_is_refused_with_what_to_do() {
     let place = place.to_str().unwrap();
     for (path, says) in [
         ("nowhere/at/all", "mkdir -p"),
-        ("file", "no directory"),
+        ("file", "a directory"),
         ("link", "symbolic links"),
         ("../etc", "root of the file system"),
     ] {
