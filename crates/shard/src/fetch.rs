@@ -174,7 +174,7 @@ impl Shard {
         limit: usize,
     ) -> Result<Vec<(Key, Record)>> {
         self.scan_or(from, to, limit, |damaged| {
-            tracing::debug!(error = %damaged.error, "a record is passed over");
+            tracing::debug!(error = %damaged.error, "skipping a record that can't be decoded");
             Ok(())
         })
         .await

@@ -132,7 +132,7 @@ pub(crate) fn open_entry(entry: &Bytes) -> Result<(Header, Bytes)> {
         return Err(wrong("is cut short"));
     }
     if crc32c_without(entry, CRC_AT) != crc {
-        return Err(wrong("doesn't fit its checksum"));
+        return Err(wrong("fails its checksum"));
     }
     if version != VERSION {
         return Err(Error::new(
@@ -272,7 +272,7 @@ impl CommitFrame {
         if bytes.has_remaining() {
             return Err(Error::new(
                 ErrorKind::Corrupt,
-                format!("commit frame {commit} has bytes behind its end"),
+                format!("commit frame {commit} has bytes after its end"),
             ));
         }
         Ok(frame)

@@ -370,7 +370,7 @@ impl Shard {
                 attempt = self.attempt(operation, stamp);
             }
             let text = format!(
-                "records went away {FETCH_ROUNDS_MAX} times while an operation was fetching them"
+                "records were evicted {FETCH_ROUNDS_MAX} times while an operation was fetching them"
             );
             Err(Error::new(ErrorKind::Unavailable, text))
         };
@@ -569,7 +569,7 @@ impl Shard {
         if self.epoch.0 > unflushed.epoch.0 + unflushed.attempts {
             tracing::error!(
                 shard = self.shard.0,
-                "another owner was here: operations that were not synced are lost"
+                "another owner came in between: unsynced operations are lost"
             );
             return;
         }

@@ -239,7 +239,7 @@ async fn raise_epoch(opening: &Opening, session: SessionId) -> Result<Versioned<
     }
     Err(Error::new(
         ErrorKind::Busy,
-        "others take it over at the same time",
+        "other processes are taking it over at the same time",
     ))
 }
 

@@ -236,7 +236,7 @@ impl Tree {
         let late = |_| {
             Error::new(
                 ErrorKind::Unavailable,
-                format!("the tree takes no rows for {APPLY_DEADLINE:?}"),
+                format!("the tree accepted no rows for {APPLY_DEADLINE:?}"),
             )
         };
         let write = self.db.write_with_options(batch, &options);
@@ -406,7 +406,7 @@ impl Drop for Tree {
             let end = async move {
                 let options = CloseOptions { flush_type: None };
                 if let Err(error) = db.close_with_options(options).await {
-                    tracing::debug!(%error, "a tree that was given up");
+                    tracing::debug!(%error, "closing a tree that was given up");
                 }
             };
             self.world.spawn("tree-end", end).detach();

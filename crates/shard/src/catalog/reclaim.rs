@@ -86,7 +86,7 @@ impl Catalog {
         let catalog = self.clone();
         let work = async move {
             if let Err(error) = catalog.delete(&places).await {
-                tracing::info!(segments = places.len(), %error, "segments without a name are left to the sweep");
+                tracing::info!(segments = places.len(), %error, "unnamed segments are left to the sweep");
             }
         };
         self.shared.world.spawn("table-abandon", work).detach();

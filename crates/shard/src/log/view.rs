@@ -312,7 +312,7 @@ impl Shared {
                 let missing = || {
                     Error::new(
                         ErrorKind::Unavailable,
-                        format!("NSD {nsd} of the log's view is not reached"),
+                        format!("NSD {nsd} of the log's view can't be reached"),
                     )
                 };
                 self.pool.nsd(nsd).ok_or_else(missing)

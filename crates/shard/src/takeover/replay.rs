@@ -84,7 +84,7 @@ pub(super) fn replay(shard: ShardId, marker: u128, tail: Tail) -> Result<Replaye
     if out.catalog.marker != marker {
         return Err(wrong(
             shard,
-            "its marker is another one than coordination says: it is another shard's or cluster's log",
+            "its marker differs from coordination's: it is another shard's or cluster's log",
         ));
     }
     out.newest_time = out.newest_time.max(out.catalog.newest_time());

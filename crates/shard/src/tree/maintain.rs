@@ -48,7 +48,7 @@ impl Maintenance {
                 return;
             }
             if let Err(error) = self.step().await {
-                tracing::info!(%error, "maintenance of the shard is tried again");
+                tracing::info!(%error, "maintenance of the shard will be retried");
             }
         }
     }
@@ -71,7 +71,7 @@ impl Maintenance {
                 flush_type: FlushType::MemTable,
             });
             if let Err(error) = flush.await {
-                tracing::info!(%error, "memory of the tree isn't flushed");
+                tracing::info!(%error, "couldn't flush the tree's memory");
             }
         }
         match self.needed_from().await {
@@ -133,11 +133,11 @@ pub(super) async fn compact(
             match compact_once(&world, &admin).await {
                 Ok(true) => return,
                 Ok(false) => {}
-                Err(error) => tracing::info!(%error, "a full compaction is tried again"),
+                Err(error) => tracing::info!(%error, "a full compaction will be retried"),
             }
             world.sleep(COMPACTION_PAUSE).await;
         }
-        tracing::warn!("a full compaction found no quiet moment; ordinary ones go on");
+        tracing::warn!("a full compaction found no quiet moment; ordinary ones continue");
     };
     if world.timeout(COMPACTION_DEADLINE, work).await.is_err() {
         tracing::warn!("a full compaction wasn't done in time");
