@@ -213,5 +213,5 @@ impl Client {
 
 /// Panics: the owner never sends this reply to the operation.
 pub(crate) fn misplaced(reply: &Reply) -> ! {
-    panic!("the owner answered something else than was asked: {reply:?}")
+    panic!("unexpected reply from the owner: {reply:?}")
 }

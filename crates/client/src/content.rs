@@ -306,7 +306,7 @@ impl Client {
             Reply::RangeChanged { attributes, next } => Ok((attributes, next)),
             other => Err(Error::new(
                 ErrorKind::Unavailable,
-                format!("the owner answered something else than was asked: {other:?}"),
+                format!("unexpected reply from the owner: {other:?}"),
             )),
         }
     }

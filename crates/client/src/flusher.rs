@@ -180,7 +180,7 @@ impl Client {
             client.publish_each(stream::iter(ready)).await;
             client.flusher.publishing.fetch_sub(1, Ordering::Relaxed);
         };
-        self.world.spawn("publish what is ready", work).detach();
+        self.world.spawn("publish ready batches", work).detach();
     }
 
     /// Whether some data has been dirty for so long that it must be written, however busy its file

@@ -257,7 +257,7 @@ impl Client {
                 let stored = front
                     .stored
                     .as_ref()
-                    .expect("a written batch says where it is");
+                    .expect("a written batch has its place");
                 if stored.in_pack && self.world.now() - stored.at > PACK_FRESH {
                     let old = front.stored.take();
                     front.stage = Stage::Writing;
@@ -367,7 +367,7 @@ impl Client {
 
     /// Drops the written data of a file that is gone.
     fn drop_batches(&self, state: &InodeRef) {
-        info!(inode = %state.id, "written data goes with its file, which is gone");
+        info!(inode = %state.id, "dropping written data of a file that is gone");
         let mut inner = state.lock();
         let batches = std::mem::take(&mut inner.flushing);
         let bytes: u64 = batches.iter().map(|batch| batch.bytes).sum();
@@ -400,7 +400,8 @@ impl Client {
             self.give_up(old.map_or_else(Vec::new, |stored| stored.extents));
             return;
         }
-        warn!(inode = %state.id, %error, "written data couldn't be published; it is kept and tried again");
+        warn!(inode = %state.id, %error, "written data couldn't be published; it is kept and will \
+                                          be retried");
         batch.stage = Stage::Failed(error);
         self.note_failing(state.id, &mut inner);
     }
@@ -440,7 +441,7 @@ fn publishes(inode: InodeId, batch: &Batch) -> Vec<Publish> {
     let stored = batch
         .stored
         .as_ref()
-        .expect("a written batch says where it is");
+        .expect("a written batch has its place");
     let written = Some((batch.pending.written, batch.pending.generation));
     let steps = stored.extents.chunks(limits::PUBLISH_EXTENTS_MAX);
     let last = steps.len().saturating_sub(1);

@@ -130,7 +130,7 @@ impl Client {
                 // places. While an NSD is away, a deleted segment can't be distinguished from an
                 // unreadable one, so only the same places twice are an error.
                 Err(error) if lost_at.as_ref() != Some(&wanted) => {
-                    debug!(%inode, %error, "looking again where the data is");
+                    debug!(%inode, %error, "looking up the data's place again");
                     lost_at = Some(wanted);
                     let mut inner = state.lock();
                     inner.extents.forget_all();
@@ -361,7 +361,7 @@ impl Client {
         }
         if offset != piece.to {
             let text = format!(
-                "segment {} answered {} bytes too few",
+                "a read of segment {} returned {} bytes too few",
                 place.segment,
                 piece.to - offset
             );

@@ -220,7 +220,7 @@ impl Client {
         };
         match progress.failed.take() {
             Some(error) => {
-                warn!(inode = %job.state.id, %error, "written data couldn't be stored; it is kept and tried again");
+                warn!(inode = %job.state.id, %error, "written data couldn't be stored; it is kept and will be retried");
                 self.pages.note_store(Some(error.clone()));
                 batch.stage = Stage::Failed(error);
                 self.note_failing(job.state.id, &mut inner);
@@ -266,7 +266,7 @@ impl Client {
         let client = self.shared();
         let work = async move {
             if let Err(error) = client.metanode.give_up(places).await {
-                warn!(%error, "segments that nobody needs stay until the sweep");
+                warn!(%error, "unneeded segments stay until the sweep");
             }
         };
         self.world.spawn("give up segments", work).detach();
