@@ -227,7 +227,7 @@ async fn rounds(world: World, metanode: Weak<Metanode>) {
             Ok(0) => IDLE_PAUSE,
             Ok(_) => BUSY_PAUSE,
             Err(error) => {
-                tracing::warn!(%error, "background work was stopped; it is tried again");
+                tracing::warn!(%error, "background work was stopped; it will be retried");
                 IDLE_PAUSE
             }
         };

@@ -120,7 +120,7 @@ impl Metanode {
         for inode in suspects {
             report.fault(
                 FaultKind::Orphan,
-                format!("inode {inode} has no name and nobody holds it"),
+                format!("inode {inode} has no name and no holder"),
             );
         }
         Ok(())
@@ -157,7 +157,7 @@ impl Metanode {
             Err(error) => {
                 report.fault(
                     FaultKind::Record,
-                    format!("{subject} is in no place of this pool: {error}"),
+                    format!("{subject} can't be in this pool: {error}"),
                 );
                 return Ok(());
             }
@@ -273,7 +273,7 @@ impl Metanode {
             }
         }
         if let (count, Some(first)) = leaks {
-            let text = format!("{count} segments belong to nothing; the first: {first}");
+            let text = format!("nothing points at {count} segments; the first: {first}");
             report.fault(FaultKind::Leak, text);
         }
         Ok(())

@@ -123,7 +123,7 @@ impl Locks {
             }
             Some(Err(_)) => Err(Error::new(
                 ErrorKind::Interrupted,
-                "the mount ended while a lock was waited for",
+                "the mount ended while waiting for a lock",
             )),
             None => match table.give_up(ticket) {
                 GaveUp::Granted => Ok(()),

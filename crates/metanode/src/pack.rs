@@ -166,7 +166,7 @@ pub fn decode_tail(tail: &[u8], tail_at: u32) -> Result<Option<Vec<PackEntry>>> 
     };
     let mut table = &tail[table_at..footer_at];
     if crc32c(table) != crc {
-        return Err(wrong("doesn't fit its checksum"));
+        return Err(wrong("fails its checksum"));
     }
     let mut entries = Vec::with_capacity(count);
     let mut end = 0;
@@ -180,7 +180,7 @@ pub fn decode_tail(tail: &[u8], tail_at: u32) -> Result<Option<Vec<PackEntry>>> 
         };
         // User data may look like a table: its ranges must at least not exceed the bytes.
         if entry.at as usize != end {
-            return Err(wrong("names ranges that don't lie behind each other"));
+            return Err(wrong("names ranges that aren't contiguous"));
         }
         end += entry.length as usize;
         if end > table_in_segment {

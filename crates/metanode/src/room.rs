@@ -87,7 +87,7 @@ impl Metanode {
         }
         Err(Error::new(
             ErrorKind::NoSpace,
-            "the pool is full: what is left is for log, compaction and deletes",
+            "the pool is full: the rest is kept for log, compaction and deletes",
         ))
     }
 

@@ -394,7 +394,7 @@ fn a_check_calls_leaks_only_what_the_last_sweep_should_have_deleted() {
             assert_eq!(kinds(&rig).await, [FaultKind::Leak]);
             let faults = rig.check().await.faults;
             assert_eq!(faults.len(), 1, "{faults:#?}");
-            assert!(faults[0].text.starts_with("2 segments belong to nothing"));
+            assert!(faults[0].text.starts_with("nothing points at 2 segments"));
         })
         .finished();
 }

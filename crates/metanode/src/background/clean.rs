@@ -150,7 +150,7 @@ impl Metanode {
         let narrow = tables.iter().filter(|place| self.pool.is_narrow(place));
         let count = narrow.count();
         if count > 0 && shard.tree().compact().await? {
-            tracing::info!(count, "tables with too little redundancy are written anew");
+            tracing::info!(count, "rewriting tables with too little redundancy");
         }
         Ok(())
     }
@@ -239,7 +239,7 @@ impl Metanode {
             tracing::info!(
                 segments = narrow,
                 extents = replaced,
-                "data with too little redundancy was written anew"
+                "rewrote data with too little redundancy"
             );
         }
         count(&self.background.counts.segments_cleaned, chosen);

@@ -26,7 +26,7 @@ impl Metanode {
                 steps += 1;
                 more = match self.remove_more(&key).await {
                     Err(error) if error.kind() == ErrorKind::Corrupt => {
-                        tracing::error!(?key, %error, "what was removed can't be freed: run `shale fs check`");
+                        tracing::error!(?key, %error, "removed data can't be freed: run `shale fs check`");
                         self.background.memory.lock().backlog.set_aside(&key);
                         false
                     }

@@ -160,7 +160,7 @@ impl Metanode {
             // A crash, or an NSD that now has its slots, may have prevented it from handing
             // everything over.
             if let Err(error) = self.hand_over_all(*nsd).await {
-                tracing::warn!(%nsd, %error, "a drained NSD still holds what others should have");
+                tracing::warn!(%nsd, %error, "a drained NSD still holds pieces that others should have");
                 self.background.memory.lock().hand_over_failed = Some(now);
                 continue;
             }
@@ -172,7 +172,7 @@ impl Metanode {
                 .set_pool_map(DATA_POOL, fact.version, &next)
                 .await?;
             self.pool.set_map(next).await?;
-            tracing::info!(%nsd, "a drained NSD holds nothing any more; its region may go");
+            tracing::info!(%nsd, "a drained NSD is empty; its region may be removed");
             given_up += 1;
         }
         Ok(given_up)
@@ -210,7 +210,7 @@ impl Metanode {
             Err(error) => return Err(error),
         }
         if let Err(error) = self.pool.set_map(next).await {
-            tracing::warn!(%error, "not every NSD knows the new group versions yet; writers tell them");
+            tracing::warn!(%error, "not every NSD knows the new group versions yet; writers will tell them");
         }
         tracing::info!(slots = moved.len(), "slots have moved");
         // Each NSD is asked until it fails to answer: a hanging one would block the round for every

@@ -71,7 +71,7 @@ impl Metanode {
                     match self.pool.delete_blobs(nsd, &[name]).await {
                         Ok(()) => outcome.rebuilt += 1,
                         Err(error) => {
-                            tracing::warn!(%nsd, blob = %name, %error, "damaged garbage stays");
+                            tracing::warn!(%nsd, blob = %name, %error, "damaged garbage couldn't be deleted");
                             outcome.left += 1;
                         }
                     }

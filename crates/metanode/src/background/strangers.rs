@@ -31,7 +31,7 @@ impl Metanode {
                     if error.kind() == ErrorKind::Unknown {
                         silent.insert(nsd);
                     }
-                    tracing::debug!(%nsd, %group, %error, "what it left stays until the next pass");
+                    tracing::debug!(%nsd, %group, %error, "blobs of a group that the NSD left stay until the next pass");
                 }
             }
         }

@@ -156,7 +156,7 @@ impl Held {
         }
         Err(Error::new(
             ErrorKind::TooManyLocks,
-            "this user, or all together, hold as many file locks as they may",
+            "this user, or all users together, hold too many file locks",
         ))
     }
 

@@ -84,7 +84,7 @@ impl<W> Table<W> {
         if !self.doors.contains(&request.owner.door) {
             return Err(Error::new(
                 ErrorKind::ShuttingDown,
-                "the mount has ended through which the lock was asked for",
+                "the mount through which the lock was requested has ended",
             ));
         }
         let Some(kind) = request.kind else {
@@ -127,7 +127,7 @@ impl<W> Table<W> {
         if !self.held.charges.may_wait(user) {
             return Err(Error::new(
                 ErrorKind::TooManyLocks,
-                "too many lock requests of this user, or of all, are waiting",
+                "too many lock requests of this user, or of all users, are waiting",
             ));
         }
         self.held.check_room(&request)?;
