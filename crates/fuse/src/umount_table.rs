@@ -250,7 +250,7 @@ mod tests {
         table.remove(source, |_| true).unwrap();
         assert!(table.has(source, place), "it is mounted still");
         table.remove(Path::new("/srv/other"), |_| false).unwrap();
-        assert!(table.has(source, place), "it is somebody else's");
+        assert!(table.has(source, place), "it belongs to another node");
         table.remove(source, |_| false).unwrap();
         assert_eq!(text(&table), OTHER);
         let mode = fs::metadata(table.file()).unwrap().permissions().mode();

@@ -76,7 +76,8 @@ impl Locks {
         let mut table = self.table.lock();
         let answer = table.request(request, None);
         Self::wake(&mut table);
-        answer.map(|answer| assert_eq!(answer, Answer::Granted, "only who has a waker waits"))
+        answer
+            .map(|answer| assert_eq!(answer, Answer::Granted, "only a request with a waker waits"))
     }
 
     /// As `try_set`, but waits until it is granted or `interrupted` completes. An interrupted

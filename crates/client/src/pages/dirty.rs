@@ -156,7 +156,7 @@ impl Dirty {
             let run = self
                 .runs
                 .get_mut(&start)
-                .expect("the cut begins behind this run");
+                .expect("the cut begins after this run");
             run.memory.extend(&data[inside..], &self.blocks);
             self.count(at, (data.len() - inside) as u64, since);
         }

@@ -86,7 +86,7 @@ fn a_write_waits_for_what_is_being_written_back() {
 fn a_file_that_nobody_reads_into_the_page_cache_costs_nothing() {
     let mapped = Mapped::default();
     mapped.filled(FILE, 0, PAGE);
-    assert!(write(&mapped, 0, 10).is_none(), "nobody has it open");
+    assert!(write(&mapped, 0, 10).is_none(), "it has no open");
     mapped.opened(FILE, libc::O_RDWR);
     assert!(!write(&mapped, 0, 10).unwrap().finish(), "nothing was read");
     assert_eq!(stored(&mapped, 0, 20), only(0..20));

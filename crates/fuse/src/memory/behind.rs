@@ -66,7 +66,7 @@ impl Behind {
             buffer: AlignedBuffer::with_any_content(WRITE_BYTES),
         });
         if piece.start + piece.filled as u64 != at {
-            let error = io::Error::new(io::ErrorKind::InvalidInput, "no stream of writes");
+            let error = io::Error::new(io::ErrorKind::InvalidInput, "not a stream of writes");
             self.failure.lock().get_or_insert(error);
             *open = None;
             return (data.len(), None);

@@ -339,6 +339,6 @@ mod tests {
                 return;
             }
         }
-        panic!("walks go on for ever");
+        panic!("walks never end");
     }
 }

@@ -213,7 +213,7 @@ impl Held {
         self.charges.hold(piece.taker.user);
         *self.through.entry(key.through(&piece)).or_default() += 1;
         let old = self.locks.insert(key, piece);
-        assert!(old.is_none(), "a lock was put over another one");
+        assert!(old.is_none(), "locks of one owner never overlap");
         let crowd = self.crowds.entry((key.space, key.inode)).or_default();
         crowd.count += 1;
         if let Some(spans) = &mut crowd.spans {

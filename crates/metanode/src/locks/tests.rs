@@ -555,7 +555,7 @@ proptest! {
             let granted = all.table.take_granted().len();
             let before = waiting.len();
             waiting.retain(|ticket, _| all.table.is_waiting(*ticket));
-            prop_assert_eq!(before - waiting.len(), granted, "a waiter went without being told");
+            prop_assert_eq!(before - waiting.len(), granted, "a waiter left without being woken");
             // Whoever still waits has a real conflict.
             for request in waiting.values() {
                 let kind = request.kind.unwrap();

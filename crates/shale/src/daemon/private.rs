@@ -220,7 +220,11 @@ mod tests {
         make_node_directory(&other, &other.join("mnt")).unwrap();
         assert_eq!(rights(&other), PASS_ONLY);
         make_mount_point(&dir).unwrap();
-        assert_eq!(rights(&dir), OWNER_ONLY, "what is there stays as it is");
+        assert_eq!(
+            rights(&dir),
+            OWNER_ONLY,
+            "an existing directory keeps its mode"
+        );
         fs::write(home.path().join("file"), "").unwrap();
         assert!(make_mount_point(&home.path().join("file")).is_err());
     }

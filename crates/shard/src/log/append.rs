@@ -240,7 +240,7 @@ impl Shared {
                     state.bytes_in_flight = state
                         .bytes_in_flight
                         .checked_sub(bytes)
-                        .expect("an entry is on its way until it is acknowledged, once");
+                        .expect("an entry is in flight until it is acknowledged, once");
                     return Ok(true);
                 }
             }
