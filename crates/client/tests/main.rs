@@ -1,7 +1,7 @@
 //! A whole file system on simulated disks, used through the client.
 //!
-//! All are one program, because linking is what makes building tests slow. The module is the file:
-//! `cargo test --workspace --test client_tests semantics::` runs those of `semantics.rs`.
+//! All test files form one program, because linking would take most of the time to build several.
+//! `cargo test --workspace --test client_tests semantics::` runs the tests in `semantics.rs`.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

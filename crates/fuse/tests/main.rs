@@ -1,7 +1,7 @@
 //! Real mounts of a file system in memory, used through the kernel.
 //!
-//! All are one program, because linking is what makes building tests slow. The module is the file:
-//! `cargo test --workspace --test fuse_tests files::` runs those of `files.rs`.
+//! All test files form one program, because linking would take most of the time to build several.
+//! `cargo test --workspace --test fuse_tests files::` runs the tests in `files.rs`.
 
 #![allow(
     clippy::disallowed_methods,

@@ -1,7 +1,7 @@
 //! A metanode over simulated NSDs.
 //!
-//! All are one program, because linking is what makes building tests slow. The module is the file:
-//! `cargo test --workspace --test metanode_tests commits::` runs those of `commits.rs`.
+//! All test files form one program, because linking would take most of the time to build several.
+//! `cargo test --workspace --test metanode_tests commits::` runs the tests in `commits.rs`.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

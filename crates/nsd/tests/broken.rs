@@ -1,5 +1,5 @@
 //! Regions that must not be opened as they are: torn, newer, truncated, erased, another cluster's,
-//! failed. Each case is told apart, and none is changed.
+//! failed. Each case gets its own error, and no region is changed.
 
 use crate::scene::{DISK, IDENTITY, blob, content, name, small_options, small_region};
 use model::ErrorKind;

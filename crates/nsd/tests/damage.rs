@@ -1,4 +1,4 @@
-//! Flipped bytes: wherever one is, it is found and mended, or harmless. And rebuilding the index.
+//! A flipped byte, wherever it is, is found and repaired, or is harmless. Also: index rebuilds.
 
 use crate::scene::{DISK, IDENTITY, blob, content, name};
 use model::nsd::{GroupFence, LogPut, ScrubReport};

@@ -1,7 +1,7 @@
 //! An NSD on simulated and real disks.
 //!
-//! All are one program, because linking is what makes building tests slow. The module is the file:
-//! `cargo test --workspace --test nsd_tests damage::` runs those of `damage.rs`.
+//! All test files form one program, because linking would take most of the time to build several.
+//! `cargo test --workspace --test nsd_tests damage::` runs the tests in `damage.rs`.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

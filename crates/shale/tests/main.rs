@@ -1,7 +1,7 @@
-//! The program as its users meet it: real daemons, real mounts, a real kernel.
+//! The program as users run it: real daemons, real mounts, a real kernel.
 //!
-//! All are one program, because linking is what makes building tests slow. The module is the file:
-//! `cargo test --workspace --test shale_tests posix::` runs those of `posix.rs`.
+//! All test files form one program, because linking would take most of the time to build several.
+//! `cargo test --workspace --test shale_tests posix::` runs the tests in `posix.rs`.
 
 #![allow(
     clippy::disallowed_methods,
