@@ -1,5 +1,5 @@
-//! What a user meets when something under or beside the node is broken: it is said what, on what
-//! and what to do, nothing is changed, nothing hangs, and it goes on once that is mended.
+//! Breakage under or beside the node as a user sees it: the message says what, where and what to
+//! do, nothing is changed, nothing hangs, and the node works again once it is fixed.
 
 use crate::fixture::{
     self, Node,
@@ -16,7 +16,7 @@ use std::{
 
 const BLOCK: usize = 4096;
 
-/// A node with one small NSD and a file, down.
+/// A stopped node with one small NSD and a file.
 fn resting() -> Node {
     let node = Node::with(&["--nsd-size", "512M"]);
     fs::write(node.path("file"), pattern(1, 300_000)).unwrap();
@@ -55,7 +55,7 @@ fn a_directory_that_is_a_file_or_somebody_elses_is_refused_with_what_to_do() {
     shale(&node, &["up"]).refused_with(&["--dir must be a directory"]);
     fs::remove_file(&node.dir).unwrap();
     fs::create_dir(&node.dir).unwrap();
-    // Readable for everybody, writable for its owner only.
+    // Readable by everyone, writable by its owner only.
     fs::set_permissions(&node.dir, fs::Permissions::from_mode(0o755)).unwrap();
     let copy = node.dir.parent().unwrap().join("shale");
     fixture::copy_program(env!("CARGO_BIN_EXE_shale"), &copy);
@@ -219,7 +219,7 @@ fn a_damaged_or_lost_node_toml_is_refused_and_a_whole_file_system_is_never_made_
     shale(&node, &["up"]).refused_with(&["node.toml"]);
     fs::remove_file(&toml).unwrap();
     shale(&node, &["up"]).refused_with(&["lost its node.toml", "restore"]);
-    // As if the creation hadn't ended: what is there is seen to be whole.
+    // As if creation hadn't finished: the node sees that the file system is complete.
     fs::write(&toml, text.replace("created = true", "created = false")).unwrap();
     comes_up_with_its_file(&node);
 }
@@ -255,7 +255,7 @@ fn a_mount_point_in_the_way_is_named_and_a_full_one_is_only_covered() {
     shale(&node, &["up"]).refused_with(&["mnt", "directory"]);
     fs::remove_file(&node.mnt).unwrap();
     comes_up_with_its_file(&node);
-    // Another node on the same mount point.
+    // Another node with the same mount point.
     let other = resting();
     let mount = node.mnt.display().to_string();
     shale(&other, &["up", "--mount", &mount]).refused_with(&[&mount, "mounted there already"]);
@@ -268,7 +268,7 @@ fn a_directory_whose_daemon_is_just_ending_is_taken_over_by_up() {
     node.must(&["up"]);
     std::thread::scope(|scope| {
         let down = scope.spawn(|| shale(&node, &["down"]));
-        // Whichever comes first: it is up before, or it comes up again after.
+        // Either order works: the node is up first, or it comes up again afterwards.
         let up = shale(&node, &["up"]);
         assert_eq!(down.join().unwrap().code, 0);
         assert!(

@@ -1,4 +1,4 @@
-//! The command line as a new user meets it: answers, refusals, exit codes.
+//! The command line as a new user sees it: answers, refusals, exit codes.
 
 use crate::fixture::Node;
 use std::{

@@ -1,4 +1,4 @@
-//! erasure(4+2) on six NSDs: losing two is no more than a pause, and flipped bits are mended.
+//! erasure(4+2) on six NSDs: losing two causes only a pause, and flipped bits are repaired.
 
 use crate::fixture::{Node, eventually, pattern, poll};
 use std::{
@@ -36,7 +36,7 @@ fn verify_files(node: &Node, folder: &str, count: u64) {
     }
 }
 
-/// Asks until the answer fits; the bound is for the case that it never does.
+/// Asks until the answer fits. The time limit only matters if it never does.
 fn wait_for(
     node: &Node,
     what: &[&str],
@@ -68,7 +68,7 @@ fn two_of_six_nsds_may_be_lost_under_load_and_repair_completes_with_new_ones() {
             }
             rounds
         });
-        // One disk forgets everything under the daemon, another is taken out.
+        // One region is truncated under the daemon, another NSD is removed.
         let region = OpenOptions::new()
             .write(true)
             .open(node.dir.join("nsd/2.region"))
@@ -85,7 +85,7 @@ fn two_of_six_nsds_may_be_lost_under_load_and_repair_completes_with_new_ones() {
     node.must(&["fs", "sync"]);
     verify_files(&node, "after", 40);
 
-    // A restart finds neither region and serves all the same.
+    // A restart finds neither region and still serves.
     node.must(&["down"]);
     for nsd in [2, 5] {
         fs::remove_file(node.dir.join(format!("nsd/{nsd}.region"))).unwrap();
@@ -104,7 +104,7 @@ fn two_of_six_nsds_may_be_lost_under_load_and_repair_completes_with_new_ones() {
     });
     node.must(&["fs", "check", "--deep"]);
 
-    // Now two others may go.
+    // Now two others may be lost.
     node.must(&["down"]);
     fs::remove_file(node.dir.join("nsd/1.region")).unwrap();
     fs::remove_file(node.dir.join("nsd/4.region")).unwrap();
@@ -194,7 +194,7 @@ fn flipped_bytes_in_a_region_are_found_and_mended() {
     let length = region.metadata().unwrap().len();
     let mut flipped = 0;
     let mut unit = vec![0; 4096];
-    // Every 16th page that holds something, over the whole region.
+    // Every 16th non-empty page of the whole region.
     let mut used = 0;
     for page in 0..length / 4096 {
         if !holds_data(&region, page * 4096) {
@@ -237,7 +237,7 @@ fn files_that_are_lost_make_health_critical_by_name_until_they_are_deleted() {
     let node = six();
     write_files(&node, "files", 20);
     node.must(&["down"]);
-    // Two NSDs go, and a third rots where it holds large files.
+    // Two NSDs are lost, and a third has damage where it stores large files.
     let path = node.dir.join("nsd/3.region");
     let options = OpenOptions::new().read(true).write(true).open(&path);
     let region: File = options.unwrap();
@@ -297,7 +297,7 @@ fn files_that_are_lost_make_health_critical_by_name_until_they_are_deleted() {
     assert_eq!(health["state"], "degraded", "NSDs are missing: {health}");
 }
 
-/// Skips the holes of a sparse region quickly.
+/// Whether the byte is data, so that holes of a sparse region are skipped quickly.
 fn holds_data(file: &File, offset: u64) -> bool {
     use std::os::fd::AsRawFd;
     // SAFETY: lseek takes a descriptor that `file` keeps open, and no memory.

@@ -1,5 +1,5 @@
-//! mount(8), umount(8), /etc/fstab and systemd. The helpers are installed in a mount namespace
-//! of each test's own, so that the machine that runs the tests stays as it is.
+//! mount(8), umount(8), /etc/fstab and systemd. Each test installs the helpers in its own mount
+//! namespace, so that the host stays unchanged.
 
 use crate::fixture::{
     Node, eventually, kill_hard,
@@ -34,7 +34,7 @@ fn lines_of_fstab_bring_the_node_up_and_umount_ends_it_durably() {
         "{shown}"
     );
     machine.must("echo words > ~/whole/docs/text");
-    // The second line adds a mount to the node that runs.
+    // The second line adds a mount to the running node.
     machine.must("mount -T $FSTAB ~/docs && grep words ~/docs/text");
     let (code, said) = machine.run("touch ~/docs/new");
     assert!(code != 0 && said.contains("Read-only"), "{said}");
@@ -48,7 +48,7 @@ fn lines_of_fstab_bring_the_node_up_and_umount_ends_it_durably() {
             .next()
             .is_none()
     );
-    // From now on as if never before.
+    // Then it starts over.
     machine.must("mount -T $FSTAB ~/docs && grep words ~/docs/text && umount ~/docs");
     machine.node.must(&["up"]);
     assert_eq!(
@@ -71,7 +71,7 @@ fn mount_a_mounts_all_lines_and_only_once() {
         .lines()
         .filter(|line| line.ends_with("/whole") || line.ends_with("/docs"));
     assert_eq!(ours.count(), 2, "{shown}");
-    // A killed daemon's mounts are in nobody's way.
+    // A killed daemon's mounts cause no trouble.
     kill_hard(machine.node.pid());
     machine.must("umount ~/whole; mount -T $FSTAB ~/whole && ls ~/whole/docs");
     machine.must("umount ~/whole");
@@ -89,7 +89,7 @@ fn a_node_that_mount_brought_up_ends_with_its_last_mount_also_without_a_helper()
         fs::read_to_string(machine.node.path("file")).unwrap(),
         "x\n"
     );
-    // One that `up` started stays when mount(8) added a mount and took it away.
+    // A node started by `up` stays when mount(8) has added and removed a mount.
     machine.node.must(&["down"]);
     machine.must("$SHALE up --dir $NODE && mount -T $FSTAB ~/whole && umount ~/whole");
     machine.node.must(&["status"]);
@@ -212,7 +212,7 @@ fn the_daemon_tells_systemd_when_it_serves_and_when_it_ends() {
     };
     assert_eq!(hear(&mut message), "READY=1");
     fs::write(node.path("file"), "at once").unwrap();
-    // What systemd does when `shale down` was refused, for example because the mount is in use.
+    // What systemd does if `shale down` was refused, for example because the mount is in use.
     let open = fs::File::open(node.path("file")).unwrap();
     assert!(!node.run(&["down"]).status.success());
     let pid = daemon.id().to_string();

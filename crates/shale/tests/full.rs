@@ -1,4 +1,4 @@
-//! Full: refused with ENOSPC and nothing else, deleting always works, every counter stays exact.
+//! A full pool: refuses only with ENOSPC, always allows deleting, keeps every counter exact.
 
 use crate::fixture::{
     Node,
@@ -28,7 +28,7 @@ fn is_no_space(error: &io::Error) {
     assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
 }
 
-/// Writes until it is refused, which must be with ENOSPC; how many bytes were taken.
+/// Writes until refused, which must be with ENOSPC; returns the bytes written.
 fn fill(path: &Path, step: usize) -> u64 {
     let bytes = pattern(7, step);
     let mut taken = 0;
@@ -50,7 +50,7 @@ fn fill(path: &Path, step: usize) -> u64 {
     }
 }
 
-/// Counters and sums over what is there are the same numbers.
+/// Counters must equal sums over all files.
 fn counters_are_exact(node: &Node) {
     node.must(&["fs", "sync"]);
     let (mut inodes, mut bytes) = (0, 0);
@@ -91,16 +91,16 @@ fn a_full_pool_refuses_writes_with_enospc_and_deleting_gives_all_space_back() {
     assert!(taken > empty / 10 * 8, "{taken} of {empty} were taken");
     let told = event(&node, "space", "full");
     assert!(told["remedy"].as_str().unwrap().contains("delete files"));
-    // Not only large writes.
+    // Small writes are refused too.
     let more = fill(&node.path("more"), 100_000);
     assert!(more < taken / 10, "{more} after {taken}");
     counters_are_exact(&node);
-    // Everything that takes no space works, and what was stored is there.
+    // Everything that takes no space works, and stored data is intact.
     fs::rename(node.path("small"), node.path("folder/renamed")).unwrap();
     assert!(fs::read(node.path("folder/renamed")).unwrap() == pattern(1, 3_000));
     assert!(fs::read(node.path("folder/keep")).unwrap() == pattern(2, 200_000));
     assert_eq!(fs::metadata(node.path("large")).unwrap().size(), taken);
-    // It is full after a restart, too, and deleting works.
+    // It is still full after a restart, and deleting works.
     node.must(&["down"]);
     node.must(&["up"]);
     event(&node, "space", "full");
@@ -115,7 +115,7 @@ fn a_full_pool_refuses_writes_with_enospc_and_deleting_gives_all_space_back() {
     must_be_sound(&node);
 }
 
-/// Ok or ENOSPC, nothing else; whether it was done.
+/// Checks that the result is Ok or ENOSPC; returns whether it is Ok.
 #[track_caller]
 fn done_or_full(result: io::Result<()>) -> bool {
     match result {
@@ -127,7 +127,7 @@ fn done_or_full(result: io::Result<()>) -> bool {
     }
 }
 
-/// The result of a system call that answers 0.
+/// Converts the result of a system call that returns 0 on success.
 fn called(result: libc::c_int) -> io::Result<()> {
     match result {
         0 => Ok(()),
@@ -158,7 +158,7 @@ fn count_attributes(path: &Path) -> usize {
     names[..length].iter().filter(|byte| **byte == 0).count()
 }
 
-/// Files that were there before the pool was full, and what they must hold.
+/// A file made before the pool was full, and its expected content.
 struct Kept {
     path: PathBuf,
     bytes: Vec<u8>,
@@ -179,7 +179,7 @@ impl Kept {
             .unwrap()
     }
 
-    /// Writes over what is there, or behind it. What the call says it took is there.
+    /// Overwrites or appends. The bytes that the call reports as written must be there.
     fn write(&mut self, at: usize, length: usize) -> bool {
         let new = pattern(at as u64 + 99, length);
         match self.open().write_at(&new, at as u64) {
@@ -206,7 +206,7 @@ impl Kept {
     }
 }
 
-/// Names of each kind until one is refused, or many; all that were made.
+/// Creates names of each kind until one is refused, or many exist; returns those created.
 fn names_until_full(node: &Node, old: &Path) -> Vec<PathBuf> {
     const MANY: usize = 300;
     let mut made = Vec::new();
@@ -251,7 +251,7 @@ fn in_a_full_pool_each_change_is_done_or_refused_with_enospc_and_removing_always
     fill(&node.path("filler"), 1 << 20);
     fill(&node.path("filler-small"), 10_000);
 
-    // Overwriting takes new space before the old is free; appending takes more.
+    // Overwriting takes new space before the old space is free; appending takes more.
     let mut refused = 0;
     for round in 0..40 {
         refused += usize::from(!large.write(round * 200_000, 190_000));
@@ -277,18 +277,18 @@ fn in_a_full_pool_each_change_is_done_or_refused_with_enospc_and_removing_always
             &value,
         )));
     }
-    // Moving takes no space of its own, but its record goes into the log like any other.
+    // Moving takes no space itself, but its record goes into the log like any other.
     let moved = node.path("kept-moved");
     if done_or_full(fs::rename(&medium.path, &moved)) {
         medium.path = moved;
     }
-    // Giving space back is never refused.
+    // Freeing space is never refused.
     cut.open().set_len(1_000_001).unwrap();
     cut.bytes.truncate(1_000_001);
     let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     allocate(&holed.open(), punch, 0, 3 << 20).unwrap();
     holed.bytes[..3 << 20].fill(0);
-    // A hole in the middle of an extent makes two of one; growing makes a hole behind the end.
+    // A hole in the middle of an extent splits it; growing adds a hole at the end.
     let (from, length) = (4_100_000, 50_000);
     if done_or_full(allocate(&holed.open(), punch, from as u64, length as u64)) {
         holed.bytes[from..from + length].fill(0);
@@ -302,7 +302,7 @@ fn in_a_full_pool_each_change_is_done_or_refused_with_enospc_and_removing_always
     assert_eq!(listed, attributes, "what was refused isn't there");
     counters_of_names_are_exact(&node);
 
-    // The same after a crash: what was synced is there.
+    // The same after a crash: synced data is there.
     node.must(&["fs", "sync"]);
     node.kill();
     node.must(&["up"]);
@@ -329,7 +329,7 @@ fn in_a_full_pool_each_change_is_done_or_refused_with_enospc_and_removing_always
     must_be_sound(&node);
 }
 
-/// Inodes are counted as they are there, links once.
+/// Counts inodes in the mount, hard links once.
 fn counters_of_names_are_exact(node: &Node) {
     let mut inodes = BTreeSet::from([fs::metadata(&node.mnt).unwrap().ino()]);
     let (mut folders, mut bytes) = (vec![node.mnt.clone()], 0);
@@ -365,7 +365,7 @@ fn fallocate_beyond_what_is_free_is_enospc_and_takes_nothing() {
     };
     is_no_space(&allocate(before * 2).unwrap_err());
     assert_eq!(file.metadata().unwrap().len(), 0);
-    // A commit in the background may take some KiB meanwhile.
+    // A background commit may take some KiB meanwhile.
     assert!(available(&node).abs_diff(before) < 1 << 20);
     allocate(before / 2).unwrap();
     assert_eq!(file.metadata().unwrap().len(), before / 2);
@@ -375,7 +375,7 @@ fn fallocate_beyond_what_is_free_is_enospc_and_takes_nothing() {
 #[test]
 fn small_files_until_full_are_refused_with_enospc_and_can_be_removed() {
     let node = small();
-    // Most of the space at once, the rest by small files and names.
+    // Fills most of the space at once, the rest with small files and names.
     fs::write(node.path("large"), pattern(7, 300 << 20)).unwrap();
     let folder = node.path("many");
     fs::create_dir(&folder).unwrap();
@@ -398,7 +398,7 @@ fn small_files_until_full_are_refused_with_enospc_and_can_be_removed() {
         }
     };
     is_no_space(&refused);
-    // Full for good: names alone are refused as well some time, never with anything else.
+    // Even names alone are refused at some point, and never with another error.
     for number in 0..20_000 {
         match File::create_new(folder.join(format!("empty_{number}"))) {
             Ok(_) => made.push(folder.join(format!("empty_{number}"))),
@@ -467,13 +467,13 @@ fn up_without_room_on_the_host_leaves_nothing_half_made_and_can_be_repeated() {
         );
         return;
     }
-    // A new file system has its lost+found in it.
+    // A new file system has lost+found in it.
     let refused = shale(&node, &["up", "--nsd-size", "1G"]);
     let left = fs::read_dir(node.dir.join("nsd")).map_or(0, Iterator::count);
     let has_coordination = node.dir.join("coordination.region").exists();
     let again = shale(&node, &["up", "--nsd-size", "512M"]);
     let down = shale(&node, &["down"]);
-    // The kernel closes the regions of a process that has ended a little later.
+    // The kernel closes the regions of a process a little after its end.
     wait_until("umount", || {
         let umount = run(Command::new("umount").arg(&names[1]));
         if umount.code == 0 {

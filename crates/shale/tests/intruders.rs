@@ -1,5 +1,5 @@
-//! What other users of the machine can do to a node: nothing, whatever the umask of who started it
-//! and whatever they put in its way.
+//! Other users of the machine must not be able to harm a node, whatever the umask of the user who
+//! started it, and whatever files they plant.
 
 use crate::fixture::{Node, bounded, within_a_minute};
 use std::{
@@ -14,12 +14,12 @@ use std::{
     time::Duration,
 };
 
-/// An ordinary user, without a name.
+/// An ordinary user without a name.
 const OTHER: u32 = 54_321;
 /// More than the daemon serves at once.
 const CONNECTIONS: usize = 300;
 
-/// Runs a command with the most careless of all umasks.
+/// Runs a command with the most permissive umask.
 fn with_umask_0(node: &Node, arguments: &str) {
     let mut shell = Command::new("sh");
     shell
@@ -33,7 +33,7 @@ fn with_umask_0(node: &Node, arguments: &str) {
     assert_eq!(code, 0, "{arguments}: {said}");
 }
 
-/// Everything in a directory, but nothing of the mount.
+/// All paths in a directory, except those in the mount.
 fn all_below(directory: &Path, mnt: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());
@@ -72,11 +72,12 @@ fn whatever_the_umask_is_nobody_else_may_touch_what_a_node_makes() {
     for path in &all {
         assert_eq!(rights(path) & 0o077, 0, "{}", path.display());
     }
-    // Others get through to the mount, and see nothing on the way.
+    // Others can pass through to the mount, and see nothing on the way.
     assert_eq!(rights(&node.dir), 0o711);
     assert_eq!(rights(&node.mnt), 0o755);
     node.must(&["down"]);
-    // With the mount elsewhere nobody has business there. What leads to a mount is for all.
+    // With the mount elsewhere, others need nothing there. The directories above a mount are
+    // public.
     let apart = Node::unstarted();
     let place = apart.dir.with_file_name("way").join("to/mnt");
     with_umask_0(
@@ -87,7 +88,7 @@ fn whatever_the_umask_is_nobody_else_may_touch_what_a_node_makes() {
     assert_eq!(rights(place.parent().unwrap()), 0o755);
 }
 
-/// Asks as another user: this thread becomes that user, and only this thread.
+/// Sends a request as another user: only this thread becomes that user.
 fn ask_as_other(socket: PathBuf, request: &'static str) -> String {
     let asked = std::thread::spawn(move || {
         // SAFETY: the bare system call changes the calling thread only, which ends here.
@@ -145,7 +146,7 @@ fn what_is_planted_in_place_of_log_lock_and_socket_is_not_followed() {
         fs::rename(&kept, &path).unwrap();
     }
     assert_eq!(fs::read_to_string(&precious).unwrap(), "words");
-    // The socket's name is taken anew, whatever has it.
+    // The socket is made anew, whatever has its name.
     symlink(&precious, node.dir.join("daemon.sock")).unwrap();
     node.must(&["up"]);
     assert_eq!(fs::read_to_string(&precious).unwrap(), "words");
@@ -164,14 +165,14 @@ fn a_directory_in_which_others_may_write_is_refused() {
     node.must(&["up"]);
 }
 
-/// Reads until the other side closes; at most a minute.
+/// Reads until the peer closes; at most a minute.
 fn rest_of(stream: &mut UnixStream) -> Vec<u8> {
     stream
         .set_read_timeout(Some(Duration::from_secs(60)))
         .unwrap();
     let mut all = Vec::new();
     match stream.read_to_end(&mut all) {
-        // The daemon closed it while something was unread.
+        // The daemon closed it with data unread.
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
         read => {
             read.expect("the daemon closes it");
@@ -189,7 +190,7 @@ fn who_connects_and_says_nothing_or_too_much_is_put_out() {
         rest_of(stream);
     }
     bounded::must_be_sound(&node);
-    // A request that begins and doesn't go on, in its head and in its body.
+    // Requests that start and then stall, in the head and in the body.
     for begun in [
         "POST /v1/fs/sync HTTP/1.1\r\nhost: shale\r\n",
         "POST /v1/shutdown HTTP/1.1\r\nhost: shale\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n{",
@@ -198,7 +199,7 @@ fn who_connects_and_says_nothing_or_too_much_is_put_out() {
         stream.write_all(begun.as_bytes()).unwrap();
         rest_of(&mut stream);
     }
-    // Requests that never end.
+    // Endless requests.
     let heads = [
         "POST /v1/mount HTTP/1.1\r\nhost: shale\r\nx: ",
         "POST /v1/mount HTTP/1.1\r\nhost: shale\r\ncontent-type: application/json\r\ncontent-length: 1000000000\r\n\r\n",
@@ -206,7 +207,7 @@ fn who_connects_and_says_nothing_or_too_much_is_put_out() {
     for head in heads {
         let mut stream = connect();
         stream.write_all(head.as_bytes()).unwrap();
-        // Written until the daemon refuses to read more.
+        // Writes until the daemon stops reading.
         let endless = vec![b'x'; 1 << 16];
         stream
             .set_write_timeout(Some(Duration::from_secs(60)))

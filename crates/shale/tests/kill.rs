@@ -1,4 +1,4 @@
-//! kill -9 of the real daemon at random moments: nothing that was fsynced is lost.
+//! kill -9 of the real daemon at random moments: no fsynced data is lost.
 
 use crate::fixture::{Node, eventually, kill_hard, pattern};
 use std::{
@@ -14,11 +14,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What the load knows to be durable: file name → (seed, length) of its fsynced content.
+/// Data that the load knows to be durable: file name → (seed, length) of its fsynced content.
 type Durable = Mutex<BTreeMap<String, (u64, usize)>>;
 
-/// Creates, overwrites and renames files, fsyncs each, notes it only afterwards. Ends at the
-/// first error, which is the daemon's death.
+/// Creates, overwrites and renames files, fsyncs each, and records it only afterwards. Ends at the
+/// first error, which means that the daemon is dead.
 fn load(
     mnt: &Path,
     (worker, round): (u64, u64),
@@ -50,7 +50,7 @@ fn load(
                 fs::rename(&temporary, mnt.join(&name))?;
                 File::open(&folder)?.sync_all()?;
             } else {
-                // A name that is being written has no promise until its fsync returns.
+                // While a file is being written, nothing is promised until its fsync returns.
                 durable.lock().unwrap().remove(&name);
                 let file = File::create(mnt.join(&name))?;
                 file.write_all_at(&content, 0)?;
@@ -93,7 +93,7 @@ fn fifty_kills_lose_nothing_that_was_fsynced() {
                 scope.spawn(move || load(&mnt, (worker, round), stop, done, durable));
             }
             let pid = node.pid();
-            // The moment of death differs from round to round; what it meets is chance.
+            // The moment of death differs between rounds; what it hits is random.
             let steps = 1 + round * 37 % 60;
             eventually("the load runs", || done.load(Ordering::Relaxed) >= steps);
             kill_hard(pid);

@@ -110,7 +110,8 @@ fn a_position_stays_good_while_names_come_and_go() {
         listed.push((at, name));
     }
     assert_eq!(listed.len(), 2002);
-    // Every third name goes, new ones come; positions of the others still lead to them.
+    // Every third name is removed, new ones are added; positions of the others must still lead to
+    // them.
     let goes = |name: &str| name.len() > 2 && name.as_bytes()[name.len() - 1].is_multiple_of(3);
     for (_, name) in &listed {
         if goes(name) {
@@ -118,11 +119,11 @@ fn a_position_stays_good_while_names_come_and_go() {
             fs::write(node.path(&format!("new{name}")), b"").unwrap();
         }
     }
-    // Without what the C library has read ahead.
+    // A new stream, because the C library has read ahead in the old one.
     let mut stream = Stream::open(&node.mnt);
     for (at, name) in listed.iter().rev().filter(|(_, name)| !goes(name)) {
         stream.seek(*at);
-        // New names may lie between the one before and this one.
+        // New names may come between the previous one and this one.
         let next = std::iter::from_fn(|| stream.next()).find(|name| !name.starts_with("new"));
         assert_eq!(next.as_deref(), Some(name.as_str()));
     }

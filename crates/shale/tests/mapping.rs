@@ -1,5 +1,5 @@
-//! Shared and private mappings mixed with read, write, O_DIRECT and truncate on one file, at
-//! random: every way sees the bytes that were written last.
+//! Shared and private mappings mixed at random with read, write, O_DIRECT and truncate on one file:
+//! each way sees the bytes written last.
 
 use crate::fixture::{Node, eventually, pattern};
 use sim::action::Draw;
@@ -164,7 +164,7 @@ fn every_way_to_the_bytes_sees_the_last_write() {
             }
             _ => {
                 let cut = (BYTES - chance.below(100_000) as usize) as u64;
-                // The mapping may not be touched behind the end meanwhile.
+                // The mapping may not be touched beyond the end meanwhile.
                 plain.set_len(cut).unwrap();
                 plain.set_len(BYTES as u64).unwrap();
                 expected[cut as usize..].fill(0);
@@ -180,7 +180,7 @@ fn every_way_to_the_bytes_sees_the_last_write() {
     node.check();
 }
 
-/// Ends the thread beside, also when the test fails.
+/// Stops the other thread, even if the test fails.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -189,7 +189,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// As xfstests generic/346: a write(2) and stores that meet in one page, each in bytes of its own.
+/// As xfstests generic/346: a write(2) and stores meet in one page, in different bytes.
 #[test]
 fn a_write_that_meets_stores_in_its_last_page_and_they_are_all_kept() {
     const WRITTEN: usize = BYTES - PAGE / 2;
@@ -209,7 +209,7 @@ fn a_write_that_meets_stores_in_its_last_page_and_they_are_all_kept() {
     std::thread::scope(|scope| {
         let end = Over(&is_over);
         let stores = scope.spawn(|| {
-            // At least one, however late this thread gets its turn.
+            // At least one, however late this thread gets to run.
             for stored in 0.. {
                 assert_eq!(count.load(Ordering::Relaxed), stored, "a store is lost");
                 if is_over.load(Ordering::Relaxed) && stored > 0 {
@@ -227,7 +227,7 @@ fn a_write_that_meets_stores_in_its_last_page_and_they_are_all_kept() {
             if read != [round] {
                 lost.push((round, read));
             }
-            // Kernels that don't drop its page themselves show it once they have been told.
+            // Kernels that don't drop the page themselves show the write once notified.
             eventually("the mapping shows the write", || {
                 mapping.read(WRITTEN - 1, 1) == [round]
             });

@@ -1,4 +1,4 @@
-//! The daemon's resident memory against what `shale status` prints.
+//! Compares the daemon's resident memory with `shale status`.
 
 use crate::fixture::Node;
 use std::{
@@ -7,10 +7,10 @@ use std::{
 };
 
 const MIB: usize = 1 << 20;
-/// The line of what nobody counts.
+/// The line for memory that isn't counted elsewhere.
 const REST: &str = "everything else, resident";
 
-/// Resident memory as the kernel says.
+/// Resident memory according to the kernel.
 fn resident(node: &Node) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", node.pid())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
@@ -18,7 +18,7 @@ fn resident(node: &Node) -> u64 {
     kib.parse::<u64>().unwrap() << 10
 }
 
-/// What is resident is what is counted and little else, and each line is inside its budget.
+/// Resident memory must be the counted memory plus little, and each line within its budget.
 fn is_as_printed(node: &Node, when: &str) {
     let resident = resident(node);
     let status = node.ask(&["status"]);
@@ -64,14 +64,14 @@ fn what_is_resident_is_what_status_prints() {
         file.set_len(1).unwrap();
     }
     is_as_printed(&node, "cut to a byte");
-    // Blocks one after the other, then a byte in each of many.
+    // Consecutive blocks, then a byte in each of many.
     let file = File::create(node.path("far")).unwrap();
     file.write_all_at(&vec![8; 16 * MIB], 0).unwrap();
     for block in 4..404 {
         file.write_all_at(b"x", block * 4 * MIB as u64).unwrap();
     }
     is_as_printed(&node, "a byte in each block");
-    // Small overwrites all over what is cached.
+    // Small overwrites across the cached data.
     let file = File::create(node.path("random")).unwrap();
     for part in 0..50 {
         file.write_all_at(&bytes, part * bytes.len() as u64)

@@ -20,7 +20,7 @@ fn errno(result: std::io::Result<impl Sized>) -> i32 {
     result.err().and_then(|e| e.raw_os_error()).unwrap_or(0)
 }
 
-/// An access time that relatime moves at the next read.
+/// Sets an access time that relatime moves at the next read.
 fn make_old(path: &Path) -> SystemTime {
     let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     let file = File::options().write(true).open(path).unwrap();
@@ -65,7 +65,7 @@ fn noatime_means_that_reads_never_move_atime() {
     fs::read(node.path("file")).unwrap();
     node.must(&["fs", "sync"]);
     node.must(&["down"]);
-    // The same read without the option moves it, so the test would notice.
+    // The same read without the option moves it, which shows that the test would notice.
     node.must(&["up", "-o", "relatime"]);
     assert_eq!(accessed(&node.path("file")), old);
     fs::read(node.path("file")).unwrap();
@@ -109,7 +109,7 @@ fn options_are_remembered_and_can_be_changed_while_the_node_is_down() {
     node.must(&["up", "-o", "defaults"]);
     assert_eq!(node.ask(&["status"])["options"], "rw");
     node.must(&["down"]);
-    // A file from before there were options.
+    // A file from before options existed.
     let file = node.dir.join("node.toml");
     let text = fs::read_to_string(&file).unwrap();
     let lines: Vec<_> = text.lines().filter(|l| !l.starts_with("options")).collect();
@@ -141,7 +141,7 @@ fn a_subdirectory_is_the_root_of_a_mount() {
     assert!(must_run(&place, "df", &["."]).contains(source.to_str().unwrap()));
     assert_eq!(fs::read_to_string(place.join("file")).unwrap(), "inside");
     assert_eq!(must_run(&place, "ls", &[]).split_whitespace().count(), 2);
-    // Its root is inode 1, from above and from below, and nothing is above it.
+    // Its root is inode 1, seen from above and from below, and nothing is above it.
     assert_eq!(fs::metadata(&place).unwrap().ino(), 1);
     assert_eq!(fs::metadata(place.join("sub/..")).unwrap().ino(), 1);
     let listed = must_run(&place.join("sub"), "ls", &["-a", "-i"]);
@@ -162,7 +162,7 @@ fn a_subdirectory_is_the_root_of_a_mount() {
         fs::metadata(node.path("projects/a")).unwrap().mode() & 0o777,
         0o750
     );
-    // The mount is of the directory, not of its name.
+    // The mount follows the directory, not its name.
     fs::rename(node.path("projects/a"), node.path("elsewhere")).unwrap();
     assert_eq!(fs::read_to_string(place.join("file")).unwrap(), "inside");
     fs::remove_dir_all(node.path("elsewhere")).unwrap();
@@ -192,7 +192,7 @@ fn a_subdirectory_that_is_none_is_refused_with_what_to_do() {
     let text = refused(&node, &["mount", missing.to_str().unwrap()]);
     assert!(text.contains("mkdir -p"), "{text}");
     assert_eq!(node.ask(&["status"])["mounts"].as_array().unwrap().len(), 1);
-    // As the node's own mount, remembered.
+    // The same for the node's own mount; options are remembered.
     node.must(&["down"]);
     let text = refused(&node, &["up", "-o", "subdir=missing"]);
     assert!(text.contains("missing"), "{text}");
@@ -203,7 +203,7 @@ fn a_subdirectory_that_is_none_is_refused_with_what_to_do() {
     assert!(!node.path("file").exists());
 }
 
-/// Everything that a program can see of a change.
+/// Makes all kinds of changes and checks that the other mount sees them.
 fn changes_are_seen(here: &Path, there: &Path, round: usize) {
     let name = format!("round{round}");
     let (mine, theirs) = (here.join(&name), there.join(&name));
@@ -219,7 +219,7 @@ fn changes_are_seen(here: &Path, there: &Path, round: usize) {
         let mut last = [0; 1];
         reader.read_exact_at(&mut last, length - 1).unwrap();
         assert_eq!(last[0], step);
-        // Over what was read before, with an mtime that doesn't move: utimes set it ahead.
+        // Overwrites what was read before, without moving mtime, which utimes has set ahead.
         let ahead = SystemTime::now() + Duration::from_secs(1_000);
         file.set_times(fs::FileTimes::new().set_modified(ahead))
             .unwrap();
@@ -247,7 +247,7 @@ fn changes_are_seen(here: &Path, there: &Path, round: usize) {
 fn what_one_mount_changes_the_other_sees_at_once() {
     let node = Node::new();
     fs::create_dir(node.path("shared")).unwrap();
-    // Known to the first mount's kernel from when it was alone: attributes, names, pages.
+    // Cached by the first mount's kernel while it was alone: attributes, names, pages.
     fs::write(node.path("shared/early"), "before").unwrap();
     let early = File::open(node.path("shared/early")).unwrap();
     early.read_exact_at(&mut [0; 6], 0).unwrap();
@@ -268,7 +268,7 @@ fn what_one_mount_changes_the_other_sees_at_once() {
         changes_are_seen(&node.path("shared"), &place, 2 * round);
         changes_are_seen(&place, &node.path("shared"), 2 * round + 1);
     }
-    // A third mount, read-only, sees it too; and the caches come back when one is left.
+    // A third mount, read-only, sees it too; the caches come back when one mount is left.
     let third = node.place("third");
     node.must(&["mount", third.to_str().unwrap(), "-o", "ro"]);
     fs::write(place.join("late"), "longer").unwrap();

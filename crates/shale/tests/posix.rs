@@ -1,5 +1,5 @@
-//! What POSIX programs rely on, through the kernel and the mount: sizes, holes, reservations,
-//! shared copies, handles, limits.
+//! POSIX semantics that programs rely on, through the kernel and the mount: sizes, holes,
+//! reservations, shared copies, handles, limits.
 
 use crate::fixture::{self, Node, open, pattern};
 use std::{
@@ -115,7 +115,7 @@ fn space_is_reserved_punched_and_zeroed_as_fallocate_says() {
     expected[300_000..301_000].fill(0);
     expected[MIB as usize - 10..].fill(0);
     assert!(fs::read(node.path("f")).unwrap() == expected);
-    // Reserving shows in the size only without KEEP_SIZE, and in the space either way.
+    // A reservation changes the size only without KEEP_SIZE, and the space in both cases.
     let before = file.metadata().unwrap().blocks();
     fallocate(&file, keep, 4 * MIB, MIB).unwrap();
     assert_eq!(file.metadata().unwrap().len(), MIB);
@@ -154,7 +154,7 @@ fn a_copied_range_shares_its_bytes_until_one_side_changes() {
         assert!(copied > 0);
         done += copied as usize;
     }
-    // Less than before if the tables of the metadata were merged in between.
+    // Less than before if the metadata's tables were merged meanwhile.
     let grown = used(&node).saturating_sub(before);
     assert!(grown < MIB, "a copy of 16 MiB took {grown} bytes");
     to.write_all_at(b"changed", 5 * MIB).unwrap();
@@ -172,7 +172,7 @@ fn a_copied_range_shares_its_bytes_until_one_side_changes() {
     node.check();
 }
 
-/// `struct file_handle` with room for the longest.
+/// `struct file_handle` with space for the longest.
 #[repr(C)]
 struct Handle {
     bytes: u32,
@@ -301,7 +301,7 @@ fn setuid_setgid_and_sticky_bits_do_what_they_say() {
     let node = Node::with(&["--nsd-size", "1G", "--allow-other"]);
     let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
     let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
-    // A setgid directory passes its group on, and itself to subdirectories.
+    // A setgid directory passes on its group, and setgid to subdirectories.
     let shared = node.path("shared");
     fs::create_dir(&shared).unwrap();
     std::os::unix::fs::chown(&shared, Some(0), Some(1234)).unwrap();
@@ -311,7 +311,7 @@ fn setuid_setgid_and_sticky_bits_do_what_they_say() {
     assert_eq!(fs::metadata(shared.join("file")).unwrap().gid(), 1234);
     assert_eq!(fs::metadata(shared.join("sub")).unwrap().gid(), 1234);
     assert_eq!(mode(&shared.join("sub")) & 0o2000, 0o2000);
-    // A write by somebody else takes setuid and setgid away; a chown does so for everybody.
+    // A write by another user clears setuid and setgid; a chown does so for everyone.
     let program = node.path("program");
     fs::write(&program, b"x").unwrap();
     set(&program, 0o6777).unwrap();
@@ -320,7 +320,7 @@ fn setuid_setgid_and_sticky_bits_do_what_they_say() {
     set(&program, 0o6777).unwrap();
     std::os::unix::fs::chown(&program, Some(7), Some(7)).unwrap();
     assert_eq!(mode(&program), 0o777);
-    // In a sticky directory only owners remove.
+    // In a sticky directory only owners may remove.
     let sticky = node.path("sticky");
     fs::create_dir(&sticky).unwrap();
     set(&sticky, 0o1777).unwrap();
@@ -328,7 +328,7 @@ fn setuid_setgid_and_sticky_bits_do_what_they_say() {
     let tried = as_user(&node, "rm -f sticky/roots; touch sticky/own; rm sticky/own");
     assert!(tried.contains("not permitted"), "{tried}");
     assert!(sticky.join("roots").exists() && !sticky.join("own").exists());
-    // A supplementary group opens what the group may.
+    // A supplementary group may open what the group may.
     let grouped = node.path("grouped");
     fs::write(&grouped, b"for the group").unwrap();
     std::os::unix::fs::chown(&grouped, Some(0), Some(4321)).unwrap();
@@ -345,7 +345,7 @@ fn setuid_setgid_and_sticky_bits_do_what_they_say() {
     assert!(!command("--clear-groups").0);
 }
 
-/// Runs a shell command in the mount as nobody; gives what it complained about.
+/// Runs a shell command in the mount as nobody; returns its error output.
 fn as_user(node: &Node, command: &str) -> String {
     let output = std::process::Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
@@ -374,7 +374,7 @@ fn a_running_program_is_neither_written_nor_truncated() {
     for flags in [
         libc::O_WRONLY,
         libc::O_RDWR | libc::O_TRUNC,
-        // The kernel sees what it is only when the file has been opened.
+        // The kernel checks this only after the file was opened.
         libc::O_RDONLY | libc::O_TRUNC,
     ] {
         assert_eq!(errno(open(flags)), libc::ETXTBSY, "{flags:o}");
@@ -382,8 +382,8 @@ fn a_running_program_is_neither_written_nor_truncated() {
     assert_eq!(fs::read(&program).unwrap(), bytes);
     running.kill().unwrap();
     running.wait().unwrap();
-    // Writers may go on at once. Who truncates without being one may be told to wait until the
-    // kernel has told the daemon that the process is gone.
+    // Writers may proceed at once. A truncating open for reading may be refused until the kernel
+    // has told the daemon that the process is gone.
     open(libc::O_WRONLY).unwrap();
     fixture::eventually("the program's file is free", || {
         open(libc::O_RDONLY | libc::O_TRUNC).is_ok()

@@ -1,4 +1,4 @@
-//! Programs that people use do their work on the mount.
+//! Everyday programs work on the mount.
 
 use crate::fixture::{Node, must_run, pattern, repository};
 use std::{fs, path::Path};

@@ -1,4 +1,4 @@
-//! Random operations through the kernel and the mount see what the model sees.
+//! Random operations through the kernel and the mount give the same results as the model.
 
 use crate::fixture::Node;
 use sim::{
@@ -26,7 +26,7 @@ const SIZES: Sizes = Sizes {
     sync_every: 60,
 };
 
-/// Where the model's inodes are in the mount: any of their paths.
+/// A path in the mount of one of the model's inodes.
 fn path_of(model: &ModelFs, mnt: &Path, wanted: Number) -> PathBuf {
     fn find(model: &ModelFs, directory: Number, at: &Path, wanted: Number) -> Option<PathBuf> {
         for (name, number) in model.entries(directory) {
@@ -65,7 +65,7 @@ fn write_open(path: &Path) -> Result<File> {
     OpenOptions::new().write(true).read(true).open(path)
 }
 
-/// Does an action by system calls; paths are those before the action.
+/// Performs an action by system calls; paths are those before the action.
 fn through_the_kernel(before: &ModelFs, mnt: &Path, action: &Action) -> Result<Seen> {
     let path = |number: Number| path_of(before, mnt, number);
     let child = |directory: Number, name: &model::FileName| {
@@ -292,7 +292,7 @@ fn content_through_the_kernel(before: &ModelFs, mnt: &Path, action: &Action) -> 
 
 fn agree(expected: &Seen, seen: &Result<Seen>) -> bool {
     match (expected, seen) {
-        // The kernel judges some refusals before the file system is asked, in another order.
+        // The kernel makes some checks itself, in another order.
         (Seen::Refused(_), Err(error)) => error.raw_os_error() != Some(libc::EIO),
         (Seen::Made(_), Ok(Seen::Made(_))) => true,
         (expected, Ok(seen)) => expected == seen,
@@ -334,14 +334,14 @@ fn random_operations_through_the_mount_see_what_the_model_sees() {
     node.check();
 }
 
-/// Actors at once in the next test, each a process.
+/// Concurrent actors in the next test, each a process.
 const ACTORS: u64 = 4;
-/// Each actor owns every fourth piece of the shared file; pieces fit to no page.
+/// Each actor owns every fourth piece of the shared file; pieces aren't page aligned.
 const PIECE: usize = 3_001;
 const PIECES: u64 = 200;
 
-/// What one process does: random operations in a folder of its own, and in between its share of
-/// a file and of a directory that all use.
+/// Work of one process: random operations in its own folder, and in between in its share of a file
+/// and a directory used by all.
 fn act(mnt: &Path, actor: u64, steps: u64) {
     let own = mnt.join(format!("actor{actor}"));
     fs::create_dir(&own).unwrap();
@@ -387,7 +387,7 @@ fn act(mnt: &Path, actor: u64, steps: u64) {
                     holds(piece, *seed);
                 }
             }
-            // A name in the crowd, replaced, moved or gone.
+            // A name in the shared directory is replaced, moved or removed.
             2 => {
                 fs::write(name(number), content(step, 500)).unwrap();
                 names.insert(number, step);
@@ -402,7 +402,7 @@ fn act(mnt: &Path, actor: u64, steps: u64) {
                 names.remove(&(number + 60));
             }
             5 if step % 16 == 0 => {
-                // What the others do to the directory hides nothing of one's own.
+                // Changes by others never hide one's own names.
                 let mine = format!("{actor}-");
                 let listed = fs::read_dir(&crowd).unwrap();
                 let listed = listed.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -425,7 +425,7 @@ fn act(mnt: &Path, actor: u64, steps: u64) {
     }
 }
 
-/// The other half of the next test. Does nothing by itself.
+/// The child process of the next test. Does nothing on its own.
 #[test]
 fn child_that_acts() {
     let Some(mnt) = std::env::var_os("SHALE_TEST_ACT_IN") else {

@@ -1,5 +1,6 @@
-//! NSDs that are missing, fail and come back under a real daemon: within tolerance everything goes
-//! on, `shale health` says what is wrong, and what an NSD missed is repaired when it is back.
+//! NSDs that are missing, fail and come back under a real daemon: within tolerance everything keeps
+//! working, `shale health` reports the problem, and pieces that an NSD missed are repaired when it
+//! is back.
 
 use crate::fixture::{
     Node,
@@ -46,7 +47,7 @@ fn is_repaired(node: &Node) {
     node.must(&["fs", "check", "--deep"]);
 }
 
-/// Cuts the first region short under the daemon, which sees it and asks it nothing any more.
+/// Truncates the first region under the daemon, which notices and stops using it.
 fn cut_short(node: &Node) {
     let file = OpenOptions::new()
         .write(true)
@@ -56,7 +57,7 @@ fn cut_short(node: &Node) {
     event(node, "NSD 1 (", "was cut short");
 }
 
-/// Copies a region with its holes.
+/// Copies a region, keeping its holes.
 fn copy_region(node: &Node, nsd: u32) {
     let (from, to) = (region(node, nsd), away(node, nsd));
     let names = [from.display().to_string(), to.display().to_string()];
@@ -86,7 +87,7 @@ fn nsds_missing_at_start_are_told_and_taken_in_when_they_come_back() {
         }
         write(&node, 12..24);
         verify(&node, 4..24);
-        // Back: one is found by the daemon itself, at once if it is told.
+        // They are back: the daemon finds one itself, and the other at once when told.
         for nsd in lost.clone() {
             fs::rename(away(&node, nsd), region(&node, nsd)).unwrap();
         }
@@ -100,7 +101,7 @@ fn nsds_missing_at_start_are_told_and_taken_in_when_they_come_back() {
         is_repaired(&node);
         wait_healthy(&node);
         must_be_sound(&node);
-        // What came back holds all that it should: others may go now.
+        // The returned NSDs have all their pieces: others may be lost now.
         node.must(&["down"]);
         for nsd in lost.clone() {
             fs::remove_file(region(&node, nsd + lost.len() as u32)).unwrap();
@@ -135,7 +136,7 @@ fn an_nsd_that_fails_while_running_and_comes_back_as_an_old_copy_serves_nothing_
     cut_short(&node);
     write(&node, 16..24);
     verify(&node, 4..24);
-    // Its owner restores it from a backup, which is old.
+    // Its owner restores it from an old backup.
     fs::rename(away(&node, 1), region(&node, 1)).unwrap();
     wait_for(&node, &["nsd", "list"], |nsds| {
         nsds[0]["health"] == "online"
@@ -213,7 +214,7 @@ fn an_nsd_that_may_not_be_opened_is_told_and_taken_in_when_it_may() {
     wait_healthy(&node);
 }
 
-/// Not even root may write to an immutable file; whether that could be set.
+/// Makes a file immutable, so that even root can't write to it; returns whether that worked.
 fn set_immutable(file: &fs::File, on: bool) -> bool {
     const FS_IMMUTABLE_FL: libc::c_long = 0x10;
     let mut flags: libc::c_long = 0;
@@ -239,7 +240,7 @@ fn a_region_that_is_removed_while_in_use_is_told_before_it_is_lost() {
     let found = event(&node, "NSD 1 (", "removed while in use");
     assert_eq!(found["severity"], "critical");
     write(&node, 8..12);
-    // What the remedy says.
+    // Follow the remedy.
     node.must(&["nsd", "add"]);
     node.must(&["nsd", "remove", "1"]);
     wait_for(&node, &["nsd", "list"], |nsds| nsds[0]["state"] == "lost");

@@ -1,5 +1,5 @@
-//! What users can do to each other's files: rights that a program file gives to everybody who
-//! runs it, and who may open, change and name what.
+//! Users and each other's files: rights that a program file gives to everyone who runs it, and who
+//! may open, change and name files.
 
 use crate::fixture::{self, Node, must_run, once_idle};
 use std::{
@@ -17,7 +17,7 @@ use std::{
 
 /// nobody.
 const USER: u32 = 65_534;
-/// A group that nobody is in, unless a test says so.
+/// A group without members, unless a test says otherwise.
 const GROUP: u32 = 4_321;
 const CAPABILITIES: &str = "security.capability";
 /// `struct vfs_cap_data`, version 2: cap_net_raw, permitted and effective.
@@ -37,12 +37,12 @@ fn errno(result: std::io::Result<impl Sized>) -> i32 {
     result.err().and_then(|e| e.raw_os_error()).unwrap_or(0)
 }
 
-/// Runs `what` on a thread of its own with the rights of a user, who is in `groups`, the first
-/// one being the user's own.
+/// Runs `what` on a separate thread with the rights of a user in `groups`; the first one is the
+/// user's own.
 fn as_user<T: Send>(user: u32, groups: &[u32], what: impl FnOnce() -> T + Send) -> T {
     let run = move || {
-        // The system calls themselves change this thread only; the C library's functions would
-        // change the whole process.
+        // The bare system calls change only this thread; the C library's functions would change the
+        // whole process.
         // SAFETY: the list has the length that is told; the other arguments are numbers.
         unsafe {
             let (count, own) = (groups.len(), groups[0]);
@@ -55,7 +55,7 @@ fn as_user<T: Send>(user: u32, groups: &[u32], what: impl FnOnce() -> T + Send) 
     std::thread::scope(|scope| scope.spawn(run).join().unwrap())
 }
 
-/// Opens a name in a directory, without a look at what is above it.
+/// Opens a name in a directory, without resolving the path above it.
 fn open_at(directory: &File, name: &str, flags: i32, mode: u32) -> std::io::Result<File> {
     let name = CString::new(name).unwrap();
     // SAFETY: the name ends with NUL, and the directory is open.
@@ -69,8 +69,8 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// The mode as `stat -c %a` asks for it: alone. Times and sizes that the kernel knows to be old
-/// would make it ask for all.
+/// The mode alone, as `stat -c %a` requests it. If times and sizes were requested and outdated, the
+/// kernel would refresh everything.
 fn mode_alone(path: &Path) -> u32 {
     let path = CString::new(path.to_str().unwrap()).unwrap();
     // SAFETY: statx is plain data; the path ends with NUL.
@@ -107,10 +107,10 @@ fn fallocate(file: &File, mode: i32) {
     checked(unsafe { libc::fallocate(file.as_raw_fd(), mode, 0, 4096) }.into()).unwrap();
 }
 
-/// Changes the bytes of the file of this name in the directory.
+/// Changes the bytes of the named file in the directory.
 type Change = fn(&File, &str);
 
-/// Each way to change the bytes of a file in a directory.
+/// All ways to change the bytes of a file in a directory.
 const WAYS: [(&str, Change); 9] = [
     ("write", |directory, name| {
         let file = open_at(directory, name, libc::O_WRONLY, 0).unwrap();
@@ -168,7 +168,7 @@ fn whoever_changes_a_programs_bytes_doesnt_get_the_rights_that_it_gives() {
             fs::write(&program, vec![b'p'; 5000]).unwrap();
             set_mode(&program, 0o6777);
             set_xattr(&program, CAPABILITIES, &NET_RAW).unwrap();
-            // The kernel knows the mode from here on, and believes it for 6 s.
+            // From here on the kernel has cached the mode, for 6 s.
             assert_eq!(mode_alone(&program), 0o6777);
             as_user(USER, &[USER], || change(&mount, "program"));
             assert_eq!(mode_alone(&program), 0o777, "{way}, {again}");
@@ -177,14 +177,14 @@ fn whoever_changes_a_programs_bytes_doesnt_get_the_rights_that_it_gives() {
                 "{way}, {again}"
             );
         }
-        // Root keeps the bits, as on other file systems; capabilities go for everybody.
+        // Root keeps the bits, as on other file systems; capabilities are removed for everyone.
         set_mode(&program, 0o6777);
         set_xattr(&program, CAPABILITIES, &NET_RAW).unwrap();
         change(&mount, "program");
         assert_eq!(mode_alone(&program), 0o6777, "{way} by root");
         assert!(!has_xattr(&program, CAPABILITIES).unwrap(), "{way} by root");
     }
-    // Through one descriptor, too, each time that they come back.
+    // Also through one descriptor, each time they are set again.
     let file = as_user(USER, &[USER], || {
         open_at(&mount, "program", libc::O_WRONLY, 0).unwrap()
     });
@@ -196,7 +196,7 @@ fn whoever_changes_a_programs_bytes_doesnt_get_the_rights_that_it_gives() {
         as_user(USER, &[USER], || file.write_all_at(b"y", round).unwrap());
         assert!(!has_xattr(&program, CAPABILITIES).unwrap());
     }
-    // A chown gives the file to somebody else, and nothing with it.
+    // A chown gives the file to another user, without these rights.
     set_mode(&program, 0o6755);
     set_xattr(&program, CAPABILITIES, &NET_RAW).unwrap();
     chown(&program, Some(USER), None).unwrap();
@@ -224,7 +224,7 @@ fn a_file_that_was_just_made_loses_what_it_is_given_before_the_next_write() {
 }
 
 /// As xfstests generic/193, 355 and 683 to 685 expect: modes before and after a change by the
-/// file's owner, who is in its group, and by somebody else, who isn't.
+/// file's owner, who is in its group, and by another user, who isn't.
 #[test]
 fn setgid_that_gives_no_rights_stays_for_members_of_the_group() {
     let node = Node::with(&["--nsd-size", "1G"]);
@@ -306,7 +306,7 @@ fn only_extended_attributes_that_mean_something_can_be_set() {
         set_xattr(&file, name, b"x").unwrap();
         assert!(has_xattr(&file, name).unwrap());
     }
-    // Those that the kernel guards, it guards here.
+    // Names that the kernel protects are protected here too.
     let mount = File::open(&node.mnt).unwrap();
     as_user(USER, &[USER], || {
         let opened = open_at(&mount, "file", libc::O_RDONLY, 0).unwrap();
@@ -318,7 +318,7 @@ fn only_extended_attributes_that_mean_something_can_be_set() {
             (c"system.theirs", libc::EOPNOTSUPP),
             (c"system.posix_acl_access", libc::EPERM),
         ] {
-            // Well formed capabilities, or a list without entries.
+            // Well-formed capabilities, or a list without entries.
             let value = match name == c"system.posix_acl_access" {
                 true => &[2, 0, 0, 0][..],
                 false => &NET_RAW[..],
@@ -353,7 +353,7 @@ fn a_write_moves_ctime_to_now_whatever_mtime_says() {
     }
 }
 
-/// A second mount of the node, with all of it.
+/// A second mount of the whole node.
 fn second_mount(node: &Node) -> std::path::PathBuf {
     let place = node.place("view");
     node.must(&["mount", place.to_str().unwrap()]);
@@ -369,11 +369,11 @@ fn a_name_that_another_mount_just_made_is_judged_before_it_is_opened() {
     let shared = File::open(there.join("shared")).unwrap();
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Root's private file comes and goes.
+        // Root's private file is created and removed repeatedly.
         let maker = scope.spawn(|| {
             let path = node.path("shared/file");
             while !ended.load(Ordering::Relaxed) {
-                // Whoever is first makes it; what isn't root's is removed by both.
+                // The first one makes it; both remove files that aren't root's.
                 let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
                 let here = File::open(node.path("shared")).unwrap();
                 if let Ok(file) = open_at(&here, "file", flags, 0o600) {
@@ -383,14 +383,15 @@ fn a_name_that_another_mount_just_made_is_judged_before_it_is_opened() {
                 let _ = fs::remove_file(&path);
             }
         });
-        // Judged when the maker has ended: it would run on for ever behind a panic.
+        // Checked after the maker has ended, which would run forever after a panic.
         let opened = as_user(USER, &[USER], || {
             for _ in 0..4_000 {
                 let flags = libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
                 match open_at(&shared, "file", flags, 0o600) {
                     Ok(file) if file.metadata().unwrap().uid() == USER => {}
                     Ok(_) => return Err("root's file is open".to_owned()),
-                    // ESTALE: it came, went and came again between two looks of the kernel.
+                    // ESTALE: it was created, removed and created again between two lookups of the
+                    // kernel.
                     Err(error) => match error.raw_os_error() {
                         Some(libc::EACCES | libc::ESTALE) => {}
                         _ => return Err(error.to_string()),
@@ -403,7 +404,7 @@ fn a_name_that_another_mount_just_made_is_judged_before_it_is_opened() {
         maker.join().unwrap();
         assert_eq!(opened, Ok(()));
     });
-    // A name that both make at the same moment both can open: the kernel asks again by itself.
+    // A name that both make at the same moment can be opened by both: the kernel retries itself.
     let here = File::open(node.path("shared")).unwrap();
     std::thread::scope(|scope| {
         for directory in [&here, &shared] {
@@ -449,12 +450,12 @@ fn rights_that_one_mount_takes_away_are_gone_in_the_other_at_once() {
         set_mode(&node.path("d/file"), 0o644);
         set_mode(&node.path("d"), 0o700);
         assert!(!opens(libc::O_RDONLY));
-        // Sticky: who may write the directory may still not remove what others own.
+        // Sticky: write permission on the directory isn't enough to remove others' files.
         set_mode(&node.path("d"), 0o777);
         set_mode(&node.path("d"), 0o1777);
         assert!(!removes());
     }
-    // setuid that a write through one mount takes away, the other doesn't give any more.
+    // A setuid bit that a write through one mount removes has no effect through the other.
     set_mode(&node.path("d/file"), 0o4777);
     assert_eq!(mode_alone(&there.join("d/file")), 0o4777);
     let mount = File::open(&node.mnt).unwrap();
@@ -465,7 +466,7 @@ fn rights_that_one_mount_takes_away_are_gone_in_the_other_at_once() {
     assert_eq!(mode_alone(&there.join("d/file")), 0o777);
 }
 
-/// The kernel judges a change through a descriptor by the owner that it knows, and doesn't ask.
+/// The kernel checks a change through a descriptor against the cached owner, without asking.
 #[test]
 fn who_owned_a_file_changes_nothing_of_it_after_another_mount_gave_it_away() {
     let node = Node::with(&["--nsd-size", "1G"]);
@@ -505,7 +506,7 @@ fn who_owned_a_file_changes_nothing_of_it_after_another_mount_gave_it_away() {
             assert_eq!(tried, [libc::EPERM; 3]);
             assert_eq!(mode_alone(&path), 0o755);
         } else {
-            // Still the owner's own, but not in the name of a group that isn't theirs.
+            // Still the owner's own file, but without setgid for a group that the owner isn't in.
             assert_eq!(tried, [0; 3]);
             assert_eq!(mode_alone(&path), 0o4777);
         }
@@ -513,8 +514,8 @@ fn who_owned_a_file_changes_nothing_of_it_after_another_mount_gave_it_away() {
     }
 }
 
-/// As xfstests generic/306 expects: a read-only file system refuses changes of its own, and
-/// nothing that only has its name there.
+/// As xfstests generic/306 expects: a read-only file system refuses changes of itself, but not of
+/// objects that only have their names there.
 #[test]
 fn devices_links_and_bind_mounts_on_a_read_only_mount_can_be_written() {
     let node = Node::with(&["--nsd-size", "1G"]);

@@ -1,5 +1,5 @@
-//! Flipped bits in every structure under a real daemon: right bytes or EIO, never other bytes, never
-//! a panic or a hang; with redundancy it is mended and told.
+//! Flipped bits in every structure under a real daemon: right bytes or EIO, never wrong bytes, a
+//! panic or a hang; with redundancy they are repaired and reported.
 
 use crate::fixture::{
     Node,
@@ -16,14 +16,14 @@ use std::{
 
 const BLOCK: u64 = 4096;
 const FILES: u64 = 24;
-/// In a copy of the coordination state.
+/// Offset in a copy of the coordination state.
 const VERSION_AT: u64 = 16;
 
 fn content(number: u64) -> Vec<u8> {
     pattern(number, [100, 3_000, 20_000, 400_000][number as usize % 4])
 }
 
-/// A node with files in log, packs, tables and segments, ended by `kill -9` or in order.
+/// A node with files in log, packs, tables and segments, stopped by `kill -9` or normally.
 fn populated(options: &[&str], kill: bool) -> Node {
     let node = Node::with(&[options, &["--nsd-size", "512M"]].concat());
     for number in 0..FILES {
@@ -42,7 +42,7 @@ fn region(node: &Node) -> PathBuf {
     node.dir.join("nsd/1.region")
 }
 
-/// The parts of a region, as its superblock says.
+/// The parts of a region, according to its superblock.
 fn parts(region: &File) -> [(&'static str, Range<u64>); 4] {
     let mut block = vec![0; BLOCK as usize];
     let mut at = 0;
@@ -62,7 +62,7 @@ fn parts(region: &File) -> [(&'static str, Range<u64>); 4] {
     ]
 }
 
-/// Offsets of the blocks in a part that hold something.
+/// Offsets of the non-empty blocks in a part.
 fn used(region: &File, part: &Range<u64>) -> Vec<u64> {
     let mut found = Vec::new();
     let mut block = vec![0; BLOCK as usize];
@@ -97,7 +97,7 @@ fn flip_at(region: &File, at: u64, bit: u64) {
     region.write_all_at(&[byte[0] ^ (1 << bit)], at).unwrap();
 }
 
-/// Every `step`-th block that is in use gets a flipped bit, but at least one.
+/// Flips a bit in every `step`-th block in use, and in at least one.
 fn flip_some(region: &File, part: &Range<u64>, step: usize, seed: u64) {
     let blocks = used(region, part);
     assert!(!blocks.is_empty());
@@ -130,10 +130,12 @@ fn without_redundancy_every_flipped_bit_is_eio_or_a_clear_refusal_and_never_othe
             flip_some(&open(&node), &part, step, seed);
             let up = shale(&node, &["up"]);
             if up.code == 0 {
-                // After a kill a damaged last group of the journal can't be told from a torn one.
+                // After a kill, a damaged last group of the journal can't be distinguished from a
+                // torn one.
                 let torn = kill && name == "journal";
                 read_all(&node, if torn { "torn journal" } else { name });
-                // Whether they find the damage depends on the bit; each ends, and says yes or no.
+                // Whether they find the damage depends on the bit; each must end with exit code 0
+                // or 1.
                 for command in [
                     &["nsd", "scrub"][..],
                     &["fs", "check", "--deep"],
@@ -158,11 +160,11 @@ fn without_redundancy_every_flipped_bit_is_eio_or_a_clear_refusal_and_never_othe
     }
 }
 
-/// Each file is what it was, or can't be had.
+/// Each file must be unchanged or unreadable.
 fn read_all(node: &Node, what: &str) {
     for number in 0..FILES {
         match fs::read(node.path(&number.to_string())) {
-            // Of a torn journal, what came before the tear is left: at most the beginning.
+            // A torn journal leaves what was written before the tear: at most the file's beginning.
             Ok(bytes) if what == "torn journal" => assert!(
                 content(number).starts_with(&bytes),
                 "{what}: file {number} is another: {} bytes",

@@ -1,13 +1,13 @@
-//! Other people's test suites on a mounted file system: pjdfstest (POSIX semantics), fsx
-//! (random reads, writes and mappings), stress-ng (many processes at one thing), fio (checked
-//! random I/O through each of the kernel's ways), and the ACL tools.
+//! Other projects' test suites on a mounted file system: pjdfstest (POSIX semantics), fsx (random
+//! reads, writes and mappings), stress-ng (many processes), fio (verified random I/O through each
+//! of the kernel's I/O engines), and the ACL tools.
 //!
 //! `make test-deps` installs what they need; docs/semantics.md lists what may fail and why.
 
 use crate::fixture::{Node, forget_mounts, must_run, repository};
 use std::{fs, path::PathBuf, process::Command};
 
-/// A program that `make test-deps` puts into `target/tools`.
+/// A program that `make test-deps` installs in `target/tools`.
 fn tool(name: &str) -> PathBuf {
     let path = repository().join("target/tools/bin").join(name);
     assert!(
@@ -18,12 +18,12 @@ fn tool(name: &str) -> PathBuf {
     path
 }
 
-/// `make test-all`.
+/// Whether `make test-all` runs.
 fn is_long() -> bool {
     std::env::var_os("SHALE_LONG").is_some()
 }
 
-/// What one run of pjdfstest said: the names of its tests by their result.
+/// Output of a pjdfstest run: its tests' names by result.
 struct Said {
     text: String,
 }
@@ -38,9 +38,9 @@ impl Said {
     }
 }
 
-/// Runs those tests whose names contain `only`. Remounts read-only, for which mount(8) calls
-/// /sbin/mount.fuse: in a mount namespace of its own that is our program, as where the helpers
-/// are installed.
+/// Runs the tests whose names contain `only`. For read-only remounts mount(8) calls
+/// /sbin/mount.fuse: in a separate mount namespace that is our program, as where the helpers are
+/// installed.
 fn pjdfstest(node: &Node, only: &str, may_remount: bool) -> Said {
     let config = node.dir.join("pjdfstest.toml");
     let text = format!(
@@ -73,19 +73,19 @@ fn pjdfstest(node: &Node, only: &str, may_remount: bool) -> Said {
 
 #[test]
 fn pjdfstest_finds_no_fault() {
-    // The address of a socket holds 108 bytes, and the suite makes names of some 60 in there.
+    // A socket's address holds 108 bytes, and the suite appends names of about 60.
     let short = tempfile::tempdir().unwrap();
     let mount = short.path().to_str().unwrap();
     let mut node = Node::with(&["--nsd-size", "2G", "--allow-other", "--mount", mount]);
     node.mnt = short.path().into();
-    // The suite keeps files open behind some of its tests, so the mount can become read-only only
-    // in a run of its own.
+    // The suite keeps files open after some of its tests, so the mount can become read-only only in
+    // a separate run.
     let first = pjdfstest(&node, "", false);
     assert_eq!(first.of("FAILED"), Vec::<&str>::new(), "{}", first.text);
     let skipped = first.of("skipped");
     let (read_only, others): (Vec<&str>, Vec<&str>) =
         skipped.iter().partition(|name| name.contains("erofs"));
-    // What can't run has its reason in docs/semantics.md.
+    // The reason is in docs/semantics.md.
     assert_eq!(others, ["link::link_count_max"], "{}", first.text);
     assert!(first.of(" ok").len() >= 384, "{}", first.text);
     let second = pjdfstest(&node, "erofs", true);
@@ -117,8 +117,8 @@ fn fsx_sees_every_byte_it_wrote() {
     node.check();
 }
 
-/// The stressors of stress-ng that work on a file system and that FUSE has a request for. Each
-/// checks what it did.
+/// The stressors of stress-ng that use a file system and that FUSE has requests for. Each verifies
+/// its results.
 const STRESSORS_OF_NAMES: &str = "access chattr chdir chmod chown dentry dir dirdeep dirmany \
      dnotify filename getdent handle inode-flags inotify link mknod rename symlink touch utime \
      xattr";
@@ -131,7 +131,8 @@ fn stress(stressors: &str) {
     for stressor in stressors.split_whitespace() {
         let two = format!("--{stressor}");
         let arguments = ["60", "stress-ng", "--verify", "--timeout", time, &two, "2"];
-        // The suite's own bound ends it; sync(2), which some call, waits for the whole machine.
+        // The suite's own time limit ends it; sync(2), which some call, waits for the whole
+        // machine.
         let output = Command::new("timeout")
             .args(arguments)
             .current_dir(&node.mnt)
@@ -139,7 +140,7 @@ fn stress(stressors: &str) {
             .unwrap();
         let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         assert!(output.status.success(), "{stressor}: {text}");
-        // A stressor that can't run here would pass without having done anything.
+        // A stressor that can't run here would pass without doing anything.
         let has_run = text.contains("successful run completed") && !text.contains("skipp");
         assert!(has_run, "{stressor}: {text}");
     }
@@ -164,7 +165,7 @@ fn fio_reads_what_it_wrote_through_each_way_of_the_kernel() {
     } else {
         "--size=16m"
     };
-    // Whole pages where the way demands it, otherwise pieces that fit to nothing.
+    // Whole pages where the engine requires it, otherwise unaligned pieces.
     let ways = [
         ("psync", "37k", "0"),
         ("mmap", "64k", "0"),
@@ -201,7 +202,7 @@ fn access_control_lists_are_kept_inherited_and_obeyed() {
     let run = |program: &str, arguments: &[&str]| must_run(&node.mnt, program, arguments);
     fs::create_dir(node.path("d")).unwrap();
     run("setfacl", &["-d", "-m", "u:65534:rwx,g:1:r", "d"]);
-    // The default list takes the umask's place.
+    // The default list replaces the umask.
     run(
         "sh",
         &[
@@ -217,7 +218,7 @@ fn access_control_lists_are_kept_inherited_and_obeyed() {
         sub.contains("default:user:65534:rwx") && sub.contains("\nuser:65534:rwx"),
         "{sub}"
     );
-    // The list and the permission bits are two views of one thing.
+    // The list and the permission bits stay consistent.
     run("chmod", &["640", "d/file"]);
     let file = run("getfacl", &["-ncE", "d/file"]);
     assert!(
@@ -226,7 +227,7 @@ fn access_control_lists_are_kept_inherited_and_obeyed() {
     );
     run("setfacl", &["-m", "m:rw", "d/file"]);
     assert!(run("stat", &["-c", "%a", "d/file"]).contains("660"));
-    // It is obeyed: nobody may write by the list alone.
+    // It is enforced: the user nobody may write only because of the list.
     let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
     let as_nobody = |command: &str| {
         Command::new("setpriv")

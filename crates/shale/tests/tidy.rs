@@ -1,4 +1,4 @@
-//! Checks what a machine can check of STYLE.md and ARCHITECTURE.md.
+//! Checks the rules of STYLE.md and ARCHITECTURE.md that a machine can check.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A file longer than this is two files.
+/// A longer file must be split.
 const LINES_MAX: usize = 1000;
 
 fn root() -> PathBuf {
@@ -286,7 +286,7 @@ fn links_in_documents_lead_somewhere() {
     }
 }
 
-/// Whether a file is a test, or becomes one where tests begin in it.
+/// The test code of a file: all of it, or the part from its `mod tests` on.
 fn test_code(path: &Path, text: &str) -> Option<String> {
     let in_tests = path
         .iter()
@@ -298,8 +298,8 @@ fn test_code(path: &Path, text: &str) -> Option<String> {
     Some(tests.into())
 }
 
-/// What tests must not contain, and the only files that may. The words are put together here,
-/// so that this file doesn't contain them.
+/// What tests must not contain, with the only files that may. The words are assembled here, so that
+/// this file doesn't contain them.
 fn bans() -> Vec<(String, &'static str, &'static [&'static str])> {
     vec![
         (
@@ -368,7 +368,7 @@ fn no_large_file_is_tracked() {
     let names: Vec<&str> = names.split('\0').filter(|name| !name.is_empty()).collect();
     assert!(names.len() > 200, "git lists the files");
     for name in names {
-        // A file that was removed and not committed is listed, too.
+        // A file that was removed without a commit is listed too.
         let Ok(metadata) = fs::symlink_metadata(root().join(name)) else {
             continue;
         };

@@ -1,4 +1,4 @@
-//! umount(8), umount(2) and bind mounts: when an unmount returns, what it says is true.
+//! umount(8), umount(2) and bind mounts: promises hold when an unmount returns.
 
 use crate::fixture::{
     Node, eventually, kill_hard, machine::Machine, mounted_as, must_run, once_idle,
@@ -10,7 +10,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Enough times for a race to show.
+/// Enough rounds to expose a race.
 const ROUNDS: usize = 6;
 
 fn refused(node: &Node, arguments: &[&str]) -> String {
@@ -24,7 +24,7 @@ fn run(program: &str, arguments: &[&str]) -> bool {
     status.unwrap().success()
 }
 
-/// A process that waits for its parent to notice has nothing open any more.
+/// A zombie, waiting for its parent, has no open files.
 fn is_gone(machine: &Machine, pid: i32) -> bool {
     machine
         .run(&format!("grep -q '^State:.[^ZX]' /proc/{pid}/status"))
@@ -36,7 +36,7 @@ fn is_gone(machine: &Machine, pid: i32) -> bool {
 fn what_was_closed_is_durable_when_umount_8_returns_and_the_node_has_ended() {
     let machine = Machine::with(true, &[]);
     machine.must("mkdir ~/m");
-    // No option of mount(8) makes it keep a line about the mount by itself.
+    // Without options, mount(8) itself writes no line about the mount.
     machine.must("mount -t shale $NODE ~/m");
     for round in 0..ROUNDS {
         let pid = machine.node.pid();
@@ -80,7 +80,7 @@ fn what_was_closed_survives_kill_9_right_after_umount_8_of_a_node_that_stays_up(
             "head -c 300000 /dev/zero > $NODE/mnt/file{round}; echo {round} > $NODE/mnt/small{round}"
         ));
         machine.must(&format!("umount $NODE/mnt && kill -9 {pid}"));
-        // The kernel closes what a killed process had in its own time.
+        // The kernel closes a killed process's files some time later.
         eventually("the killed daemon is gone", || is_gone(&machine, pid));
         machine.must("$SHALE up --dir $NODE");
         for earlier in 0..=round {
@@ -88,7 +88,7 @@ fn what_was_closed_survives_kill_9_right_after_umount_8_of_a_node_that_stays_up(
             machine.must(&format!("test $(wc -c < $NODE/mnt/file{earlier}) = 300000"));
         }
     }
-    // A line that got lost comes back: in another mount namespace the place has the same name.
+    // A lost line is restored: another mount namespace has the same name for the place.
     machine.must("grep -q helper=shale /run/mount/utab && echo > /run/mount/utab");
     eventually("umount(8) is told again", || {
         machine.run("grep -q helper=shale /run/mount/utab").0 == 0
@@ -125,7 +125,7 @@ fn bind_mounts_of_a_file_and_of_directories_can_be_unmounted() {
     machine.must("grep words ~/file ~/bound/text");
     machine.must("umount ~/file && umount ~/bound && ! mountpoint -q ~/bound && ls ~/m/docs/text");
     machine.must("mount --bind ~/m/docs/text ~/file && mount --bind ~/m/docs ~/bound");
-    // By each way. None of them touches the mount itself.
+    // In each way. None of them affects the mount itself.
     for way in [
         "umount -l",
         "umount -f",
@@ -136,11 +136,11 @@ fn bind_mounts_of_a_file_and_of_directories_can_be_unmounted() {
         machine.must("grep words ~/m/docs/text");
         machine.must("mount --bind ~/m/docs/text ~/file && mount --bind ~/m/docs ~/bound");
     }
-    // One that is used is busy, and says so.
+    // A bind mount in use is reported as busy.
     let (code, said) = machine.run("cd ~/bound && umount ~/bound");
     assert!(code != 0 && said.contains("busy"), "{said}");
     machine.must("umount ~/file && umount ~/bound");
-    // A bind mount may be the last that is left; then its end is the node's.
+    // A bind mount may be the last one left; the node then ends with it.
     machine.must("mount --bind ~/m ~/whole && umount ~/m && echo late > ~/whole/late");
     assert!(machine.is_up(), "it is served where it is bound");
     machine.must("umount ~/whole");
@@ -156,7 +156,7 @@ fn umount_in_a_copied_mount_namespace_ends_the_mount_there_only() {
         "unshare -m --propagation private sh -ec 'umount ~/m; ! mountpoint -q ~/m; test ! -e ~/m/file'",
     );
     machine.must("mountpoint -q ~/m && grep x ~/m/file");
-    // Both namespaces share the table, from which the other umount(8) took the line.
+    // Both namespaces share the table, from which the other umount(8) removed the line.
     eventually("umount(8) is told again", || {
         machine.run("grep -q helper=shale /run/mount/utab").0 == 0
     });
@@ -181,7 +181,7 @@ fn down_refuses_while_a_bind_mount_lives_and_by_force_takes_it_along() {
     // Nothing has changed.
     assert_eq!(fs::read(place.join("text")).unwrap(), b"words");
     assert_eq!(fs::read(node.path("docs/text")).unwrap(), b"words");
-    // Also when the mount itself is gone.
+    // The same if the mount itself is gone.
     node.must(&["umount", node.mnt.to_str().unwrap()]);
     fs::write(place.join("more"), "through the bind mount").unwrap();
     let text = refused(&node, &["down"]);
@@ -234,12 +234,12 @@ fn what_is_mounted_over_or_in_a_mount_is_named_and_never_unmounted_instead() {
         assert!(shown.contains("tmpfs"), "{shown}");
         assert!(run("umount", &[place]));
     }
-    // One that was moved is found where it is.
+    // A moved mount is found in its new place.
     let moved = node.place("moved").canonicalize().unwrap();
     let here = node.place("here").canonicalize().unwrap();
     let here = here.to_str().unwrap();
     node.must(&["mount", here]);
-    // The kernel moves nothing out of a shared mount.
+    // The kernel can't move a mount out of a shared one.
     if run("mount", &["--move", here, moved.to_str().unwrap()]) {
         assert_eq!(
             node.ask(&["status"])["mounts"][1]["path"],
@@ -255,7 +255,7 @@ fn what_is_mounted_over_or_in_a_mount_is_named_and_never_unmounted_instead() {
     node.must(&["down"]);
 }
 
-/// umount(2) by a program calls no helper: the kernel tells a FUSE daemon only when it is over.
+/// umount(2) by a program calls no helper: the kernel tells a FUSE daemon only afterwards.
 #[test]
 fn after_umount_2_everything_is_durable_once_the_node_shows_no_mount() {
     let node = Node::new();

@@ -1,5 +1,5 @@
-//! Ending mounts that are in use, and daemons that don't answer: nothing hangs, and what was
-//! synced is there afterwards.
+//! Ending mounts in use, and daemons that don't answer: nothing hangs, and synced data is there
+//! afterwards.
 
 use crate::fixture::{Node, eventually, mounted_as, poll, within_a_minute};
 use std::{
@@ -13,10 +13,10 @@ use std::{
     time::Duration,
 };
 
-/// Programs that use a mount: a writer, a reader, one that makes and removes names, and one with
-/// an open file. They end at their first error or when they are told to. They are no threads of
-/// the test: the close of a file waits for its daemon, which may be stopped, and programs that
-/// the test starts close what they inherit before they run.
+/// Programs that use a mount: a writer, a reader, one that makes and removes names, and one with an
+/// open file. They end at their first error or when told to. They aren't threads of the test:
+/// closing a file waits for its daemon, which may be stopped, and programs started by the test
+/// would close inherited files before they run.
 struct Load {
     programs: Vec<Child>,
     stop: tempfile::TempDir,
@@ -28,7 +28,7 @@ impl Load {
         let work = [
             "head -c 300000 /dev/zero > \"$0/written\"",
             "cat \"$0/synced\" > /dev/null",
-            // One that was cut short leaves the name behind.
+            // An interrupted round leaves the name behind.
             "{ mkdir \"$0/name\" || test -d \"$0/name\"; } && rmdir \"$0/name\"",
         ];
         let mut scripts: Vec<_> = work
@@ -58,7 +58,7 @@ impl Load {
             let (mut says, started) = (program.stdout.take().unwrap(), started.clone());
             std::thread::spawn(move || {
                 let mut said = [0; 6];
-                // Nobody listens any more if it took too long.
+                // The receiver has given up if it took too long.
                 let _ = started.send(says.read_exact(&mut said).map(|()| said));
             });
         }
@@ -69,7 +69,7 @@ impl Load {
         Self { programs, stop }
     }
 
-    /// Nobody may be stuck in the file system.
+    /// Stops all programs; none may be stuck in the file system.
     fn end(mut self) {
         fs::write(self.stop.path().join("now"), "").unwrap();
         for program in &mut self.programs {
@@ -86,7 +86,7 @@ impl Load {
 impl Drop for Load {
     fn drop(&mut self) {
         for program in &mut self.programs {
-            // Those of a test that failed; the others have ended.
+            // Only after a failed test; otherwise they have ended.
             let _ = program.kill();
         }
     }
@@ -112,7 +112,7 @@ fn signal(node_pid: i32, signal: &str) {
     assert!(status.unwrap().success());
 }
 
-/// Up again by the ordinary way, and what was synced is there.
+/// The node comes up normally, and synced data is there.
 fn starts_again(node: &Node) {
     node.must(&["up"]);
     assert_eq!(fs::read(node.path("synced")).unwrap(), b"safe");
@@ -149,7 +149,7 @@ fn each_way_to_unmount_by_force_or_lazily_ends_while_programs_work() {
             other => other,
         };
         let (code, said) = within_a_minute(Command::new(program).args(&way[1..]).arg(&mnt));
-        // `umount -f` fails the programs' operations and says "busy" while files are open.
+        // `umount -f` fails the programs' operations and reports "busy" while files are open.
         if code != 0 {
             assert!(
                 way == ["umount", "-f"] && said.contains("busy"),
@@ -274,7 +274,7 @@ fn who_only_passes_does_not_keep_a_mount_from_ending() {
         let has_ended = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // It has the file open a good part of the time, and never for long.
+                // It has the file open a good part of the time, but never for long.
                 while !has_ended.load(Ordering::SeqCst) {
                     let _ = fs::read(node.path("file"));
                     for _ in 0..20 {

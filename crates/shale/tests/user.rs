@@ -1,4 +1,4 @@
-//! A node of an ordinary user: fusermount3 mounts, and other users stay outside.
+//! A node of an ordinary user: fusermount3 mounts, and other users are kept out.
 
 use crate::fixture::{self, Namespace, within_a_minute};
 use std::{
@@ -8,18 +8,18 @@ use std::{
     process::Command,
 };
 
-/// nobody: fusermount3 wants a user that has a name.
+/// nobody: fusermount3 needs a user with a name.
 const USER: u32 = 65_534;
-/// Another one, without a name.
+/// Another user, without a name.
 const OTHER: u32 = 54_321;
 
-/// What the ordinary user may do with /dev/fuse differs from machine to machine; this is as on
-/// all with udev. The user's /etc/fuse.conf comes with it.
+/// Ordinary users' access to /dev/fuse differs between machines; this is the usual setup with udev,
+/// with the user's /etc/fuse.conf.
 const MACHINE: &str = "mkdir $0/dev && mount -t tmpfs -o mode=755 none $0/dev \
     && mknod $0/dev/fuse c 10 229 && chmod 666 $0/dev/fuse \
     && mount --bind $0/dev/fuse /dev/fuse && mount --bind $0/fuse.conf /etc/fuse.conf";
 
-/// An ordinary user's home with a node in it, on a machine of its own.
+/// An ordinary user's home with a node in it, on a separate machine.
 struct Home {
     space: Namespace,
     home: tempfile::TempDir,
@@ -35,7 +35,7 @@ impl Home {
 
     fn with_fuse_conf(conf: &str) -> Self {
         let program = PathBuf::from(env!("CARGO_BIN_EXE_shale"));
-        // The repository may be where only root comes.
+        // Only root may be able to reach the repository.
         let mut test = as_user(Command::new("setpriv"), USER);
         let may_run = test.args(["test", "-x"]).arg(&program).status();
         let may_run = may_run.unwrap().success();
@@ -120,15 +120,15 @@ fn an_ordinary_user_mounts_with_fusermount3_and_keeps_others_out() {
         &["sh", "-c", "echo mine > $0 && stat -c %u:%g $0", file],
     );
     assert_eq!((code, said.trim()), (0, "65534:65534"));
-    // Neither root nor anybody else comes in.
+    // Neither root nor any other user gets in.
     let denied = fs::read_dir(home.space.inside(&home.mnt)).unwrap_err();
     assert_eq!(denied.raw_os_error(), Some(libc::EACCES));
     let (code, said) = home.run_as(OTHER, &["cat", file]);
     assert!(code != 0 && said.contains("Permission denied"), "{said}");
-    // The regions hold everybody's bytes: nobody reads them past the file system.
+    // The regions hold all users' bytes: other users can't read them directly.
     let region = fs::metadata(home.dir.join("nsd/1.region")).unwrap();
     assert_eq!((region.uid(), region.mode() & 0o777), (USER, 0o600));
-    // A subdirectory, read-only, beside it.
+    // A subdirectory, mounted read-only in addition.
     let view = home.home.path().join("view");
     let view = view.to_str().unwrap();
     home.run_as(
@@ -142,7 +142,7 @@ fn an_ordinary_user_mounts_with_fusermount3_and_keeps_others_out() {
     home.must(&["down"]);
     home.must(&["up"]);
     assert_eq!(home.run_as(USER, &["cat", file]), (0, "mine\n".into()));
-    // Other ways to end it, by the user and with programs in it.
+    // Other ways to end it, by the user and while programs use it.
     for way in [["fusermount3", "-u"], ["fusermount3", "-uz"]] {
         let (code, said) = home.run_as(USER, &[way[0], way[1], home.mnt.to_str().unwrap()]);
         assert_eq!(code, 0, "{said}");

@@ -1,10 +1,10 @@
-//! Closing: what it ends, and what it must leave alone.
+//! Closing: the locks that it ends, and those that it must keep.
 
 use super::processes::{Alone, Descriptor, WAYS, Way, attempts, fork, path_of};
 use crate::fixture::own_process;
 use libc::{EAGAIN, F_SETLK, F_WRLCK};
 
-/// Processes that count together in a file which they lock.
+/// Several processes increment a counter in a file, locking it each time; returns the count.
 fn counted(way: Way, processes: usize, rounds: u64) -> u64 {
     let alone = Alone::new();
     let path = alone.node.path("counter");
@@ -80,7 +80,7 @@ fn the_close_of_any_descriptor_ends_the_posix_locks_of_its_process() {
     own_process!();
     let alone = Alone::new();
     let path = path_of(&alone.node.path("f"));
-    // All opened before anything was locked.
+    // All opened before any lock was taken.
     let (first, second) = (Descriptor::open(&path), Descriptor::open(&path));
     let third = first.duplicate();
     let mut other = attempts(Way::Posix, &path);
@@ -101,7 +101,7 @@ fn the_end_of_a_process_ends_its_posix_locks_while_its_child_has_the_file() {
     let file = Descriptor::open(&path);
     let mut owner = fork(|wire| {
         assert_eq!(Way::Posix.wait(file), 0);
-        // The child lives until the test kills it by its number; if that fails, for five minutes.
+        // The child lives until the test kills it by its number, or for five minutes if that fails.
         // SAFETY: no memory is involved.
         let child = fork(|_| unsafe {
             libc::alarm(300);
@@ -170,7 +170,7 @@ fn posix_locks_stay_over_exec_and_are_not_inherited() {
     assert_eq!(Way::Posix.wait(file), 0);
     let mut child = fork(|wire| {
         wire.say(Way::Posix.attempt(file));
-        // Its end closes the file, which ends locks of its own only.
+        // Its exit closes the file, which ends only its own locks.
         0
     });
     assert_eq!((child.wire.hear(), child.end()), (EAGAIN, 0));
@@ -180,7 +180,7 @@ fn posix_locks_stay_over_exec_and_are_not_inherited() {
     let mut program = fork(|_| {
         let file = Descriptor::open(&path);
         assert_eq!(Way::Posix.wait(file), 0);
-        // Rust's own descriptors are closed by exec; this one isn't.
+        // exec closes Rust's own descriptors, but not this one.
         let words = [c"sleep", c"1000"].map(std::ffi::CStr::as_ptr);
         let arguments = [words[0], words[1], std::ptr::null()];
         // SAFETY: strings that end with 0, and a list of them that ends with null.

@@ -1,4 +1,4 @@
-//! What is held when a mount ends, between mounts, and when a name goes.
+//! Locks when a mount ends, across mounts, and when a name is removed.
 
 use super::processes::{Alone, Descriptor, WAYS, Way, fork, path_of};
 use crate::fixture::own_process;
@@ -20,7 +20,7 @@ fn a_forced_unmount_gives_up_locks_and_open_files() {
         let mut holder = fork(|wire| {
             let file = Descriptor::open(&there);
             wire.say(way.wait(file));
-            // Open when the mount ends, and without a name by then.
+            // Still open when the mount ends, by then without a name.
             let _gone = Descriptor::open(&path_of(&second.join("gone")));
             wire.say(i32::from(
                 std::fs::remove_file(second.join("gone")).is_err(),
@@ -67,7 +67,7 @@ fn local_locks_hold_inside_their_mount_only() {
         let mut other = super::processes::attempts(way, &there);
         assert_eq!(other.ask(0), EAGAIN, "{way:?}");
         if way == Way::Posix {
-            // POSIX as everywhere: the close of any descriptor.
+            // POSIX, as always: the close of any descriptor.
             Descriptor::open(&there).close();
             assert_eq!(other.ask(0), 0);
         }
@@ -82,7 +82,7 @@ fn who_takes_all_locks_one_may_have_is_told_and_lets_others_lock() {
     let alone = Alone::new();
     let path = path_of(&alone.node.path("f"));
     let file = Descriptor::open(&path);
-    // Every second byte, so that none of them join.
+    // Every second byte, so that no two join.
     let mut taken: i64 = 0;
     let refused = loop {
         match file.set(F_SETLK, F_WRLCK, 2 * taken, 1) {

@@ -1,4 +1,4 @@
-//! flock(2): open files, kinds and their change.
+//! flock(2): open files, kinds, and changes of kind.
 
 use super::processes::{Alone, Descriptor, fork, path_of};
 use crate::fixture::own_process;
@@ -21,7 +21,7 @@ fn open_files_share_or_exclude_whatever_process_has_them() {
         let mut other = fork(|wire| {
             let own = Descriptor::open(&path);
             wire.say(own.flock(wanted | LOCK_NB));
-            // The same open file is no other one.
+            // A descriptor of the same open file never conflicts.
             wire.say(one.flock(held | LOCK_NB));
             0
         });
@@ -52,7 +52,7 @@ fn a_change_of_kind_gives_up_the_old_lock_as_in_linux() {
     assert_eq!(three.flock(LOCK_SH | LOCK_NB), EAGAIN);
     assert_eq!(two.flock(LOCK_SH), 0);
     assert_eq!(three.flock(LOCK_SH | LOCK_NB), 0);
-    // Both want it alone and wait: one after the other gets it.
+    // Both want it exclusively and wait: one gets it after the other.
     std::thread::scope(|scope| {
         let wants =
             |file: Descriptor| scope.spawn(move || (file.flock(LOCK_EX), file.flock(LOCK_UN)));
@@ -73,7 +73,7 @@ fn flock_and_fcntl_do_not_see_each_other() {
     let mut other = fork(|wire| {
         let file = Descriptor::open(&path);
         wire.say(file.set(libc::F_SETLK, libc::F_WRLCK, 0, 0));
-        // Its close ends its range lock and no flock.
+        // Its close ends its range lock but no flock.
         file.close();
         wire.say(Descriptor::open(&path).flock(LOCK_EX | LOCK_NB));
         0

@@ -16,7 +16,7 @@ use std::{
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
-/// fcntl with a lock of `length` bytes; the errno if it is refused.
+/// fcntl with a lock of `length` bytes; returns the errno if refused.
 fn fcntl(
     file: &File,
     command: i32,
@@ -37,7 +37,7 @@ fn fcntl(
     Ok(lock)
 }
 
-/// Another process that holds one file open and locks as it is told.
+/// Another process that holds a file open and locks as told.
 struct Other {
     child: Child,
     say: ChildStdin,
@@ -64,12 +64,12 @@ impl Other {
         }
     }
 
-    /// Lets it try a lock.
+    /// Makes it try a lock.
     fn begin(&mut self, command: i32, kind: i32, start: i64, length: i64) {
         writeln!(self.say, "{command} {kind} {start} {length}").unwrap();
     }
 
-    /// What came of it: 0 or an errno.
+    /// The result: 0 or an errno.
     fn answer(&mut self) -> i32 {
         let mut line = String::new();
         loop {
@@ -94,7 +94,7 @@ impl Drop for Other {
     }
 }
 
-/// The other process of these tests. Does nothing by itself.
+/// The other process of these tests. Does nothing on its own.
 #[test]
 fn the_other_process() {
     let Some(path) = std::env::var_os(OTHER) else {
@@ -129,7 +129,7 @@ fn processes_share_and_exclude_ranges() {
         (i32::from(held.l_type), held.l_start, held.l_len),
         (libc::F_WRLCK, 100, 0)
     );
-    // A part is given up, the rest stays.
+    // Part of the range is unlocked, the rest stays locked.
     fcntl(&file, libc::F_SETLK, libc::F_UNLCK, 20, 10).unwrap();
     assert_eq!(other.lock(libc::F_SETLK, libc::F_WRLCK, 20, 10), 0);
     assert_eq!(
@@ -138,7 +138,7 @@ fn processes_share_and_exclude_ranges() {
     );
     fcntl(&file, libc::F_SETLK, libc::F_RDLCK, 30, 70).unwrap();
     assert_eq!(other.lock(libc::F_SETLK, libc::F_RDLCK, 30, 70), 0);
-    // Locks go with their process.
+    // Locks end with their process.
     drop(other);
     fcntl(&file, libc::F_SETLKW, libc::F_WRLCK, 0, 0).unwrap();
 }
@@ -152,7 +152,7 @@ fn two_processes_that_wait_for_each_other_are_told() {
     fcntl(&file, libc::F_SETLK, libc::F_WRLCK, 0, 1).unwrap();
     assert_eq!(other.lock(libc::F_SETLK, libc::F_WRLCK, 1, 1), 0);
     other.begin(libc::F_SETLKW, libc::F_WRLCK, 0, 1);
-    // Whoever waits second closes the circle, is refused, and gives up what it has.
+    // The second waiter would close the circle, is refused, and unlocks.
     let (mine, others) = std::thread::scope(|scope| {
         let others = scope.spawn(|| {
             let answer = other.answer();
@@ -190,7 +190,7 @@ fn descriptions_and_whole_files_lock_as_well() {
         fcntl(&one, set, libc::F_UNLCK, 0, 0).unwrap();
         assert_eq!(waiting.join().unwrap(), Ok(()));
     });
-    // flock is a world of its own.
+    // flocks are independent.
     // SAFETY: the descriptors are open.
     unsafe {
         assert_eq!(libc::flock(one.as_raw_fd(), libc::LOCK_EX), 0);

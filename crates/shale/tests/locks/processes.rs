@@ -1,4 +1,4 @@
-//! Processes of a test that lock as it tells them, and the calls that lock.
+//! Child processes that lock as a test tells them, and the locking calls.
 
 use crate::fixture::{Node, own_process};
 use std::{
@@ -13,11 +13,11 @@ use std::{
     time::Duration,
 };
 
-/// Nothing here takes longer on a machine that works.
+/// More than anything here takes on a working machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A node, and no other test in this process: processes that are forked have all files open that
-/// this one has, which would keep other tests' locks alive.
+/// A node, with no other test in this process: forked processes inherit all of its open files, which
+/// would keep other tests' locks alive.
 pub(crate) struct Alone {
     pub(crate) node: Node,
 }
@@ -29,7 +29,7 @@ impl Alone {
         Self { node: Node::new() }
     }
 
-    /// How many requests wait for a file lock.
+    /// Number of requests that wait for a file lock.
     pub(crate) fn waiting(&self) -> usize {
         let waiters = self.node.ask(&["waiters"]);
         let causes = waiters.as_array().unwrap().iter();
@@ -41,13 +41,13 @@ impl Alone {
             .count()
     }
 
-    /// Waits until so many requests wait for a file lock.
+    /// Waits until this many requests wait for a file lock.
     pub(crate) fn until_waiting(&self, count: usize) {
         crate::fixture::eventually("so many wait for a lock", || self.waiting() == count);
     }
 }
 
-/// One end of what a process and its test say to each other.
+/// One end of the connection between a process and its test.
 pub(crate) struct Wire(UnixStream);
 
 impl Wire {
@@ -61,7 +61,7 @@ impl Wire {
         i32::from_ne_bytes(number)
     }
 
-    /// Whether nothing has been said so far.
+    /// Whether nothing has been received yet.
     pub(crate) fn is_silent(&self) -> bool {
         let mut poll = libc::pollfd {
             fd: self.0.as_raw_fd(),
@@ -81,8 +81,8 @@ pub(crate) struct Process {
     ended: bool,
 }
 
-/// Forks this program. The new process does its work, with every file open that the test has, and
-/// ends with the code that the work gives. It must not panic where it can help it: nobody sees.
+/// Forks this program. The child runs `work`, with all the test's files open, and exits with the
+/// code that `work` returns. It should not panic: no one would see it.
 pub(crate) fn fork(work: impl FnOnce(&mut Wire) -> i32) -> Process {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -111,7 +111,7 @@ pub(crate) fn fork(work: impl FnOnce(&mut Wire) -> i32) -> Process {
 }
 
 impl Process {
-    /// Waits for its end: its exit code, or 128 and the signal that killed it.
+    /// Waits for its end; returns the exit code, or 128 plus the signal that killed it.
     pub(crate) fn end(&mut self) -> i32 {
         let mut poll = libc::pollfd {
             fd: self.descriptor.as_raw_fd(),
@@ -139,7 +139,7 @@ impl Process {
         assert_eq!(unsafe { libc::kill(self.pid, signal) }, 0);
     }
 
-    /// Says something and hears the answer.
+    /// Sends a number and receives the answer.
     pub(crate) fn ask(&mut self, number: i32) -> i32 {
         self.wire.say(number);
         self.wire.hear()
@@ -158,7 +158,7 @@ impl Drop for Process {
     }
 }
 
-/// A file to be locked, by its descriptor's number.
+/// A file to lock, by its descriptor's number.
 #[derive(Clone, Copy)]
 pub(crate) struct Descriptor(pub(crate) i32);
 
@@ -201,18 +201,18 @@ impl Descriptor {
         outcome(unsafe { libc::flock(self.0, operation) })
     }
 
-    /// fcntl(2) with a lock, which it may change.
+    /// fcntl(2) with a lock, which the call may change.
     pub(crate) fn fcntl(self, command: i32, lock: &mut libc::flock) -> i32 {
         // SAFETY: the lock is alive over the call.
         outcome(unsafe { libc::fcntl(self.0, command, &raw mut *lock) })
     }
 
-    /// As `fcntl`, on a range from the file's start on; length 0 goes to its end.
+    /// As `fcntl`, on a range relative to the file's start; length 0 means to its end.
     pub(crate) fn set(self, command: i32, kind: i32, start: i64, length: i64) -> i32 {
         self.fcntl(command, &mut range(kind, start, length))
     }
 
-    /// F_GETLK for a lock of this process: what is in the way (kind, start, length, process).
+    /// F_GETLK for a lock of this process: the conflicting lock (kind, start, length, process).
     pub(crate) fn in_the_way(
         self,
         kind: i32,
@@ -247,7 +247,7 @@ pub(crate) enum Way {
 pub(crate) const WAYS: [Way; 3] = [Way::Posix, Way::Flock, Way::Ofd];
 
 impl Way {
-    /// Locks the file for itself alone, waiting for it.
+    /// Locks the file exclusively, waiting for it.
     pub(crate) fn wait(self, file: Descriptor) -> i32 {
         match self {
             Self::Posix => file.set(libc::F_SETLKW, libc::F_WRLCK, 0, 0),
@@ -256,7 +256,7 @@ impl Way {
         }
     }
 
-    /// As `wait`, without waiting: EAGAIN if somebody else has it.
+    /// As `wait`, without waiting: EAGAIN on conflict.
     pub(crate) fn attempt(self, file: Descriptor) -> i32 {
         match self {
             Self::Posix => file.set(libc::F_SETLK, libc::F_WRLCK, 0, 0),
@@ -274,8 +274,8 @@ impl Way {
     }
 }
 
-/// Another process that has the file open, and attempts to lock it each time it is asked; what it
-/// gets it gives back.
+/// Another process that has the file open, and tries to lock it each time it is asked; it releases
+/// the locks that it gets.
 pub(crate) fn attempts(way: Way, path: &CString) -> Process {
     fork(|wire| {
         let file = Descriptor::open(path);

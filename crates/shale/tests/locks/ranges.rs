@@ -1,4 +1,4 @@
-//! Ranges: how they are written, split, joined, shown, and which ones are refused.
+//! Ranges: how they are specified, split, joined, shown, and which are refused.
 
 use super::processes::{Alone, Descriptor, Process, Way, fork, path_of, range};
 use crate::fixture::own_process;
@@ -9,8 +9,8 @@ use libc::{
 const RD: i32 = F_RDLCK;
 const WR: i32 = F_WRLCK;
 
-/// Another process that tells which locks are in its way: it is asked for a first byte, and says
-/// kind, start, length and whether they are its parent's.
+/// Another process that reports the locks that conflict with its own: it is asked with a first
+/// byte, and answers kind, start, length and whether the lock is its parent's.
 struct Looks(Process);
 
 impl Looks {
@@ -58,7 +58,7 @@ fn ranges_split_and_join_as_other_processes_see_them() {
     let path = path_of(&alone.node.path("f"));
     let file = Descriptor::open(&path);
     let mut looks = Looks::new(&path);
-    // What is asked for, and what is held then.
+    // The request, and the locks held afterwards.
     type Range = (i32, i64, i64);
     let steps: [(Range, &[Range]); 15] = [
         ((RD, 10, 10), &[(RD, 10, 10)]),
@@ -87,7 +87,7 @@ fn ranges_split_and_join_as_other_processes_see_them() {
         assert_eq!(file.set(F_SETLK, kind, start, length), 0, "step {at}");
         assert_eq!(looks.all(), held, "step {at}");
     }
-    // Through two opens of one process it is still one lock.
+    // Two opens of one process still share one lock.
     let second = Descriptor::open(&path);
     assert_eq!(file.set(F_SETLK, WR, 0, 10), 0);
     assert_eq!(second.set(F_SETLK, WR, 10, 10), 0);
@@ -145,12 +145,12 @@ fn wrong_ranges_kinds_and_modes_are_refused() {
         let asked = (lock.l_type, lock.l_start, lock.l_len);
         assert_eq!(file.fcntl(F_SETLK, &mut lock), errno, "{asked:?}");
     }
-    // Locks of descriptions name no process.
+    // Open file description locks name no process.
     let mut lock = range(WR, 0, 1);
     lock.l_pid = 1;
     assert_eq!(file.fcntl(F_OFD_SETLK, &mut lock), EINVAL);
     assert_eq!(file.fcntl(F_OFD_GETLK, &mut lock), EINVAL);
-    // To lock for oneself alone one must be able to write; to share, to read. flock doesn't ask.
+    // An exclusive lock needs write access, a shared one read access. flock needs neither.
     use std::os::fd::AsRawFd;
     let reads = std::fs::File::open(&path).unwrap();
     let writes = std::fs::File::options().write(true).open(&path).unwrap();
@@ -187,7 +187,7 @@ fn processes_and_descriptions_exclude_each_other() {
             "{own} {others}"
         );
         assert_eq!(two.set(F_OFD_SETLK, others, 10, 10), 0);
-        // Letting go of one's own leaves the other's.
+        // Releasing one's own leaves the other's.
         assert_eq!(one.set(F_SETLK, F_UNLCK, 0, 0), 0);
         let back = if others == RD { 0 } else { EAGAIN };
         assert_eq!(one.set(F_SETLK, RD, 0, 0), back);
@@ -213,8 +213,8 @@ fn threads_that_lock_as_process_and_as_descriptions_write_whole_records() {
     const RECORD: usize = 512;
     let alone = Alone::new();
     let path = path_of(&alone.node.path("f"));
-    // Each pair of threads shares a record: one thread locks it for its description, one for the
-    // process. Threads of a process don't exclude each other, so each pair has one of those.
+    // Each pair of threads shares a record: one locks it for its description, one for the process.
+    // Threads of a process don't exclude each other, so each pair has only one of those.
     for round in 0..3 {
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8)
@@ -244,7 +244,7 @@ fn threads_that_lock_as_process_and_as_descriptions_write_whole_records() {
                     })
                 })
                 .collect();
-            // As POSIX has it, a close of one thread would end the locks of the others.
+            // As in POSIX, a close by one thread would end the locks of the others.
             let files: Vec<_> = threads.into_iter().map(|it| it.join().unwrap()).collect();
             files.into_iter().for_each(Descriptor::close);
         });

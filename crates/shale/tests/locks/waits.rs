@@ -1,4 +1,4 @@
-//! Waiting: who is woken, signals, and the end of those who wait.
+//! Waiting: which waiters are woken, signals, and killed waiters.
 
 use super::processes::{Alone, Descriptor, Process, WAYS, Way, fork, path_of};
 use crate::fixture::own_process;
@@ -7,7 +7,7 @@ use std::ffi::CString;
 
 extern "C" fn nothing(_: i32) {}
 
-/// Lets a signal interrupt calls; those that it interrupts go on by themselves if `restart`.
+/// Installs a handler for a signal; interrupted calls restart if `restart`.
 fn catch(signal: i32, restart: bool) {
     // SAFETY: all zeros is a valid value, and the handler does nothing.
     unsafe {
@@ -21,7 +21,7 @@ fn catch(signal: i32, restart: bool) {
     }
 }
 
-/// SIGALRM, first after some microseconds, then again and again; 0 ends it.
+/// SIGALRM, first after this many microseconds, then periodically; 0 stops it.
 fn alarm(first: i64, then: i64) {
     let microseconds = |tv_usec| libc::timeval { tv_sec: 0, tv_usec };
     let timer = libc::itimerval {
@@ -33,7 +33,7 @@ fn alarm(first: i64, then: i64) {
     assert_eq!(set, 0);
 }
 
-/// A process that waits for the lock once, says what it got, and unlocks when it is told to.
+/// A process that waits for the lock once, reports the result, and unlocks when told.
 fn waits(way: Way, path: &CString, restart: bool) -> Process {
     fork(|wire| {
         catch(libc::SIGUSR1, restart);
@@ -63,7 +63,7 @@ fn a_signal_interrupts_a_wait_or_lets_it_go_on_as_the_program_wants() {
         assert!(goes_on.wire.is_silent());
         assert_eq!(way.unlock(file), 0);
         assert_eq!(goes_on.wire.hear(), 0, "{way:?}");
-        // Who was interrupted has nothing.
+        // The interrupted waiter holds nothing.
         goes_on.wire.say(0);
         assert_eq!(goes_on.end(), 0);
         assert_eq!(way.wait(file), 0);
@@ -78,7 +78,7 @@ fn no_signal_is_lost_however_early_it_comes() {
         let path = path_of(&alone.node.path("f"));
         let file = Descriptor::open(&path);
         assert_eq!(way.wait(file), 0);
-        // A signal that is lost leaves the wait without an end: later ones don't interrupt it.
+        // A lost signal would leave the wait without end: later ones don't interrupt it.
         let mut child = fork(|_| {
             catch(libc::SIGALRM, false);
             let file = Descriptor::open(&path);
