@@ -1,4 +1,4 @@
-//! Measures what FUSE alone costs: operations per second on the file system in memory.
+//! Measures the cost of FUSE alone: operations per second on the file system in memory.
 //!
 //! `cargo run --release -p fuse --example floor [-- PROCESSES]`
 
@@ -60,13 +60,13 @@ fn main() {
     }
 }
 
-/// Runs `work` in some processes at once and prints the sum.
+/// Runs `work` in several processes at once and prints the sum.
 fn measure(work: &str, root: &Path, processes: usize) {
     let begun = Instant::now();
     let children: Vec<_> = (0..processes)
         .map(|at| {
             let directory = root.join(at.to_string());
-            // Exists from the second work on.
+            // Exists from the second kind of work on.
             let _ = fs::create_dir(&directory);
             let program = std::env::current_exe().expect("the program's own path");
             Command::new(program)
@@ -154,7 +154,7 @@ fn run(work: &str, directory: &Path) -> f64 {
     count as f64 / begun.elapsed().as_secs_f64()
 }
 
-/// Does it so often; answers how often.
+/// Calls `work` `count` times; returns `count`.
 fn times(count: usize, work: impl FnMut(usize)) -> usize {
     (0..count).for_each(work);
     count

@@ -1,7 +1,6 @@
-//! Measures what the way between kernel and mount costs: the file system in memory through
-//! /dev/fuse and through io_uring, in turns, so that both see the same machine. Beside the
-//! speed it shows the CPU time of programs and daemon per operation, which suffers less from
-//! what else runs.
+//! Compares the transports: the file system in memory through /dev/fuse and through io_uring, in
+//! turns, so that both run on the machine in the same state. Besides the speed it shows the CPU
+//! time of programs and daemon per operation, which depends less on other load.
 //!
 //! `cargo run --release -p fuse --example transports -- [processes] [files] [rounds]`
 
@@ -24,7 +23,7 @@ use world::World;
 
 const PHASES: [&str; 3] = ["create+close", "stat", "unlink"];
 
-/// What one phase cost.
+/// Cost of one phase.
 #[derive(Clone, Copy)]
 struct Cost {
     per_second: f64,
@@ -46,7 +45,7 @@ fn main() {
     println!("{processes} processes, {files} files each: operations per second (CPU µs each)");
     for round in 0..=rounds {
         let run = |transport| measure(&world, transport, processes, files);
-        // In turns, and the first round only warms up.
+        // In turns; the first round is only a warm-up.
         let (classic, ring) = if round % 2 == 0 {
             let classic = run(TransportChoice::Classic);
             (classic, run(TransportChoice::IoUring))
@@ -88,7 +87,7 @@ fn spread(mut ratios: Vec<f64>) -> String {
     format!("x {:.2} ({:.2} to {:.2})", at(2), at(1), at(3))
 }
 
-/// What each phase costs, all processes together.
+/// Cost of each phase, for all processes together.
 fn measure(
     world: &World,
     transport: TransportChoice,
@@ -144,7 +143,7 @@ fn measure(
     costs
 }
 
-/// Nanoseconds that the threads of a process have run.
+/// Nanoseconds of CPU time used by the threads of a process.
 fn cpu_time(pid: u32) -> f64 {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let of = |thread: fs::DirEntry| {
@@ -154,14 +153,14 @@ fn cpu_time(pid: u32) -> f64 {
     threads.filter_map(|thread| of(thread.unwrap())).sum()
 }
 
-/// How long the kernel may believe what it knows. Zero by default, so that each stat is a
+/// How long the kernel may cache names and attributes. Zero by default, so that each stat is a
 /// request.
 fn valid() -> Duration {
     let milliseconds = std::env::var("VALID_MS").map_or(0, |text| text.parse().unwrap());
     Duration::from_millis(milliseconds)
 }
 
-/// One process: a phase after each line of its input.
+/// One process: runs one phase per line of its input.
 fn client(directory: &Path, files: usize) {
     let paths: Vec<_> = (0..files)
         .map(|file| directory.join(format!("f{file}")))
@@ -176,6 +175,6 @@ fn client(directory: &Path, files: usize) {
         paths.iter().for_each(|path| phase(path));
         println!("done");
     }
-    // Alive until the last phase is accounted for.
+    // Stays alive until its last phase is accounted for.
     std::io::stdin().read_line(&mut String::new()).unwrap();
 }

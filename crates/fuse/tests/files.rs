@@ -1,4 +1,4 @@
-//! What programs see of files and directories through a real mount.
+//! Files and directories as programs see them through a real mount.
 
 use crate::mounted::{self, both_ways, memory, on_both_transports};
 use fuse::TransportChoice;
@@ -229,7 +229,7 @@ fn ten_thousand_names_are_each_listed_once(transport: TransportChoice) {
     let listed = names();
     assert_eq!(listed.len(), 10_000);
     assert_eq!(listed.iter().collect::<BTreeSet<_>>().len(), 10_000);
-    // Removing while listing, as `rm -r` does, meets each name once.
+    // Removing while listing, as `rm -r` does, lists each name once.
     for entry in fs::read_dir(&directory).unwrap() {
         fs::remove_file(entry.unwrap().path()).unwrap();
     }
@@ -299,7 +299,7 @@ fn an_unlinked_file_lives_until_its_last_close(transport: TransportChoice) {
     assert_eq!(text, "still here");
     assert_eq!(file.metadata().unwrap().nlink(), 0);
     drop(file);
-    // RELEASE comes behind close(2).
+    // RELEASE comes after close(2).
     let patience = std::time::Duration::from_secs(20);
     mounted::eventually(patience, "the inode is released", &mut || {
         mounted.fs.inodes() < before
@@ -358,10 +358,10 @@ fn bytes_of_birth_and_seldom_calls_get_an_answer(transport: TransportChoice) {
             std::io::Error::last_os_error().raw_os_error(),
             Some(libc::EOPNOTSUPP)
         );
-        // Without the file system's help the kernel takes the whole file for data.
+        // Without the file system's help the kernel treats the whole file as data.
         assert_eq!(libc::lseek(file.as_raw_fd(), 0, libc::SEEK_DATA), 0);
     }
-    // The kernel copies itself where the file system can't.
+    // The kernel copies the bytes itself if the file system can't.
     assert_eq!(fs::copy(&path, mounted.path("copy")).unwrap(), 1);
     mkfifo(&mounted.path("pipe"));
 }

@@ -1,4 +1,4 @@
-//! Beginning, waiting and ending of a mount.
+//! Start, waits and end of a mount.
 
 use crate::mounted::{self, Mounted, Waiter, memory, on_both_transports};
 use fuse::memory::{MemoryFileSystem, MemorySettings};
@@ -36,7 +36,7 @@ on_both_transports! {
     more_operations_than_threads_are_answered_in_turn,
 }
 
-/// What takes longer hangs.
+/// Longer than this is a hang.
 const HANG: Duration = Duration::from_secs(60);
 
 /// Waits until `reached`, for at most ten seconds.
@@ -135,7 +135,7 @@ fn a_second_mount_on_the_same_directory_is_refused(transport: TransportChoice) {
     assert!(error.to_string().contains("mkdir"), "{error}");
 }
 
-/// The other half of the next test: a daemon that mounts and dies. Does nothing by itself.
+/// The child process of the next test: a daemon that mounts and dies. Does nothing on its own.
 #[test]
 fn child_that_mounts_and_dies() {
     let Some(directory) = std::env::var_os("SHALE_TEST_MOUNT_AND_DIE") else {
@@ -167,7 +167,7 @@ fn the_mount_of_a_killed_daemon_is_replaced(transport: TransportChoice) {
         .output()
         .unwrap();
     assert!(!child.status.success());
-    // The kernel takes a dead process's rings apart some time after its end.
+    // The kernel tears down a dead process's rings some time after its end.
     eventually("the dead mount says so", || {
         let dead = fs::metadata(directory.path());
         dead.is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
@@ -238,7 +238,7 @@ fn the_kernel_forgets_what_it_is_told_to(transport: TransportChoice) {
         length: 0,
     });
     assert_eq!(fs::metadata(&path).unwrap().len(), 77);
-    // Something that the kernel never heard of is forgotten already.
+    // The kernel doesn't know this inode: nothing to drop.
     let unknown = InodeId(999_999);
     tell(Notice::Inode {
         inode: unknown,
@@ -274,7 +274,7 @@ fn a_lock_that_is_waited_for_leaves_a_thread_for_others(transport: TransportChoi
     // The only thread is free.
     assert!(fs::metadata(&path).is_ok());
     assert!(!waits.thread.is_finished());
-    // The last close of the holder's open unlocks.
+    // The last close of the holder's open releases the lock.
     drop(holder);
     waits.thread.join().unwrap().unwrap();
 }
@@ -294,7 +294,7 @@ fn a_signal_ends_the_wait_for_a_lock(transport: TransportChoice) {
     child.kill().unwrap();
     eventually("the signal ends it", || child.try_wait().unwrap().is_some());
     flock(&holder, libc::LOCK_UN).unwrap();
-    // The wait that was given up took nothing with it.
+    // The cancelled wait holds nothing.
     let next = File::open(&path).unwrap();
     eventually("unlocked", || {
         flock(&next, libc::LOCK_EX | libc::LOCK_NB).is_ok()
@@ -302,7 +302,7 @@ fn a_signal_ends_the_wait_for_a_lock(transport: TransportChoice) {
 }
 
 fn a_close_ends_the_posix_locks_of_its_process(transport: TransportChoice) {
-    // Through the page cache: FLUSH is sent.
+    // Uses the page cache, so FLUSH is sent.
     let mounted = memory(
         transport,
         MemorySettings {
@@ -345,12 +345,12 @@ fn a_close_ends_the_posix_locks_of_its_process(transport: TransportChoice) {
         (held.range.start, held.range.end, held.pid),
         (0, 99, std::process::id())
     );
-    // Any close of the file by the process, as POSIX wants it.
+    // POSIX: any close of the file by the process.
     drop(File::open(&path).unwrap());
     assert_eq!(in_the_way(), None);
 }
 
-/// A file system of one file, whose statfs waits until told to go on.
+/// A file system with one file, whose statfs blocks until told to continue.
 struct Waits {
     go: Arc<Notify>,
 }
@@ -517,7 +517,7 @@ fn a_forced_end_waits_for_no_operation(transport: TransportChoice) {
     for one in waiting {
         assert_eq!(one.join().unwrap(), -1, "the program got an error");
     }
-    // Only now the operations may end, and the mount with them.
+    // Only now may the operations end, and the mount with them.
     let ended = mounted.mount.ended();
     let ended = async {
         let mut ended = std::pin::pin!(ended);

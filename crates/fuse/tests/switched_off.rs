@@ -1,5 +1,5 @@
-//! A kernel whose FUSE may not use io_uring. The switch is the kernel's, so the tests that need it
-//! on don't run meanwhile.
+//! A kernel on which FUSE may not use io_uring. The switch affects the whole kernel, so tests that
+//! need io_uring don't run meanwhile.
 
 use crate::mounted::{SWITCH, TURN, skipped::skipped};
 use fuse::memory::{MemoryFileSystem, MemorySettings};
@@ -10,7 +10,7 @@ use world::World;
 
 const TEST: &str = "a_mount_is_served_by_the_device_and_says_how_to_switch_io_uring_on";
 
-/// Puts the switch back, also when the test fails.
+/// Restores the switch, even if the test fails.
 struct Restore(String);
 
 impl Drop for Restore {

@@ -1,4 +1,4 @@
-//! What the two ways between kernel and mount promise: locks, waiting, falling back.
+//! Promises of both transports: locks, waiting, falling back.
 
 use crate::mounted::{
     self, Mounted, Waiter, io_uring, memory, on_both_transports, skipped::skipped,
@@ -34,7 +34,7 @@ fn flock(file: &File, operation: i32) -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap()
 }
 
-/// Threads that wait for a shared lock; each returns what flock said.
+/// Threads that wait for a shared lock; each returns flock's result.
 fn lockers(path: &Path, count: usize) -> Vec<Waiter<i32>> {
     (0..count)
         .map(|_| {
@@ -44,13 +44,13 @@ fn lockers(path: &Path, count: usize) -> Vec<Waiter<i32>> {
         .collect()
 }
 
-/// A file that is locked, and `count` threads that wait for the lock.
+/// A locked file, and `count` threads that wait for the lock.
 fn locked(mounted: &Mounted<MemoryFileSystem>, count: usize) -> (File, Vec<Waiter<i32>>) {
     let path = mounted.path("lock");
     let holder = File::create(&path).unwrap();
     assert_eq!(flock(&holder, libc::LOCK_EX), 0);
     let waiting = lockers(&path, count);
-    // Over /dev/fuse a lock that is waited for holds no thread, and isn't in the list.
+    // Over /dev/fuse a lock wait holds no thread, and isn't listed.
     if mounted.mount.transport().is_io_uring() {
         eventually("all wait", || mounted.mount.waiting().len() == count);
     }
@@ -74,7 +74,7 @@ fn a_hundred_waiting_locks_disturb_nobody(transport: TransportChoice) {
         })
     };
     let others = [busy("one"), busy("two"), busy("three")];
-    // One more waits, and is given up.
+    // One more process waits and is killed.
     let mut child = Command::new("flock")
         .arg(mounted.path("lock"))
         .arg("true")
@@ -120,7 +120,7 @@ fn each_mount_says_how_it_is_served(transport: TransportChoice) {
     }
 }
 
-/// Requests of several arguments, and payloads up to the largest.
+/// Requests with several arguments, and payloads up to the largest.
 fn data_and_names_of_every_size_arrive_whole(transport: TransportChoice) {
     let mounted = memory(transport, MemorySettings::default());
     for length in [1, 100, 255] {
@@ -172,7 +172,7 @@ fn locks_over_the_maximum_are_refused_and_nothing_hangs() {
         |world| MemoryFileSystem::new(world, MemorySettings::default()),
         |options| options.threads_max = 8,
     );
-    // Six locks may be waited for, and one user may have two thirds of what others leave.
+    // Six lock waits are allowed, and one user may have two thirds of what others leave.
     let (holder, waiting) = locked(&mounted, 4);
     for one in lockers(&mounted.path("lock"), 5) {
         assert_eq!(one.thread.join().unwrap(), libc::ENOLCK);
@@ -185,7 +185,7 @@ fn locks_over_the_maximum_are_refused_and_nothing_hangs() {
     }
 }
 
-/// The other half of the next test. Does nothing by itself.
+/// The child process of the next test. Does nothing on its own.
 #[test]
 fn child_that_mounts_on_one_cpu() {
     let Some(directory) = std::env::var_os("SHALE_TEST_MOUNT_ON_ONE_CPU") else {

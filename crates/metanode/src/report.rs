@@ -171,7 +171,7 @@ pub struct RepairStatus {
 /// How thorough a check is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CheckOptions {
-    /// Reads and verifies every piece of every segment, parity too; otherwise each segment is
+    /// Reads and verifies every piece of every segment, including parity; otherwise each segment is
     /// read once.
     pub deep: bool,
 }

@@ -1,4 +1,4 @@
-//! Mounts the file system in memory (or another one) in a directory of its own.
+//! Mounts the file system in memory (or another one) in a temporary directory.
 
 #[path = "../../../shale/tests/fixture/poll.rs"]
 #[allow(unreachable_pub, reason = "shared with the tests of the program")]
@@ -41,7 +41,7 @@ impl<F: FileSystem> Mounted<F> {
             .unwrap();
         let world = runtime.block_on(async { World::real() });
         let directory = tempfile::tempdir().unwrap();
-        // For the tests that use it as another user.
+        // For tests that use it as another user.
         std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
         let mut mount_options = MountOptions::new(directory.path());
         mount_options.transport = transport;
@@ -73,7 +73,7 @@ pub(crate) fn memory(
     )
 }
 
-/// The settings under which a promise about files must hold.
+/// The settings under which promises about files must hold.
 pub(crate) fn both_ways() -> [MemorySettings; 2] {
     let direct = MemorySettings::default();
     [
@@ -90,7 +90,7 @@ pub(crate) fn eventually(patience: Duration, what: &str, reached: &mut dyn FnMut
     poll::eventually(what, patience, reached);
 }
 
-/// A thread that runs `work`, and how others see that it waits in a system call.
+/// A thread that runs `work`, and a way to see that it waits in a system call.
 pub(crate) struct Waiter<T> {
     pub(crate) thread: JoinHandle<T>,
     id: u32,
@@ -118,8 +118,8 @@ pub(crate) fn waits_in(child: &Child, system_call: libc::c_long) {
     poll::blocked_in(child.id(), child.id(), system_call);
 }
 
-/// Makes a test of each function for each transport. Where the kernel has no FUSE over
-/// io_uring, that half says so and counts as passed.
+/// Makes a test of each function for each transport. Where the kernel has no FUSE over io_uring,
+/// that half reports itself as skipped and passes.
 macro_rules! on_both_transports {
     ($($promise:ident,)*) => {$(
         mod $promise {
