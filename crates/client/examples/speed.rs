@@ -1,7 +1,7 @@
 //! Measures a client over real disks: creates, streams, random reads, small synced files.
 //!
-//! `cargo run --release -p client --example speed [directory]`; the directory's disk is what
-//! is measured, and the same bytes are written to it raw for comparison.
+//! `cargo run --release -p client --example speed [directory]` measures the directory's disk; for
+//! comparison the same bytes are written to it raw.
 
 #![allow(
     clippy::disallowed_methods,
@@ -35,7 +35,7 @@ fn main() {
         .build()
         .unwrap();
     let world = runtime.block_on(async { World::real() });
-    // A plain thread drives the client, as a FUSE thread does.
+    // A plain thread drives the client, like a FUSE thread.
     let thread = std::thread::spawn({
         let directory = directory.clone();
         move || measure(&world, &directory)
@@ -76,7 +76,7 @@ fn measure(world: &World, directory: &std::path::Path) {
     on_runtime(world, node.close());
 }
 
-/// Opening and closing start tasks, so they run where tasks run.
+/// Opening and closing start tasks, so they must run on the runtime.
 fn on_runtime<T: Send + 'static>(
     world: &World,
     future: impl Future<Output = T> + Send + 'static,
@@ -163,8 +163,8 @@ fn stream(world: &World, client: &Client) -> (f64, f64) {
     }
     world.block_on(client.fsync(inode, false)).unwrap();
     let written = per_second(world, since, STREAM as f64 / MIB as f64);
-    // 256 MiB of pool hold the end of the file: reading from the start finds nothing cached
-    // and pushes that end out before it is reached.
+    // The pool of 256 MiB holds the end of the file: reading from the start finds nothing cached
+    // and evicts that end before reaching it.
     let since = world.now();
     let step = 256 * 1024;
     for at in (0..STREAM).step_by(step) {

@@ -1,5 +1,5 @@
-//! What a whole file system does when NSDs fail and come back, are slow, and when the clock is
-//! set back; on simulated disks.
+//! A complete file system on simulated disks while NSDs fail, come back or are slow, and when the
+//! clock is set back.
 
 use crate::rig::{Node, Place, content, file, name, read, settings};
 use metanode::CheckOptions;
@@ -70,7 +70,7 @@ async fn verify(node: &Node, files: &[(InodeId, u64)]) {
     }
 }
 
-/// Gives repair, the log and narrow segments the time that they need.
+/// Gives repair, the log and widening of narrow segments time to finish.
 async fn settle(node: &Node) {
     node.world.sleep(Duration::from_secs(120)).await;
     node.client.sync_all().await.unwrap();
@@ -92,7 +92,7 @@ fn an_nsd_that_comes_back_gets_what_it_missed_and_serves_nothing_old() {
         run(seed, place(scheme, nsds), async |node, place, faults| {
             let before = write_files(&node, "before", 6, 100).await;
             faults.fail(&disk(&place, 1));
-            // Overwritten, removed and new while it is away.
+            // Overwritten, removed and created while it is away.
             for (inode, seed) in &before[..2] {
                 let at = before.iter().position(|(other, _)| other == inode).unwrap();
                 let bytes = content(seed + 500, 40_000 + 30_000 * at);
@@ -108,7 +108,7 @@ fn an_nsd_that_comes_back_gets_what_it_missed_and_serves_nothing_old() {
                 node.client.unlink(InodeId::ROOT, name).await.unwrap();
             }
             let during = write_files(&node, "during", 6, 200).await;
-            // Small files that go out together share a segment.
+            // Small files written together share a segment.
             let mut packed = Vec::new();
             for number in 0..6 {
                 let inode = file(&node.client, &format!("packed{number}")).await;
@@ -124,7 +124,7 @@ fn an_nsd_that_comes_back_gets_what_it_missed_and_serves_nothing_old() {
             settle(&node).await;
             verify(&node, &now).await;
             verify(&node, &during).await;
-            // All redundancy is back: what the scheme tolerates may fail, the returned one not.
+            // All redundancy is back: as many other NSDs may fail as the scheme tolerates.
             let tolerance = scheme.tolerance() as u32;
             for nsd in 2..2 + tolerance {
                 faults.fail(&disk(&place, nsd));
@@ -224,7 +224,7 @@ fn times_never_go_back_when_the_clock_is_set_back() {
             assert!(node.metanode.hosted().tree().log().clock_lag() > day / 2);
             let world = node.world.clone();
             node.close().await;
-            // Epochs, sessions and the log go on; nothing waits for the clock to catch up.
+            // Epochs, sessions and the log continue; nothing waits for the clock to catch up.
             let begun = world.now();
             let node = Node::open(&world, &place, settings()).await;
             assert!(world.now() - begun < Duration::from_secs(10));

@@ -9,8 +9,8 @@ use std::time::Duration;
 use world::World;
 use world::sim::{Outcome, Simulation, for_every_cut};
 
-/// Runs `work` in a new file system until it ends or the power is cut; then opens the file
-/// system again, as often as it takes, and runs `check`.
+/// Runs `work` in a new file system until it ends or the power is cut; then opens the file system
+/// again, with as many attempts as needed, and runs `check`.
 fn crash<A, B>(sim: &Simulation, work: impl Fn(Node) -> A, check: impl Fn(Node) -> B)
 where
     A: Future<Output = ()>,
@@ -48,7 +48,7 @@ where
 const BLOCK: u64 = 64 * 1024;
 const FILE_BYTES_MAX: u64 = 800_000;
 
-/// What a file held at its last finished fsync, and all it held since.
+/// A file's content at its last completed fsync, and all contents since.
 #[derive(Default, Clone)]
 struct History {
     synced: Option<Vec<u8>>,
@@ -74,11 +74,11 @@ async fn write_and_sync(world: &World, client: &Client, log: &Mutex<Vec<History>
     }
     for step in 0..40 {
         let number = (world.random_u64() % FILES) as usize;
-        // The long ones fill blocks of 64 KiB, which are stored at once and not when they age.
+        // The long ones fill blocks of 64 KiB, which are stored at once instead of when they age.
         let lengths = [50, 3000, 20_000, 90_000, 300_000];
         let length = lengths[(world.random_u64() % 5) as usize];
         let at = match world.random_u64() % 3 {
-            // Behind all that is there, as programs mostly write.
+            // After the existing content, as programs mostly write.
             0 => log.lock().unwrap()[number].now().len() as u64,
             1 => world.random_u64() % 6 * BLOCK,
             _ => world.random_u64() % 400_000,
@@ -108,8 +108,8 @@ async fn write_and_sync(world: &World, client: &Client, log: &Mutex<Vec<History>
     }
 }
 
-/// Bytes that no write has touched since the fsync are as they were then; others are those of
-/// some write, or still zeros.
+/// Bytes that no write has touched since the fsync must be unchanged; others must come from some
+/// write, or still be zeros.
 async fn check_history(client: &Client, log: &[History]) {
     for (number, history) in log.iter().enumerate() {
         let found = match client
@@ -136,7 +136,7 @@ async fn check_history(client: &Client, log: &[History]) {
         let states: Vec<&Vec<u8>> = [&synced].into_iter().chain(&history.since).collect();
         for (part, found) in bytes.chunks(4096).enumerate() {
             let from = part * 4096;
-            // Mostly all of it is of one state.
+            // Usually all of it has the same state.
             if states
                 .iter()
                 .any(|state| state.get(from..from + found.len()) == Some(found))

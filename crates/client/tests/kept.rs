@@ -1,9 +1,9 @@
-//! What the metadata keeps of written bytes, and what the page pool counts.
+//! Written bytes kept in metadata, and bytes counted by the page pool.
 
 use crate::rig::{Node, Place, content, settings};
 use world::sim::Simulation;
 
-/// Several times what fits into the page pool stays in the hot records.
+/// Several times the page pool's budget stays in the hot records.
 #[test]
 fn small_files_in_memory_leave_the_page_pool_to_others() {
     Simulation::new(13)

@@ -1,4 +1,4 @@
-//! Files of very many pieces, and files that are nearly all hole.
+//! Files with very many pieces, and files that are nearly all hole.
 
 use crate::rig::{self, file, read, run, run_with};
 use client::{Client, ClientSettings, OpenFlags, ReadTraces, Seek};
@@ -22,7 +22,7 @@ fn a_seek_passes_the_largest_hole_at_once() {
             ..SetAttributes::default()
         };
         client.set_attributes(inode, set).await.unwrap();
-        // What is known of it goes with its last user.
+        // Its known extents are dropped with its last user.
         client.release(inode).await;
         client.open(inode, OpenFlags::default()).await.unwrap();
         let none = client.seek(inode, 0, Seek::Data).await.unwrap_err();
@@ -52,7 +52,7 @@ fn a_seek_passes_more_pieces_than_are_remembered() {
         }
         assert_eq!(client.seek(inode, 0, Seek::Hole).await.unwrap(), 2 * COUNT);
         assert_eq!(client.seek(inode, 7, Seek::Data).await.unwrap(), 7);
-        // Every second byte behind that: what is dirty takes turns with what is published.
+        // Every second byte after that: dirty and published bytes alternate.
         write_bytes(client, inode, 2 * COUNT, COUNT).await;
         client.fsync(inode, false).await.unwrap();
         write_bytes(client, inode, 2 * COUNT + 1, COUNT - 1).await;
@@ -93,8 +93,8 @@ fn any_number_of_pieces_is_read_from_memory_and_from_the_nsds() {
     });
 }
 
-/// A reader looks for each gap where the runs of a batch are: it doesn't walk over all of them,
-/// which would take the inode from everybody for minutes.
+/// A reader finds the runs of a batch near each gap by search: walking over all of them would block
+/// the inode for minutes.
 #[test]
 fn very_many_pieces_of_several_batches_are_read_while_they_are_on_their_way() {
     const COUNT: u64 = 40_000;

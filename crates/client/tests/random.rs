@@ -136,7 +136,7 @@ impl Model {
         }
     }
 
-    /// What is called a hole reads as zeros, and seeking comes to an end.
+    /// A reported hole must read as zeros, and seeking must end.
     async fn seek(&mut self, client: &Client, file: usize, at: u64) {
         let inode = self.inodes[file];
         match client.seek(inode, at, Seek::Data).await {
@@ -182,13 +182,13 @@ fn run_steps(seed: u64, steps: usize, settings: ClientSettings) {
     });
 }
 
-/// Actors that run at once in one client.
+/// Concurrent actors in one client.
 const ACTORS: u64 = 4;
-/// Each owns every fourth piece of the file that all write; pieces fit to no page and no block.
+/// Each owns every fourth piece of the shared file; pieces are aligned to neither pages nor blocks.
 const PIECE: u64 = 5_003;
 const PIECES: u64 = 60;
 
-/// Random operations on files of its own, and in between its share of the common file.
+/// Random operations on the actor's own files, and in between on its share of the common file.
 async fn act(world: World, client: Arc<Client>, actor: u64, shared: InodeId, steps: usize) {
     let mut model = Model {
         world: world.clone(),

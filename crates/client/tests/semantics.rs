@@ -85,7 +85,7 @@ fn a_write_moves_ctime_to_now_also_if_mtime_is_ahead() {
     });
 }
 
-/// Whatever an inode is given between two writes, the second one takes.
+/// Any privileges that an inode gets between two writes are dropped by the second one.
 #[test]
 fn each_write_takes_setuid_and_capabilities_however_often_they_come_back() {
     run(2, |node| async move {
@@ -115,7 +115,7 @@ fn each_write_takes_setuid_and_capabilities_however_often_they_come_back() {
             let found = client.get_xattr(inode, capabilities).await;
             assert_eq!(found.unwrap_err().kind(), ErrorKind::NoSuchAttribute);
         }
-        // Not of its own: that is what `write` without a writer does.
+        // `write` without a caller keeps them.
         client.set_attributes(inode, chmod).await.unwrap();
         client.write(inode, 0, b"x").await.unwrap();
         assert_eq!(client.get_attributes(inode).await.unwrap().mode, 0o4755);
@@ -190,7 +190,7 @@ fn a_file_cut_to_nothing_stays_so_whoever_syncs_meanwhile() {
         run(seed, |node| async move {
             let client = &node.client;
             let inode = file(client, "f").await;
-            // Whole blocks are on their way, a tail is dirty.
+            // Whole blocks are in flight, a tail is dirty.
             client
                 .write(inode, 0, &content(seed, 300_000))
                 .await
@@ -396,7 +396,7 @@ fn a_write_that_finds_no_memory_waits_until_something_is_stored() {
         let inode = file(client, "f").await;
         let bytes = content(1, 1 << 20);
         for step in 0..40u64 {
-            // Every second block only, so that no block is ever full.
+            // Only every second block, so that no block is ever full.
             client
                 .write(inode, step * (2 << 20) + 1, &bytes[1..])
                 .await
@@ -535,7 +535,7 @@ fn a_read_around_the_cache_leaves_nothing_in_it() {
             .unwrap();
         assert_eq!(pieces.concat(), bytes[8192..12_288]);
         assert_eq!(client.page_pool_bytes(), (0, 0));
-        // What is there is used by either.
+        // Cached bytes are used by both kinds of readers.
         read(client, inode, 8192, 4096).await;
         let (_, cached) = client.page_pool_bytes();
         assert!(cached >= 4096);

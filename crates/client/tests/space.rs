@@ -1,4 +1,4 @@
-//! A small pool under writers that overwrite: nobody is refused while data that is dead holds space.
+//! Writers that overwrite in a small pool: none is refused while dead data holds space.
 
 use crate::rig::{self, Node, Place, content};
 use client::ClientSettings;
@@ -30,7 +30,7 @@ fn overwriting_parts_of_a_file_for_long_is_never_refused() {
         let capacity = node.pool.usage().capacity;
         let mut written = 0;
         let mut number = 0;
-        // Parts of all sizes at all places leave few segments wholly dead.
+        // Parts of all sizes at all places leave few segments completely dead.
         while written < 3 * capacity {
             number += 1;
             let random = world.random_u64();

@@ -1,4 +1,4 @@
-//! Files with data that is old, hard to store or can't be stored, and what they leave to others.
+//! Files with data that is old, hard to store or can't be stored, and their effect on other files.
 
 use crate::rig::{Node, Place, content, file, name, read, run, settings};
 use bytes::Bytes;
@@ -26,7 +26,7 @@ fn what_is_older_than_five_seconds_survives_however_busy_its_file_is() {
         let node = Node::open(&world, &first, settings()).await;
         let (client, inode) = (&node.client, node.file("f").await);
         client.write(inode, 0, &content(1, 600)).await.unwrap();
-        // A stream that never rests: every write completes a block.
+        // A stream that never pauses: every write completes a block.
         for block in 0..200 {
             if block == 50 {
                 client
@@ -100,7 +100,7 @@ fn a_file_that_cannot_be_stored_leaves_room_to_others() {
         let (bad, good) = (file(client, "bad").await, file(client, "good").await);
         client.write(bad, 0, &content(1, 100_000)).await.unwrap();
         client.fsync(bad, false).await.unwrap();
-        // Its segment's record is lost: nothing can be put over what is there.
+        // Its segment's record is lost: its data can't be replaced.
         let ExtentKind::Data { place, .. } = extents(&node, bad).await[0].kind.clone() else {
             panic!("100 KB are in a segment")
         };
@@ -109,7 +109,7 @@ fn a_file_that_cannot_be_stored_leaves_room_to_others() {
         node.metanode.forge(Effects(vec![(key.clone(), None)]));
         client.write(bad, 0, &content(2, 100_000)).await.unwrap();
         assert!(client.fsync(bad, false).await.is_err());
-        // It takes what it can get, and is told when that is all.
+        // It takes as much memory as allowed, then gets the error.
         let mut at = 0;
         let refused = loop {
             match client.write(bad, at, &content(at, BLOCK as usize)).await {
@@ -135,7 +135,7 @@ fn a_file_that_cannot_be_stored_leaves_room_to_others() {
         assert!(
             read(client, good, 1 << 20, BLOCK as usize).await == content(1 << 20, BLOCK as usize)
         );
-        // Its data was kept, and goes out when that is possible.
+        // Its data was kept, and is stored once that is possible.
         node.metanode.forge(Effects(vec![(key, record)]));
         client.sync_all().await.unwrap();
         assert_eq!(client.page_pool_bytes().0, 0);
@@ -155,7 +155,7 @@ fn a_copy_from_a_file_that_is_cut_meanwhile_answers_what_it_shared() {
         client.write(from, 0, &bytes).await.unwrap();
         client.fsync(from, false).await.unwrap();
         client.write(to, 0, &content(2, 100_000)).await.unwrap();
-        // The copy waits for the destination's own data, and the source is cut in that time.
+        // The copy waits for the destination's own data, and the source is truncated meanwhile.
         let cut = SetAttributes {
             size: Some(100_000),
             ..SetAttributes::default()
@@ -205,7 +205,7 @@ fn reservations_fit_into_the_pool() {
         assert_eq!(refused.kind(), ErrorKind::NoSpace);
         assert!((1..=4).contains(&steps), "{steps} quarters fitted");
         assert!(client.get_attributes(inode).await.unwrap().allocated <= capacity);
-        // What is reserved already costs nothing more.
+        // Space already reserved costs nothing more.
         client.allocate(inode, how, 0, capacity / 4).await.unwrap();
     });
 }
@@ -226,7 +226,7 @@ fn what_was_written_is_stored_however_cut_up_the_free_space_is() {
             ..settings()
         };
         let node = Node::open(&world, &place, settings).await;
-        // Small segments to the last place, then every second one goes.
+        // Small segments to the last place, then every second one is deleted.
         let source = SegmentSource::new(SessionId(1 << 40));
         let owner = SegmentOwner::table(FamilyId(9));
         let mut places = Vec::new();
@@ -277,7 +277,7 @@ fn what_is_tried_again_and_again_takes_no_more_space_each_time() {
             let behind = (part << 22) + (3 << 20);
             client.write(inode, behind, &small).await.unwrap();
         }
-        // The space that was promised to them goes to somebody who doesn't ask.
+        // The space reserved for them is taken by another writer, without a reservation.
         let source = SegmentSource::new(SessionId(1 << 40));
         let owner = SegmentOwner::table(FamilyId(9));
         let other = Bytes::from(content(3, 1 << 20));
@@ -292,7 +292,7 @@ fn what_is_tried_again_and_again_takes_no_more_space_each_time() {
             .unwrap();
         let refused = client.fsync(inode, false).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::NoSpace);
-        // It comes back in small steps, and all of it goes to what waits for it.
+        // It is freed in small steps, and all of it goes to the waiting data.
         let mut freed = 6;
         while client.fsync(inode, false).await.is_err() {
             assert!(freed < 22, "{freed} MiB are not enough for 15");
@@ -351,7 +351,7 @@ fn a_full_pool_refuses_ranges_that_make_records_and_takes_those_that_free() {
             .unwrap();
         let written = fill(client, inode).await;
         client.sync_all().await.unwrap();
-        // What storing freed is filled again, until nothing more can be freed.
+        // Space freed by storing is filled again, until nothing more can be freed.
         let mut rounds = 0;
         while node.metanode.make_room().await.unwrap() || node.pool.usage().available_to_users > 0 {
             let _ = fill(client, inode).await;

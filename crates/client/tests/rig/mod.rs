@@ -1,4 +1,4 @@
-//! A whole file system on simulated disks for the tests of the client.
+//! A complete file system on simulated disks, for the client's tests.
 
 #![allow(dead_code, unreachable_pub, reason = "an example uses a part of it")]
 
@@ -17,7 +17,7 @@ use std::time::Duration;
 use world::World;
 use world::sim::Simulation;
 
-/// Where a file system's regions are, and how many.
+/// The regions of a file system, and their number.
 #[derive(Clone)]
 pub struct Place {
     pub directory: PathBuf,
@@ -163,7 +163,7 @@ where
     F: Future<Output = T>,
 {
     let sim = Simulation::new(seed);
-    // Some scenarios last for days, none does much.
+    // Some scenarios last for days of simulated time, but none does much.
     sim.limit_time(Duration::from_secs(100 * 60 * 60));
     sim.run(|world| async move {
         let place = Place::default();
@@ -203,7 +203,7 @@ pub async fn read(client: &Client, inode: InodeId, offset: u64, length: usize) -
     client.read(inode, offset, length).await.unwrap().concat()
 }
 
-/// Bytes that differ from each other and from seed to seed.
+/// Bytes that vary, with a different sequence for each seed.
 pub fn content(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut out = Vec::with_capacity(length + 8);
