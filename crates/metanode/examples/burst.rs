@@ -1,5 +1,5 @@
-//! How fast one thread creates files in a fresh directory: operations in memory, then the rest
-//! until everything is durable. `cargo run --release -p metanode --example burst [DIR]`
+//! Speed of one thread that creates files in a fresh directory: in memory, and until everything is
+//! durable. `cargo run --release -p metanode --example burst [DIR]`
 
 #![allow(
     clippy::print_stdout,

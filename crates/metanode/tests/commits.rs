@@ -1,5 +1,5 @@
-//! When operations are ready at once, when they become durable, and how they come back from
-//! the tree.
+//! When operations are ready at once, when they become durable, and how they are read back from the
+//! tree.
 
 use crate::rig::{self, Rig};
 use futures::FutureExt;
@@ -210,7 +210,7 @@ fn a_look_at_a_directory_reads_no_more_for_names_that_are_long_gone() {
                 rig.unlink(directory, &format!("f{number}")).await;
             }
             rig.metanode.sync().await.unwrap();
-            // The commit is in the tree, too.
+            // The commit is in the tree too.
             world.sleep(Duration::from_secs(1)).await;
             let (before, _) = rig.metanode.hosted().hot_records();
             let look = Operation::ReadDirectory {

@@ -1,4 +1,4 @@
-//! Damaged records: a check tells them and goes on, and nothing else is lost by them.
+//! Damaged records: a check reports them and continues, and they cause no further loss.
 
 use crate::rig::{self, Rig, name, pattern};
 use metanode::{CheckReport, FaultKind};
@@ -18,7 +18,7 @@ fn forge(rig: &Rig, key: Key, record: Record) {
     rig.metanode.forge(Effects(vec![(key, Some(record))]));
 }
 
-/// An inode that is larger than any file.
+/// An inode larger than any file.
 async fn damage_inode(rig: &Rig, inode: InodeId) {
     let key = Key::Inode(inode);
     let Record::Inode(known) = record(rig, &key).await else {
@@ -31,7 +31,7 @@ async fn damage_inode(rig: &Rig, inode: InodeId) {
     forge(rig, key, Record::Inode(Arc::new(damaged)));
 }
 
-/// An extent behind the end of its segment.
+/// An extent after the end of its segment.
 async fn damage_extent(rig: &Rig, inode: InodeId) {
     let Record::Inode(owner) = record(rig, &Key::Inode(inode)).await else {
         panic!("an inode")
@@ -51,7 +51,7 @@ async fn damage_extent(rig: &Rig, inode: InodeId) {
     forge(rig, key, Record::Extent(Arc::new(damaged)));
 }
 
-/// A name that means no inode.
+/// A name for an inode that can't exist.
 async fn damage_name(rig: &Rig, text: &str) {
     let (from, to) = Table::Names.range();
     let names = rig.metanode.hosted().scan(&from, &to, 1000).await.unwrap();
@@ -138,10 +138,11 @@ fn a_check_tells_records_that_cannot_be_decoded_and_goes_on() {
             record(&["inode", &inode, "(/extent)", "longer than its bytes"]);
             record(&["directory", "(/)", "outside of the numbers"]);
             record(&["segment", "can't be read", "no bytes"]);
-            // Whose name it was.
+            // The file whose name it was.
             let inode = files[2].to_string();
             record(&["inode", &inode, "says 1 links, but 0 are there"]);
-            // The rest was looked at: lost data has its file's name, and nothing is called a leak.
+            // The rest was checked: lost data is reported with its file's name, and nothing is
+            // called a leak.
             must_tell(&report, FaultKind::Data, &["1 file can't be read: /lost"]);
             let is_wrong = |text: &str| text.contains("doesn't exist") || text.contains("counts");
             for fault in &report.faults {
@@ -165,7 +166,7 @@ fn a_damaged_orphan_does_not_keep_the_file_system_closed() {
             rig::create(&world, Scheme::Replicate(1), 1).await;
             let rig = rig::open(&world).await;
             let file = rig.file(ROOT, "file").await;
-            // A record of another kind, which can't be one of an orphan.
+            // A record of another kind, which can't be an orphan's.
             let other = record(&rig, &Key::Inode(file)).await;
             forge(&rig, Key::Orphan(file), other);
             rig.close().await;
@@ -253,7 +254,7 @@ fn directories_in_a_circle_are_told() {
                 made.push(at);
             }
             rig.must_be_clean("at first").await;
-            // `a/b` leaves `a` for `a/b/c`: `b` and `c` are above each other.
+            // Moving `a/b` into `a/b/c`: `b` and `c` become each other's ancestors.
             let (a, b, c) = (made[0], made[1], made[2]);
             let (from, to) = (
                 Key::Name {

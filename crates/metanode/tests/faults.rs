@@ -1,4 +1,4 @@
-//! What breaks is found, told and mended.
+//! Faults are found, reported and repaired.
 
 use crate::rig::{self, FAMILY, Rig, pattern};
 use metanode::{FaultKind, Metanode};
@@ -140,8 +140,8 @@ fn a_flipped_byte_is_found_by_check_and_mended_by_scrub() {
 
 #[test]
 fn data_that_dies_during_its_repair_comes_back_whole_after_a_power_cut() {
-    // The repair takes a few I/Os: the file is overwritten at each moment of them, and the power
-    // goes before that is durable by itself.
+    // The repair takes a few I/Os: the file is overwritten at each moment of them, and the power is
+    // cut before the overwrite becomes durable.
     for moment in 0..20 {
         let simulation = Simulation::new(29);
         let faults = simulation.faults();
@@ -199,7 +199,7 @@ fn a_damaged_record_holds_up_neither_freeing_nor_opening() {
             rig::create(&world, Scheme::Replicate(1), 1).await;
             let rig = rig::open(&world).await;
             let (_, place) = one_file(&rig).await;
-            // Queued data in a segment that isn't accounted, before all that will be queued.
+            // Queued data in a segment without a record, ahead of everything queued later.
             let (fileset, data) = (model::FilesetId(0), model::DataId(1));
             let segment = model::SegmentId {
                 session: rig.source.session(),
@@ -231,7 +231,7 @@ fn a_damaged_record_holds_up_neither_freeing_nor_opening() {
             let gone = rig.pool.read(&place, 0, 4096).await.unwrap_err();
             assert_eq!(gone.kind(), model::ErrorKind::NotFound);
             rig.settle().await;
-            // A file with a name that is called an orphan.
+            // A file with a name, wrongly recorded as an orphan.
             let named = rig.file(ROOT, "named").await;
             rig.write(named, 0, &pattern(5, 9000)).await;
             let orphan = Record::Orphan(namespace::Orphan { linkable: false });
@@ -244,7 +244,7 @@ fn a_damaged_record_holds_up_neither_freeing_nor_opening() {
             let rig = rig::open(&world).await;
             let named = rig.look(ROOT, "named").await.unwrap();
             assert_eq!(rig.read(named.inode).await.unwrap(), pattern(5, 9000));
-            // The queued data is met again, and the orphan is still there.
+            // The queued data is tried again, and the orphan record is still there.
             rig.unlink(ROOT, "named").await;
             rig.settle().await;
             assert!(!rig.check().await.is_clean());
@@ -262,7 +262,7 @@ fn forged_records_are_found() {
             let rig = rig::open(&world).await;
             let (file, place) = one_file(&rig).await;
             let shard = rig.metanode.hosted();
-            // A size that the counters don't know.
+            // A size that the counters don't include.
             let key = Key::Inode(file);
             let Some(Record::Inode(inode)) = shard.record(&key).await.unwrap() else {
                 panic!("the inode is there")
@@ -282,11 +282,11 @@ fn forged_records_are_found() {
                 key.clone(),
                 Some(Record::Inode(inode.clone())),
             );
-            // An inode that is gone under its name.
+            // An inode missing under its name.
             forge(&rig.metanode, key.clone(), None);
             assert!(kinds(&rig).await.contains(&FaultKind::Record));
             forge(&rig.metanode, key, Some(Record::Inode(inode)));
-            // A segment that is accounted and pointed at differently.
+            // A segment whose record doesn't match the extents that point at it.
             let key = Key::Segment(place.segment);
             let Some(Record::Segment(segment)) = shard.record(&key).await.unwrap() else {
                 panic!("the segment is there")
@@ -302,7 +302,7 @@ fn forged_records_are_found() {
             );
             assert_eq!(kinds(&rig).await, [FaultKind::Record]);
             forge(&rig.metanode, key, Some(Record::Segment(segment)));
-            // An orphan that nobody holds.
+            // An orphan without a holder.
             forge(
                 &rig.metanode,
                 Key::Orphan(file),
@@ -375,16 +375,16 @@ fn a_check_calls_leaks_only_what_the_last_sweep_should_have_deleted() {
                 rig.metanode
                     .report_low_water(source.session(), source.last_counter());
             };
-            // Given up before the sweep, and so gone with it.
+            // Given up before the sweep, and so deleted by it.
             left(&rig.source).await;
             rig.settle().await;
             assert_eq!(rig.metanode.counters().garbage_deleted, 1);
-            // Given up after it: the next one's.
+            // Given up after it: left to the next sweep.
             left(&rig.source).await;
             assert_eq!(kinds(&rig).await, []);
             rig.settle().await;
             assert_eq!(rig.metanode.counters().garbage_deleted, 2);
-            // Of a session that had ended before the sweep, and of one that never was.
+            // Blobs of a session that had ended before the sweep, and of one that never existed.
             let ended = rig.metanode.open_session().await.unwrap();
             rig.metanode.close_session(ended).await.unwrap();
             rig.settle().await;
@@ -434,7 +434,7 @@ fn a_lost_nsd_is_rebuilt_on_an_added_one() {
             }
             rig.must_be_clean("whole").await;
             assert!(rig.metanode.repair_status().complete);
-            // NSD 2 is gone for good.
+            // NSD 2 is permanently gone.
             rig.pool.remove_nsd(NsdId(2)).unwrap();
             rig.change_map(|map| placement::change::mark_lost(map, NsdId(2)).unwrap())
                 .await;

@@ -1,4 +1,4 @@
-//! Files come, change and go over power cuts; space and counters come back to nothing.
+//! Files are created, changed and removed across power cuts; space and counters return to zero.
 
 use crate::rig::{self, Rig, pattern};
 use model::{FileKind, InodeId, Scheme};
@@ -44,7 +44,7 @@ fn what_was_synced_is_there_after_a_power_cut() {
         .finished();
 }
 
-/// A bit of everything, with a sync in the middle.
+/// A mix of operations, with a sync in the middle.
 async fn mixed(rig: &Rig) {
     let directory = rig
         .make(ROOT, "d", FileKind::Directory)
@@ -65,7 +65,7 @@ async fn mixed(rig: &Rig) {
     rig.metanode.run_background_once().await.unwrap();
 }
 
-/// All that the two files ever held.
+/// All contents that the two files ever had.
 fn mixed_contents() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let first = pattern(1, 70_000);
     let mut overwritten = first.clone();
@@ -91,7 +91,7 @@ fn a_power_cut_at_any_io_leaves_a_right_file_system() {
                     }
                 });
                 if made.is_crashed() {
-                    // Making the disks of a pool isn't what is tested here.
+                    // Creating a pool's disks isn't tested here.
                     return;
                 }
                 begun = true;
@@ -217,7 +217,7 @@ fn a_file_that_changes_while_it_is_looked_through_holds_up_no_fold() {
                 rig::create(&world, Scheme::Replicate(1), 1).await;
                 let rig = rig::open(&world).await;
                 let file = rig.file(ROOT, "f").await;
-                // More extents than are looked at together.
+                // More extents than are processed together.
                 for part in 0..1100_u64 {
                     rig.write_inline(file, part * 20, &pattern(part, 10)).await;
                 }

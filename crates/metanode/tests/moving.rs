@@ -1,4 +1,4 @@
-//! Slots move to NSDs that were added while files are used, checked and the power is cut.
+//! Slots move to added NSDs while files are used and checked and the power is cut.
 
 use crate::rig::{self, Rig, pattern};
 use metanode::CheckOptions;
@@ -36,7 +36,7 @@ async fn must_have_files(rig: &Rig) {
     }
 }
 
-/// The pool gets an NSD, which others move slots to.
+/// Adds an NSD to the pool, to which others move slots.
 async fn add(rig: &Rig, nsd: u32) {
     rig.pool
         .add_nsd(rig::open_nsd(&rig.world, nsd).await.unwrap());
@@ -46,7 +46,7 @@ async fn add(rig: &Rig, nsd: u32) {
     }
 }
 
-/// NSDs and the groups that they hold blobs of without being a member.
+/// NSDs, with the groups whose blobs they hold without being members.
 async fn strangers(rig: &Rig) -> Vec<(NsdId, GroupId)> {
     let groups = rig.pool.groups();
     let mut found = Vec::new();
@@ -102,7 +102,7 @@ fn a_check_while_slots_move_finds_nothing() {
 fn a_power_cut_while_slots_move_leaves_nothing_where_they_left() {
     for_every_cut(41, 80, |simulation| {
         let mut has_files = false;
-        // The cut may hit the making, the moving or the recovery.
+        // The cut may hit creation, moving or recovery.
         for _ in 0..3 {
             if !has_files {
                 let made = simulation.run(|world| async move {
@@ -143,7 +143,8 @@ fn a_drained_nsd_is_given_up_when_others_have_what_only_it_had() {
             let rig = with_files_in(&world, Scheme::Replicate(1)).await;
             let log = rig.metanode.hosted().tree().log().view();
             let drained = NsdId(3 - log[0].0);
-            // A crash came between the move of its slots and the end of what it had to hand over.
+            // As if a crash had come after its slots moved and before it had handed everything
+            // over.
             rig.change_map(|map| {
                 let draining = placement::change::drain(map, drained).unwrap();
                 let moving = placement::Groups::new(&draining).moving();

@@ -1,4 +1,4 @@
-//! Space that removed and overwritten data holds comes back to those who need it.
+//! Space of removed and overwritten data is freed for writers that need it.
 
 use crate::rig::{self, FAMILY, Rig, pattern};
 use bytes::Bytes;
@@ -21,7 +21,7 @@ async fn alone(world: &World) -> Rig {
     rig::open(world).await
 }
 
-/// Frees until nothing is left to be freed.
+/// Frees until nothing is left to free.
 async fn free_all(rig: &Rig) {
     for _ in 0..1000 {
         if !rig.metanode.make_room().await.unwrap() {
@@ -31,7 +31,7 @@ async fn free_all(rig: &Rig) {
     panic!("there is always something to free");
 }
 
-/// Parts of a file that lie in a segment at the same places, as writers publish them.
+/// Publishes parts of a file at their places in a segment, as writers do.
 fn publish(inode: InodeId, place: SegmentPlace, at: u32, length: u32) -> Operation {
     let kind = ExtentKind::Data {
         place,
@@ -65,7 +65,7 @@ fn what_is_overwritten_in_parts_comes_back_without_a_whole_segment_dying() {
             for (number, part) in content.chunks(4 * MIB).enumerate() {
                 rig.write(file, (number * 4 * MIB) as u64, part).await;
             }
-            // All but the first 64 KiB of every 256: none of the segments dies of it.
+            // All but the first 64 KiB of every 256 are overwritten: no segment dies completely.
             for at in (0..content.len()).step_by(256 * 1024) {
                 let new = pattern(at as u64, 192 * 1024);
                 let from = at + 64 * 1024;
@@ -105,7 +105,7 @@ fn shared_bytes_are_not_rewritten_in_vain() {
             rig.run(share).await.unwrap();
             rig.write(a, 64 * 1024, &pattern(2, 4 * MIB)).await;
             free_all(&rig).await;
-            // Nothing says where the other file points at the segment from.
+            // No record says where the other file points at the segment.
             assert_eq!(rig.metanode.counters().segments_cleaned, 0);
             let shared = rig.read(b).await.unwrap();
             assert!(shared[8 * MIB..] == pattern(1, 64 * 1024));
@@ -126,7 +126,7 @@ fn a_search_for_space_lets_others_in_between_its_steps() {
             for number in 0..100 {
                 let at = number * length;
                 rig.write(a, at, &pattern(number, length as usize)).await;
-                // What another file shares can't be cleaned, however little of it is left.
+                // Parts shared with another file can't be cleaned, however few are left.
                 let share = Operation::Share {
                     from: a,
                     from_offset: at,
@@ -142,7 +142,7 @@ fn a_search_for_space_lets_others_in_between_its_steps() {
             rig.write(c, 0, &pattern(7, 64 * 1024)).await;
             rig.write(c, 0, &pattern(8, 32 * 1024)).await;
             rig.metanode.sync().await.unwrap();
-            // So many are looked at in vain that the step ends before the one that is worth it.
+            // So many are examined in vain that the step ends before the one worth cleaning.
             assert!(rig.metanode.make_room().await.unwrap());
             assert_eq!(rig.metanode.counters().segments_cleaned, 0);
             free_all(&rig).await;
@@ -173,13 +173,13 @@ fn a_pack_that_died_with_its_first_file_is_refused_to_the_others_until_its_write
             assert!(rig.metanode.make_room().await.unwrap());
             let gone = rig.pool.read(&pack, 8192, 8192).await.unwrap_err();
             assert_eq!(gone.kind(), ErrorKind::NotFound);
-            // The bytes are gone, so it must not be believed that they are in the file.
+            // The bytes are gone, so a publish must not claim that they are in the file.
             let late = rig.run(publish(b, pack, 8192, 8192)).await.unwrap_err();
             assert_eq!(late.kind(), ErrorKind::Stale);
             let dead = Key::Dead(pack.segment);
             let shard = rig.metanode.hosted();
             assert!(shard.record(&dead).await.unwrap().is_some());
-            // The writer has published or given up everything: nothing needs the record.
+            // The writer has published or given up everything: the record isn't needed any more.
             let (session, last) = (rig.source.session(), rig.source.last_counter());
             rig.metanode.report_low_water(session, last);
             rig.settle().await;
@@ -243,7 +243,8 @@ fn a_check_of_a_busy_file_system_finds_nothing_and_holds_nobody() {
             let done = checks.clone();
             let working = async move {
                 let mut round = 0_u64;
-                // Files come, are overwritten and go, and their space is freed, during each check.
+                // Files are created, overwritten and removed, and their space is freed, during each
+                // check.
                 while done.load(std::sync::atomic::Ordering::SeqCst) < 5 {
                     let number = round % 64;
                     let name = format!("f{number}");

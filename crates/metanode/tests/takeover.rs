@@ -1,4 +1,4 @@
-//! A shard that was given up is taken over again; an older owner can't write.
+//! A given-up shard is taken over again; an older owner can't write.
 
 use crate::rig::{self, FAMILY, pattern};
 use metanode::{Metanode, Opening};
@@ -23,7 +23,7 @@ fn clients_see_a_pause_and_lose_nothing_when_a_shard_is_taken_over_again() {
                     .await
                     .unwrap()
                     .inode;
-                // The owner resigns again and again, at any moment of commits.
+                // The owner resigns repeatedly, at any point of a commit.
                 let troubled = rig.clone();
                 let trouble = world.spawn("trouble", async move {
                     for _ in 0..5 {
@@ -109,7 +109,7 @@ fn an_older_owner_cannot_write_and_does_not_bring_in_what_another_may_have_chang
                 .await
                 .unwrap();
             new.sync().await.unwrap();
-            // The old one notices at its first append, and comes back behind the new one.
+            // The old owner notices at its first append, and takes over after the new one.
             old.metanode.sync().await.unwrap();
             assert!(old.look(ROOT, "synced").await.is_some());
             assert!(old.look(ROOT, "by-the-new-owner").await.is_some());
@@ -218,7 +218,7 @@ fn a_shard_whose_tables_are_away_is_not_taken_over_again_and_again() {
                 let file = rig.file(ROOT, &format!("f{number}")).await;
                 rig.write(file, 0, &pattern(number, 100_000)).await;
                 rig.unlink(ROOT, &format!("f{number}")).await;
-                // So long that the table isn't in the catalog itself.
+                // So long that the table isn't stored in the catalog itself.
                 let file = rig.file(ROOT, &format!("g{number}")).await;
                 rig.write_inline(file, 0, &pattern(number, 30_000)).await;
                 rig.metanode.sync().await.unwrap();

@@ -1,5 +1,5 @@
-//! Data that can't be read any more is told with the names of its files, by whoever meets it,
-//! until it can be read again or nobody needs it.
+//! Unreadable data is reported with the names of its files, whatever finds it, until it can be read
+//! again or is no longer live.
 
 use crate::rig::{self, Rig, name, pattern};
 use metanode::{FaultKind, UnreadableData};
@@ -21,7 +21,7 @@ async fn place_of(rig: &Rig, file: InodeId) -> SegmentPlace {
     place
 }
 
-/// Deletes a piece wherever it is.
+/// Deletes a piece on all NSDs.
 async fn lose(rig: &Rig, place: &SegmentPlace, piece: u8) {
     for state in rig.pool.nsd_states() {
         if let Some(nsd) = rig.pool.nsd(state.entry.nsd) {
@@ -70,7 +70,7 @@ fn a_reader_who_meets_lost_data_makes_its_file_known_until_the_file_is_deleted()
             assert!(data.sentence(1).contains("2 files can't be read: /docs/"));
             assert!(data.sentence(1).ends_with(" and 1 more"));
             assert_eq!(rig.read(well).await.unwrap(), pattern(3, 200_000));
-            // A rename shows with the next check; removed files are no news any more.
+            // The next check shows a rename; removed files aren't reported any more.
             let moved = Operation::Rename {
                 from_directory: deep,
                 from_name: name("emptied"),
@@ -107,7 +107,7 @@ fn a_check_sums_up_what_is_lost_and_what_lacks_redundancy_and_a_returning_nsd_en
                 written(&rig, ROOT, &format!("f{number}"), number).await;
             }
             rig.must_be_clean("at first").await;
-            // Two away are tolerated, and told in two lines.
+            // Two absent NSDs are tolerated, and reported in two lines.
             let away = [2, 5].map(|nsd| rig.pool.remove_nsd(NsdId(nsd)).unwrap());
             let report = rig.check().await;
             assert_eq!(report.faults.len(), 2, "{:#?}", report.faults);
@@ -116,7 +116,7 @@ fn a_check_sums_up_what_is_lost_and_what_lacks_redundancy_and_a_returning_nsd_en
                 assert!(fault.text.contains("pieces are out of reach on NSD"));
             }
             assert_eq!((report.unreadable_files, told(&rig).segments), (0, 0));
-            // A third piece of two files is more than that.
+            // A third piece of two files exceeds the tolerance.
             for text in ["f7", "f12"] {
                 let file = rig.look(ROOT, text).await.unwrap().inode;
                 let place = place_of(&rig, file).await;
@@ -234,7 +234,7 @@ async fn holder_of(rig: &Rig, place: &SegmentPlace) -> NsdId {
     states.iter().find(is_good).unwrap().nsd
 }
 
-/// Where the pattern's third unit is on a disk.
+/// Offset of the pattern's third unit on a disk.
 fn find(simulation: &Simulation, wanted: &[u8]) -> u64 {
     let disk = simulation.disk("nsd1", 1 << 30);
     (0..(1 << 30) / 4096)

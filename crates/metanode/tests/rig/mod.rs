@@ -1,4 +1,4 @@
-//! A metanode over simulated NSDs, and a client's hand: just enough to make files with content.
+//! A metanode over simulated NSDs, and enough of a client to make files with content.
 
 #![allow(unreachable_pub, reason = "read as a library of its own")]
 
@@ -69,7 +69,7 @@ pub async fn open_nsd(world: &World, nsd: u32) -> Result<Arc<Nsd>> {
     Nsd::open(world, disk).await
 }
 
-/// Makes the disks of an empty pool; the file system is made by the first [`open`].
+/// Makes the disks of an empty pool; the first [`open`] makes the file system.
 pub async fn create(world: &World, scheme: Scheme, nsds: u32) {
     let disk = world
         .create_disk(
@@ -89,7 +89,7 @@ pub async fn create(world: &World, scheme: Scheme, nsds: u32) {
         .unwrap();
 }
 
-/// Opens everything; NSDs in `without` stay away.
+/// Opens everything except the NSDs in `without`.
 pub async fn open_without(world: &World, without: &[u32]) -> Rig {
     let disk = world.open_disk(Path::new("coordination")).unwrap();
     let coordination = Coordination::embedded(world, disk).await.unwrap();
@@ -134,7 +134,7 @@ pub fn name(text: &str) -> FileName {
     FileName::new(text.as_bytes()).unwrap()
 }
 
-/// Bytes that differ everywhere and name their file.
+/// Bytes that vary everywhere and depend on the file's seed.
 pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
     (0..length as u64)
         .map(|at| (at.wrapping_mul(2_654_435_761).wrapping_add(seed * 977) >> 7) as u8)
@@ -329,7 +329,7 @@ impl Rig {
         Ok(out)
     }
 
-    /// Background work until there is none.
+    /// Runs background work until there is none.
     pub async fn settle(&self) {
         for _ in 0..100 {
             if self.metanode.run_background_once().await.unwrap().steps == 0 {
@@ -352,12 +352,12 @@ impl Rig {
         assert!(report.is_clean(), "{when}: {:#?}", report.faults);
     }
 
-    /// Blobs on all NSDs that aren't of the tree's tables.
+    /// Number of blobs on all NSDs, except those of the tree's tables.
     pub async fn data_blobs(&self) -> u64 {
         self.check().await.data_blobs
     }
 
-    /// A clean end.
+    /// Closes everything cleanly.
     pub async fn close(self) {
         self.metanode.close().await.unwrap();
         for state in self.pool.nsd_states() {
