@@ -1,4 +1,4 @@
-//! A whole file system on simulated disks, used through the client.
+//! A complete file system on simulated disks, used through the client.
 //!
 //! All test files form one program, because linking would take most of the time to build several.
 //! `cargo test --workspace --test client_tests semantics::` runs the tests in `semantics.rs`.

@@ -387,7 +387,7 @@ fn the_kernel_judges_permissions_and_umask(transport: TransportChoice) {
     assert!(!as_nobody("cat"));
     fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
     assert!(as_nobody("cat"));
-    // A shell's umask: this process's is every test's.
+    // A shell sets its own umask: this process's applies to all tests.
     let made = mounted.path("masked");
     let mut shell = Command::new("sh");
     shell.args(["-ec", "umask 027; : > \"$0\""]).arg(&made);

@@ -64,7 +64,7 @@ fn every_file_begins_with_its_responsibility_and_none_is_too_long() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A file in `tests` that no `mod` names is compiled by nobody, and its tests never run.
+/// A file in `tests` that no `mod` names isn't compiled, and its tests never run.
 #[test]
 fn every_file_of_tests_is_part_of_its_crates_test_program() {
     let mut programs = 0;

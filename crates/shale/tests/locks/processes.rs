@@ -16,8 +16,8 @@ use std::{
 /// More than anything here takes on a working machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A node, with no other test in this process: forked processes inherit all of its open files, which
-/// would keep other tests' locks alive.
+/// A node, with no other test in this process: forked processes inherit all of its open files,
+/// which would keep other tests' locks alive.
 pub(crate) struct Alone {
     pub(crate) node: Node,
 }
