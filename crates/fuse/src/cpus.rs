@@ -54,7 +54,7 @@ pub(crate) fn may_run_on(cpu: u16) -> bool {
 /// on demand call this in each (`on_thread_start`).
 pub fn run_on_all_cpus() {
     // SAFETY: the set is plain data (zeros are valid) of the length that is passed. The first
-    // thread of the process has the process's set, as nobody binds it.
+    // thread of the process has the process's set, because it is never bound.
     unsafe {
         let mut allowed: libc::cpu_set_t = std::mem::zeroed();
         if libc::sched_getaffinity(libc::getpid(), size_of_val(&allowed), &raw mut allowed) == 0 {

@@ -266,7 +266,7 @@ fn not_implemented<T: Send>() -> impl Future<Output = Result<T>> + Send {
     std::future::ready(Err(ErrorKind::NotImplemented.into()))
 }
 
-/// A file system behind a mount.
+/// A file system that a mount serves.
 ///
 /// A method runs on the thread that read the request and should answer without waiting if it can;
 /// while it waits, another thread reads requests. `NotImplemented` makes the kernel stop sending

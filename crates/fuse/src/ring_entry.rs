@@ -227,7 +227,7 @@ impl RingEntry {
         }
         self.with_kernel = true;
         // SAFETY: the command works on `memory` alone, which stays until its answer has come,
-        // or for ever (`drop`).
+        // or forever (`drop`).
         unsafe { self.ring.submission().push(&sqe) }
             .expect("one command at a time is under way, and the queue has a place");
     }

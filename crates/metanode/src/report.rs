@@ -187,7 +187,7 @@ pub enum FaultKind {
     Data,
     /// Data is readable, but not all of its redundancy is there.
     Redundancy,
-    /// An inode without names that nobody holds.
+    /// An inode without names and holders.
     Orphan,
     /// A blob or segment that nothing points at and that isn't queued for deletion.
     Leak,
@@ -205,11 +205,11 @@ pub struct Fault {
 /// Result of a check. The file system is sound if `faults` is empty.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CheckReport {
-    /// Inodes looked at.
+    /// Inodes examined.
     pub inodes: u64,
-    /// Names looked at.
+    /// Names examined.
     pub names: u64,
-    /// Extents looked at.
+    /// Extents examined.
     pub extents: u64,
     /// Segments read.
     pub segments: u64,

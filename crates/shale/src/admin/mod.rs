@@ -195,11 +195,11 @@ pub struct Df {
 pub struct CheckResult {
     /// Whether no fault was found.
     pub clean: bool,
-    /// Inodes looked at.
+    /// Inodes examined.
     pub inodes: u64,
-    /// Extents looked at.
+    /// Extents examined.
     pub extents: u64,
-    /// Segments looked at.
+    /// Segments examined.
     pub segments: u64,
     /// Bytes read and verified.
     pub bytes: u64,

@@ -53,13 +53,13 @@ pub struct NsdView {
     pub nsd: NsdId,
     /// Its region.
     pub path: PathBuf,
-    /// What the map says.
+    /// Its state in the map.
     pub state: NsdState,
-    /// How it serves; `None` if it didn't open.
+    /// Its health; `None` if it didn't open.
     pub health: Option<NsdHealth>,
     /// Why it didn't open.
     pub refused: Option<Error>,
-    /// What it holds.
+    /// Its space and blobs.
     pub usage: NsdUsage,
     /// Requests that failed, or weren't answered for half a minute, since it was opened.
     pub failures: u64,
