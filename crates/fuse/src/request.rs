@@ -102,7 +102,7 @@ pub(crate) enum NameRequest<'a> {
     },
 }
 
-/// Requests about attributes of an inode, and about the file system's.
+/// Requests about attributes of inodes and of the file system.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum AttributeRequest<'a> {
     Getattr,

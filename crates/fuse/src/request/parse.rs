@@ -1,4 +1,4 @@
-//! From the bytes of a request to its type.
+//! Parses the bytes of a request into its type.
 
 use super::{
     AttributeRequest, DataRequest, FileRequest, Incoming, Malformed, NameRequest, Request,
@@ -9,7 +9,7 @@ use model::{InodeId, LockKind, LockRange};
 use zerocopy::FromBytes;
 
 impl<'a> Incoming<'a> {
-    /// The typed request.
+    /// Parses the request.
     pub(crate) fn parse(&self) -> Result<Request<'a>, Malformed> {
         Ok(match self.header.opcode {
             opcode::READ => Request::Data(DataRequest::Read(self.fixed()?)),

@@ -1,4 +1,4 @@
-//! Requests as both transports deliver them, whole and cut.
+//! Requests as both transports deliver them, complete and truncated.
 
 use super::*;
 use zerocopy::{FromZeros, IntoBytes};
@@ -105,7 +105,7 @@ fn truncated_requests_are_refused_not_read_beyond_their_end() {
             assert!(incoming.parse().is_err(), "{length} bytes of opcode {code}");
         }
     }
-    // Names end with a zero, and data is as long as it says.
+    // Names end with a zero byte, and data must have the stated length.
     for code in [
         opcode::LOOKUP,
         opcode::UNLINK,

@@ -1,4 +1,4 @@
-//! Answers requests about attributes of an inode, and about the file system's.
+//! Answers requests about attributes of inodes and of the file system.
 
 use super::Serving;
 use crate::abi::{self, AttrOut, StatfsOut, StatxOut, fattr};
