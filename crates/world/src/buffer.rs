@@ -248,7 +248,7 @@ fn map_huge(capacity: usize) -> NonNull<u8> {
     }
     // SAFETY: the range was just mapped. If the kernel ignores the advice, nothing changes.
     unsafe { libc::madvise(start, capacity, libc::MADV_HUGEPAGE) };
-    NonNull::new(start.cast()).expect("mmap gives no null")
+    NonNull::new(start.cast()).expect("mmap never returns null")
 }
 
 fn layout_of(capacity: usize) -> Layout {

@@ -217,7 +217,7 @@ impl Disk {
             return Ok(());
         }
         let reason = if aligned {
-            "range ends behind the region"
+            "range ends after the end of the region"
         } else {
             "range is not aligned"
         };

@@ -76,7 +76,7 @@ impl<T: Clone> Inner<T> {
     fn output(&self) -> T {
         self.output
             .get()
-            .expect("work ends with its output")
+            .expect("finished work has its output")
             .clone()
     }
 }
@@ -154,7 +154,7 @@ mod tests {
             // Woken together with the polling task while that task is still polling.
             then: move || {
                 let mut other = polled.lock();
-                let other = other.as_mut().expect("the test has put it there");
+                let other = other.as_mut().expect("the test has set it");
                 other.woken.0.store(true, Ordering::SeqCst);
                 assert_eq!(other.run(), None);
             },

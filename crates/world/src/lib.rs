@@ -7,7 +7,7 @@
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
-    reason = "this crate is the door that the fence leads to"
+    reason = "the other crates use these through this one"
 )]
 
 mod buffer;

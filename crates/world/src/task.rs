@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 
 /// A running task and the future of its result. Dropping it aborts the task at its next await
 /// point; [`Task::detach`] lets it run on without an owner.
-#[must_use = "dropping a task aborts it; detach it if nobody waits for it"]
+#[must_use = "dropping a task aborts it; detach it if nothing awaits it"]
 pub struct Task<T> {
     handle: Option<JoinHandle<T>>,
 }

@@ -144,7 +144,7 @@ impl RealDisk {
     /// Permission for one I/O.
     fn enter(&self) -> io::Result<tokio::sync::RwLockReadGuard<'_, ()>> {
         self.gate.try_read().map_err(|_| {
-            let text = format!("{} was let go", self.path.display());
+            let text = format!("{} was released", self.path.display());
             io::Error::new(io::ErrorKind::NotConnected, text)
         })
     }
@@ -161,7 +161,7 @@ impl RealDisk {
             .mode(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE)
             .build();
         if let Err(error) = self.answer(&entry).await {
-            tracing::debug!(path = %self.path.display(), %error, "the device discards nothing");
+            tracing::debug!(path = %self.path.display(), %error, "the device couldn't discard a range");
         }
     }
 
@@ -178,7 +178,7 @@ impl RealDisk {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
         }
         if found.nlink() == 0 {
-            let text = format!("{path} was removed while it is in use");
+            let text = format!("{path} was removed while in use");
             return Err(io::Error::new(io::ErrorKind::NotFound, text));
         }
         Ok(())
@@ -243,7 +243,10 @@ impl RealDisk {
                 // Interrupted: nothing was moved; ask again.
                 None => {}
                 Some(0) => {
-                    let text = format!("{}: nothing moved at {offset}", self.path.display());
+                    let text = format!(
+                        "{}: no bytes were transferred at {offset}",
+                        self.path.display()
+                    );
                     return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
                 }
                 // Bytes after the last aligned border are moved again.
@@ -258,7 +261,7 @@ impl RealDisk {
             }
         }
         Err(io::Error::other(format!(
-            "{}: I/O at {offset} got nowhere",
+            "{}: I/O at {offset} makes no progress",
             self.path.display()
         )))
     }
@@ -291,7 +294,7 @@ impl RealDisk {
             }
         }
         Err(io::Error::other(format!(
-            "{}: interrupted for ever",
+            "{}: an I/O was interrupted too often",
             self.path.display()
         )))
     }
@@ -305,7 +308,7 @@ impl RealDisk {
         let answer = request.await.await;
         let took = begun.elapsed();
         if took >= LONG {
-            tracing::warn!(path = %self.path.display(), ?took, "an I/O of a disk took long");
+            tracing::warn!(path = %self.path.display(), ?took, "a disk I/O took very long");
         }
         answer
     }

@@ -262,7 +262,7 @@ impl Ring {
                 },
             }
         }
-        panic!("the kernel took no I/O after {SUBMIT_TRIES_MAX} tries");
+        panic!("the kernel accepted no I/O in {SUBMIT_TRIES_MAX} tries");
     }
 }
 

@@ -239,7 +239,7 @@ fn a_region_that_was_let_go_can_be_opened_again_and_the_old_opening_does_nothing
         assert_eq!(
             error.kind(),
             io::ErrorKind::WouldBlock,
-            "the new lock stays"
+            "the new opening keeps its lock"
         );
     });
 }

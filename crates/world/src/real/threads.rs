@@ -33,7 +33,11 @@ impl Wake for ThreadWaker {
     fn wake_by_ref(self: &Arc<Self>) {
         match self.state.swap(NOTIFIED, Ordering::AcqRel) {
             PARKED => self.thread.unpark(),
-            IN_RING => self.ring.get().expect("it sleeps there").wake_waiting(),
+            IN_RING => self
+                .ring
+                .get()
+                .expect("a thread sets its ring before it sleeps there")
+                .wake_waiting(),
             _ => {}
         }
     }

@@ -22,7 +22,7 @@ impl Chance {
 
     /// A number in `0..bound`.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
-        assert!(bound > 0, "there is no number below zero");
+        assert!(bound > 0, "no number is below zero");
         self.next() % bound
     }
 

@@ -98,7 +98,7 @@ impl OpenSimDisk {
 
     fn check_held(&self) -> io::Result<()> {
         if self.is_let_go.load(Ordering::Relaxed) {
-            let text = format!("{} was let go", self.name);
+            let text = format!("{} was released", self.name);
             return Err(io::Error::new(io::ErrorKind::NotConnected, text));
         }
         Ok(())

@@ -213,7 +213,7 @@ impl Machine {
                     let io = self
                         .under_way
                         .remove(&(due, number))
-                        .expect("seen just now");
+                        .expect("it was just found");
                     self.complete(number, io);
                 }
                 _ => break,

@@ -182,7 +182,7 @@ fn new_runtime(seed: u64, run: u64) -> Runtime {
         .rng_seed(RngSeed::from_bytes(&bytes))
         .unhandled_panic(UnhandledPanic::ShutdownRuntime)
         .build()
-        .expect("a runtime without I/O needs nothing of the machine")
+        .expect("a runtime without I/O needs no resources of the system")
 }
 
 /// Drives `scenario`; `None` when the power is cut. Panics when simulated time runs out.
@@ -206,7 +206,7 @@ async fn until_power_loss<T>(
         }
         if watchdog.as_mut().poll(context).is_ready() {
             let waiting = machine.lock().describe_waiting();
-            panic!("no end after {limit:?} of simulated time; {waiting}");
+            panic!("the run didn't end within {limit:?} of simulated time; {waiting}");
         }
         Poll::Pending
     })
