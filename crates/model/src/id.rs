@@ -21,7 +21,7 @@ macro_rules! id {
             /// no cluster reaches.
             #[must_use]
             pub fn next(self) -> Self {
-                Self(self.0.checked_add(1).expect("identifier space is larger than any cluster's life"))
+                Self(self.0.checked_add(1).expect("no cluster uses up its identifiers"))
             }
         }
     };

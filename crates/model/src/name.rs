@@ -28,7 +28,10 @@ impl FileName {
             || bytes == b".."
             || bytes.iter().any(|b| *b == b'/' || *b == 0)
         {
-            return Err(Error::new(ErrorKind::InvalidArgument, "not a file name"));
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "not a valid file name",
+            ));
         }
         Ok(Self(bytes.into()))
     }
