@@ -66,7 +66,7 @@ impl Embedded {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "the coordination region has {} bytes, it needs {REGION_BYTES}",
+                    "the coordination region has {} bytes but needs {REGION_BYTES}",
                     disk.bytes()
                 ),
             ));
@@ -85,7 +85,7 @@ impl Embedded {
             return Err(Error::new(
                 ErrorKind::Corrupt,
                 "both copies of a version of the coordination state are damaged; restore the \
-                 region from a backup that was made after the last start, it was left as it is",
+                 region from a backup made after the last start (it was left as it is)",
             ));
         }
         let newest = slots.iter().filter_map(Slot::version).max();
@@ -94,8 +94,8 @@ impl Embedded {
         if newest >= Some(2) && slots.chunks(2).any(is_gone) {
             return Err(Error::new(
                 ErrorKind::Corrupt,
-                "both copies of a version of the coordination state are gone; restore the region \
-                 from a backup that was made after the last start, it was left as it is",
+                "both copies of a version of the coordination state are missing; restore the region \
+                 from a backup made after the last start (it was left as it is)",
             ));
         }
         let attempted = Attempted::after(newest.unwrap_or(0), &slots);
@@ -122,7 +122,7 @@ impl Embedded {
             None => {
                 return Err(Error::new(
                     ErrorKind::Corrupt,
-                    "no copy of the coordination state is whole; restore the region from a backup",
+                    "there is no undamaged copy of the coordination state; restore the region from a backup",
                 ));
             }
         };
@@ -201,7 +201,7 @@ impl Embedded {
         answer.map_err(late)?.map_err(|_| {
             Error::new(
                 ErrorKind::ShuttingDown,
-                "coordination ended during a change",
+                "coordination was shut down during a change",
             )
         })?
     }
@@ -333,7 +333,7 @@ fn encode(version: u64, state: &State) -> Result<Bytes> {
         return Err(Error::new(
             ErrorKind::NoSpace,
             format!(
-                "coordination state would have {} bytes, at most {STATE_BYTES_MAX} are kept",
+                "the coordination state would have {} bytes; the maximum is {STATE_BYTES_MAX}",
                 out.len() - BODY_AT
             ),
         ));
@@ -368,7 +368,7 @@ fn decode(slot: &Bytes) -> Result<Option<(u64, State)>> {
         return Err(Error::new(
             ErrorKind::NotSupported,
             format!(
-                "the coordination state was written by a newer Shale (format {format}, this program knows {FORMAT}); upgrade this node, the region was left as it is"
+                "the coordination state was written by a newer Shale (format {format}, this program knows {FORMAT}); upgrade this node (the region was left as it is)"
             ),
         ));
     }
@@ -377,7 +377,7 @@ fn decode(slot: &Bytes) -> Result<Option<(u64, State)>> {
         let (key, value) = (usize::from(input.get_u16_le()), input.get_u32_le() as usize);
         let version = input.get_u64_le();
         let key = String::from_utf8(input.split_to(key).to_vec())
-            .expect("the checksum fits, so keys are as written");
+            .expect("the checksum matches, so keys are as written");
         state.insert(
             key,
             Versioned {

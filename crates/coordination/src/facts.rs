@@ -77,7 +77,7 @@ impl Coordination {
         }
         Err(Error::new(
             ErrorKind::Busy,
-            format!("a session id was taken by others {ATTEMPTS_MAX} times"),
+            format!("another process took the next session id {ATTEMPTS_MAX} times"),
         ))
     }
 
@@ -189,7 +189,7 @@ fn config_key(name: &str) -> String {
 
 fn encode<T: Serialize>(value: &T) -> Bytes {
     let out = postcard::to_extend(value, vec![VALUE_FORMAT])
-        .expect("facts are plain data, postcard writes them all");
+        .expect("facts are plain data, which postcard always encodes");
     Bytes::from(out)
 }
 
@@ -203,7 +203,7 @@ fn decode<T: DeserializeOwned>(key: &str, bytes: &[u8]) -> Result<T> {
         }),
         Some((format, _)) => Err(Error::new(
             ErrorKind::NotSupported,
-            format!("fact {key:?} has format {format}, this program reads {VALUE_FORMAT}"),
+            format!("fact {key:?} has format {format}, but this program reads {VALUE_FORMAT}"),
         )),
         None => Err(Error::new(
             ErrorKind::Corrupt,

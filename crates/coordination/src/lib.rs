@@ -139,7 +139,7 @@ fn check_changes(changes: &[Change]) -> Result<()> {
         {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("key {:?} is twice in one transaction", change.key),
+                format!("key {:?} appears twice in one transaction", change.key),
             ));
         }
     }

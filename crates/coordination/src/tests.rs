@@ -26,7 +26,7 @@ fn simulation(seed: u64) -> Simulation {
 fn finished<T>(outcome: Outcome<T>) -> T {
     match outcome {
         Outcome::Finished(value) => value,
-        Outcome::Crashed => panic!("no cut was asked for"),
+        Outcome::Crashed => panic!("no power cut was scheduled"),
     }
 }
 
@@ -255,7 +255,7 @@ async fn half_a_change(world: &World, facts: &Coordination, faults: &Faults, val
     faults.slow(DISK, Duration::from_secs(10));
     let change = facts.compare_and_set("b", 0, Some(value));
     let copy_and_a_half = world.timeout(Duration::from_secs(15), change).await;
-    assert!(copy_and_a_half.is_err(), "it has two writes");
+    assert!(copy_and_a_half.is_err(), "a change makes two writes");
     faults.fail(DISK);
     world.sleep(Duration::from_secs(10)).await;
     assert_eq!(facts.get("b").await.unwrap(), None);
@@ -284,7 +284,7 @@ fn what_was_read_is_still_read_when_a_copy_rots_after_a_change_that_failed() {
             faults.slow(DISK, Duration::from_secs(10));
             let change = facts.compare_and_set("b", 0, Some(long(2)));
             let copy_and_a_half = world.timeout(Duration::from_secs(15), change).await;
-            assert!(copy_and_a_half.is_err(), "it has two writes");
+            assert!(copy_and_a_half.is_err(), "a change makes two writes");
             faults.cut_now();
             world.sleep(Duration::from_secs(1)).await;
         });
