@@ -29,7 +29,7 @@ pub fn new_pool(scheme: Scheme, nsds: Vec<NsdEntry>, seed: u64) -> Result<PoolMa
     for entry in &nsds {
         if entry.nsd == NsdId::NONE || !seen.insert(entry.nsd) {
             return Err(refuse(format!(
-                "NSD {} can't be in the list of a new pool twice or at all",
+                "NSD {} is listed twice for a new pool, or has an invalid number",
                 entry.nsd
             )));
         }
@@ -60,7 +60,7 @@ pub fn add_nsd(map: &PoolMap, entry: NsdEntry) -> Result<PoolMap> {
         || map.seeded.iter().any(|old| old.nsd == entry.nsd)
     {
         let text = format!(
-            "add NSD {}: the pool has or had an NSD of that number",
+            "add NSD {}: the pool has or had an NSD with that number",
             entry.nsd
         );
         return Err(Error::new(ErrorKind::Exists, text));
@@ -96,7 +96,7 @@ pub fn drain(map: &PoolMap, nsd: NsdId) -> Result<PoolMap> {
         .count();
     if stuck > 0 {
         let text = format!(
-            "drain NSD {nsd}: {stuck} of its slots have no other failure group to go to: add an NSD first"
+            "drain NSD {nsd}: {stuck} of its slots can't move to another failure group: add an NSD first"
         );
         return Err(Error::new(ErrorKind::NoSpace, text));
     }

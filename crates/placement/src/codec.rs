@@ -91,7 +91,7 @@ pub fn reconstruct_in<M: PieceMemory>(
     let needed = scheme.data_pieces();
     if have.len() < needed {
         let text = format!(
-            "{} of {} pieces of a {scheme} segment are there, {needed} are needed",
+            "only {} of {} pieces of a {scheme} segment are available, {needed} are needed",
             have.len(),
             scheme.width()
         );
@@ -234,7 +234,7 @@ fn multiply<M: PieceMemory>(coefficients: &[u8], sources: &[&[u8]], rows: usize)
     let mut out: Vec<M> = (0..rows).map(|_| M::with_any_content(length)).collect();
     assert!(
         out.iter_mut().all(|row| row.bytes_mut().len() == length),
-        "memory as long as was asked for"
+        "memory of the requested length"
     );
     let data: Vec<*const u8> = sources.iter().map(|source| source.as_ptr()).collect();
     let coded: Vec<*mut u8> = out

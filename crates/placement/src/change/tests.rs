@@ -59,7 +59,7 @@ fn a_pool_needs_m_plus_one_failure_groups() {
 fn slots_of_a_lost_nsd_go_to_all_others() {
     let map = pool(WIDE, 12);
     let before = Groups::new(&map).load()[&NsdId(3)];
-    let changed = mark_lost(&map, NsdId(3)).expect("it is there");
+    let changed = mark_lost(&map, NsdId(3)).expect("the NSD exists");
     check(&changed);
     let groups = Groups::new(&changed);
     assert_eq!(groups.moving().len() as u64, before, "only its slots move");
@@ -79,7 +79,7 @@ fn slots_of_a_lost_nsd_go_to_all_others() {
 
 #[test]
 fn without_a_spare_failure_group_lost_slots_wait_for_a_new_nsd() {
-    let map = mark_lost(&pool(WIDE, 6), NsdId(2)).expect("it is there");
+    let map = mark_lost(&pool(WIDE, 6), NsdId(2)).expect("the NSD exists");
     assert_eq!(Groups::new(&map).moving().len(), 0);
     let added = add_nsd(&map, entry(7)).expect("new");
     check(&added);
@@ -159,7 +159,7 @@ fn a_drained_nsd_ends_without_slots() {
 #[test]
 fn a_slot_whose_receiver_is_lost_gets_another() {
     let draining = drain(&pool(WIDE, 9), NsdId(1)).expect("eight others");
-    let lost = mark_lost(&draining, NsdId(5)).expect("it is there");
+    let lost = mark_lost(&draining, NsdId(5)).expect("the NSD exists");
     check(&lost);
     let groups = Groups::new(&lost);
     for (group, slot) in groups.slots_of(NsdId(1)) {

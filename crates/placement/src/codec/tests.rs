@@ -126,7 +126,7 @@ fn check_losses(scheme: Scheme, pieces: &[Bytes], lost: u32) {
     let wanted: Vec<u8> = (0..pieces.len() as u8)
         .filter(|piece| lost & (1 << piece) != 0)
         .collect();
-    let rebuilt = reconstruct(scheme, &have, &wanted).expect("enough pieces are there");
+    let rebuilt = reconstruct(scheme, &have, &wanted).expect("there are enough pieces");
     for (piece, bytes) in wanted.iter().zip(rebuilt) {
         assert_eq!(
             bytes,
