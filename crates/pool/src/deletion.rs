@@ -51,11 +51,11 @@ impl Pool {
         let member = self.member(nsd).filter(|member| member.is_readable());
         for part in names.chunks(limits::DELETE_NAMES_MAX) {
             let result = match &member {
-                None => Err(Error::new(ErrorKind::Unavailable, "it is away")),
+                None => Err(Error::new(ErrorKind::Unavailable, "the NSD is away")),
                 Some(member) => self.delete_in_time(member, part).await,
             };
             if let Err(error) = result {
-                warn!(%nsd, pieces = part.len(), %error, "pieces are left to the sweep");
+                warn!(%nsd, pieces = part.len(), %error, "pieces are left for a sweep");
                 count(&self.progress.undeleted, part.len() as u64);
             }
         }
@@ -144,7 +144,7 @@ impl Pool {
         let to = self.member(holder).filter(|member| member.is_readable());
         let to = to.ok_or_else(|| {
             let text = format!(
-                "NSD {holder}, which has the slot of {} now, is away",
+                "NSD {holder}, which now has the slot of {}, is away",
                 blob.name
             );
             Error::new(ErrorKind::Unavailable, text)
@@ -168,6 +168,6 @@ impl Pool {
             fence: self.map().version(place.group),
         };
         let put = put_to(&self.world, &to, put).await;
-        put.map_err(|(nsd, error)| error.while_doing(format!("hand {} to NSD {nsd}", blob.name)))
+        put.map_err(|(nsd, error)| error.while_doing(format!("copy {} to NSD {nsd}", blob.name)))
     }
 }

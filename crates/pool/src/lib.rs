@@ -240,7 +240,7 @@ impl Pool {
         let degraded = self.groups().allows_degraded_writes();
         if view.len() < if degraded { 1 } else { count.min(2) } {
             let text = format!(
-                "choose {count} NSDs for a log: only {} failure groups can be written",
+                "choose {count} NSDs for a log: only {} failure groups have writable NSDs",
                 view.len()
             );
             return Err(Error::new(ErrorKind::Unavailable, text));

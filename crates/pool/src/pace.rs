@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn minutes_decide_and_old_ones_are_forgotten() {
         let (mut pace, now) = after_minutes(2, Duration::from_secs(1), 1);
-        assert_eq!(pace.median(now), None, "two minutes are few");
+        assert_eq!(pace.median(now), None, "two minutes are too few");
         let (mut pace, now) = after_minutes(5, Duration::from_secs(1), 1);
         assert!(pace.median(now) > Some(Duration::from_millis(999)));
         assert_eq!(pace.median(now + MINUTE * 6), None);

@@ -53,7 +53,7 @@ impl Pool {
         {
             self.suspect(place, 0, SuspectCause::Unreadable);
             let text = format!(
-                "the pieces of segment {} fit their checksums, but together not the segment's",
+                "the pieces of segment {} match their checksums, but not the segment's checksum",
                 place.segment
             );
             return Err(Error::new(ErrorKind::Corrupt, text));
@@ -364,7 +364,7 @@ impl<'a> Gather<'a> {
         let is_expected = self.place.missing & (1 << piece) == 0 && slot.next.is_none();
         match kind {
             ErrorKind::Corrupt => {
-                warn!(segment = %self.place.segment, piece, "damaged piece met by a read");
+                warn!(segment = %self.place.segment, piece, "a read found a damaged piece");
                 self.pool
                     .suspect(self.place, 1 << piece, SuspectCause::Damaged);
             }
@@ -576,7 +576,7 @@ async fn fetch(
             NsdId::NONE,
             Error::new(
                 ErrorKind::Unavailable,
-                "no NSD that holds the piece is there",
+                "no NSD that holds the piece is reachable",
             ),
         ));
     }

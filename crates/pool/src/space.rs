@@ -203,7 +203,7 @@ impl Pool {
             return Err(Error::new(ErrorKind::Unavailable, text));
         }
         let text = format!(
-            "hold {bytes} bytes of space: {} are left to users",
+            "hold {bytes} bytes of space: {} are left for users",
             refused.left
         );
         Err(Error::new(ErrorKind::NoSpace, text))

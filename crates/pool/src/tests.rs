@@ -148,7 +148,7 @@ impl Rig {
         self.pool
             .set_map(map)
             .await
-            .expect("all members that are there confirm");
+            .expect("all reachable members confirm");
     }
 
     async fn add_nsd(&self, nsd: u32) {

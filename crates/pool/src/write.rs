@@ -156,7 +156,7 @@ impl Pool {
                         .while_doing(format!("write a segment, tried in {ATTEMPTS_MAX} groups")));
                 }
                 Err(failure) => {
-                    warn!(segment = %place.segment, group = %place.group, error = %failure.error, "segment goes to another group");
+                    warn!(segment = %place.segment, group = %place.group, error = %failure.error, "trying another group for a segment");
                     without.failed.extend(failure.nsds.failed);
                     without.full.extend(failure.nsds.full);
                 }
@@ -291,7 +291,7 @@ impl Pool {
                 return full();
             }
             let text = format!(
-                "write a segment of {length} bytes: {} NSDs of a group take pieces, {} are needed",
+                "write a segment of {length} bytes: at most {} NSDs of a group can take pieces, {} are needed",
                 none.live, none.needed
             );
             Error::new(ErrorKind::Unavailable, text)
@@ -426,7 +426,7 @@ impl Pool {
             Err(_) => Err(Error::new(
                 ErrorKind::Unavailable,
                 format!(
-                    "put {bytes} bytes: NSDs are so slow that {} s were not enough to begin",
+                    "put {bytes} bytes: couldn't start within {} s because the NSDs are too slow",
                     TURN_DEADLINE.as_secs()
                 ),
             )),
@@ -496,7 +496,7 @@ impl Pool {
                 let name = attempt.place.blob(piece as u8);
                 for member in targets.iter().filter(|member| member.is_readable()) {
                     if let Err(error) = member.nsd.delete(&[name]).await {
-                        debug!(%name, %error, "piece of a failed write is left to the sweep");
+                        debug!(%name, %error, "a piece of a failed write is left for a sweep");
                     }
                 }
             }

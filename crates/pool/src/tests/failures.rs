@@ -91,7 +91,7 @@ fn a_slow_nsd_does_not_hold_a_write_up_and_its_piece_is_named_missing() {
             .pool
             .repair_segment(&suspect.place, Depth::Bytes)
             .await
-            .expect("all there");
+            .expect("all pieces are there");
         assert_eq!((outcome.rebuilt, outcome.missing), (0, 0));
     });
 }

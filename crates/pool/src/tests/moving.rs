@@ -75,7 +75,14 @@ fn an_added_nsd_takes_its_share_while_writers_and_readers_go_on() {
         }
         rig.repair_all().await;
         assert_eq!(rig.pool.repair_progress().moving_slots, 0);
-        assert!(rig.pool.nsd(NsdId(4)).expect("there").usage().blobs > 20);
+        assert!(
+            rig.pool
+                .nsd(NsdId(4))
+                .expect("the pool has it")
+                .usage()
+                .blobs
+                > 20
+        );
         for (place, bytes) in &segments {
             assert!(rig.is_whole(place).await, "{place:?}");
             assert_eq!(rig.read(place).await, bytes);
@@ -94,11 +101,20 @@ fn a_drained_nsd_ends_empty_and_can_be_removed() {
             rig.pool
                 .leave_group(NsdId(2), group)
                 .await
-                .expect("it is no member");
+                .expect("it isn't a member");
         }
-        assert_eq!(rig.pool.nsd(NsdId(2)).expect("there").usage().blobs, 0);
-        rig.set_map(placement::remove_nsd(&rig.pool.map(), NsdId(2)).expect("it holds no slot"))
-            .await;
+        assert_eq!(
+            rig.pool
+                .nsd(NsdId(2))
+                .expect("the pool has it")
+                .usage()
+                .blobs,
+            0
+        );
+        rig.set_map(
+            placement::remove_nsd(&rig.pool.map(), NsdId(2)).expect("it doesn't hold a slot"),
+        )
+        .await;
         rig.pool.remove_nsd(NsdId(2));
         for (place, bytes) in &segments {
             assert!(rig.is_whole(place).await, "{place:?}");
@@ -159,7 +175,7 @@ fn what_was_written_only_where_a_slot_was_is_handed_over() {
         rig.add_nsd(2).await;
         let moving = rig.pool.groups().moving();
         // All slots have arrived; then a write finds the next NSD full.
-        let next = rig.pool.remove_nsd(NsdId(2)).expect("there");
+        let next = rig.pool.remove_nsd(NsdId(2)).expect("the pool has it");
         let mut segments = fill(&rig, 64).await;
         segments.retain(|(place, _)| moving.iter().any(|(group, _)| *group == place.group));
         rig.pool.add_nsd(next);
@@ -167,7 +183,7 @@ fn what_was_written_only_where_a_slot_was_is_handed_over() {
             .await;
         for (group, _) in &moving {
             let left = rig.pool.leave_group(NsdId(1), *group).await;
-            left.expect("it is no member");
+            left.expect("it isn't a member");
         }
         assert!(segments.len() > 10);
         for (place, bytes) in &segments {
@@ -183,7 +199,7 @@ fn what_the_nsd_of_a_slot_cannot_take_stays_where_the_slot_was() {
         let segments = fill(&rig, 64).await;
         rig.add_nsd(2).await;
         rig.repair_all().await;
-        let next = rig.pool.remove_nsd(NsdId(2)).expect("there");
+        let next = rig.pool.remove_nsd(NsdId(2)).expect("the pool has it");
         let groups = rig.pool.groups();
         let is_moved = |place: &SegmentPlace| groups.is_member(NsdId(2), place.group);
         let (place, bytes) = segments
@@ -191,7 +207,7 @@ fn what_the_nsd_of_a_slot_cannot_take_stays_where_the_slot_was() {
             .find(|(place, _)| is_moved(place))
             .expect("some");
         let left = rig.pool.leave_group(NsdId(1), place.group).await;
-        let left = left.expect_err("who has the slot is away");
+        let left = left.expect_err("the slot's new NSD is away");
         assert_eq!(left.kind(), model::ErrorKind::Unavailable);
         rig.pool.add_nsd(next);
         rig.pool
@@ -231,7 +247,7 @@ fn an_nsd_that_a_slot_left_takes_nothing_from_who_knows_only_the_old_map() {
             payload: plain(5, 1).into(),
             fence: old.version(group),
         };
-        let nsd = rig.pool.nsd(NsdId(1)).expect("there");
+        let nsd = rig.pool.nsd(NsdId(1)).expect("the pool has it");
         let refused = nsd.put(put).await.expect_err("the slot has left it");
         assert_eq!(refused.kind(), model::ErrorKind::OldEpoch);
     });

@@ -74,7 +74,7 @@ async fn play(rig: Rig, steps: Vec<Step>) {
                         rig.world.sleep(Duration::from_secs(1)).await;
                         match rig.world.open_disk(Path::new("5")) {
                             Ok(disk) => break disk,
-                            Err(error) => assert!(seconds < 60, "not let go of: {error}"),
+                            Err(error) => assert!(seconds < 60, "still open: {error}"),
                         }
                         seconds += 1;
                     };

@@ -215,7 +215,7 @@ async fn read_times(rig: &Rig, places: &[SegmentPlace], at_once: usize) -> Vec<D
     }
     let states = rig.pool.nsd_states();
     let times = states.iter().map(|state| state.read_time);
-    times.map(|time| time.expect("it was read much")).collect()
+    times.map(|time| time.expect("it was read often")).collect()
 }
 
 #[test]

@@ -13,7 +13,7 @@ fn reservations_end_where_users_space_ends_and_come_back_when_dropped() {
         let all = rig
             .pool
             .reserve(usage.available_to_users)
-            .expect("exactly what is there");
+            .expect("exactly the free space");
         assert_eq!(rig.pool.usage().available_to_users, 0);
         assert_eq!(
             rig.pool
@@ -102,14 +102,14 @@ fn a_pool_whose_free_space_is_cut_up_is_full_and_not_away() {
         cut_up(&rig, &bytes).await;
         assert!(rig.pool.usage().available_to_users > 16 << 20);
         let refused = rig.pool.write(&rig.source, OWNER, plain(12 * MIB, 2)).await;
-        let refused = refused.expect_err("it would be in hundreds of places");
+        let refused = refused.expect_err("it would need hundreds of runs");
         assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
         // A segment that fits into one of the gaps is accepted.
         assert_eq!(rig.read(&rig.write(&bytes).await).await, bytes);
         let long = plain(12 * MIB, 3);
         let parts = rig.pool.write_parts(&rig.source, OWNER, long.clone()).await;
         let mut whole = Vec::new();
-        for place in parts.expect("there is space, in many places") {
+        for place in parts.expect("there is space in many places") {
             whole.extend_from_slice(&rig.read(&place).await);
         }
         assert!(long == whole);
@@ -133,16 +133,16 @@ fn a_pool_whose_free_space_is_cut_up_is_full_and_not_away() {
 fn an_nsd_whose_free_space_is_cut_up_costs_no_copy() {
     with_pool(Scheme::Replicate(2), 2, SMALL_DISK, async |rig| {
         // Fragments only the first NSD.
-        let other = rig.pool.remove_nsd(NsdId(2)).expect("there");
+        let other = rig.pool.remove_nsd(NsdId(2)).expect("the pool has it");
         cut_up(&rig, &plain(20_000, 1)).await;
         rig.pool.add_nsd(other);
         let long = plain(12 * MIB, 2);
         let refused = rig.pool.write(&rig.source, OWNER, long.clone()).await;
-        let refused = refused.expect_err("one NSD has no place for it");
+        let refused = refused.expect_err("one NSD can't fit it");
         assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
         let parts = rig.pool.write_parts(&rig.source, OWNER, long.clone()).await;
         let mut whole = Vec::new();
-        for place in parts.expect("there is space, in many places") {
+        for place in parts.expect("there is space in many places") {
             assert_eq!(place.scheme, Scheme::Replicate(2));
             whole.extend_from_slice(&rig.read(&place).await);
         }
@@ -152,7 +152,7 @@ fn an_nsd_whose_free_space_is_cut_up_costs_no_copy() {
 
 /// Fills all NSDs of a pool but one, which is away meanwhile.
 async fn fill_all_but(rig: &Rig, nsd: u32) -> (Vec<SegmentPlace>, Bytes) {
-    let other = rig.pool.remove_nsd(NsdId(nsd)).expect("there");
+    let other = rig.pool.remove_nsd(NsdId(nsd)).expect("the pool has it");
     let bytes = plain(MIB, 1);
     let mut places = Vec::new();
     while let Ok(place) = rig.pool.write(&rig.source, OWNER, bytes.clone()).await {
@@ -178,7 +178,7 @@ fn a_full_nsd_costs_no_copy_and_one_that_is_away_does() {
             .write_table_parts(&rig.source, table, bytes.clone());
         let table = table.await.expect("one NSD has space");
         assert_eq!(table[0].scheme, Scheme::Replicate(1));
-        let full = rig.pool.remove_nsd(NsdId(1)).expect("there");
+        let full = rig.pool.remove_nsd(NsdId(1)).expect("the pool has it");
         assert_eq!(rig.write(&bytes).await.scheme, Scheme::Replicate(1));
         rig.pool.add_nsd(full);
         let half = &places[..places.len() / 2];
