@@ -340,14 +340,14 @@ pub struct Sizes {
 pub fn draw(draw: &mut Draw, fs: &ModelFs, sizes: &Sizes) -> Action {
     let directories = fs.directories();
     let files = fs.files();
-    let directory = *draw.one_of(&directories).expect("there is always the root");
+    let directory = *draw.one_of(&directories).expect("the root always exists");
     let name = any_name(draw, fs, directory, sizes);
     if draw.below(sizes.sync_every) == 0 {
         let all: Vec<Number> = fs.inodes.keys().copied().collect();
         return match draw.below(4) {
             0 => Action::SyncAll,
             _ => Action::Fsync {
-                inode: *draw.one_of(&all).expect("there is always the root"),
+                inode: *draw.one_of(&all).expect("the root always exists"),
             },
         };
     }
@@ -374,7 +374,7 @@ pub fn draw(draw: &mut Draw, fs: &ModelFs, sizes: &Sizes) -> Action {
         (0..20, _) | (20..27, _) => Action::Unlink { directory, name },
         (27..30, _) => Action::RemoveDirectory { directory, name },
         (30..37, _) => {
-            let to_directory = *draw.one_of(&directories).expect("there is always the root");
+            let to_directory = *draw.one_of(&directories).expect("the root always exists");
             let to_name = any_name(draw, fs, to_directory, sizes);
             Action::Rename {
                 from: (directory, name),
@@ -431,7 +431,7 @@ pub fn draw(draw: &mut Draw, fs: &ModelFs, sizes: &Sizes) -> Action {
             }
         }
         (70..73, Some(from)) => {
-            let to = *draw.one_of(&files).expect("there is at least `from`");
+            let to = *draw.one_of(&files).expect("at least `from` exists");
             let (from_offset, length) = range(draw, fs, from, sizes);
             let to_offset = draw.below(sizes.file_bytes / 2) as usize;
             // Copies within one file must not overlap, and only copy existing bytes, since the file

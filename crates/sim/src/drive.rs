@@ -70,7 +70,7 @@ impl Driver {
         let Some(number) = made else {
             return Err(Error::new(
                 model::ErrorKind::Unavailable,
-                "the client made what the model refuses",
+                "the client created what the model refuses",
             ));
         };
         self.inodes.insert(number, attributes.inode);
@@ -287,7 +287,7 @@ impl Driver {
                 .read_directory(directory, after, 7, false)
                 .await?;
             for entry in &listing.entries {
-                assert!(entry.position > after, "positions grow");
+                assert!(entry.position > after, "positions increase");
                 after = entry.position;
                 let twice = names.insert(entry.name.clone(), entry.kind).is_some();
                 assert!(!twice, "{} is listed twice", entry.name);
@@ -401,13 +401,13 @@ pub mod crowd {
                 new(FileKind::Directory),
             )
             .await
-            .expect("makes a folder")
+            .expect("a folder can be made")
             .inode;
         for file in 0..files {
             client
                 .create(folder, name(format!("file{file}")), new(FileKind::File))
                 .await
-                .expect("makes a file");
+                .expect("a file can be made");
         }
     }
 

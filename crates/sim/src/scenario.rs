@@ -242,7 +242,7 @@ async fn check(node: &Node, seed: u64, what: &str) {
         .metanode()
         .check(CheckOptions { deep: true })
         .await
-        .expect("the check can be made");
+        .expect("the check runs");
     assert!(report.is_clean(), "seed {seed} {what}: {:?}", report.faults);
 }
 
@@ -253,7 +253,7 @@ async fn settle(node: &Node) {
             .metanode()
             .run_background_once()
             .await
-            .expect("background work goes on");
+            .expect("background work succeeds");
         if done.steps == 0 {
             return;
         }
@@ -294,13 +294,13 @@ pub fn space_returns(seed: u64, scenario: &Scenario, files: u32) {
                 .metanode()
                 .check(CheckOptions { deep: true })
                 .await
-                .expect("the check can be made");
+                .expect("the check runs");
             assert!(report.is_clean(), "seed {seed}: {:?}", report.faults);
-            assert_eq!(report.data_blobs, 0, "seed {seed}: data stays");
+            assert_eq!(report.data_blobs, 0, "seed {seed}: data remains");
             let used = node.pool().usage().raw_used;
             assert!(
                 used <= METADATA_BYTES_MAX,
-                "seed {seed}: {used} bytes of metadata stay"
+                "seed {seed}: {used} bytes of metadata remain"
             );
             node.close().await.expect("the node closes");
         })
