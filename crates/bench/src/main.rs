@@ -1,6 +1,9 @@
 //! Measures what users notice, beside the floor that the machine allows: `make bench`.
 
-#![allow(unreachable_pub, reason = "a program has no outside")]
+#![allow(
+    unreachable_pub,
+    reason = "nothing uses a program's items from outside"
+)]
 #![allow(clippy::print_stdout, reason = "the result is what it prints")]
 #![allow(
     clippy::disallowed_methods,

@@ -271,10 +271,10 @@ impl Mounted {
         for (name, scan, goal) in lines {
             let restarted = || {
                 served = Some(
-                    self.restart(served.take().expect("it serves"))
+                    self.restart(served.take().expect("the node is running"))
                         .expect("starts"),
                 );
-                let mount = &served.as_ref().expect("it serves").path;
+                let mount = &served.as_ref().expect("the node is running").path;
                 scan(&mount.join("large"))
             };
             let memory = "memory on our FUSE";
@@ -284,7 +284,7 @@ impl Mounted {
             });
         }
         self.world.block_on(floor_mount.unmount(Unmount::Forced))?;
-        self.end(served.take().expect("it serves"))
+        self.end(served.take().expect("the node is running"))
     }
 
     /// The same file system on a node with empty caches.

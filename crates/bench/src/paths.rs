@@ -131,8 +131,10 @@ pub fn sqlite(folder: &Path, count: u64) -> f64 {
             .stdin(Stdio::piped())
             .spawn()
             .expect("sqlite3 runs; `make bench` installs it");
-        let mut stdin = child.stdin.take().expect("it is piped");
-        stdin.write_all(script.as_bytes()).expect("it listens");
+        let mut stdin = child.stdin.take().expect("its stdin is piped");
+        stdin
+            .write_all(script.as_bytes())
+            .expect("it reads its stdin");
         drop(stdin);
         assert!(child.wait().expect("ends").success(), "sqlite3 failed");
     });

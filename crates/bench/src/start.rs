@@ -66,12 +66,12 @@ pub fn lines(dir: &Path, runs: usize, only: &str) -> Result<()> {
     let folder = |name: &str, files: u64| -> Result<(String, f64)> {
         let path = dir.join(name).display().to_string();
         let said = in_a_child(&["--dir", &path, "--fill", &files.to_string()])?;
-        Ok((path, said.parse().expect("it says its memory")))
+        Ok((path, said.parse().expect("the child prints its memory")))
     };
     let ((full, with_files), (empty, without)) = (folder("full", FILES)?, folder("empty", 0)?);
     let time = |dir: &str| {
         let said = in_a_child(&["--dir", dir, "--start"]).expect("starts");
-        said.parse().expect("it says the seconds")
+        said.parse().expect("the child prints the seconds")
     };
     if START.contains(only) {
         let (measured, floor) = pairs(runs, || time(&full), || time(&empty));
