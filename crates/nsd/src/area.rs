@@ -404,7 +404,7 @@ impl Shared {
         let sum = state.sums.get(page as usize).copied().unwrap_or(0);
         if sum == 0 {
             return Err(damaged(format!(
-                "page {page} of the index is asked for and was never written"
+                "page {page} of the index was requested but never written"
             )));
         }
         if let Some(bytes) = state.pending.get(&page) {
@@ -416,7 +416,7 @@ impl Shared {
             return Ok(());
         }
         Err(damaged(format!(
-            "page {page} of the index doesn't fit its checksum"
+            "page {page} of the index doesn't match its checksum"
         )))
     }
 
@@ -506,7 +506,7 @@ fn check_bounds(offset: u64, length: usize, end: u64) -> io::Result<()> {
     }
     Err(io::Error::new(
         io::ErrorKind::UnexpectedEof,
-        format!("{length} bytes at {offset} of an index of {end} bytes"),
+        format!("{length} bytes at {offset} are outside an index of {end} bytes"),
     ))
 }
 

@@ -69,7 +69,7 @@ impl Core {
 
     async fn checkpoint_alone(self: &Arc<Self>) -> Result<()> {
         if self.has_failed() {
-            return Err(self.fail("checkpoints", &"the disk failed before"));
+            return Err(self.fail("making a checkpoint", &"the disk has failed already"));
         }
         let (frozen, ledger) = self.state.lock().freeze();
         let applied = ledger.applied;
@@ -83,7 +83,7 @@ impl Core {
         let core = self.clone();
         let commit = move || core.index.commit(&moved, &ledger);
         let snapshot = self.world.blocking(commit).await;
-        let snapshot = snapshot.map_err(|error| self.fail("commits its index", &error))?;
+        let snapshot = snapshot.map_err(|error| self.fail("committing its index", &error))?;
         self.state.lock().thaw(snapshot, applied);
         self.store_seals().await
     }
@@ -97,7 +97,7 @@ impl Core {
         }
         superblock.seals = seals;
         let stored = superblock.store(&self.disk).await;
-        stored.map_err(|error| self.fail("writes its superblock", &error))
+        stored.map_err(|error| self.fail("writing its superblock", &error))
     }
 
     /// Moves payloads out of the journal; returns the changes with the new places.
@@ -160,7 +160,7 @@ impl Core {
         for write in writes {
             let offset = self.unit_offset(write.unit);
             let written = self.disk.write(offset, write.bytes).await;
-            written.map_err(|error| self.fail("moves payloads out of its journal", &error))?;
+            written.map_err(|error| self.fail("moving payloads out of its journal", &error))?;
         }
         Ok(())
     }
@@ -195,7 +195,7 @@ impl Core {
         match self.read_payload_bytes(&moving.entry).await {
             Ok(payload) => payload,
             Err(error) => {
-                tracing::error!(key = %moving.key, %error, "journal payload can't be read");
+                tracing::error!(key = %moving.key, %error, "a payload in the journal can't be read");
                 Bytes::from(vec![0; length])
             }
         }
@@ -233,7 +233,7 @@ impl Core {
             };
             let Some(runs) = runs else {
                 let text = format!(
-                    "NSD {} has no {units} units in at most eight pieces to empty its journal",
+                    "NSD {} can't empty its journal: no {units} free units in at most eight runs",
                     self.identity.nsd
                 );
                 return Err(Error::new(ErrorKind::NoSpace, text));

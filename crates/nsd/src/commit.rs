@@ -143,7 +143,7 @@ impl Core {
 
     async fn commit(self: &Arc<Self>, group: &mut [Item]) -> Result<()> {
         if self.has_failed() {
-            return Err(self.fail("writes its journal", &"the disk failed before"));
+            return Err(self.fail("writing its journal", &"the disk has failed already"));
         }
         let length = group_bytes(group.iter().map(|item| &item.record));
         let padded = length.next_multiple_of(UNIT) as u64;
@@ -155,12 +155,12 @@ impl Core {
         };
         let offset = self.ring.offset(position);
         let written = self.disk.write_durable(offset, bytes).await;
-        written.map_err(|error| self.fail("writes its journal", &error))?;
+        written.map_err(|error| self.fail("writing its journal", &error))?;
         {
             let mut state = self.state.lock();
             for item in group.iter() {
                 let applied = state.apply(&item.record);
-                applied.map_err(|error| self.fail("applies its journal", &error))?;
+                applied.map_err(|error| self.fail("applying its journal", &error))?;
             }
             let length = u32::try_from(length).expect("a group is small");
             state.groups.push_back((position, length));
@@ -184,7 +184,7 @@ impl Core {
                 }
             }
             if self.has_failed() {
-                return Err(self.fail("empties its journal", &"the disk failed before"));
+                return Err(self.fail("emptying its journal", &"the disk has failed already"));
             }
             if std::mem::replace(&mut again, true) {
                 // A checkpoint that failed for lack of space may succeed later, but not at once.

@@ -120,7 +120,7 @@ impl Core {
         if !self.failed.swap(true, Ordering::Relaxed) {
             tracing::error!(nsd = self.identity.nsd.0, attempt, %cause, "NSD failed");
         }
-        let text = format!("NSD {} {attempt}: {cause}", self.identity.nsd);
+        let text = format!("NSD {} failed while {attempt}: {cause}", self.identity.nsd);
         Error::new(ErrorKind::Unavailable, text)
     }
 
@@ -204,7 +204,7 @@ impl Core {
             return error;
         }
         self.note_damage(1);
-        self.fail("reads its index, which is damaged", &error)
+        self.fail("reading its index, which is damaged", &error)
     }
 
     /// Counts damage found, for operators.
@@ -220,7 +220,7 @@ impl Core {
     pub(crate) fn absent(&self, key: &Key) -> Error {
         if self.is_unconfirmed() {
             let text = format!(
-                "{key} is not in the rebuilt index of NSD {}, which proves nothing",
+                "{key} is not in the rebuilt index of NSD {}, but may still exist",
                 self.identity.nsd
             );
             return Error::new(ErrorKind::Unavailable, text);
@@ -270,7 +270,7 @@ impl Core {
                 }
             };
             if self.world.timeout(WAIT_MAX, other).await.is_err() {
-                let text = format!("another put of {key} took 30 s");
+                let text = format!("waited 30 s for another put of {key}");
                 return Err(Error::new(ErrorKind::Busy, text));
             }
         }

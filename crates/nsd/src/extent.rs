@@ -30,7 +30,11 @@ pub(crate) fn write_header(
     checksums: &[u32],
 ) {
     let units = header_units(entry.units());
-    assert_eq!(block.len(), units as usize * UNIT, "a header has its units");
+    assert_eq!(
+        block.len(),
+        units as usize * UNIT,
+        "a header fills its units"
+    );
     let first = entry.runs().expect("only extents have headers")[0].unit;
     let body = entry.encode();
     let mut out = Writer::default();

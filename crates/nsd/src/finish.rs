@@ -29,7 +29,7 @@ impl<T: Send + 'static> Future for Finish<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        let work = self.work.as_mut().expect("not polled after its end");
+        let work = self.work.as_mut().expect("not polled after completion");
         let result = work.as_mut().poll(context);
         if result.is_ready() {
             self.work = None;

@@ -61,7 +61,7 @@ fn decode(key: &Key, bytes: &[u8]) -> Result<Arc<Entry>> {
     entry.map(Arc::new).ok_or_else(|| {
         Error::new(
             ErrorKind::Corrupt,
-            format!("the index says nonsense about {key}"),
+            format!("the index has an invalid entry for {key}"),
         )
     })
 }
@@ -201,7 +201,7 @@ impl Snapshot {
         for row in range {
             let (key, value) = row.attempt(WHAT)?;
             let key = Key::parse(key.value())
-                .ok_or_else(|| Error::new(ErrorKind::Corrupt, "the index holds a nonsense key"))?;
+                .ok_or_else(|| Error::new(ErrorKind::Corrupt, "the index has an invalid key"))?;
             if !each(key, decode(&key, value.value())?) {
                 break;
             }

@@ -93,7 +93,7 @@ impl RingImage {
             match disk.read(ring.start + at, length).await {
                 Ok(chunk) => bytes.extend_from_slice(&chunk),
                 Err(error) => {
-                    tracing::warn!(%error, at, "journal can't be read here");
+                    tracing::warn!(%error, at, "part of the journal can't be read");
                     Self::load_blocks(disk, ring.start + at, length, &mut bytes).await;
                 }
             }

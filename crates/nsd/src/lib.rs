@@ -364,13 +364,14 @@ impl Nsd {
         if error.kind() == std::io::ErrorKind::NotFound {
             return Err(Error::new(ErrorKind::NotFound, error.to_string()));
         }
-        Err(self.core.fail("looks at its region", &error))
+        Err(self.core.fail("checking its region", &error))
     }
 
     /// Gives up a failed NSD and releases its region, so that the region can be opened again while
     /// other tasks still hold this one. Serves and writes nothing afterwards.
     pub async fn abandon(&self) {
-        self.core.fail("is given up", &"its region is opened again");
+        self.core
+            .fail("being abandoned", &"its region is to be opened again");
         self.core.disk.let_go().await;
     }
 

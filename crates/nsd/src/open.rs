@@ -37,7 +37,7 @@ pub(crate) async fn format(
     if let Some(found) = superblock::load(disk).await? {
         let found = found.identity;
         let text = format!(
-            "{disk:?} is NSD {} of cluster {:x} already",
+            "{disk:?} is already NSD {} of cluster {:x}",
             found.nsd, found.cluster
         );
         return Err(Error::new(ErrorKind::Exists, text));
@@ -80,7 +80,7 @@ pub(crate) async fn load_superblock(disk: &Disk) -> Result<Superblock> {
     superblock::load(disk).await?.ok_or_else(|| {
         let text = format!(
             "{disk:?} carries no NSD superblock: it is another file or was erased; bring the \
-             region back, or give the NSD up with `shale nsd remove`"
+             region back, or remove the NSD with `shale nsd remove`"
         );
         Error::new(ErrorKind::InvalidArgument, text)
     })
@@ -151,7 +151,7 @@ fn learn_space(snapshot: &Snapshot, units: u64) -> Result<Space> {
         true
     })?;
     Space::with_used(units, runs, promised)
-        .ok_or_else(|| Error::new(ErrorKind::Corrupt, "two blobs of the index overlap"))
+        .ok_or_else(|| Error::new(ErrorKind::Corrupt, "two blobs in the index overlap"))
 }
 
 /// Applies the journal records that are newer than the index.
@@ -163,7 +163,7 @@ async fn replay(disk: &Disk, superblock: &Superblock, state: &mut State) -> Resu
             if let Record::Put { key, entry, .. } = record
                 && !state.adopt(entry)
             {
-                let text = format!("the journal puts {key} where something else is");
+                let text = format!("the journal places {key} over another entry");
                 return Err(Error::new(ErrorKind::Corrupt, text));
             }
             state.apply(record)?;

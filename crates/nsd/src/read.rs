@@ -27,7 +27,7 @@ impl Core {
             let range = range.clone().unwrap_or(0..entry.length);
             if range.end > entry.length || range.start > range.end {
                 let text = format!(
-                    "bytes {}..{} of {key}, which has {}",
+                    "bytes {}..{} of {key} were requested, but it has {}",
                     range.start, range.end, entry.length
                 );
                 return Err(Error::new(ErrorKind::InvalidArgument, text));
@@ -47,7 +47,7 @@ impl Core {
                 }
             }
         }
-        let text = format!("{key} moved {TRIES} times while it was read");
+        let text = format!("{key} was moved {TRIES} times during a read");
         Err(Error::new(ErrorKind::Busy, text))
     }
 
@@ -68,7 +68,7 @@ impl Core {
         let bytes =
             bytes.map_err(|error| format!("units {first}+{count} can't be read: {error}"))?;
         if let Some(unit) = first_misfit(key, first, &bytes, &table) {
-            return Err(format!("unit {unit} doesn't fit its checksum"));
+            return Err(format!("unit {unit} doesn't match its checksum"));
         }
         let skip = range.start as usize - first as usize * UNIT;
         Ok(bytes.slice(skip..skip + range.len()))
@@ -113,7 +113,7 @@ impl Core {
         if table_checksum(key, &table) == entry.table_crc {
             return Ok(table.into());
         }
-        Err("its header or its bytes don't fit their checksum".into())
+        Err("its header or its bytes don't match their checksum".into())
     }
 
     /// All bytes of an entry, unchecked.

@@ -159,7 +159,7 @@ pub(crate) fn encode_group(stamp: Stamp, position: u64, records: &mut [&mut Reco
         buffer[at..at + front.len()].copy_from_slice(&front);
         at += bytes;
     }
-    assert_eq!(at, length, "records have the length that they say");
+    assert_eq!(at, length, "records have the length that they claim");
     let mut out = Writer::default();
     out.raw(MAGIC);
     out.u32(VERSION);

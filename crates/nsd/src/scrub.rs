@@ -20,7 +20,7 @@ impl Core {
         self.check_serving()?;
         let Ok(_only_one) = self.scrubbing.try_lock() else {
             let text = format!(
-                "NSD {} is being scrubbed already; wait until that scrub has ended",
+                "NSD {} is already being scrubbed; wait until that scrub has ended",
                 self.identity.nsd
             );
             return Err(Error::new(ErrorKind::Busy, text));
@@ -49,7 +49,7 @@ impl Core {
     async fn scrub_superblock(&self, report: &mut ScrubReport) -> Result<()> {
         let superblock = self.superblock.lock().await;
         let mended = superblock.mend(&self.disk).await;
-        let mended = mended.map_err(|error| self.fail("mends its superblock", &error))?;
+        let mended = mended.map_err(|error| self.fail("mending its superblock", &error))?;
         report.mended.extend(mended);
         Ok(())
     }
@@ -68,7 +68,8 @@ impl Core {
             return Ok(());
         }
         self.checkpoint().await?;
-        let text = format!("journal group at position {position} was damaged; index brought up");
+        let text =
+            format!("journal group at position {position} was damaged; index brought up to date");
         report.mended.push(text);
         Ok(())
     }
@@ -89,14 +90,14 @@ impl Core {
             let mut superblock = self.superblock.lock().await;
             superblock.flags |= FLAG_INDEX_LOST | FLAG_UNCONFIRMED;
             let stored = superblock.store(&self.disk).await;
-            stored.map_err(|error| self.fail("writes its superblock", &error))?;
+            stored.map_err(|error| self.fail("writing its superblock", &error))?;
             let text = format!(
                 "the index of NSD {} is damaged; rebuild it",
                 self.identity.nsd
             );
             self.note_damage(1);
             // Opening the region again rebuilds the index.
-            self.fail("is scrubbed", &"its index is damaged");
+            self.fail("being scrubbed", &"its index is damaged");
             return Err(Error::new(ErrorKind::Corrupt, text));
         }
         Ok(())
@@ -136,8 +137,8 @@ impl Core {
             state.space.touches_free(*run)
         });
         if free && self.locate(key)?.is_some_and(|now| now.is_same_as(entry)) {
-            let text = format!("space of {key} counts as free");
-            return Err(self.fail("is scrubbed", &text));
+            let text = format!("the space of {key} is marked as free");
+            return Err(self.fail("being scrubbed", &text));
         }
         Ok(())
     }
@@ -159,7 +160,7 @@ impl Core {
             },
         };
         if let Some(unit) = first_misfit(key, 0, &payload, &table) {
-            return Found::Damaged(format!("unit {unit} doesn't fit its checksum"));
+            return Found::Damaged(format!("unit {unit} doesn't match its checksum"));
         }
         match good_header {
             Some(_) => Found::Good,
@@ -179,7 +180,7 @@ impl Core {
         let offset = self.unit_offset(runs[0].unit);
         let written = self.disk.write_durable(offset, block.freeze()).await;
         self.state.lock().unpin(entry);
-        written.map_err(|error| self.fail("mends a header", &error))?;
+        written.map_err(|error| self.fail("mending a header", &error))?;
         Ok(true)
     }
 }

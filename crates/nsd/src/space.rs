@@ -147,7 +147,7 @@ impl Space {
     /// Frees runs.
     pub(crate) fn release(&mut self, runs: &[Run]) {
         for run in runs {
-            assert!(!self.touches_free(*run), "units are given back once");
+            assert!(!self.touches_free(*run), "units are freed once");
             let (mut start, mut length) = (run.unit, u64::from(run.count));
             self.free_units += length;
             if let Some((&before, &size)) = self.free.range(..start).next_back()
@@ -180,7 +180,10 @@ impl Space {
 
     /// Cancels a promise.
     pub(crate) fn unpromise(&mut self, units: u64) {
-        self.promised = self.promised.checked_sub(units).expect("promised before");
+        self.promised = self
+            .promised
+            .checked_sub(units)
+            .expect("units are promised before");
     }
 
     fn cut(&mut self, start: u64, length: u64) {

@@ -228,7 +228,7 @@ impl State {
             let other = self.pins.insert(runs[0].unit, Vec::new());
             assert!(
                 other.is_none(),
-                "one scrub at a time, which pins one extent"
+                "one scrub runs at a time and pins one extent"
             );
             return Ok(true);
         }

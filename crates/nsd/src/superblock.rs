@@ -78,7 +78,7 @@ impl Layout {
         let journals = JOURNAL_BYTES_MIN..=JOURNAL_BYTES_MAX;
         if !journals.contains(&journal_bytes) || index_bytes < MIB || data_start >= data_end {
             let text = format!(
-                "a journal of {journal_bytes} and an index of {index_bytes} bytes don't fit a \
+                "a journal of {journal_bytes} and an index of {index_bytes} bytes don't fit into a \
                  region of {region_bytes} bytes"
             );
             return Err(Error::new(ErrorKind::InvalidArgument, text));
@@ -326,7 +326,7 @@ pub(crate) async fn load(disk: &Disk) -> Result<Option<Superblock>> {
             Some(Copy::Newer(version)) => {
                 let text = format!(
                     "{disk:?} was written by a newer Shale (superblock version {version}, this \
-                     program knows {VERSION}); upgrade this node, the region was left as it is"
+                     program knows {VERSION}); upgrade this node (the region was left as it is)"
                 );
                 return Err(Error::new(ErrorKind::NotSupported, text));
             }
@@ -343,7 +343,7 @@ pub(crate) async fn load(disk: &Disk) -> Result<Option<Superblock>> {
     if let (None, Some(bytes)) = (&newest, cut_short) {
         let text = format!(
             "{disk:?} was cut short: its superblock says {bytes} bytes, or makes no sense; bring the \
-             whole region back, or give the NSD up with `shale nsd remove`"
+             whole region back, or remove the NSD with `shale nsd remove`"
         );
         return Err(Error::new(ErrorKind::InvalidArgument, text));
     }

@@ -42,7 +42,10 @@ impl Core {
         self.check_serving()?;
         let length = put.payload.len();
         if length == 0 || length > SEGMENT_BYTES_MAX as usize {
-            let text = format!("blob {} of {length} bytes", put.name);
+            let text = format!(
+                "blob {} has {length} bytes, not 1 to {SEGMENT_BYTES_MAX}",
+                put.name
+            );
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
         let check = |fences: &mut Fences| match fences.versions.get(&put.name.group) {
@@ -83,7 +86,11 @@ impl Core {
             return Err(Error::new(ErrorKind::Unavailable, text));
         }
         if put.bytes.len() > LOG_ENTRY_BYTES_MAX {
-            let text = format!("log entry {} of {} bytes", put.number, put.bytes.len());
+            let text = format!(
+                "log entry {} has {} bytes; the maximum is {LOG_ENTRY_BYTES_MAX}",
+                put.number,
+                put.bytes.len()
+            );
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
         let key = Key::log(put.shard, put.number);
@@ -91,7 +98,7 @@ impl Core {
         let _claim = self.claim(key).await?;
         let floor = self.state.lock().floor(put.shard);
         if put.number < floor {
-            let text = format!("{key} is below {floor}, where the log was trimmed");
+            let text = format!("{key} was trimmed: the log begins at {floor}");
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
         if let Some(old) = self.locate(&key)?
@@ -125,7 +132,7 @@ impl Core {
         if old.length as usize == put.bytes.len() && old.table_crc == table_checksum(key, &table) {
             return Ok(());
         }
-        let text = format!("{key} exists with other bytes of the same epoch");
+        let text = format!("{key} exists with different bytes from the same epoch");
         Err(Error::new(ErrorKind::Exists, text))
     }
 
@@ -213,9 +220,9 @@ impl Core {
             self.disk.write(offset, write.bytes)
         });
         let written = try_join_all(writes).await;
-        written.map_err(|error| self.fail("writes a blob", &error))?;
+        written.map_err(|error| self.fail("writing a blob", &error))?;
         let flushed = self.flusher.flush(&self.disk).await;
-        flushed.map_err(|error| self.fail("flushes data", &error))?;
+        flushed.map_err(|error| self.fail("flushing data", &error))?;
         let record = Record::Put {
             key: piece.key,
             entry,
@@ -248,7 +255,10 @@ impl Core {
 
     pub(crate) async fn delete_blobs(self: Arc<Self>, names: Vec<BlobName>) -> Result<()> {
         if names.len() > DELETE_NAMES_MAX {
-            let text = format!("a delete of {} names", names.len());
+            let text = format!(
+                "a delete names {} blobs; the maximum is {DELETE_NAMES_MAX}",
+                names.len()
+            );
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
         self.check_serving()?;
@@ -317,7 +327,7 @@ impl Core {
         let mut superblock = self.superblock.lock().await;
         superblock.flags &= !crate::superblock::FLAG_UNCONFIRMED;
         let stored = superblock.store(&self.disk).await;
-        stored.map_err(|error| self.fail("writes its superblock", &error))?;
+        stored.map_err(|error| self.fail("writing its superblock", &error))?;
         self.set_confirmed();
         Ok(())
     }

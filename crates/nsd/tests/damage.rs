@@ -269,7 +269,10 @@ fn a_second_scrub_of_an_nsd_is_refused_while_the_first_mends() {
             let (first, second) = futures::future::join(nsd.scrub(), nsd.scrub()).await;
             let busy = second.unwrap_err();
             assert_eq!(busy.kind(), ErrorKind::Busy);
-            assert!(busy.to_string().contains("scrubbed already"), "{busy}");
+            assert!(
+                busy.to_string().contains("already being scrubbed"),
+                "{busy}"
+            );
             let mended = first.unwrap().mended;
             assert!(mended.len() > 5, "{mended:?}");
             let again = nsd.scrub().await.unwrap();

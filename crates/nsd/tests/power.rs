@@ -198,7 +198,7 @@ async fn check_log(nsd: &Nsd, told: &mut Told) {
     for (number, bytes) in &found {
         assert!(*number >= told.trimmed, "trimmed entry {number} is back");
         let length = told.log.get(number).or_else(|| perhaps.get(number));
-        let length = *length.expect("nobody put this entry");
+        let length = *length.expect("an entry that was put");
         assert!(*bytes == content(1_000_000 + number, length));
         told.log.insert(*number, length);
     }

@@ -22,7 +22,7 @@ async fn open_disk(world: &World, path: &Path) -> Disk {
         }
         world.sleep(Duration::from_millis(10)).await;
     }
-    panic!("the disk is never given back");
+    panic!("the disk was never released");
 }
 
 async fn fill(nsd: &Arc<Nsd>, numbers: std::ops::Range<u64>) {
