@@ -135,12 +135,12 @@ fn a_check_tells_records_that_cannot_be_decoded_and_goes_on() {
             let inode = files[0].to_string();
             record(&["inode", &inode, "(/inode)", "larger than any file"]);
             let inode = files[1].to_string();
-            record(&["inode", &inode, "(/extent)", "longer than its bytes"]);
-            record(&["directory", "(/)", "outside of the numbers"]);
+            record(&["inode", &inode, "(/extent)", "longer than its data"]);
+            record(&["directory", "(/)", "out of range"]);
             record(&["segment", "can't be read", "no bytes"]);
             // The file whose name it was.
             let inode = files[2].to_string();
-            record(&["inode", &inode, "says 1 links, but 0 are there"]);
+            record(&["inode", &inode, "records 1 links, but has 0"]);
             // The rest was checked: lost data is reported with its file's name, and nothing is
             // called a leak.
             must_tell(&report, FaultKind::Data, &["1 file can't be read: /lost"]);

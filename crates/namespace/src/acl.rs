@@ -45,7 +45,12 @@ pub(crate) struct Acl(Vec<Entry>);
 impl Acl {
     /// Parses an attribute's value. `None`: a list without entries, which is the same as no list.
     pub(crate) fn parse(value: &[u8]) -> Result<Option<Self>, Error> {
-        let wrong = |why: &str| Error::new(ErrorKind::InvalidArgument, format!("no ACL: {why}"));
+        let wrong = |why: &str| {
+            Error::new(
+                ErrorKind::InvalidArgument,
+                format!("not a valid ACL: {why}"),
+            )
+        };
         let (version, rest) = value
             .split_first_chunk::<4>()
             .ok_or_else(|| wrong("it is too short"))?;
@@ -87,7 +92,9 @@ impl Acl {
             return Err(wrong("its entries are in the wrong order"));
         }
         if entries.iter().any(|entry| entry.permissions > 0o7) {
-            return Err(wrong("permissions are read, write and execute"));
+            return Err(wrong(
+                "an entry has permissions besides read, write and execute",
+            ));
         }
         Ok(Some(Self(entries)))
     }

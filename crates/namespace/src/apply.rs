@@ -85,7 +85,7 @@ fn once<V: View>(
     }
     if number != last_number + 1 {
         let text =
-            format!("operation {number} of slot {slot} skips some; the last is {last_number}");
+            format!("operation {number} of slot {slot} skips numbers; the last is {last_number}");
         return Err(Error::new(ErrorKind::InvalidArgument, text).into());
     }
     let record = |answer| Record::Slot(Arc::new(Slot { number, answer }));

@@ -269,7 +269,7 @@ impl Audit {
             let is_root = inode.kind == FileKind::Directory && inode.parent == id.number();
             if inode.entries != entries {
                 wrong(format!(
-                    "says {} entries, but has {entries} names",
+                    "records {} entries, but has {entries} names",
                     inode.entries
                 ));
             }
@@ -279,21 +279,23 @@ impl Audit {
                 _ => u64::from(names),
             };
             if u64::from(inode.links) != links {
-                wrong(format!("says {} links, but {links} are there", inode.links));
+                wrong(format!("records {} links, but has {links}", inode.links));
             }
             if let Some(named) = named {
                 if named.kind != Some(inode.kind) {
-                    wrong("its name says another type".into());
+                    wrong("its name gives another type".into());
                 }
                 if inode.kind == FileKind::Directory
                     && (names > 1 || named.directory.map(InodeId::number) != Some(inode.parent))
                 {
-                    wrong("a directory with several names, or one outside of its parent".into());
+                    wrong(
+                        "is a directory with several names, or with one outside its parent".into(),
+                    );
                 }
             }
             if (inode.links == 0) != self.orphans.contains(id) {
                 wrong(format!(
-                    "{} links, but its orphan record says otherwise",
+                    "records {} links, which contradicts its orphan record or the lack of one",
                     inode.links
                 ));
             }
@@ -304,27 +306,27 @@ impl Audit {
                 .unwrap_or(&empty);
             if sums.extents != inode.extents || sums.inline != inode.inline_extents {
                 wrong(format!(
-                    "says {} extents, but has {}",
+                    "records {} extents, but has {}",
                     inode.extents, sums.extents
                 ));
             }
             let held = sums.bytes + u128::from(inode.content);
             if held != u128::from(inode.allocated) {
                 wrong(format!(
-                    "says {} allocated bytes, but holds {held}",
+                    "records {} allocated bytes, but holds {held}",
                     inode.allocated
                 ));
             }
             if sums.end > inode.extents_end || (inode.content > 0 && inode.extents > 0) {
-                wrong("extents lie where the inode says that there are none".into());
+                wrong("has extents where it should have none".into());
             }
             if self.xattrs.get(id).copied().unwrap_or(0) != inode.xattr_bytes {
-                wrong("its extended attributes have other sizes than it says".into());
+                wrong("records the wrong number of bytes of extended attributes".into());
             }
             if self.folds.contains(id) != (inode.inline_extents > 0)
                 || self.cuts.contains(id) != inode.cutting
             {
-                wrong("its fold or cut mark is missing or too much".into());
+                wrong("its fold or cut mark is missing or superfluous".into());
             }
         }
     }
@@ -338,8 +340,9 @@ impl Audit {
         }
         for ((directory, hash), (highest, seen)) in &self.heads {
             if highest != seen {
-                let text =
-                    format!("the head of hash {hash:x} says ordinal {highest}, the last is {seen}");
+                let text = format!(
+                    "the head of hash {hash:x} gives {highest} as the highest ordinal, but {seen} is"
+                );
                 report.find_directory(*directory, text);
             }
         }
@@ -371,14 +374,14 @@ impl Audit {
             {
                 report.find(
                     format!("data id {data}"),
-                    "has extents, but no inode and no reclaim knows it".into(),
+                    "has extents, but belongs to no inode and no reclaim record".into(),
                 );
             }
         }
         for (fileset, data) in self.reclaims.keys().filter(|key| used.contains(*key)) {
             report.find(
                 format!("data id {data} of fileset {fileset}"),
-                "is reclaimed while in use".into(),
+                "is being reclaimed while in use".into(),
             );
         }
         for (_, data, offset) in &self.overlaps {
@@ -408,12 +411,12 @@ impl Audit {
                 None if self.damage.hides(&Key::Segment(*id)) => {}
                 None => report.find(
                     format!("segment {id}"),
-                    format!("{bytes} bytes point at it, but it isn't accounted"),
+                    format!("{bytes} bytes refer to it, but it has no segment record"),
                 ),
                 Some((live, _)) if u128::from(*live) != *bytes => {
                     report.find(
                         format!("segment {id}"),
-                        format!("says {live} live bytes, but {bytes} point at it"),
+                        format!("records {live} live bytes, but {bytes} refer to it"),
                     );
                 }
                 Some(_) => {}
@@ -421,7 +424,7 @@ impl Audit {
             if self.dead.contains_key(id) {
                 report.find(
                     format!("segment {id}"),
-                    "is on the dead list but pointed at".into(),
+                    "is on the dead list, but extents refer to it".into(),
                 );
             }
         }
@@ -432,7 +435,7 @@ impl Audit {
         {
             report.find(
                 format!("segment {id}"),
-                "is accounted, but nothing points at it".into(),
+                "has a segment record, but no extent refers to it".into(),
             );
         }
     }
@@ -447,7 +450,10 @@ impl Audit {
             }
             let counters = self.counters.get(&id.fileset());
             if counters.is_none_or(|counters| counters.next_inode < end) {
-                report.find_inode(*id, "has a run of numbers that was never given out".into());
+                report.find_inode(
+                    *id,
+                    "has a run of inode numbers that was never handed out".into(),
+                );
                 continue;
             }
             runs.push((InodeId::new(id.fileset(), InodeNumber(next)), end, *id));
@@ -458,12 +464,15 @@ impl Audit {
             if last.is_some_and(|(fileset, last)| {
                 fileset == first.fileset() && last > first.number().0
             }) {
-                report.find_inode(id, "has a run of numbers that another has, too".into());
+                report.find_inode(
+                    id,
+                    "shares a run of inode numbers with another directory".into(),
+                );
             }
             last = Some((first.fileset(), end));
             let behind = InodeId::new(first.fileset(), InodeNumber(end - 1));
             if let Some((other, _)) = self.inodes.range(first..=behind).next() {
-                let text = format!("still has the number of inode {other} to give out");
+                let text = format!("could still hand out the number of inode {other}");
                 report.find_inode(id, text);
             }
         }
@@ -486,7 +495,7 @@ impl Audit {
                 .get(&id.fileset())
                 .map_or(0, |counters| counters.next_inode);
             if id.number().0 >= next {
-                report.find_inode(*id, "has a number that was never given out".into());
+                report.find_inode(*id, "has a number that was never handed out".into());
             }
         }
         for (fileset, counters) in &self.counters {

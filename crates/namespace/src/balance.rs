@@ -158,7 +158,11 @@ struct Ledger<'a> {
 /// Panics if an operation changed records that it may not, or left records that contradict each
 /// other. `before`: the earlier values under the keys of `changes`.
 pub(crate) fn check(operation: &Operation, changes: &[Change], before: &[Option<Record>]) {
-    assert_eq!(changes.len(), before.len(), "each change has its past");
+    assert_eq!(
+        changes.len(),
+        before.len(),
+        "each change has the record before it"
+    );
     let may = may(operation);
     assert!(
         changes.len() <= may.records,
@@ -171,7 +175,7 @@ pub(crate) fn check(operation: &Operation, changes: &[Change], before: &[Option<
     for ((key, after), before) in changes.iter().zip(before) {
         assert!(
             may.tables.contains(&key.table()),
-            "an operation of another kind changes {key:?}"
+            "this operation must not change {key:?}"
         );
         inodes += usize::from(matches!(key, Key::Inode(_)));
         names += usize::from(matches!(key, Key::Name { .. }));
@@ -314,24 +318,24 @@ impl Ledger<'_> {
             (Some(before), Some(after)) => self.judge_changed(id, before, after, &around),
             (None, Some(new)) => judge_new(id, new, &around),
             (Some(gone), None) => self.judge_gone(id, gone, &around),
-            (None, None) => panic!("inode {id} is removed and never was"),
+            (None, None) => panic!("inode {id} is removed but never existed"),
         }
     }
 
     fn judge_changed(&mut self, id: InodeId, before: &Inode, after: &Inode, around: &Around) {
         assert!(
             before.kind == after.kind && before.btime == after.btime,
-            "inode {id} stays what it was born as"
+            "the type and birth time of inode {id} don't change"
         );
         if before.kind == FileKind::Directory && before.links > 0 && after.links == 0 {
             assert!(
                 around.names == -1 && around.entries == 0 && after.entries == 0,
-                "directory {id} loses its one name, and is empty"
+                "removed directory {id} loses its only name and is empty"
             );
         } else if before.kind == FileKind::Directory {
             let links = i64::from(after.links) - i64::from(before.links);
             assert_eq!(links, around.subdirectories, "links of directory {id}");
-            assert_eq!(around.names, 0, "directory {id} has one name");
+            assert_eq!(around.names, 0, "directory {id} keeps its only name");
         } else {
             let links = i64::from(after.links) - i64::from(before.links);
             assert_eq!(links, around.names, "links of inode {id}");
@@ -339,11 +343,14 @@ impl Ledger<'_> {
         let entries = signed(after.entries) - signed(before.entries);
         assert_eq!(entries, around.entries.into(), "entries of inode {id}");
         let bytes = i64::from(after.xattr_bytes) - i64::from(before.xattr_bytes);
-        assert_eq!(bytes, around.xattr_bytes, "bytes of attributes of {id}");
+        assert_eq!(
+            bytes, around.xattr_bytes,
+            "bytes of extended attributes of inode {id}"
+        );
         if after.data != before.data {
             assert!(
                 after.extents == 0 && after.allocated == 0 && after.extents_end == 0,
-                "fresh data of inode {id} is empty"
+                "the new data id of inode {id} has no extents"
             );
             self.reclaimed(id, before.data, false);
             return;
@@ -364,7 +371,7 @@ impl Ledger<'_> {
         );
         assert!(
             content.end <= after.extents_end,
-            "an extent of inode {id} ends behind all of them"
+            "no extent of inode {id} ends after `extents_end`"
         );
     }
 
@@ -373,10 +380,13 @@ impl Ledger<'_> {
             FileKind::Directory => -i64::from(gone.links > 0),
             _ => -i64::from(gone.links),
         };
-        assert_eq!(around.names, names, "inode {id} goes with its last name");
+        assert_eq!(
+            around.names, names,
+            "inode {id} is removed with its last name"
+        );
         assert!(
             gone.entries == 0 && around.entries == 0 && around.xattr_bytes == 0,
-            "inode {id} goes empty, and its attributes later"
+            "removed inode {id} is empty, its attributes go later"
         );
         if gone.extents > 0 || gone.xattr_bytes > 0 {
             self.reclaimed(id, gone.data, gone.xattr_bytes > 0);
@@ -390,7 +400,7 @@ impl Ledger<'_> {
         after: Option<&Record>,
     ) {
         let (Some(before), Some(after)) = (counters_of(before), counters_of(after)) else {
-            panic!("counters of fileset {fileset} come and go with the fileset only");
+            panic!("counters of fileset {fileset} are created or removed only with it");
         };
         let totals = std::mem::take(slot(&mut self.sums.totals, fileset));
         assert_eq!(
@@ -404,7 +414,7 @@ impl Ledger<'_> {
         );
         assert!(
             after.next_data >= before.next_data,
-            "data ids of fileset {fileset} are given out once"
+            "data ids of fileset {fileset} are handed out once"
         );
     }
 
@@ -412,28 +422,31 @@ impl Ledger<'_> {
     fn judge_rest(&self, is_reclaim: bool) {
         for (id, around) in &self.sums.around {
             let alone = around.names == 0 && around.entries == 0 && around.subdirectories == 0;
-            assert!(alone, "names of or in inode {id} change without it");
+            assert!(
+                alone,
+                "names of or in inode {id} change only together with it"
+            );
             assert!(
                 around.xattr_bytes == 0 || is_reclaim,
-                "attributes of inode {id} change without it"
+                "attributes of inode {id} change only together with it"
             );
         }
         for ((_, data), content) in &self.sums.content {
             assert!(
                 content.extents == 0 && content.bytes == 0 || is_reclaim,
-                "extents under data id {data} change without their inode"
+                "extents under data id {data} change only together with their inode"
             );
         }
         for (fileset, totals) in &self.sums.totals {
             assert!(
                 totals.inodes == 0 && totals.logical == 0 && totals.allocated == 0,
-                "inodes of fileset {fileset} change without its counters"
+                "inodes of fileset {fileset} change only together with its counters"
             );
         }
         for (segment, bytes) in &self.sums.segments {
             assert_eq!(
                 *bytes, 0,
-                "segment {segment} counts other bytes than point at it"
+                "segment {segment} counts the bytes that refer to it"
             );
         }
     }
@@ -450,8 +463,12 @@ impl Ledger<'_> {
             return;
         }
         match self.change(key) {
-            Some(after) => assert_eq!(after.is_some(), is, "{key:?} says what its inode says"),
-            None => assert_eq!(was, is, "{key:?} goes and comes with what its inode says"),
+            Some(after) => assert_eq!(
+                after.is_some(),
+                is,
+                "{key:?} exists exactly if its inode says so"
+            ),
+            None => assert_eq!(was, is, "{key:?} changes together with its inode"),
         }
     }
 
@@ -461,7 +478,7 @@ impl Ledger<'_> {
         assert!(
             matches!(queued, Some(Some(Record::Reclaim(reclaim)))
                 if reclaim.inode == id.number() && reclaim.xattrs == xattrs),
-            "what inode {id} leaves behind is queued for reclaim"
+            "the remaining records of inode {id} are queued for reclaim"
         );
     }
 }

@@ -31,14 +31,17 @@ pub(crate) fn damaged(text: String) -> Stop {
 
 /// `have - by`; a record that counts less than is removed is damaged.
 pub(crate) fn less<T: Count>(have: T, by: T, whose: impl Display, what: &str) -> Step<T> {
-    have.minus(by)
-        .ok_or_else(|| damaged(format!("{whose} counts {have} {what}, but {by} of them go")))
+    have.minus(by).ok_or_else(|| {
+        damaged(format!(
+            "{whose} counts {have} {what}, but {by} of them are removed"
+        ))
+    })
 }
 
 /// `have + by`; a count at its maximum is full.
 pub(crate) fn more<T: Count>(have: T, by: T, whose: impl Display, what: &str) -> Step<T> {
     have.plus(by).ok_or_else(|| {
-        let text = format!("{whose} counts {have} {what}, and {by} more are too many");
+        let text = format!("{whose} counts {have} {what}, and {by} more exceed the maximum");
         Error::new(ErrorKind::NoSpace, text).into()
     })
 }

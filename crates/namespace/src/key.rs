@@ -335,7 +335,7 @@ fn put_fileset(out: &mut Vec<u8>, fileset: FilesetId) {
 }
 
 fn wrong() -> Error {
-    Error::new(ErrorKind::Corrupt, "bytes are no key of a record")
+    Error::new(ErrorKind::Corrupt, "the bytes aren't the key of a record")
 }
 
 /// The bytes still to be decoded.

@@ -155,7 +155,7 @@ pub(crate) fn forget_dead<V: View>(
     segments: &[SegmentId],
 ) -> Step<Reply> {
     if segments.len() > OPERATION_RECORDS_MAX {
-        let text = format!("at most {OPERATION_RECORDS_MAX} segments are forgotten at once");
+        let text = format!("at most {OPERATION_RECORDS_MAX} segments can be forgotten at once");
         return Err(Error::new(ErrorKind::InvalidArgument, text).into());
     }
     for segment in segments {

@@ -85,7 +85,7 @@ fn fill_attributes<V: View>(
             }
             Some(_) => {
                 let text = format!(
-                    "name {} points at inode {}, which doesn't exist",
+                    "name {} refers to inode {}, which doesn't exist",
                     entry.name, entry.inode
                 );
                 return Err(Error::new(ErrorKind::Corrupt, text).into());

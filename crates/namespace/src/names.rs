@@ -94,7 +94,7 @@ pub(crate) fn insert<V: View>(
     };
     assert!(
         head.entry.as_ref().is_none_or(|entry| entry.name != *name),
-        "a name is put where find said that there is none"
+        "a name is inserted only where `find` found none"
     );
     if head.entry.is_none() {
         put(
@@ -116,7 +116,7 @@ pub(crate) fn insert<V: View>(
     let Some(ordinal) = free else {
         return Err(Error::new(
             ErrorKind::NoSpace,
-            "256 names of the directory share the hash of this one",
+            "256 names in the directory have the same hash as this one",
         )
         .into());
     };
@@ -157,10 +157,12 @@ pub(crate) fn replace<V: View>(
         position,
     };
     let Some(Record::Name(old)) = tx.get(&key)? else {
-        panic!("find showed this position to the same operation: {key:?}");
+        panic!("the operation found this position before: {key:?}");
     };
     let entry = old.entry.as_ref();
-    let name = &entry.expect("find showed an entry at this position").name;
+    let name = &entry
+        .expect("the operation found an entry at this position")
+        .name;
     let entry = Some(NameEntry {
         name: name.clone(),
         inode,
@@ -183,11 +185,11 @@ pub(crate) fn remove<V: View>(
         position: base,
     };
     let Some(Record::Name(head)) = tx.get(&key)? else {
-        panic!("find came by the head of its hash: {key:?}");
+        panic!("the operation found the head of this hash before: {key:?}");
     };
     assert!(
         position != base || head.entry.is_some(),
-        "find showed an entry at this position"
+        "the operation found an entry at this position"
     );
     if head.highest == 0 {
         tx.delete(Key::Name {

@@ -40,12 +40,12 @@ pub(crate) fn take<V: View>(tx: &mut Transaction<'_, V>, directory: InodeId) -> 
     let parent = tx.inode_mut(directory)?;
     assert!(
         parent.run_next < parent.run_end,
-        "a run that isn't used up has a number"
+        "an unfinished run has a number"
     );
     let number = InodeNumber(parent.run_next);
     parent.run_next += 1;
     if number == directory.number() {
-        let text = format!("directory {directory} has its own number to give out");
+        let text = format!("directory {directory} would hand out its own number");
         return Err(counts::damaged(text));
     }
     Ok(number)
@@ -65,7 +65,7 @@ pub(crate) fn give_back<V: View>(
     }
     if inode.parent != parent_id.number() {
         return Err(counts::damaged(format!(
-            "directory {id} says that it is in {}, its name that it is in {parent_id}",
+            "directory {id} gives {} as its parent, but its name is in {parent_id}",
             inode.parent
         )));
     }

@@ -134,7 +134,7 @@ fn check(publish: &Publish, inode: &Inode) -> Step<()> {
         return Err(ErrorKind::FileTooLarge.into());
     }
     if publish.replaces.is_none() && last_end > inode.size.max(publish.size_at_least) {
-        return wrong("a publish reaches behind the end of the file");
+        return wrong("a publish reaches past the end of the file");
     }
     if inode
         .cutting_from

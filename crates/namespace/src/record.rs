@@ -268,9 +268,10 @@ impl Record {
                 .while_doing(format!("reading the record under {key:?}")));
         }
         if *version != VERSION {
-            return Err(corrupt(format!("there is no version {version}")));
+            return Err(corrupt(format!("version {version} is unknown")));
         }
-        let wrong = |error: postcard::Error| corrupt(format!("its bytes don't fit: {error}"));
+        let wrong =
+            |error: postcard::Error| corrupt(format!("its bytes can't be decoded: {error}"));
         let record = match key.table() {
             Table::Filesets => Self::Fileset(Arc::new(read(body).map_err(wrong)?)),
             Table::Counters => Self::Counters(Arc::new(read(body).map_err(wrong)?)),
@@ -327,7 +328,7 @@ impl Record {
 fn put<T: Serialize>(out: &mut Vec<u8>, value: &T) {
     let buffer = std::mem::take(out);
     *out = postcard::to_extend(value, buffer)
-        .expect("records are plain data and memory takes them all");
+        .expect("records are plain data, which can always be encoded");
 }
 
 fn read<T: DeserializeOwned>(body: &[u8]) -> std::result::Result<T, postcard::Error> {

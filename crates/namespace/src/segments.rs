@@ -60,7 +60,7 @@ pub(crate) fn publish<V: View>(
             }
             if tx.get(&Key::Dead(place.segment))?.is_some() {
                 let text = format!(
-                    "segment {} is dead already: write its bytes into a new one",
+                    "segment {} is already dead: write its bytes to a new one",
                     place.segment
                 );
                 return Err(Error::new(ErrorKind::Stale, text).into());
@@ -130,7 +130,7 @@ fn known<V: View>(tx: &mut Transaction<'_, V>, segment: SegmentId) -> Step<Arc<S
         Some(Record::Segment(record)) => Ok(record),
         _ => Err(Error::new(
             ErrorKind::Corrupt,
-            format!("segment {segment} is pointed at but not accounted"),
+            format!("extents refer to segment {segment}, which has no record"),
         )
         .into()),
     }

@@ -27,19 +27,20 @@ pub(crate) fn fault(key: &Key, record: &Record) -> Option<&'static str> {
             let numbers = sums && counters.next_inode <= NUMBERS && counters.inodes <= NUMBERS;
             said(
                 numbers && counters.next_data <= DATA_MAX,
-                "its numbers lie outside of their space",
+                "its numbers are out of range",
             )
         }
         (Key::Segment(id), Record::Segment(segment)) => said(
             segment.place.segment == *id && segment.live > 0,
-            "it is about another segment or about no bytes",
+            "it describes another segment or no bytes",
         ),
         (Key::Dead(id), Record::Dead(dead)) => {
-            said(dead.place.segment == *id, "it is about another segment")
+            said(dead.place.segment == *id, "it describes another segment")
         }
-        (Key::Reclaim { .. }, Record::Reclaim(reclaim)) => {
-            said(reclaim.inode.0 < NUMBERS, "there is no such inode number")
-        }
+        (Key::Reclaim { .. }, Record::Reclaim(reclaim)) => said(
+            reclaim.inode.0 < NUMBERS,
+            "its inode number is out of range",
+        ),
         _ => None,
     }
 }
@@ -54,7 +55,7 @@ fn fault_of_inode(inode: &Inode) -> Option<&'static str> {
     let rules = [
         (
             inode.parent.0 < NUMBERS && inode.run_end <= NUMBERS && inode.entries <= NUMBERS,
-            "its numbers lie outside of their space",
+            "its numbers are out of range",
         ),
         (
             inode.run_next <= inode.run_end && inode.run_length <= RUN_LENGTH_MAX,
@@ -70,15 +71,15 @@ fn fault_of_inode(inode: &Inode) -> Option<&'static str> {
         ),
         (
             is_file || inode.extents == 0 && inode.cutting_from.is_none(),
-            "it has extents and is no file",
+            "it has extents but isn't a file",
         ),
         (
             !is_file || content == 0 || inode.extents == 0,
-            "it has extents beside its content",
+            "it has both extents and content",
         ),
         (
             inode.extents > 0 || inode.allocated == if is_file { content } else { 0 },
-            "it counts other bytes than those of its content",
+            "it doesn't count the bytes of its content",
         ),
         (
             inode.xattr_bytes as usize <= XATTR_INODE_BYTES_MAX,
@@ -86,7 +87,7 @@ fn fault_of_inode(inode: &Inode) -> Option<&'static str> {
         ),
         (
             inode.kind == FileKind::Directory || inode.entries == 0,
-            "it has entries and is no directory",
+            "it has entries but isn't a directory",
         ),
     ];
     rules
@@ -99,7 +100,7 @@ fn fault_of_extent(end: u64, extent: &Extent) -> Option<&'static str> {
         || end > FILE_BYTES_MAX
         || extent.offset.checked_add(extent.length) != Some(end)
     {
-        return Some("it doesn't end where its key says, or nowhere");
+        return Some("it doesn't end where its key says, or exceeds the largest file");
     }
     let fits = match &extent.kind {
         ExtentKind::Data { place, at, .. } => u64::from(*at)
@@ -108,14 +109,14 @@ fn fault_of_extent(end: u64, extent: &Extent) -> Option<&'static str> {
         ExtentKind::Inline(bytes) => bytes.len() as u64 == extent.length,
         ExtentKind::Reserved => true,
     };
-    said(fits, "it is longer than its bytes")
+    said(fits, "it is longer than its data")
 }
 
 fn fault_of_name(position: u64, name: &Name) -> Option<&'static str> {
     let is_head = position & 0xff == 0;
     let inode = name.entry.as_ref().map_or(1, |entry| entry.inode.0);
     if !(1..NUMBERS).contains(&inode) {
-        return Some("it means an inode outside of the numbers");
+        return Some("its inode number is out of range");
     }
     said(
         if is_head {

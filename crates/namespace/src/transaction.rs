@@ -193,7 +193,7 @@ impl<'a, V: View> Transaction<'a, V> {
         let inode = self.child(id)?;
         if inode.kind != kind {
             let text = format!(
-                "a name says that inode {id} is a {kind:?}, the inode {:?}",
+                "a name gives the type of inode {id} as {kind:?}, the inode as {:?}",
                 inode.kind
             );
             return Err(counts::damaged(text));
@@ -265,11 +265,11 @@ impl<'a, V: View> Transaction<'a, V> {
         if let Some(at) = self.position(&key) {
             assert!(
                 self.changes[at].1.is_none(),
-                "one operation makes each record once: {key:?}"
+                "one operation creates each record once: {key:?}"
             );
         } else if let Ok(Some(_)) = self.view.get(&key) {
             return Err(counts::damaged(format!(
-                "there is a record under {key:?} already, where others say that there is none"
+                "a record under {key:?} already exists, contradicting other records"
             )));
         }
         self.set(key, Some(record), None);
@@ -298,7 +298,7 @@ impl<'a, V: View> Transaction<'a, V> {
         }
         match self.view.get(key) {
             Ok(record) => record,
-            Err(Missing) => panic!("an operation looks at what it changes: {key:?}"),
+            Err(Missing) => panic!("an operation reads what it changes: {key:?}"),
         }
     }
 

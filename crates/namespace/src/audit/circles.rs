@@ -46,7 +46,7 @@ impl Audit {
             at = next;
         }
         let text = format!(
-            "lies in a circle of {count} directories that are above each other: no path leads there"
+            "is in a circle of {count} directories that contain each other: no path leads to it"
         );
         report.find_directory(first, text);
     }

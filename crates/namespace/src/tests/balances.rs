@@ -163,7 +163,7 @@ fn an_operation_keeps_to_its_records() {
     let file = store.file("a");
     let mut lookup = store.done(create("b"));
     lookup.operation = Operation::GetAttributes { inode: file };
-    assert!(lookup.is_refused(), "a question changes nothing");
+    assert!(lookup.is_refused(), "a lookup changes nothing");
 
     let place = store.segment(&[1]);
     let dead = Dead {
@@ -174,7 +174,7 @@ fn an_operation_keeps_to_its_records() {
     let dead = Record::Dead(Arc::new(dead));
     done.changes.push((Key::Dead(place.segment), Some(dead)));
     done.before.push(None);
-    assert!(done.is_refused(), "a create ends no segment");
+    assert!(done.is_refused(), "a create removes no segment");
 
     let (mut changes, mut before) = (Vec::new(), Vec::new());
     for number in 0..=4_096 {

@@ -317,7 +317,7 @@ fn damaged_records_are_refused_and_no_rule_panics_about_them() {
     }
     assert!(
         refused > 500 && done > 10_000,
-        "the damage is met: {refused} refused, {done} done"
+        "operations find the damage: {refused} refused, {done} done"
     );
 }
 

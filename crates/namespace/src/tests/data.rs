@@ -26,7 +26,7 @@ fn change(
                 next: Some(further),
                 ..
             }) => {
-                assert!(further > from, "every step gets on");
+                assert!(further > from, "every step makes progress");
                 next = Some(further);
             }
             Ok(Reply::RangeChanged { next: None, .. }) => next = None,
@@ -173,7 +173,7 @@ fn one_segment_holds_many_files_and_dies_with_the_last() {
     assert_eq!(
         store.publish(a, vec![data(0, 10, pack, 0)], 10),
         Err(ErrorKind::Stale),
-        "dead bytes come never back"
+        "dead bytes never come back"
     );
     store.audit();
 }
@@ -259,7 +259,7 @@ fn a_fold_replaces_exactly_what_it_read_or_nothing() {
     assert_eq!(
         (after, store.count(Table::Folds)),
         (before, 0),
-        "times and size stay"
+        "times and size don't change"
     );
     assert_eq!(store.content(file)[100..150], [2; 50]);
     store.audit();

@@ -129,7 +129,7 @@ impl Store {
         let cold = self.run_cold(operation, &stamp);
         assert_eq!(
             result, cold,
-            "what is cached changes nothing: {operation:?}"
+            "the result doesn't depend on what is cached: {operation:?}"
         );
         match result {
             Ok(outcome) => Ok(self.take(outcome)),
@@ -144,11 +144,11 @@ impl Store {
     pub(super) fn take(&mut self, outcome: Outcome) -> Reply {
         let mut keys = BTreeSet::new();
         for (key, record) in outcome.effects.0 {
-            assert!(keys.insert(key.clone()), "{key:?} is there twice");
+            assert!(keys.insert(key.clone()), "{key:?} appears twice");
             let fault = record
                 .as_ref()
                 .and_then(|record| crate::sound::fault(&key, record));
-            assert_eq!(fault, None, "what an operation leaves is sound: {key:?}");
+            assert_eq!(fault, None, "records are valid after an operation: {key:?}");
             match record {
                 Some(record) => self.records.insert(key, record),
                 None => self.records.remove(&key),
@@ -193,7 +193,7 @@ impl Store {
                     }
                 }
             }
-            assert!(new, "asked again for what it has: {operation:?}");
+            assert!(new, "requested a record that it has: {operation:?}");
         };
         let is_rename = matches!(operation, Operation::Rename { .. });
         // Renames of directories ask for ancestors one by one.

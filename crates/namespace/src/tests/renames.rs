@@ -270,7 +270,7 @@ fn names_with_one_hash_live_and_move_together() {
         store.unlink(ROOT, name).unwrap();
         store.audit();
     }
-    assert_eq!(store.count(Table::Names), 0, "no vacant head stays behind");
+    assert_eq!(store.count(Table::Names), 0, "no vacant head is left");
 }
 
 #[test]

@@ -353,7 +353,7 @@ fn listings_resume_behind_any_position() {
                 after = entry.position;
                 assert!(
                     seen.insert(entry.name.to_string()),
-                    "{} came twice",
+                    "{} was listed twice",
                     entry.name
                 );
                 assert_eq!(
@@ -364,10 +364,7 @@ fn listings_resume_behind_any_position() {
             if end {
                 break;
             }
-            assert!(
-                !entries.is_empty(),
-                "a listing that isn't at its end goes on"
-            );
+            assert!(!entries.is_empty(), "an unfinished listing returns entries");
         }
         assert_eq!(seen, expected);
     }
