@@ -166,7 +166,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: exactly the mapping; nobody else has its address.
+        // SAFETY: exactly the mapping; its address isn't known elsewhere.
         unsafe { libc::munmap(self.at.cast(), self.length) };
     }
 }

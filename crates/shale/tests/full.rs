@@ -302,7 +302,7 @@ fn in_a_full_pool_each_change_is_done_or_refused_with_enospc_and_removing_always
     assert_eq!(listed, attributes, "what was refused isn't there");
     counters_of_names_are_exact(&node);
 
-    // The same after a crash: synced data is there.
+    // The same after a crash: synced data survives.
     node.must(&["fs", "sync"]);
     node.kill();
     node.must(&["up"]);

@@ -47,7 +47,7 @@ impl Mapping {
     fn read(&self, at: usize, length: usize) -> Vec<u8> {
         assert!(at + length <= BYTES);
         (at..at + length)
-            // SAFETY: inside the mapping; nobody else runs while this test reads.
+            // SAFETY: inside the mapping; no other thread runs while this test reads.
             .map(|at| unsafe { self.at.add(at).read_volatile() })
             .collect()
     }

@@ -43,7 +43,7 @@ fn as_user<T: Send>(user: u32, groups: &[u32], what: impl FnOnce() -> T + Send) 
     let run = move || {
         // The bare system calls change only this thread; the C library's functions would change the
         // whole process.
-        // SAFETY: the list has the length that is told; the other arguments are numbers.
+        // SAFETY: the list has the length passed; the other arguments are numbers.
         unsafe {
             let (count, own) = (groups.len(), groups[0]);
             checked(libc::syscall(libc::SYS_setgroups, count, groups.as_ptr())).unwrap();
@@ -61,7 +61,7 @@ fn open_at(directory: &File, name: &str, flags: i32, mode: u32) -> std::io::Resu
     // SAFETY: the name ends with NUL, and the directory is open.
     let opened = unsafe { libc::openat(directory.as_raw_fd(), name.as_ptr(), flags, mode) };
     let descriptor = checked(opened.into())?;
-    // SAFETY: the descriptor is new and nobody else has it.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor as i32) }.into())
 }
 
@@ -86,14 +86,14 @@ fn set_xattr(path: &Path, name: &str, value: &[u8]) -> std::io::Result<i64> {
     let path = CString::new(path.to_str().unwrap()).unwrap();
     let name = CString::new(name).unwrap();
     let (bytes, length) = (value.as_ptr().cast(), value.len());
-    // SAFETY: both strings end with NUL; the value has the length that is told.
+    // SAFETY: both strings end with NUL; the value has the length passed.
     checked(unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), bytes, length, 0) }.into())
 }
 
 fn has_xattr(path: &Path, name: &str) -> std::io::Result<bool> {
     let path = CString::new(path.to_str().unwrap()).unwrap();
     let name = CString::new(name).unwrap();
-    // SAFETY: both strings end with NUL; no value is asked for.
+    // SAFETY: both strings end with NUL; no value is requested.
     let length = unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) };
     match checked(length as i64) {
         Ok(_) => Ok(true),
@@ -324,7 +324,7 @@ fn only_extended_attributes_that_mean_something_can_be_set() {
                 false => &NET_RAW[..],
             };
             let (bytes, length) = (value.as_ptr().cast(), value.len());
-            // SAFETY: the name ends with NUL; the value has the length that is told.
+            // SAFETY: the name ends with NUL; the value has the length passed.
             let set =
                 unsafe { libc::fsetxattr(opened.as_raw_fd(), name.as_ptr(), bytes, length, 0) };
             assert_eq!(errno(checked(set.into())), expected, "{name:?}");
@@ -494,7 +494,7 @@ fn who_owned_a_file_changes_nothing_of_it_after_another_mount_gave_it_away() {
             ];
             let name = c"system.posix_acl_access".as_ptr();
             let (bytes, length) = (list.as_ptr().cast(), list.len());
-            // SAFETY: the name ends with NUL; the value has the length that is told.
+            // SAFETY: the name ends with NUL; the value has the length passed.
             let acl = unsafe { libc::fsetxattr(file.as_raw_fd(), name, bytes, length, 0) };
             [
                 errno(chmod),

@@ -1,5 +1,4 @@
-//! Ending mounts in use, and daemons that don't answer: nothing hangs, and synced data is there
-//! afterwards.
+//! Ending mounts in use, and daemons that don't answer: nothing hangs, and synced data survives.
 
 use crate::fixture::{Node, eventually, mounted_as, poll, within_a_minute};
 use std::{
@@ -112,7 +111,7 @@ fn signal(node_pid: i32, signal: &str) {
     assert!(status.unwrap().success());
 }
 
-/// The node comes up normally, and synced data is there.
+/// The node comes up normally, and synced data has survived.
 fn starts_again(node: &Node) {
     node.must(&["up"]);
     assert_eq!(fs::read(node.path("synced")).unwrap(), b"safe");

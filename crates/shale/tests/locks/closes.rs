@@ -117,7 +117,7 @@ fn the_end_of_a_process_ends_its_posix_locks_while_its_child_has_the_file() {
     owner.wire.say(0);
     assert_eq!(owner.end(), 0);
     let freed = other.ask(0);
-    // SAFETY: the test's grandchild, which nobody has waited for.
+    // SAFETY: the test's grandchild, not waited for yet.
     assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
     assert_eq!(freed, 0);
 }

@@ -87,7 +87,7 @@ pub(crate) fn fork(work: impl FnOnce(&mut Wire) -> i32) -> Process {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_read_timeout(Some(PATIENCE)).unwrap();
     theirs.set_read_timeout(Some(PATIENCE)).unwrap();
-    // SAFETY: the child goes on with a copy of this thread alone, and uses the C library only in
+    // SAFETY: the child has a copy of this thread only, and uses the C library only in
     // ways that fork(2) keeps possible (memory, files); it never returns to the test's harness.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "{}", Error::last_os_error());
@@ -98,12 +98,12 @@ pub(crate) fn fork(work: impl FnOnce(&mut Wire) -> i32) -> Process {
         // SAFETY: ends the process.
         unsafe { libc::_exit(code) }
     }
-    // SAFETY: the process isn't waited for yet, so the number is its own.
+    // SAFETY: the process hasn't been waited for yet, so the number is still its own.
     let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32;
     assert!(descriptor >= 0, "{}", Error::last_os_error());
     Process {
         pid,
-        // SAFETY: it was just made and belongs to nobody else.
+        // SAFETY: it was just made and has no other owner.
         descriptor: unsafe { OwnedFd::from_raw_fd(descriptor) },
         wire: Wire(ours),
         ended: false,

@@ -173,7 +173,7 @@ fn extents(machine: &Simulation, disk: &str) -> Vec<u64> {
     found
 }
 
-/// Unreadable entries aren't mistaken for the end of the log; all is there once they are readable.
+/// Unreadable entries aren't mistaken for the end of the log; none is lost once readable.
 fn refused_until_healed(machine: &Simulation, commits: u64) {
     machine
         .run(|world| async move {
