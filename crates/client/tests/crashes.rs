@@ -131,7 +131,7 @@ async fn check_history(client: &Client, log: &[History]) {
             "the file is shorter than it was synced"
         );
         if history.since.is_empty() {
-            assert!(bytes == synced, "the file isn't what was synced");
+            assert!(bytes == synced, "the file has its synced content");
         }
         let states: Vec<&Vec<u8>> = [&synced].into_iter().chain(&history.since).collect();
         for (part, found) in bytes.chunks(4096).enumerate() {

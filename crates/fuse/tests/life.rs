@@ -168,7 +168,7 @@ fn the_mount_of_a_killed_daemon_is_replaced(transport: TransportChoice) {
         .unwrap();
     assert!(!child.status.success());
     // The kernel tears down a dead process's rings some time after its end.
-    eventually("the dead mount says so", || {
+    eventually("the dead mount reports ENOTCONN", || {
         let dead = fs::metadata(directory.path());
         dead.is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
     });

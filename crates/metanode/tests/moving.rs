@@ -90,7 +90,7 @@ fn a_check_while_slots_move_finds_nothing() {
                     checks
                 };
                 let ((), checks) = futures::future::join(moving, checking).await;
-                assert!(checks > 1, "checks went on while slots moved: {checks}");
+                assert!(checks > 1, "checks ran while slots moved: {checks}");
                 assert!(rig.metanode.repair_status().complete);
                 rig.must_be_clean("moved").await;
             })

@@ -270,7 +270,7 @@ fn a_check_of_a_busy_file_system_finds_nothing_and_holds_nobody() {
                 }
             };
             let (rounds, ()) = futures::future::join(working, checking).await;
-            assert!(rounds > 10, "work went on during the checks: {rounds}");
+            assert!(rounds > 10, "work continued during the checks: {rounds}");
         })
         .finished();
 }

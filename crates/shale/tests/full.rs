@@ -202,7 +202,7 @@ impl Kept {
     fn check(&self) {
         let found = fs::read(&self.path).unwrap();
         assert_eq!(found.len(), self.bytes.len(), "{}", self.path.display());
-        assert!(found == self.bytes, "{}: other bytes", self.path.display());
+        assert!(found == self.bytes, "{}: wrong bytes", self.path.display());
     }
 }
 
@@ -299,7 +299,7 @@ fn in_a_full_pool_each_change_is_done_or_refused_with_enospc_and_removing_always
     let kept = [&large, &medium, &small, &cut, &holed];
     kept.iter().for_each(|file| file.check());
     let listed = count_attributes(&small.path);
-    assert_eq!(listed, attributes, "what was refused isn't there");
+    assert_eq!(listed, attributes, "refused attributes don't exist");
     counters_of_names_are_exact(&node);
 
     // The same after a crash: synced data survives.

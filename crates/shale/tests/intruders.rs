@@ -94,7 +94,7 @@ fn ask_as_other(socket: PathBuf, request: &'static str) -> String {
         // SAFETY: the bare system call changes the calling thread only, which ends here.
         let became = unsafe { libc::syscall(libc::SYS_setresuid, OTHER, OTHER, OTHER) };
         assert_eq!(became, 0);
-        let mut stream = UnixStream::connect(socket).expect("its rights don't keep anybody out");
+        let mut stream = UnixStream::connect(socket).expect("its mode lets everyone connect");
         // The daemon may have closed it already.
         let _ = stream.write_all(request.as_bytes());
         rest_of(&mut stream)

@@ -234,7 +234,7 @@ fn a_write_that_meets_stores_in_its_last_page_and_they_are_all_kept() {
         }
         drop(end);
         let stored = stores.join().unwrap();
-        assert_eq!(lost, [], "write(2) had answered");
+        assert_eq!(lost, [], "bytes were lost after write(2) returned");
         assert_eq!(count.load(Ordering::Relaxed), stored);
     });
     drop(mapping);

@@ -37,7 +37,7 @@ fn is_as_printed(node: &Node, when: &str) {
         }
         assert!(used <= most, "{when}: {line}");
     }
-    let rest_max = rest_max.expect("the line of what nobody counts");
+    let rest_max = rest_max.expect("the line for uncounted memory");
     assert!(resident <= budgets, "{when}: {resident} resident, {status}");
     assert!(
         resident <= counted + rest_max,

@@ -207,7 +207,7 @@ fn a_subdirectory_that_is_none_is_refused_with_what_to_do() {
 fn changes_are_seen(here: &Path, there: &Path, round: usize) {
     let name = format!("round{round}");
     let (mine, theirs) = (here.join(&name), there.join(&name));
-    assert!(!theirs.exists(), "asked before it is made");
+    assert!(!theirs.exists(), "looked up before it is made");
     let mut file = File::create(&mine).unwrap();
     assert_eq!(fs::metadata(&theirs).unwrap().len(), 0);
     let reader = File::open(&theirs).unwrap();

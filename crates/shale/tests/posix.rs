@@ -89,7 +89,7 @@ fn a_file_reaches_to_the_last_byte_that_an_offset_can_name() {
     file.set_len(3).unwrap();
     file.set_len(i64::MAX as u64).unwrap();
     file.read_exact_at(&mut byte, 1 << 40).unwrap();
-    assert_eq!(byte, [0], "what was cut off doesn't come back");
+    assert_eq!(byte, [0], "truncated bytes don't come back");
     drop(file);
     fs::remove_file(node.path("sparse")).unwrap();
     node.check();

@@ -378,7 +378,7 @@ fn a_name_that_another_mount_just_made_is_judged_before_it_is_opened() {
                 let here = File::open(node.path("shared")).unwrap();
                 if let Ok(file) = open_at(&here, "file", flags, 0o600) {
                     file.write_all_at(b"secret", 0).unwrap();
-                    assert_eq!(file.metadata().unwrap().len(), 6, "somebody has cut it");
+                    assert_eq!(file.metadata().unwrap().len(), 6, "it was truncated");
                 }
                 let _ = fs::remove_file(&path);
             }

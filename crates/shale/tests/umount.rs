@@ -90,11 +90,11 @@ fn what_was_closed_survives_kill_9_right_after_umount_8_of_a_node_that_stays_up(
     }
     // A lost line is restored: another mount namespace has the same name for the place.
     machine.must("grep -q helper=shale /run/mount/utab && echo > /run/mount/utab");
-    eventually("umount(8) is told again", || {
+    eventually("the line in utab is restored", || {
         machine.run("grep -q helper=shale /run/mount/utab").0 == 0
     });
     machine.must("umount -i $NODE/mnt");
-    eventually("the line about a mount that ended goes", || {
+    eventually("the line of an ended mount is removed", || {
         machine.run("grep -q TARGET /run/mount/utab").0 != 0
     });
 }
@@ -157,7 +157,7 @@ fn umount_in_a_copied_mount_namespace_ends_the_mount_there_only() {
     );
     machine.must("mountpoint -q ~/m && grep x ~/m/file");
     // Both namespaces share the table, from which the other umount(8) removed the line.
-    eventually("umount(8) is told again", || {
+    eventually("the line in utab is restored", || {
         machine.run("grep -q helper=shale /run/mount/utab").0 == 0
     });
     machine.must("umount ~/m");

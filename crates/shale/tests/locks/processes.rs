@@ -43,7 +43,9 @@ impl Alone {
 
     /// Waits until this many requests wait for a file lock.
     pub(crate) fn until_waiting(&self, count: usize) {
-        crate::fixture::eventually("so many wait for a lock", || self.waiting() == count);
+        crate::fixture::eventually("the expected number of requests wait for a lock", || {
+            self.waiting() == count
+        });
     }
 }
 

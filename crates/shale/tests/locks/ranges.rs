@@ -237,7 +237,10 @@ fn threads_that_lock_as_process_and_as_descriptions_write_whole_records() {
                                 libc::pwrite(file.0, from.cast(), RECORD, start);
                                 libc::pread(file.0, to.cast(), RECORD, start);
                             }
-                            assert!(read == written, "{way:?} {round} {turn}: another one wrote");
+                            assert!(
+                                read == written,
+                                "{way:?} {round} {turn}: another thread wrote"
+                            );
                             assert_eq!(file.set(command, F_UNLCK, start, RECORD as i64), 0);
                         }
                         file
