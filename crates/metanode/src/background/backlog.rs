@@ -34,7 +34,11 @@ pub(crate) struct Backlog {
     epoch: Option<ShardEpoch>,
     /// Truncates and data ids.
     pub(super) removals: BTreeSet<Key>,
-    pub(super) deaths: BTreeMap<Key, Death>,
+    /// Dead segments whose blobs are still to be deleted.
+    pub(super) deaths: BTreeMap<SegmentId, Death>,
+    /// Dead segments whose blobs are deleted. Their records stay as long as the writer may try to
+    /// publish part of the segment, which the record refuses.
+    pub(super) deleted: BTreeSet<SegmentId>,
     /// Removals that damaged records make impossible: they must not block the others. The next
     /// opening tries them again.
     damaged: BTreeSet<Key>,
@@ -56,9 +60,6 @@ pub(super) struct Death {
     pub(super) dead: Arc<Dead>,
     /// When it was first seen here.
     pub(super) since: Instant,
-    /// Its blobs are deleted. Its record stays as long as the writer may try to publish part of the
-    /// segment, which the record refuses.
-    pub(super) is_deleted: bool,
 }
 
 impl Backlog {
@@ -74,19 +75,19 @@ impl Backlog {
     /// Adds one item; items beyond the maximum are found by a later walk.
     fn add(&mut self, key: Key, record: &Record, now: Instant) {
         match (&key, record) {
-            (Key::Dead(_), Record::Dead(dead)) => {
-                if self.deaths.len() >= REMEMBERED_MAX && !self.deaths.contains_key(&key) {
+            (Key::Dead(segment), Record::Dead(dead)) => {
+                if self.is_remembered(*segment) {
+                    return;
+                }
+                if !self.has_place_for_death() {
                     self.make_place(now);
                 }
-                if self.deaths.len() >= REMEMBERED_MAX {
+                if !self.has_place_for_death() {
                     self.reread(Table::Deads);
                     return;
                 }
-                self.deaths.entry(key).or_insert_with(|| Death {
-                    dead: dead.clone(),
-                    since: now,
-                    is_deleted: false,
-                });
+                let (dead, since) = (dead.clone(), now);
+                self.deaths.insert(*segment, Death { dead, since });
             }
             (Key::Reclaim { .. }, _) if self.removals.len() >= REMEMBERED_MAX => {
                 self.reread(Table::Reclaims);
@@ -111,9 +112,8 @@ impl Backlog {
     /// Searching the table for them again at once and from its beginning would delete the same ones
     /// in an endless loop and never reach those after them.
     fn make_place(&mut self, now: Instant) {
-        let before = self.deaths.len();
-        self.deaths.retain(|_, death| !death.is_deleted);
-        if self.deaths.len() < before {
+        if !self.deleted.is_empty() {
+            self.deleted.clear();
             self.look_again(now);
         }
     }
@@ -151,15 +151,8 @@ impl Backlog {
         };
         for (key, record) in page {
             match self.deleted_before(&key, &record) {
-                Some((segment, death)) if is_settled(segment) && self.has_place_for_death() => {
-                    self.deaths.insert(
-                        key,
-                        Death {
-                            dead: death,
-                            since: now,
-                            is_deleted: true,
-                        },
-                    );
+                Some(segment) if is_settled(segment) && self.has_place_for_death() => {
+                    self.deleted.insert(segment);
                 }
                 Some(_) => self.look_again(now),
                 None => self.add(key, &record, now),
@@ -171,16 +164,27 @@ impl Backlog {
     }
 
     /// The segment of a death that an earlier walk has seen and that was dropped.
-    fn deleted_before(&self, key: &Key, record: &Record) -> Option<(SegmentId, Arc<Dead>)> {
+    fn deleted_before(&self, key: &Key, record: &Record) -> Option<SegmentId> {
         let (Key::Dead(segment), Record::Dead(dead)) = (key, record) else {
             return None;
         };
         let is_known = self.deleted_to.is_some_and(|all| dead.died <= all);
-        (is_known && !self.deaths.contains_key(key)).then(|| (*segment, dead.clone()))
+        (is_known && !self.is_remembered(*segment)).then_some(*segment)
+    }
+
+    fn is_remembered(&self, segment: SegmentId) -> bool {
+        self.deaths.contains_key(&segment) || self.deleted.contains(&segment)
+    }
+
+    /// The blobs of a dead segment are deleted.
+    pub(super) fn note_deleted(&mut self, segment: SegmentId) {
+        if self.deaths.remove(&segment).is_some() {
+            self.deleted.insert(segment);
+        }
     }
 
     fn has_place_for_death(&self) -> bool {
-        self.deaths.len() < REMEMBERED_MAX
+        self.deaths.len() + self.deleted.len() < REMEMBERED_MAX
     }
 
     fn reread(&mut self, table: Table) {
@@ -190,10 +194,7 @@ impl Backlog {
     /// The table to continue reading, if its remembered items are running out.
     fn next_unread(&self) -> Option<(Table, Key)> {
         let has_place = |table: &Table| match table {
-            Table::Deads => {
-                let todo = self.deaths.values().filter(|death| !death.is_deleted);
-                todo.take(SCAN_PAGE).count() < SCAN_PAGE
-            }
+            Table::Deads => self.deaths.len() < SCAN_PAGE,
             _ => self.removals.len() < SCAN_PAGE,
         };
         let (table, from) = self.unread.iter().find(|(table, _)| has_place(table))?;
@@ -208,9 +209,7 @@ impl Backlog {
 
     /// Whether everything is done, except for deaths that wait for their writers.
     pub(super) fn is_done(&self) -> bool {
-        self.unread.is_empty()
-            && self.removals.is_empty()
-            && self.deaths.values().all(|death| death.is_deleted)
+        self.unread.is_empty() && self.removals.is_empty() && self.deaths.is_empty()
     }
 
     /// The removals found by the opening are done.
@@ -310,15 +309,10 @@ mod tests {
                 };
                 backlog.take_page((of, from), page, CommitNumber(1), now, is_settled);
             }
-            let todo = backlog
-                .deaths
-                .values_mut()
-                .filter(|death| !death.is_deleted);
+            let todo: Vec<SegmentId> = backlog.deaths.keys().copied().collect();
             let before = deleted;
-            todo.for_each(|death| {
-                death.is_deleted = true;
-                deleted += 1;
-            });
+            deleted += todo.len();
+            todo.into_iter().for_each(|dead| backlog.note_deleted(dead));
             if deleted == before {
                 return deleted;
             }
@@ -348,8 +342,10 @@ mod tests {
             assert_eq!(walk(&mut backlog, &table, now, settled), 0);
             let is_settled =
                 |key: &Key| matches!(key, Key::Dead(segment) if segment.counter <= settled);
-            let gone = backlog.deaths.extract_if(.., |key, _| is_settled(key));
-            gone.for_each(|(key, _)| drop(table.remove(&key)));
+            let gone = backlog
+                .deleted
+                .extract_if(.., |dead| dead.counter <= settled);
+            gone.for_each(|dead| drop(table.remove(&Key::Dead(dead))));
             assert!(!table.keys().any(is_settled), "{settled}");
         }
         assert!(table.is_empty());

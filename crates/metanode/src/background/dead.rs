@@ -3,7 +3,6 @@
 use crate::background::{GRACE, Pace, count};
 use crate::metanode::Metanode;
 use model::{Operation, Result, SegmentId, SegmentPlace};
-use namespace::Key;
 
 /// Most dead segments deleted per step.
 const DELETED_MAX: usize = 8192;
@@ -28,23 +27,19 @@ impl Metanode {
     /// The caller holds `freeing`.
     pub(super) async fn delete_dead(&self, pace: Pace) -> Result<Deleted> {
         let shard = self.look_at_backlog().await?;
-        let is_anything_left = {
-            let memory = self.background.memory.lock();
-            let mut deaths = memory.backlog.deaths.values();
-            deaths.any(|death| !death.is_deleted)
-        };
+        let is_anything_left = !self.background.memory.lock().backlog.deaths.is_empty();
         if is_anything_left && pace == Pace::Drain {
             self.sync().await?;
         }
         let durable = shard.durable();
         let now = self.world.now();
-        let due: Vec<(Key, SegmentPlace)> = {
+        let due: Vec<(SegmentId, SegmentPlace)> = {
             let memory = self.background.memory.lock();
             let due = memory.backlog.deaths.iter().filter(|(_, death)| {
                 let is_unread = pace == Pace::Drain || now - death.since >= GRACE;
-                !death.is_deleted && death.dead.died <= durable && is_unread
+                death.dead.died <= durable && is_unread
             });
-            due.map(|(key, death)| (key.clone(), death.dead.place))
+            due.map(|(segment, death)| (*segment, death.dead.place))
                 .take(DELETED_MAX)
                 .collect()
         };
@@ -52,10 +47,8 @@ impl Metanode {
             let places: Vec<SegmentPlace> = due.iter().map(|(_, place)| *place).collect();
             self.pool.delete(&places).await?;
             let mut memory = self.background.memory.lock();
-            for (key, _) in &due {
-                if let Some(death) = memory.backlog.deaths.get_mut(key) {
-                    death.is_deleted = true;
-                }
+            for (segment, _) in &due {
+                memory.backlog.note_deleted(*segment);
             }
         }
         let done = Deleted {
@@ -68,24 +61,14 @@ impl Metanode {
 
     /// Removes the records of segments whose blobs are deleted and that no writer can publish.
     async fn forget_deleted(&self) -> Result<u64> {
-        let has_deleted = {
-            let memory = self.background.memory.lock();
-            let mut deaths = memory.backlog.deaths.values();
-            deaths.any(|death| death.is_deleted)
-        };
-        if !has_deleted {
+        if self.background.memory.lock().backlog.deleted.is_empty() {
             return Ok(0);
         }
         let decided = self.decided().await?;
         let settled: Vec<SegmentId> = {
             let memory = self.background.memory.lock();
-            let deaths = memory.backlog.deaths.iter();
-            let settled = deaths.filter_map(|(key, death)| match key {
-                Key::Dead(segment) if death.is_deleted && decided.covers(*segment) => {
-                    Some(*segment)
-                }
-                _ => None,
-            });
+            let deleted = memory.backlog.deleted.iter().copied();
+            let settled = deleted.filter(|segment| decided.covers(*segment));
             settled.take(DELETED_MAX).collect()
         };
         for part in settled.chunks(FORGOTTEN_MAX) {
@@ -94,7 +77,7 @@ impl Metanode {
                 .await?;
             let mut memory = self.background.memory.lock();
             for segment in part {
-                memory.backlog.deaths.remove(&Key::Dead(*segment));
+                memory.backlog.deleted.remove(segment);
             }
         }
         Ok(settled.len() as u64)
