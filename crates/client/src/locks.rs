@@ -106,10 +106,4 @@ impl Client {
     pub fn release_open_locks(&self, door: LockDoor, open: u64) {
         self.metanode.locks().release_open(door, open);
     }
-
-    /// Number of file locks held in the file system, and of requests that wait for some.
-    #[must_use]
-    pub fn lock_counts(&self) -> (usize, usize) {
-        self.metanode.locks().counts()
-    }
 }

@@ -134,19 +134,6 @@ impl Coordination {
         self.fact(&config_key(name)).await
     }
 
-    /// All settings of the cluster.
-    pub async fn configs(&self) -> Result<Vec<(String, String)>> {
-        let all = self.list("config/").await?;
-        all.into_iter()
-            .map(|(key, fact)| {
-                Ok((
-                    key["config/".len()..].to_owned(),
-                    decode(&key, &fact.value)?,
-                ))
-            })
-            .collect()
-    }
-
     /// Changes a setting of the cluster (`expected` 0: creates it).
     pub async fn set_config(&self, name: &str, expected: u64, value: &str) -> Result<u64> {
         self.set_fact(&config_key(name), expected, &value.to_owned())

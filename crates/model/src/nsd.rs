@@ -137,15 +137,6 @@ pub struct ScrubReport {
     pub mended: Vec<String>,
 }
 
-/// The end of a shard's log on one NSD, returned when the log is sealed.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct SealReply {
-    /// Highest entry that the NSD holds.
-    pub last: Option<EntryNumber>,
-    /// Its epoch.
-    pub last_epoch: Option<ShardEpoch>,
-}
-
 /// A group in requests that name one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GroupFence {

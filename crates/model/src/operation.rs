@@ -5,8 +5,7 @@
 //! numbers.
 
 use crate::{
-    Attributes, DataId, Extent, FileKind, FileName, InodeId, SegmentPlace, SessionId,
-    SetAttributes, Timestamp,
+    Attributes, DataId, Extent, FileKind, FileName, InodeId, SessionId, SetAttributes, Timestamp,
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -401,11 +400,4 @@ pub struct DirectoryEntry {
     pub kind: FileKind,
     /// Its attributes, if asked for.
     pub attributes: Option<Attributes>,
-}
-
-/// A segment that no record refers to any more, reported by the owner to the pool.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct DeadSegment {
-    /// Where it is.
-    pub place: SegmentPlace,
 }

@@ -36,7 +36,6 @@ use crate::key::{Key, Named};
 use bytes::Bytes;
 use model::nsd::{
     BlobInfo, BlobPut, GroupDigest, GroupFence, LogEntry, LogPut, NsdHealth, NsdUsage, ScrubReport,
-    SealReply,
 };
 use model::{BlobName, EntryNumber, Error, ErrorKind, GroupId, NsdId, Result, ShardEpoch, ShardId};
 use std::future::Future;
@@ -315,7 +314,7 @@ impl Nsd {
     ///
     /// # Errors
     /// `OldEpoch` if the log is sealed for a higher epoch, `Unavailable`.
-    pub async fn seal(&self, shard: ShardId, epoch: ShardEpoch) -> Result<SealReply> {
+    pub async fn seal(&self, shard: ShardId, epoch: ShardEpoch) -> Result<()> {
         self.finish(self.core.clone().seal_log(shard, epoch)).await
     }
 

@@ -3,7 +3,7 @@
 use crate::cache::Cache;
 use crate::entry::{Entry, Place, Run};
 use crate::index::{Changes, Snapshot};
-use crate::key::{Key, Named};
+use crate::key::Key;
 use crate::ledger::Ledger;
 use crate::record::Record;
 use crate::space::Space;
@@ -302,17 +302,6 @@ impl State {
     /// The number below which a shard's log was trimmed.
     pub(crate) fn floor(&self, shard: ShardId) -> EntryNumber {
         self.ledger.floors.get(&shard).copied().unwrap_or_default()
-    }
-
-    /// The highest log entry of a shard.
-    pub(crate) fn last_log(&self, shard: ShardId) -> Result<Option<(EntryNumber, Arc<Entry>)>> {
-        let from = Key::log(shard, EntryNumber(0));
-        let to = Key::log(shard, EntryNumber(u64::MAX));
-        let last = self.range(&from, &to, usize::MAX)?.pop();
-        Ok(last.and_then(|(key, entry)| match key.named() {
-            Named::Log(_, number) => Some((number, entry)),
-            Named::Blob(_) => None,
-        }))
     }
 }
 

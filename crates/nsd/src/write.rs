@@ -11,7 +11,7 @@ use crate::space::Asker;
 use bytes::Bytes;
 use futures::future::try_join_all;
 use model::limits::{DELETE_NAMES_MAX, LOG_ENTRY_BYTES_MAX, SEGMENT_BYTES_MAX};
-use model::nsd::{BlobHeader, BlobPut, GroupFence, LogPut, SealReply};
+use model::nsd::{BlobHeader, BlobPut, GroupFence, LogPut};
 use model::{BlobName, EntryNumber, Error, ErrorKind, Payload, Result, ShardEpoch, ShardId};
 use std::sync::Arc;
 
@@ -302,20 +302,10 @@ impl Core {
         self.submit(Record::Discard(shard, above), |_| Ok(())).await
     }
 
-    pub(crate) async fn seal_log(
-        self: Arc<Self>,
-        shard: ShardId,
-        epoch: ShardEpoch,
-    ) -> Result<SealReply> {
+    pub(crate) async fn seal_log(self: Arc<Self>, shard: ShardId, epoch: ShardEpoch) -> Result<()> {
         let record = Record::Seal(shard, epoch);
         let check = |fences: &mut Fences| fences.raise_epoch(shard, epoch);
-        self.submit(record, check).await?;
-        let last = self.state.lock().last_log(shard);
-        let last = last.map_err(|error| self.index_error(error))?;
-        Ok(SealReply {
-            last: last.as_ref().map(|(number, _)| *number),
-            last_epoch: last.map(|(_, entry)| ShardEpoch(entry.writer)),
-        })
+        self.submit(record, check).await
     }
 
     pub(crate) async fn confirm(self: Arc<Self>, epochs: Vec<(ShardId, ShardEpoch)>) -> Result<()> {

@@ -233,9 +233,7 @@ fn a_sealed_log_takes_no_entry_of_an_older_epoch() {
             nsd.log_put(entry(1, 3, number, 5000)).await.unwrap();
         }
         nsd.log_put(entry(2, 1, 77, 50)).await.unwrap();
-        let reply = nsd.seal(ShardId(1), ShardEpoch(5)).await.unwrap();
-        assert_eq!(reply.last, Some(EntryNumber(5)));
-        assert_eq!(reply.last_epoch, Some(ShardEpoch(3)));
+        nsd.seal(ShardId(1), ShardEpoch(5)).await.unwrap();
         let mut nsd = nsd;
         for round in 0..3 {
             nsd = scene.reopen(nsd).await;
@@ -247,8 +245,7 @@ fn a_sealed_log_takes_no_entry_of_an_older_epoch() {
             nsd.log_put(entry(2, 1, 78 + round, 50)).await.unwrap();
             nsd.checkpoint().await.unwrap();
         }
-        let reply = nsd.seal(ShardId(9), ShardEpoch(1)).await.unwrap();
-        assert_eq!((reply.last, reply.last_epoch), (None, None));
+        nsd.seal(ShardId(9), ShardEpoch(1)).await.unwrap();
     });
 }
 

@@ -71,18 +71,9 @@ pub fn encode_in<M: PieceMemory>(scheme: Scheme, plain: &Payload) -> Vec<Payload
     pieces
 }
 
-/// Computes pieces from k others. All slices of `have` are the same byte range of their pieces, and
-/// so are the results. `have` holds (piece, bytes) of different pieces; those after the first k are
-/// ignored. `Unavailable` if there are fewer than k.
-pub fn reconstruct(
-    scheme: Scheme,
-    have: &[(u8, Bytes)],
-    wanted: &[u8],
-) -> Result<Vec<Bytes>, Error> {
-    reconstruct_in::<Aligned>(scheme, have, wanted)
-}
-
-/// Like [`reconstruct`], in the caller's memory.
+/// Computes pieces from k others, in the caller's memory. All slices of `have` are the same byte
+/// range of their pieces, and so are the results. `have` holds (piece, bytes) of different pieces;
+/// those after the first k are ignored. `Unavailable` if there are fewer than k.
 pub fn reconstruct_in<M: PieceMemory>(
     scheme: Scheme,
     have: &[(u8, Bytes)],

@@ -169,39 +169,7 @@ pub enum Seen {
 }
 
 impl Action {
-    /// Whether it changes names, links, permissions or attributes (not content).
-    pub fn changes_metadata(&self) -> bool {
-        !matches!(
-            self,
-            Self::Write { .. }
-                | Self::Append { .. }
-                | Self::Truncate { .. }
-                | Self::Punch { .. }
-                | Self::Zero { .. }
-                | Self::Reserve { .. }
-                | Self::CopyRange { .. }
-                | Self::Read { .. }
-                | Self::List { .. }
-                | Self::Fsync { .. }
-                | Self::SyncAll
-        )
-    }
-
-    /// The file whose content it changes.
-    pub fn changes_content_of(&self) -> Option<Number> {
-        match self {
-            Self::Write { file, .. }
-            | Self::Append { file, .. }
-            | Self::Truncate { file, .. }
-            | Self::Punch { file, .. }
-            | Self::Zero { file, .. }
-            | Self::Reserve { file, .. } => Some(*file),
-            Self::CopyRange { to, .. } => Some(*to),
-            _ => None,
-        }
-    }
-
-    /// Performs the action on the model and returns the model's answer.
+    /// What the model answers, and does.
     pub fn on_model(&self, fs: &mut ModelFs) -> Seen {
         let done =
             |result: Result<(), ErrorKind>| result.map_or_else(Seen::Refused, |()| Seen::Done);

@@ -86,11 +86,6 @@ impl Simulation {
         SimDisk::new(self.machine.clone(), name)
     }
 
-    /// Removes a disk from the machine permanently: opening it fails with `NotFound`.
-    pub fn remove_disk(&self, name: &str) {
-        self.machine.lock().devices.remove(name);
-    }
-
     /// Runs `scenario` until it is ready or the power is cut, then drops it and all its tasks.
     ///
     /// # Panics

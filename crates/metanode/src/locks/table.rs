@@ -234,6 +234,7 @@ impl<W> Table<W> {
     }
 
     /// Number of locks held and of requests waiting.
+    #[cfg(test)]
     pub(super) fn counts(&self) -> (usize, usize) {
         (self.held.locks.len(), self.waiting.len())
     }

@@ -126,7 +126,8 @@ fn check_losses(scheme: Scheme, pieces: &[Bytes], lost: u32) {
     let wanted: Vec<u8> = (0..pieces.len() as u8)
         .filter(|piece| lost & (1 << piece) != 0)
         .collect();
-    let rebuilt = reconstruct(scheme, &have, &wanted).expect("there are enough pieces");
+    let rebuilt =
+        reconstruct_in::<Aligned>(scheme, &have, &wanted).expect("there are enough pieces");
     for (piece, bytes) in wanted.iter().zip(rebuilt) {
         assert_eq!(
             bytes,
@@ -159,7 +160,7 @@ fn one_piece_too_few_is_unavailable() {
         .map(|piece| (piece, pieces[usize::from(piece)].clone()))
         .collect();
     assert_eq!(
-        reconstruct(scheme, &have, &[0])
+        reconstruct_in::<Aligned>(scheme, &have, &[0])
             .expect_err("three of four")
             .kind(),
         ErrorKind::Unavailable
@@ -184,7 +185,7 @@ proptest! {
         let from = cut.index(pieces[0].len());
         let range = from..(from + 5000).min(pieces[0].len());
         let have: Vec<(u8, Bytes)> = kept.iter().map(|p| (*p, pieces[usize::from(*p)].slice(range.clone()))).collect();
-        let rebuilt = reconstruct(scheme, &have, lost).expect("enough pieces");
+        let rebuilt = reconstruct_in::<Aligned>(scheme, &have, lost).expect("enough pieces");
         for (piece, bytes) in lost.iter().zip(rebuilt) {
             prop_assert_eq!(bytes, pieces[usize::from(*piece)].slice(range.clone()));
         }
