@@ -19,7 +19,7 @@ PREFIX ?= /usr/local
 SBINDIR ?= /sbin
 UNITDIR ?= /usr/lib/systemd
 
-.PHONY: help build deps test-deps run stop install uninstall test test-all lint bench clean
+.PHONY: help build deps test-deps run stop install uninstall test test-all lint bench bench-parts clean
 
 help:
 	@echo "make run       build, mount a file system in target/run, use it, say how to stop"
@@ -28,6 +28,7 @@ help:
 	@echo "make test      everything that must hold (under 30 minutes on 2 cores)"
 	@echo "make test-all  the longer suites as well"
 	@echo "make bench     measured value, floor, ratio"
+	@echo "make bench-parts  single parts: operations in memory, NSDs, segments, durable writes"
 	@echo "make lint      format and lints"
 
 # dpkg -s costs milliseconds; apt-get update is only paid when something is missing.
@@ -68,7 +69,6 @@ uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/shale $(addprefix $(DESTDIR)$(SBINDIR)/,$(HELPERS))
 	rm -f $(DESTDIR)$(UNITDIR)/system/shale@.service $(DESTDIR)$(UNITDIR)/user/shale@.service
 
-# Examples are for measuring by hand: `make lint` sees that they compile.
 test-all: export SHALE_LONG := 1
 # Tests of mounts wait more than they compute: more of them at once than there are cores.
 test test-all: export RUST_TEST_THREADS := 4
@@ -93,6 +93,13 @@ bench: deps
 	@if [ -w $(URING_SWITCH) ]; then echo Y > $(URING_SWITCH); fi
 	$(CARGO) build --release -p shale -p bench
 	target/release/bench
+
+# Parts that users feel only together; `make lint` sees that they compile.
+PARTS := operations durable_writes blobs segments
+bench-parts: export SHALE_BENCH_DIR ?= $(CURDIR)/target/bench
+bench-parts: deps
+	@mkdir -p $(SHALE_BENCH_DIR)
+	$(CARGO) bench --workspace --profile quick $(addprefix --bench ,$(PARTS))
 
 clean:
 	$(CARGO) clean

@@ -1,6 +1,6 @@
 //! Measures an NSD beside the raw disk, alternating, so that both run under the same conditions.
 //!
-//! `cargo run --release -p nsd --example nsd_speed -- /directory/on/the/disk`
+//! `make bench-parts`; the disk is that of SHALE_BENCH_DIR, by default the temporary directory's.
 
 #![allow(
     clippy::print_stdout,
@@ -247,9 +247,8 @@ fn reopening(world: &World, nsd: Arc<Nsd>, path: &std::path::Path) {
 }
 
 fn main() {
-    let directory = std::env::args()
-        .nth(1)
-        .map_or_else(std::env::temp_dir, PathBuf::from);
+    let directory = std::env::var_os("SHALE_BENCH_DIR");
+    let directory = directory.map_or_else(std::env::temp_dir, PathBuf::from);
     let paths = ["nsd-speed-raw", "nsd-speed-nsd"].map(|file| directory.join(file));
     for path in &paths {
         let _ = std::fs::remove_file(path);

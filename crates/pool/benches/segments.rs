@@ -1,7 +1,6 @@
 //! Measures what the pool adds to its NSDs: encoding, and writes and reads of segments.
 //!
-//! `cargo run --release -p pool --example pool_speed [DIR]`; needs 3 GiB in DIR (default: the
-//! current directory).
+//! `make bench-parts`; the disk is that of SHALE_BENCH_DIR, by default the temporary directory's. Needs 3 GiB.
 #![allow(clippy::print_stdout, reason = "it prints its measurements")]
 
 use bytes::Bytes;
@@ -221,5 +220,6 @@ async fn measure(folder: PathBuf) -> Result<()> {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    measure(std::env::args().nth(1).unwrap_or_else(|| ".".into()).into()).await
+    let directory = std::env::var_os("SHALE_BENCH_DIR");
+    measure(directory.map_or_else(std::env::temp_dir, PathBuf::from)).await
 }

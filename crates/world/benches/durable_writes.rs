@@ -1,6 +1,6 @@
 //! Measures durable 4 KiB writes through `Disk`, beside plain system calls.
 //!
-//! `cargo run --release -p world --example disk_latency -- /path/on/the/disk`
+//! `make bench-parts`; the disk is that of SHALE_BENCH_DIR, by default the temporary directory's.
 
 #![allow(
     clippy::print_stdout,
@@ -38,9 +38,8 @@ fn measure(name: &str, mut one: impl FnMut(u64)) {
 }
 
 fn main() {
-    let directory = std::env::args()
-        .nth(1)
-        .map_or_else(std::env::temp_dir, PathBuf::from);
+    let directory = std::env::var_os("SHALE_BENCH_DIR");
+    let directory = directory.map_or_else(std::env::temp_dir, PathBuf::from);
     let path = directory.join("world-disk-latency");
     let _ = std::fs::remove_file(&path);
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -1,11 +1,11 @@
 //! Prints what operations cost in `apply`, in nanoseconds of one core, with all records in
-//! memory: `cargo run --release -p namespace --example operation_costs`.
+//! memory: `make bench-parts`.
 
 #![allow(
     clippy::print_stdout,
     clippy::disallowed_methods,
     clippy::unwrap_used,
-    reason = "a measurement for the terminal"
+    reason = "it measures and prints"
 )]
 
 use bytes::Bytes;
