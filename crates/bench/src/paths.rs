@@ -2,10 +2,9 @@
 
 use crate::measure::rate;
 use std::{
-    ffi::CString,
     fs::{self, File, OpenOptions},
     io::{Read, Write},
-    os::unix::{ffi::OsStrExt, fs::OpenOptionsExt},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 use world::AlignedBuffer;
@@ -64,13 +63,7 @@ pub fn scan(folder: &Path) -> f64 {
     scan_by(folder, |path| {
         // Not with std: it asks for the birth time as well, which listings don't carry, so the
         // kernel would ask for each file again (`scan_with_births`).
-        let path = CString::new(path.as_os_str().as_bytes()).expect("paths have no NUL");
-        // SAFETY: lstat takes a C string and plain memory, which live until it returns.
-        let result = unsafe {
-            let mut found: libc::stat = std::mem::zeroed();
-            libc::lstat(path.as_ptr(), &raw mut found)
-        };
-        assert_eq!(result, 0, "stats");
+        rustix::fs::lstat(path).expect("stats");
     })
 }
 
@@ -227,14 +220,7 @@ pub fn drop_kernel_caches() {
 
 /// Makes a folder's file system write everything out, so that the next pair doesn't pay for it.
 pub fn settle(folder: &Path) {
-    let path = CString::new(folder.as_os_str().as_bytes()).expect("paths have no NUL");
-    // SAFETY: open takes a C string that lives until it returns.
-    let descriptor = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY) };
-    if descriptor >= 0 {
-        // SAFETY: both calls take the descriptor that was just opened.
-        unsafe {
-            libc::syncfs(descriptor);
-            libc::close(descriptor);
-        }
+    if let Ok(folder) = fs::File::open(folder) {
+        let _ = rustix::fs::syncfs(folder);
     }
 }

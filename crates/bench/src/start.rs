@@ -9,6 +9,7 @@ use crate::{
 };
 use client::ClientSettings;
 use model::{Error, ErrorKind, NsdId, Result, Scheme};
+use rustix::process::Signal;
 use shale::node::{Creation, Node, NodePaths};
 use std::{
     collections::BTreeMap,
@@ -136,9 +137,8 @@ pub fn start(world: &World, dir: &Path) -> Result<()> {
 }
 
 fn die() -> Result<()> {
-    // SAFETY: kill takes plain numbers.
-    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
-    unreachable!("SIGKILL can't be survived")
+    let killed = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
+    panic!("SIGKILL can't be survived: {killed:?}")
 }
 
 /// Runs this program as a child process that kills itself; returns its output.

@@ -109,12 +109,6 @@ fn wait_until_idle(begun: Instant) -> Duration {
 
 /// CPU time of this process so far, including time in the kernel.
 pub fn own_cpu() -> Duration {
-    // SAFETY: rusage is plain data, and the pointer stays valid during the call.
-    let usage = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
-        usage
-    };
-    let time = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1000);
-    time(usage.ru_utime) + time(usage.ru_stime)
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

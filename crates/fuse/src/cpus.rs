@@ -1,5 +1,7 @@
 //! The machine's CPUs, and binding threads to them: FUSE over io_uring has a queue per CPU.
 
+use rustix::process::getpid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs;
 
 /// CPUs that may ever be plugged in, such as `0-3,8`.
@@ -39,39 +41,29 @@ fn cpus(list: &str) -> Option<Vec<u16>> {
 /// Whether the calling thread may run on a CPU, which can be offline, or excluded by a cpuset or
 /// `taskset`.
 pub(crate) fn may_run_on(cpu: u16) -> bool {
-    // SAFETY: the set is plain data (zeros are valid) of the length that is passed; `cpu` is
-    // compared with its size first.
-    unsafe {
-        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
-        usize::from(cpu) < libc::CPU_SETSIZE as usize
-            && libc::sched_getaffinity(0, size_of_val(&allowed), &raw mut allowed) == 0
-            && libc::CPU_ISSET(usize::from(cpu), &allowed)
-    }
+    usize::from(cpu) < CpuSet::MAX_CPU
+        && sched_getaffinity(None).is_ok_and(|allowed| allowed.is_set(cpu.into()))
 }
 
 /// Lets the calling thread run wherever the process may. A thread that serves requests from
 /// io_uring is bound to a CPU, and threads that it starts inherit that: runtimes that start threads
 /// on demand call this in each (`on_thread_start`).
 pub fn run_on_all_cpus() {
-    // SAFETY: the set is plain data (zeros are valid) of the length that is passed. The first
-    // thread of the process has the process's set, because it is never bound.
-    unsafe {
-        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
-        if libc::sched_getaffinity(libc::getpid(), size_of_val(&allowed), &raw mut allowed) == 0 {
-            libc::sched_setaffinity(0, size_of_val(&allowed), &raw const allowed);
-        }
+    // The first thread of the process has the process's set: it is never bound.
+    if let Ok(allowed) = sched_getaffinity(Some(getpid())) {
+        // A thread that can't be set free runs on where it is, only slower.
+        let _ = sched_setaffinity(None, &allowed);
     }
 }
 
 /// Binds the calling thread to a CPU. False if it may not run there, or the CPU is offline.
 pub(crate) fn run_on(cpu: u16) -> bool {
-    // SAFETY: as in `may_run_on`, which has compared `cpu` with the set's size.
-    may_run_on(cpu)
-        && unsafe {
-            let mut only: libc::cpu_set_t = std::mem::zeroed();
-            libc::CPU_SET(usize::from(cpu), &mut only);
-            libc::sched_setaffinity(0, size_of_val(&only), &raw const only) == 0
-        }
+    if !may_run_on(cpu) {
+        return false;
+    }
+    let mut only = CpuSet::new();
+    only.set(cpu.into());
+    sched_setaffinity(None, &only).is_ok()
 }
 
 #[cfg(test)]

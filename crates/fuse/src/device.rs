@@ -2,13 +2,14 @@
 
 use crate::abi::OutHeader;
 use crate::reply::Reply;
+use rustix::ioctl;
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use zerocopy::IntoBytes;
 
-/// `_IOR(229, 0, u32)`.
-const FUSE_DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500_u32 as libc::Ioctl;
+/// FUSE_DEV_IOC_CLONE of the kernel's fuse.h.
+const CLONE: ioctl::Opcode = ioctl::opcode::read::<u32>(229, 0);
 /// Most pieces of memory in one reply; writev takes 1,024.
 const PIECES_MAX: usize = 1000;
 
@@ -50,13 +51,9 @@ impl Device {
     pub(crate) fn clone_queue(&self) -> io::Result<Self> {
         let clone = Self::open()?;
         let source = self.raw_fd() as u32;
-        // SAFETY: both descriptors are open for the whole call; the kernel reads one u32.
-        let result = unsafe { libc::ioctl(clone.raw_fd(), FUSE_DEV_IOC_CLONE, &raw const source) };
-        if result < 0 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(clone)
-        }
+        // SAFETY: this request of /dev/fuse reads one u32.
+        unsafe { ioctl::ioctl(&clone.file, ioctl::Setter::<CLONE, u32>::new(source)) }?;
+        Ok(clone)
     }
 
     /// Blocks until a request arrives. `buffer` must have room for the headers and the largest

@@ -4,11 +4,16 @@ use crate::device::Device;
 use crate::mount::{MountOptions, Unmount};
 use crate::table::{self, DeviceNumber, MountedShale, mount_on};
 use model::{Error, ErrorKind, Result};
+use rustix::io::{Errno, FdFlags};
+use rustix::mount as kernel;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use rustix::process::geteuid;
 use std::ffi::CString;
 use std::fs;
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -22,8 +27,7 @@ pub(crate) const FS_TYPE: &str = "fuse.shale";
 const LOOK_MAX: Duration = Duration::from_secs(3);
 
 pub(crate) fn is_root() -> bool {
-    // SAFETY: geteuid has no preconditions and can't fail.
-    unsafe { libc::geteuid() == 0 }
+    geteuid().is_root()
 }
 
 /// How long files that were just closed may keep a mount from becoming read-only.
@@ -48,17 +52,17 @@ pub struct KernelFlags {
 }
 
 impl KernelFlags {
-    fn bits(self) -> libc::c_ulong {
+    fn bits(self) -> MountFlags {
         [
-            (self.read_only, libc::MS_RDONLY),
-            (self.no_atime, libc::MS_NOATIME),
-            (self.no_suid, libc::MS_NOSUID),
-            (self.no_dev, libc::MS_NODEV),
-            (self.no_exec, libc::MS_NOEXEC),
+            (self.read_only, MountFlags::RDONLY),
+            (self.no_atime, MountFlags::NOATIME),
+            (self.no_suid, MountFlags::NOSUID),
+            (self.no_dev, MountFlags::NODEV),
+            (self.no_exec, MountFlags::NOEXEC),
         ]
         .into_iter()
-        .filter(|(wanted, _)| *wanted)
-        .fold(0, |bits, (_, bit)| bits | bit)
+        .filter_map(|(wanted, bit)| wanted.then_some(bit))
+        .collect()
     }
 }
 
@@ -74,41 +78,27 @@ pub fn remount(path: &Path, flags: KernelFlags) -> Result<()> {
         let text = "no Shale file system is mounted there";
         return Err(failed(Error::new(ErrorKind::NotFound, text)));
     }
-    let target = CString::new(real.as_os_str().as_bytes())
-        .map_err(|_| Error::new(ErrorKind::InvalidArgument, "paths contain no NUL byte"))?;
     let begun = Instant::now();
     let error = loop {
-        // SAFETY: the path ends with NUL and lives over the call; a remount takes no other
-        // strings.
-        let result = unsafe {
-            libc::mount(
-                std::ptr::null(),
-                target.as_ptr(),
-                std::ptr::null(),
-                libc::MS_REMOUNT | flags.bits(),
-                std::ptr::null(),
-            )
-        };
-        if result == 0 {
+        let Err(error) = kernel::mount_remount(&real, flags.bits(), c"") else {
             return Ok(());
-        }
-        let error = io::Error::last_os_error();
+        };
         // The kernel sends the RELEASE of a closed file in the background; until that is answered
         // the file counts as open.
-        if error.raw_os_error() != Some(libc::EBUSY) || begun.elapsed() > RELEASED_MAX {
+        if error != Errno::BUSY || begun.elapsed() > RELEASED_MAX {
             break error;
         }
         std::thread::sleep(RELEASED_PAUSE);
     };
-    Err(failed(match error.raw_os_error() {
-        Some(libc::EBUSY) => {
+    Err(failed(match error {
+        Errno::BUSY => {
             let text = format!(
                 "files are open for writing (`fuser -vm {}` shows who has them)",
                 real.display()
             );
             Error::new(ErrorKind::Busy, text)
         }
-        _ => refused(&error, "mount(2)"),
+        error => refused(&error.into(), "mount(2)"),
     }))
 }
 
@@ -207,35 +197,11 @@ fn mount_as_root(path: &Path, options: &MountOptions) -> Result<Device> {
         device.raw_fd(),
         crate::init::DATA_BYTES_MAX
     );
-    let flags = options.flags.bits();
-    let text = |text: &[u8]| {
-        CString::new(text).map_err(|_| {
-            Error::new(
-                ErrorKind::InvalidArgument,
-                "paths and names contain no NUL byte",
-            )
-        })
-    };
-    let (source, target) = (
-        text(options.name.as_bytes())?,
-        text(path.as_os_str().as_bytes())?,
-    );
-    let (fs_type, data) = (text(FS_TYPE.as_bytes())?, text(data.as_bytes())?);
-    // SAFETY: all four are strings that end with NUL and live over the call.
-    let result = unsafe {
-        libc::mount(
-            source.as_ptr(),
-            target.as_ptr(),
-            fs_type.as_ptr(),
-            flags,
-            data.as_ptr().cast(),
-        )
-    };
-    if result == 0 {
-        Ok(device)
-    } else {
-        Err(refused(&io::Error::last_os_error(), "mount(2)"))
-    }
+    let data = CString::new(data)
+        .map_err(|_| Error::new(ErrorKind::InvalidArgument, "names contain no NUL byte"))?;
+    kernel::mount(&options.name, path, FS_TYPE, options.flags.bits(), &*data)
+        .map_err(|error| refused(&error.into(), "mount(2)"))?;
+    Ok(device)
 }
 
 /// fusermount3 opens the device, mounts, and passes the descriptor through a socket.
@@ -399,38 +365,30 @@ fn unmount_now(path: &Path, how: Unmount, number: Option<DeviceNumber>) -> Resul
     if !is_root() {
         return unmount_as_user(path, how);
     }
-    let Ok(target) = CString::new(path.as_os_str().as_bytes()) else {
-        return Err(Error::new(
-            ErrorKind::InvalidArgument,
-            "paths contain no NUL byte",
-        ));
-    };
-    let flags: &[i32] = match how {
-        Unmount::IfIdle => &[0],
-        Unmount::Lazy => &[libc::MNT_DETACH],
+    let flags: &[UnmountFlags] = match how {
+        Unmount::IfIdle => &[UnmountFlags::empty()],
+        Unmount::Lazy => &[UnmountFlags::DETACH],
         // MNT_FORCE fails with EBUSY if files are open, but has aborted the connection by then.
-        Unmount::Forced => &[libc::MNT_FORCE, libc::MNT_DETACH],
+        Unmount::Forced => &[UnmountFlags::FORCE, UnmountFlags::DETACH],
     };
     let mut result = Ok(());
     for flag in flags {
-        // SAFETY: the path ends with NUL and lives over the call.
-        if unsafe { libc::umount2(target.as_ptr(), *flag | libc::UMOUNT_NOFOLLOW) } == 0 {
-            return Ok(());
+        result = kernel::unmount(path, *flag | UnmountFlags::NOFOLLOW);
+        if result.is_ok() {
+            break;
         }
-        result = Err(io::Error::last_os_error());
     }
     match result {
         // Not mounted, which is the goal.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) => Ok(()),
-        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Err(Error::new(
+        Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
+        Err(Errno::BUSY) => Err(Error::new(
             ErrorKind::Busy,
             format!(
                 "programs use it (`fuser -vm {}` shows which); stop them or unmount lazily",
                 path.display()
             ),
         )),
-        Err(error) => Err(refused(&error, "umount(2)")),
-        Ok(()) => Ok(()),
+        Err(error) => Err(refused(&error.into(), "umount(2)")),
     }
 }
 
@@ -470,54 +428,30 @@ pub(crate) fn raise_read_ahead(number: DeviceNumber, bytes: u32) {
 }
 
 fn clear_close_on_exec(socket: &UnixStream) -> io::Result<()> {
-    // SAFETY: the descriptor is open; F_SETFD takes an int.
-    let result = unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_SETFD, 0) };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    Ok(rustix::io::fcntl_setfd(socket, FdFlags::empty())?)
+}
+
+fn no_descriptor() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "received no descriptor")
 }
 
 /// Receives one descriptor (SCM_RIGHTS).
 fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
-    let mut byte = 0u8;
-    let mut part = libc::iovec {
-        iov_base: (&raw mut byte).cast(),
-        iov_len: 1,
-    };
-    // Room for one descriptor's control message, aligned as its header needs.
-    let mut control = [0u64; 8];
-    // SAFETY: msghdr is plain data; all zeros is a valid value.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = size_of_val(&control) as _;
-    // SAFETY: the message points to live memory of the lengths that it states.
-    let received =
-        unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
-    if received < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: recvmsg has filled the control buffer of this message.
-    let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
-    if header.is_null() {
-        return Err(io::Error::new(
-            io::ErrorKind::UnexpectedEof,
-            "received no descriptor",
-        ));
-    }
-    // SAFETY: the header isn't null, so it lies in `control`.
-    let (level, kind) = unsafe { ((*header).cmsg_level, (*header).cmsg_type) };
-    if (level, kind) != (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-        return Err(io::Error::new(
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let parts = &mut [IoSliceMut::new(&mut byte)];
+    rustix::net::recvmsg(socket, parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    match control.drain().next() {
+        Some(RecvAncillaryMessage::ScmRights(mut descriptors)) => {
+            descriptors.next().ok_or_else(no_descriptor)
+        }
+        Some(_) => Err(io::Error::new(
             io::ErrorKind::InvalidData,
             "received something other than a descriptor",
-        ));
+        )),
+        None => Err(no_descriptor()),
     }
-    // SAFETY: an SCM_RIGHTS message carries at least one descriptor, which is ours from now on.
-    Ok(unsafe { OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<i32>().read_unaligned()) })
 }
 
 fn no_device(error: &io::Error) -> Error {
@@ -596,8 +530,7 @@ mod tests {
         };
         let _of_user = mount_at("theirs/boot");
         let found = crate::table::shale_on(&home.join("theirs/boot")).unwrap();
-        // SAFETY: it has no preconditions and can't fail.
-        assert_eq!(found.user, Some(unsafe { libc::geteuid() }));
+        assert_eq!(found.user, Some(geteuid().as_raw()));
         let _of_system = mount_at("boot");
         fs::rename(home.join("theirs"), home.join("moved")).unwrap();
         std::os::unix::fs::symlink(&home, home.join("theirs")).unwrap();

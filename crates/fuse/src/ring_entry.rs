@@ -7,6 +7,7 @@ use crate::init::DATA_BYTES_MAX;
 use crate::reply::Reply;
 use crate::request::{Incoming, Malformed};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -279,24 +280,16 @@ unsafe impl Send for Memory {}
 
 impl Memory {
     fn new() -> io::Result<Self> {
-        let (read_write, private) = (
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-        );
+        let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at a place of the kernel's choice touches nothing else.
         let start = unsafe {
-            libc::mmap(
+            mmap_anonymous(
                 std::ptr::null_mut(),
                 MEMORY_BYTES,
-                read_write,
-                private,
-                -1,
-                0,
+                access,
+                MapFlags::PRIVATE,
             )
-        };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        }?;
         let start = NonNull::new(start).expect("mmap gives no null");
         let memory = Self { start };
         // SAFETY: both places lie in the mapping, and the parts' one is aligned.
@@ -325,11 +318,11 @@ impl Memory {
         let kept = PAYLOAD_AT + PAYLOAD_KEPT;
         // SAFETY: the range lies in the mapping, and its content isn't needed: a request
         // that comes is written after this call. Failing changes nothing.
-        unsafe {
-            libc::madvise(
+        let _ = unsafe {
+            madvise(
                 self.start.byte_add(kept).as_ptr(),
                 MEMORY_BYTES - kept,
-                libc::MADV_DONTNEED,
+                Advice::LinuxDontNeed,
             )
         };
     }
@@ -338,6 +331,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: exactly the mapping; its owner is gone.
-        unsafe { libc::munmap(self.start.as_ptr(), MEMORY_BYTES) };
+        // If it fails (too many mappings), the memory stays.
+        let _ = unsafe { munmap(self.start.as_ptr(), MEMORY_BYTES) };
     }
 }

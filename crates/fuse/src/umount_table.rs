@@ -7,10 +7,11 @@
 
 use crate::mounting::is_root;
 use crate::table::{shale_on, unescape};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -154,11 +155,9 @@ impl UmountTable {
             .open(self.directory.join("utab.lock"))?;
         lock.set_permissions(fs::Permissions::from_mode(0o644))?;
         let begun = Instant::now();
-        // SAFETY: flock takes a descriptor that `lock` keeps open, and no memory.
-        while unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
-            let error = io::Error::last_os_error();
-            if !matches!(error.raw_os_error(), Some(libc::EWOULDBLOCK | libc::EINTR)) {
-                return Err(error);
+        while let Err(error) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            if !matches!(error, Errno::WOULDBLOCK | Errno::INTR) {
+                return Err(error.into());
             }
             if begun.elapsed() > LOCK_MAX {
                 return Err(io::Error::new(

@@ -169,7 +169,7 @@ pub enum Seen {
 }
 
 impl Action {
-    /// What the model answers, and does.
+    /// Performs the action on the model and returns the model's answer.
     pub fn on_model(&self, fs: &mut ModelFs) -> Seen {
         let done =
             |result: Result<(), ErrorKind>| result.map_or_else(Seen::Refused, |()| Seen::Done);

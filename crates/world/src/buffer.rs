@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -221,8 +222,9 @@ impl Drop for Memory {
             }
         }
         if self.capacity >= HUGE_BYTES {
-            // SAFETY: mapped by `fresh` with this length; no reference to it is left.
-            unsafe { libc::munmap(self.start.as_ptr().cast(), self.capacity) };
+            // SAFETY: mapped by `fresh` with this length; no reference to it is left. If it
+            // fails (too many mappings), the memory stays.
+            let _ = unsafe { munmap(self.start.as_ptr().cast(), self.capacity) };
             return;
         }
         // SAFETY: allocated by `fresh` with exactly this layout, and not handed on above.
@@ -234,20 +236,18 @@ impl Drop for Memory {
 fn map_huge(capacity: usize) -> NonNull<u8> {
     // SAFETY: a private anonymous mapping at a place of the kernel's choice touches nothing else.
     let start = unsafe {
-        libc::mmap(
+        mmap_anonymous(
             std::ptr::null_mut(),
             capacity,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE,
         )
     };
-    if start == libc::MAP_FAILED {
+    let Ok(start) = start else {
         handle_alloc_error(layout_of(capacity))
-    }
+    };
     // SAFETY: the range was just mapped. If the kernel ignores the advice, nothing changes.
-    unsafe { libc::madvise(start, capacity, libc::MADV_HUGEPAGE) };
+    let _ = unsafe { madvise(start, capacity, Advice::LinuxHugepage) };
     NonNull::new(start.cast()).expect("mmap never returns null")
 }
 

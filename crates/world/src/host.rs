@@ -1,10 +1,14 @@
-//! The few ordinary files that the program needs: settings, identities, lock files; and limits of
-//! the process. Not simulated; everything here blocks.
+//! The few ordinary files that the program needs: settings, identities, lock files; limits of the
+//! process, and sessions of others. Not simulated; everything here blocks.
 
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 
 /// Longest small file in bytes (1 MiB).
 pub const SMALL_FILE_BYTES_MAX: u64 = 1 << 20;
@@ -21,20 +25,10 @@ pub struct LockFile {
 /// # Errors
 /// The kernel's error; the limit stays as it was.
 pub fn raise_descriptor_limit() -> io::Result<u64> {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: `limit` is a valid rlimit that lives over the call.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    limit.rlim_cur = limit.rlim_max;
-    // SAFETY: as above; a higher soft limit only allows more descriptors.
-    match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } {
-        0 => Ok(limit.rlim_cur),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit.clone())?;
+    Ok(limit.current.unwrap_or(u64::MAX))
 }
 
 /// Allocations of this size or more get mappings of their own, which return to the system as soon
@@ -80,9 +74,14 @@ pub fn resident_bytes() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm")
         .ok()
         .and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
-    // SAFETY: asks for a constant of the system.
-    let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    pages.unwrap_or(0) * u64::try_from(page_bytes).unwrap_or(4096)
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
+}
+
+/// Makes a command start in a session of its own, without a terminal.
+pub fn in_own_session(command: &mut Command) {
+    // SAFETY: setsid is async-signal-safe and touches no memory of this process. The child of a
+    // fork leads no process group, so it can't fail.
+    unsafe { command.pre_exec(|| rustix::process::setsid().map(drop).map_err(Into::into)) };
 }
 
 /// Creates `path` if needed and locks it.
@@ -168,13 +167,10 @@ pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
 /// Takes an exclusive lock, released with the last descriptor that shares `file`'s open file
 /// description.
 pub(crate) fn lock_exclusively(file: &File, path: &Path) -> io::Result<()> {
-    // SAFETY: a plain system call on an open descriptor.
-    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
-        return Ok(());
-    }
-    let error = io::Error::last_os_error();
-    if error.kind() != io::ErrorKind::WouldBlock {
-        return Err(error);
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => return Ok(()),
+        Err(Errno::WOULDBLOCK) => {}
+        Err(error) => return Err(error.into()),
     }
     Err(io::Error::new(
         io::ErrorKind::WouldBlock,
@@ -187,8 +183,8 @@ pub(crate) fn lock_exclusively(file: &File, path: &Path) -> io::Result<()> {
 
 /// Releases a lock before its file is closed.
 pub(crate) fn unlock(file: &File) {
-    // SAFETY: a plain system call on an open descriptor.
-    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
+    // It can only fail for a descriptor that isn't open.
+    let _ = flock(file, FlockOperation::Unlock);
 }
 
 #[cfg(test)]

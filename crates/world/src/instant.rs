@@ -12,16 +12,7 @@ pub struct Instant(pub(crate) u64);
 impl Instant {
     /// The real clock; about 25 ns (a vDSO call, no system call).
     pub(crate) fn boot_time() -> Self {
-        let mut time = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        // SAFETY: `time` is a valid timespec that lives over the call.
-        let result = unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) };
-        assert!(
-            result == 0,
-            "the boot-time clock exists on every supported kernel"
-        );
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
         Self(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
     }
 

@@ -53,13 +53,7 @@ impl RealWorld {
 
 /// Calendar time.
 pub(crate) fn wall_time() -> model::Timestamp {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `time` is a valid timespec that lives over the call.
-    let result = unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut time) };
-    assert!(result == 0, "the calendar clock exists on every kernel");
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     model::Timestamp::from_timespec(time.tv_sec, time.tv_nsec as u32)
 }
 
@@ -85,10 +79,9 @@ pub(crate) fn random_u64() -> u64 {
 
 fn seed_of_kernel() -> u64 {
     let mut seed = [0_u8; 8];
-    // SAFETY: the kernel fills at most `seed.len()` bytes of `seed`.
-    let filled = unsafe { libc::getrandom(seed.as_mut_ptr().cast(), seed.len(), 0) };
+    let filled = rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty());
     assert!(
-        filled == 8,
+        filled == Ok(seed.len()),
         "the kernel gives eight random bytes once it has started"
     );
     u64::from_ne_bytes(seed)

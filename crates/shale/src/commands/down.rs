@@ -11,6 +11,7 @@ use crate::{
     output::{self, say},
 };
 use model::{Error, ErrorKind, Result};
+use rustix::process::{Pid, Signal, kill_process};
 use std::{path::Path, process::ExitCode, time::Duration};
 
 /// An ending daemon makes everything durable first; the disk may be slow.
@@ -57,9 +58,9 @@ fn kill(dir: &Path, json: bool) -> Result<ExitCode> {
     lock::check_access(dir)?;
     let holder = lock::holder(dir);
     if let Some(process) = holder {
-        // SAFETY: kill takes two numbers. The process holds the lock of the directory.
-        if unsafe { libc::kill(process, libc::SIGKILL) } != 0 {
-            let error = std::io::Error::last_os_error();
+        // The process holds the lock of the directory.
+        let killed = Pid::from_raw(process).map(|pid| kill_process(pid, Signal::KILL));
+        if let Some(Err(error)) = killed {
             return Err(Error::new(ErrorKind::NotPermitted, error.to_string())
                 .while_doing(format!("killing the daemon (process {process})")));
         }

@@ -121,12 +121,6 @@ fn spawn(dir: &Path, on_demand: bool) -> Result<Child> {
         .stderr(log)
         .current_dir("/");
     // Its own session: the daemon outlives the terminal that started it.
-    // SAFETY: setsid is async-signal-safe and touches no memory of this process.
-    unsafe {
-        command.pre_exec(|| {
-            libc::setsid();
-            Ok(())
-        });
-    }
+    world::host::in_own_session(&mut command);
     command.spawn().map_err(failed)
 }

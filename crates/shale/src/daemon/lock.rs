@@ -2,13 +2,11 @@
 
 use super::private;
 use model::{Error, ErrorKind, Result};
+use rustix::fs::{FlockOperation, flock};
 use std::{
     fs::File,
     io::Read,
-    os::{
-        fd::AsRawFd,
-        unix::fs::{FileExt, MetadataExt},
-    },
+    os::unix::fs::{FileExt, MetadataExt},
     path::Path,
     time::{Duration, Instant},
 };
@@ -52,7 +50,7 @@ pub fn take(dir: &Path) -> Result<DirectoryLock> {
     let file = file.map_err(failed)?;
     let begun = Instant::now();
     // A process that only tests the lock holds it for a moment.
-    while !flock(&file, libc::LOCK_EX | libc::LOCK_NB) {
+    while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         if begun.elapsed() > LOOKER_MAX {
             return Err(Error::new(
                 ErrorKind::Busy,
@@ -75,7 +73,7 @@ pub fn take(dir: &Path) -> Result<DirectoryLock> {
 /// the caller.
 pub fn is_held(dir: &Path) -> bool {
     match private::open(File::options().read(true), &dir.join(FILE)) {
-        Ok(file) => !flock(&file, libc::LOCK_SH | libc::LOCK_NB),
+        Ok(file) => flock(&file, FlockOperation::NonBlockingLockShared).is_err(),
         Err(error) => error.kind() == std::io::ErrorKind::PermissionDenied,
     }
 }
@@ -154,9 +152,4 @@ pub fn wait_until_free(dir: &Path, patience: Duration) -> Result<()> {
         std::thread::sleep(PAUSE);
     }
     Ok(())
-}
-
-fn flock(file: &File, how: i32) -> bool {
-    // SAFETY: flock takes a descriptor that `file` keeps open, and no memory.
-    unsafe { libc::flock(file.as_raw_fd(), how) == 0 }
 }

@@ -124,11 +124,10 @@ async fn live(dir: &Path, on_demand: bool) -> Result<()> {
 /// The root directory belongs to the user who created the file system: if it were root's, an
 /// ordinary user could create nothing in it.
 async fn give_root_to_maker(node: &Node) -> Result<()> {
-    // SAFETY: both have no preconditions and can't fail.
-    let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     let owner = model::SetAttributes {
-        uid: Some(uid),
-        gid: Some(gid),
+        uid: Some(uid.as_raw()),
+        gid: Some(gid.as_raw()),
         ..model::SetAttributes::default()
     };
     let root = model::InodeId::ROOT;

@@ -2,6 +2,7 @@
 //! that no other user can have planted them.
 
 use model::{Error, ErrorKind, Result};
+use rustix::fs::Mode;
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions},
     io,
@@ -23,13 +24,11 @@ const STICKY: u32 = 0o1000;
 /// Files made by this process are private, whatever umask it was started with; what others are to
 /// see gets its mode explicitly.
 pub fn keep_files_private() {
-    // SAFETY: umask takes a number and can't fail.
-    unsafe { libc::umask(0o077) };
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
 }
 
 fn me() -> u32 {
-    // SAFETY: geteuid has no preconditions and can't fail.
-    unsafe { libc::geteuid() }
+    rustix::process::geteuid().as_raw()
 }
 
 /// Makes the node's directory and missing parents.
@@ -259,9 +258,8 @@ mod tests {
         symlink(at("precious"), at("link")).unwrap();
         symlink(at("nowhere"), at("dangling")).unwrap();
         fs::hard_link(at("precious"), at("second")).unwrap();
-        let fifo = std::ffi::CString::new(at("fifo").to_str().unwrap()).unwrap();
-        // SAFETY: the path ends with NUL and lives over the call.
-        assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o666) }, 0);
+        let mode = Mode::from_raw_mode(0o666);
+        rustix::fs::mkfifoat(rustix::fs::CWD, at("fifo"), mode).unwrap();
         for name in ["link", "dangling", "second", "fifo"] {
             let append = open(File::options().create(true).append(true), &at(name));
             assert!(append.is_err(), "{name}");

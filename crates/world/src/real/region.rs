@@ -344,14 +344,8 @@ fn check_size(path: &Path, bytes: u64) -> io::Result<()> {
 }
 
 fn preallocate(file: &File, bytes: u64) -> io::Result<()> {
-    let length = libc::off_t::try_from(bytes).map_err(|_| {
-        io::Error::new(io::ErrorKind::InvalidInput, "region larger than 2^63 bytes")
-    })?;
-    // SAFETY: a plain system call on an open descriptor.
-    match unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, length) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let flags = rustix::fs::FallocateFlags::empty();
+    Ok(rustix::fs::fallocate(file, flags, 0, bytes)?)
 }
 
 /// The size of a file or block device, and whether it is a device.
