@@ -1,7 +1,11 @@
 //! Checks the rules of STYLE.md and ARCHITECTURE.md that a machine can check.
 
+mod documents;
+mod manifests;
+mod sources;
+
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -25,6 +29,12 @@ fn rust_files(dir: &Path, out: &mut Vec<PathBuf>) {
             out.push(path);
         }
     }
+}
+
+/// A path from the root of the tree.
+fn name_of(path: &Path) -> String {
+    let name = path.strip_prefix(root()).unwrap();
+    name.to_str().unwrap().to_owned()
 }
 
 fn all_rust_files() -> Vec<PathBuf> {
@@ -120,66 +130,6 @@ fn files_and_folders_are_named_after_things() {
 }
 
 #[test]
-fn crates_depend_only_as_the_architecture_says() {
-    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
-    let table = text
-        .split("## Arrows")
-        .nth(1)
-        .expect("ARCHITECTURE.md has the table of arrows");
-    let all = crates();
-    let mut allowed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for line in table.lines().filter(|line| line.starts_with("| `")) {
-        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
-        let name = cells[0].trim_matches('`').to_string();
-        let words: BTreeSet<String> = cells[1]
-            .replace("and", " ")
-            .replace(',', " ")
-            .split_whitespace()
-            .map(String::from)
-            .collect();
-        let set = if let Some(rest) = cells[1].strip_prefix("all but ") {
-            let not: BTreeSet<String> = rest
-                .replace(" and ", " ")
-                .replace(',', " ")
-                .split_whitespace()
-                .map(String::from)
-                .collect();
-            all.difference(&not).cloned().collect()
-        } else {
-            words
-        };
-        allowed.insert(name, set);
-    }
-    for name in &all {
-        assert!(
-            text.contains(&format!("### `{name}`")),
-            "ARCHITECTURE.md doesn't describe crate {name}"
-        );
-        let manifest =
-            fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).unwrap();
-        let rules = allowed
-            .get(name)
-            .unwrap_or_else(|| panic!("no row of arrows for crate {name}"));
-        let normal = manifest
-            .split("[dependencies]")
-            .nth(1)
-            .unwrap_or("")
-            .split("\n[")
-            .next()
-            .unwrap();
-        for line in normal.lines() {
-            let dependency = line.split(['.', ' ', '=']).next().unwrap();
-            if all.contains(dependency) {
-                assert!(
-                    rules.contains(dependency),
-                    "crate {name} must not depend on {dependency} (ARCHITECTURE.md, Arrows)"
-                );
-            }
-        }
-    }
-}
-
-#[test]
 fn rules_have_no_input_or_output_and_nobody_uses_side_doors() {
     let doors = [
         "std::time::Instant::now",
@@ -226,62 +176,6 @@ fn rules_have_no_input_or_output_and_nobody_uses_side_doors() {
                     .any(|line| !line.trim_start().starts_with("//") && line.contains(word));
                 assert!(!used, "{}: rules have no {word}", path.display());
             }
-        }
-    }
-}
-
-#[test]
-fn every_dependency_has_its_line() {
-    let text = fs::read_to_string(root().join("docs/dependencies.md")).unwrap();
-    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
-    let section = manifest
-        .split("[workspace.dependencies]")
-        .nth(1)
-        .unwrap()
-        .split("\n[")
-        .next()
-        .unwrap();
-    for line in section.lines().filter(|line| line.contains('=')) {
-        let name = line.split([' ', '=']).next().unwrap();
-        assert!(
-            line.contains("path =") || text.contains(name),
-            "docs/dependencies.md has no line for {name}"
-        );
-    }
-}
-
-#[test]
-fn links_in_documents_lead_somewhere() {
-    let mut documents = vec![
-        root().join("README.md"),
-        root().join("ARCHITECTURE.md"),
-        root().join("STYLE.md"),
-        root().join("CONTRIBUTING.md"),
-        root().join("CHANGELOG.md"),
-    ];
-    let mut folders = vec![root().join("docs")];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|e| e == "md") {
-                documents.push(path);
-            }
-        }
-    }
-    for document in documents {
-        let text = fs::read_to_string(&document).unwrap();
-        for part in text.split("](").skip(1) {
-            let target = part.split([')', '#']).next().unwrap();
-            if target.is_empty() || target.contains("://") || target.contains(' ') {
-                continue;
-            }
-            assert!(
-                document.parent().unwrap().join(target).exists(),
-                "{} links to {target}, which isn't there",
-                document.display()
-            );
         }
     }
 }
@@ -353,26 +247,4 @@ fn no_test_is_ignored_sleeps_or_skips_in_silence() {
     }
     assert!(seen > 50, "the walk found the tests");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
-#[test]
-fn no_large_file_is_tracked() {
-    const BYTES_MAX: u64 = 1 << 20;
-    let listed = std::process::Command::new("git")
-        .args(["ls-files", "-z"])
-        .current_dir(root())
-        .output()
-        .unwrap();
-    assert!(listed.status.success(), "{listed:?}");
-    let names = String::from_utf8(listed.stdout).unwrap();
-    let names: Vec<&str> = names.split('\0').filter(|name| !name.is_empty()).collect();
-    assert!(names.len() > 200, "git lists the files");
-    for name in names {
-        // A file that was removed without a commit is listed too.
-        let Ok(metadata) = fs::symlink_metadata(root().join(name)) else {
-            continue;
-        };
-        let bytes = metadata.len();
-        assert!(bytes <= BYTES_MAX, "{name} has {bytes} bytes");
-    }
 }
