@@ -1,7 +1,7 @@
 //! The embedded store: the whole state in one disk region, two versions with two copies each
 //! (`docs/formats/coordination.md`).
 
-use crate::{Change, STATE_BYTES_MAX, State, Versioned};
+use crate::{Change, STATE_BYTES_MAX, Values, Versioned};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use model::checksum::{crc32c, crc32c_without};
 use model::{Error, ErrorKind, Result};
@@ -37,7 +37,7 @@ pub(crate) struct Embedded {
 
 struct Durable {
     version: u64,
-    state: State,
+    state: Values,
 }
 
 /// The last write and how far it got.
@@ -117,7 +117,7 @@ impl Embedded {
             // Version 1 is the first one written, to slots 2 and 3 in turn: a power cut during the
             // first format leaves at most slot 2 torn.
             None if matches!(slots[..], [Slot::Blank, Slot::Blank, _, Slot::Blank]) => {
-                (0, State::new())
+                (0, Values::new())
             }
             None => {
                 return Err(Error::new(
@@ -244,7 +244,7 @@ impl Embedded {
     /// Writes both copies, one after the other. At every moment the pair of the durable version and
     /// one copy of this pair are whole, and after the first copy a torn write can no longer lose
     /// this version.
-    async fn write(&self, version: u64, state: &State, attempted: &mut Attempted) -> Result<()> {
+    async fn write(&self, version: u64, state: &Values, attempted: &mut Attempted) -> Result<()> {
         let bytes = encode(version, state)?;
         attempted.version = version;
         let slots = slots_of(version);
@@ -279,7 +279,7 @@ enum Slot {
     Blank,
     /// Torn or damaged.
     Damaged,
-    Whole(u64, State),
+    Whole(u64, Values),
 }
 
 impl Slot {
@@ -314,7 +314,7 @@ async fn read_slot(disk: &Disk, slot: u64) -> Result<Slot> {
     }))
 }
 
-fn encode(version: u64, state: &State) -> Result<Bytes> {
+fn encode(version: u64, state: &Values) -> Result<Bytes> {
     let mut out = BytesMut::new();
     out.put_slice(&MAGIC);
     out.put_u32_le(FORMAT);
@@ -348,7 +348,7 @@ fn encode(version: u64, state: &State) -> Result<Bytes> {
 }
 
 /// The version and state in a slot, or `None` if its checksum doesn't match.
-fn decode(slot: &Bytes) -> Result<Option<(u64, State)>> {
+fn decode(slot: &Bytes) -> Result<Option<(u64, Values)>> {
     let mut input = slot.clone();
     if input.split_to(8)[..] != MAGIC {
         return Ok(None);

@@ -46,7 +46,7 @@ pub struct Change {
     pub value: Option<Bytes>,
 }
 
-pub(crate) type State = BTreeMap<String, Versioned<Bytes>>;
+pub(crate) type Values = BTreeMap<String, Versioned<Bytes>>;
 
 /// The store of facts. Cheap to clone. Only durable facts are ever returned.
 #[derive(Clone)]
