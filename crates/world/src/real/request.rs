@@ -39,10 +39,10 @@ pub(super) struct Request {
     _file: Arc<File>,
     _memory: Memory,
     under_way: Arc<UnderWay>,
-    state: Mutex<State>,
+    state: Mutex<RequestState>,
 }
 
-enum State {
+enum RequestState {
     Waiting(Option<Waker>),
     Done(i32),
 }
@@ -64,7 +64,7 @@ impl Request {
             _file: file.clone(),
             _memory: memory,
             under_way: under_way.clone(),
-            state: Mutex::new(State::Waiting(None)),
+            state: Mutex::new(RequestState::Waiting(None)),
         });
         let completion = Completion {
             request: request.clone(),
@@ -74,13 +74,13 @@ impl Request {
 
     /// Records the kernel's answer; returns the waker to call.
     pub(super) fn finish(&self, result: i32) -> Option<Waker> {
-        let state = std::mem::replace(&mut *self.state.lock(), State::Done(result));
+        let state = std::mem::replace(&mut *self.state.lock(), RequestState::Done(result));
         if self.under_way.count.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.under_way.none_left.notify_waiters();
         }
         match state {
-            State::Waiting(waker) => waker,
-            State::Done(_) => unreachable!("the kernel answers each request once"),
+            RequestState::Waiting(waker) => waker,
+            RequestState::Done(_) => unreachable!("the kernel answers each request once"),
         }
     }
 }
@@ -103,8 +103,8 @@ impl Future for Completion {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<i32> {
         match &mut *self.request.state.lock() {
-            State::Done(result) => Poll::Ready(*result),
-            State::Waiting(waker) => {
+            RequestState::Done(result) => Poll::Ready(*result),
+            RequestState::Waiting(waker) => {
                 match waker {
                     Some(waker) => waker.clone_from(context.waker()),
                     None => *waker = Some(context.waker().clone()),
