@@ -2,7 +2,7 @@
 //!
 //! Field names are the kernel's, so that its documentation applies.
 
-use crate::file_system::{Entry, Shown, Space};
+use crate::file_system::{FileSystemSpace, InodeEntry, Shown};
 use model::{Attributes, FileName, Timestamp};
 use std::time::Duration;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -280,7 +280,7 @@ impl AttrOut {
 }
 
 impl EntryOut {
-    pub(crate) fn of(entry: &Entry) -> Self {
+    pub(crate) fn of(entry: &InodeEntry) -> Self {
         let (entry_valid, entry_valid_nsec) = split(entry.valid.entry);
         let (attr_valid, attr_valid_nsec) = split(entry.valid.attributes);
         let attr = Attr::of(&entry.attributes);
@@ -308,7 +308,7 @@ impl EntryOut {
 }
 
 impl StatfsOut {
-    pub(crate) fn of(space: &Space) -> Self {
+    pub(crate) fn of(space: &FileSystemSpace) -> Self {
         Self {
             blocks: space.blocks,
             bfree: space.free,

@@ -36,12 +36,12 @@ pub(crate) struct Crew<F> {
     serving: Arc<Serving<F>>,
     device: Arc<Device>,
     size: CrewSize,
-    state: Mutex<State>,
+    state: Mutex<CrewState>,
     wake: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct CrewState {
     /// Threads that read, or run an operation that hasn't had to wait.
     readers: usize,
     /// Threads that rest.
@@ -70,10 +70,10 @@ impl<F: FileSystem> Crew<F> {
         device: &Arc<Device>,
         size: CrewSize,
     ) -> io::Result<()> {
-        let state = State {
+        let state = CrewState {
             readers: size.readers,
             threads: size.readers,
-            ..State::default()
+            ..CrewState::default()
         };
         let crew = Arc::new(Self {
             serving: Arc::clone(&ending.serving),

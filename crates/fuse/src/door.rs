@@ -4,8 +4,9 @@
 //! kernel may cache answers, and the end of POSIX locks.
 
 use crate::file_system::{
-    Caller, CopyRange, Create, Entry, Fallocate, FileSystem, Found, HeldLock, Lock, Make, Open,
-    OpenMode, Opened, Read, Release, SetXattr, Shown, Space, Validity, Write, is_writing,
+    Caller, CopyRange, Create, Fallocate, FileSystem, FileSystemSpace, Found, InodeEntry, Lock,
+    LockConflict, Make, Open, OpenMode, Opened, Read, Release, SetXattr, Shown, Validity, Write,
+    is_writing,
 };
 use crate::listing::Listing;
 use crate::locks::{Interrupted, LockScope};
@@ -188,10 +189,10 @@ impl Door {
         }
     }
 
-    fn entry(&self, mut attributes: Attributes) -> Entry {
+    fn entry(&self, mut attributes: Attributes) -> InodeEntry {
         attributes.inode = self.outside(attributes.inode);
         let valid = self.valid();
-        Entry {
+        InodeEntry {
             attributes,
             valid: Validity {
                 entry: valid,
@@ -244,7 +245,7 @@ impl Door {
     }
 
     /// An entry that the kernel will remember until FORGET.
-    async fn remembered(&self, attributes: Attributes) -> Entry {
+    async fn remembered(&self, attributes: Attributes) -> InodeEntry {
         if is_special(attributes.kind) {
             // Boxed because it is rare: otherwise its state would enlarge every lookup's future.
             Box::pin(self.hold_special(attributes.inode, attributes.uid)).await;
@@ -426,7 +427,7 @@ impl FileSystem for Door {
         }
     }
 
-    async fn lookup_parent(&self, _caller: &Caller, directory: InodeId) -> Result<Entry> {
+    async fn lookup_parent(&self, _caller: &Caller, directory: InodeId) -> Result<InodeEntry> {
         let directory = self.inside(directory);
         // The root of the mount is its own parent: directories above it are invisible.
         let parent = if directory == self.root {
@@ -478,7 +479,7 @@ impl FileSystem for Door {
         directory: InodeId,
         name: &FileName,
         create: Create,
-    ) -> Result<(Entry, Opened)> {
+    ) -> Result<(InodeEntry, Opened)> {
         let directory = self.inside(directory);
         let new = new_inode(caller, FileKind::File, create.mode, create.umask);
         let attributes = match self
@@ -505,7 +506,7 @@ impl FileSystem for Door {
         caller: &Caller,
         directory: InodeId,
         create: Create,
-    ) -> Result<(Entry, Opened)> {
+    ) -> Result<(InodeEntry, Opened)> {
         let directory = self.inside(directory);
         let new = new_inode(caller, FileKind::File, create.mode, create.umask);
         let attributes = self.client.create_unnamed(directory, new).await?;
@@ -521,7 +522,7 @@ impl FileSystem for Door {
         directory: InodeId,
         name: &FileName,
         make: Make<'_>,
-    ) -> Result<Entry> {
+    ) -> Result<InodeEntry> {
         let directory = self.inside(directory);
         let target = Bytes::copy_from_slice(make.target);
         let new = NewInode {
@@ -539,7 +540,7 @@ impl FileSystem for Door {
         inode: InodeId,
         directory: InodeId,
         name: &FileName,
-    ) -> Result<Entry> {
+    ) -> Result<InodeEntry> {
         let directory = self.inside(directory);
         let linked = self.client.link(inode, directory, name.clone()).await?;
         Ok(self.remembered(linked).await)
@@ -737,12 +738,12 @@ impl FileSystem for Door {
         Ok(())
     }
 
-    async fn space(&self, _caller: &Caller, inode: InodeId) -> Result<Space> {
+    async fn space(&self, _caller: &Caller, inode: InodeId) -> Result<FileSystemSpace> {
         let usage = self.client.usage(self.inside(inode)).await?;
         let unit = u64::from(SPACE_UNIT_BYTES);
         // Only space limits the number of inodes: each takes about a unit.
         let files_free = usage.available / unit;
-        Ok(Space {
+        Ok(FileSystemSpace {
             block_bytes: SPACE_UNIT_BYTES,
             blocks: usage.capacity / unit,
             free: usage.free / unit,
@@ -779,13 +780,13 @@ impl FileSystem for Door {
         self.client.remove_xattr(inode, name).await
     }
 
-    async fn get_lock(&self, _caller: &Caller, lock: Lock) -> Result<Option<HeldLock>> {
+    async fn get_lock(&self, _caller: &Caller, lock: Lock) -> Result<Option<LockConflict>> {
         let Some(kind) = lock.kind else {
             return Ok(None);
         };
         let owner = self.lock_owner(lock.owner);
         let held = self.client.get_lock(lock.inode, owner, lock.range, kind);
-        Ok(held.await?.map(|held| HeldLock {
+        Ok(held.await?.map(|held| LockConflict {
             range: held.range,
             kind: held.kind,
             pid: held.pid,

@@ -37,7 +37,7 @@ pub struct Validity {
 
 /// An inode found or made under a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Entry {
+pub struct InodeEntry {
     /// Its attributes.
     pub attributes: Attributes,
     /// How long the kernel may cache this.
@@ -48,7 +48,7 @@ pub struct Entry {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
     /// The name exists.
-    Entry(Entry),
+    Entry(InodeEntry),
     /// There is no such name; the kernel may cache that for this long.
     Absent(Duration),
 }
@@ -208,7 +208,7 @@ pub struct Lock {
 
 /// A lock that conflicts with a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct HeldLock {
+pub struct LockConflict {
     /// The locked bytes.
     pub range: LockRange,
     /// Shared or exclusive.
@@ -247,7 +247,7 @@ pub struct CopyRange {
 
 /// The answer to statfs(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Space {
+pub struct FileSystemSpace {
     /// Unit of the three block counts in bytes.
     pub block_bytes: u32,
     /// All blocks.
@@ -284,7 +284,7 @@ pub trait FileSystem: Send + Sync + 'static {
         &self,
         caller: &Caller,
         directory: InodeId,
-    ) -> impl Future<Output = Result<Entry>> + Send;
+    ) -> impl Future<Output = Result<InodeEntry>> + Send;
     /// The kernel dropped this many references to an inode, which it got from lookups.
     fn forget(&self, _inode: InodeId, _lookups: u64) {}
     /// Reads attributes.
@@ -315,14 +315,14 @@ pub trait FileSystem: Send + Sync + 'static {
         directory: InodeId,
         name: &FileName,
         create: Create,
-    ) -> impl Future<Output = Result<(Entry, Opened)>> + Send;
+    ) -> impl Future<Output = Result<(InodeEntry, Opened)>> + Send;
     /// Makes and opens a file without a name (O_TMPFILE).
     fn create_unnamed(
         &self,
         _caller: &Caller,
         _directory: InodeId,
         _create: Create,
-    ) -> impl Future<Output = Result<(Entry, Opened)>> + Send {
+    ) -> impl Future<Output = Result<(InodeEntry, Opened)>> + Send {
         std::future::ready(Err(ErrorKind::NotSupported.into()))
     }
     /// Makes a directory, link or special file.
@@ -332,7 +332,7 @@ pub trait FileSystem: Send + Sync + 'static {
         directory: InodeId,
         name: &FileName,
         make: Make<'_>,
-    ) -> impl Future<Output = Result<Entry>> + Send;
+    ) -> impl Future<Output = Result<InodeEntry>> + Send;
     /// Gives an inode one more name.
     fn link(
         &self,
@@ -340,7 +340,7 @@ pub trait FileSystem: Send + Sync + 'static {
         _inode: InodeId,
         _directory: InodeId,
         _name: &FileName,
-    ) -> impl Future<Output = Result<Entry>> + Send {
+    ) -> impl Future<Output = Result<InodeEntry>> + Send {
         not_implemented()
     }
     /// Removes a name.
@@ -433,7 +433,11 @@ pub trait FileSystem: Send + Sync + 'static {
         std::future::ready(Ok(()))
     }
     /// Space and inodes.
-    fn space(&self, caller: &Caller, inode: InodeId) -> impl Future<Output = Result<Space>> + Send;
+    fn space(
+        &self,
+        caller: &Caller,
+        inode: InodeId,
+    ) -> impl Future<Output = Result<FileSystemSpace>> + Send;
     /// Sets an extended attribute.
     fn set_xattr(
         &self,
@@ -474,7 +478,7 @@ pub trait FileSystem: Send + Sync + 'static {
         &self,
         _caller: &Caller,
         _lock: Lock,
-    ) -> impl Future<Output = Result<Option<HeldLock>>> + Send {
+    ) -> impl Future<Output = Result<Option<LockConflict>>> + Send {
         not_implemented()
     }
     /// Takes or drops a lock. On conflict: with `wait`, waits until the lock is granted, or

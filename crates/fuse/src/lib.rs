@@ -47,8 +47,8 @@ mod waiting;
 pub use cpus::run_on_all_cpus;
 pub use door::{Door, DoorSettings};
 pub use file_system::{
-    Caller, CopyRange, Create, Entry, Fallocate, FileSystem, Found, HeldLock, Lock, Make, Open,
-    OpenMode, Opened, Read, Release, SetXattr, Shown, Space, Validity, Write,
+    Caller, CopyRange, Create, Fallocate, FileSystem, FileSystemSpace, Found, InodeEntry, Lock,
+    LockConflict, Make, Open, OpenMode, Opened, Read, Release, SetXattr, Shown, Validity, Write,
 };
 pub use listing::Listing;
 pub use locks::{Interrupted, LockScope};

@@ -1,7 +1,7 @@
 //! One part of a directory listing: the reply to READDIR and READDIRPLUS.
 
 use crate::abi::{Dirent, EntryOut};
-use crate::file_system::Entry;
+use crate::file_system::InodeEntry;
 use model::{Attributes, FileKind, InodeId};
 use zerocopy::IntoBytes;
 
@@ -60,7 +60,7 @@ impl Listing {
     /// Adds an entry with its attributes; each counts as one lookup until FORGET. Returns false and
     /// adds nothing if it doesn't fit. Only for listings with attributes.
     #[must_use]
-    pub fn add_with(&mut self, entry: &Entry, name: &[u8], cookie: u64) -> bool {
+    pub fn add_with(&mut self, entry: &InodeEntry, name: &[u8], cookie: u64) -> bool {
         assert!(
             self.with_attributes,
             "attributes belong into READDIRPLUS replies only"

@@ -46,11 +46,11 @@ impl Future for Interrupted {
 /// The lock waits of one mount, by the number of their request.
 #[derive(Debug, Default)]
 pub(crate) struct LockWaits {
-    state: Mutex<State>,
+    state: Mutex<WaitsState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WaitsState {
     waits: Map<u64, Wait>,
     /// The number of waits of each user.
     users: Map<u32, usize>,

@@ -5,8 +5,8 @@
 mod behind;
 
 use crate::file_system::{
-    Caller, Create, Entry, FileSystem, Found, HeldLock, Lock, Make, Open, OpenMode, Opened, Read,
-    Release, SetXattr, Shown, Space, Validity, Write, is_writing,
+    Caller, Create, FileSystem, FileSystemSpace, Found, InodeEntry, Lock, LockConflict, Make, Open,
+    OpenMode, Opened, Read, Release, SetXattr, Shown, Validity, Write, is_writing,
 };
 use crate::listing::Listing;
 use crate::locks::Interrupted;
@@ -51,14 +51,14 @@ impl Default for MemorySettings {
 pub struct MemoryFileSystem {
     world: World,
     settings: MemorySettings,
-    state: Mutex<State>,
+    state: Mutex<MemoryState>,
     unlocked: Notify,
     zeros: Bytes,
     disk: Option<Behind>,
     next_handle: AtomicU64,
 }
 
-struct State {
+struct MemoryState {
     nodes: Map<InodeId, Node>,
     next: InodeId,
     locks: Vec<Lock>,
@@ -97,7 +97,7 @@ impl MemoryFileSystem {
                 world.wall(),
             ),
         );
-        let state = State {
+        let state = MemoryState {
             nodes,
             next: InodeId(2),
             locks: Vec::new(),
@@ -131,8 +131,8 @@ impl MemoryFileSystem {
         self.state.lock().nodes.len()
     }
 
-    fn entry(&self, attributes: Attributes) -> Entry {
-        Entry {
+    fn entry(&self, attributes: Attributes) -> InodeEntry {
+        InodeEntry {
             attributes,
             valid: Validity {
                 entry: self.settings.valid,
@@ -205,7 +205,7 @@ impl Node {
     }
 }
 
-impl State {
+impl MemoryState {
     fn node(&mut self, inode: InodeId) -> Result<&mut Node> {
         self.nodes
             .get_mut(&inode)
@@ -325,7 +325,7 @@ impl State {
         }
     }
 
-    fn in_the_way(&self, lock: &Lock) -> Option<HeldLock> {
+    fn in_the_way(&self, lock: &Lock) -> Option<LockConflict> {
         let conflict = |held: &Lock| {
             let is_other = held.inode == lock.inode
                 && held.flock == lock.flock
@@ -334,7 +334,7 @@ impl State {
             let kind = held.kind.filter(|_| is_other)?;
             [kind, lock.kind?]
                 .contains(&LockKind::Exclusive)
-                .then_some(HeldLock {
+                .then_some(LockConflict {
                     range: held.range,
                     kind,
                     pid: held.pid,
@@ -381,7 +381,7 @@ impl FileSystem for MemoryFileSystem {
         }
     }
 
-    async fn lookup_parent(&self, _caller: &Caller, directory: InodeId) -> Result<Entry> {
+    async fn lookup_parent(&self, _caller: &Caller, directory: InodeId) -> Result<InodeEntry> {
         let mut state = self.state.lock();
         let Content::Directory { parent, .. } = state.node(directory)?.content else {
             return Err(ErrorKind::NotDirectory.into());
@@ -440,7 +440,7 @@ impl FileSystem for MemoryFileSystem {
         directory: InodeId,
         name: &FileName,
         create: Create,
-    ) -> Result<(Entry, Opened)> {
+    ) -> Result<(InodeEntry, Opened)> {
         let make = Make {
             kind: FileKind::File,
             mode: create.mode,
@@ -465,7 +465,7 @@ impl FileSystem for MemoryFileSystem {
         caller: &Caller,
         _directory: InodeId,
         create: Create,
-    ) -> Result<(Entry, Opened)> {
+    ) -> Result<(InodeEntry, Opened)> {
         let mut state = self.state.lock();
         let inode = state.next;
         state.next = InodeId(inode.0 + 1);
@@ -490,7 +490,7 @@ impl FileSystem for MemoryFileSystem {
         directory: InodeId,
         name: &FileName,
         make: Make<'_>,
-    ) -> Result<Entry> {
+    ) -> Result<InodeEntry> {
         let attributes =
             self.state
                 .lock()
@@ -504,7 +504,7 @@ impl FileSystem for MemoryFileSystem {
         inode: InodeId,
         directory: InodeId,
         name: &FileName,
-    ) -> Result<Entry> {
+    ) -> Result<InodeEntry> {
         let mut state = self.state.lock();
         state.insert(directory, name, inode, self.world.wall())?;
         let node = state.node(inode)?;
@@ -707,10 +707,10 @@ impl FileSystem for MemoryFileSystem {
         Ok(())
     }
 
-    async fn space(&self, _caller: &Caller, _inode: InodeId) -> Result<Space> {
+    async fn space(&self, _caller: &Caller, _inode: InodeId) -> Result<FileSystemSpace> {
         let files = self.inodes() as u64 + 1_000_000;
         let blocks = 1 << 30;
-        Ok(Space {
+        Ok(FileSystemSpace {
             block_bytes: 4096,
             blocks,
             free: blocks,
@@ -765,7 +765,7 @@ impl FileSystem for MemoryFileSystem {
             .ok_or_else(|| ErrorKind::NoSuchAttribute.into())
     }
 
-    async fn get_lock(&self, _caller: &Caller, lock: Lock) -> Result<Option<HeldLock>> {
+    async fn get_lock(&self, _caller: &Caller, lock: Lock) -> Result<Option<LockConflict>> {
         Ok(self.state.lock().in_the_way(&lock))
     }
 

@@ -58,12 +58,12 @@ pub struct Notifier {
 
 #[derive(Debug, Default)]
 struct Queue {
-    state: Mutex<State>,
+    state: Mutex<NotifierState>,
     wake: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct NotifierState {
     notices: VecDeque<(Notice, Option<oneshot::Sender<Result<()>>>)>,
     closed: bool,
 }

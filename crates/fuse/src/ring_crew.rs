@@ -46,10 +46,10 @@ pub(crate) struct RingCrew<F: FileSystem> {
     stirred: AtomicU64,
     /// A regular file that the kernel recently looked up or used; 0 if there was none.
     known_file: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<RingCrewState>,
 }
 
-struct State {
+struct RingCrewState {
     queues: Vec<Queue>,
     /// All threads.
     threads: usize,
@@ -92,7 +92,7 @@ impl<F: FileSystem> RingCrew<F> {
             threads: READY,
             free: READY,
         };
-        let state = State {
+        let state = RingCrewState {
             queues: vec![queue; threads / READY],
             threads,
             waiting: 0,

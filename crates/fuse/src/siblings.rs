@@ -22,7 +22,7 @@ const IN_FLIGHT_MAX: Duration = Duration::from_millis(250);
 pub struct Siblings {
     next: AtomicU64,
     several: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<SiblingsState>,
     /// One of several doors has changed an inode's owner.
     any_owner: AtomicBool,
     owners: Mutex<Owners>,
@@ -40,7 +40,7 @@ struct Owners {
 const OWNERS_MAX: usize = 65_536;
 
 #[derive(Debug, Default)]
-struct State {
+struct SiblingsState {
     doors: Vec<(u64, Option<Notifier>)>,
     /// Until then a kernel may trust answers cached while its door was the only one.
     believed_until: Option<Instant>,

@@ -3,8 +3,8 @@
 use crate::mounted::{self, Mounted, Waiter, memory, on_both_transports};
 use fuse::memory::{MemoryFileSystem, MemorySettings};
 use fuse::{
-    Caller, Create, Entry, FileSystem, Found, Listing, Lock, Make, Mount, MountOptions, Notice,
-    Open, Opened, Read, Shown, Space, TransportChoice, Unmount, Validity, Write,
+    Caller, Create, FileSystem, FileSystemSpace, Found, InodeEntry, Listing, Lock, Make, Mount,
+    MountOptions, Notice, Open, Opened, Read, Shown, TransportChoice, Unmount, Validity, Write,
 };
 use model::operation::RenameMode;
 use model::{
@@ -387,14 +387,14 @@ impl FileSystem for Waits {
             return Ok(Found::Absent(Duration::ZERO));
         }
         let valid = Validity::default();
-        Ok(Found::Entry(Entry {
+        Ok(Found::Entry(InodeEntry {
             attributes: Self::attributes(InodeId(2)),
             valid,
         }))
     }
-    async fn lookup_parent(&self, _: &Caller, _: InodeId) -> Result<Entry> {
+    async fn lookup_parent(&self, _: &Caller, _: InodeId) -> Result<InodeEntry> {
         let valid = Validity::default();
-        Ok(Entry {
+        Ok(InodeEntry {
             attributes: Self::attributes(InodeId::ROOT),
             valid,
         })
@@ -415,10 +415,10 @@ impl FileSystem for Waits {
         _: InodeId,
         _: &FileName,
         _: Create,
-    ) -> Result<(Entry, Opened)> {
+    ) -> Result<(InodeEntry, Opened)> {
         Err(ErrorKind::ReadOnly.into())
     }
-    async fn make(&self, _: &Caller, _: InodeId, _: &FileName, _: Make<'_>) -> Result<Entry> {
+    async fn make(&self, _: &Caller, _: InodeId, _: &FileName, _: Make<'_>) -> Result<InodeEntry> {
         Err(ErrorKind::ReadOnly.into())
     }
     async fn unlink(&self, _: &Caller, _: InodeId, _: &FileName) -> Result<()> {
@@ -448,9 +448,9 @@ impl FileSystem for Waits {
     async fn read_directory(&self, _: &Caller, _: InodeId, _: u64, _: &mut Listing) -> Result<()> {
         Ok(())
     }
-    async fn space(&self, _: &Caller, _: InodeId) -> Result<Space> {
+    async fn space(&self, _: &Caller, _: InodeId) -> Result<FileSystemSpace> {
         self.go.notified().await;
-        Ok(Space {
+        Ok(FileSystemSpace {
             block_bytes: 4096,
             blocks: 1,
             free: 1,

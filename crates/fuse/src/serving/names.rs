@@ -2,7 +2,7 @@
 
 use super::Serving;
 use crate::abi::EntryOut;
-use crate::file_system::{Caller, Entry, FileSystem, Found, Make, Validity};
+use crate::file_system::{Caller, FileSystem, Found, InodeEntry, Make, Validity};
 use crate::reply::Reply;
 use crate::request::NameRequest;
 use model::operation::RenameMode;
@@ -105,7 +105,7 @@ impl<F: FileSystem> Serving<F> {
                     entry: Duration::ZERO,
                     attributes: shown.valid,
                 };
-                Entry {
+                InodeEntry {
                     attributes: shown.attributes,
                     valid,
                 }
