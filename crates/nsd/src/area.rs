@@ -45,11 +45,11 @@ struct Shared {
     start: u64,
     tables: u64,
     pages_max: u64,
-    state: Mutex<State>,
+    state: Mutex<AreaState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct AreaState {
     sequence: u64,
     length: u64,
     page0: Box<[u8; UNIT]>,
@@ -82,7 +82,7 @@ impl Area {
                 start,
                 tables,
                 pages_max,
-                state: Mutex::new(State {
+                state: Mutex::new(AreaState {
                     sequence: 0,
                     length: 0,
                     page0: Box::new([0; UNIT]),
@@ -357,14 +357,14 @@ impl Shared {
         self.start + (GUARDS + table as u64) * BLOCK
     }
 
-    fn table_block(&self, state: &State, table: usize) -> Vec<u8> {
+    fn table_block(&self, state: &AreaState, table: usize) -> Vec<u8> {
         state.sums[table * SUMS_PER_BLOCK..(table + 1) * SUMS_PER_BLOCK]
             .iter()
             .flat_map(|sum| sum.to_le_bytes())
             .collect()
     }
 
-    fn write_tables(&self, state: &mut State) -> io::Result<()> {
+    fn write_tables(&self, state: &mut AreaState) -> io::Result<()> {
         for table in std::mem::take(&mut state.dirty_tables) {
             let block = self.table_block(state, table);
             self.disk.write_now(self.table_offset(table), &block)?;
@@ -389,14 +389,14 @@ impl Shared {
         Ok(Mended::Rewritten)
     }
 
-    fn is_written(state: &State, page: u64) -> bool {
+    fn is_written(state: &AreaState, page: u64) -> bool {
         page == 0 || state.sums.get(page as usize).is_some_and(|sum| *sum != 0)
     }
 
     /// Reads one page and checks it. redb reads only pages that it has written. A request for a
     /// page without a checksum therefore comes from a damaged reference, and zeros would make redb
     /// panic.
-    fn read_page(&self, state: &State, page: u64, out: &mut [u8]) -> io::Result<()> {
+    fn read_page(&self, state: &AreaState, page: u64, out: &mut [u8]) -> io::Result<()> {
         if page == 0 {
             out.copy_from_slice(&state.page0[..]);
             return Ok(());
@@ -420,7 +420,7 @@ impl Shared {
         )))
     }
 
-    fn write_page(&self, state: &mut State, page: u64, bytes: &[u8]) -> io::Result<()> {
+    fn write_page(&self, state: &mut AreaState, page: u64, bytes: &[u8]) -> io::Result<()> {
         if page == 0 {
             assert!(
                 bytes[UNIT - PAGE0_AT..].iter().all(|byte| *byte == 0),
@@ -443,7 +443,7 @@ impl Shared {
     }
 
     /// Writes pending pages, joining consecutive ones.
-    fn write_pending(&self, state: &mut State) -> io::Result<()> {
+    fn write_pending(&self, state: &mut AreaState) -> io::Result<()> {
         let mut joined: Vec<u8> = Vec::new();
         let mut first = 0;
         for (page, bytes) in std::mem::take(&mut state.pending) {
@@ -463,7 +463,7 @@ impl Shared {
         Ok(())
     }
 
-    fn sync(&self, state: &mut State) -> io::Result<()> {
+    fn sync(&self, state: &mut AreaState) -> io::Result<()> {
         self.write_pending(state)?;
         self.write_tables(state)?;
         self.disk.flush_now()?;

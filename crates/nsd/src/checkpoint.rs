@@ -3,7 +3,7 @@
 
 use crate::checksum::UNIT;
 use crate::core::Core;
-use crate::entry::{Entry, Place, Run, header_units};
+use crate::entry::{IndexEntry, Place, Run, header_units};
 use crate::extent::{UnitWrite, placed, writes_of};
 use crate::index::Changes;
 use crate::key::Key;
@@ -25,7 +25,7 @@ const OVERLAY_BYTES_MAX: usize = 32 << 20;
 /// An entry that is being moved out of the journal.
 struct Moving {
     key: Key,
-    entry: Arc<Entry>,
+    entry: Arc<IndexEntry>,
     position: u64,
 }
 

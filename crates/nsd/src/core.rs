@@ -1,14 +1,14 @@
 //! The inside of an NSD: the state that all its operations share.
 
 use crate::commit::Queue;
-use crate::entry::Entry;
+use crate::entry::IndexEntry;
 use crate::flush::Flusher;
 use crate::index::Index;
 use crate::journal::Ring;
 use crate::key::Key;
 use crate::record::Stamp;
 use crate::space::Asker;
-use crate::state::{Found, State, merged};
+use crate::state::{CoreState, Found, merged};
 use crate::superblock::{FLAG_UNCONFIRMED, Layout, Superblock};
 use crate::{NsdIdentity, checksum::UNIT};
 use model::nsd::{NsdHealth, NsdUsage};
@@ -41,7 +41,7 @@ pub(crate) struct Core {
     pub(crate) stamp: Stamp,
     pub(crate) index: Index,
     /// Never held across a wait, but possibly during an index read.
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Mutex<CoreState>,
     pub(crate) queue: Mutex<Queue>,
     /// Names that are being put.
     claims: Mutex<BTreeMap<Key, Arc<Notify>>>,
@@ -68,7 +68,7 @@ impl Core {
         disk: Disk,
         superblock: Superblock,
         index: Index,
-        state: State,
+        state: CoreState,
     ) -> Arc<Self> {
         let layout = superblock.layout;
         let queue = Queue::new(&state.ledger);
@@ -168,12 +168,12 @@ impl Core {
     }
 
     /// Whether the index has no room for more entries.
-    pub(crate) fn index_is_full(&self, state: &State) -> bool {
+    pub(crate) fn index_is_full(&self, state: &CoreState) -> bool {
         state.ledger.index_bytes > self.index.entry_bytes_max()
     }
 
     /// The entry of a key. May block for an index read from disk.
-    pub(crate) fn locate(&self, key: &Key) -> Result<Option<Arc<Entry>>> {
+    pub(crate) fn locate(&self, key: &Key) -> Result<Option<Arc<IndexEntry>>> {
         let (mark, snapshot) = {
             let mut state = self.state.lock();
             if let Some(known) = state.peek(key) {

@@ -43,7 +43,7 @@ pub(crate) enum Place {
 
 /// One blob or log entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct IndexEntry {
     /// Bytes of the payload.
     pub(crate) length: u32,
     /// Nonce of the put, or epoch of the log entry.
@@ -61,7 +61,7 @@ pub(crate) struct Entry {
     pub(crate) checksums: Option<Arc<[u32]>>,
 }
 
-impl Entry {
+impl IndexEntry {
     /// Units of payload.
     pub(crate) fn units(&self) -> u32 {
         units_of(self.length)
@@ -86,7 +86,7 @@ impl Entry {
     }
 
     /// Whether this is the same put at the same place.
-    pub(crate) fn is_same_as(&self, other: &Entry) -> bool {
+    pub(crate) fn is_same_as(&self, other: &IndexEntry) -> bool {
         self.birth == other.birth && self.place == other.place
     }
 
@@ -150,7 +150,7 @@ impl Entry {
         out.done()
     }
 
-    /// Decodes [`Entry::encode`]'s output; `None` for anything else.
+    /// Decodes [`IndexEntry::encode`]'s output; `None` for anything else.
     pub(crate) fn decode(input: &mut Reader<'_>) -> Option<Self> {
         if input.u8()? != VERSION {
             return None;
@@ -294,7 +294,7 @@ mod tests {
             (Place::Journal(4096), None),
             (Place::Runs(runs), Some(header)),
         ] {
-            let entry = Entry {
+            let entry = IndexEntry {
                 length: 5000,
                 writer: 8,
                 birth: 11,
@@ -304,16 +304,16 @@ mod tests {
                 checksums: Some(table.clone()),
             };
             let bytes = entry.encode();
-            assert_eq!(Entry::decode(&mut Reader::new(&bytes)), Some(entry));
+            assert_eq!(IndexEntry::decode(&mut Reader::new(&bytes)), Some(entry));
             for length in 0..bytes.len() {
-                assert_eq!(Entry::decode(&mut Reader::new(&bytes[..length])), None);
+                assert_eq!(IndexEntry::decode(&mut Reader::new(&bytes[..length])), None);
             }
         }
     }
 
     #[test]
     fn entries_that_no_disk_can_hold_are_none() {
-        let entry = |run: Run, scheme| Entry {
+        let entry = |run: Run, scheme| IndexEntry {
             length: 4096,
             writer: 8,
             birth: 11,
@@ -339,7 +339,7 @@ mod tests {
         };
         let reads_back = |run, scheme| {
             let bytes = entry(run, scheme).encode();
-            Entry::decode(&mut Reader::new(&bytes)).is_some()
+            IndexEntry::decode(&mut Reader::new(&bytes)).is_some()
         };
         let run = |unit| Run { unit, count: 1 };
         let copies = Scheme::Replicate;

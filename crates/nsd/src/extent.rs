@@ -1,7 +1,7 @@
 //! Extents of the data area: a self-describing header, then the payload's units.
 
 use crate::checksum::{UNIT, crc32c_without, table_checksum, units_of};
-use crate::entry::{Entry, Place, Run, TABLE_AT, decode_checksums, header_units};
+use crate::entry::{IndexEntry, Place, Run, TABLE_AT, decode_checksums, header_units};
 use crate::key::Key;
 use crate::wire::{Reader, Writer};
 use bytes::Bytes;
@@ -17,7 +17,7 @@ pub(crate) const ENTRY_AT: usize = 72;
 /// The content of a header in the data area.
 pub(crate) struct Header {
     pub(crate) key: Key,
-    pub(crate) entry: Entry,
+    pub(crate) entry: IndexEntry,
     pub(crate) checksums: Arc<[u32]>,
 }
 
@@ -26,7 +26,7 @@ pub(crate) fn write_header(
     block: &mut [u8],
     region: u128,
     key: &Key,
-    entry: &Entry,
+    entry: &IndexEntry,
     checksums: &[u32],
 ) {
     let units = header_units(entry.units());
@@ -87,7 +87,7 @@ pub(crate) fn read_header(block: &[u8], region: u128, unit: u64) -> Option<Heade
     let entry_bytes = input.u32()? as usize;
     let key = Key::parse(input.raw(Key::BYTES)?)?;
     let body = block.get(ENTRY_AT..ENTRY_AT + entry_bytes)?;
-    let entry = Entry::decode(&mut Reader::new(body))?;
+    let entry = IndexEntry::decode(&mut Reader::new(body))?;
     if entry.runs()?.first()?.unit != unit || header_units(entry.units()) != units {
         return None;
     }
@@ -118,7 +118,7 @@ const COPIED_MAX: usize = 256 * 1024;
 pub(crate) fn writes_of(
     region: u128,
     key: &Key,
-    entry: &Entry,
+    entry: &IndexEntry,
     checksums: &[u32],
     payload: &Bytes,
 ) -> Vec<UnitWrite> {
@@ -180,8 +180,8 @@ pub(crate) fn pieces(runs: &[Run], at: usize, length: usize) -> Vec<(u64, usize)
 }
 
 /// A copy of `entry` placed in `runs`.
-pub(crate) fn placed(entry: &Entry, runs: Vec<Run>) -> Entry {
-    Entry {
+pub(crate) fn placed(entry: &IndexEntry, runs: Vec<Run>) -> IndexEntry {
+    IndexEntry {
         place: Place::Runs(runs),
         ..entry.clone()
     }
@@ -193,7 +193,7 @@ mod tests {
     use crate::checksum::unit_checksums;
     use model::{EntryNumber, ShardId};
 
-    fn sample(length: usize, runs: Vec<Run>) -> (Key, Entry, Vec<u32>, Bytes) {
+    fn sample(length: usize, runs: Vec<Run>) -> (Key, IndexEntry, Vec<u32>, Bytes) {
         let key = Key::log(ShardId(1), EntryNumber(2));
         let mut payload = AlignedBuffer::zeroed(length);
         for (index, byte) in payload.iter_mut().enumerate() {
@@ -201,7 +201,7 @@ mod tests {
         }
         let payload = payload.freeze();
         let checksums = unit_checksums(&key, &payload.clone().into());
-        let entry = Entry {
+        let entry = IndexEntry {
             length: length as u32,
             writer: 1,
             birth: 2,

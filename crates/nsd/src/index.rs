@@ -1,7 +1,7 @@
 //! The index: a redb table from key to entry, changed only at checkpoints.
 
 use crate::area::Area;
-use crate::entry::Entry;
+use crate::entry::IndexEntry;
 use crate::key::Key;
 use crate::ledger::Ledger;
 use crate::wire::Reader;
@@ -16,7 +16,7 @@ const STATE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("state");
 const CACHE_BYTES: usize = 64 << 20;
 
 /// Changes of one checkpoint; `None` removes the key.
-pub(crate) type Changes = BTreeMap<Key, Option<Arc<Entry>>>;
+pub(crate) type Changes = BTreeMap<Key, Option<Arc<IndexEntry>>>;
 
 /// The redb database. Its calls block.
 #[derive(Debug)]
@@ -55,9 +55,9 @@ impl<T, E: Into<redb::Error>> Attempt<T> for std::result::Result<T, E> {
     }
 }
 
-fn decode(key: &Key, bytes: &[u8]) -> Result<Arc<Entry>> {
+fn decode(key: &Key, bytes: &[u8]) -> Result<Arc<IndexEntry>> {
     let mut input = Reader::new(bytes);
-    let entry = Entry::decode(&mut input).filter(|_| input.rest().is_empty());
+    let entry = IndexEntry::decode(&mut input).filter(|_| input.rest().is_empty());
     entry.map(Arc::new).ok_or_else(|| {
         Error::new(
             ErrorKind::Corrupt,
@@ -175,7 +175,7 @@ impl Index {
 
 impl Snapshot {
     /// The entry of a key. May block for a disk read.
-    pub(crate) fn get(&self, key: &Key) -> Result<Option<Arc<Entry>>> {
+    pub(crate) fn get(&self, key: &Key) -> Result<Option<Arc<IndexEntry>>> {
         let found = self
             .entries
             .get(&key.bytes()[..])
@@ -188,7 +188,7 @@ impl Snapshot {
         &self,
         from: &Key,
         to: &Key,
-        mut each: impl FnMut(Key, Arc<Entry>) -> bool,
+        mut each: impl FnMut(Key, Arc<IndexEntry>) -> bool,
     ) -> Result<()> {
         const WHAT: &str = "scanning the index";
         if from > to {

@@ -2,7 +2,7 @@
 //! checkpoint.
 
 use crate::checksum::key_hash;
-use crate::entry::Entry;
+use crate::entry::IndexEntry;
 use crate::key::{Key, Named};
 use model::nsd::GroupDigest;
 use model::{EntryNumber, GroupId, GroupVersion, ShardEpoch, ShardId};
@@ -43,7 +43,7 @@ impl Ledger {
     }
 
     /// Counts a new entry.
-    pub(crate) fn count(&mut self, key: &Key, entry: &Entry) {
+    pub(crate) fn count(&mut self, key: &Key, entry: &IndexEntry) {
         self.index_bytes += entry.index_bytes();
         match key.named() {
             Named::Blob(name) => {
@@ -61,7 +61,7 @@ impl Ledger {
     }
 
     /// Subtracts a removed entry.
-    pub(crate) fn uncount(&mut self, key: &Key, entry: &Entry) {
+    pub(crate) fn uncount(&mut self, key: &Key, entry: &IndexEntry) {
         self.index_bytes -= entry.index_bytes();
         match key.named() {
             Named::Blob(name) => {

@@ -7,8 +7,8 @@ use crate::journal::{Ring, RingImage};
 use crate::key::Key;
 use crate::ledger::Ledger;
 use crate::record::Record;
-use crate::space::Space;
-use crate::state::State;
+use crate::space::RegionSpace;
+use crate::state::CoreState;
 use crate::superblock::{self, FLAG_INDEX_LOST, Layout, Superblock};
 use crate::{FormatOptions, NsdIdentity, entry};
 use bytes::Bytes;
@@ -102,7 +102,7 @@ pub(crate) async fn open(world: &World, disk: Disk) -> Result<Arc<Core>> {
         move || open_index(&disk, region, &layout)
     };
     let (index, snapshot, ledger, space) = world.blocking(opened).await?;
-    let mut state = State::new(snapshot, space, ledger, superblock.incarnation);
+    let mut state = CoreState::new(snapshot, space, ledger, superblock.incarnation);
     replay(&disk, &superblock, &mut state).await?;
     for (shard, epoch) in &superblock.seals {
         state.ledger.raise_seal(*shard, *epoch);
@@ -119,7 +119,7 @@ pub(crate) async fn open(world: &World, disk: Disk) -> Result<Arc<Core>> {
     Ok(core)
 }
 
-type OpenedIndex = (Index, Snapshot, Ledger, Space);
+type OpenedIndex = (Index, Snapshot, Ledger, RegionSpace);
 
 fn open_index(disk: &Disk, region: u128, layout: &Layout) -> Result<OpenedIndex> {
     let failed = |error: std::io::Error| {
@@ -140,7 +140,7 @@ fn open_index(disk: &Disk, region: u128, layout: &Layout) -> Result<OpenedIndex>
 }
 
 /// Free space, computed from all entries of the index.
-fn learn_space(snapshot: &Snapshot, units: u64) -> Result<Space> {
+fn learn_space(snapshot: &Snapshot, units: u64) -> Result<RegionSpace> {
     let mut runs = Vec::new();
     let mut promised = 0;
     snapshot.scan(&Key::lowest(), &Key::highest(), |_, entry| {
@@ -150,12 +150,12 @@ fn learn_space(snapshot: &Snapshot, units: u64) -> Result<Space> {
         }
         true
     })?;
-    Space::with_used(units, runs, promised)
+    RegionSpace::with_used(units, runs, promised)
         .ok_or_else(|| Error::new(ErrorKind::Corrupt, "two blobs in the index overlap"))
 }
 
 /// Applies the journal records that are newer than the index.
-async fn replay(disk: &Disk, superblock: &Superblock, state: &mut State) -> Result<()> {
+async fn replay(disk: &Disk, superblock: &Superblock, state: &mut CoreState) -> Result<()> {
     let ring = Ring::new(&superblock.layout);
     let image = RingImage::load(disk, ring, superblock.region).await;
     while let Some(group) = image.next(state.head) {

@@ -2,7 +2,7 @@
 
 use crate::checksum::{UNIT, first_misfit, table_checksum, unit_checksums};
 use crate::core::Core;
-use crate::entry::{Entry, Place, header_units};
+use crate::entry::{IndexEntry, Place, header_units};
 use crate::extent::{pieces, read_header};
 use crate::key::Key;
 use bytes::{Bytes, BytesMut};
@@ -20,7 +20,7 @@ impl Core {
         &self,
         key: &Key,
         range: Option<Range<u32>>,
-    ) -> Result<(Arc<Entry>, Bytes)> {
+    ) -> Result<(Arc<IndexEntry>, Bytes)> {
         self.check_serving()?;
         for _ in 0..TRIES {
             let entry = self.locate(key)?.ok_or_else(|| self.absent(key))?;
@@ -55,7 +55,7 @@ impl Core {
     async fn read_range(
         &self,
         key: &Key,
-        entry: &Entry,
+        entry: &IndexEntry,
         range: Range<u32>,
     ) -> std::result::Result<Bytes, String> {
         let first = range.start / UNIT as u32;
@@ -79,7 +79,7 @@ impl Core {
     pub(crate) async fn table_of(
         &self,
         key: &Key,
-        entry: &Entry,
+        entry: &IndexEntry,
     ) -> std::result::Result<Arc<[u32]>, String> {
         if let Some(table) = self.state.lock().table(*key, entry) {
             return Ok(table);
@@ -93,7 +93,11 @@ impl Core {
     }
 
     /// The table in the entry's header, if the header is undamaged and agrees with the index.
-    pub(crate) async fn table_in_header(&self, key: &Key, entry: &Entry) -> Option<Arc<[u32]>> {
+    pub(crate) async fn table_in_header(
+        &self,
+        key: &Key,
+        entry: &IndexEntry,
+    ) -> Option<Arc<[u32]>> {
         let unit = entry.runs()?[0].unit;
         let length = header_units(entry.units()) as usize * UNIT;
         let block = self.disk.read(self.unit_offset(unit), length).await.ok()?;
@@ -105,7 +109,7 @@ impl Core {
     pub(crate) async fn table_from_payload(
         &self,
         key: &Key,
-        entry: &Entry,
+        entry: &IndexEntry,
     ) -> std::result::Result<Arc<[u32]>, String> {
         let payload = self.read_payload_bytes(entry).await;
         let payload = payload.map_err(|error| format!("it can't be read: {error}"))?;
@@ -117,12 +121,12 @@ impl Core {
     }
 
     /// All bytes of an entry, unchecked.
-    pub(crate) async fn read_payload_bytes(&self, entry: &Entry) -> io::Result<Bytes> {
+    pub(crate) async fn read_payload_bytes(&self, entry: &IndexEntry) -> io::Result<Bytes> {
         self.read_units(entry, 0, entry.units()).await
     }
 
     /// `count` units from `first` on, cut at the payload's end, unchecked.
-    async fn read_units(&self, entry: &Entry, first: u32, count: u32) -> io::Result<Bytes> {
+    async fn read_units(&self, entry: &IndexEntry, first: u32, count: u32) -> io::Result<Bytes> {
         let skip = first as usize * UNIT;
         let length = (entry.length as usize - skip).min(count as usize * UNIT);
         if length == 0 {

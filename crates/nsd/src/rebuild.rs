@@ -3,7 +3,7 @@
 use crate::area::Area;
 use crate::checksum::UNIT;
 use crate::core::Core;
-use crate::entry::{Entry, Place, header_units};
+use crate::entry::{IndexEntry, Place, header_units};
 use crate::extent::{claimed_units, placed, read_header, writes_of};
 use crate::index::{Changes, Index};
 use crate::journal::{Ring, RingImage};
@@ -11,7 +11,7 @@ use crate::key::Key;
 use crate::ledger::Ledger;
 use crate::open::{disk_error, load_superblock, open};
 use crate::record::Record;
-use crate::space::{Asker, Space};
+use crate::space::{Asker, RegionSpace};
 use crate::superblock::{FLAG_INDEX_LOST, FLAG_UNCONFIRMED, Layout, Superblock};
 use bytes::Bytes;
 use model::{EntryNumber, Error, ErrorKind, Result, ShardId};
@@ -76,8 +76,8 @@ fn write_index(
 
 /// The results so far.
 struct Findings {
-    entries: BTreeMap<Key, Arc<Entry>>,
-    space: Space,
+    entries: BTreeMap<Key, Arc<IndexEntry>>,
+    space: RegionSpace,
     ledger: Ledger,
 }
 
@@ -85,7 +85,7 @@ impl Findings {
     fn new(superblock: &Superblock) -> Self {
         Self {
             entries: BTreeMap::new(),
-            space: Space::new(superblock.layout.data_units),
+            space: RegionSpace::new(superblock.layout.data_units),
             ledger: Ledger {
                 seals: superblock.seals.clone(),
                 ..Ledger::default()
@@ -158,7 +158,7 @@ impl Findings {
         }
     }
 
-    fn add_put(&mut self, key: &Key, entry: &Arc<Entry>) {
+    fn add_put(&mut self, key: &Key, entry: &Arc<IndexEntry>) {
         if let Some(old) = self.entries.get(key) {
             // A put moved out of the journal has an extent as well, but a power cut may have left
             // that extent without its payload. The record is proven.

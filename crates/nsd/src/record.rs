@@ -1,7 +1,7 @@
 //! Journal records and the groups in which they are written (`docs/formats/nsd-journal.md`).
 
 use crate::checksum::{UNIT, crc32c_without};
-use crate::entry::{Entry, Place};
+use crate::entry::{IndexEntry, Place};
 use crate::key::Key;
 use crate::wire::{Reader, Writer};
 use bytes::Bytes;
@@ -22,7 +22,7 @@ pub(crate) enum Record {
     /// A new blob or log entry.
     Put {
         key: Key,
-        entry: Arc<Entry>,
+        entry: Arc<IndexEntry>,
         /// The bytes, if they are stored in this record.
         payload: Bytes,
     },
@@ -100,7 +100,7 @@ impl Record {
                 let key = Key::parse(input.raw(Key::BYTES)?)?;
                 input.raw(2)?;
                 let length = input.u32()? as usize;
-                let entry = Entry::decode(&mut Reader::new(input.raw(length)?))?;
+                let entry = IndexEntry::decode(&mut Reader::new(input.raw(length)?))?;
                 let payload = match entry.place {
                     Place::Journal(_) => entry.length as usize,
                     Place::Runs(_) => 0,
@@ -228,7 +228,7 @@ mod tests {
         let key = Key::log(ShardId(1), EntryNumber(1));
         let payload = Bytes::from(vec![5; 5000]);
         let checksums = crate::checksum::unit_checksums(&key, &payload.clone().into());
-        let entry = Entry {
+        let entry = IndexEntry {
             length: 5000,
             writer: 3,
             birth: 4,

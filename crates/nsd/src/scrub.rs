@@ -2,7 +2,7 @@
 
 use crate::checksum::{UNIT, first_misfit};
 use crate::core::Core;
-use crate::entry::{Entry, Run, header_units};
+use crate::entry::{IndexEntry, Run, header_units};
 use crate::extent::write_header;
 use crate::journal::first_damaged;
 use crate::key::{Key, Named};
@@ -106,7 +106,7 @@ impl Core {
     async fn scrub_entry(
         &self,
         key: &Key,
-        entry: &Arc<Entry>,
+        entry: &Arc<IndexEntry>,
         report: &mut ScrubReport,
     ) -> Result<()> {
         report.checked += 1;
@@ -143,7 +143,7 @@ impl Core {
         Ok(())
     }
 
-    async fn check_entry(&self, key: &Key, entry: &Entry) -> Found {
+    async fn check_entry(&self, key: &Key, entry: &IndexEntry) -> Found {
         let payload = match self.read_payload_bytes(entry).await {
             Ok(payload) => payload,
             Err(error) => return Found::Damaged(format!("can't be read: {error}")),
@@ -169,7 +169,7 @@ impl Core {
     }
 
     /// Rewrites the header from the index, unless the entry was removed.
-    async fn rewrite_header(&self, key: &Key, entry: &Entry, table: &[u32]) -> Result<bool> {
+    async fn rewrite_header(&self, key: &Key, entry: &IndexEntry, table: &[u32]) -> Result<bool> {
         let runs = entry.runs().expect("only extents have headers");
         let pinned = self.state.lock().pin(key, entry);
         if !pinned.map_err(|error| self.index_error(error))? {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Free runs and promises. Pure bookkeeping; the caller does the locking.
 #[derive(Debug)]
-pub(crate) struct Space {
+pub(crate) struct RegionSpace {
     /// Start to length; adjacent runs are always joined.
     free: BTreeMap<u64, u64>,
     /// The same runs by length, for best fit.
@@ -27,7 +27,7 @@ pub(crate) enum Asker {
     Promised,
 }
 
-impl Space {
+impl RegionSpace {
     /// An area of `total` units, all free. The reserve is 1/16 of it, at most 64 MiB.
     pub(crate) fn new(total: u64) -> Self {
         Self {
@@ -220,7 +220,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_unit_is_ever_given_to_two(steps in prop::collection::vec((0u8..3, 1u64..40), 1..200)) {
-            let mut space = Space::new(500);
+            let mut space = RegionSpace::new(500);
             let mut held: Vec<Vec<Run>> = Vec::new();
             let mut used = BTreeSet::new();
             for (kind, number) in steps {
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn the_reserve_is_for_the_log_and_promises_are_kept() {
-        let mut space = Space::new(160);
+        let mut space = RegionSpace::new(160);
         assert_eq!(space.available(), 150);
         assert!(space.promise(100, Asker::Blob));
         assert!(!space.promise(51, Asker::Blob));
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn what_waits_in_the_journal_finds_its_units_however_cut_up_the_space_is() {
-        let mut space = Space::new(160);
+        let mut space = RegionSpace::new(160);
         let held = space
             .allocate(150, 1, Asker::Blob)
             .expect("all that blobs get");
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn taken_runs_are_checked() {
-        let mut space = Space::new(100);
+        let mut space = RegionSpace::new(100);
         assert!(space.take(&[Run { unit: 10, count: 5 }]));
         assert!(!space.take(&[Run { unit: 14, count: 2 }]));
         assert!(space.touches_free(Run { unit: 14, count: 2 }));

@@ -1,12 +1,12 @@
 //! An NSD's current state: the index, and the journal's changes on top of it.
 
 use crate::cache::Cache;
-use crate::entry::{Entry, Place, Run};
+use crate::entry::{IndexEntry, Place, Run};
 use crate::index::{Changes, Snapshot};
 use crate::key::Key;
 use crate::ledger::Ledger;
 use crate::record::Record;
-use crate::space::Space;
+use crate::space::RegionSpace;
 use model::{EntryNumber, Result, ShardId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -17,21 +17,21 @@ const ENTRIES_CACHE_BYTES: usize = 32 << 20;
 const TABLES_CACHE_BYTES: usize = 96 << 20;
 
 /// Entries found in a range.
-pub(crate) type Found = Vec<(Key, Arc<Entry>)>;
+pub(crate) type Found = Vec<(Key, Arc<IndexEntry>)>;
 
 /// An open NSD's state, guarded by one lock that is held only briefly.
-pub(crate) struct State {
+pub(crate) struct CoreState {
     /// Changes since the last checkpoint began.
     pub(crate) overlay: Changes,
     pub(crate) overlay_bytes: usize,
     /// Changes that a running checkpoint is writing to the index.
     pub(crate) frozen: Arc<Changes>,
     pub(crate) snapshot: Arc<Snapshot>,
-    cache: Cache<Key, Arc<Entry>>,
+    cache: Cache<Key, Arc<IndexEntry>>,
     tables: Cache<(Key, u64), Arc<[u32]>>,
     /// Counts removals and checkpoints. An index read isn't cached if this changed during the read.
     changes: u64,
-    pub(crate) space: Space,
+    pub(crate) space: RegionSpace,
     pub(crate) ledger: Ledger,
     /// Entries that the running checkpoint moves out of the journal.
     pub(crate) moving: BTreeMap<Key, Move>,
@@ -54,8 +54,13 @@ pub(crate) struct Move {
     pub(crate) gone: bool,
 }
 
-impl State {
-    pub(crate) fn new(snapshot: Snapshot, space: Space, ledger: Ledger, incarnation: u64) -> Self {
+impl CoreState {
+    pub(crate) fn new(
+        snapshot: Snapshot,
+        space: RegionSpace,
+        ledger: Ledger,
+        incarnation: u64,
+    ) -> Self {
         Self {
             overlay: BTreeMap::new(),
             overlay_bytes: 0,
@@ -81,7 +86,7 @@ impl State {
     }
 
     /// Looks a key up without reading the index. `None`: unknown; `Some(None)`: removed.
-    pub(crate) fn peek(&mut self, key: &Key) -> Option<Option<Arc<Entry>>> {
+    pub(crate) fn peek(&mut self, key: &Key) -> Option<Option<Arc<IndexEntry>>> {
         let changed = self.overlay.get(key).or_else(|| self.frozen.get(key));
         if let Some(slot) = changed {
             return Some(slot.clone());
@@ -89,13 +94,13 @@ impl State {
         self.cache.get(key).map(Some)
     }
 
-    /// A mark for [`State::remember`].
+    /// A mark for [`CoreState::remember`].
     pub(crate) fn mark(&self) -> u64 {
         self.changes
     }
 
     /// Caches an entry read from the index, unless something was removed since `mark`.
-    pub(crate) fn remember(&mut self, mark: u64, key: Key, entry: &Arc<Entry>) {
+    pub(crate) fn remember(&mut self, mark: u64, key: Key, entry: &Arc<IndexEntry>) {
         if mark == self.changes {
             self.cache.insert(key, entry.clone(), entry.weight());
         }
@@ -108,7 +113,7 @@ impl State {
     }
 
     /// The checksum table of an entry, if it is in memory.
-    pub(crate) fn table(&mut self, key: Key, entry: &Entry) -> Option<Arc<[u32]>> {
+    pub(crate) fn table(&mut self, key: Key, entry: &IndexEntry) -> Option<Arc<[u32]>> {
         if let Some(table) = &entry.checksums {
             return Some(table.clone());
         }
@@ -116,7 +121,7 @@ impl State {
     }
 
     /// The entry of a key; may block for a disk read.
-    fn find(&mut self, key: &Key) -> Result<Option<Arc<Entry>>> {
+    fn find(&mut self, key: &Key) -> Result<Option<Arc<IndexEntry>>> {
         match self.peek(key) {
             Some(known) => Ok(known),
             None => self.snapshot.get(key),
@@ -194,12 +199,12 @@ impl State {
         Ok(())
     }
 
-    fn change(&mut self, key: Key, slot: Option<Arc<Entry>>) {
+    fn change(&mut self, key: Key, slot: Option<Arc<IndexEntry>>) {
         self.overlay_bytes += 64 + slot.as_ref().map_or(0, |entry| entry.weight());
         self.overlay.insert(key, slot);
     }
 
-    fn forget(&mut self, key: &Key, entry: &Entry) {
+    fn forget(&mut self, key: &Key, entry: &IndexEntry) {
         self.ledger.uncount(key, entry);
         self.cache.remove(key);
         self.tables.remove(&(*key, entry.birth));
@@ -222,7 +227,7 @@ impl State {
     }
 
     /// Keeps the runs of `entry` from being reused, if `key` still has this entry.
-    pub(crate) fn pin(&mut self, key: &Key, entry: &Entry) -> Result<bool> {
+    pub(crate) fn pin(&mut self, key: &Key, entry: &IndexEntry) -> Result<bool> {
         let current = self.find(key)?.is_some_and(|found| found.is_same_as(entry));
         if let (true, Some(runs)) = (current, entry.runs()) {
             let other = self.pins.insert(runs[0].unit, Vec::new());
@@ -235,8 +240,8 @@ impl State {
         Ok(false)
     }
 
-    /// Ends [`State::pin`].
-    pub(crate) fn unpin(&mut self, entry: &Entry) {
+    /// Ends [`CoreState::pin`].
+    pub(crate) fn unpin(&mut self, entry: &IndexEntry) {
         let runs = entry.runs().expect("only extents are pinned");
         let parked = self.pins.remove(&runs[0].unit);
         let parked = parked.expect("an extent is unpinned once, by the scrub that pinned it");
@@ -245,7 +250,7 @@ impl State {
 
     /// Marks the space of an entry found on opening as used.
     #[must_use]
-    pub(crate) fn adopt(&mut self, entry: &Entry) -> bool {
+    pub(crate) fn adopt(&mut self, entry: &IndexEntry) -> bool {
         match &entry.place {
             Place::Runs(runs) => self.space.take(runs),
             Place::Journal(_) => self

@@ -26,7 +26,7 @@ pub(crate) const REGION_BYTES_MIN: u64 = 8 * MIB;
 pub(crate) const JOURNAL_BYTES_MIN: u64 = 256 * 1024;
 /// The largest journal: opening reads all of it into memory.
 const JOURNAL_BYTES_MAX: u64 = 1024 * MIB;
-/// How often a region can be opened: [`crate::state::State`] puts the incarnation above its birth
+/// How often a region can be opened: [`crate::state::CoreState`] puts the incarnation above its birth
 /// counter.
 const INCARNATION_MAX: u64 = 1 << 23;
 

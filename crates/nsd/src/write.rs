@@ -3,7 +3,7 @@
 use crate::checksum::{UNIT, table_checksum, unit_checksums};
 use crate::commit::Fences;
 use crate::core::Core;
-use crate::entry::{Entry, INLINE_CHECKSUMS_MAX, Place, RUNS_MAX, header_units};
+use crate::entry::{INLINE_CHECKSUMS_MAX, IndexEntry, Place, RUNS_MAX, header_units};
 use crate::extent::{placed, writes_of};
 use crate::key::Key;
 use crate::record::Record;
@@ -119,7 +119,7 @@ impl Core {
     }
 
     /// The answer to a put of an entry that already exists with this or a higher epoch.
-    async fn repeated_log_put(&self, key: &Key, old: &Entry, put: &LogPut) -> Result<()> {
+    async fn repeated_log_put(&self, key: &Key, old: &IndexEntry, put: &LogPut) -> Result<()> {
         if old.writer > put.epoch.0 {
             let text = format!("{key} was written by epoch {}", old.writer);
             return Err(Error::new(ErrorKind::OldEpoch, text));
@@ -143,7 +143,7 @@ impl Core {
     ) -> Result<()> {
         let table = unit_checksums(&piece.key, &piece.payload);
         let small = piece.payload.len() as u64 <= piece.in_journal_max;
-        let entry = Entry {
+        let entry = IndexEntry {
             length: u32::try_from(piece.payload.len()).expect("checked by the caller"),
             writer: piece.writer,
             birth: 0,
@@ -162,7 +162,7 @@ impl Core {
     async fn store_in_journal(
         self: &Arc<Self>,
         piece: Piece,
-        mut entry: Entry,
+        mut entry: IndexEntry,
         check: impl FnOnce(&mut Fences) -> Result<()>,
     ) -> Result<()> {
         let units = entry.extent_units();
@@ -188,7 +188,7 @@ impl Core {
     async fn store_in_extent(
         self: &Arc<Self>,
         piece: Piece,
-        entry: Entry,
+        entry: IndexEntry,
         table: Vec<u32>,
         check: impl FnOnce(&mut Fences) -> Result<()>,
     ) -> Result<()> {
@@ -204,7 +204,7 @@ impl Core {
             let runs = runs.ok_or_else(|| self.no_space(&piece.key))?;
             (runs, state.next_birth())
         };
-        let entry = Arc::new(Entry {
+        let entry = Arc::new(IndexEntry {
             birth,
             ..placed(&entry, runs.clone())
         });
@@ -239,7 +239,7 @@ impl Core {
 
     /// Whether the index has no room for another entry. Log puts may fill it a little further than
     /// blobs.
-    fn index_refuses(&self, state: &crate::state::State, asker: Asker) -> bool {
+    fn index_refuses(&self, state: &crate::state::CoreState, asker: Asker) -> bool {
         let most = self.index.entry_bytes_max();
         let most = match asker {
             Asker::Blob => most,

@@ -3,7 +3,7 @@
 //! Guard `n` is in blocks `n % 2` and `n % 2 + 2`. The first copy is durable before the second is
 //! written, so that a power cut damages at most one block of a pair.
 
-use super::State;
+use super::AreaState;
 use crate::checksum::{UNIT, crc32c_without};
 use crate::wire::{Reader, Writer};
 
@@ -79,7 +79,7 @@ impl Guard {
         }
     }
 
-    pub(super) fn of(state: &State) -> Self {
+    pub(super) fn of(state: &AreaState) -> Self {
         Self {
             sequence: state.sequence,
             length: state.length,

@@ -7,9 +7,9 @@ use world::sim::Simulation;
 
 const REGION: u128 = 5;
 
-fn entry(number: u64, checksums: usize) -> Arc<Entry> {
+fn entry(number: u64, checksums: usize) -> Arc<IndexEntry> {
     let units = checksums as u32;
-    Arc::new(Entry {
+    Arc::new(IndexEntry {
         length: units * 4096,
         writer: number,
         birth: number,
@@ -86,7 +86,7 @@ fn a_check_reads_the_medium_and_not_what_the_page_cache_still_has() {
             let index = Index::open(area).unwrap();
             let mut count = 0;
             let snapshot = index.snapshot().unwrap();
-            let each = |_: Key, _: Arc<Entry>| {
+            let each = |_: Key, _: Arc<IndexEntry>| {
                 count += 1;
                 true
             };
@@ -124,7 +124,7 @@ fn an_older_guard_is_never_used_in_place_of_a_newest_one_that_is_damaged() {
                             assert!(!has_a_pair, "{damaged:#b} after {commits} commits");
                             let index = Index::open(area).unwrap();
                             let mut count = 0;
-                            let each = |_: Key, _: Arc<Entry>| {
+                            let each = |_: Key, _: Arc<IndexEntry>| {
                                 count += 1;
                                 true
                             };
@@ -228,16 +228,17 @@ fn fill(bytes: u64, checksums: usize) {
             let mut all = Vec::new();
             let mut next = 0u64;
             let mut changes = Changes::new();
-            let mut place =
-                |changes: &mut Changes, ledger: &mut Ledger, all: &mut Vec<(Key, Arc<Entry>)>| {
-                    next += 1;
-                    let scattered = next.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
-                    let key = Key::log(ShardId(1), EntryNumber(scattered));
-                    let entry = entry(next, checksums);
-                    ledger.count(&key, &entry);
-                    changes.insert(key, Some(entry.clone()));
-                    all.push((key, entry));
-                };
+            let mut place = |changes: &mut Changes,
+                             ledger: &mut Ledger,
+                             all: &mut Vec<(Key, Arc<IndexEntry>)>| {
+                next += 1;
+                let scattered = next.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+                let key = Key::log(ShardId(1), EntryNumber(scattered));
+                let entry = entry(next, checksums);
+                ledger.count(&key, &entry);
+                changes.insert(key, Some(entry.clone()));
+                all.push((key, entry));
+            };
             while ledger.index_bytes < index.entry_bytes_max() {
                 place(&mut changes, &mut ledger, &mut all);
                 if changes.len() == 2000 {
