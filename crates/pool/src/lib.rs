@@ -59,7 +59,7 @@ pub struct Pool {
     /// Cycles through the groups.
     writes: AtomicU64,
     in_flight: Arc<Semaphore>,
-    space: Arc<space::Space>,
+    space: Arc<space::PoolSpace>,
     suspects: Arc<suspects::Suspects>,
     progress: progress::Counters,
 }

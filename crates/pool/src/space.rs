@@ -41,7 +41,7 @@ pub struct PoolUsage {
 
 /// Held space; released when dropped.
 pub struct Reservation {
-    space: Arc<Space>,
+    space: Arc<PoolSpace>,
     bytes: u64,
 }
 
@@ -87,7 +87,7 @@ impl Drop for Reservation {
 }
 
 #[derive(Default)]
-pub(crate) struct Space {
+pub(crate) struct PoolSpace {
     held: AtomicU64,
     /// Plain bytes kept for metadata.
     metadata: AtomicU64,
@@ -113,7 +113,7 @@ struct Cached {
     blobs: u64,
 }
 
-impl Space {
+impl PoolSpace {
     /// Makes the next query sum over the NSDs again.
     pub(crate) fn forget(&self) {
         *self.cache.lock() = None;
@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn who_asks_for_more_than_there_is_takes_nothing_from_others_even_for_a_moment() {
         const FREE: u64 = 1000;
-        let space = Space::default();
+        let space = PoolSpace::default();
         // Another caller asks in between.
         let meanwhile = || {
             assert_eq!(space.hold(FREE, || FREE), Ok(()));
@@ -419,7 +419,7 @@ mod tests {
 
     #[test]
     fn what_others_took_in_the_middle_counts() {
-        let space = Space::default();
+        let space = PoolSpace::default();
         let others = std::cell::Cell::new(true);
         let meanwhile = || {
             if others.take() {
