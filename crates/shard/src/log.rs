@@ -63,14 +63,14 @@ struct Shared {
     shard: ShardId,
     epoch: ShardEpoch,
     clock: Arc<Clock>,
-    state: Mutex<State>,
+    state: Mutex<LogState>,
     /// Signals changes of `state` that an append may wait for.
     moved: Notify,
     /// The shard's record as this owner knows it; held while it is being changed.
     record: tokio::sync::Mutex<Versioned<ShardRecord>>,
 }
 
-struct State {
+struct LogState {
     members: Arc<[Arc<Nsd>]>,
     /// Counts the views of this owner.
     generation: u64,
@@ -127,7 +127,7 @@ impl Log {
             );
             total += bytes;
         }
-        let state = State {
+        let state = LogState {
             members: start.members.into(),
             generation: 0,
             view_changing: false,

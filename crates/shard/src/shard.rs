@@ -74,7 +74,7 @@ pub struct Shard {
     pub(crate) log: Log,
     pub(crate) catalog: Catalog,
     pub(crate) tree: Arc<Tree>,
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Mutex<ShardState>,
     pub(crate) running: Mutex<Option<Running>>,
     /// Callers that wait for a snapshot at a commit boundary.
     pub(crate) wanted: Wanted,
@@ -86,7 +86,7 @@ pub struct Shard {
 }
 
 /// State under the one lock. Held for one operation at a time, never across a wait.
-pub(crate) struct State {
+pub(crate) struct ShardState {
     pub(crate) records: Records,
     pub(crate) notes: Vec<OperationNote>,
     /// Delegated operations of the sessions that began under this owner.
@@ -177,7 +177,7 @@ impl Shard {
         // Simulated runs keep their sequence of random numbers: they don't draw a seed.
         let seed = (!world.is_simulated()).then(|| world.random_u64());
         let records = Records::new(config.hot_records_bytes, last_commit);
-        let state = State {
+        let state = ShardState {
             records: records.with_seed(seed.unwrap_or_default()),
             notes: Vec::new(),
             streams: BTreeMap::new(),
@@ -593,7 +593,7 @@ impl Shard {
     }
 }
 
-impl State {
+impl ShardState {
     fn alive(&self) -> Result<()> {
         self.failed.clone().map_or(Ok(()), Err)
     }

@@ -45,13 +45,13 @@ struct Piece {
     names: usize,
     /// Up to the last sorting: one entry per name, in order. After that, changes in order of
     /// arrival.
-    entries: RefCell<Vec<Entry>>,
+    entries: RefCell<Vec<OrderEntry>>,
     is_sorted: Cell<bool>,
 }
 
 /// A name's place; `None` if it was removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Entry {
+struct OrderEntry {
     at: At,
     place: Option<Place>,
 }
@@ -128,7 +128,7 @@ impl Names {
             piece.names -= 1;
         }
         let entries = piece.entries.get_mut();
-        entries.push(Entry { at, place });
+        entries.push(OrderEntry { at, place });
         piece.is_sorted.set(false);
         let is_full = entries.len() >= PIECE_MAX;
         let is_waste = entries.len() > ENTRIES_FEW && entries.len() > 4 * piece.names;

@@ -1,7 +1,7 @@
 //! The table of hot records: which ranges are complete, and which records may be evicted.
 
 use super::absent::{Absent, NOTED_MIN};
-use super::table::{Complete, Place, Slot, Table, weight};
+use super::table::{Complete, Place, Slot, SlotTable, weight};
 use super::work::NewWork;
 use model::{
     CommitNumber, DataId, FileKind, FilesetId, InodeId, InodeNumber, SegmentId, SessionId,
@@ -111,7 +111,7 @@ struct Pin {
 
 /// The table.
 pub(crate) struct Records {
-    table: Table,
+    table: SlotTable,
     /// Data ids whose extents are all in the table, except those that inodes were created with:
     /// their slots say it.
     complete_data: Set<(FilesetId, DataId)>,
@@ -148,7 +148,7 @@ impl Records {
     /// Nothing in memory; everything up to `applied` is in the tree.
     pub(crate) fn new(budget: usize, applied: CommitNumber) -> Self {
         Self {
-            table: Table::default(),
+            table: SlotTable::default(),
             complete_data: Set::default(),
             orphans_complete: false,
             segment_floors: Map::default(),
@@ -169,7 +169,7 @@ impl Records {
     pub(crate) fn with_seed(self, seed: u64) -> Self {
         assert!(self.table.len() == 0, "a seed comes before the records");
         Self {
-            table: Table::seeded(seed),
+            table: SlotTable::seeded(seed),
             ..self
         }
     }

@@ -60,7 +60,7 @@ pub(super) fn weight(value: Option<&Record>) -> usize {
 
 /// The slots.
 #[derive(Default)]
-pub(super) struct Table {
+pub(super) struct SlotTable {
     pieces: Vec<Vec<Option<Slot>>>,
     free: Vec<Place>,
     /// Half of the key's hash with the place, so that growing the index doesn't read slots.
@@ -75,7 +75,7 @@ pub(super) struct Table {
     bytes: usize,
 }
 
-impl Table {
+impl SlotTable {
     /// An empty table with this seed.
     pub(super) fn seeded(seed: u64) -> Self {
         Self {
@@ -113,7 +113,7 @@ impl Table {
             .expect("a place is given out with its slot")
     }
 
-    /// For all fields but the value: see [`Table::replace`].
+    /// For all fields but the value: see [`SlotTable::replace`].
     pub(super) fn slot_mut(&mut self, place: Place) -> &mut Slot {
         let (piece, at) = split(place);
         self.pieces[piece][at]
