@@ -11,11 +11,11 @@ const PARTS: usize = 64;
 /// Use counts by inode and session. Queried under the shard's lock, so its own locks are held only
 /// briefly.
 pub(crate) struct Holders {
-    parts: [Mutex<Table>; PARTS],
+    parts: [Mutex<HolderTable>; PARTS],
 }
 
 #[derive(Default)]
-struct Table {
+struct HolderTable {
     held: Map<InodeId, Uses>,
     /// Inodes that may have no names: only these are released after their last use, so that
     /// ordinary closes don't involve the shard. Some may have got a name since.
@@ -34,7 +34,7 @@ impl Default for Holders {
 }
 
 impl Holders {
-    fn part(&self, inode: InodeId) -> MutexGuard<'_, Table> {
+    fn part(&self, inode: InodeId) -> MutexGuard<'_, HolderTable> {
         self.parts[inode.0 as usize % PARTS].lock()
     }
 
@@ -86,7 +86,7 @@ impl Holders {
         let mut free = Vec::new();
         for part in &self.parts {
             let mut table = part.lock();
-            let Table { held, nameless } = &mut *table;
+            let HolderTable { held, nameless } = &mut *table;
             held.retain(|inode, uses| {
                 uses.retain(|(holder, _)| *holder != session);
                 if uses.is_empty() && nameless.remove(inode) {

@@ -15,13 +15,13 @@ pub use request::{HeldLock, LockDoor, LockOwner, LockRequest, LockSpace, LockTak
 use model::{Error, ErrorKind, InodeId, LockKind, LockRange, Result, SessionId};
 use parking_lot::Mutex;
 use std::future::Future;
-use table::{Answer, GaveUp, Table};
+use table::{Answer, GaveUp, LockTable};
 use tokio::sync::oneshot;
 
 /// The lock tables of a file system. Short calls under one lock, which is never held while waiting.
 #[derive(Default)]
 pub struct Locks {
-    table: Mutex<Table<oneshot::Sender<()>>>,
+    table: Mutex<LockTable<oneshot::Sender<()>>>,
 }
 
 /// Withdraws a waiting request when its future is dropped.
@@ -173,7 +173,7 @@ impl Locks {
 
     /// Wakes waiters whose requests the table has granted. A waiter that was dropped meanwhile
     /// needs no answer.
-    fn wake(table: &mut Table<oneshot::Sender<()>>) {
+    fn wake(table: &mut LockTable<oneshot::Sender<()>>) {
         for sender in table.take_granted() {
             let _ = sender.send(());
         }

@@ -31,7 +31,7 @@ struct Waiter<W> {
 }
 
 /// All locks of a file system; `W` wakes the waiter of a granted request.
-pub(super) struct Table<W> {
+pub(super) struct LockTable<W> {
     doors: BTreeSet<LockDoor>,
     held: Held,
     waiting: BTreeMap<u64, Waiter<W>>,
@@ -46,7 +46,7 @@ pub(super) struct Table<W> {
     next_door: u32,
 }
 
-impl<W> Default for Table<W> {
+impl<W> Default for LockTable<W> {
     fn default() -> Self {
         Self {
             doors: BTreeSet::new(),
@@ -67,7 +67,7 @@ const FOLLOWED_MAX: usize = 256;
 /// Most locks examined in search of a deadlock.
 const STOPPERS_MAX: usize = 4096;
 
-impl<W> Table<W> {
+impl<W> LockTable<W> {
     pub(super) fn begin_door(&mut self, session: SessionId) -> LockDoor {
         let number = self.next_door;
         self.next_door = number.checked_add(1).expect("no 2^32 mounts in one run");

@@ -13,13 +13,13 @@ const EXCLUSIVE: Option<LockKind> = Some(LockKind::Exclusive);
 
 /// A table with one door.
 struct Tables {
-    table: Table<u64>,
+    table: LockTable<u64>,
     door: LockDoor,
 }
 
 impl Tables {
     fn new() -> Self {
-        let mut table = Table::default();
+        let mut table = LockTable::default();
         let door = table.begin_door(SessionId(1));
         Self { table, door }
     }
@@ -355,7 +355,7 @@ fn a_dropped_or_interrupted_wait_takes_its_request_back() {
     let locks = Locks::new();
     let door = locks.begin_door(SessionId(1));
     let all = Tables {
-        table: Table::default(),
+        table: LockTable::default(),
         door,
     };
     locks.try_set(all.flock(1, EXCLUSIVE)).unwrap();
