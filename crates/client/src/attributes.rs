@@ -1,6 +1,6 @@
 //! Verbs on attributes: stat, chmod, chown, utimes, truncate, extended attributes, statfs.
 
-use crate::client::{Client, misplaced};
+use crate::client::{Client, unexpected_reply};
 use crate::inode::{Inner, InodeRef};
 use crate::types::FileSystemUsage;
 use bytes::Bytes;
@@ -96,7 +96,7 @@ impl Client {
         let name = xattr_name(name)?;
         match self.execute(&Operation::GetXattr { inode, name }).await? {
             Reply::Value(value) => Ok(value),
-            other => misplaced(&other),
+            other => unexpected_reply(&other),
         }
     }
 
@@ -107,7 +107,7 @@ impl Client {
     pub async fn list_xattrs(&self, inode: InodeId) -> Result<Vec<Bytes>> {
         match self.execute(&Operation::ListXattrs { inode }).await? {
             Reply::Names(names) => Ok(names),
-            other => misplaced(&other),
+            other => unexpected_reply(&other),
         }
     }
 
@@ -209,7 +209,7 @@ impl Client {
     pub(crate) async fn attributes_after(&self, operation: &Operation) -> Result<Attributes> {
         match self.execute(operation).await? {
             Reply::Attributes { attributes, .. } => Ok(attributes),
-            other => misplaced(&other),
+            other => unexpected_reply(&other),
         }
     }
 

@@ -212,6 +212,6 @@ impl Client {
 }
 
 /// Panics: the owner never sends this reply to the operation.
-pub(crate) fn misplaced(reply: &Reply) -> ! {
+pub(crate) fn unexpected_reply(reply: &Reply) -> ! {
     panic!("unexpected reply from the owner: {reply:?}")
 }

@@ -1,7 +1,7 @@
 //! Verbs on ranges of a file: fallocate, lseek, copy_file_range; and the exclusive use of an inode
 //! that they need.
 
-use crate::client::{Client, misplaced};
+use crate::client::{Client, unexpected_reply};
 use crate::inode::{Inner, InodeRef, InodeState};
 use crate::pages::extents::Source;
 use crate::read::{EXTENTS_AT_ONCE_MAX, ROUNDS_MAX};
@@ -137,7 +137,7 @@ impl Client {
                     }
                     at = known_to;
                 }
-                other => misplaced(&other),
+                other => unexpected_reply(&other),
             }
         };
         if missing == 0 {

@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::inode::{Inner, InodeRef, Stage};
-use crate::publish::Haste;
+use crate::publish::Urgency;
 use crate::store::Job;
 use futures::stream;
 use model::{InodeId, Result};
@@ -115,7 +115,7 @@ impl Client {
         let jobs = states.iter().flat_map(|state| {
             let mut inner = state.lock();
             let mut jobs = self.retry_failed(state, &mut inner);
-            jobs.extend(self.freeze_all(state, &mut inner, Haste::None));
+            jobs.extend(self.freeze_all(state, &mut inner, Urgency::Background));
             jobs
         });
         let jobs: Vec<Job> = jobs.collect();
@@ -148,7 +148,7 @@ impl Client {
                 .last_write
                 .is_some_and(|at| now - at >= self.settings.dirty_idle_max);
             if pressed || is_resting {
-                jobs.extend(self.freeze_all(&state, &mut inner, Haste::None));
+                jobs.extend(self.freeze_all(&state, &mut inner, Urgency::Background));
             } else if self.is_old(&inner, now) {
                 // Blocks at least half as old are taken along: fewer, larger batches.
                 let time = now - self.settings.dirty_age_max / 2;

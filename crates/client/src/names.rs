@@ -1,6 +1,6 @@
 //! Verbs on names: lookup, create, link, unlink, rename, listings, symbolic links.
 
-use crate::client::{Client, misplaced};
+use crate::client::{Client, unexpected_reply};
 use crate::types::Listing;
 use bytes::Bytes;
 use model::operation::{NewInode, RenameMode};
@@ -165,7 +165,7 @@ impl Client {
                 }
                 Ok(())
             }
-            other => misplaced(&other),
+            other => unexpected_reply(&other),
         }
     }
 
@@ -176,7 +176,7 @@ impl Client {
     pub async fn read_link(&self, inode: InodeId) -> Result<Bytes> {
         match self.execute(&Operation::ReadLink { inode }).await? {
             Reply::Target(target) => Ok(target),
-            other => misplaced(&other),
+            other => unexpected_reply(&other),
         }
     }
 
@@ -206,7 +206,7 @@ impl Client {
                 attributes.for_each(|attributes| self.merge(attributes));
                 Ok(Listing { entries, end })
             }
-            other => misplaced(&other),
+            other => unexpected_reply(&other),
         }
     }
 
@@ -216,7 +216,7 @@ impl Client {
                 self.merge(&mut attributes);
                 Ok(attributes)
             }
-            other => misplaced(&other),
+            other => unexpected_reply(&other),
         }
     }
 
@@ -230,7 +230,7 @@ impl Client {
                 self.note_removed(&attributes, orphaned);
                 Ok(())
             }
-            other => misplaced(&other),
+            other => unexpected_reply(&other),
         }
     }
 

@@ -54,12 +54,12 @@ pub(crate) struct PagePool {
     ring: Mutex<VecDeque<(InodeId, u64, u64)>>,
     /// Held while known extents are being forgotten.
     forgetting: Mutex<()>,
-    space: Mutex<Space>,
+    space: Mutex<ReservedSpace>,
     /// Bytes read ahead that were used, and that weren't; halved now and then.
     ahead: Mutex<(u64, u64)>,
 }
 
-struct Space {
+struct ReservedSpace {
     needed: u64,
     held: Option<Reservation>,
 }
@@ -100,7 +100,7 @@ impl PagePool {
             failure: Mutex::default(),
             ring: Mutex::default(),
             forgetting: Mutex::default(),
-            space: Mutex::new(Space {
+            space: Mutex::new(ReservedSpace {
                 needed: 0,
                 held: None,
             }),

@@ -1,7 +1,7 @@
 //! Publishing: dirty runs become batches, batches become extents, in the order of their numbers.
 //! Also fsync and flush, which wait for that.
 
-use crate::client::{Client, misplaced};
+use crate::client::{Client, unexpected_reply};
 use crate::inode::{Batch, Inner, InodeRef, Pending, Stage, Stored};
 use crate::pages::dirty::Frozen;
 use crate::store::Job;
@@ -23,11 +23,11 @@ const PACK_FRESH: Duration = Duration::from_secs(10);
 
 /// Whether a program waits for a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Haste {
+pub(crate) enum Urgency {
     /// Yes: a little data goes inline, which saves a separate write now.
-    Waited,
+    Fsync,
     /// No: only small complete files go inline; the rest is packed and written once.
-    None,
+    Background,
 }
 
 /// Marks an inode as having a publish in flight; clears the mark even if the future is dropped.
@@ -102,7 +102,7 @@ impl Client {
                 return Ok(());
             }
             let mut jobs = self.retry_failed(state, &mut inner);
-            jobs.extend(self.freeze_all(state, &mut inner, Haste::Waited));
+            jobs.extend(self.freeze_all(state, &mut inner, Urgency::Fsync));
             (inner.next_batch - 1, jobs)
         };
         if !jobs.is_empty() {
@@ -142,17 +142,19 @@ impl Client {
         &self,
         state: &InodeRef,
         inner: &mut Inner,
-        haste: Haste,
+        urgency: Urgency,
     ) -> Option<Job> {
         if inner.dirty.is_empty() {
             return None;
         }
-        let inline_max = u64::from(match haste {
-            Haste::Waited => limits::INLINE_WRITE_BYTES_MAX,
-            Haste::None if inner.size() <= Some(u64::from(limits::INLINE_FILE_BYTES_MAX)) => {
+        let inline_max = u64::from(match urgency {
+            Urgency::Fsync => limits::INLINE_WRITE_BYTES_MAX,
+            Urgency::Background
+                if inner.size() <= Some(u64::from(limits::INLINE_FILE_BYTES_MAX)) =>
+            {
                 limits::INLINE_FILE_BYTES_MAX
             }
-            Haste::None => 0,
+            Urgency::Background => 0,
         });
         let is_inline = inner.dirty.bytes() <= inline_max && inner.dirty.runs() <= INLINE_RUNS_MAX;
         let runs = inner.dirty.take_all();
@@ -181,7 +183,7 @@ impl Client {
     ) -> Option<Job> {
         let is_all = inner.dirty.newest().is_some_and(|newest| newest <= time);
         if is_all {
-            return self.freeze_all(state, inner, Haste::None);
+            return self.freeze_all(state, inner, Urgency::Background);
         }
         let runs = inner.dirty.take_older(time);
         (!runs.is_empty()).then(|| self.freeze(state, inner, runs))
@@ -293,7 +295,7 @@ impl Client {
             let operation = Operation::Publish(step);
             match self.metanode.execute(&operation, &self.stamp()).await {
                 Ok(Reply::Attributes { attributes, .. }) => last = Some(attributes),
-                Ok(other) => misplaced(&other),
+                Ok(other) => unexpected_reply(&other),
                 Err(error) => {
                     let Operation::Publish(step) = operation else {
                         unreachable!("made above")

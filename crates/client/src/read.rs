@@ -1,7 +1,7 @@
 //! Reading: dirty runs take precedence over batches in flight, those over cached bytes, those over
 //! extents.
 
-use crate::client::{Client, misplaced};
+use crate::client::{Client, unexpected_reply};
 use crate::inode::{Inner, InodeRef};
 use crate::pages::extents::{Located, Source};
 use crate::pages::memory::COPIED_MAX;
@@ -295,7 +295,7 @@ impl Client {
                 inner.extents.learn(from, known_to.max(from), &extents);
                 Ok(())
             }
-            other => misplaced(&other),
+            other => unexpected_reply(&other),
         }
     }
 
