@@ -32,7 +32,7 @@ mod tag {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Entry {
+struct AclEntry {
     tag: u16,
     permissions: u16,
     id: u32,
@@ -40,7 +40,7 @@ struct Entry {
 
 /// A valid list.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Acl(Vec<Entry>);
+pub(crate) struct Acl(Vec<AclEntry>);
 
 impl Acl {
     /// Parses an attribute's value. `None`: a list without entries, which is the same as no list.
@@ -62,9 +62,9 @@ impl Acl {
         if !behind.is_empty() {
             return Err(wrong("its last entry is cut off"));
         }
-        let entries: Vec<Entry> = entries
+        let entries: Vec<AclEntry> = entries
             .iter()
-            .map(|&[t0, t1, p0, p1, i0, i1, i2, i3]| Entry {
+            .map(|&[t0, t1, p0, p1, i0, i1, i2, i3]| AclEntry {
                 tag: u16::from_le_bytes([t0, t1]),
                 permissions: u16::from_le_bytes([p0, p1]),
                 id: u32::from_le_bytes([i0, i1, i2, i3]),
@@ -175,7 +175,7 @@ mod tests {
     fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
         Acl(entries
             .iter()
-            .map(|&(tag, permissions, id)| Entry {
+            .map(|&(tag, permissions, id)| AclEntry {
                 tag,
                 permissions,
                 id,
