@@ -44,6 +44,7 @@ macro_rules! kinds {
     };
 }
 
+// Some kinds have no maker today. They stay: a slot's record stores an error by its kind's number.
 kinds! {
     /// EPERM.
     NotPermitted => FixRequest, 1, "not_permitted";
