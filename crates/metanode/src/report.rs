@@ -219,8 +219,6 @@ pub struct CheckReport {
     pub blobs: u64,
     /// Blobs of files' data among them (live or dead); the others are of the tree's tables.
     pub data_blobs: u64,
-    /// Segments that can't be read.
-    pub unreadable_segments: u64,
     /// Files with parts in them.
     pub unreadable_files: u64,
     /// Names of the first thousand.

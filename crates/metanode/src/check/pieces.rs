@@ -75,7 +75,6 @@ impl Metanode {
                 data.sentence(NAMED_IN_TEXT),
                 pieces.unreadable
             );
-            report.unreadable_segments = pieces.unreadable;
             report.unreadable_files = data.files;
             report.unreadable = data.names;
             report.fault(FaultKind::Data, text);

@@ -40,6 +40,9 @@ pub struct Status {
     pub memory: Vec<MemoryLine>,
     /// Resident bytes of the daemon.
     pub resident_bytes: u64,
+    /// Background work since the daemon began to serve. A daemon of an older version has none.
+    #[serde(default)]
+    pub background: metanode::Counters,
 }
 
 /// One mount.
@@ -261,6 +264,9 @@ pub struct RepairStatus {
     pub segments_to_do: u64,
     /// Segments repaired since the daemon began to serve.
     pub segments_done: u64,
+    /// Pieces rebuilt since then.
+    #[serde(default)]
+    pub pieces_done: u64,
     /// Bytes written by repair since then.
     pub bytes_done: u64,
     /// Why repair waits, if it does.

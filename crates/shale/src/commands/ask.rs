@@ -190,6 +190,14 @@ fn status(status: &Status) -> ExitCode {
             shard.durable_commit
         );
     }
+    let work = &status.background;
+    say!(
+        "in the background: {} extents packed, {} segments cleaned, {} deleted; {} pieces rebuilt",
+        work.extents_folded,
+        work.segments_cleaned,
+        work.segments_deleted,
+        work.pieces_rebuilt
+    );
     say!("resident {}; budgets:", bytes(status.resident_bytes));
     let rows: Vec<_> = status
         .memory
@@ -357,10 +365,11 @@ fn scrub(lines: &Vec<ScrubLine>) -> ExitCode {
 
 fn repair(repair: &RepairStatus) -> ExitCode {
     say!(
-        "{}: {} segments to do, {} done ({} written)",
+        "{}: {} segments to do, {} done ({} pieces, {} written)",
         repair.state,
         repair.segments_to_do,
         repair.segments_done,
+        repair.pieces_done,
         bytes(repair.bytes_done)
     );
     if !repair.reason.is_empty() {

@@ -44,6 +44,7 @@ impl Serving {
             }],
             memory: self.memory(),
             resident_bytes: world::host::resident_bytes(),
+            background: self.node.metanode().counters(),
         }
     }
 
@@ -145,12 +146,18 @@ impl Serving {
             state: state.into(),
             segments_to_do: status.segments_degraded.max(status.segments_queued),
             segments_done: status.segments_repaired,
+            pieces_done: status.pieces_rebuilt,
             bytes_done: status.bytes_rebuilt,
             reason: if let Some(reason) = waits_for {
                 reason
             } else if state == "running" {
+                let of_total = match status.segments_total {
+                    // Only a scan that has ended has counted them.
+                    0 => String::new(),
+                    total => format!(" of about {total}"),
+                };
                 format!(
-                    "scan {}, {} segments checked, {} slots moving{}",
+                    "scan {}, {}{of_total} segments checked, {} slots moving{}",
                     if status.running { "running" } else { "due" },
                     status.segments_checked,
                     status.slots_moving,
