@@ -49,9 +49,9 @@ pub(crate) fn may_run_on(cpu: u16) -> bool {
 /// io_uring is bound to a CPU, and threads that it starts inherit that: runtimes that start threads
 /// on demand call this in each (`on_thread_start`).
 pub fn run_on_all_cpus() {
-    // The first thread of the process has the process's set: it is never bound.
+    // The first thread is never bound, so its set is the process's.
     if let Ok(allowed) = sched_getaffinity(Some(getpid())) {
-        // A thread that can't be set free runs on where it is, only slower.
+        // A thread that stays bound still works, only slower.
         let _ = sched_setaffinity(None, &allowed);
     }
 }

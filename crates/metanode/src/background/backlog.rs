@@ -176,7 +176,7 @@ impl Backlog {
         self.deaths.contains_key(&segment) || self.deleted.contains(&segment)
     }
 
-    /// The blobs of a dead segment are deleted.
+    /// Notes that the blobs of a dead segment are deleted.
     pub(super) fn note_deleted(&mut self, segment: SegmentId) {
         if self.deaths.remove(&segment).is_some() {
             self.deleted.insert(segment);

@@ -40,7 +40,7 @@ pub struct Status {
     pub memory: Vec<MemoryLine>,
     /// Resident bytes of the daemon.
     pub resident_bytes: u64,
-    /// Background work since the daemon began to serve. A daemon of an older version has none.
+    /// Background work since the daemon began to serve. Missing in answers of older versions.
     #[serde(default)]
     pub background: metanode::Counters,
 }

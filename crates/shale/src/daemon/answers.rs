@@ -152,7 +152,7 @@ impl Serving {
                 reason
             } else if state == "running" {
                 let of_total = match status.segments_total {
-                    // Only a scan that has ended has counted them.
+                    // The total is known only once a scan has ended.
                     0 => String::new(),
                     total => format!(" of about {total}"),
                 };

@@ -1,4 +1,4 @@
-//! What documents and comments refer to must exist: tests, promises, files.
+//! Checks that tests, promises and files that documents and comments refer to exist.
 
 use super::{all_rust_files, name_of, root};
 use std::{
@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// From so many words on, an identifier in a document is a test's name.
+/// An identifier in a document with at least this many words is a test's name.
 const TEST_WORDS_MIN: usize = 4;
 
 fn documents() -> Vec<PathBuf> {
@@ -46,7 +46,7 @@ fn functions(code: &str) -> impl Iterator<Item = &str> {
         .filter_map(move |rest| words(rest, is_part).next())
 }
 
-/// Identifiers in backticks that look like tests.
+/// Identifiers in backticks that look like names of tests.
 fn tests_named(text: &str) -> impl Iterator<Item = &str> {
     let is_part =
         |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_';
@@ -89,7 +89,7 @@ fn alternatives(path: &str) -> Vec<String> {
     }
 }
 
-/// References in a text to what isn't there. `promises`: those that are defined.
+/// References in a text to something that doesn't exist. `promises`: the defined ones.
 fn dangling(
     text: &str,
     promises: &BTreeSet<String>,

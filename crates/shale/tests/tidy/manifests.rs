@@ -1,4 +1,4 @@
-//! What the crates' manifests say fits ARCHITECTURE.md and docs/dependencies.md.
+//! Checks that the crates' manifests agree with ARCHITECTURE.md and docs/dependencies.md.
 
 use super::{crates, root};
 use std::{
@@ -13,7 +13,7 @@ fn manifest(folder: &Path) -> Table {
     text.parse().unwrap()
 }
 
-/// The names in a table's table; none if it isn't there.
+/// The names in the table at a path; none if it doesn't exist.
 fn names(manifest: &Table, path: &[&str]) -> BTreeSet<String> {
     let mut table = manifest;
     for part in path {
@@ -44,7 +44,7 @@ fn arrows(text: &str, all: &BTreeSet<String>) -> BTreeMap<String, BTreeSet<Strin
     .collect()
 }
 
-/// Crates of the workspace that a manifest uses and may not.
+/// Crates of the workspace that a manifest uses but may not.
 fn forbidden(manifest: &Table, allowed: &BTreeSet<String>, all: &BTreeSet<String>) -> Vec<String> {
     let mut used = names(manifest, &["dependencies"]);
     used.extend(names(manifest, &["build-dependencies"]));
@@ -54,7 +54,7 @@ fn forbidden(manifest: &Table, allowed: &BTreeSet<String>, all: &BTreeSet<String
         .collect()
 }
 
-/// Dependencies from outside that the document has no word for.
+/// Dependencies on other projects that the document doesn't list.
 fn undocumented(workspace: &Table, document: &str) -> Vec<String> {
     let Some(dependencies) = workspace["workspace"]["dependencies"].as_table() else {
         panic!("the workspace has dependencies");

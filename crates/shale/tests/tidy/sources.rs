@@ -1,14 +1,14 @@
-//! Where `unsafe` may stand, and how large tracked files may be.
+//! Checks which crates contain `unsafe`, and how large tracked files are.
 
 use super::{all_rust_files, name_of, root};
 use std::fs;
 
 /// A tracked file above this isn't source.
 const TRACKED_BYTES_MAX: u64 = 1 << 20;
-/// Crates that talk to the kernel or to a C library by hand. Tests do what C programs do.
+/// Crates that call the kernel or a C library directly. Tests do what C programs do.
 const UNSAFE_CRATES: [&str; 3] = ["world", "placement", "fuse"];
 
-/// Lines outside of comments with the keyword.
+/// Lines with the keyword outside comments.
 fn unsafe_lines(code: &str) -> Vec<usize> {
     let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
     let has_keyword = |line: &str| {
@@ -61,7 +61,7 @@ fn no_large_file_is_tracked() {
     let names = String::from_utf8(listed.stdout).unwrap();
     let names: Vec<&str> = names.split('\0').filter(|name| !name.is_empty()).collect();
     assert!(names.len() > 200, "git lists the files");
-    // A file that was removed and not committed is listed, too.
+    // A removed file is listed until the removal is committed.
     let sizes = names.iter().filter_map(|name| {
         let metadata = fs::symlink_metadata(root().join(name)).ok()?;
         Some((*name, metadata.len()))
