@@ -371,7 +371,7 @@ impl Nsd {
     pub async fn abandon(&self) {
         self.core
             .fail("being abandoned", &"its region is to be opened again");
-        self.core.disk.let_go().await;
+        self.core.disk.release().await;
     }
 
     /// Brings the index up to date now instead of when the journal is half full.

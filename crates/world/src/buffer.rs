@@ -15,10 +15,10 @@ pub const DISK_ALIGNMENT: usize = 4096;
 /// if there is any; otherwise they get fresh memory of their own size. Only memory of exactly this
 /// size is kept when freed. Fresh memory costs a page fault per 4 KiB (about 250 µs per MiB),
 /// recycled memory none.
-const WHOLE_BYTES: usize = 1 << 20;
+const LARGE_BYTES: usize = 1 << 20;
 
-/// Most buffers of `WHOLE_BYTES` kept for reuse (64 MiB together).
-const WHOLES_MAX: usize = 64;
+/// Most buffers of `LARGE_BYTES` kept for reuse (64 MiB together).
+const LARGE_MAX: usize = 64;
 
 /// Buffers of up to this many pages are kept, too: the allocator leaves holes around aligned memory
 /// that it rarely reuses, so that many small reads would cost several times their size.
@@ -32,23 +32,23 @@ const SMALL_MAX: usize = 256;
 const HUGE_BYTES: usize = 2 << 20;
 
 /// Memory of one size kept for reuse.
-struct Pile {
+struct FreeList {
     capacity: usize,
     most: usize,
     waiting: Mutex<Vec<Memory>>,
 }
 
-/// Small buffers by number of pages, then those of `WHOLE_BYTES`.
-static PILES: [Pile; SMALL_PAGES_MAX + 1] = [
-    Pile::of(DISK_ALIGNMENT, SMALL_MAX),
-    Pile::of(2 * DISK_ALIGNMENT, SMALL_MAX),
-    Pile::of(3 * DISK_ALIGNMENT, SMALL_MAX),
-    Pile::of(4 * DISK_ALIGNMENT, SMALL_MAX),
-    Pile::of(SMALL_PAGES_MAX * DISK_ALIGNMENT, SMALL_MAX),
-    Pile::of(WHOLE_BYTES, WHOLES_MAX),
+/// Small buffers by number of pages, then those of `LARGE_BYTES`.
+static FREE_LISTS: [FreeList; SMALL_PAGES_MAX + 1] = [
+    FreeList::of(DISK_ALIGNMENT, SMALL_MAX),
+    FreeList::of(2 * DISK_ALIGNMENT, SMALL_MAX),
+    FreeList::of(3 * DISK_ALIGNMENT, SMALL_MAX),
+    FreeList::of(4 * DISK_ALIGNMENT, SMALL_MAX),
+    FreeList::of(SMALL_PAGES_MAX * DISK_ALIGNMENT, SMALL_MAX),
+    FreeList::of(LARGE_BYTES, LARGE_MAX),
 ];
 
-impl Pile {
+impl FreeList {
     const fn of(capacity: usize, most: usize) -> Self {
         Self {
             capacity,
@@ -57,29 +57,29 @@ impl Pile {
         }
     }
 
-    /// The pile that buffers of this length are taken from, if any. Only lengths that use most of
+    /// The list that buffers of this length are taken from, if any. Only lengths that use most of
     /// the memory qualify, so that a small buffer doesn't occupy a large buffer's memory.
     fn for_length(length: usize) -> Option<&'static Self> {
-        if length > WHOLE_BYTES / 2 && length <= WHOLE_BYTES {
-            return PILES.last();
+        if length > LARGE_BYTES / 2 && length <= LARGE_BYTES {
+            return FREE_LISTS.last();
         }
         let pages = length.div_ceil(DISK_ALIGNMENT).max(1);
-        (pages <= SMALL_PAGES_MAX).then(|| &PILES[pages - 1])
+        (pages <= SMALL_PAGES_MAX).then(|| &FREE_LISTS[pages - 1])
     }
 
-    /// The pile that memory of this capacity is returned to, if any.
+    /// The list that memory of this capacity is returned to, if any.
     fn for_capacity(capacity: usize) -> Option<&'static Self> {
-        PILES.iter().find(|pile| pile.capacity == capacity)
+        FREE_LISTS.iter().find(|list| list.capacity == capacity)
     }
 }
 
 /// Bytes of freed buffers kept for reuse, now and at most.
 #[must_use]
 pub fn recycled_buffer_bytes() -> (u64, u64) {
-    let bytes = |buffers: usize, pile: &Pile| (buffers * pile.capacity) as u64;
-    PILES.iter().fold((0, 0), |(waiting, most), pile| {
-        let now = pile.waiting.lock().len();
-        (waiting + bytes(now, pile), most + bytes(pile.most, pile))
+    let bytes = |buffers: usize, list: &FreeList| (buffers * list.capacity) as u64;
+    FREE_LISTS.iter().fold((0, 0), |(waiting, most), list| {
+        let now = list.waiting.lock().len();
+        (waiting + bytes(now, list), most + bytes(list.most, list))
     })
 }
 
@@ -175,7 +175,7 @@ impl fmt::Debug for AlignedBuffer {
     }
 }
 
-/// One allocation, aligned to [`DISK_ALIGNMENT`]; kept for reuse on drop if a pile takes it.
+/// One allocation, aligned to [`DISK_ALIGNMENT`]; kept for reuse on drop if a list takes it.
 struct Memory {
     start: NonNull<u8>,
     capacity: usize,
@@ -205,15 +205,15 @@ impl Memory {
     }
 
     fn recycled(length: usize) -> Option<Self> {
-        Pile::for_length(length)?.waiting.lock().pop()
+        FreeList::for_length(length)?.waiting.lock().pop()
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if let Some(pile) = Pile::for_capacity(self.capacity) {
-            let mut waiting = pile.waiting.lock();
-            if waiting.len() < pile.most {
+        if let Some(list) = FreeList::for_capacity(self.capacity) {
+            let mut waiting = list.waiting.lock();
+            if waiting.len() < list.most {
                 waiting.push(Self {
                     start: self.start,
                     capacity: self.capacity,
@@ -268,7 +268,7 @@ mod tests {
             5000,
             20_480,
             20_481,
-            WHOLE_BYTES,
+            LARGE_BYTES,
             HUGE_BYTES + 1,
         ] {
             for _ in 0..3 {
@@ -283,15 +283,15 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_buffers_wait() {
-        for length in [100, 8192, WHOLE_BYTES] {
-            let pile = Pile::for_length(length).unwrap();
-            let buffers: Vec<_> = (0..pile.most + 10)
+    fn a_limited_number_of_buffers_is_kept() {
+        for length in [100, 8192, LARGE_BYTES] {
+            let list = FreeList::for_length(length).unwrap();
+            let buffers: Vec<_> = (0..list.most + 10)
                 .map(|_| AlignedBuffer::with_any_content(length))
                 .collect();
             drop(buffers);
-            let waiting = pile.waiting.lock().len();
-            assert!((1..=pile.most).contains(&waiting), "{waiting} of {length}");
+            let waiting = list.waiting.lock().len();
+            assert!((1..=list.most).contains(&waiting), "{waiting} of {length}");
         }
         let (waiting, most) = recycled_buffer_bytes();
         assert!(waiting > 0 && waiting <= most, "{waiting} of {most}");

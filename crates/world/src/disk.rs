@@ -114,10 +114,10 @@ impl Disk {
     /// Releases the region while clones of this disk still exist: their I/O fails from now on, I/O
     /// under way is waited for, then the lock is released. This allows a failed disk to be opened
     /// again while other tasks still hold the failed one.
-    pub async fn let_go(&self) {
+    pub async fn release(&self) {
         match &self.inner {
-            Inner::Real(disk) => disk.let_go().await,
-            Inner::Simulated(disk) => disk.let_go().await,
+            Inner::Real(disk) => disk.release().await,
+            Inner::Simulated(disk) => disk.release().await,
         }
     }
 

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wake_up_isnt_lost_with_the_one_who_goes_away() {
+    fn a_wake_up_isnt_lost_when_the_polling_task_goes_away() {
         let other: Arc<Mutex<Option<Waiting>>> = Arc::default();
         let polled = other.clone();
         let work = Driven::new(ReadyMeanwhile {

@@ -6,22 +6,22 @@
 //! ([`Simulation::trace_hash`] proves it). Disk latencies are whole milliseconds, because tokio's
 //! timers are.
 
-mod chance;
 mod cuts;
 mod device;
 mod disk;
 mod faults;
 mod machine;
 mod pages;
+mod random;
 mod run;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use chance::split_mix;
 pub use cuts::for_every_cut;
 pub(crate) use disk::OpenSimDisk;
 pub use disk::SimDisk;
 pub use faults::{Cut, Faults};
+pub(crate) use random::split_mix;
 pub(crate) use run::{SimWorld, ready_at_once};
 
 use crate::World;

@@ -35,9 +35,9 @@ pub(crate) struct RealDisk {
     /// Through the page cache, for unaligned blocking I/O.
     cached: File,
     under_way: Arc<UnderWay>,
-    /// Every I/O holds it for reading; `let_go` takes it for writing and never releases it.
+    /// Every I/O holds it for reading; `release` takes it for writing and never releases it.
     gate: tokio::sync::RwLock<()>,
-    /// Set once `let_go` has taken the gate.
+    /// Set once `release` has taken the gate.
     is_closed: AtomicBool,
 }
 
@@ -122,22 +122,22 @@ impl RealDisk {
         let entry = opcode::Fsync::new(self.descriptor())
             .flags(types::FsyncFlags::DATASYNC)
             .build();
-        self.answer(&entry).await
+        self.run_to_end(&entry).await
     }
 
     pub(crate) async fn quiesce(&self) {
-        self.under_way.none().await;
+        self.under_way.wait_for_all().await;
     }
 
-    /// See `Disk::let_go`.
-    pub(crate) async fn let_go(&self) {
+    /// See `Disk::release`.
+    pub(crate) async fn release(&self) {
         if !self.is_closed.load(Ordering::Acquire) {
             let alone = self.gate.write().await;
             self.is_closed.store(true, Ordering::Release);
             // Never released: the gate stays closed.
             std::mem::forget(alone);
         }
-        self.under_way.none().await;
+        self.under_way.wait_for_all().await;
         crate::host::unlock(&self.direct);
     }
 
@@ -160,7 +160,7 @@ impl RealDisk {
             .offset(offset)
             .mode(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE)
             .build();
-        if let Err(error) = self.answer(&entry).await {
+        if let Err(error) = self.run_to_end(&entry).await {
             tracing::debug!(path = %self.path.display(), %error, "the device couldn't discard a range");
         }
     }
@@ -239,7 +239,7 @@ impl RealDisk {
                 Transfer::Read(target) => Memory::Filled(target.clone()),
                 Transfer::Write { bytes, .. } => Memory::Read(bytes.clone()),
             };
-            match moved(self.ask(entry, memory).await)? {
+            match bytes_moved(self.ask(entry, memory).await)? {
                 // Interrupted: nothing was moved; ask again.
                 None => {}
                 Some(0) => {
@@ -286,10 +286,10 @@ impl RealDisk {
     }
 
     /// Runs a request without memory, again as long as the kernel interrupts it.
-    async fn answer(&self, entry: &squeue::Entry) -> io::Result<()> {
+    async fn run_to_end(&self, entry: &squeue::Entry) -> io::Result<()> {
         for _ in 0..TRIES_MAX {
             let answer = self.ask(entry.clone(), Memory::None).await;
-            if moved(answer)?.is_some() {
+            if bytes_moved(answer)?.is_some() {
                 return Ok(());
             }
         }
@@ -320,7 +320,7 @@ impl RealDisk {
 
 /// How many bytes were moved according to the kernel's answer; `None` if the request must be
 /// submitted again (the kernel cancels requests of threads that end).
-fn moved(answer: i32) -> io::Result<Option<usize>> {
+fn bytes_moved(answer: i32) -> io::Result<Option<usize>> {
     match usize::try_from(answer) {
         Ok(moved) => Ok(Some(moved)),
         Err(_) => match -answer {

@@ -87,7 +87,7 @@ impl Request {
 
 impl UnderWay {
     /// Waits until no request is under way.
-    pub(super) async fn none(&self) {
+    pub(super) async fn wait_for_all(&self) {
         loop {
             let notified = self.none_left.notified();
             if self.count.load(Ordering::Acquire) == 0 {

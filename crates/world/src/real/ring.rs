@@ -45,7 +45,7 @@ const SUBMIT_TRIES_MAX: u32 = 1_000_000;
 const WAKE_UP: u64 = 0;
 /// Set in `user_data` together with a pointer to a ring: its thread abandoned it, and it has
 /// completions.
-const LEFT: u64 = 1;
+const ABANDONED: u64 = 1;
 
 static RINGS: OnceLock<Result<Rings, i32>> = OnceLock::new();
 
@@ -138,10 +138,10 @@ impl Rings {
     }
 
     /// Hands a ring that its thread left with requests under way to the reaper.
-    fn watch(&self, ring: Arc<Ring>) {
+    fn hand_to_reaper(&self, ring: Arc<Ring>) {
         let descriptor = types::Fd(ring.uring.as_raw_fd());
         let readable = opcode::PollAdd::new(descriptor, libc::POLLIN as u32).build();
-        let left = Arc::into_raw(ring) as u64 | LEFT;
+        let left = Arc::into_raw(ring) as u64 | ABANDONED;
         self.shared.enter(&readable.user_data(left));
     }
 
@@ -165,9 +165,9 @@ impl Rings {
                 if data == WAKE_UP {
                     continue;
                 }
-                if data & LEFT != 0 {
-                    // SAFETY: the pointer comes from `watch`, and the kernel completes it once.
-                    left.push(unsafe { Arc::from_raw((data & !LEFT) as *const Ring) });
+                if data & ABANDONED != 0 {
+                    // SAFETY: the pointer comes from `hand_to_reaper`, and the kernel completes it once.
+                    left.push(unsafe { Arc::from_raw((data & !ABANDONED) as *const Ring) });
                     continue;
                 }
                 // SAFETY: the pointer comes from `Ring::submit`, and the kernel completes it once.
@@ -183,7 +183,7 @@ impl Rings {
             if ring.is_idle() {
                 self.keep(ring);
             } else {
-                self.watch(ring);
+                self.hand_to_reaper(ring);
             }
         }
     }
@@ -305,7 +305,7 @@ impl Drop for Driving {
         IS_DRIVING.set(false);
         let left = OWN.with_borrow_mut(|own| own.take_if(|ring| !ring.is_idle()));
         if let (Some(ring), Some(Ok(rings))) = (left, RINGS.get()) {
-            rings.watch(ring);
+            rings.hand_to_reaper(ring);
         }
     }
 }

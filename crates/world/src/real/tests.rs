@@ -40,7 +40,7 @@ fn pattern(seed: u8, length: usize) -> Bytes {
 }
 
 #[test]
-fn what_was_written_is_read_in_any_size_and_from_any_memory() {
+fn written_bytes_read_back_in_any_size_and_from_any_memory() {
     with_disk(|_, disk, _directory| async move {
         assert!(
             disk.read(0, 8192)
@@ -89,7 +89,7 @@ fn a_read_of_the_medium_sees_blocking_writes_before_they_are_flushed() {
 }
 
 #[test]
-fn ranges_that_are_unaligned_or_end_behind_the_region_are_refused() {
+fn ranges_that_are_unaligned_or_end_after_the_region_are_refused() {
     with_disk(|_, disk, _directory| async move {
         let end = disk.bytes();
         for (offset, length) in [(1, 4096), (0, 1), (end, 4096), (end - 4096, 8192)] {
@@ -153,7 +153,7 @@ fn dropped_io_keeps_its_memory_until_the_kernel_is_done_and_gives_its_place_back
 }
 
 #[test]
-fn what_a_thread_leaves_under_way_is_answered_without_it() {
+fn io_that_a_thread_abandons_is_still_answered() {
     with_disk(|world, disk, _directory| async move {
         let content = pattern(7, MIB);
         disk.write(0, content.clone()).await.unwrap();
@@ -214,14 +214,14 @@ fn a_region_that_is_cut_short_or_removed_while_open_is_noticed() {
 }
 
 #[test]
-fn a_region_that_was_let_go_can_be_opened_again_and_the_old_opening_does_nothing_more() {
+fn a_released_region_can_be_opened_again_and_its_old_opening_does_nothing_more() {
     with_disk(|world, disk, directory| async move {
         let path = directory.path().join("nsd0");
         disk.write_durable(0, pattern(1, 4096)).await.unwrap();
         let holder = disk.clone();
-        disk.let_go().await;
+        disk.release().await;
         // A second call doesn't hang.
-        disk.let_go().await;
+        disk.release().await;
         let again = world.open_disk(&path).unwrap();
         let refused = [
             holder.write(0, pattern(2, 4096)).await.unwrap_err(),
@@ -316,7 +316,7 @@ fn plain_threads_wait_for_io_tasks_and_timers() {
 }
 
 #[test]
-fn time_goes_on_and_chance_differs() {
+fn time_advances_and_random_numbers_differ() {
     with_disk(|world, _disk, _directory| async move {
         let start = world.now();
         world.sleep(Duration::from_millis(2)).await;

@@ -68,7 +68,7 @@ pub(super) fn block_on<F: Future>(future: F) -> F::Output {
 
 impl ThreadWaker {
     fn sleep(&self) {
-        if !self.falls_asleep(PARKED) {
+        if !self.try_to_sleep(PARKED) {
             return;
         }
         while self.state.load(Ordering::Acquire) != NOTIFIED {
@@ -77,7 +77,7 @@ impl ThreadWaker {
     }
 
     fn sleep_in(&self, driving: &Driving, ring: &Ring) {
-        while self.falls_asleep(IN_RING) {
+        while self.try_to_sleep(IN_RING) {
             driving.wait(ring, || {
                 // While this thread passes on completions, its own waker must not submit to the
                 // ring.
@@ -92,7 +92,7 @@ impl ThreadWaker {
     }
 
     /// False if the future must be polled again first.
-    fn falls_asleep(&self, how: u8) -> bool {
+    fn try_to_sleep(&self, how: u8) -> bool {
         self.state
             .compare_exchange(RUNNING, how, Ordering::AcqRel, Ordering::Acquire)
             .is_ok()

@@ -1,8 +1,8 @@
 //! A simulated device: the bytes that reads see, those that are durable, and those that a power cut
 //! leaves.
 
-use super::chance::Chance;
 use super::pages::Pages;
+use super::random::RandomStream;
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::io;
@@ -54,7 +54,7 @@ struct CachedWrite {
 
 /// How a read reaches the data.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum ReadPath {
     /// From the medium.
     Direct,
     /// Through the kernel's page cache, which doesn't notice damage to the medium.
@@ -97,7 +97,7 @@ impl Device {
         self.visible.read(offset, buffer);
     }
 
-    pub(super) fn read(&mut self, offset: u64, buffer: &mut [u8], by: Way) -> io::Result<()> {
+    pub(super) fn read(&mut self, offset: u64, buffer: &mut [u8], by: ReadPath) -> io::Result<()> {
         let range = offset..offset + buffer.len() as u64;
         if self.faults.failed
             || self
@@ -109,7 +109,7 @@ impl Device {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
         self.visible.read(offset, buffer);
-        if by == Way::PageCache {
+        if by == ReadPath::PageCache {
             self.in_memory.extend(pages_of(&range));
             for page in self.damaged.range(pages_of(&range)) {
                 let part = range.start.max(page * PAGE)..range.end.min((page + 1) * PAGE);
@@ -187,26 +187,26 @@ impl Device {
     /// and will be torn.
     pub(super) fn lose_power(
         &mut self,
-        chance: &mut Chance,
+        random: &mut RandomStream,
         mut under_way: Vec<Write>,
         torn: Option<Write>,
     ) {
-        let unit = if chance.coin() { SECTOR } else { PAGE };
+        let unit = if random.coin() { SECTOR } else { PAGE };
         for CachedWrite { write, forced, .. } in std::mem::take(&mut self.cached) {
             let fate = if forced {
                 Fate::Whole
             } else {
-                draw_fate(chance)
+                draw_fate(random)
             };
-            persist(&mut self.durable, chance, &write, fate, unit);
+            persist(&mut self.durable, random, &write, fate, unit);
         }
-        chance.shuffle(&mut under_way);
+        random.shuffle(&mut under_way);
         for write in under_way {
-            let fate = draw_fate(chance);
-            persist(&mut self.durable, chance, &write, fate, unit);
+            let fate = draw_fate(random);
+            persist(&mut self.durable, random, &write, fate, unit);
         }
         if let Some(write) = torn {
-            persist(&mut self.durable, chance, &write, Fate::Torn, SECTOR);
+            persist(&mut self.durable, random, &write, Fate::Torn, SECTOR);
         }
         self.visible = self.durable.clone();
         self.opened = None;
@@ -237,8 +237,8 @@ fn pages_of(range: &Range<u64>) -> Range<u64> {
     range.start / PAGE..range.end.div_ceil(PAGE)
 }
 
-fn draw_fate(chance: &mut Chance) -> Fate {
-    match chance.below(3) {
+fn draw_fate(random: &mut RandomStream) -> Fate {
+    match random.below(3) {
         0 => Fate::Lost,
         1 => Fate::Whole,
         _ => Fate::Torn,
@@ -247,7 +247,7 @@ fn draw_fate(chance: &mut Chance) -> Fate {
 
 /// Writes the part of a write that `fate` leaves. A torn write loses at least one of its units and
 /// keeps at least one (if it has two); often it keeps just its beginning, as on real disks.
-fn persist(durable: &mut Pages, chance: &mut Chance, write: &Write, fate: Fate, unit: u64) {
+fn persist(durable: &mut Pages, random: &mut RandomStream, write: &Write, fate: Fate, unit: u64) {
     match fate {
         Fate::Lost => return,
         Fate::Whole => return durable.write(write.offset, &write.bytes),
@@ -257,14 +257,14 @@ fn persist(durable: &mut Pages, chance: &mut Chance, write: &Write, fate: Fate, 
     if units.len() < 2 {
         return;
     }
-    let kept = chance.below(units.len() as u64) as usize;
-    let lost = (kept + 1 + chance.below(units.len() as u64 - 1) as usize) % units.len();
-    let only_beginning = chance.coin();
+    let kept = random.below(units.len() as u64) as usize;
+    let lost = (kept + 1 + random.below(units.len() as u64 - 1) as usize) % units.len();
+    let only_beginning = random.coin();
     for (index, range) in units.into_iter().enumerate() {
         let stays = if only_beginning {
             index < kept.max(lost)
         } else {
-            chance.coin()
+            random.coin()
         };
         if index != lost && (index == kept || stays) {
             durable.write(write.offset + range.start as u64, &write.bytes[range]);

@@ -1,6 +1,6 @@
 //! A simulated disk, as the program opens it and as a test sees it from outside.
 
-use super::device::{Way, Write};
+use super::device::{ReadPath, Write};
 use super::machine::{Machine, Request, Ticket};
 use super::run::SimWorld;
 use bytes::Bytes;
@@ -24,7 +24,7 @@ pub(crate) struct OpenSimDisk {
     bytes: u64,
     opening: u64,
     /// Set once the disk was let go. Relaxed ordering is enough: a simulation has one thread.
-    is_let_go: AtomicBool,
+    is_released: AtomicBool,
 }
 
 impl SimDisk {
@@ -76,13 +76,13 @@ impl OpenSimDisk {
             name,
             bytes,
             opening,
-            is_let_go: AtomicBool::new(false),
+            is_released: AtomicBool::new(false),
         }
     }
 
-    /// See `Disk::let_go`.
-    pub(crate) async fn let_go(&self) {
-        self.is_let_go.store(true, Ordering::Relaxed);
+    /// See `Disk::release`.
+    pub(crate) async fn release(&self) {
+        self.is_released.store(true, Ordering::Relaxed);
         self.quiesce().await;
         self.unlock();
     }
@@ -97,7 +97,7 @@ impl OpenSimDisk {
     }
 
     fn check_held(&self) -> io::Result<()> {
-        if self.is_let_go.load(Ordering::Relaxed) {
+        if self.is_released.load(Ordering::Relaxed) {
             let text = format!("{} was released", self.name);
             return Err(io::Error::new(io::ErrorKind::NotConnected, text));
         }
@@ -116,7 +116,7 @@ impl OpenSimDisk {
         let request = Request::Read {
             offset,
             length,
-            by: Way::Direct,
+            by: ReadPath::Direct,
         };
         self.submit_and_wait(request).await
     }
@@ -148,14 +148,14 @@ impl OpenSimDisk {
     }
 
     pub(crate) fn read_now(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.read_blocking(offset, buffer, Way::PageCache)
+        self.read_blocking(offset, buffer, ReadPath::PageCache)
     }
 
     pub(crate) fn read_medium_now(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.read_blocking(offset, buffer, Way::Direct)
+        self.read_blocking(offset, buffer, ReadPath::Direct)
     }
 
-    fn read_blocking(&self, offset: u64, buffer: &mut [u8], by: Way) -> io::Result<()> {
+    fn read_blocking(&self, offset: u64, buffer: &mut [u8], by: ReadPath) -> io::Result<()> {
         let length = buffer.len();
         let bytes = self.perform(Request::Read { offset, length, by })?;
         buffer.copy_from_slice(&bytes);

@@ -1,8 +1,8 @@
 //! The simulated machine: numbers every I/O, completes it when it is due, cuts the power.
 
-use super::chance::Chance;
-use super::device::{Device, Way, Write};
+use super::device::{Device, ReadPath, Write};
 use super::faults::Cut;
+use super::random::RandomStream;
 use super::{RUN_IO_MAX, RUN_TIME_MAX};
 use crate::{AlignedBuffer, FixedHasher};
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Synchronous I/Os that a program may try after the power was cut. After that its thread panics
 /// (and the run ends), because it would repeat for ever.
-const POWERLESS_IO_MAX: u64 = 10_000;
+const IO_AFTER_POWER_LOSS_MAX: u64 = 10_000;
 
 /// The machine's whole state, under one lock that is never held across an await.
 pub(super) struct Machine {
@@ -28,10 +28,10 @@ pub(super) struct Machine {
     pub(super) clock_set_back: i64,
     pub(super) time_limit: Duration,
     /// Random numbers for the program (`World::random_u64`).
-    pub(super) program_chance: Chance,
+    pub(super) program_random: RandomStream,
     /// Random numbers for the order of tasks.
-    pub(super) order_chance: Chance,
-    device_chance: Chance,
+    pub(super) order_random: RandomStream,
+    device_random: RandomStream,
     /// Number of the current (or last) run, and whether its machine has power.
     pub(super) run: u64,
     pub(super) powered: bool,
@@ -50,8 +50,15 @@ pub(super) struct Machine {
 
 /// An I/O for a device.
 pub(super) enum Request {
-    Read { offset: u64, length: usize, by: Way },
-    Write { write: Write, durable: bool },
+    Read {
+        offset: u64,
+        length: usize,
+        by: ReadPath,
+    },
+    Write {
+        write: Write,
+        durable: bool,
+    },
     Flush,
 }
 
@@ -72,7 +79,7 @@ pub(super) struct Ticket {
 }
 
 /// The power was cut: no further I/O completes.
-pub(super) struct Powerless;
+pub(super) struct PowerLost;
 
 impl Machine {
     pub(super) fn new(seed: u64) -> Self {
@@ -84,9 +91,9 @@ impl Machine {
             cut: None,
             clock_set_back: 0,
             time_limit: RUN_TIME_MAX,
-            program_chance: Chance::new(seed, 1),
-            order_chance: Chance::new(seed, 2),
-            device_chance: Chance::new(seed, 3),
+            program_random: RandomStream::new(seed, 1),
+            order_random: RandomStream::new(seed, 2),
+            device_random: RandomStream::new(seed, 3),
             run: 0,
             powered: false,
             elapsed: 0,
@@ -111,9 +118,9 @@ impl Machine {
             cut: self.cut,
             clock_set_back: self.clock_set_back,
             time_limit: self.time_limit,
-            program_chance: self.program_chance.clone(),
-            order_chance: self.order_chance.clone(),
-            device_chance: self.device_chance.clone(),
+            program_random: self.program_random.clone(),
+            order_random: self.order_random.clone(),
+            device_random: self.device_random.clone(),
             run: self.run,
             powered: false,
             elapsed: self.elapsed,
@@ -188,7 +195,7 @@ impl Machine {
         now: u64,
         device: &str,
         request: Request,
-    ) -> Result<Ticket, Powerless> {
+    ) -> Result<Ticket, PowerLost> {
         self.advance(now);
         let number = self.begin(run, now, device, &request)?;
         let state = self.devices.get(device);
@@ -259,10 +266,10 @@ impl Machine {
         let Ok(number) = self.begin(run, now, device, &request) else {
             self.powerless_ios += 1;
             assert!(
-                self.powerless_ios < POWERLESS_IO_MAX,
+                self.powerless_ios < IO_AFTER_POWER_LOSS_MAX,
                 "endless I/O after the power was cut"
             );
-            return Err(powerless());
+            return Err(power_lost());
         };
         let flush_point = self.devices.get(device).map_or(0, Device::flush_point);
         let io = Io {
@@ -273,7 +280,7 @@ impl Machine {
         };
         self.complete(number, io);
         self.take_result(run, number)
-            .unwrap_or_else(|| Err(powerless()))
+            .unwrap_or_else(|| Err(power_lost()))
     }
 
     /// Cuts the power of all devices now.
@@ -299,7 +306,7 @@ impl Machine {
                 _ => None,
             };
             device.lose_power(
-                &mut self.device_chance,
+                &mut self.device_random,
                 under_way.remove(name).unwrap_or_default(),
                 torn,
             );
@@ -338,9 +345,9 @@ impl Machine {
         now: u64,
         device: &str,
         request: &Request,
-    ) -> Result<u64, Powerless> {
+    ) -> Result<u64, PowerLost> {
         if !self.has_power(run) {
-            return Err(Powerless);
+            return Err(PowerLost);
         }
         let number = self.io_count;
         self.io_count += 1;
@@ -356,7 +363,7 @@ impl Machine {
         self.trace = traced(self.trace, now, number, device, request);
         if self.cut == Some((number, Cut::Before)) {
             self.lose_power(None);
-            return Err(Powerless);
+            return Err(PowerLost);
         }
         Ok(number)
     }
@@ -385,7 +392,7 @@ impl Machine {
 
     /// Half of the I/Os complete within the current millisecond, the others after 1 to 4.
     fn draw_latency(&mut self) -> u64 {
-        self.device_chance.below(8).saturating_sub(3) * 1_000_000
+        self.device_random.below(8).saturating_sub(3) * 1_000_000
     }
 }
 
@@ -434,6 +441,6 @@ fn traced(trace: u64, now: u64, number: u64, device: &str, request: &Request) ->
     hasher.finish()
 }
 
-fn powerless() -> io::Error {
+fn power_lost() -> io::Error {
     io::Error::other("the simulated machine has lost power")
 }

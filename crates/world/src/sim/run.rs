@@ -47,7 +47,7 @@ impl SimWorld {
     }
 
     pub(crate) fn random_u64(&self) -> u64 {
-        self.machine.lock().program_chance.next()
+        self.machine.lock().program_random.next()
     }
 
     pub(crate) fn spawn<F>(&self, name: &'static str, future: F) -> Task<F::Output>
@@ -226,7 +226,7 @@ impl<F: Future> Future for NamedTask<F> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         // The runtime polls in order of wake-ups; real machines don't. One poll in eight is
         // postponed until after the other tasks.
-        if self.machine.lock().order_chance.below(8) == 0 {
+        if self.machine.lock().order_random.below(8) == 0 {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }

@@ -2,11 +2,11 @@
 
 /// A stream of random numbers determined by its seed.
 #[derive(Clone, Debug)]
-pub(super) struct Chance {
+pub(super) struct RandomStream {
     state: u64,
 }
 
-impl Chance {
+impl RandomStream {
     /// Stream number `stream` of `seed`; streams of one seed are unrelated.
     pub(super) fn new(seed: u64, stream: u64) -> Self {
         let (_, mixed) = split_mix(seed);
