@@ -31,7 +31,7 @@ pub(crate) struct Embedded {
     /// Durable state only: a fact that was read can't be lost.
     durable: RwLock<Durable>,
     /// One transaction at a time.
-    writing: Mutex<Attempted>,
+    writing: Mutex<LastWrite>,
     changed: watch::Sender<u64>,
 }
 
@@ -41,7 +41,7 @@ struct Durable {
 }
 
 /// The last write and how far it got.
-struct Attempted {
+struct LastWrite {
     /// The highest version that a write has tried. If that write failed, the version may be on the
     /// disk whole or in part: no other content ever gets its number.
     version: u64,
@@ -50,7 +50,7 @@ struct Attempted {
     copy: usize,
 }
 
-impl Attempted {
+impl LastWrite {
     fn after(version: u64, slots: &[Slot]) -> Self {
         let [_, second] = slots_of(version + 1);
         Self {
@@ -98,7 +98,7 @@ impl Embedded {
                  from a backup made after the last start (it was left as it is)",
             ));
         }
-        let attempted = Attempted::after(newest.unwrap_or(0), &slots);
+        let last_write = LastWrite::after(newest.unwrap_or(0), &slots);
         let whole: Vec<bool> = slots
             .iter()
             .map(|slot| newest.is_some() && slot.version() == newest)
@@ -130,7 +130,7 @@ impl Embedded {
             world,
             disk,
             durable: RwLock::new(Durable { version, state }),
-            writing: Mutex::new(attempted),
+            writing: Mutex::new(last_write),
             changed: watch::Sender::new(version),
         });
         store.settle(&whole).await?;
@@ -153,9 +153,9 @@ impl Embedded {
                 }
             }
         }
-        let mut attempted = self.writing.lock().await;
+        let mut last_write = self.writing.lock().await;
         for version in version + 1..=2 {
-            self.write(version, &state, &mut attempted).await?;
+            self.write(version, &state, &mut last_write).await?;
             self.durable.write().version = version;
             self.changed.send_replace(version);
         }
@@ -207,13 +207,13 @@ impl Embedded {
     }
 
     async fn commit(&self, changes: Vec<Change>) -> Result<u64> {
-        let mut attempted = self.writing.lock().await;
+        let mut last_write = self.writing.lock().await;
         let (durable, mut state) = {
             let durable = self.durable.read();
             (durable.version, durable.state.clone())
         };
         // Always goes to the slots that don't hold the durable version.
-        let version = match attempted.version {
+        let version = match last_write.version {
             failed if failed > durable => failed + 2,
             _ => durable + 1,
         };
@@ -235,7 +235,7 @@ impl Embedded {
                 None => state.remove(&key),
             };
         }
-        self.write(version, &state, &mut attempted).await?;
+        self.write(version, &state, &mut last_write).await?;
         *self.durable.write() = Durable { version, state };
         self.changed.send_replace(version);
         Ok(version)
@@ -244,15 +244,15 @@ impl Embedded {
     /// Writes both copies, one after the other. At every moment the pair of the durable version and
     /// one copy of this pair are whole, and after the first copy a torn write can no longer lose
     /// this version.
-    async fn write(&self, version: u64, state: &Values, attempted: &mut Attempted) -> Result<()> {
+    async fn write(&self, version: u64, state: &Values, last_write: &mut LastWrite) -> Result<()> {
         let bytes = encode(version, state)?;
-        attempted.version = version;
+        last_write.version = version;
         let slots = slots_of(version);
-        for copy in [attempted.copy, 1 - attempted.copy] {
-            attempted.copy = copy;
+        for copy in [last_write.copy, 1 - last_write.copy] {
+            last_write.copy = copy;
             self.write_slot(slots[copy], version, bytes.clone()).await?;
         }
-        attempted.copy = 0;
+        last_write.copy = 0;
         Ok(())
     }
 

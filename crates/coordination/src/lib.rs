@@ -51,11 +51,11 @@ pub(crate) type Values = BTreeMap<String, Versioned<Bytes>>;
 /// The store of facts. Cheap to clone. Only durable facts are ever returned.
 #[derive(Clone)]
 pub struct Coordination {
-    body: Body,
+    backend: Backend,
 }
 
 #[derive(Clone)]
-enum Body {
+enum Backend {
     Embedded(Arc<embedded::Embedded>),
 }
 
@@ -67,21 +67,21 @@ impl Coordination {
     /// `Corrupt` if no copy of the state is whole; `Unavailable` if the disk fails.
     pub async fn embedded(world: &World, disk: Disk) -> Result<Self> {
         Ok(Self {
-            body: Body::Embedded(embedded::Embedded::open(world.clone(), disk).await?),
+            backend: Backend::Embedded(embedded::Embedded::open(world.clone(), disk).await?),
         })
     }
 
     /// The value of a key.
     pub async fn get(&self, key: &str) -> Result<Option<Versioned<Bytes>>> {
-        match &self.body {
-            Body::Embedded(store) => Ok(store.get(key)),
+        match &self.backend {
+            Backend::Embedded(store) => Ok(store.get(key)),
         }
     }
 
     /// All keys that begin with `prefix`, in order.
     pub async fn list(&self, prefix: &str) -> Result<Vec<(String, Versioned<Bytes>)>> {
-        match &self.body {
-            Body::Embedded(store) => Ok(store.list(prefix)),
+        match &self.backend {
+            Backend::Embedded(store) => Ok(store.list(prefix)),
         }
     }
 
@@ -108,16 +108,16 @@ impl Coordination {
     /// the future is dropped. Errors as for [`Coordination::compare_and_set`].
     pub async fn transaction(&self, changes: Vec<Change>) -> Result<u64> {
         check_changes(&changes)?;
-        match &self.body {
-            Body::Embedded(store) => store.transaction(changes).await,
+        match &self.backend {
+            Backend::Embedded(store) => store.transaction(changes).await,
         }
     }
 
     /// Notifies of every change: the value is the newest version in the store. Callers list the
     /// keys they care about after each change.
     pub fn watch(&self) -> watch::Receiver<u64> {
-        match &self.body {
-            Body::Embedded(store) => store.watch(),
+        match &self.backend {
+            Backend::Embedded(store) => store.watch(),
         }
     }
 }

@@ -127,7 +127,7 @@ fn a_shard_record_reads_back() {
 }
 
 #[test]
-fn what_was_answered_survives_a_power_cut_at_every_io_and_sessions_never_repeat() {
+fn acknowledged_changes_survive_a_power_cut_at_every_io_and_sessions_never_repeat() {
     const SESSIONS: u64 = 6;
     for cut in [Cut::Before, Cut::After, Cut::Torn] {
         for at in 0.. {
@@ -264,7 +264,7 @@ fn long(byte: u8) -> Bytes {
 }
 
 #[test]
-fn what_was_read_is_still_read_when_a_copy_rots_after_a_change_that_failed() {
+fn facts_survive_a_rotten_copy_after_a_failed_change() {
     for (seed, rotten) in (0..16).flat_map(|seed| [(seed, 0), (seed, 1)]) {
         let simulation = simulation(60 + seed);
         let disk = simulation.disk(DISK, EMBEDDED_REGION_BYTES);
