@@ -234,7 +234,7 @@ impl Change {
     /// The active NSD with the fewest slots for its weight whose failure group no other slot of the
     /// group uses; ties are broken randomly, but repeatably for each group.
     fn replacement(&self, group: GroupId, slot: u8) -> Option<NsdId> {
-        let used = self.failure_groups_beside(group, slot);
+        let used = self.failure_groups_of_others(group, slot);
         let mut best: Option<(u128, u64, NsdId)> = None;
         for entry in &self.map.nsds {
             if entry.state == NsdState::Active && !used.contains(&entry.failure_group) {
@@ -251,7 +251,7 @@ impl Change {
 
     /// Failure groups of the other slots. Lost NSDs hold no pieces, so their failure groups count
     /// as free; a draining NSD still holds its pieces.
-    fn failure_groups_beside(&self, group: GroupId, slot: u8) -> BTreeSet<FailureGroupId> {
+    fn failure_groups_of_others(&self, group: GroupId, slot: u8) -> BTreeSet<FailureGroupId> {
         let mut out = BTreeSet::new();
         for other in (0..self.groups.width() as u8).filter(|other| *other != slot) {
             let members = self.slot(group, other);
@@ -318,7 +318,7 @@ impl Change {
             let is_free = members.next.is_none() && entry.state == NsdState::Active;
             if !is_free
                 || self
-                    .failure_groups_beside(group, slot)
+                    .failure_groups_of_others(group, slot)
                     .contains(&taker.failure_group)
             {
                 continue;

@@ -15,4 +15,4 @@ mod random;
 
 pub use change::{add_nsd, drain, finish_moves, mark_lost, new_pool, remove_nsd};
 pub use groups::{Groups, SlotMembers};
-pub use pick::{NoGroup, Placement, Standing};
+pub use pick::{Availability, NoGroup, Placement};

@@ -13,7 +13,7 @@ const PASS_MAX: u32 = 8;
 
 /// An NSD's state as far as the picker needs it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Standing {
+pub struct Availability {
     /// Whether it takes new pieces now.
     pub writable: bool,
     /// Free share of its capacity in 1/65,536.
@@ -59,25 +59,25 @@ impl Groups {
         &self,
         counter: u64,
         length: u32,
-        standing: &dyn Fn(NsdId) -> Standing,
+        availability: &dyn Fn(NsdId) -> Availability,
     ) -> Result<Placement, NoGroup> {
         let most_free = self
             .map()
             .nsds
             .iter()
-            .map(|entry| standing(entry.nsd))
-            .filter(|standing| standing.writable)
-            .map(|standing| standing.free)
+            .map(|entry| availability(entry.nsd))
+            .filter(|availability| availability.writable)
+            .map(|availability| availability.free)
             .max()
             .unwrap_or(0);
         let mut best: Option<Candidate> = None;
         let mut passed = 0;
         for step in 0..self.count().min(LOOK_MAX) {
             let group = ((counter % u64::from(self.count())) as u32 + step) % self.count();
-            let candidate = self.candidate(GroupId(group), standing);
+            let candidate = self.candidate(GroupId(group), availability);
             let whole = candidate.live.count_ones() as usize == self.width();
             if whole && (passed == PASS_MAX || is_taken(counter, &candidate, most_free)) {
-                return self.place(counter, length, &candidate, standing);
+                return self.place(counter, length, &candidate, availability);
             }
             passed += u32::from(whole);
             let rank = |candidate: &Candidate| (candidate.live.count_ones(), candidate.free);
@@ -89,7 +89,7 @@ impl Groups {
             }
         }
         let best = best.expect("a pool has at least one group");
-        self.place(counter, length, &best, standing)
+        self.place(counter, length, &best, availability)
     }
 
     /// The scheme that a segment of `length` bytes has when no NSD of the pool is missing: repair
@@ -111,7 +111,7 @@ impl Groups {
         )
     }
 
-    fn candidate(&self, group: GroupId, standing: &dyn Fn(NsdId) -> Standing) -> Candidate {
+    fn candidate(&self, group: GroupId, availability: &dyn Fn(NsdId) -> Availability) -> Candidate {
         let mut out = Candidate {
             group,
             live: 0,
@@ -121,7 +121,7 @@ impl Groups {
             // A moving slot can take pieces as long as one of its two NSDs can.
             let free = members
                 .in_reading_order()
-                .map(standing)
+                .map(availability)
                 .filter(|s| s.writable)
                 .map(|s| s.free)
                 .max();
@@ -138,7 +138,7 @@ impl Groups {
         counter: u64,
         length: u32,
         candidate: &Candidate,
-        standing: &dyn Fn(NsdId) -> Standing,
+        availability: &dyn Fn(NsdId) -> Availability,
     ) -> Result<Placement, NoGroup> {
         let live = candidate.live.count_ones() as usize;
         let pool = self.map().scheme;
@@ -153,7 +153,7 @@ impl Groups {
             },
         )?;
         let surplus = live - scheme.width();
-        let skipped = self.skip(counter, candidate, surplus, standing);
+        let skipped = self.skip(counter, candidate, surplus, availability);
         let all = (1u32 << self.width()) - 1;
         Ok(Placement {
             group: candidate.group,
@@ -170,7 +170,7 @@ impl Groups {
         counter: u64,
         candidate: &Candidate,
         surplus: usize,
-        standing: &dyn Fn(NsdId) -> Standing,
+        availability: &dyn Fn(NsdId) -> Availability,
     ) -> u32 {
         if surplus == 0 {
             return 0;
@@ -183,7 +183,7 @@ impl Groups {
             .map(|(slot, members)| {
                 let free = members
                     .in_reading_order()
-                    .map(standing)
+                    .map(availability)
                     .map(|s| s.free)
                     .max()
                     .unwrap_or(0);

@@ -13,7 +13,7 @@ use model::nsd::BlobPut;
 use model::{
     BlobName, Error, ErrorKind, GroupVersion, NsdId, Payload, Result, SegmentPlace, limits,
 };
-use placement::{Groups, Placement, Standing, codec, layout};
+use placement::{Availability, Groups, Placement, codec, layout};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -257,11 +257,11 @@ impl Pool {
                 Some(_) => !without.contains(*nsd),
                 None => !without.failed.contains(nsd),
             });
-            let standings: BTreeMap<NsdId, Standing> = nsds
-                .map(|nsd| (nsd, self.standing(groups, nsd, suspects, room)))
+            let availabilities: BTreeMap<NsdId, Availability> = nsds
+                .map(|nsd| (nsd, self.availability(groups, nsd, suspects, room)))
                 .collect();
             groups.pick(counter, length, &|nsd| {
-                standings.get(&nsd).copied().unwrap_or(NOT_WRITABLE)
+                availabilities.get(&nsd).copied().unwrap_or(NOT_WRITABLE)
             })
         };
         let sure = pick(false, Some(room));
@@ -311,7 +311,13 @@ impl Pool {
     }
 
     /// Whether an NSD takes pieces that need `room` bytes; without `room`, even if it is full.
-    fn standing(&self, groups: &Groups, nsd: NsdId, suspects: bool, room: Option<u64>) -> Standing {
+    fn availability(
+        &self,
+        groups: &Groups,
+        nsd: NsdId,
+        suspects: bool,
+        room: Option<u64>,
+    ) -> Availability {
         let active = groups
             .map()
             .nsd(nsd)
@@ -326,7 +332,7 @@ impl Pool {
             MemberState::Full => room.is_none(),
             MemberState::Failed | MemberState::Missing => false,
         };
-        Standing {
+        Availability {
             writable,
             free: free_share(&member.nsd.usage()),
         }
@@ -341,7 +347,7 @@ impl Pool {
     ) -> Vec<Vec<Arc<Member>>> {
         let slots = groups.members(place.group);
         let takes = |nsd: &NsdId| {
-            !without.contains(*nsd) && self.standing(groups, *nsd, true, Some(0)).writable
+            !without.contains(*nsd) && self.availability(groups, *nsd, true, Some(0)).writable
         };
         (0..place.scheme.width() as u8)
             .map(|piece| {
@@ -507,7 +513,7 @@ impl Pool {
     }
 }
 
-const NOT_WRITABLE: Standing = Standing {
+const NOT_WRITABLE: Availability = Availability {
     writable: false,
     free: 0,
 };

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::change::new_pool;
-use crate::pick::{Placement, Standing};
+use crate::pick::{Availability, Placement};
 use model::map::NsdState;
 use model::{Scheme, limits};
 
@@ -23,11 +23,11 @@ fn pool(scheme: Scheme, nsds: u32, failure_groups: u32) -> Groups {
 }
 
 const WIDE: Scheme = Scheme::Erasure { k: 4, m: 2 };
-const FREE: Standing = Standing {
+const FREE: Availability = Availability {
     writable: true,
     free: 60_000,
 };
-const DEAD: Standing = Standing {
+const DEAD: Availability = Availability {
     writable: false,
     free: 0,
 };
@@ -176,11 +176,12 @@ fn successive_picks_use_all_nsds_evenly() {
 #[test]
 fn an_empty_nsd_is_picked_more_often_than_full_ones() {
     let groups = pool(Scheme::Replicate(1), 4, 4);
-    let standing = |nsd: NsdId| Standing {
+    let availability = |nsd: NsdId| Availability {
         writable: true,
         free: if nsd == NsdId(1) { 60_000 } else { 15_000 },
     };
-    let picks = (0..1000).map(|counter| groups.pick(counter, 1, &standing).expect("free").group);
+    let picks =
+        (0..1000).map(|counter| groups.pick(counter, 1, &availability).expect("free").group);
     let emptiest = picks
         .filter(|group| groups.members(*group)[0].current == NsdId(1))
         .count();
