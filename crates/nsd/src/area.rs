@@ -203,15 +203,15 @@ impl Area {
     /// the medium. Blocks.
     ///
     /// A page that doesn't match need not be in use: power cuts leave such pages.
-    pub(crate) fn check_rest(&self, misfits: Vec<u64>) -> io::Result<(Vec<u64>, Vec<String>)> {
+    pub(crate) fn finish_check(&self, mismatches: Vec<u64>) -> io::Result<(Vec<u64>, Vec<String>)> {
         let shared = &self.shared;
         let mut mended = Vec::new();
         let mut still = Vec::new();
-        for page in misfits {
+        for page in mismatches {
             let state = shared.state.lock();
             let sum = state.sums[page as usize];
             let is_there = sum != 0 && !state.pending.contains_key(&page);
-            if is_there && matches!(shared.mend_page(page, sum)?, Mended::Misfit) {
+            if is_there && matches!(shared.recheck_page(page, sum)?, PageState::Damaged) {
                 still.push(page);
             }
         }
@@ -276,7 +276,7 @@ impl Area {
         let shared = &self.shared;
         let pages = shared.state.lock().length.div_ceil(BLOCK);
         let pages = pages.min(shared.pages_max);
-        let mut misfits = Vec::new();
+        let mut mismatches = Vec::new();
         let mut rewritten = 0;
         let mut chunk = vec![0; JOINED_BYTES_MAX];
         let mut first = 1;
@@ -304,10 +304,10 @@ impl Area {
                 if read && page_sum(&chunk[at..at + UNIT]) == sum {
                     continue;
                 }
-                match shared.mend_page(page, sum)? {
-                    Mended::Good => {}
-                    Mended::Rewritten => rewritten += 1,
-                    Mended::Misfit => misfits.push(page),
+                match shared.recheck_page(page, sum)? {
+                    PageState::Good => {}
+                    PageState::Rewritten => rewritten += 1,
+                    PageState::Damaged => mismatches.push(page),
                 }
             }
             first = last;
@@ -315,7 +315,7 @@ impl Area {
         if rewritten > 0 {
             shared.disk.flush_now()?;
         }
-        Ok((misfits, rewritten))
+        Ok((mismatches, rewritten))
     }
 
     /// Forgets unreferenced pages with wrong checksums.
@@ -342,10 +342,10 @@ impl Area {
 }
 
 /// Result of checking a page again that didn't match its checksum.
-enum Mended {
+enum PageState {
     Good,
     Rewritten,
-    Misfit,
+    Damaged,
 }
 
 impl Shared {
@@ -374,19 +374,19 @@ impl Shared {
 
     /// Checks a page again that didn't match its checksum (it may have been written in the
     /// meantime), and rewrites it if the page cache still has a good copy.
-    fn mend_page(&self, page: u64, sum: u32) -> io::Result<Mended> {
+    fn recheck_page(&self, page: u64, sum: u32) -> io::Result<PageState> {
         let at = self.page_offset(page);
         let mut bytes = vec![0; UNIT];
         let on_medium = self.disk.read_medium_now(at, &mut bytes);
         if on_medium.is_ok() && page_sum(&bytes) == sum {
-            return Ok(Mended::Good);
+            return Ok(PageState::Good);
         }
         let in_memory = self.disk.read_now(at, &mut bytes);
         if in_memory.is_err() || page_sum(&bytes) != sum {
-            return Ok(Mended::Misfit);
+            return Ok(PageState::Damaged);
         }
         self.disk.write_now(at, &bytes)?;
-        Ok(Mended::Rewritten)
+        Ok(PageState::Rewritten)
     }
 
     fn is_written(state: &AreaState, page: u64) -> bool {

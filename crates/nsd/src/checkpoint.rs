@@ -7,7 +7,7 @@ use crate::entry::{IndexEntry, Place, Run, header_units};
 use crate::extent::{UnitWrite, placed, writes_of};
 use crate::index::Changes;
 use crate::key::Key;
-use crate::space::Asker;
+use crate::space::Purpose;
 use crate::state::Move;
 use bytes::Bytes;
 use model::{Error, ErrorKind, Result};
@@ -76,7 +76,7 @@ impl Core {
         let moved = match self.move_out(&frozen).await {
             Ok(moved) => moved,
             Err(error) => {
-                self.state.lock().thaw_undone();
+                self.state.lock().undo_freeze();
                 return Err(error);
             }
         };
@@ -215,7 +215,7 @@ impl Core {
         let whole = u32::try_from(total).expect("a pack is small");
         let mut side_by_side = state
             .space
-            .allocate(total, whole, Asker::Promised)
+            .allocate(total, whole, Purpose::Promised)
             .map(|runs| runs[0].unit);
         for moving in alive {
             let units = moving.entry.extent_units();
@@ -228,7 +228,7 @@ impl Core {
                 }
                 None => {
                     let head = header_units(moving.entry.units());
-                    state.space.allocate(units, head, Asker::Promised)
+                    state.space.allocate(units, head, Purpose::Promised)
                 }
             };
             let Some(runs) = runs else {
@@ -238,7 +238,7 @@ impl Core {
                 );
                 return Err(Error::new(ErrorKind::NoSpace, text));
             };
-            state.space.unpromise(units);
+            state.space.cancel_promise(units);
             let moved = Move {
                 birth: moving.entry.birth,
                 runs: runs.clone(),

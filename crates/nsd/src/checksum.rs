@@ -45,7 +45,12 @@ pub(crate) fn unit_checksums(key: &Key, payload: &Payload) -> Vec<u32> {
 
 /// Checks the units from `first` on; `bytes` starts on a unit's border and ends on one or at the
 /// payload's end. Returns the first unit that doesn't match.
-pub(crate) fn first_misfit(key: &Key, first: u32, bytes: &[u8], checksums: &[u32]) -> Option<u32> {
+pub(crate) fn first_mismatch(
+    key: &Key,
+    first: u32,
+    bytes: &[u8],
+    checksums: &[u32],
+) -> Option<u32> {
     let hash = key_hash(key);
     bytes.chunks(UNIT).zip(first..).find_map(|(unit, index)| {
         let expected = checksums.get(index as usize)?;
@@ -74,11 +79,14 @@ mod tests {
         let payload = vec![7; 3 * UNIT + 5];
         let checksums = unit_checksums(&key(1), &Bytes::from(payload.clone()).into());
         assert_eq!(checksums.len(), 4);
-        assert_eq!(first_misfit(&key(1), 0, &payload, &checksums), None);
-        assert_eq!(first_misfit(&key(1), 1, &payload[UNIT..], &checksums), None);
-        assert_eq!(first_misfit(&key(2), 0, &payload, &checksums), Some(0));
+        assert_eq!(first_mismatch(&key(1), 0, &payload, &checksums), None);
         assert_eq!(
-            first_misfit(&key(1), 1, &payload[..UNIT], &[0, checksums[0]]),
+            first_mismatch(&key(1), 1, &payload[UNIT..], &checksums),
+            None
+        );
+        assert_eq!(first_mismatch(&key(2), 0, &payload, &checksums), Some(0));
+        assert_eq!(
+            first_mismatch(&key(1), 1, &payload[..UNIT], &[0, checksums[0]]),
             Some(1)
         );
     }

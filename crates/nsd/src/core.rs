@@ -7,7 +7,7 @@ use crate::index::Index;
 use crate::journal::Ring;
 use crate::key::Key;
 use crate::record::Stamp;
-use crate::space::Asker;
+use crate::space::Purpose;
 use crate::state::{CoreState, Found, merged};
 use crate::superblock::{FLAG_UNCONFIRMED, Layout, Superblock};
 use crate::{NsdIdentity, checksum::UNIT};
@@ -234,10 +234,14 @@ impl Core {
     }
 
     /// Waits until another `bytes` bytes may be under way.
-    pub(crate) async fn admit(&self, asker: Asker, bytes: usize) -> Result<SemaphorePermit<'_>> {
-        let under_way = match asker {
-            Asker::Blob => &self.blobs_under_way,
-            Asker::Log | Asker::Promised => &self.logs_under_way,
+    pub(crate) async fn admit(
+        &self,
+        purpose: Purpose,
+        bytes: usize,
+    ) -> Result<SemaphorePermit<'_>> {
+        let under_way = match purpose {
+            Purpose::Blob => &self.blobs_under_way,
+            Purpose::Log | Purpose::Promised => &self.logs_under_way,
         };
         let permits = u32::try_from(bytes.div_ceil(UNIT)).expect("a segment is small");
         if let Ok(permit) = under_way.try_acquire_many(permits) {

@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_no_disk_can_hold_are_none() {
+    fn entries_that_no_disk_can_hold_are_refused() {
         let entry = |run: Run, scheme| IndexEntry {
             length: 4096,
             writer: 8,

@@ -58,7 +58,7 @@ mod tests {
     use world::sim::Simulation;
 
     #[test]
-    fn many_who_wait_share_few_flushes() {
+    fn many_waiting_callers_share_few_flushes() {
         let simulation = Simulation::new(1);
         simulation.disk("d", 1 << 20);
         simulation

@@ -131,31 +131,31 @@ impl Index {
     }
 
     /// Reads every page from the medium. Returns the pages that don't match their checksum, for
-    /// [`Index::settle`], and descriptions of the repairs. Checkpoints may run concurrently,
+    /// [`Index::finish_check`], and descriptions of the repairs. Checkpoints may run concurrently,
     /// because the check may take minutes and the journal would fill up.
     pub(crate) fn check_pages(&self) -> Result<(Vec<u64>, Vec<String>)> {
-        let (misfits, rewritten) = self.area.check_pages().map_err(unchecked)?;
+        let (mismatches, rewritten) = self.area.check_pages().map_err(unchecked)?;
         let mended = (rewritten > 0)
             .then(|| format!("{rewritten} pages of the index rewritten from memory"));
-        Ok((misfits, mended.into_iter().collect()))
+        Ok((mismatches, mended.into_iter().collect()))
     }
 
     /// Completes a check: checks the mismatched pages again, and whether the index needs them.
     /// Returns (whether the index itself is damaged, descriptions of the repairs). No checkpoint
     /// may run concurrently.
-    pub(crate) fn settle(&self, misfits: Vec<u64>) -> Result<(bool, Vec<String>)> {
-        let (misfits, mut mended) = self.area.check_rest(misfits).map_err(unchecked)?;
-        if misfits.is_empty() {
+    pub(crate) fn finish_check(&self, mismatches: Vec<u64>) -> Result<(bool, Vec<String>)> {
+        let (mismatches, mut mended) = self.area.finish_check(mismatches).map_err(unchecked)?;
+        if mismatches.is_empty() {
             return Ok((false, mended));
         }
         if !self.scratch_is_whole() {
             return Ok((true, mended));
         }
         // Unreferenced pages left by a transaction that a power cut interrupted.
-        self.area.forget(&misfits);
+        self.area.forget(&mismatches);
         mended.push(format!(
             "{} unused pages of the index forgotten",
-            misfits.len()
+            mismatches.len()
         ));
         Ok((false, mended))
     }

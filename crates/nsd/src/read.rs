@@ -1,6 +1,6 @@
 //! Reading: only bytes with correct checksums leave an NSD.
 
-use crate::checksum::{UNIT, first_misfit, table_checksum, unit_checksums};
+use crate::checksum::{UNIT, first_mismatch, table_checksum, unit_checksums};
 use crate::core::Core;
 use crate::entry::{IndexEntry, Place, header_units};
 use crate::extent::{pieces, read_header};
@@ -67,7 +67,7 @@ impl Core {
         let bytes = self.read_units(entry, first, count).await;
         let bytes =
             bytes.map_err(|error| format!("units {first}+{count} can't be read: {error}"))?;
-        if let Some(unit) = first_misfit(key, first, &bytes, &table) {
+        if let Some(unit) = first_mismatch(key, first, &bytes, &table) {
             return Err(format!("unit {unit} doesn't match its checksum"));
         }
         let skip = range.start as usize - first as usize * UNIT;

@@ -11,7 +11,7 @@ use crate::key::Key;
 use crate::ledger::Ledger;
 use crate::open::{disk_error, load_superblock, open};
 use crate::record::Record;
-use crate::space::{Asker, RegionSpace};
+use crate::space::{Purpose, RegionSpace};
 use crate::superblock::{FLAG_INDEX_LOST, FLAG_UNCONFIRMED, Layout, Superblock};
 use bytes::Bytes;
 use model::{EntryNumber, Error, ErrorKind, Result, ShardId};
@@ -205,7 +205,7 @@ impl Findings {
             let head = header_units(slot.units());
             let runs = self
                 .space
-                .allocate(slot.extent_units(), head, Asker::Promised);
+                .allocate(slot.extent_units(), head, Purpose::Promised);
             let runs = runs.ok_or_else(|| {
                 let text = format!("no space to move {key} out of the journal");
                 Error::new(ErrorKind::NoSpace, text)

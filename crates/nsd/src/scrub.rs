@@ -1,6 +1,6 @@
 //! Scrub: reads everything, mends damage from redundant copies, reports the rest.
 
-use crate::checksum::{UNIT, first_misfit};
+use crate::checksum::{UNIT, first_mismatch};
 use crate::core::Core;
 use crate::entry::{IndexEntry, Run, header_units};
 use crate::extent::write_header;
@@ -77,12 +77,12 @@ impl Core {
     async fn scrub_index(self: &Arc<Self>, report: &mut ScrubReport) -> Result<()> {
         let core = self.clone();
         let looked = self.world.blocking(move || core.index.check_pages()).await;
-        let (misfits, mended) = looked?;
+        let (mismatches, mended) = looked?;
         report.mended.extend(mended);
         let quiet = self.checkpointing.lock().await;
         let core = self.clone();
-        let settle = move || core.index.settle(misfits);
-        let settled = self.world.blocking(settle).await;
+        let finish_check = move || core.index.finish_check(mismatches);
+        let settled = self.world.blocking(finish_check).await;
         drop(quiet);
         let (lost, mended) = settled?;
         report.mended.extend(mended);
@@ -159,7 +159,7 @@ impl Core {
                 Err(why) => return Found::Damaged(why),
             },
         };
-        if let Some(unit) = first_misfit(key, 0, &payload, &table) {
+        if let Some(unit) = first_mismatch(key, 0, &payload, &table) {
             return Found::Damaged(format!("unit {unit} doesn't match its checksum"));
         }
         match good_header {

@@ -18,7 +18,7 @@ pub(crate) struct RegionSpace {
 
 /// The purpose of an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Asker {
+pub(crate) enum Purpose {
     /// Blob puts can't use the reserve.
     Blob,
     /// Log puts can use it.
@@ -71,14 +71,14 @@ impl RegionSpace {
 
     /// Units that blob puts may still use.
     pub(crate) fn available(&self) -> u64 {
-        self.available_to(Asker::Blob)
+        self.available_to(Purpose::Blob)
     }
 
-    fn available_to(&self, asker: Asker) -> u64 {
-        let kept = match asker {
-            Asker::Blob => self.promised + self.reserve,
-            Asker::Log => self.promised,
-            Asker::Promised => 0,
+    fn available_to(&self, purpose: Purpose) -> u64 {
+        let kept = match purpose {
+            Purpose::Blob => self.promised + self.reserve,
+            Purpose::Log => self.promised,
+            Purpose::Promised => 0,
         };
         // Logs and promises may use the reserve when blobs no longer may.
         self.free_units.saturating_sub(kept)
@@ -86,8 +86,13 @@ impl RegionSpace {
 
     /// Allocates `units`, with a first run of at least `first`. `None` if there isn't enough space
     /// or it is too fragmented.
-    pub(crate) fn allocate(&mut self, units: u64, first: u32, asker: Asker) -> Option<Vec<Run>> {
-        if units == 0 || units > self.available_to(asker) {
+    pub(crate) fn allocate(
+        &mut self,
+        units: u64,
+        first: u32,
+        purpose: Purpose,
+    ) -> Option<Vec<Run>> {
+        if units == 0 || units > self.available_to(purpose) {
             return None;
         }
         let mut chosen = Vec::new();
@@ -170,8 +175,8 @@ impl RegionSpace {
 
     /// Reserves `units` for a journal record that will move. `false` if there isn't enough space.
     #[must_use]
-    pub(crate) fn promise(&mut self, units: u64, asker: Asker) -> bool {
-        let enough = units <= self.available_to(asker);
+    pub(crate) fn promise(&mut self, units: u64, purpose: Purpose) -> bool {
+        let enough = units <= self.available_to(purpose);
         if enough {
             self.promised += units;
         }
@@ -179,7 +184,7 @@ impl RegionSpace {
     }
 
     /// Cancels a promise.
-    pub(crate) fn unpromise(&mut self, units: u64) {
+    pub(crate) fn cancel_promise(&mut self, units: u64) {
         self.promised = self
             .promised
             .checked_sub(units)
@@ -225,7 +230,7 @@ mod tests {
             let mut used = BTreeSet::new();
             for (kind, number) in steps {
                 if kind > 0 {
-                    let Some(runs) = space.allocate(number, 1, Asker::Blob) else { continue };
+                    let Some(runs) = space.allocate(number, 1, Purpose::Blob) else { continue };
                     prop_assert_eq!(runs.iter().map(|r| u64::from(r.count)).sum::<u64>(), number);
                     for run in &runs {
                         for unit in run.unit..run.unit + u64::from(run.count) {
@@ -247,7 +252,7 @@ mod tests {
             for runs in held {
                 space.release(&runs);
             }
-            prop_assert_eq!(space.allocate(469, 1, Asker::Blob).map(|r| r.len()), Some(1));
+            prop_assert_eq!(space.allocate(469, 1, Purpose::Blob).map(|r| r.len()), Some(1));
         }
     }
 
@@ -255,23 +260,23 @@ mod tests {
     fn the_reserve_is_for_the_log_and_promises_are_kept() {
         let mut space = RegionSpace::new(160);
         assert_eq!(space.available(), 150);
-        assert!(space.promise(100, Asker::Blob));
-        assert!(!space.promise(51, Asker::Blob));
-        assert!(space.allocate(51, 1, Asker::Blob).is_none());
-        assert!(space.allocate(60, 1, Asker::Log).is_some());
-        assert!(space.allocate(1, 1, Asker::Log).is_none());
-        let moved = space.allocate(100, 1, Asker::Promised).unwrap();
-        space.unpromise(100);
+        assert!(space.promise(100, Purpose::Blob));
+        assert!(!space.promise(51, Purpose::Blob));
+        assert!(space.allocate(51, 1, Purpose::Blob).is_none());
+        assert!(space.allocate(60, 1, Purpose::Log).is_some());
+        assert!(space.allocate(1, 1, Purpose::Log).is_none());
+        let moved = space.allocate(100, 1, Purpose::Promised).unwrap();
+        space.cancel_promise(100);
         assert_eq!(space.used_units(), 160);
         space.release(&moved);
         assert_eq!(space.used_units(), 60);
     }
 
     #[test]
-    fn what_waits_in_the_journal_finds_its_units_however_cut_up_the_space_is() {
+    fn journal_entries_find_units_however_fragmented_the_space_is() {
         let mut space = RegionSpace::new(160);
         let held = space
-            .allocate(150, 1, Asker::Blob)
+            .allocate(150, 1, Purpose::Blob)
             .expect("all that blobs get");
         let mut rest = held[0];
         // Free every second unit again.
@@ -285,13 +290,13 @@ mod tests {
         }
         let units = RUNS_MAX as u64;
         let mut promised = 0;
-        while space.promise(units, Asker::Log) {
+        while space.promise(units, Purpose::Log) {
             promised += 1;
         }
         assert!(promised > 8);
         for _ in 0..promised {
-            assert!(space.allocate(units, 1, Asker::Promised).is_some());
-            space.unpromise(units);
+            assert!(space.allocate(units, 1, Purpose::Promised).is_some());
+            space.cancel_promise(units);
         }
     }
 

@@ -213,7 +213,7 @@ impl CoreState {
             Place::Runs(runs) => self.release(runs),
             Place::Journal(_) => match self.moving.get_mut(key) {
                 Some(moving) if moving.birth == entry.birth => moving.gone = true,
-                _ => self.space.unpromise(entry.extent_units()),
+                _ => self.space.cancel_promise(entry.extent_units()),
             },
         }
     }
@@ -255,7 +255,7 @@ impl CoreState {
             Place::Runs(runs) => self.space.take(runs),
             Place::Journal(_) => self
                 .space
-                .promise(entry.extent_units(), crate::space::Asker::Log),
+                .promise(entry.extent_units(), crate::space::Purpose::Log),
         }
     }
 
@@ -286,13 +286,13 @@ impl CoreState {
     }
 
     /// Ends a failed checkpoint: its changes return to the overlay.
-    pub(crate) fn thaw_undone(&mut self) {
+    pub(crate) fn undo_freeze(&mut self) {
         for (_, moved) in std::mem::take(&mut self.moving) {
             self.space.release(&moved.runs);
             if !moved.gone {
                 let units: u64 = moved.runs.iter().map(|run| u64::from(run.count)).sum();
                 // These units were promised before and are free again.
-                let kept = self.space.promise(units, crate::space::Asker::Log);
+                let kept = self.space.promise(units, crate::space::Purpose::Log);
                 assert!(kept, "units that were just freed can be promised");
             }
         }

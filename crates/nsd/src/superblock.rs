@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_version_is_told_from_damage() {
+    fn a_newer_version_is_distinguished_from_damage() {
         let mut block = superblock().encode();
         block[8] = 9;
         assert!(Copy::decode(&block).is_none(), "one flipped byte is damage");

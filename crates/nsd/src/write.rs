@@ -7,7 +7,7 @@ use crate::entry::{INLINE_CHECKSUMS_MAX, IndexEntry, Place, RUNS_MAX, header_uni
 use crate::extent::{placed, writes_of};
 use crate::key::Key;
 use crate::record::Record;
-use crate::space::Asker;
+use crate::space::Purpose;
 use bytes::Bytes;
 use futures::future::try_join_all;
 use model::limits::{DELETE_NAMES_MAX, LOG_ENTRY_BYTES_MAX, SEGMENT_BYTES_MAX};
@@ -33,7 +33,7 @@ struct Piece {
     writer: u64,
     header: Option<BlobHeader>,
     payload: Payload,
-    asker: Asker,
+    purpose: Purpose,
     in_journal_max: u64,
 }
 
@@ -59,7 +59,7 @@ impl Core {
             _ => Ok(()),
         };
         let key = Key::blob(put.name);
-        let _under_way = self.admit(Asker::Blob, length).await?;
+        let _under_way = self.admit(Purpose::Blob, length).await?;
         let _claim = self.claim(key).await?;
         if let Some(old) = self.locate(&key)? {
             if old.writer == put.nonce && old.length as usize == length {
@@ -73,7 +73,7 @@ impl Core {
             writer: put.nonce,
             header: Some(put.header),
             payload: put.payload,
-            asker: Asker::Blob,
+            purpose: Purpose::Blob,
             in_journal_max: BLOB_IN_JOURNAL_MAX.min(self.ring.bytes() / 16),
         };
         self.store(piece, check).await
@@ -94,7 +94,7 @@ impl Core {
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
         let key = Key::log(put.shard, put.number);
-        let _under_way = self.admit(Asker::Log, put.bytes.len()).await?;
+        let _under_way = self.admit(Purpose::Log, put.bytes.len()).await?;
         let _claim = self.claim(key).await?;
         let floor = self.state.lock().floor(put.shard);
         if put.number < floor {
@@ -111,7 +111,7 @@ impl Core {
             writer: put.epoch.0,
             header: None,
             payload: put.bytes.into(),
-            asker: Asker::Log,
+            purpose: Purpose::Log,
             in_journal_max: LOG_IN_JOURNAL_MAX.min(self.ring.bytes() / 16),
         };
         self.store(piece, |fences| fences.raise_epoch(put.shard, put.epoch))
@@ -168,7 +168,9 @@ impl Core {
         let units = entry.extent_units();
         {
             let mut state = self.state.lock();
-            if self.index_refuses(&state, piece.asker) || !state.space.promise(units, piece.asker) {
+            if self.index_refuses(&state, piece.purpose)
+                || !state.space.promise(units, piece.purpose)
+            {
                 return Err(self.no_space(&piece.key));
             }
             entry.birth = state.next_birth();
@@ -180,7 +182,7 @@ impl Core {
         };
         let stored = self.submit(record, check).await;
         if stored.is_err() {
-            self.state.lock().space.unpromise(units);
+            self.state.lock().space.cancel_promise(units);
         }
         stored
     }
@@ -195,11 +197,11 @@ impl Core {
         let (runs, birth) = {
             let mut state = self.state.lock();
             let head = header_units(entry.units());
-            let runs = match self.index_refuses(&state, piece.asker) {
+            let runs = match self.index_refuses(&state, piece.purpose) {
                 true => None,
                 false => state
                     .space
-                    .allocate(entry.extent_units(), head, piece.asker),
+                    .allocate(entry.extent_units(), head, piece.purpose),
             };
             let runs = runs.ok_or_else(|| self.no_space(&piece.key))?;
             (runs, state.next_birth())
@@ -239,11 +241,11 @@ impl Core {
 
     /// Whether the index has no room for another entry. Log puts may fill it a little further than
     /// blobs.
-    fn index_refuses(&self, state: &crate::state::CoreState, asker: Asker) -> bool {
+    fn index_refuses(&self, state: &crate::state::CoreState, purpose: Purpose) -> bool {
         let most = self.index.entry_bytes_max();
-        let most = match asker {
-            Asker::Blob => most,
-            Asker::Log | Asker::Promised => most + most / 8,
+        let most = match purpose {
+            Purpose::Blob => most,
+            Purpose::Log | Purpose::Promised => most + most / 8,
         };
         state.ledger.index_bytes > most
     }

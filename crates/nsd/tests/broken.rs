@@ -135,7 +135,7 @@ fn a_region_that_was_cut_short_or_erased_is_refused_and_left_as_it_is() {
 }
 
 #[test]
-fn asking_who_a_region_is_changes_nothing() {
+fn identifying_a_region_changes_nothing() {
     let (simulation, disk) = populated(7);
     let before = disk.content(0, small_region() as usize);
     let found = simulation
@@ -149,7 +149,7 @@ fn asking_who_a_region_is_changes_nothing() {
 }
 
 #[test]
-fn a_failed_nsd_that_was_abandoned_can_be_opened_again_while_somebody_holds_it() {
+fn an_abandoned_nsd_can_be_opened_again_while_the_failed_one_is_still_held() {
     let (simulation, _) = populated(8);
     let faults = simulation.faults();
     simulation

@@ -406,7 +406,7 @@ fn empty_and_oversized_requests_are_refused() {
 }
 
 #[test]
-fn a_log_put_does_not_wait_in_line_with_blobs() {
+fn a_log_put_does_not_queue_behind_blobs() {
     let simulation = Simulation::new(20);
     simulation.disk(DISK, 256 << 20);
     let faults = simulation.faults();

@@ -34,8 +34,8 @@ fn commit_entries(index: &Index, numbers: std::ops::Range<u64>) {
 }
 
 fn check(index: &Index) -> (bool, Vec<String>) {
-    let (misfits, mut mended) = index.check_pages().unwrap();
-    let (is_lost, more) = index.settle(misfits).unwrap();
+    let (mismatches, mut mended) = index.check_pages().unwrap();
+    let (is_lost, more) = index.finish_check(mismatches).unwrap();
     mended.extend(more);
     (is_lost, mended)
 }
@@ -191,7 +191,7 @@ fn a_page_that_the_index_needs_and_that_has_no_checksum_is_damage_and_no_panic()
 }
 
 #[test]
-fn pages_that_were_written_since_they_did_not_fit_are_kept() {
+fn mismatched_pages_that_were_rewritten_are_kept() {
     const BYTES: u64 = 4 << 20;
     let simulation = Simulation::new(4);
     simulation.disk("index", BYTES);
@@ -203,7 +203,7 @@ fn pages_that_were_written_since_they_did_not_fit_are_kept() {
             commit_entries(&index, 0..200);
             let (used, highest, _) = area.use_of_pages();
             let suspects = (1..=highest as u64).collect();
-            assert_eq!(index.settle(suspects).unwrap(), (false, Vec::new()));
+            assert_eq!(index.finish_check(suspects).unwrap(), (false, Vec::new()));
             assert_eq!(area.use_of_pages().0, used);
         })
         .finished();
