@@ -71,7 +71,7 @@ impl Metanode {
             return Ok(());
         }
         if self.pool.usage().available_to_users == 0 {
-            self.pool.look_again();
+            self.pool.refresh();
         }
         let space = self.pool.usage();
         // Without any NSD the space is unknown; operations that need one will report it.

@@ -3,7 +3,7 @@
 use crate::Pool;
 use crate::members::Member;
 use crate::progress::count;
-use crate::read::{get_from, is_possible};
+use crate::read::{fits_pool, get_from};
 use crate::segment::place_of;
 use crate::write::put_to;
 use futures::future::join_all;
@@ -28,7 +28,7 @@ impl Pool {
     pub async fn delete(&self, places: &[SegmentPlace]) -> Result<()> {
         let groups = self.groups();
         let mut names: BTreeMap<NsdId, Vec<BlobName>> = BTreeMap::new();
-        for place in places.iter().filter(|place| is_possible(&groups, place)) {
+        for place in places.iter().filter(|place| fits_pool(&groups, place)) {
             self.suspects.forget(place.segment);
             for piece in 0..place.scheme.width() as u8 {
                 let slot = groups.members(place.group)[usize::from(place.slot_of(piece))];
@@ -136,7 +136,7 @@ impl Pool {
     async fn hand_over(&self, from: &Member, blob: &BlobInfo) -> Result<()> {
         let place = place_of(blob.name, &blob.header);
         let groups = self.groups();
-        if !is_possible(&groups, &place) || usize::from(blob.name.piece) >= place.scheme.width() {
+        if !fits_pool(&groups, &place) || usize::from(blob.name.piece) >= place.scheme.width() {
             return Ok(());
         }
         let slot = usize::from(place.slot_of(blob.name.piece));

@@ -7,9 +7,9 @@
 
 mod deletion;
 mod members;
-mod pace;
 mod progress;
 mod read;
+mod read_times;
 mod repair;
 mod segment;
 mod space;
@@ -17,7 +17,7 @@ mod survey;
 mod suspects;
 mod write;
 
-pub use members::{MemberState, NsdStanding};
+pub use members::{MemberState, NsdStatus};
 pub use placement::{finish_moves, mark_lost};
 pub use progress::RepairProgress;
 pub use repair::{Depth, PieceCondition, PieceState, RepairOutcome};
@@ -219,12 +219,12 @@ impl Pool {
 
     /// The state of all NSDs in the map, in the map's order.
     #[must_use]
-    pub fn nsd_states(&self) -> Vec<NsdStanding> {
+    pub fn nsd_states(&self) -> Vec<NsdStatus> {
         let now = self.world.now();
         let map = self.map();
         map.nsds
             .iter()
-            .map(|entry| members::standing(entry, self.member(entry.nsd).as_deref(), now))
+            .map(|entry| members::status_of(entry, self.member(entry.nsd).as_deref(), now))
             .collect()
     }
 
@@ -276,8 +276,8 @@ impl Pool {
             .filter_map(|nsd| map.nsd(*nsd))
             .map(|entry| entry.failure_group)
             .collect();
-        let mut states: Vec<NsdStanding> = self.nsd_states();
-        states.retain(NsdStanding::is_writable);
+        let mut states: Vec<NsdStatus> = self.nsd_states();
+        states.retain(NsdStatus::is_writable);
         states.sort_by_key(|state| {
             (
                 state.member != MemberState::Online,

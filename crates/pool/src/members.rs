@@ -1,6 +1,6 @@
 //! The pool's record of each NSD: whether it answers, how fast it is, how full it is.
 
-use crate::pace::Pace;
+use crate::read_times::ReadTimes;
 use model::map::{NsdEntry, NsdState};
 use model::nsd::{NsdHealth, NsdUsage};
 use model::{Error, ErrorKind};
@@ -40,7 +40,7 @@ pub enum MemberState {
 
 /// State of an NSD in the map.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NsdStanding {
+pub struct NsdStatus {
     /// Its entry in the map.
     pub entry: NsdEntry,
     /// Whether it can be used.
@@ -58,7 +58,7 @@ pub struct NsdStanding {
     pub read_latency: Option<Duration>,
 }
 
-impl NsdStanding {
+impl NsdStatus {
     /// Whether it takes new pieces and log entries.
     #[must_use]
     pub fn is_writable(&self) -> bool {
@@ -82,7 +82,7 @@ struct Record {
     /// Consecutive hedged reads.
     late: u32,
     reads: Latency,
-    pace: Pace,
+    read_times: ReadTimes,
 }
 
 /// The latest latencies in a ring, and their 99th percentile.
@@ -141,7 +141,7 @@ impl Member {
     }
 
     /// Records that the NSD failed a request or didn't answer it.
-    pub(crate) fn note_trouble(&self, now: Instant) {
+    pub(crate) fn note_failure(&self, now: Instant) {
         self.record.lock().failures += 1;
         self.avoid(now);
     }
@@ -187,7 +187,7 @@ impl Request<'_> {
         let mut record = self.member.record.lock();
         record.late = 0;
         record.reads.note(micros);
-        record.pace.note(now, took, self.requests);
+        record.read_times.note(now, took, self.requests);
     }
 
     /// Records a read whose answer is no longer awaited. It counts against the NSD only if it was
@@ -197,7 +197,7 @@ impl Request<'_> {
         let took = now - self.started;
         if took >= self.member.hedge_delay() {
             let mut record = self.member.record.lock();
-            record.pace.note(now, took, self.requests);
+            record.read_times.note(now, took, self.requests);
         }
     }
 }
@@ -225,7 +225,7 @@ impl Latency {
 }
 
 /// Whether an error means trouble on the NSD rather than a wrong request.
-pub(crate) fn is_trouble(error: &Error) -> bool {
+pub(crate) fn is_nsd_failure(error: &Error) -> bool {
     matches!(
         error.kind(),
         ErrorKind::Unavailable | ErrorKind::Unknown | ErrorKind::ShuttingDown
@@ -238,14 +238,14 @@ pub(crate) fn free_share(usage: &NsdUsage) -> u32 {
     ((free << 16) / u128::from(usage.capacity.max(1))) as u32
 }
 
-pub(crate) fn standing(entry: &NsdEntry, member: Option<&Member>, now: Instant) -> NsdStanding {
+pub(crate) fn status_of(entry: &NsdEntry, member: Option<&Member>, now: Instant) -> NsdStatus {
     let usage = member.map(|member| member.nsd.usage()).unwrap_or_default();
     let (failures, read_time, read_latency) = member.map_or((0, None, None), |member| {
         let record = &mut *member.record.lock();
-        let pace = &mut record.pace;
-        (record.failures, pace.median(now), pace.late(now))
+        let read_times = &mut record.read_times;
+        (record.failures, read_times.median(now), read_times.p99(now))
     });
-    NsdStanding {
+    NsdStatus {
         entry: entry.clone(),
         member: member.map_or(MemberState::Missing, |member| member.state(now)),
         usage,

@@ -1,7 +1,7 @@
 //! Reads segments: only the units needed, hedged when slow, rebuilt when missing.
 
 use crate::Pool;
-use crate::members::{Member, Request, is_trouble};
+use crate::members::{Member, Request, is_nsd_failure};
 use crate::segment::Recycled;
 use crate::suspects::SuspectCause;
 use bytes::Bytes;
@@ -32,7 +32,7 @@ impl Pool {
         let inside = at
             .checked_add(length)
             .is_some_and(|end| end <= place.length);
-        if !inside || !is_possible(&groups, place) {
+        if !inside || !fits_pool(&groups, place) {
             let text = format!(
                 "read {length} bytes at {at} of segment {} of {} bytes ({}) in group {}",
                 place.segment, place.length, place.scheme, place.group
@@ -42,7 +42,7 @@ impl Pool {
         if length == 0 {
             return Ok(Vec::new());
         }
-        let chunks = match self.read_plainly(&groups, place, at, length).await? {
+        let chunks = match self.read_one_piece(&groups, place, at, length).await? {
             Some(bytes) => vec![bytes],
             None => {
                 let gather = Gather::new(self, &groups, place, at, length);
@@ -64,7 +64,7 @@ impl Pool {
     /// The common case: one piece holds the range, and its NSD is healthy and answers in the usual
     /// time. State for asking other NSDs is set up only if it doesn't. `None`: several NSDs must be
     /// asked.
-    async fn read_plainly(
+    async fn read_one_piece(
         &self,
         groups: &Groups,
         place: &SegmentPlace,
@@ -77,7 +77,7 @@ impl Pool {
         };
         let piece = if place.scheme.data_pieces() == 1 {
             let width = place.scheme.width() as u64;
-            ((width - turn(place, at) % width) % width) as u8
+            ((width - rotation(place, at) % width) % width) as u8
         } else {
             part.piece
         };
@@ -91,14 +91,14 @@ impl Pool {
         }
         let usual = slowest(holders.iter().map(|member| member.hedge_delay()));
         let hedge_at = self.world.now() + usual;
-        let mut asked = asking(self.world.clone(), holders, place, 0, piece, part.range);
+        let mut asked = start_fetch(self.world.clone(), holders, place, 0, piece, part.range);
         match self.world.timeout(usual, &mut asked).await {
             Ok(Answer {
                 result: Ok(bytes), ..
             }) => Ok(Some(bytes)),
             outcome => {
                 // Boxed because it is rare, and every read's future would contain it otherwise.
-                let rest = Gather::new(self, groups, place, at, length).after(
+                let rest = Gather::new(self, groups, place, at, length).continue_after_first(
                     piece,
                     hedge_at,
                     outcome.ok(),
@@ -144,7 +144,7 @@ impl Pool {
 }
 
 /// Whether the pool has the group, and the group has a slot for each piece.
-pub(crate) fn is_possible(groups: &Groups, place: &SegmentPlace) -> bool {
+pub(crate) fn fits_pool(groups: &Groups, place: &SegmentPlace) -> bool {
     let slots = (1u32 << groups.width()) - 1;
     let free = (slots & !place.skipped_slots).count_ones() as usize;
     groups.contains(place.group) && place.length > 0 && place.scheme.width() <= free
@@ -235,7 +235,7 @@ impl<'a> Gather<'a> {
     }
 
     /// Continues after the only NSD asked has failed, or is late and hasn't answered yet.
-    async fn after(
+    async fn continue_after_first(
         mut self,
         piece: u8,
         mut hedge_at: Instant,
@@ -320,7 +320,7 @@ impl<'a> Gather<'a> {
         });
         let holders = self.pool.holders(self.groups, self.place, piece);
         let world = self.pool.world.clone();
-        let asked = asking(world, holders, self.place, number, piece, range);
+        let asked = start_fetch(world, holders, self.place, number, piece, range);
         self.pending.push(asked);
     }
 
@@ -334,7 +334,7 @@ impl<'a> Gather<'a> {
                         && wanted.bytes.is_none()
                         && covers(&answer.range, &wanted.range)
                     {
-                        wanted.bytes = Some(cut(&bytes, &answer.range, &wanted.range));
+                        wanted.bytes = Some(slice_of(&bytes, &answer.range, &wanted.range));
                     }
                 }
                 self.got.push((answer.piece, answer.range, bytes));
@@ -355,11 +355,11 @@ impl<'a> Gather<'a> {
     /// Records failures in the NSD's standing and in the repair queue.
     fn note(&mut self, piece: u8, errors: &[(NsdId, Error)]) {
         for (nsd, error) in errors {
-            if let Some(member) = self.pool.member(*nsd).filter(|_| is_trouble(error)) {
-                member.note_trouble(self.pool.world.now());
+            if let Some(member) = self.pool.member(*nsd).filter(|_| is_nsd_failure(error)) {
+                member.note_failure(self.pool.world.now());
             }
         }
-        let kind = worst(errors);
+        let kind = combined_kind(errors);
         let slot = self.groups.members(self.place.group)[usize::from(self.place.slot_of(piece))];
         let is_expected = self.place.missing & (1 << piece) == 0 && slot.next.is_none();
         match kind {
@@ -415,7 +415,7 @@ impl<'a> Gather<'a> {
         let mut have: Vec<(u8, Bytes)> = Vec::new();
         for (piece, got, bytes) in &self.got {
             if covers(got, &range) && have.iter().all(|(other, _)| other != piece) {
-                have.push((*piece, cut(bytes, got, &range)));
+                have.push((*piece, slice_of(bytes, got, &range)));
             }
         }
         if have.len() < self.place.scheme.data_pieces() {
@@ -426,7 +426,7 @@ impl<'a> Gather<'a> {
         let pieces: Vec<u8> = open.iter().map(|wanted| wanted.piece).collect();
         let rebuilt = codec::reconstruct_in::<Recycled>(self.place.scheme, &have, &pieces)?;
         for (wanted, bytes) in open.into_iter().zip(rebuilt) {
-            wanted.bytes = Some(cut(&bytes, &range, &wanted.range));
+            wanted.bytes = Some(slice_of(&bytes, &range, &wanted.range));
         }
         Ok(())
     }
@@ -476,7 +476,7 @@ impl<'a> Gather<'a> {
     /// so that reads spread over the copies.
     fn preferred(&self, at: u32) -> Vec<u8> {
         let width = self.place.scheme.width() as u8;
-        let turn = turn(self.place, at);
+        let turn = rotation(self.place, at);
         let mut pieces: Vec<u8> = (0..width).collect();
         pieces.sort_by_cached_key(|piece| {
             let holders = self.pool.holders(self.groups, self.place, *piece);
@@ -531,12 +531,12 @@ fn slowest(delays: impl Iterator<Item = Duration>) -> Duration {
 }
 
 /// Decides which of several equal pieces serves this part of a segment.
-fn turn(place: &SegmentPlace, at: u32) -> u64 {
+fn rotation(place: &SegmentPlace, at: u32) -> u64 {
     place.segment.counter + u64::from(at / (256 * 1024))
 }
 
 /// Asks the holders of a piece for a part of it.
-fn asking(
+fn start_fetch(
     world: World,
     holders: Vec<Arc<Member>>,
     place: &SegmentPlace,
@@ -631,7 +631,7 @@ impl Drop for Asked<'_> {
 }
 
 /// The error of a piece that none of several NSDs returned: absent only if all of them say so.
-fn worst(errors: &[(NsdId, Error)]) -> ErrorKind {
+fn combined_kind(errors: &[(NsdId, Error)]) -> ErrorKind {
     let has = |kind: ErrorKind| errors.iter().any(|(_, error)| error.kind() == kind);
     if has(ErrorKind::Corrupt) {
         ErrorKind::Corrupt
@@ -650,6 +650,6 @@ fn covers(outer: &Range<u32>, inner: &Range<u32>) -> bool {
 }
 
 /// The bytes of `part`, given those of `whole`.
-fn cut(bytes: &Bytes, whole: &Range<u32>, part: &Range<u32>) -> Bytes {
+fn slice_of(bytes: &Bytes, whole: &Range<u32>, part: &Range<u32>) -> Bytes {
     bytes.slice((part.start - whole.start) as usize..(part.end - whole.start) as usize)
 }

@@ -1,9 +1,9 @@
 //! Determines the state of a segment's pieces, and rebuilds missing ones.
 
 use crate::Pool;
-use crate::members::{Member, is_trouble};
+use crate::members::{Member, is_nsd_failure};
 use crate::progress::count;
-use crate::read::{get_from, is_possible};
+use crate::read::{fits_pool, get_from};
 use crate::segment::{Recycled, SegmentOwner, nonce};
 use crate::write::put_to;
 use bytes::Bytes;
@@ -81,7 +81,7 @@ impl Pool {
     /// `InvalidArgument` for a place that can't exist in this pool.
     pub async fn verify(&self, place: &SegmentPlace, depth: Depth) -> Result<Vec<PieceState>> {
         let groups = self.groups();
-        if !is_possible(&groups, place) {
+        if !fits_pool(&groups, place) {
             let text = format!(
                 "verify segment {}: the pool has no such place in group {}",
                 place.segment, place.group
@@ -111,7 +111,7 @@ impl Pool {
 
     /// Whether no reachable NSD's index lists a piece of the segment, so that inventories don't
     /// show it.
-    pub async fn is_out_of_sight(&self, place: &SegmentPlace) -> bool {
+    pub async fn is_unlisted(&self, place: &SegmentPlace) -> bool {
         match self.verify(place, Depth::Index).await {
             Ok(states) => states
                 .iter()
@@ -316,8 +316,8 @@ impl Pool {
         put_to(&self.world, &member, put)
             .await
             .map_err(|(nsd, error)| {
-                if is_trouble(&error) {
-                    member.note_trouble(self.world.now());
+                if is_nsd_failure(&error) {
+                    member.note_failure(self.world.now());
                 }
                 error.while_doing(format!("put piece {} to NSD {nsd}", state.piece))
             })

@@ -186,7 +186,7 @@ impl Pool {
         if hold.is_err() {
             // Bytes written since the last sum may be counted twice: in the NSDs' usage and as
             // stored since then.
-            self.look_again();
+            self.refresh();
             hold = self.space.hold(bytes, || self.free_to_users());
         }
         let refused = match hold {
@@ -210,7 +210,7 @@ impl Pool {
     }
 
     /// Makes the next query ask the NSDs, so that no caller is refused because of an old sum.
-    pub fn look_again(&self) {
+    pub fn refresh(&self) {
         self.space.forget();
     }
 
@@ -368,7 +368,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_asks_for_more_than_there_is_takes_nothing_from_others_even_for_a_moment() {
+    fn a_refused_reservation_never_takes_space_from_others() {
         const FREE: u64 = 1000;
         let space = PoolSpace::default();
         // Another caller asks in between.
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_took_in_the_middle_counts() {
+    fn space_taken_during_a_reservation_counts() {
         let space = PoolSpace::default();
         let others = std::cell::Cell::new(true);
         let meanwhile = || {

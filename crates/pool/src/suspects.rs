@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_has_an_end_and_counts_what_did_not_fit() {
+    fn the_queue_is_bounded_and_counts_overflows() {
         let suspects = Suspects::default();
         (0..5000).for_each(|counter| suspects.add(suspect(counter, 1, SuspectCause::Absent)));
         assert_eq!((suspects.len(), suspects.overflowed()), (SUSPECTS_MAX, 904));

@@ -2,7 +2,7 @@
 //! group.
 
 use crate::Pool;
-use crate::members::{Member, MemberState, free_share, is_trouble};
+use crate::members::{Member, MemberState, free_share, is_nsd_failure};
 use crate::segment::{Recycled, SegmentOwner, SegmentSource, nonce};
 use crate::suspects::SuspectCause;
 use bytes::Bytes;
@@ -59,17 +59,17 @@ enum WhenFull {
     /// The write is refused rather than made with less redundancy, because nothing has failed.
     Refuse,
     /// The write continues without the NSD, as if it were away.
-    GoOn,
+    WriteWithout,
 }
 
 /// NSDs that a write doesn't ask again.
 #[derive(Default)]
-struct Without {
+struct Excluded {
     failed: BTreeSet<NsdId>,
     full: BTreeSet<NsdId>,
 }
 
-impl Without {
+impl Excluded {
     fn contains(&self, nsd: NsdId) -> bool {
         self.failed.contains(&nsd) || self.full.contains(&nsd)
     }
@@ -77,7 +77,7 @@ impl Without {
 
 /// An attempt that failed.
 struct Failure {
-    nsds: Without,
+    nsds: Excluded,
     error: Error,
 }
 
@@ -126,7 +126,7 @@ impl Pool {
         }
         let plain = Payload::from(plain);
         let crc = plain.crc();
-        let mut without = Without::default();
+        let mut without = Excluded::default();
         for attempt in 1.. {
             let groups = self.groups();
             let placement = self.place(&groups, length, &without, when_full)?;
@@ -195,7 +195,8 @@ impl Pool {
             .await
         {
             Err(error) if error.kind() == ErrorKind::NoSpace => {
-                self.write_all(source, owner, plain, WhenFull::GoOn).await
+                self.write_all(source, owner, plain, WhenFull::WriteWithout)
+                    .await
             }
             written => written,
         }
@@ -244,7 +245,7 @@ impl Pool {
         &self,
         groups: &Groups,
         length: u32,
-        without: &Without,
+        without: &Excluded,
         when_full: WhenFull,
     ) -> Result<Placement> {
         let counter = self.writes.fetch_add(1, Ordering::Relaxed);
@@ -343,7 +344,7 @@ impl Pool {
         &self,
         groups: &Groups,
         place: &SegmentPlace,
-        without: &Without,
+        without: &Excluded,
     ) -> Vec<Vec<Arc<Member>>> {
         let slots = groups.members(place.group);
         let takes = |nsd: &NsdId| {
@@ -367,8 +368,8 @@ impl Pool {
     ) -> std::result::Result<SegmentPlace, Failure> {
         let mut place = attempt.place;
         let stored = layout::stored_bytes(place.scheme, place.length);
-        let mut turn = self.turn(stored).await.map_err(|error| Failure {
-            nsds: Without::default(),
+        let mut turn = self.wait_for_turn(stored).await.map_err(|error| Failure {
+            nsds: Excluded::default(),
             error,
         })?;
         let started = self.world.now();
@@ -411,13 +412,13 @@ impl Pool {
         self.note_stored(place.scheme, place.length);
         if waiting != 0 {
             place.missing = waiting;
-            self.leave_stragglers(&attempt, waiting, pending, &mut turn);
+            self.finish_in_background(&attempt, waiting, pending, &mut turn);
         }
         Ok(place)
     }
 
     /// Waits until another `bytes` bytes may be in flight.
-    async fn turn(&self, bytes: u64) -> Result<OwnedSemaphorePermit> {
+    async fn wait_for_turn(&self, bytes: u64) -> Result<OwnedSemaphorePermit> {
         let count =
             u32::try_from(permits(bytes)).expect("a segment's pieces have less than 16 TiB");
         match self
@@ -441,15 +442,15 @@ impl Pool {
 
     fn note_failures(&self, failures: &[(NsdId, Error)]) {
         for (nsd, error) in failures {
-            if let Some(member) = self.member(*nsd).filter(|_| is_trouble(error)) {
+            if let Some(member) = self.member(*nsd).filter(|_| is_nsd_failure(error)) {
                 warn!(%nsd, %error, "NSD failed a put");
-                member.note_trouble(self.world.now());
+                member.note_failure(self.world.now());
             }
         }
     }
 
     /// The segment is complete; late puts continue in the background.
-    fn leave_stragglers(
+    fn finish_in_background(
         &self,
         attempt: &Attempt,
         waiting: u32,
@@ -519,7 +520,7 @@ const NOT_WRITABLE: Availability = Availability {
 };
 
 fn failure(failures: Vec<(NsdId, Error)>) -> Failure {
-    let mut nsds = Without::default();
+    let mut nsds = Excluded::default();
     for (nsd, error) in &failures {
         match error.kind() {
             // An old map isn't the NSD's fault: the next attempt has the newer map, or fails as

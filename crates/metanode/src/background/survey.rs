@@ -293,7 +293,7 @@ impl Metanode {
             let Record::Segment(segment) = record else {
                 continue;
             };
-            if self.pool.is_out_of_sight(&segment.place).await
+            if self.pool.is_unlisted(&segment.place).await
                 && self.note_if_unreadable(&segment.place).await?
             {
                 pass.checked += 1;

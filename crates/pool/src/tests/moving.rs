@@ -170,7 +170,7 @@ fn a_survey_describes_segments_so_that_they_can_be_read() {
 }
 
 #[test]
-fn what_was_written_only_where_a_slot_was_is_handed_over() {
+fn pieces_only_on_a_slots_old_nsd_are_handed_over() {
     with_pool(Scheme::Replicate(1), 1, DISK_BYTES, async |rig| {
         rig.add_nsd(2).await;
         let moving = rig.pool.groups().moving();
@@ -194,7 +194,7 @@ fn what_was_written_only_where_a_slot_was_is_handed_over() {
 }
 
 #[test]
-fn what_the_nsd_of_a_slot_cannot_take_stays_where_the_slot_was() {
+fn pieces_that_a_slots_new_nsd_cannot_take_stay_on_the_old_one() {
     with_pool(Scheme::Replicate(1), 1, DISK_BYTES, async |rig| {
         let segments = fill(&rig, 64).await;
         rig.add_nsd(2).await;
@@ -219,7 +219,7 @@ fn what_the_nsd_of_a_slot_cannot_take_stays_where_the_slot_was() {
 }
 
 #[test]
-fn an_nsd_that_a_slot_left_takes_nothing_from_who_knows_only_the_old_map() {
+fn a_slots_old_nsd_refuses_puts_of_writers_with_the_old_map() {
     with_pool(Scheme::Replicate(1), 1, DISK_BYTES, async |rig| {
         rig.add_nsd(2).await;
         let moving = rig.pool.groups().moving();
@@ -268,7 +268,7 @@ fn deleting_on_an_nsd_that_hangs_is_given_up() {
 }
 
 #[test]
-fn an_nsd_that_hangs_is_given_up_without_it() {
+fn a_new_map_does_not_wait_for_a_hanging_nsd_that_is_lost() {
     with_pool(Scheme::Replicate(2), 3, DISK_BYTES, async |rig| {
         const MINUTE: std::time::Duration = std::time::Duration::from_secs(60);
         rig.faults.slow("2", 10 * MINUTE);

@@ -219,7 +219,7 @@ async fn read_times(rig: &Rig, places: &[SegmentPlace], at_once: usize) -> Vec<D
 }
 
 #[test]
-fn an_nsd_that_is_slow_for_minutes_stands_out_and_one_that_much_is_asked_of_does_not() {
+fn an_nsd_that_is_slow_for_minutes_stands_out_and_a_busy_one_does_not() {
     with_pool(WIDE, 6, DISK_BYTES, async |rig| {
         let mut places = Vec::new();
         for seed in 0..24 {

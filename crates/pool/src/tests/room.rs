@@ -96,7 +96,7 @@ async fn cut_up(rig: &Rig, short: &Bytes) {
 }
 
 #[test]
-fn a_pool_whose_free_space_is_cut_up_is_full_and_not_away() {
+fn a_pool_with_fragmented_free_space_is_full_and_not_away() {
     with_pool(Scheme::Replicate(1), 1, SMALL_DISK, async |rig| {
         let bytes = plain(20_000, 1);
         cut_up(&rig, &bytes).await;
@@ -130,7 +130,7 @@ fn a_pool_whose_free_space_is_cut_up_is_full_and_not_away() {
 }
 
 #[test]
-fn an_nsd_whose_free_space_is_cut_up_costs_no_copy() {
+fn an_nsd_with_fragmented_free_space_costs_no_copy() {
     with_pool(Scheme::Replicate(2), 2, SMALL_DISK, async |rig| {
         // Fragments only the first NSD.
         let other = rig.pool.remove_nsd(NsdId(2)).expect("the pool has it");
@@ -164,7 +164,7 @@ async fn fill_all_but(rig: &Rig, nsd: u32) -> (Vec<SegmentPlace>, Bytes) {
 }
 
 #[test]
-fn a_full_nsd_costs_no_copy_and_one_that_is_away_does() {
+fn a_full_nsd_costs_no_copy_but_one_that_is_away_does() {
     with_pool(Scheme::Replicate(2), 2, SMALL_DISK, async |rig| {
         let (places, bytes) = fill_all_but(&rig, 2).await;
         assert_eq!(places[0].scheme, Scheme::Replicate(1), "the other was away");
@@ -190,7 +190,7 @@ fn a_full_nsd_costs_no_copy_and_one_that_is_away_does() {
 }
 
 #[test]
-fn space_that_only_one_failure_group_has_is_nobodys() {
+fn space_in_only_one_failure_group_is_not_available() {
     with_pool(Scheme::Replicate(2), 2, SMALL_DISK, async |rig| {
         let empty = rig.pool.usage();
         let (places, _) = fill_all_but(&rig, 2).await;
@@ -207,7 +207,7 @@ fn space_that_only_one_failure_group_has_is_nobodys() {
 }
 
 #[test]
-fn space_in_too_few_failure_groups_for_a_coded_segment_is_nobodys() {
+fn space_in_too_few_failure_groups_for_a_coded_segment_is_not_available() {
     with_pool(WIDE, 4, SMALL_DISK, async |rig| {
         let empty = rig.pool.usage();
         let (places, bytes) = fill_all_but(&rig, 4).await;

@@ -11,7 +11,7 @@ use model::{
     nsd::{NsdHealth, NsdUsage},
 };
 use nsd::{Nsd, NsdIdentity};
-use pool::NsdStanding;
+use pool::NsdStatus;
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -178,7 +178,7 @@ impl Node {
     pub fn nsds(&self) -> Vec<NsdView> {
         let standings = self.pool.nsd_states();
         let regions = self.regions.lock();
-        let view = |standing: &NsdStanding| {
+        let view = |standing: &NsdStatus| {
             let entry = &standing.entry;
             let region = regions.get(&entry.nsd);
             let nsd = self.pool.nsd(entry.nsd);

@@ -18,7 +18,7 @@ const STEPS: usize = 4 * 32;
 
 /// Times of the last minutes' reads.
 #[derive(Default)]
-pub(crate) struct Pace {
+pub(crate) struct ReadTimes {
     began: Option<Instant>,
     minutes: [Minute; MINUTES],
 }
@@ -43,7 +43,7 @@ impl Default for Minute {
     }
 }
 
-impl Pace {
+impl ReadTimes {
     /// Records a read that took `took` while the NSD had `requests` requests, including this one.
     pub(crate) fn note(&mut self, now: Instant, took: Duration, requests: usize) {
         let number = self.minute(now);
@@ -71,7 +71,7 @@ impl Pace {
     }
 
     /// Time within which 99 % of the last minutes' reads were answered; `None` if there were few.
-    pub(crate) fn late(&mut self, now: Instant) -> Option<Duration> {
+    pub(crate) fn p99(&mut self, now: Instant) -> Option<Duration> {
         let recent = self.recent(now);
         let telling = recent.iter().filter(|minute| minute.reads >= READS_MIN);
         share(telling.map(|minute| &minute.whole), 99)
@@ -137,8 +137,8 @@ mod tests {
             .finished()
     }
 
-    fn after_minutes(minutes: u64, took: Duration, requests: usize) -> (Pace, Instant) {
-        let mut pace = Pace::default();
+    fn after_minutes(minutes: u64, took: Duration, requests: usize) -> (ReadTimes, Instant) {
+        let mut pace = ReadTimes::default();
         let mut now = begin();
         for _ in 0..minutes * 30 {
             pace.note(now, took, requests);
@@ -162,7 +162,7 @@ mod tests {
         let (mut alone, now) = after_minutes(5, millisecond, 1);
         let (mut busy, _) = after_minutes(5, millisecond * 64, 64);
         assert_eq!(alone.median(now), busy.median(now));
-        assert!(busy.late(now) > alone.late(now).map(|late| late * 50));
+        assert!(busy.p99(now) > alone.p99(now).map(|late| late * 50));
     }
 
     #[test]
@@ -172,6 +172,6 @@ mod tests {
         let (mut pace, now) = after_minutes(5, Duration::from_secs(1), 1);
         assert!(pace.median(now) > Some(Duration::from_millis(999)));
         assert_eq!(pace.median(now + MINUTE * 6), None);
-        assert_eq!(pace.late(now + MINUTE * 6), None);
+        assert_eq!(pace.p99(now + MINUTE * 6), None);
     }
 }
