@@ -330,10 +330,10 @@ async fn scan(shard: &Snapshot) -> Result<Scanned> {
         while !walk.is_done() {
             let page = shard.next(&mut walk, SCAN_PAGE).await?;
             for damaged in &page.damaged {
-                audit.see_damaged(damaged.key.as_ref(), &damaged.error);
+                audit.add_damaged(damaged.key.as_ref(), &damaged.error);
             }
             for (key, record) in &page.records {
-                audit.see(key, record);
+                audit.add_record(key, record);
                 match (key, record) {
                     (Key::Name { .. }, Record::Name(name)) => {
                         scanned.names += u64::from(name.entry.is_some())

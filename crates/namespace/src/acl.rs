@@ -117,7 +117,7 @@ impl Acl {
     }
 
     /// `mode` with the permission bits of this list: the group's are those of the mask.
-    pub(crate) fn shown_in(&self, mode: u32) -> u32 {
+    pub(crate) fn apply_to_mode(&self, mode: u32) -> u32 {
         let mut shown = mode & !0o777;
         for entry in &self.0 {
             if let Some(shift) = self.shift_of(entry.tag) {
@@ -137,7 +137,7 @@ impl Acl {
     /// each grants no more than the other. The umask isn't applied.
     pub(crate) fn inherited(mut self, mode: u32) -> (Self, u32) {
         self.change(|permissions, bits| *permissions &= bits, mode);
-        let mode = self.shown_in(mode);
+        let mode = self.apply_to_mode(mode);
         (self, mode)
     }
 
@@ -201,7 +201,7 @@ mod tests {
         let list = Acl::parse(&value).expect("valid").expect("not empty");
         assert_eq!(list.to_value(), value);
         assert!(!list.is_minimal());
-        assert_eq!(list.shown_in(0o104_644), 0o104_770);
+        assert_eq!(list.apply_to_mode(0o104_644), 0o104_770);
     }
 
     #[test]
@@ -247,6 +247,6 @@ mod tests {
             (tag::OTHER, 0, NONE),
         ]);
         assert_eq!(list.to_value(), expected);
-        assert_eq!(default.clone().with_mode(0o705).shown_in(0), 0o705);
+        assert_eq!(default.clone().with_mode(0o705).apply_to_mode(0), 0o705);
     }
 }

@@ -33,12 +33,12 @@ pub fn apply(
                 reply,
             })
         }
-        Some((slot, number)) => once(tx, operation, stamp, slot, number),
+        Some((slot, number)) => run_once(tx, operation, stamp, slot, number),
     }
 }
 
 /// Runs an operation unless its slot shows that it has already run.
-fn once<V: View>(
+fn run_once<V: View>(
     mut tx: Transaction<'_, V>,
     operation: &Operation,
     stamp: &Stamp,

@@ -29,7 +29,7 @@ pub(crate) fn set<V: View>(
     }
     if set.size.is_some() {
         tx.ask_change(id);
-        tx.settle()?;
+        tx.stop_if_missing()?;
     }
     let mut allowed = !0;
     if let Some((user, group)) = set.only_for {
@@ -41,19 +41,19 @@ pub(crate) fn set<V: View>(
             allowed = !SETGID;
         }
     }
-    let loss = loss(tx, id, set)?;
-    let asks_for_loss_only = *set
+    let lost_privileges = lost_privileges(tx, id, set)?;
+    let only_drops_privileges = *set
         == SetAttributes {
             privileges: set.privileges,
             ..SetAttributes::default()
         };
-    if asks_for_loss_only && loss == Loss::default() {
+    if only_drops_privileges && lost_privileges == LostPrivileges::default() {
         return get(tx, id);
     }
     if let Some(size) = set.size {
         truncate(tx, id, size)?;
     }
-    if loss.capabilities {
+    if lost_privileges.capabilities {
         xattrs::drop_capabilities(tx, id)?;
     }
     if let Some(mode) = set.mode
@@ -69,7 +69,7 @@ pub(crate) fn set<V: View>(
     }
     inode.uid = set.uid.unwrap_or(inode.uid);
     inode.gid = set.gid.unwrap_or(inode.gid);
-    inode.mode &= !loss.bits;
+    inode.mode &= !lost_privileges.bits;
     let at = |change: TimeChange| -> Timestamp {
         match change {
             TimeChange::Now => time,
@@ -95,18 +95,22 @@ pub(crate) fn set<V: View>(
 
 /// The privileges granted to those who execute the file that a change takes away.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-struct Loss {
+struct LostPrivileges {
     /// Mode bits: setuid, setgid.
     bits: u32,
     /// Whether the file has capabilities and loses them.
     capabilities: bool,
 }
 
-fn loss<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, set: &SetAttributes) -> Step<Loss> {
+fn lost_privileges<V: View>(
+    tx: &mut Transaction<'_, V>,
+    id: InodeId,
+    set: &SetAttributes,
+) -> Step<LostPrivileges> {
     let inode = tx.inode(id)?;
     let changes_file = set.size.is_some() || set.uid.is_some() || set.gid.is_some();
     if inode.kind == FileKind::Directory || (set.privileges == Privileges::Keep && !changes_file) {
-        return Ok(Loss::default());
+        return Ok(LostPrivileges::default());
     }
     let mode = set.mode.unwrap_or(inode.mode);
     let bits = match set.privileges {
@@ -123,7 +127,7 @@ fn loss<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, set: &SetAttributes) 
         }
         Privileges::Keep | Privileges::DropCapabilities => 0,
     };
-    Ok(Loss {
+    Ok(LostPrivileges {
         bits,
         capabilities: xattrs::has_capabilities(tx, id)?,
     })
@@ -143,7 +147,7 @@ pub(crate) fn note_access<V: View>(
 
 pub(crate) fn continue_cut<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<Reply> {
     tx.ask_change(id);
-    tx.settle()?;
+    tx.stop_if_missing()?;
     let inode = tx.inode(id)?;
     if let Some(from) = inode.cutting_from {
         cut(tx, id, from)?;
@@ -160,7 +164,7 @@ fn reply(id: InodeId, inode: &Inode) -> Reply {
 
 fn truncate<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, size: u64) -> Step<()> {
     tx.ask_change(id);
-    tx.settle()?;
+    tx.stop_if_missing()?;
     let inode = tx.file(id)?;
     if size > FILE_BYTES_MAX {
         return Err(ErrorKind::FileTooLarge.into());

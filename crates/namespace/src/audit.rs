@@ -117,7 +117,7 @@ impl Audit {
     }
 
     /// Shows one record. Overlapping extents are found if extents come in key order.
-    pub fn see(&mut self, key: &Key, record: &Record) {
+    pub fn add_record(&mut self, key: &Key, record: &Record) {
         match (key, record) {
             (Key::Fileset(_), Record::Fileset(_))
             | (Key::Slot { .. }, Record::Slot(_))
@@ -167,7 +167,7 @@ impl Audit {
 
     /// Shows a record that can't be decoded; its key may be unknown. Contradictions that it could
     /// explain aren't blamed on other records.
-    pub fn see_damaged(&mut self, key: Option<&Key>, error: &Error) {
+    pub fn add_damaged(&mut self, key: Option<&Key>, error: &Error) {
         self.damage.see(key, error);
     }
 
@@ -197,14 +197,14 @@ impl Audit {
         for key in &self.wrong_kind {
             report.find(format!("{key:?}"), "holds a record of another kind".into());
         }
-        self.judge_inodes(&mut report);
-        self.judge_names(&mut report);
-        self.judge_circles(&mut report);
-        self.judge_marks(&mut report);
-        self.judge_data(&mut report);
-        self.judge_segments(&mut report);
-        self.judge_counters(&mut report);
-        self.judge_numbers(&mut report);
+        self.check_inodes(&mut report);
+        self.check_names(&mut report);
+        self.check_circles(&mut report);
+        self.check_marks(&mut report);
+        self.check_data(&mut report);
+        self.check_segments(&mut report);
+        self.check_counters(&mut report);
+        self.check_numbers(&mut report);
         report
     }
 
@@ -260,7 +260,7 @@ impl Audit {
         !self.inodes.contains_key(&id) && !self.damage.hides(&Key::Inode(id))
     }
 
-    fn judge_inodes(&self, report: &mut Report) {
+    fn check_inodes(&self, report: &mut Report) {
         for (id, inode) in &self.inodes {
             let mut wrong = |text: String| report.find_inode(*id, text);
             let named = self.named.get(id);
@@ -331,7 +331,7 @@ impl Audit {
         }
     }
 
-    fn judge_names(&self, report: &mut Report) {
+    fn check_names(&self, report: &mut Report) {
         for id in self.named.keys().filter(|id| self.is_missing(**id)) {
             report.find_inode(*id, "has names but doesn't exist".into());
         }
@@ -348,7 +348,7 @@ impl Audit {
         }
     }
 
-    fn judge_marks(&self, report: &mut Report) {
+    fn check_marks(&self, report: &mut Report) {
         for id in self.orphans.iter().chain(&self.folds).chain(&self.cuts) {
             if self.is_missing(*id) {
                 report.find_inode(*id, "is marked but doesn't exist".into());
@@ -356,7 +356,7 @@ impl Audit {
         }
     }
 
-    fn judge_data(&self, report: &mut Report) {
+    fn check_data(&self, report: &mut Report) {
         let used: BTreeSet<(FilesetId, DataId)> = self
             .inodes
             .iter()
@@ -405,7 +405,7 @@ impl Audit {
         }
     }
 
-    fn judge_segments(&self, report: &mut Report) {
+    fn check_segments(&self, report: &mut Report) {
         for (id, bytes) in &self.pointed {
             match self.segments.get(id) {
                 None if self.damage.hides(&Key::Segment(*id)) => {}
@@ -441,7 +441,7 @@ impl Audit {
     }
 
     /// Numbers in directories' runs must be unused, and runs must not overlap.
-    fn judge_numbers(&self, report: &mut Report) {
+    fn check_numbers(&self, report: &mut Report) {
         let mut runs: Vec<(InodeId, u64, InodeId)> = Vec::new();
         for (id, inode) in &self.inodes {
             let (next, end) = inode.run;
@@ -478,7 +478,7 @@ impl Audit {
         }
     }
 
-    fn judge_counters(&self, report: &mut Report) {
+    fn check_counters(&self, report: &mut Report) {
         let mut sums: BTreeMap<FilesetId, (u64, u128, u128)> = BTreeMap::new();
         for (id, inode) in &self.inodes {
             let sum = sums.entry(id.fileset()).or_default();

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 type Change = (Key, Option<Record>);
 
 /// The records that an operation may change, besides its slot.
-struct May {
+struct Allowance {
     tables: &'static [Table],
     inodes: usize,
     names: usize,
@@ -49,14 +49,14 @@ const REMOVAL: &[Table] = &[
     Table::Reclaims,
 ];
 
-fn may(operation: &Operation) -> May {
-    let few = |tables, inodes, names| May {
+fn allowance_of(operation: &Operation) -> Allowance {
+    let few = |tables, inodes, names| Allowance {
         tables,
         inodes,
         names,
         records: 24,
     };
-    let content = |records| May {
+    let content = |records| Allowance {
         tables: CONTENT,
         inodes: 1,
         names: 0,
@@ -96,11 +96,11 @@ fn may(operation: &Operation) -> May {
         | Operation::ChangeRange { .. }
         | Operation::Share { .. } => content(OPERATION_RECORDS_MAX),
         Operation::Publish(_) => content(crate::publish::RECORDS_MAX),
-        Operation::Reclaim { .. } => May {
+        Operation::Reclaim { .. } => Allowance {
             inodes: 0,
             ..content(OPERATION_RECORDS_MAX)
         },
-        Operation::ForgetDead { .. } => May {
+        Operation::ForgetDead { .. } => Allowance {
             tables: &[Table::Deads],
             inodes: 0,
             names: 0,
@@ -111,7 +111,7 @@ fn may(operation: &Operation) -> May {
 
 /// How the counts in an inode should change, by the records around it.
 #[derive(Default)]
-struct Around {
+struct NeighbourChange {
     /// Names of it.
     names: i64,
     /// Names in it.
@@ -142,7 +142,7 @@ struct Totals {
 /// Vectors, because few inodes change; publishes and reclaims touch many segments.
 #[derive(Default)]
 struct Sums {
-    around: Vec<(InodeId, Around)>,
+    around: Vec<(InodeId, NeighbourChange)>,
     content: Vec<((FilesetId, DataId), Content)>,
     /// Change in bytes that extents refer to, less the change that segments count.
     segments: BTreeMap<SegmentId, i128>,
@@ -163,18 +163,18 @@ pub(crate) fn check(operation: &Operation, changes: &[Change], before: &[Option<
         before.len(),
         "each change has the record before it"
     );
-    let may = may(operation);
+    let allowed = allowance_of(operation);
     assert!(
-        changes.len() <= may.records,
+        changes.len() <= allowed.records,
         "an operation changes {} records, at most {} are allowed",
         changes.len(),
-        may.records
+        allowed.records
     );
     let (mut inodes, mut names) = (0, 0);
     let mut sums = Sums::default();
     for ((key, after), before) in changes.iter().zip(before) {
         assert!(
-            may.tables.contains(&key.table()),
+            allowed.tables.contains(&key.table()),
             "this operation must not change {key:?}"
         );
         inodes += usize::from(matches!(key, Key::Inode(_)));
@@ -182,24 +182,24 @@ pub(crate) fn check(operation: &Operation, changes: &[Change], before: &[Option<
         sums.see(key, before.as_ref(), after.as_ref());
     }
     assert!(
-        inodes <= may.inodes && names <= may.names,
+        inodes <= allowed.inodes && names <= allowed.names,
         "an operation changes {inodes} inodes and {names} names, {} and {} are allowed",
-        may.inodes,
-        may.names
+        allowed.inodes,
+        allowed.names
     );
     let is_reclaim = matches!(operation, Operation::Reclaim { .. });
     let mut ledger = Ledger { changes, sums };
     for ((key, after), before) in changes.iter().zip(before) {
         if let Key::Inode(id) = key {
-            ledger.judge_inode(*id, inode_of(before.as_ref()), inode_of(after.as_ref()));
+            ledger.check_inode(*id, inode_of(before.as_ref()), inode_of(after.as_ref()));
         }
     }
     for ((key, after), before) in changes.iter().zip(before) {
         if let Key::Counters(fileset) = key {
-            ledger.judge_counters(*fileset, before.as_ref(), after.as_ref());
+            ledger.check_counters(*fileset, before.as_ref(), after.as_ref());
         }
     }
-    ledger.judge_rest(is_reclaim);
+    ledger.check_rest(is_reclaim);
 }
 
 fn slot<K: PartialEq, V: Default>(list: &mut Vec<(K, V)>, key: K) -> &mut V {
@@ -294,7 +294,7 @@ fn fits(key: &Key, record: &Record) -> bool {
 }
 
 impl Ledger<'_> {
-    fn judge_inode(&mut self, id: InodeId, before: Option<&Inode>, after: Option<&Inode>) {
+    fn check_inode(&mut self, id: InodeId, before: Option<&Inode>, after: Option<&Inode>) {
         let around = std::mem::take(slot(&mut self.sums.around, id));
         let totals = slot(&mut self.sums.totals, id.fileset());
         for (inode, sign) in [(before, -1), (after, 1)] {
@@ -307,22 +307,28 @@ impl Ledger<'_> {
         }
         let was_orphan = before.is_some_and(|inode| inode.links == 0);
         let is_orphan = after.is_some_and(|inode| inode.links == 0);
-        self.marked(&Key::Orphan(id), was_orphan, is_orphan);
+        self.check_mark(&Key::Orphan(id), was_orphan, is_orphan);
         let has_inline =
             |inode: Option<&Inode>| inode.is_some_and(|inode| inode.inline_extents > 0);
-        self.marked(&Key::Fold(id), has_inline(before), has_inline(after));
+        self.check_mark(&Key::Fold(id), has_inline(before), has_inline(after));
         let is_cut =
             |inode: Option<&Inode>| inode.is_some_and(|inode| inode.cutting_from.is_some());
-        self.marked(&Key::Cut(id), is_cut(before), is_cut(after));
+        self.check_mark(&Key::Cut(id), is_cut(before), is_cut(after));
         match (before, after) {
-            (Some(before), Some(after)) => self.judge_changed(id, before, after, &around),
-            (None, Some(new)) => judge_new(id, new, &around),
-            (Some(gone), None) => self.judge_gone(id, gone, &around),
+            (Some(before), Some(after)) => self.check_changed(id, before, after, &around),
+            (None, Some(new)) => check_new(id, new, &around),
+            (Some(gone), None) => self.check_gone(id, gone, &around),
             (None, None) => panic!("inode {id} is removed but never existed"),
         }
     }
 
-    fn judge_changed(&mut self, id: InodeId, before: &Inode, after: &Inode, around: &Around) {
+    fn check_changed(
+        &mut self,
+        id: InodeId,
+        before: &Inode,
+        after: &Inode,
+        around: &NeighbourChange,
+    ) {
         assert!(
             before.kind == after.kind && before.btime == after.btime,
             "the type and birth time of inode {id} don't change"
@@ -375,7 +381,7 @@ impl Ledger<'_> {
         );
     }
 
-    fn judge_gone(&self, id: InodeId, gone: &Inode, around: &Around) {
+    fn check_gone(&self, id: InodeId, gone: &Inode, around: &NeighbourChange) {
         let names = match gone.kind {
             FileKind::Directory => -i64::from(gone.links > 0),
             _ => -i64::from(gone.links),
@@ -393,7 +399,7 @@ impl Ledger<'_> {
         }
     }
 
-    fn judge_counters(
+    fn check_counters(
         &mut self,
         fileset: FilesetId,
         before: Option<&Record>,
@@ -419,7 +425,7 @@ impl Ledger<'_> {
     }
 
     /// Sums that no changed record accounted for must be zero.
-    fn judge_rest(&self, is_reclaim: bool) {
+    fn check_rest(&self, is_reclaim: bool) {
         for (id, around) in &self.sums.around {
             let alone = around.names == 0 && around.entries == 0 && around.subdirectories == 0;
             assert!(
@@ -457,7 +463,7 @@ impl Ledger<'_> {
     }
 
     /// A mark that repeats a fact of an inode is added and removed together with that fact.
-    fn marked(&self, key: &Key, was: bool, is: bool) {
+    fn check_mark(&self, key: &Key, was: bool, is: bool) {
         // Most operations change few records; long ones mostly change none of these.
         if !was && !is && self.changes.len() > 64 {
             return;
@@ -483,7 +489,7 @@ impl Ledger<'_> {
     }
 }
 
-fn judge_new(id: InodeId, new: &Inode, around: &Around) {
+fn check_new(id: InodeId, new: &Inode, around: &NeighbourChange) {
     let links = match (new.kind, around.names) {
         (FileKind::Directory, 1) => 2,
         (_, names) => names,

@@ -30,7 +30,7 @@ pub(crate) fn damaged(text: String) -> Stop {
 }
 
 /// `have - by`; a record that counts less than is removed is damaged.
-pub(crate) fn less<T: Count>(have: T, by: T, whose: impl Display, what: &str) -> Step<T> {
+pub(crate) fn subtract<T: Count>(have: T, by: T, whose: impl Display, what: &str) -> Step<T> {
     have.minus(by).ok_or_else(|| {
         damaged(format!(
             "{whose} counts {have} {what}, but {by} of them are removed"
@@ -39,7 +39,7 @@ pub(crate) fn less<T: Count>(have: T, by: T, whose: impl Display, what: &str) ->
 }
 
 /// `have + by`; a count at its maximum is full.
-pub(crate) fn more<T: Count>(have: T, by: T, whose: impl Display, what: &str) -> Step<T> {
+pub(crate) fn add<T: Count>(have: T, by: T, whose: impl Display, what: &str) -> Step<T> {
     have.plus(by).ok_or_else(|| {
         let text = format!("{whose} counts {have} {what}, and {by} more exceed the maximum");
         Error::new(ErrorKind::NoSpace, text).into()
@@ -56,8 +56,8 @@ pub(crate) fn add_link(links: &mut u32, is_directory: bool) -> Step<()> {
 
 /// Removes one name from a directory's counts.
 pub(crate) fn take_name(directory: &mut Inode, id: InodeId, is_directory: bool) -> Step<()> {
-    directory.entries = less(directory.entries, 1, id, "entries")?;
-    directory.links = less(directory.links, u32::from(is_directory), id, "links")?;
+    directory.entries = subtract(directory.entries, 1, id, "entries")?;
+    directory.links = subtract(directory.links, u32::from(is_directory), id, "links")?;
     Ok(())
 }
 
@@ -68,10 +68,10 @@ pub(crate) fn add_allocated<V: View>(
     bytes: u64,
 ) -> Step<()> {
     let inode = tx.inode_mut(id)?;
-    inode.allocated = more(inode.allocated, bytes, id, "allocated bytes")?;
+    inode.allocated = add(inode.allocated, bytes, id, "allocated bytes")?;
     let fileset = id.fileset();
     let counters = tx.counters_mut(fileset)?;
-    counters.allocated = more(counters.allocated, bytes.into(), fileset, "allocated bytes")?;
+    counters.allocated = add(counters.allocated, bytes.into(), fileset, "allocated bytes")?;
     Ok(())
 }
 
@@ -82,9 +82,9 @@ pub(crate) fn take_allocated<V: View>(
     bytes: u64,
 ) -> Step<()> {
     let inode = tx.inode_mut(id)?;
-    inode.allocated = less(inode.allocated, bytes, id, "allocated bytes")?;
+    inode.allocated = subtract(inode.allocated, bytes, id, "allocated bytes")?;
     let fileset = id.fileset();
     let counters = tx.counters_mut(fileset)?;
-    counters.allocated = less(counters.allocated, bytes.into(), fileset, "allocated bytes")?;
+    counters.allocated = subtract(counters.allocated, bytes.into(), fileset, "allocated bytes")?;
     Ok(())
 }

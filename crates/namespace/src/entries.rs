@@ -95,7 +95,7 @@ pub(crate) fn create_unnamed<V: View>(
 ) -> Step<Reply> {
     tx.ask(&Key::Counters(directory.fileset()));
     tx.ask(&Key::Inode(directory));
-    tx.settle()?;
+    tx.stop_if_missing()?;
     let parent = tx.living_directory(directory)?;
     if new.kind != FileKind::File {
         return Err(Error::new(
@@ -195,7 +195,7 @@ pub(crate) fn ask_name<V: View>(
 ) -> Step<()> {
     tx.ask(&Key::Inode(directory));
     tx.ask(&names::head_key(directory, name));
-    tx.settle()
+    tx.stop_if_missing()
 }
 
 fn remove<V: View>(

@@ -87,7 +87,7 @@ pub(crate) fn touching<V: View>(
     limit: usize,
 ) -> Step<Touching> {
     let found = ask_touching(tx, id, inode, from, to, limit);
-    tx.settle()?;
+    tx.stop_if_missing()?;
     Ok(found.expect("nothing was missing"))
 }
 
@@ -154,7 +154,7 @@ pub(crate) fn clear<V: View>(
 ) -> Step<()> {
     let data = tx.inode(id)?.data;
     segments::ask(tx, touching.iter().map(|extent| &**extent));
-    tx.settle()?;
+    tx.stop_if_missing()?;
     let key = |end: u64| Key::Extent {
         fileset: id.fileset(),
         data,
@@ -195,9 +195,9 @@ pub(crate) fn clear<V: View>(
         return Ok(());
     }
     let inode = tx.inode_mut(id)?;
-    inode.extents = counts::less(inode.extents, gone_extents, id, "extents")? + kept_extents;
+    inode.extents = counts::subtract(inode.extents, gone_extents, id, "extents")? + kept_extents;
     let had_inline = inode.inline_extents > 0;
-    let inline = counts::less(inode.inline_extents, gone_inline, id, "inline extents")?;
+    let inline = counts::subtract(inode.inline_extents, gone_inline, id, "inline extents")?;
     inode.inline_extents = inline + kept_inline;
     let has_inline = inode.inline_extents > 0;
     counts::take_allocated(tx, id, removed)?;
@@ -241,8 +241,9 @@ pub(crate) fn set_size<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, size: 
     let old = std::mem::replace(&mut inode.size, size);
     if size != old {
         let counters = tx.counters_mut(id.fileset())?;
-        let others = counts::less(counters.logical, old.into(), id.fileset(), "bytes of files")?;
-        counters.logical = counts::more(others, size.into(), id.fileset(), "bytes of files")?;
+        let others =
+            counts::subtract(counters.logical, old.into(), id.fileset(), "bytes of files")?;
+        counters.logical = counts::add(others, size.into(), id.fileset(), "bytes of files")?;
     }
     Ok(())
 }

@@ -21,11 +21,11 @@ pub(crate) fn drop_link<V: View>(
     directory: InodeId,
     id: InodeId,
 ) -> Step<(Attributes, bool)> {
-    numbers::give_back(tx, directory, id)?;
+    numbers::return_run(tx, directory, id)?;
     let now = tx.now;
     let inode = tx.inode_mut(id)?;
     touch(inode, now);
-    let left = counts::less(inode.links, 1, id, "links")?;
+    let left = counts::subtract(inode.links, 1, id, "links")?;
     inode.links = if inode.kind == FileKind::Directory {
         0
     } else {
@@ -48,7 +48,7 @@ pub(crate) fn drop_link<V: View>(
 pub(crate) fn release<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<Reply> {
     let orphan = tx.ask(&Key::Orphan(id));
     tx.ask_change(id);
-    tx.settle()?;
+    tx.stop_if_missing()?;
     if orphan.flatten().is_none() {
         return Ok(Reply::Done);
     }
@@ -75,7 +75,7 @@ pub(crate) fn drop_data<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> St
     if old.allocated > 0 {
         let fileset = id.fileset();
         let counters = tx.counters_mut(fileset)?;
-        counters.allocated = counts::less(
+        counters.allocated = counts::subtract(
             counters.allocated,
             old.allocated.into(),
             fileset,
@@ -123,7 +123,7 @@ pub(crate) fn reclaim<V: View>(
         })
         .collect();
     segments::ask(tx, extents.iter().map(|(_, extent)| &**extent));
-    tx.settle()?;
+    tx.stop_if_missing()?;
     for (key, extent) in extents {
         if let ExtentKind::Data { place, .. } = &extent.kind {
             segments::release(tx, place, extent.length)?;
@@ -169,11 +169,11 @@ fn destroy<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<()> {
     let inode = tx.inode(id)?;
     let fileset = id.fileset();
     let counters = tx.counters_mut(fileset)?;
-    let less = |have, by: u64, what| counts::less(have, u128::from(by), fileset, what);
-    counters.inodes = counts::less(counters.inodes, 1, fileset, "inodes")?;
-    counters.allocated = less(counters.allocated, inode.allocated, "allocated bytes")?;
+    let subtract = |have, by: u64, what| counts::subtract(have, u128::from(by), fileset, what);
+    counters.inodes = counts::subtract(counters.inodes, 1, fileset, "inodes")?;
+    counters.allocated = subtract(counters.allocated, inode.allocated, "allocated bytes")?;
     if inode.kind == FileKind::File {
-        counters.logical = less(counters.logical, inode.size, "bytes of files")?;
+        counters.logical = subtract(counters.logical, inode.size, "bytes of files")?;
     }
     if inode.extents > 0 || inode.xattr_bytes > 0 {
         queue(tx, id, inode.data, inode.xattr_bytes > 0)?;

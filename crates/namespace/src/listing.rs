@@ -32,7 +32,7 @@ pub(crate) fn read_directory<V: View>(
     // A program may seek to any number; there are no names after the last position.
     let mut from = after.saturating_add(1).min(POSITION_END);
     let mut names = tx.ask_range(&key(from), &key(POSITION_END), limit);
-    tx.settle()?;
+    tx.stop_if_missing()?;
     drop(inode);
     tx.directory(directory)?;
     let mut entries = Vec::new();
@@ -111,5 +111,5 @@ fn fill_attributes<V: View>(
             limit: (end - first) as usize,
         });
     }
-    tx.settle()
+    tx.stop_if_missing()
 }

@@ -36,7 +36,7 @@ pub(crate) enum Found {
         inode: InodeNumber,
         kind: FileKind,
     },
-    Nowhere,
+    Absent,
 }
 
 /// The key of the head record of a name's hash.
@@ -56,7 +56,7 @@ pub(crate) fn find<V: View>(
 ) -> Step<Found> {
     let key = head_key(directory, name);
     let Some(Record::Name(head)) = tx.get(&key)? else {
-        return Ok(Found::Nowhere);
+        return Ok(Found::Absent);
     };
     let base = position_of(&key);
     if let Some(found) = matching(&head, name, base) {
@@ -67,7 +67,7 @@ pub(crate) fn find<V: View>(
             return Ok(found);
         }
     }
-    Ok(Found::Nowhere)
+    Ok(Found::Absent)
 }
 
 /// Inserts a name that doesn't exist yet.
@@ -260,7 +260,7 @@ fn followers<V: View>(
             found.push((position, record));
         }
     }
-    tx.settle()?;
+    tx.stop_if_missing()?;
     Ok(found)
 }
 

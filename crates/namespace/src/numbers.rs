@@ -53,7 +53,7 @@ pub(crate) fn take<V: View>(tx: &mut Transaction<'_, V>, directory: InodeId) -> 
 
 /// Called when a directory loses its name in `parent`: the unused rest of its run goes back to the
 /// fileset if no later run was handed out, else to `parent`.
-pub(crate) fn give_back<V: View>(
+pub(crate) fn return_run<V: View>(
     tx: &mut Transaction<'_, V>,
     parent_id: InodeId,
     id: InodeId,

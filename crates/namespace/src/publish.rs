@@ -32,7 +32,7 @@ const READ_EXTENTS_MAX: usize = 4096;
 pub(crate) fn publish<V: View>(tx: &mut Transaction<'_, V>, publish: &Publish) -> Step<Reply> {
     let id = publish.inode;
     tx.ask_change(id);
-    tx.settle()?;
+    tx.stop_if_missing()?;
     let inode = tx.file(id)?;
     check(publish, &inode)?;
     let by_writer = publish.replaces.is_none();
@@ -213,7 +213,7 @@ fn put_extents<V: View>(tx: &mut Transaction<'_, V>, publish: &Publish) -> Step<
             .collect();
         found.into_iter().collect()
     };
-    tx.settle()?;
+    tx.stop_if_missing()?;
     let found = found.expect("nothing was missing");
     if found
         .iter()
@@ -241,7 +241,7 @@ fn put_extents<V: View>(tx: &mut Transaction<'_, V>, publish: &Publish) -> Step<
             .iter()
             .flat_map(|touching| touching.extents.iter().map(|extent| &**extent)),
     );
-    tx.settle()?;
+    tx.stop_if_missing()?;
     for extent in &publish.extents {
         segments::publish(tx, id, inode.data, extent, publish.replaces.is_none())?;
     }

@@ -23,10 +23,10 @@ pub(crate) fn change_range<V: View>(
     keep_size: bool,
 ) -> Step<Reply> {
     tx.ask_change(id);
-    tx.settle()?;
+    tx.stop_if_missing()?;
     let inode = tx.file(id)?;
     let end = range_end(offset, length)?;
-    still(&inode, end)?;
+    refuse_while_cutting(&inode, end)?;
     extents::spill(tx, id)?;
     let inode = tx.inode(id)?;
     // Includes the range's neighbours: reserved ones merge with the new reservation.
@@ -106,7 +106,7 @@ pub(crate) fn share<V: View>(
     }
     tx.ask(&Key::Inode(from));
     tx.ask_change(to);
-    tx.settle()?;
+    tx.stop_if_missing()?;
     let source = tx.file(from)?;
     let target = tx.file(to)?;
     let asked = length;
@@ -124,7 +124,7 @@ pub(crate) fn share<V: View>(
             Error::new(ErrorKind::InvalidArgument, "source and destination overlap").into(),
         );
     }
-    still(&target, to_end)?;
+    refuse_while_cutting(&target, to_end)?;
     extents::spill(tx, to)?;
     let (source, target) = (tx.inode(from)?, tx.inode(to)?);
     let found = extents::ask_touching(tx, from, &source, from_offset, end, SHARED_EXTENTS);
@@ -136,7 +136,7 @@ pub(crate) fn share<V: View>(
         to_end,
         extents::STEP_EXTENTS - SHARED_EXTENTS,
     );
-    tx.settle()?;
+    tx.stop_if_missing()?;
     let (found, replaced) = (
         found.expect("nothing was missing"),
         replaced.expect("nothing was missing"),
@@ -158,7 +158,7 @@ pub(crate) fn share<V: View>(
         .collect();
     segments::ask(tx, &new);
     segments::ask(tx, replaced.extents.iter().map(|extent| &**extent));
-    tx.settle()?;
+    tx.stop_if_missing()?;
     for extent in &new {
         if let ExtentKind::Data { place, .. } = &extent.kind {
             segments::retain(tx, place, extent.length)?;
@@ -193,7 +193,7 @@ fn range_end(offset: u64, length: u64) -> Step<u64> {
 }
 
 /// No new extent may reach beyond a cut that is still being removed.
-fn still(inode: &Inode, end: u64) -> Step<()> {
+fn refuse_while_cutting(inode: &Inode, end: u64) -> Step<()> {
     match inode.cutting_from {
         Some(cut) if end > cut => Err(ErrorKind::Busy.into()),
         _ => Ok(()),

@@ -45,7 +45,7 @@ pub(crate) fn rename<V: View>(
         tx.ask(&Key::Inode(directory));
         tx.ask(&names::head_key(directory, name));
     }
-    tx.settle()?;
+    tx.stop_if_missing()?;
     tx.directory(from_directory)?;
     tx.living_directory(to_directory)?;
     let Some(source) = place(tx, from_directory, from_name)? else {
@@ -55,7 +55,7 @@ pub(crate) fn rename<V: View>(
     for place in [Some(source), target].into_iter().flatten() {
         tx.ask(&Key::Inode(place.id));
     }
-    tx.settle()?;
+    tx.stop_if_missing()?;
     for place in [Some(source), target].into_iter().flatten() {
         tx.named(place.id, place.kind)?;
     }
@@ -86,8 +86,8 @@ fn move_to<V: View>(
     refuse_loop(tx, source, to_directory)?;
     names::remove(tx, source.directory, source.position)?;
     names::insert(tx, to_directory, to_name, source.id.number(), source.kind)?;
-    leave(tx, source.directory, source.is_directory())?;
-    arrive(tx, to_directory, source.is_directory())?;
+    remove_name_from(tx, source.directory, source.is_directory())?;
+    add_name_to(tx, to_directory, source.is_directory())?;
     let moved = moved(tx, source.id, to_directory)?;
     Ok(Reply::Renamed {
         moved,
@@ -114,10 +114,10 @@ fn replace<V: View>(tx: &mut Transaction<'_, V>, source: Place, target: Place) -
         source.id.number(),
         source.kind,
     )?;
-    leave(tx, source.directory, source.is_directory())?;
+    remove_name_from(tx, source.directory, source.is_directory())?;
     // The target's name goes, the source's arrives.
-    leave(tx, target.directory, target.is_directory())?;
-    arrive(tx, target.directory, source.is_directory())?;
+    remove_name_from(tx, target.directory, target.is_directory())?;
+    add_name_to(tx, target.directory, source.is_directory())?;
     let moved = moved(tx, source.id, target.directory)?;
     let (attributes, orphaned) = lifetime::drop_link(tx, target.directory, target.id)?;
     Ok(Reply::Renamed {
@@ -145,8 +145,8 @@ fn exchange<V: View>(tx: &mut Transaction<'_, V>, source: Place, target: Place) 
         source.kind,
     )?;
     for (place, other) in [(source, target), (target, source)] {
-        leave(tx, place.directory, place.is_directory())?;
-        arrive(tx, other.directory, place.is_directory())?;
+        remove_name_from(tx, place.directory, place.is_directory())?;
+        add_name_to(tx, other.directory, place.is_directory())?;
     }
     let attributes = moved(tx, target.id, source.directory)?;
     let moved = moved(tx, source.id, target.directory)?;
@@ -173,7 +173,7 @@ fn place<V: View>(
             id: InodeId::new(directory.fileset(), inode),
             kind,
         }),
-        Found::Nowhere => None,
+        Found::Absent => None,
     })
 }
 
@@ -219,13 +219,17 @@ fn refuse_loop<V: View>(
     }
 }
 
-fn leave<V: View>(tx: &mut Transaction<'_, V>, directory: InodeId, is_directory: bool) -> Step<()> {
+fn remove_name_from<V: View>(
+    tx: &mut Transaction<'_, V>,
+    directory: InodeId,
+    is_directory: bool,
+) -> Step<()> {
     change_directory(tx, directory, |inode| {
         counts::take_name(inode, directory, is_directory)
     })
 }
 
-fn arrive<V: View>(
+fn add_name_to<V: View>(
     tx: &mut Transaction<'_, V>,
     directory: InodeId,
     is_directory: bool,

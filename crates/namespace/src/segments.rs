@@ -50,7 +50,7 @@ pub(crate) fn publish<V: View>(
             }
             Segment {
                 place: *place,
-                live: counts::more(old.live, extent.length, place.segment, "live bytes")?,
+                live: counts::add(old.live, extent.length, place.segment, "live bytes")?,
                 ..(*old).clone()
             }
         }
@@ -87,7 +87,7 @@ pub(crate) fn retain<V: View>(
     bytes: u64,
 ) -> Step<()> {
     let segment = known(tx, place.segment)?;
-    let live = counts::more(segment.live, bytes, place.segment, "live bytes")?;
+    let live = counts::add(segment.live, bytes, place.segment, "live bytes")?;
     tx.put(
         Key::Segment(place.segment),
         Record::Segment(Arc::new(Segment {
@@ -105,7 +105,7 @@ pub(crate) fn release<V: View>(
     bytes: u64,
 ) -> Step<()> {
     let segment = known(tx, place.segment)?;
-    let live = counts::less(segment.live, bytes, place.segment, "live bytes")?;
+    let live = counts::subtract(segment.live, bytes, place.segment, "live bytes")?;
     let key = Key::Segment(place.segment);
     if live > 0 {
         tx.put(

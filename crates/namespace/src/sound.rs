@@ -25,19 +25,19 @@ pub(crate) fn fault(key: &Key, record: &Record) -> Option<&'static str> {
         (Key::Counters(_), Record::Counters(counters)) => {
             let sums = counters.logical <= SUM_MAX && counters.allocated <= SUM_MAX;
             let numbers = sums && counters.next_inode <= NUMBERS && counters.inodes <= NUMBERS;
-            said(
+            fault_unless(
                 numbers && counters.next_data <= DATA_MAX,
                 "its numbers are out of range",
             )
         }
-        (Key::Segment(id), Record::Segment(segment)) => said(
+        (Key::Segment(id), Record::Segment(segment)) => fault_unless(
             segment.place.segment == *id && segment.live > 0,
             "it describes another segment or no bytes",
         ),
         (Key::Dead(id), Record::Dead(dead)) => {
-            said(dead.place.segment == *id, "it describes another segment")
+            fault_unless(dead.place.segment == *id, "it describes another segment")
         }
-        (Key::Reclaim { .. }, Record::Reclaim(reclaim)) => said(
+        (Key::Reclaim { .. }, Record::Reclaim(reclaim)) => fault_unless(
             reclaim.inode.0 < NUMBERS,
             "its inode number is out of range",
         ),
@@ -45,7 +45,7 @@ pub(crate) fn fault(key: &Key, record: &Record) -> Option<&'static str> {
     }
 }
 
-fn said(holds: bool, otherwise: &'static str) -> Option<&'static str> {
+fn fault_unless(holds: bool, otherwise: &'static str) -> Option<&'static str> {
     (!holds).then_some(otherwise)
 }
 
@@ -92,7 +92,7 @@ fn fault_of_inode(inode: &Inode) -> Option<&'static str> {
     ];
     rules
         .into_iter()
-        .find_map(|(holds, otherwise)| said(holds, otherwise))
+        .find_map(|(holds, otherwise)| fault_unless(holds, otherwise))
 }
 
 fn fault_of_extent(end: u64, extent: &Extent) -> Option<&'static str> {
@@ -109,7 +109,7 @@ fn fault_of_extent(end: u64, extent: &Extent) -> Option<&'static str> {
         ExtentKind::Inline(bytes) => bytes.len() as u64 == extent.length,
         ExtentKind::Reserved => true,
     };
-    said(fits, "it is longer than its data")
+    fault_unless(fits, "it is longer than its data")
 }
 
 fn fault_of_name(position: u64, name: &Name) -> Option<&'static str> {
@@ -118,7 +118,7 @@ fn fault_of_name(position: u64, name: &Name) -> Option<&'static str> {
     if !(1..NUMBERS).contains(&inode) {
         return Some("its inode number is out of range");
     }
-    said(
+    fault_unless(
         if is_head {
             name.entry.is_some() || name.highest > 0
         } else {

@@ -156,7 +156,7 @@ impl<'a, V: View> Transaction<'a, V> {
     }
 
     /// Stops if any record asked for so far is missing.
-    pub(crate) fn settle(&mut self) -> Step<()> {
+    pub(crate) fn stop_if_missing(&mut self) -> Step<()> {
         if self.needs.is_empty() {
             Ok(())
         } else {
@@ -247,13 +247,13 @@ impl<'a, V: View> Transaction<'a, V> {
 
     /// Replaces a record that the operation has read.
     pub(crate) fn put(&mut self, key: Key, record: Record) {
-        let before = self.looked_at(&key);
+        let before = self.value_before(&key);
         self.set(key, Some(record), before);
     }
 
     /// Removes a record that the operation has read.
     pub(crate) fn delete(&mut self, key: Key) {
-        let before = self.looked_at(&key);
+        let before = self.value_before(&key);
         self.set(key, None, before);
     }
 
@@ -288,7 +288,7 @@ impl<'a, V: View> Transaction<'a, V> {
     }
 
     /// The view's record under a key that is about to change.
-    fn looked_at(&self, key: &Key) -> Option<Record> {
+    fn value_before(&self, key: &Key) -> Option<Record> {
         if self.position(key).is_some() {
             // Noted at its first change.
             return None;

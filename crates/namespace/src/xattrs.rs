@@ -168,7 +168,7 @@ fn set_acl<V: View>(
     }
     if let Some(list) = &list {
         let inode = tx.inode_mut(id)?;
-        inode.mode = list.shown_in(inode.mode);
+        inode.mode = list.apply_to_mode(inode.mode);
         if drop_setgid {
             inode.mode &= !SETGID;
         }
@@ -197,7 +197,7 @@ fn put<V: View>(
     let bytes_of = |value: usize| name.len() + value;
     let freed = old.as_ref().map_or(0, |old| bytes_of(old.len()));
     let taken = new.as_ref().map_or(0, |new| bytes_of(new.len()));
-    let kept = counts::less(
+    let kept = counts::subtract(
         tx.inode(id)?.xattr_bytes as usize,
         freed,
         id,

@@ -8,7 +8,7 @@ use std::collections::btree_map::Entry;
 impl Audit {
     /// Walks up from every directory to the root or to a directory already visited, so that each is
     /// visited once. Memory: about 40 bytes per directory.
-    pub(super) fn judge_circles(&self, report: &mut Report) {
+    pub(super) fn check_circles(&self, report: &mut Report) {
         // The walk that visited a directory.
         let mut passed: BTreeMap<InodeId, u64> = BTreeMap::new();
         let directories = self.inodes.iter();
@@ -19,7 +19,7 @@ impl Audit {
                 match passed.entry(at) {
                     Entry::Vacant(vacant) => vacant.insert(walk),
                     Entry::Occupied(before) if *before.get() == walk => {
-                        self.tell_circle(at, report);
+                        self.report_circle(at, report);
                         break;
                     }
                     Entry::Occupied(_) => break,
@@ -38,7 +38,7 @@ impl Audit {
         (seen.kind == FileKind::Directory).then(|| InodeId::new(directory.fileset(), seen.parent))
     }
 
-    fn tell_circle(&self, start: InodeId, report: &mut Report) {
+    fn report_circle(&self, start: InodeId, report: &mut Report) {
         let (mut first, mut count, mut at) = (start, 1_u64, start);
         while let Some(next) = self.above(at).filter(|next| *next != start) {
             first = first.min(next);

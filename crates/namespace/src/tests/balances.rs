@@ -92,7 +92,7 @@ fn write(store: &mut Store, inode: InodeId, bytes: &[u8]) -> Operation {
 }
 
 #[test]
-fn a_create_that_forgets_something_is_refused() {
+fn a_create_that_leaves_out_a_change_is_refused() {
     let faults: [fn(&mut Done); 8] = [
         |done| done.inode(ROOT).entries += 1,
         |done| done.inode(ROOT).links += 1,

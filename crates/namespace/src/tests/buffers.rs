@@ -30,7 +30,7 @@ fn lent_extent(offset: u64, length: usize) -> (Extent, Arc<Vec<u8>>) {
 }
 
 #[test]
-fn records_keep_no_buffer_of_those_who_wrote_the_bytes() {
+fn records_keep_no_buffer_of_their_writers_alive() {
     let mut store = Store::new();
     let file = store.file("small");
     for (offset, length) in [(0, 100), (50, 100)] {
@@ -48,7 +48,7 @@ fn records_keep_no_buffer_of_those_who_wrote_the_bytes() {
 }
 
 #[test]
-fn what_is_left_of_cut_bytes_keeps_no_memory_of_the_others() {
+fn the_rest_of_cut_bytes_keeps_no_larger_buffer_alive() {
     let mut store = Store::new();
     let file = store.file("small");
     store.write_inline(file, 0, &[7; 100]).unwrap();

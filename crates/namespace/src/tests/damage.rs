@@ -247,7 +247,7 @@ fn is_called_damaged(store: &mut Store, operation: &Operation) -> bool {
 }
 
 #[test]
-fn a_directory_that_says_another_parent_is_refused_when_it_goes() {
+fn removing_a_directory_that_gives_another_parent_is_refused() {
     let mut store = Store::new();
     let (real, wrong) = (store.directory(ROOT, "a"), store.directory(ROOT, "b"));
     for name in ["c", "d"] {
@@ -276,7 +276,7 @@ fn a_directory_that_says_another_parent_is_refused_when_it_goes() {
 }
 
 #[test]
-fn a_directory_that_has_its_own_number_to_give_out_is_refused() {
+fn a_directory_that_would_hand_out_its_own_number_is_refused() {
     let mut store = Store::new();
     let directory = store.directory(ROOT, "a");
     let own = directory.number().0;

@@ -528,7 +528,7 @@ fn sharing_inside_a_file_must_not_overlap() {
 }
 
 #[test]
-fn what_is_reserved_in_small_steps_is_one_record() {
+fn a_range_reserved_in_small_steps_is_one_record() {
     for change_kind in [RangeChange::Zero, RangeChange::Reserve] {
         let mut store = Store::new();
         let file = store.file("f");

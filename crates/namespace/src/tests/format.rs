@@ -203,7 +203,7 @@ fn every_table_has_a_sample_and_sorts_by_its_tag() {
 }
 
 #[test]
-fn records_come_back_as_they_went() {
+fn records_decode_to_what_was_encoded() {
     for (key, record, ..) in samples() {
         assert_eq!(Record::decode(&key, &record.to_bytes()).unwrap(), record);
         assert_eq!(Key::decode(&key.to_bytes(FAMILY)).unwrap(), (FAMILY, key));

@@ -185,7 +185,7 @@ fn the_audit_finds_what_is_wrong() {
     for key in keys {
         let mut audit = Audit::new();
         for (other, record) in whole.records.iter().filter(|(other, _)| **other != key) {
-            audit.see(other, record);
+            audit.add_record(other, record);
         }
         assert!(
             audit.finish().finding_count > 0,

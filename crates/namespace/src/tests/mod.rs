@@ -209,7 +209,7 @@ impl Store {
     pub(super) fn audit(&self) -> crate::audit::Report {
         let mut audit = Audit::new();
         for (key, record) in &self.records {
-            audit.see(key, record);
+            audit.add_record(key, record);
         }
         let report = audit.finish();
         assert_eq!(report.findings, [], "the records contradict each other");

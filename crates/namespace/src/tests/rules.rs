@@ -212,7 +212,7 @@ fn a_file_with_nothing_to_lose_stays_as_it_is() {
 }
 
 #[test]
-fn who_cuts_or_gives_away_a_file_takes_its_capabilities() {
+fn truncating_or_giving_away_a_file_clears_its_capabilities() {
     let mut store = Store::new();
     let file = store.file("f");
     for set in [
@@ -320,7 +320,7 @@ fn ctime_moves_on_even_if_the_clients_clock_stands() {
 }
 
 #[test]
-fn listings_resume_behind_any_position() {
+fn listings_resume_after_any_position() {
     let mut store = Store::new();
     let directory = store.directory(ROOT, "d");
     let mut expected = BTreeSet::new();
