@@ -166,7 +166,7 @@ impl Rings {
                     continue;
                 }
                 if data & ABANDONED != 0 {
-                    // SAFETY: the pointer comes from `hand_to_reaper`, and the kernel completes it once.
+                    // SAFETY: `hand_to_reaper` made the pointer, and the kernel completes it once.
                     left.push(unsafe { Arc::from_raw((data & !ABANDONED) as *const Ring) });
                     continue;
                 }
