@@ -10,7 +10,6 @@ use model::{Error, ErrorKind, Result};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     io::{BufRead, BufReader, Read},
-    os::unix::process::CommandExt,
     path::Path,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
