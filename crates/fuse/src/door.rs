@@ -3,11 +3,13 @@
 //! The client knows no FUSE. This file adds "." and "..", the page cache's open modes, how long the
 //! kernel may cache answers, and the end of POSIX locks.
 
+use crate::extended;
 use crate::file_system::{
     Caller, CopyRange, Create, Fallocate, FileSystem, FileSystemSpace, Found, InodeEntry, Lock,
     LockConflict, Make, Open, OpenMode, Opened, Read, Release, SetXattr, Shown, Validity, Write,
     is_writing,
 };
+use crate::listed::Listed;
 use crate::listing::Listing;
 use crate::locks::{Interrupted, LockScope};
 use crate::notifier::{Notice, Notifier};
@@ -46,6 +48,10 @@ pub struct DoorSettings {
     pub no_atime: bool,
     /// Whether the file system or the kernel manages file locks; must match the mount's options.
     pub locks: LockScope,
+    /// No access control lists on this mount; must match the mount's options.
+    pub no_acl: bool,
+    /// The node's kernel labels files ([`crate::node_has_selinux`]).
+    pub selinux: bool,
 }
 
 impl Default for DoorSettings {
@@ -57,6 +63,8 @@ impl Default for DoorSettings {
             direct_writes: true,
             no_atime: false,
             locks: LockScope::Cluster,
+            no_acl: false,
+            selinux: true,
         }
     }
 }
@@ -74,6 +82,7 @@ pub struct Door {
     /// Sends notifications to this door's own kernel, once it is mounted.
     kernel: OnceLock<Notifier>,
     opens: Opens,
+    listed: Listed,
     specials: Specials,
     lock_door: LockDoor,
     programs: Programs,
@@ -124,6 +133,7 @@ impl Door {
             siblings: Arc::clone(siblings),
             kernel: OnceLock::new(),
             opens: Opens::default(),
+            listed: Listed::default(),
             specials: Specials::default(),
             lock_door,
             programs: Programs::default(),
@@ -318,6 +328,60 @@ impl Door {
     fn forget_mode(&self, inode: InodeId) {
         if let Some(kernel) = self.kernel.get() {
             kernel.forget_attributes(self.outside(inode));
+        }
+    }
+
+    /// Adds entries until the listing is full or the directory ends; answers whether it has ended.
+    async fn list(&self, inode: InodeId, listing: &mut Listing) -> Result<bool> {
+        let shown = self.outside(inode);
+        if listing.offset() < 1 && !listing.add(shown, FileKind::Directory, b".", 1) {
+            return Ok(false);
+        }
+        if listing.offset() < 2 {
+            // The root's parent is invisible, and a directory that was removed while open has none.
+            let parent = if inode == self.root {
+                shown
+            } else {
+                let parent = self.client.lookup_parent(inode).await;
+                parent.map_or(shown, |parent| self.outside(parent.inode))
+            };
+            if !listing.add(parent, FileKind::Directory, b"..", 2) {
+                return Ok(false);
+            }
+        }
+        let with_attributes = listing.with_attributes();
+        loop {
+            let after = if listing.offset() <= 2 {
+                0
+            } else {
+                listing.offset()
+            };
+            let limit = listing.room().min(LISTING_ENTRIES_MAX) as u32;
+            let page = self
+                .client
+                .read_directory(inode, after, limit, with_attributes)
+                .await?;
+            for entry in &page.entries {
+                let name = entry.name.as_bytes();
+                let added = match entry.attributes {
+                    Some(attributes) if with_attributes => {
+                        listing.add_with(&self.entry(attributes), name, entry.position)
+                    }
+                    _ => listing.add(entry.inode, entry.kind, name, entry.position),
+                };
+                if !added {
+                    return Ok(false);
+                }
+                if let Some(attributes) = entry.attributes
+                    && with_attributes
+                    && is_special(entry.kind)
+                {
+                    Box::pin(self.hold_special(entry.inode, attributes.uid)).await;
+                }
+            }
+            if page.end || page.entries.is_empty() {
+                return Ok(true);
+            }
         }
     }
 
@@ -664,9 +728,14 @@ impl FileSystem for Door {
     async fn open_directory(&self, _caller: &Caller, inode: InodeId) -> Result<Opened> {
         let inode = self.inside(inode);
         self.client.open(inode, OpenFlags::default()).await?;
+        let (is_alone, now) = (!self.siblings.are_several(), self.client.world().now());
         Ok(Opened {
             handle: self.opens.add(inode, false),
-            mode: OpenMode::default(),
+            mode: OpenMode {
+                cache_directory: is_alone,
+                keep_cache: is_alone && self.listed.is_fresh(inode, self.valid(), now),
+                ..OpenMode::default()
+            },
         })
     }
 
@@ -678,56 +747,13 @@ impl FileSystem for Door {
         listing: &mut Listing,
     ) -> Result<()> {
         let inode = self.inside(inode);
-        let shown = self.outside(inode);
-        if listing.offset() < 1 && !listing.add(shown, FileKind::Directory, b".", 1) {
-            return Ok(());
+        let (begun, from) = (self.client.world().now(), listing.offset());
+        let ended = self.list(inode, listing).await?;
+        if !self.siblings.are_several() {
+            let with_attributes = listing.with_attributes();
+            self.listed.page(inode, from, with_attributes, ended, begun);
         }
-        if listing.offset() < 2 {
-            // The root's parent is invisible, and a directory that was removed while open has none.
-            let parent = if inode == self.root {
-                shown
-            } else {
-                let parent = self.client.lookup_parent(inode).await;
-                parent.map_or(shown, |parent| self.outside(parent.inode))
-            };
-            if !listing.add(parent, FileKind::Directory, b"..", 2) {
-                return Ok(());
-            }
-        }
-        let with_attributes = listing.with_attributes();
-        loop {
-            let after = if listing.offset() <= 2 {
-                0
-            } else {
-                listing.offset()
-            };
-            let limit = listing.room().min(LISTING_ENTRIES_MAX) as u32;
-            let page = self
-                .client
-                .read_directory(inode, after, limit, with_attributes)
-                .await?;
-            for entry in &page.entries {
-                let name = entry.name.as_bytes();
-                let added = match entry.attributes {
-                    Some(attributes) if with_attributes => {
-                        listing.add_with(&self.entry(attributes), name, entry.position)
-                    }
-                    _ => listing.add(entry.inode, entry.kind, name, entry.position),
-                };
-                if !added {
-                    return Ok(());
-                }
-                if let Some(attributes) = entry.attributes
-                    && with_attributes
-                    && is_special(entry.kind)
-                {
-                    Box::pin(self.hold_special(entry.inode, attributes.uid)).await;
-                }
-            }
-            if page.end || page.entries.is_empty() {
-                return Ok(());
-            }
-        }
+        Ok(())
     }
 
     async fn release_directory(&self, _caller: &Caller, inode: InodeId, handle: u64) -> Result<()> {
@@ -754,6 +780,7 @@ impl FileSystem for Door {
     }
 
     async fn set_xattr(&self, caller: &Caller, inode: InodeId, set: SetXattr<'_>) -> Result<()> {
+        extended::check(self.settings.no_acl, set.name)?;
         let inode = self.inside(inode);
         self.judge_list(caller, inode, set.name).await?;
         self.client
@@ -762,7 +789,9 @@ impl FileSystem for Door {
     }
 
     async fn get_xattr(&self, _caller: &Caller, inode: InodeId, name: &[u8]) -> Result<Bytes> {
-        self.client.get_xattr(self.inside(inode), name).await
+        extended::check(self.settings.no_acl, name)?;
+        let value = self.client.get_xattr(self.inside(inode), name).await;
+        value.map_err(|error| extended::absent(self.settings.selinux, name, error))
     }
 
     async fn list_xattrs(&self, caller: &Caller, inode: InodeId) -> Result<Vec<Bytes>> {
@@ -771,10 +800,14 @@ impl FileSystem for Door {
             // The kernel restricts reading and writing them, but not listing them.
             names.retain(|name| !name.starts_with(b"trusted."));
         }
+        if self.settings.no_acl {
+            names.retain(|name| !extended::is_list(name));
+        }
         Ok(names)
     }
 
     async fn remove_xattr(&self, caller: &Caller, inode: InodeId, name: &[u8]) -> Result<()> {
+        extended::check(self.settings.no_acl, name)?;
         let inode = self.inside(inode);
         self.judge_list(caller, inode, name).await?;
         self.client.remove_xattr(inode, name).await

@@ -51,12 +51,13 @@ impl Agreement {
 
 /// The answer to INIT, or why the kernel is too old. `over_io_uring`: request it if the kernel
 /// offers it; the kernel then holds requests back until each of its queues has an entry. `locks`:
-/// who manages them.
+/// who manages them. `no_acl`: the kernel asks for no access control lists and obeys none.
 pub(crate) fn agree(
     offer: &InitIn,
     readahead_bytes: u32,
     over_io_uring: bool,
     locks: LockScope,
+    no_acl: bool,
 ) -> Result<(Agreement, InitOut), String> {
     if offer.major != abi::MAJOR || offer.minor < abi::MINOR_MIN {
         return Err(format!(
@@ -75,6 +76,9 @@ pub(crate) fn agree(
     if locks == LockScope::Local {
         // The kernel itself implements locks that aren't negotiated.
         wanted &= !(init::POSIX_LOCKS | init::FLOCK_LOCKS);
+    }
+    if no_acl {
+        wanted &= !init::POSIX_ACL;
     }
     let flags = offered & wanted;
     let page_bytes = 4096;
@@ -119,7 +123,8 @@ mod tests {
             flags: (init::MAX_PAGES | init::INIT_EXT) as u32,
             ..Default::default()
         };
-        let (agreement, out) = agree(&offer, 0, true, LockScope::Cluster).expect("new enough");
+        let (agreement, out) =
+            agree(&offer, 0, true, LockScope::Cluster, false).expect("new enough");
         assert_eq!(agreement.flags, init::MAX_PAGES | init::INIT_EXT);
         assert_eq!(
             (out.max_write, out.max_pages, out.minor),
@@ -138,7 +143,8 @@ mod tests {
             ..Default::default()
         };
         let has = |offer, wanted| {
-            let (agreement, out) = agree(offer, 0, wanted, LockScope::Cluster).expect("new enough");
+            let (agreement, out) =
+                agree(offer, 0, wanted, LockScope::Cluster, false).expect("new enough");
             assert_eq!(agreement.flags >> 32, u64::from(out.flags2));
             agreement.has(init::OVER_IO_URING)
         };
@@ -156,9 +162,29 @@ mod tests {
             flags: locks as u32,
             ..Default::default()
         };
-        let agreed = |scope| agree(&offer, 0, false, scope).expect("new enough").0.flags;
+        let agreed = |scope| {
+            agree(&offer, 0, false, scope, false)
+                .expect("new enough")
+                .0
+                .flags
+        };
         assert_eq!(agreed(LockScope::Cluster) & locks, locks);
         assert_eq!(agreed(LockScope::Local) & locks, 0);
+    }
+
+    #[test]
+    fn access_control_lists_are_agreed_on_unless_the_mount_has_none() {
+        let offer = InitIn {
+            major: 7,
+            minor: 45,
+            flags: init::POSIX_ACL as u32,
+            ..Default::default()
+        };
+        let agreed = |no_acl| {
+            let agreed = agree(&offer, 0, false, LockScope::Cluster, no_acl);
+            agreed.expect("new enough").0.has(init::POSIX_ACL)
+        };
+        assert!(agreed(false) && !agreed(true));
     }
 
     #[test]
@@ -169,7 +195,7 @@ mod tests {
             ..Default::default()
         };
         assert!(
-            agree(&offer, 0, true, LockScope::Cluster)
+            agree(&offer, 0, true, LockScope::Cluster, false)
                 .expect_err("too old")
                 .contains("7.31")
         );

@@ -20,8 +20,10 @@ mod cpus;
 mod crew;
 mod device;
 mod door;
+mod extended;
 mod file_system;
 mod init;
+mod listed;
 mod listing;
 mod locks;
 mod mapped;
@@ -46,6 +48,7 @@ mod waiting;
 
 pub use cpus::run_on_all_cpus;
 pub use door::{Door, DoorSettings};
+pub use extended::node_has_selinux;
 pub use file_system::{
     Caller, CopyRange, Create, Fallocate, FileSystem, FileSystemSpace, Found, InodeEntry, Lock,
     LockConflict, Make, Open, OpenMode, Opened, Read, Release, SetXattr, Shown, Validity, Write,

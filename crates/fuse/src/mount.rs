@@ -44,6 +44,8 @@ pub struct MountOptions {
     pub transport: TransportChoice,
     /// Who manages file locks.
     pub locks: LockScope,
+    /// The kernel neither asks for access control lists nor obeys them.
+    pub no_acl: bool,
     /// Threads that read requests from /dev/fuse at all times, if that is the transport.
     pub threads: usize,
     /// Most threads: each operation that waits for a disk holds one. With io_uring, each CPU's
@@ -64,6 +66,7 @@ impl MountOptions {
             read_ahead_bytes: 1024 * 1024,
             transport: TransportChoice::Auto,
             locks: LockScope::Cluster,
+            no_acl: false,
             threads: std::thread::available_parallelism().map_or(2, |cpus| cpus.get().clamp(2, 8)),
             threads_max: THREADS_MAX,
         }
@@ -422,6 +425,7 @@ fn first_request(
         options.read_ahead_bytes,
         over_io_uring,
         options.locks,
+        options.no_acl,
     ) {
         Ok((agreement, out)) => {
             device

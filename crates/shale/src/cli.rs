@@ -94,8 +94,8 @@ pub struct Up {
     #[arg(long)]
     pub allow_other: bool,
     /// Mount options: ro, noatime, nosuid, nodev, noexec, allow_other, subdir=PATH,
-    /// transport=auto|fuse|io_uring, locks=cluster|local [default on first use: rw; later: as
-    /// before].
+    /// transport=auto|fuse|io_uring, locks=cluster|local, noacl [default on first use: rw; later:
+    /// as before].
     #[arg(short = 'o', value_name = "LIST")]
     pub options: Vec<String>,
 }
@@ -122,7 +122,7 @@ pub struct Mount {
     /// An existing directory.
     pub mountpoint: PathBuf,
     /// Mount options: ro, noatime, nosuid, nodev, noexec, allow_other, subdir=PATH,
-    /// transport=auto|fuse|io_uring, locks=cluster|local.
+    /// transport=auto|fuse|io_uring, locks=cluster|local, noacl.
     #[arg(short = 'o', value_name = "LIST")]
     pub options: Vec<String>,
 }

@@ -17,11 +17,14 @@ pub struct Options {
     pub transport: TransportChoice,
     /// Whose file locks are: the file system's, or the kernel's.
     pub locks: LockScope,
+    /// No access control lists: the kernel asks for none and obeys none.
+    pub no_acl: bool,
 }
 
 /// What is obeyed, for the message that refuses everything else.
 const OBEYED: &str = "ro, rw, noatime, atime, relatime, nosuid, suid, nodev, dev, noexec, exec, \
-     allow_other, subdir=PATH, transport=auto|fuse|io_uring, locks=cluster|local";
+     allow_other, subdir=PATH, transport=auto|fuse|io_uring, locks=cluster|local, acl, \
+     noacl";
 /// Meant for mount(8), systemd and people; nothing to do for a mount itself.
 const IGNORED: [&str; 20] = [
     "defaults",
@@ -88,6 +91,8 @@ impl Options {
                 }
                 ("transport", Some(which)) => options.transport = transport(which)?,
                 ("locks", Some(whose)) => options.locks = locks(whose)?,
+                ("noacl", None) => options.no_acl = true,
+                ("acl", None) => options.no_acl = false,
                 // As mount(8) says: users who may mount get no setuid, devices, programs,
                 // unless a later option says otherwise.
                 ("user" | "users", _) => {
@@ -184,6 +189,9 @@ impl fmt::Display for Options {
         if self.locks == LockScope::Local {
             f.write_str(",locks=local")?;
         }
+        if self.no_acl {
+            f.write_str(",noacl")?;
+        }
         match &self.subdir {
             Some(path) => write!(f, ",subdir={}", path.display()),
             None => Ok(()),
@@ -200,11 +208,12 @@ mod tests {
         let list = "defaults,_netdev,nofail,noauto,x-systemd.requires=a.service,comment=mine";
         assert_eq!(Options::parse(list).unwrap(), Options::default());
         let all = "ro,noatime,nosuid,nodev,noexec,allow_other,transport=io_uring,locks=local,\
-                   subdir=projects/a";
+                   noacl,subdir=projects/a";
         assert_eq!(Options::parse(all).unwrap().to_string(), all);
         assert_eq!(Options::parse("ro,rw").unwrap(), Options::default());
         let default = Options::parse("locks=local,locks=cluster").unwrap();
         assert_eq!(default, Options::default());
+        assert_eq!(Options::parse("noacl,acl").unwrap(), default);
         let user = Options::parse("user,exec").unwrap();
         assert!(user.flags.no_suid && user.flags.no_dev && !user.flags.no_exec);
         assert_eq!(Options::parse(&user.to_string()).unwrap(), user);
@@ -232,5 +241,6 @@ mod tests {
         assert!(Options::parse("subdir=").is_err());
         assert!(Options::parse("transport=pigeon").is_err());
         assert!(Options::parse("locks=mine").is_err());
+        assert!(Options::parse("noacl=yes").is_err());
     }
 }

@@ -129,6 +129,63 @@ fn a_position_stays_good_while_names_come_and_go() {
     }
 }
 
+/// The names with their sizes, as `ls -l` sees them: afterwards the kernel answers from its memory.
+fn sizes(directory: &Path) -> BTreeMap<String, u64> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        (name, entry.metadata().unwrap().len())
+    });
+    entries.collect()
+}
+
+#[test]
+fn a_listing_that_the_kernel_keeps_shows_every_change() {
+    let node = Node::new();
+    let directory = node.path("d");
+    fs::create_dir(&directory).unwrap();
+    let mut expected = BTreeMap::new();
+    for number in 0..1000 {
+        fs::write(directory.join(format!("f{number}")), b"").unwrap();
+        expected.insert(format!("f{number}"), 0);
+    }
+    let same_time = |directory: &Path, change: &dyn Fn()| {
+        let modified = fs::metadata(directory).unwrap().modified().unwrap();
+        change();
+        let times = fs::FileTimes::new().set_modified(modified);
+        fs::File::open(directory).unwrap().set_times(times).unwrap();
+    };
+    for round in 0..10 {
+        let (old, new) = (format!("f{round}"), format!("new{round}"));
+        assert_eq!(sizes(&directory), expected);
+        assert_eq!(sizes(&directory), expected);
+        // Also changes that hide themselves.
+        same_time(&directory, &|| match round % 3 {
+            0 => fs::rename(directory.join(&old), directory.join(&new)).unwrap(),
+            1 => fs::remove_file(directory.join(&old)).unwrap(),
+            _ => fs::write(directory.join(&old), b"longer").unwrap(),
+        });
+        match round % 3 {
+            0 => drop((expected.remove(&old), expected.insert(new, 0))),
+            1 => drop(expected.remove(&old)),
+            _ => drop(expected.insert(old, 6)),
+        }
+    }
+    // With a second mount the kernels keep nothing.
+    let there = node.place("there");
+    node.must(&["mount", there.to_str().unwrap()]);
+    for round in 0..10 {
+        assert_eq!(sizes(&directory), expected);
+        assert_eq!(sizes(&there.join("d")), expected);
+        let name = format!("there{round}");
+        same_time(&there.join("d"), &|| {
+            fs::write(there.join("d").join(&name), b"").unwrap();
+        });
+        expected.insert(name, 0);
+    }
+    assert_eq!(sizes(&directory), expected);
+}
+
 #[test]
 fn a_directory_of_very_many_entries_lists_finds_and_empties() {
     let count: u64 = if std::env::var_os("SHALE_LONG").is_some() {

@@ -284,6 +284,71 @@ fn an_owner_outside_of_the_group_loses_setgid_with_chmod_and_setfacl() {
 }
 
 #[test]
+fn with_noacl_there_are_no_lists_and_those_that_were_set_come_back_without() {
+    const LIST: &str = "system.posix_acl_access";
+    let node = Node::with(&["--nsd-size", "1G"]);
+    fs::write(node.path("file"), b"").unwrap();
+    set_mode(&node.path("file"), 0o600);
+    must_run(&node.mnt, "setfacl", &["-m", "u:65534:r", "file"]);
+    set_xattr(&node.path("file"), "user.note", b"x").unwrap();
+    let opens = || {
+        let mount = File::open(&node.mnt).unwrap();
+        as_user(USER, &[USER], || {
+            open_at(&mount, "file", libc::O_RDONLY, 0).is_ok()
+        })
+    };
+    assert!(opens());
+    let listed = must_run(&node.mnt, "getfattr", &["-m", "-", "file"]);
+    assert!(
+        listed.contains("user.note") && listed.contains(LIST),
+        "{listed}"
+    );
+    for transport in ["auto", "fuse"] {
+        node.must(&["down"]);
+        node.must(&["up", "-o", &format!("noacl,transport={transport}")]);
+        let file = node.path("file");
+        assert_eq!(errno(has_xattr(&file, LIST)), libc::EOPNOTSUPP);
+        let minimal = [2, 0, 0, 0];
+        assert_eq!(errno(set_xattr(&file, LIST, &minimal)), libc::EOPNOTSUPP);
+        assert_eq!(
+            errno(has_xattr(&file, "system.posix_acl_default")),
+            libc::EOPNOTSUPP
+        );
+        assert!(has_xattr(&file, "user.note").unwrap());
+        let listed = must_run(&node.mnt, "getfattr", &["-m", "-", "file"]);
+        assert!(
+            listed.contains("user.note") && !listed.contains(LIST),
+            "{listed}"
+        );
+        assert!(!opens(), "only the permission bits count");
+    }
+    node.must(&["down"]);
+    node.must(&["up", "-o", "acl"]);
+    assert!(has_xattr(&node.path("file"), LIST).unwrap());
+    assert!(opens());
+}
+
+/// `ls -l` asks each file for its label until one says that there can be none.
+#[test]
+fn files_without_a_label_support_none_where_the_kernel_has_no_selinux() {
+    const LABEL: &str = "security.selinux";
+    let node = Node::with(&["--nsd-size", "1G"]);
+    let file = node.path("file");
+    fs::write(&file, b"").unwrap();
+    let labels = fs::read_to_string("/proc/filesystems").unwrap();
+    if labels.contains("\tselinuxfs\n") {
+        assert!(has_xattr(&file, LABEL).is_ok());
+        return;
+    }
+    assert_eq!(errno(has_xattr(&file, LABEL)), libc::EOPNOTSUPP);
+    // One that came from elsewhere isn't lost.
+    set_xattr(&file, LABEL, b"system_u:object_r:etc_t:s0").unwrap();
+    assert!(has_xattr(&file, LABEL).unwrap());
+    let listed = must_run(&node.mnt, "getfattr", &["-m", "-", "file"]);
+    assert!(listed.contains(LABEL), "{listed}");
+}
+
+#[test]
 fn only_extended_attributes_that_mean_something_can_be_set() {
     let node = Node::with(&["--nsd-size", "1G"]);
     let file = node.path("file");

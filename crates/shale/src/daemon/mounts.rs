@@ -96,10 +96,13 @@ impl Mounts {
         how.allow_other |= options.allow_other;
         how.transport = options.transport;
         how.locks = options.locks;
+        how.no_acl = options.no_acl;
         let settings = DoorSettings {
             // A read-only mount doesn't change access times either.
             no_atime: options.flags.no_atime || options.flags.read_only,
             locks: options.locks,
+            no_acl: options.no_acl,
+            selinux: fuse::node_has_selinux(),
             ..DoorSettings::default()
         };
         let path = options.subdir.clone().unwrap_or_default();
