@@ -1,10 +1,14 @@
 //! Reads records that an operation is missing from the tree into the hot records.
 
+#[cfg(test)]
+mod tests;
+
 use crate::Shard;
+use crate::ahead::{Part, Stretch};
 use crate::records::successor;
 use crate::rows::{Damaged, behind, decoded};
 use futures::future::try_join_all;
-use model::{InodeId, Result};
+use model::{InodeId, Operation, Result};
 use namespace::{Key, Need, Record};
 use std::collections::BTreeMap;
 
@@ -19,12 +23,31 @@ const INODE_RUN_STRETCH: u64 = 4;
 pub(crate) struct Pinned<'a> {
     shard: &'a Shard,
     pin: u64,
+    /// Names are listed with their inodes: the kernel knows both then, and asks for neither name.
+    lists_in_passing: bool,
 }
 
 impl<'a> Pinned<'a> {
     pub(crate) fn new(shard: &'a Shard) -> Self {
         let pin = shard.state.lock().records.pin();
-        Self { shard, pin }
+        Self {
+            shard,
+            pin,
+            lists_in_passing: false,
+        }
+    }
+
+    pub(crate) fn of(shard: &'a Shard, operation: &Operation) -> Self {
+        let lists_in_passing = matches!(
+            operation,
+            Operation::ReadDirectory {
+                with_attributes: true,
+                ..
+            }
+        );
+        let mut pinned = Self::new(shard);
+        pinned.lists_in_passing = lists_in_passing;
+        pinned
     }
 
     /// Fetches all of these. Records that are already hot stay unchanged.
@@ -39,12 +62,52 @@ impl<'a> Pinned<'a> {
         let keys = self.fetch_inode_runs(keys).await?;
         for chunk in keys.chunks(READS_AT_ONCE_MAX) {
             let found = try_join_all(chunk.iter().map(|key| self.read(key))).await?;
-            let mut state = self.shard.state.lock();
-            for (key, value) in chunk.iter().zip(found) {
-                state.records.offer(key.clone(), value);
+            let mut stretches = Vec::new();
+            {
+                let mut state = self.shard.state.lock();
+                for (key, value) in chunk.iter().zip(found) {
+                    if value.is_some() {
+                        stretches.extend(state.ahead.got(key));
+                    }
+                    state.records.offer(key.clone(), value);
+                }
+            }
+            for stretch in stretches {
+                self.fetch_ahead(stretch).await;
             }
         }
         Ok(())
+    }
+
+    /// Brings what the next operations are likely to miss. That it can't be read is for those to
+    /// find who need it.
+    async fn fetch_ahead(&self, stretch: Stretch) {
+        let Stretch {
+            part,
+            from,
+            to,
+            rows: limit,
+        } = stretch;
+        // Also if the operation gives up while this waits.
+        let mut reading = Reading {
+            shard: self.shard,
+            part,
+            next: Some(from.clone()),
+        };
+        let rows = match self.shard.tree_rows(&from, &to, limit).await {
+            Ok(rows) => rows,
+            Err(error) => {
+                tracing::debug!(%error, ?part, "nothing is read ahead");
+                return;
+            }
+        };
+        let last = rows.last().filter(|_| rows.len() == limit);
+        reading.next = last.map(|(key, _)| successor(key));
+        let mut state = self.shard.state.lock();
+        for (key, value) in rows {
+            state.records.offer_ahead(key, value);
+        }
+        drop(state);
     }
 
     /// Fetches the first `limit` records that *exist* in the range. Asks the tree for more, because
@@ -71,7 +134,11 @@ impl<'a> Pinned<'a> {
         };
         let mut state = self.shard.state.lock();
         for (key, value) in rows {
-            state.records.offer(key, Some(value));
+            if self.lists_in_passing && matches!(key, Key::Name { .. }) {
+                state.records.offer_ahead(key, value);
+            } else {
+                state.records.offer(key, Some(value));
+            }
         }
         state.records.offered_all(self.pin, (from.clone(), end));
         Ok(())
@@ -135,9 +202,27 @@ impl<'a> Pinned<'a> {
     }
 }
 
+/// A stretch that is being read ahead, and where the next one begins.
+struct Reading<'a> {
+    shard: &'a Shard,
+    part: Part,
+    next: Option<Key>,
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        let next = self.next.take();
+        self.shard.state.lock().ahead.done(self.part, next);
+    }
+}
+
 impl Drop for Pinned<'_> {
     fn drop(&mut self) {
-        self.shard.state.lock().records.unpin(self.pin);
+        let mut state = self.shard.state.lock();
+        if self.lists_in_passing {
+            state.records.forget_listed(self.pin);
+        }
+        state.records.unpin(self.pin);
     }
 }
 

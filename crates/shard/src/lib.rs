@@ -4,6 +4,7 @@
 //! Below it are the [`Log`] (durability), the [`Tree`] (stores records) and the [`Catalog`]
 //! (locates the tree's tables). It knows neither clients nor kernels.
 
+mod ahead;
 mod catalog;
 mod commit;
 mod fetch;

@@ -1,5 +1,6 @@
 //! The shard itself: opens, runs operations on the hot records, closes.
 
+use crate::ahead::Ahead;
 use crate::catalog::Catalog;
 use crate::commit::{COMMIT_BYTES, COMMIT_RECORDS, Frozen, Rows, Running, committer};
 use crate::fetch::Pinned;
@@ -88,6 +89,7 @@ pub struct Shard {
 /// State under the one lock. Held for one operation at a time, never across a wait.
 pub(crate) struct ShardState {
     pub(crate) records: Records,
+    pub(crate) ahead: Ahead,
     pub(crate) notes: Vec<OperationNote>,
     /// Delegated operations of the sessions that began under this owner.
     streams: BTreeMap<SessionId, Stream>,
@@ -179,6 +181,7 @@ impl Shard {
         let records = Records::new(config.hot_records_bytes, last_commit);
         let state = ShardState {
             records: records.with_seed(seed.unwrap_or_default()),
+            ahead: Ahead::new(config.hot_records_bytes),
             notes: Vec::new(),
             streams: BTreeMap::new(),
             holders: Arc::new(|_| false),
@@ -359,7 +362,7 @@ impl Shard {
         first: Attempt,
     ) -> Result<(Reply, CommitNumber)> {
         let work = async {
-            let pinned = Pinned::new(self);
+            let pinned = Pinned::of(self, operation);
             let mut attempt = first;
             for _ in 0..FETCH_ROUNDS_MAX {
                 match attempt {

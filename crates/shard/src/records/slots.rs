@@ -371,6 +371,16 @@ impl Records {
     /// Adds one record (or its absence) read from the tree during a pinned fetch. A record already
     /// in the table is at least as new.
     pub(crate) fn offer(&mut self, key: Key, value: Option<Record>) {
+        self.take_in(key, value, true);
+    }
+
+    /// As [`Records::offer`], of a record that no operation has asked for yet: it is forgotten
+    /// before those that were used.
+    pub(crate) fn offer_ahead(&mut self, key: Key, value: Record) {
+        self.take_in(key, Some(value), false);
+    }
+
+    fn take_in(&mut self, key: Key, value: Option<Record>, referenced: bool) {
         if self.table.find(&key).is_none() {
             self.owed_steps += EVICTION_STEPS_PER_RECORD;
             self.table.insert(Slot {
@@ -378,7 +388,7 @@ impl Records {
                 value,
                 changed: CommitNumber(0),
                 fresh: false,
-                referenced: Cell::new(true),
+                referenced: Cell::new(referenced),
                 complete: Complete::default(),
             });
         }
@@ -395,6 +405,38 @@ impl Records {
         if let Some(pin) = self.pins.get_mut(&pin) {
             pin.intervals.push(interval);
         }
+    }
+
+    /// Forgets names of this fetch that were only listed, if memory is short: a listing of more
+    /// names than there is room for would drive out the inodes that it lists, which later pages
+    /// of it need.
+    pub(crate) fn forget_listed(&mut self, pin: u64) {
+        if self.table.bytes() <= self.wanted() / 4 * 3 {
+            return;
+        }
+        let Some(ended) = self.pins.remove(&pin) else {
+            return;
+        };
+        for (from, to) in &ended.intervals {
+            let slots = self.table.range(from, to).filter(|slot| {
+                matches!(slot.key, Key::Name { .. })
+                    && !slot.referenced.get()
+                    && self.is_forgettable(&slot.key, slot.changed)
+            });
+            let keys: Vec<Key> = slots.map(|slot| slot.key.clone()).collect();
+            for place in keys
+                .iter()
+                .filter_map(|key| self.table.find(key))
+                .collect::<Vec<_>>()
+            {
+                self.forget(place);
+            }
+        }
+    }
+
+    /// Room is made until the table is no larger.
+    fn wanted(&self) -> usize {
+        self.budget - self.budget / FREE_PART
     }
 
     /// Records of a range in the table, including removed ones.
@@ -518,7 +560,7 @@ impl Records {
     /// the budget is free. Bounded: an operation pays for the records that it added, and a little
     /// more.
     pub(crate) fn make_room(&mut self) {
-        let wanted = self.budget - self.budget / FREE_PART;
+        let wanted = self.wanted();
         let steps = self.owed_steps.min(EVICTION_STEPS_AT_ONCE);
         for _ in 0..steps.max(EVICTION_STEPS_MAX) {
             if self.table.bytes() <= wanted {
@@ -620,7 +662,10 @@ impl View for HotView<'_> {
             .table
             .range(&self.records.begin_of_walk(from), end)
         {
-            slot.referenced.set(true);
+            // Names that are listed in passing aren't wanted again for that.
+            if !matches!(slot.key, Key::Name { .. }) {
+                slot.referenced.set(true);
+            }
             self.show(slot);
             let Some(value) = &slot.value else {
                 removed += 1;

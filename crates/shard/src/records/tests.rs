@@ -545,3 +545,30 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn names_that_a_listing_passed_go_when_memory_is_short_but_no_changed_or_wanted_ones() {
+    for is_short in [false, true] {
+        let mut records = Records::new(if is_short { 60_000 } else { 1 << 20 }, CommitNumber(1));
+        let (directory, record) = inode(9, FileKind::Directory);
+        let pin = records.pin();
+        records.offer(directory, Some(record));
+        for position in 1..=200 {
+            let (key, record) = name(9, position);
+            records.offer_ahead(key, record);
+        }
+        let key = |position| name(9, position).0;
+        records.offered_all(pin, (key(0), key(201)));
+        remove(&mut records, &key(5));
+        put(&mut records, name(9, 300));
+        let view = records.view(&nobody);
+        assert_eq!(view.range(&key(0), &key(201), 1000).unwrap().len(), 199);
+        assert!(view.get(&key(6)).unwrap().is_some());
+        records.forget_listed(pin);
+        records.unpin(pin);
+        assert_eq!(records.get(&key(7)).is_some(), !is_short);
+        assert_eq!(records.get(&key(5)), Some(None));
+        assert!(records.get(&key(300)).flatten().is_some());
+        assert!(records.get(&key(6)).flatten().is_some());
+    }
+}

@@ -1,0 +1,201 @@
+//! What is read ahead brings the neighbours of what was missed, never an old state of them.
+
+use super::*;
+use crate::rig::{machine, power_on};
+use crate::{HOT_RECORDS_BYTES_DEFAULT, ShardConfig};
+use bytes::Bytes;
+use model::operation::{NewInode, RenameMode, Stamp};
+use model::{ErrorKind, FileKind, FileName, Operation, Reply, Scheme};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use world::World;
+
+const FILES: u64 = 1500;
+const ROOT: InodeId = InodeId::ROOT;
+
+async fn open(world: &World, hot_records_bytes: usize) -> Arc<Shard> {
+    let opening = power_on(world, &[]).await;
+    let config = ShardConfig {
+        opening,
+        hot_records_bytes,
+    };
+    Shard::open(config).await.unwrap()
+}
+
+async fn run(world: &World, shard: &Shard, operation: Operation) -> Result<Reply> {
+    let stamp = Stamp {
+        now: world.wall(),
+        session: shard.session(),
+        slot: None,
+    };
+    let answer = shard.execute(&operation, &stamp).await;
+    answer.map(|(reply, _)| reply)
+}
+
+fn name(number: u64) -> FileName {
+    FileName::new(format!("file{number}").as_bytes()).unwrap()
+}
+
+fn create(number: u64) -> Operation {
+    Operation::Create {
+        directory: ROOT,
+        name: name(number),
+        new: NewInode {
+            kind: FileKind::File,
+            mode: 0o644,
+            umask: 0,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            target: Bytes::new(),
+        },
+    }
+}
+
+async fn look_up(world: &World, shard: &Shard, number: u64) -> Option<InodeId> {
+    let directory = ROOT;
+    let name = name(number);
+    match run(world, shard, Operation::Lookup { directory, name }).await {
+        Ok(Reply::Entry { attributes, .. }) => Some(attributes.inode),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A machine with a closed shard of `FILES` files in its root directory.
+fn filled(seed: u64) -> world::sim::Simulation {
+    let machine = machine(seed, Scheme::Replicate(1), 1);
+    machine
+        .run(|world| async move {
+            let shard = open(&world, HOT_RECORDS_BYTES_DEFAULT).await;
+            for number in 0..FILES {
+                run(&world, &shard, create(number)).await.unwrap();
+            }
+            shard.close().await.unwrap();
+        })
+        .finished();
+    machine
+}
+
+#[test]
+fn after_a_few_misses_a_directorys_names_and_inodes_come_together() {
+    filled(31)
+        .run(|world| async move {
+            let shard = open(&world, HOT_RECORDS_BYTES_DEFAULT).await;
+            let before = shard.hot_records().0;
+            for number in 0..3 {
+                look_up(&world, &shard, number).await.unwrap();
+            }
+            let few = shard.hot_records().0 - before;
+            assert!(few <= 8, "{few} records for three names");
+            for number in 3..200 {
+                look_up(&world, &shard, number).await.unwrap();
+            }
+            let brought = shard.hot_records().0 - before;
+            assert!(brought > 1500, "{brought} records for 200 names");
+            shard.close().await.unwrap();
+        })
+        .finished();
+}
+
+#[test]
+fn what_is_read_ahead_takes_no_more_than_the_budget() {
+    filled(32)
+        .run(|world| async move {
+            let budget = 400_000;
+            let shard = open(&world, budget).await;
+            for number in 0..FILES {
+                look_up(&world, &shard, number).await.unwrap();
+                let bytes = shard.hot_records().1;
+                assert!(bytes <= budget, "{bytes} bytes after {number} names");
+            }
+            shard.close().await.unwrap();
+        })
+        .finished();
+}
+
+type Model = Arc<Mutex<BTreeMap<u64, InodeId>>>;
+
+/// Removes, makes and moves names, with commits in between.
+async fn change(world: World, shard: Arc<Shard>, model: Model, steps: u64) {
+    for step in 0..steps {
+        let (from, to) = (world.random_u64() % FILES, world.random_u64() % FILES);
+        let (directory, from_name) = (ROOT, name(from));
+        match world.random_u64() % 4 {
+            0 | 1 => {
+                let name = from_name;
+                let unlink = Operation::Unlink { directory, name };
+                let removed = run(&world, &shard, unlink).await.is_ok();
+                assert_eq!(model.lock().remove(&from).is_some(), removed);
+            }
+            2 => match run(&world, &shard, create(from)).await {
+                Ok(Reply::Entry { attributes, .. }) => {
+                    let old = model.lock().insert(from, attributes.inode);
+                    assert_eq!(old, None);
+                }
+                other => assert!(other.is_err() && model.lock().contains_key(&from)),
+            },
+            _ if from == to => {}
+            _ => {
+                let rename = Operation::Rename {
+                    from_directory: directory,
+                    from_name,
+                    to_directory: directory,
+                    to_name: name(to),
+                    mode: RenameMode::Replace,
+                };
+                let moved = run(&world, &shard, rename).await.is_ok();
+                let mut model = model.lock();
+                let inode = model.remove(&from);
+                assert_eq!(inode.is_some(), moved);
+                model.extend(inode.map(|inode| (to, inode)));
+            }
+        }
+        if step % 16 == 0 {
+            shard.sync().await.unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_changes_while_it_is_read_ahead_is_never_shown_as_it_was() {
+    for (seed, budget) in [
+        (41, HOT_RECORDS_BYTES_DEFAULT),
+        (42, 1_000_000),
+        (43, 400_000),
+    ] {
+        filled(seed)
+            .run(move |world| async move {
+                let shard = open(&world, budget).await;
+                let model = Model::default();
+                let first = look_up(&world, &shard, 0).await.unwrap();
+                // As they were made: one after the other.
+                for number in 0..FILES {
+                    model.lock().insert(number, InodeId(first.0 + number));
+                }
+                shard.close().await.unwrap();
+                let shard = open(&world, budget).await;
+                let changes = (0..2).map(|_| {
+                    let work = change(world.clone(), shard.clone(), model.clone(), 600);
+                    world.spawn("changes", work)
+                });
+                let changes: Vec<_> = changes.collect();
+                for number in (0..FILES).chain(0..FILES) {
+                    let before = model.lock().get(&number).copied();
+                    let found = look_up(&world, &shard, number).await;
+                    let after = model.lock().get(&number).copied();
+                    assert!(found == before || found == after || before != after);
+                }
+                for task in changes {
+                    task.await;
+                }
+                for number in 0..FILES {
+                    let found = look_up(&world, &shard, number).await;
+                    assert_eq!(found, model.lock().get(&number).copied(), "{number}");
+                }
+                shard.close().await.unwrap();
+            })
+            .finished();
+    }
+}
