@@ -32,8 +32,11 @@ use world::{Task, World};
 
 /// Folder of the tree's objects in the catalog.
 const ROOT: &str = "tree";
-/// Shards of the caches; fixed, so that simulations are the same on all machines.
-const CACHE_SHARDS: usize = 8;
+/// Shards of the caches; fixed, so that simulations are the same on all machines. Index and filter of
+/// a table of 64 MiB take about 1 MiB each, and what doesn't fit into its shard is read and checked
+/// again by every get: few shards, so that all tables of millions of files fit.
+const BLOCK_CACHE_SHARDS: usize = 8;
+const META_CACHE_SHARDS: usize = 2;
 /// Time limits of opening, flushing and closing.
 const OPEN_DEADLINE: Duration = Duration::from_secs(120);
 const FLUSH_DEADLINE: Duration = Duration::from_secs(120);
@@ -49,19 +52,18 @@ pub struct TreeCache {
 }
 
 impl TreeCache {
-    /// A cache of at most `bytes` bytes: three quarters for blocks, one quarter for indexes and
-    /// filters.
+    /// A cache of at most `bytes` bytes: half for blocks, half for indexes and filters.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
-        let part = |max_capacity| -> Arc<dyn DbCache> {
+        let part = |shards| -> Arc<dyn DbCache> {
             Arc::new(FoyerCache::new_with_opts(FoyerCacheOptions {
-                max_capacity,
-                shards: CACHE_SHARDS,
+                max_capacity: bytes / 2,
+                shards,
             }))
         };
         let cache = SplitCache::new()
-            .with_block_cache(Some(part(bytes / 4 * 3)))
-            .with_meta_cache(Some(part(bytes / 4)))
+            .with_block_cache(Some(part(BLOCK_CACHE_SHARDS)))
+            .with_meta_cache(Some(part(META_CACHE_SHARDS)))
             .build();
         Self {
             cache: Arc::new(cache),
