@@ -12,6 +12,7 @@
 )]
 
 mod disk;
+mod ext4;
 mod floor;
 mod library;
 mod measure;

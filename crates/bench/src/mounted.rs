@@ -4,6 +4,8 @@
 //! data is the lower of the disk's and of FUSE's own speed; that of durable work is ext4 on the
 //! same disk.
 
+mod cold;
+
 use crate::{
     disk, floor,
     measure::{Goal, Line, Unit, compare, pairs, pairs_of, per_second, print},
@@ -54,6 +56,7 @@ pub fn lines(world: &World, dir: &Path, runs: usize, only: &str) -> Result<()> {
     };
     bench.metadata()?;
     bench.scan_after_restart()?;
+    bench.cold_names()?;
     bench.transports()?;
     bench.data()?;
     bench.durable()?;
@@ -114,9 +117,25 @@ impl Mounted {
     }
 
     fn mount(&self, node: &Node, path: &Path, transport: TransportChoice) -> Result<Mount> {
-        let door = Door::new(node.client().clone(), DoorSettings::default());
+        self.mount_with(node, path, transport, false)
+    }
+
+    fn mount_with(
+        &self,
+        node: &Node,
+        path: &Path,
+        transport: TransportChoice,
+        no_acl: bool,
+    ) -> Result<Mount> {
+        let settings = DoorSettings {
+            no_acl,
+            selinux: fuse::node_has_selinux(),
+            ..DoorSettings::default()
+        };
+        let door = Door::new(node.client().clone(), settings);
         let options = MountOptions {
             transport,
+            no_acl,
             ..MountOptions::new(path)
         };
         Mount::start(&self.world, Arc::new(door), &options)

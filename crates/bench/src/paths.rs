@@ -103,6 +103,13 @@ pub fn read_small(folder: &Path, worker: u64, count: u64) {
     }
 }
 
+/// stat of each of them.
+pub fn stat_small(folder: &Path, worker: u64, count: u64) {
+    for number in 0..count {
+        fs::symlink_metadata(folder.join(format!("w{worker}.{number}"))).expect("stats");
+    }
+}
+
 /// Removes them.
 pub fn remove_small(folder: &Path, worker: u64, count: u64) {
     for number in 0..count {

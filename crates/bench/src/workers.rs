@@ -13,13 +13,14 @@ use std::{
 pub const WORKERS: u64 = 2;
 
 /// What a worker can do with its folder.
-pub const WORKS: [&str; 8] = [
+pub const WORKS: [&str; 9] = [
     "create",
     "stat",
     "unlink",
     "scan",
     "write-small",
     "read-small",
+    "stat-small",
     "write-empty",
     "remove-small",
 ];
@@ -45,6 +46,7 @@ pub fn work(what: &str, folder: &Path, count: u64, number: u64) {
         "write-small" => paths::write_small(folder, number, count, paths::SMALL_BYTES),
         "write-empty" => paths::write_small(folder, number, count, 0),
         "read-small" => paths::read_small(folder, number, count),
+        "stat-small" => paths::stat_small(folder, number, count),
         "remove-small" => paths::remove_small(folder, number, count),
         other => panic!("no worker knows {other}"),
     }
