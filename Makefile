@@ -9,10 +9,13 @@ TEST_PACKAGES := git make gcc sqlite3 rsync tar diffutils util-linux mount procp
 BENCH_PACKAGES := sqlite3
 # Other people's suites, from crates.io.
 TOOLS := pjdfstest@0.2.2 fsx@0.3.2
-# Tests of the mount (modules of crates/shale/tests) that run a second time, through the transport that the first time didn't take.
+# Tests of the mount (modules of crates/shale/tests) that run a second time, through the transport
+# that the first time didn't take.
 MOUNT_TESTS := posix rights listing mapping locks suites random programs
 URING_SWITCH := /sys/module/fuse/parameters/enable_uring
 SHALE := target/release/shale
+# `make run` builds without optimising over crate borders: half the time until something shows.
+RUN_SHALE := target/quick/shale
 RUN_DIR ?= $(CURDIR)/target/run
 PREFIX ?= /usr/local
 # Where mount(8) looks for its helpers, and systemd for units; both are fixed.
@@ -24,6 +27,7 @@ UNITDIR ?= /usr/lib/systemd
 help:
 	@echo "make run       build, mount a file system in target/run, use it, say how to stop"
 	@echo "make stop      stop what make run started"
+	@echo "make build     the program with every optimisation, for make install and make bench"
 	@echo "make install   program, names for mount(8), systemd units (PREFIX, DESTDIR); after make build"
 	@echo "make test      everything that must hold (under 30 minutes on 2 cores)"
 	@echo "make test-all  the longer suites as well"
@@ -49,11 +53,13 @@ test-deps: deps
 build: deps
 	$(CARGO) build --release -p shale
 
-run: build
-	scripts/demo.sh $(SHALE) $(RUN_DIR)
+run: deps
+	@echo "Building the program: about 300 crates, some minutes the first time. Output is cargo's."
+	@begun=$$(date +%s); $(CARGO) build --profile quick -p shale && echo "built in $$(( $$(date +%s) - begun )) s"
+	@scripts/demo.sh $(RUN_SHALE) $(RUN_DIR)
 
 stop:
-	$(SHALE) down --dir $(RUN_DIR)
+	$(RUN_SHALE) down --dir $(RUN_DIR)
 
 HELPERS := mount.shale mount.fuse.shale umount.shale umount.fuse.shale
 
