@@ -21,6 +21,10 @@ PREFIX ?= /usr/local
 # Where mount(8) looks for its helpers, and systemd for units; both are fixed.
 SBINDIR ?= /sbin
 UNITDIR ?= /usr/lib/systemd
+MANDIR ?= $(PREFIX)/share/man/man1
+BASHDIR ?= $(PREFIX)/share/bash-completion/completions
+ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
+FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 
 .PHONY: help build deps test-deps run stop install uninstall test test-all lint bench bench-parts clean
 
@@ -28,7 +32,8 @@ help:
 	@echo "make run       build, mount a file system in target/run, use it, say how to stop"
 	@echo "make stop      stop what make run started"
 	@echo "make build     the program with every optimisation, for make install and make bench"
-	@echo "make install   program, names for mount(8), systemd units (PREFIX, DESTDIR); after make build"
+	@echo "make install   program, names for mount(8), systemd units, manual, completions (PREFIX, DESTDIR);"
+	@echo "               after make build"
 	@echo "make test      everything that must hold (under 30 minutes on 2 cores)"
 	@echo "make test-all  the longer suites as well"
 	@echo "make bench     measured value, floor, ratio"
@@ -70,9 +75,16 @@ install:
 	for name in $(HELPERS); do ln -sf $(PREFIX)/bin/shale $(DESTDIR)$(SBINDIR)/$$name; done
 	sed 's|@PREFIX@|$(PREFIX)|' scripts/systemd/shale@.service > $(DESTDIR)$(UNITDIR)/system/shale@.service
 	sed 's|@PREFIX@|$(PREFIX)|' scripts/systemd/shale-user@.service > $(DESTDIR)$(UNITDIR)/user/shale@.service
+	install -d $(addprefix $(DESTDIR),$(MANDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR))
+	$(SHALE) man --out $(DESTDIR)$(MANDIR)
+	$(SHALE) completion bash > $(DESTDIR)$(BASHDIR)/shale
+	$(SHALE) completion zsh > $(DESTDIR)$(ZSHDIR)/_shale
+	$(SHALE) completion fish > $(DESTDIR)$(FISHDIR)/shale.fish
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/shale $(addprefix $(DESTDIR)$(SBINDIR)/,$(HELPERS))
+	rm -f $(DESTDIR)$(MANDIR)/shale.1 $(DESTDIR)$(MANDIR)/shale-*.1
+	rm -f $(DESTDIR)$(BASHDIR)/shale $(DESTDIR)$(ZSHDIR)/_shale $(DESTDIR)$(FISHDIR)/shale.fish
 	rm -f $(DESTDIR)$(UNITDIR)/system/shale@.service $(DESTDIR)$(UNITDIR)/user/shale@.service
 
 test-all: export SHALE_LONG := 1

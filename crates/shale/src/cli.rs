@@ -1,10 +1,12 @@
 //! The command line: names, arguments and their help texts.
 
 use crate::options::Options;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::path::PathBuf;
 
-/// Shale: a parallel file system that you set up in minutes.
+/// Shale is a parallel file system in user space: it makes one POSIX file system of one or more
+/// disks, checksums every byte, and keeps copies or parity so that disks may fail. This program is
+/// all of it: `shale up` makes a file system on first use and mounts it.
 #[derive(Parser, Debug)]
 #[command(name = "shale", version, about, disable_help_subcommand = true)]
 pub struct Cli {
@@ -14,6 +16,59 @@ pub struct Cli {
     /// Print JSON instead of text.
     #[arg(long, global = true)]
     pub json: bool,
+}
+
+/// The commands by what they are for, as the overall help shows them.
+const GROUPS: [(&str, &[&str]); 4] = [
+    ("Start and stop", &["up", "down", "mount", "umount"]),
+    ("See how it is", &["status", "health", "waiters"]),
+    ("File system and disks", &["fs", "nsd", "repair"]),
+    ("For your shell", &["completion"]),
+];
+
+/// The command line with its help.
+pub fn command() -> clap::Command {
+    let command = Cli::command();
+    let mut lines: Vec<(String, Vec<(String, String)>)> = Vec::new();
+    for (heading, names) in GROUPS {
+        let mut group = Vec::new();
+        for name in names {
+            let found = command.find_subcommand(name);
+            list(found.expect("GROUPS names commands"), "", &mut group);
+        }
+        lines.push((heading.into(), group));
+    }
+    let widths = lines
+        .iter()
+        .flat_map(|(_, group)| group)
+        .map(|line| line.0.len());
+    let width = widths.max().unwrap_or(0);
+    let mut overview = String::new();
+    for (heading, group) in lines {
+        overview += &format!("{heading}:\n");
+        for (name, about) in group {
+            overview += &format!("  {name:width$}  {about}\n");
+        }
+        overview.push('\n');
+    }
+    command.help_template(format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{overview}Options:\n{{options}}\n\n\
+         `shale COMMAND --help` says what a command takes, with units and defaults. Exit codes: 0 done, \n\
+         1 refused, failed or something is wrong, 2 the command line is wrong."
+    ))
+}
+
+/// Adds a command's line, or those of its own commands.
+fn list(command: &clap::Command, before: &str, lines: &mut Vec<(String, String)>) {
+    let name = format!("{before}{}", command.get_name());
+    if command.has_subcommands() {
+        for own in command.get_subcommands() {
+            list(own, &format!("{name} "), lines);
+        }
+    } else {
+        let about = command.get_about().map(ToString::to_string);
+        lines.push((name, about.unwrap_or_default()));
+    }
 }
 
 /// Where the node keeps its state.
@@ -34,7 +89,7 @@ impl Dir {
 /// The commands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Start this node: create a file system on first use, then mount it.
+    /// Start this node: make a file system on first use, then mount it.
     Up(Up),
     /// Unmount and stop this node. Everything is durable afterwards.
     Down(Down),
@@ -52,21 +107,33 @@ pub enum Command {
     Mount(Mount),
     /// End one mount. What was written through it is durable afterwards.
     Umount(Umount),
-    /// What runs, since when, with how much memory.
+    /// Show what runs, since when, with how much memory.
     Status(Dir),
-    /// What is wrong and what to do about it. Exit code 1 if anything is.
+    /// Show what is wrong and what to do about it. Exit code 1 if anything is.
     Health(Dir),
-    /// What waits now, for what, since when.
+    /// Show which operations wait now, for what, and for how long.
     Waiters(Dir),
-    /// File systems.
+    /// Look at the file system as a whole.
     #[command(subcommand)]
     Fs(Fs),
-    /// Network shared disks.
+    /// Look at, add and remove NSDs (network shared disks): the disks or files that hold the data.
     #[command(subcommand)]
     Nsd(Nsd),
-    /// Bringing lost redundancy back.
+    /// Look at the work that brings lost redundancy back.
     #[command(subcommand)]
     Repair(Repair),
+    /// Print a completion script, for example: shale completion bash > ~/.bash_completion.
+    Completion {
+        /// The shell that it is for.
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages into a directory.
+    #[command(hide = true)]
+    Man {
+        /// An existing directory.
+        #[arg(long)]
+        out: PathBuf,
+    },
 }
 
 /// Arguments of `up`.
@@ -75,26 +142,28 @@ pub struct Up {
     /// The node's directory.
     #[command(flatten)]
     pub dir: Dir,
-    /// Where to mount [default on first use: DIR/mnt; later: as before].
+    /// Directory to mount at [default: DIR/mnt on first use, later as before].
     #[arg(long)]
     pub mount: Option<PathBuf>,
-    /// Size of each NSD's region, like 20G (first use only) [default: 20G].
+    /// Bytes of each NSD's region, which are allocated at once: a number with K, M, G or T (powers
+    /// of 1024); first use only [default: 20G].
     #[arg(long, value_parser = parse_size)]
     pub nsd_size: Option<u64>,
-    /// How many NSDs (first use only) [default: as many as the scheme needs].
+    /// Number of NSDs, 1 to 64; first use only [default: as many as the scheme needs].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub nsds: Option<u32>,
-    /// replicate(1..4) or erasure(k+m) (first use only) [default: replicate(1)].
+    /// How data is kept: replicate(N) for N copies, 1 to 4, or erasure(K+M) for K parts of data and
+    /// M of parity; first use only [default: replicate(1)].
     #[arg(long)]
     pub scheme: Option<String>,
-    /// Bytes in one segment of a streamed file, 64K to 16M (first use only) [default: 4M].
+    /// Bytes in one segment of a large file, 64K to 16M; first use only [default: 4M].
     #[arg(long, value_parser = parse_size)]
     pub block_size: Option<u64>,
-    /// Let other users than the one that mounts use the file system (as -o allow_other).
+    /// Let other users than the one who mounts use the file system (as -o allow_other).
     #[arg(long)]
     pub allow_other: bool,
     /// Mount options: ro, noatime, nosuid, nodev, noexec, allow_other, subdir=PATH,
-    /// transport=auto|fuse|io_uring, locks=cluster|local, noacl [default on first use: rw; later:
+    /// transport=auto|fuse|io_uring, locks=cluster|local, noacl [default: rw on first use, later
     /// as before].
     #[arg(short = 'o', value_name = "LIST")]
     pub options: Vec<String>,
@@ -152,7 +221,7 @@ pub struct Down {
     /// Unmount even if programs still use the mount; their open files fail from then on.
     #[arg(long)]
     pub force: bool,
-    /// Kill a daemon that doesn't answer. What was synced is kept.
+    /// Kill a daemon that doesn't answer. Synced data is kept.
     #[arg(long, conflicts_with = "force")]
     pub kill: bool,
 }
@@ -160,39 +229,41 @@ pub struct Down {
 /// Commands on file systems.
 #[derive(Subcommand, Debug)]
 pub enum Fs {
-    /// Space and inodes.
+    /// Show space and inodes.
     Df(Dir),
-    /// Verify everything, live: every extent readable, counters equal sums, no orphan, no leak.
+    /// Verify the whole file system while it is in use, and change nothing: every file readable,
+    /// names and counters right, no space lost.
     Check {
         /// The node's directory.
         #[command(flatten)]
         dir: Dir,
-        /// Read every piece of every segment, parity and copies included.
+        /// Read every copy and all parity too, not only as much as gives the data once.
         #[arg(long)]
         deep: bool,
     },
-    /// Make everything durable that was written or changed so far.
+    /// Make everything durable that was written so far.
     Sync(Dir),
 }
 
 /// Commands on NSDs.
 #[derive(Subcommand, Debug)]
 pub enum Nsd {
-    /// The NSDs of this node.
+    /// Show the NSDs with their state, size and use.
     List(Dir),
-    /// Add an NSD. Lost slots move to it at once and are repaired.
+    /// Add an NSD. Repair puts lost pieces on it at once.
     Add {
         /// The node's directory.
         #[command(flatten)]
         dir: Dir,
-        /// Size of the region, like 20G [default: as the others].
+        /// Bytes of the region, which are allocated at once: a number with K, M, G or T (powers of
+        /// 1024) [default: as the others].
         #[arg(long, value_parser = parse_size)]
         nsd_size: Option<u64>,
         /// A block device or the path of a new region file [default: DIR/nsd/ID.region].
         #[arg(long)]
         path: Option<PathBuf>,
     },
-    /// Give an NSD up for lost: its pieces are rebuilt on the others.
+    /// Take an NSD out of use: its pieces move to the others, or are rebuilt there if it is dead.
     Remove {
         /// The node's directory.
         #[command(flatten)]
@@ -200,7 +271,7 @@ pub enum Nsd {
         /// Number of the NSD.
         nsd: u32,
     },
-    /// Open an NSD again that was missing or failed, now instead of within a minute.
+    /// Open an NSD that was missing or failed again, now instead of within a minute.
     Open {
         /// The node's directory.
         #[command(flatten)]
@@ -208,12 +279,12 @@ pub enum Nsd {
         /// Number of the NSD.
         nsd: u32,
     },
-    /// Read everything on the NSDs, report what doesn't fit its checksum and rebuild it.
+    /// Read everything on the NSDs, and rebuild what doesn't fit its checksum.
     Scrub {
         /// The node's directory.
         #[command(flatten)]
         dir: Dir,
-        /// Only this NSD.
+        /// Number of the only NSD to read [default: all].
         nsd: Option<u32>,
     },
 }
@@ -221,7 +292,7 @@ pub enum Nsd {
 /// Commands on repair.
 #[derive(Subcommand, Debug)]
 pub enum Repair {
-    /// How far repair is.
+    /// Show how far repair is.
     Status(Dir),
 }
 
@@ -260,7 +331,47 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        use clap::CommandFactory;
-        Cli::command().debug_assert();
+        command().debug_assert();
+    }
+
+    #[test]
+    fn the_overall_help_says_what_shale_is_and_lists_every_command_once() {
+        let help = command().render_help().to_string();
+        assert!(
+            help.starts_with("Shale is a parallel file system"),
+            "{help}"
+        );
+        let mut all = Vec::new();
+        for visible in command().get_subcommands().filter(|it| !it.is_hide_set()) {
+            list(visible, "", &mut all);
+        }
+        assert!(all.len() > 14, "{all:?}");
+        for (name, about) in all {
+            assert!(about.len() > 10, "{name} has no text");
+            let lines = help
+                .lines()
+                .filter(|line| line.trim_start().starts_with(&format!("{name} ")));
+            assert_eq!(lines.count(), 1, "{name} in: {help}");
+        }
+    }
+
+    #[test]
+    fn every_argument_has_a_text() {
+        fn walk(command: &clap::Command) {
+            for argument in command.get_arguments() {
+                let text = argument
+                    .get_help()
+                    .map(ToString::to_string)
+                    .unwrap_or_default();
+                assert!(
+                    text.len() > 10,
+                    "{}: {}",
+                    command.get_name(),
+                    argument.get_id()
+                );
+            }
+            command.get_subcommands().for_each(walk);
+        }
+        walk(&command());
     }
 }

@@ -13,7 +13,7 @@ mod daemon;
 mod options;
 mod output;
 
-use clap::Parser;
+use clap::FromArgMatches;
 use commands::fstab::CalledAs;
 use std::{path::Path, process::ExitCode};
 
@@ -25,7 +25,8 @@ fn main() -> ExitCode {
     if let Some(called_as) = CalledAs::of(Path::new(&name), first) {
         return commands::fstab::run(called_as, arguments);
     }
-    let cli = cli::Cli::parse();
+    let matches = cli::command().get_matches();
+    let cli = cli::Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match commands::run(cli) {
         Ok(code) => code,
         Err((error, json)) => {

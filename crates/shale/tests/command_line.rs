@@ -1,8 +1,9 @@
 //! The command line as a new user sees it: answers, refusals, exit codes.
 
-use crate::fixture::Node;
+use crate::fixture::{Node, bounded};
 use std::{
     fs,
+    path::Path,
     process::{Command, Stdio},
 };
 
@@ -185,4 +186,34 @@ fn a_stale_mount_of_a_killed_daemon_is_cleared_by_up() {
     node.kill();
     node.must(&["up"]);
     assert_eq!(fs::read_to_string(node.path("file")).unwrap(), "x");
+}
+
+#[test]
+fn completions_and_manual_pages_name_every_command() {
+    let home = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str], place: &Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_shale"));
+        let ended = bounded::run(command.args(arguments).current_dir(place));
+        assert_eq!(ended.code, 0, "{}", ended.text);
+        ended.text
+    };
+    for shell in ["bash", "zsh", "fish"] {
+        let script = run(&["completion", shell], home.path());
+        assert!(script.contains("scrub"), "{shell}: {script}");
+    }
+    run(&["man", "--out", "."], home.path());
+    for page in [
+        "shale.1",
+        "shale-up.1",
+        "shale-fs-check.1",
+        "shale-nsd-scrub.1",
+    ] {
+        let text = fs::read_to_string(home.path().join(page)).unwrap();
+        assert!(
+            text.starts_with(".ie") || text.contains(".TH"),
+            "{page}: {text}"
+        );
+    }
+    // What is hidden from the help has no page either.
+    assert!(!home.path().join("shale-daemon.1").exists());
 }

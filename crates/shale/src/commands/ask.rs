@@ -65,7 +65,9 @@ pub fn ask(command: Command, json: bool) -> Result<ExitCode> {
             Command::Repair(Repair::Status(dir)) => {
                 show(&dir, Method::GET, "/v1/repair", (), json, repair).await
             }
-            Command::Up(_)
+            Command::Completion { .. }
+            | Command::Man { .. }
+            | Command::Up(_)
             | Command::Down(_)
             | Command::Daemon { .. }
             | Command::Mount(_)

@@ -4,6 +4,7 @@ mod ask;
 mod down;
 pub mod fstab;
 mod mount;
+mod shell;
 mod start;
 mod up;
 
@@ -24,6 +25,8 @@ pub fn run(cli: Cli) -> Result<ExitCode, (Error, bool)> {
         Command::Mount(mount) => mount::mount(&mount, json),
         Command::Umount(umount) => mount::umount(&umount, json),
         Command::Daemon { dir, on_demand } => crate::daemon::run(&dir.dir, on_demand),
+        Command::Completion { shell } => shell::completion(shell),
+        Command::Man { out } => shell::manual(&out),
         other => ask::ask(other, json),
     };
     result.map_err(|error| (error, json))
