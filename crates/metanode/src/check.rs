@@ -5,6 +5,7 @@ mod pieces;
 use crate::background::Standing;
 use crate::check::pieces::Pieces;
 use crate::metanode::{Metanode, SCAN_PAGE};
+use crate::progress::Progress;
 use crate::report::{CheckOptions, CheckReport, FaultKind};
 use crate::sessions::Decided;
 use model::{GroupId, InodeId, Result, SegmentId, SegmentPlace};
@@ -41,10 +42,23 @@ impl Metanode {
     /// # Errors
     /// Only if the check itself couldn't continue; faults are in the report.
     pub async fn check(&self, options: CheckOptions) -> Result<CheckReport> {
+        self.check_showing(options, &Progress::default()).await
+    }
+
+    /// As [`Metanode::check`]; others see meanwhile how far it is.
+    ///
+    /// # Errors
+    /// As [`Metanode::check`].
+    pub async fn check_showing(
+        &self,
+        options: CheckOptions,
+        progress: &Progress,
+    ) -> Result<CheckReport> {
         // Before the records are read: they don't contain later decisions.
         let swept = self.swept();
         let beyond = self.unreadable_beyond();
-        let scanned = scan(&self.shard().snapshot().await?).await?;
+        progress.begin("reading names and inodes", "records", None);
+        let scanned = scan(&self.shard().snapshot().await?, progress).await?;
         let mut report = CheckReport {
             inodes: scanned.audit.inodes,
             names: scanned.names,
@@ -54,7 +68,12 @@ impl Metanode {
         let mut pieces = Pieces::default();
         self.report_records(&mut report, &scanned).await?;
         self.report_orphans(&mut report, &scanned).await?;
+        let tables = self.shard().catalog().live_segments();
+        let all = scanned.audit.live.iter().chain(&tables);
+        let bytes = all.map(|place| u64::from(place.length)).sum();
+        progress.begin("reading segments", "bytes", Some(bytes));
         for place in &scanned.audit.live {
+            progress.add(u64::from(place.length));
             let inode = scanned.published.get(&place.segment);
             let subject = match inode {
                 Some(inode) => format!("segment {} (written for inode {inode})", place.segment),
@@ -67,13 +86,15 @@ impl Metanode {
                 (own.is_clean() && own_pieces.is_empty()) || self.is_live(place.segment).await?;
             take_in(&mut report, &mut pieces, (own, own_pieces), is_live);
         }
-        self.check_tables(&mut report, &mut pieces, options).await?;
+        self.check_tables(&mut report, &mut pieces, options, progress)
+            .await?;
         // Segments with damaged records weren't read.
         if scanned.audit.finding_count == 0 {
             self.checked_all(beyond);
         }
         self.report_pieces(&mut report, pieces).await?;
-        self.check_leaks(&mut report, &scanned, swept).await?;
+        self.check_leaks(&mut report, &scanned, swept, progress)
+            .await?;
         self.check_strangers(&mut report).await?;
         Ok(report)
     }
@@ -187,8 +208,10 @@ impl Metanode {
         report: &mut CheckReport,
         pieces: &mut Pieces,
         options: CheckOptions,
+        progress: &Progress,
     ) -> Result<()> {
         for place in self.shard().catalog().live_segments() {
+            progress.add(u64::from(place.length));
             let mut own = CheckReport::default();
             let mut own_pieces = Pieces::default();
             let subject = format!("segment {} of the metadata's tables", place.segment);
@@ -207,6 +230,7 @@ impl Metanode {
         report: &mut CheckReport,
         scanned: &Scanned,
         swept: Option<Decided>,
+        progress: &Progress,
     ) -> Result<()> {
         let judge = self.judge(self.decided().await?).await?;
         let known: BTreeSet<SegmentId> = scanned
@@ -218,7 +242,10 @@ impl Metanode {
             .collect();
         // Their number, and where the first is.
         let mut leaks: (u64, Option<String>) = (0, None);
-        for group in 0..self.pool.map().groups {
+        let groups = self.pool.map().groups;
+        progress.begin("looking for lost space", "groups", Some(u64::from(groups)));
+        for group in 0..groups {
+            progress.add(1);
             let mut after = None;
             loop {
                 let group = GroupId(group);
@@ -315,7 +342,7 @@ fn take_in(
     }
 }
 
-async fn scan(shard: &Snapshot) -> Result<Scanned> {
+async fn scan(shard: &Snapshot, progress: &Progress) -> Result<Scanned> {
     let mut audit = Audit::new();
     let mut scanned = Scanned {
         audit: Report::default(),
@@ -329,6 +356,7 @@ async fn scan(shard: &Snapshot) -> Result<Scanned> {
         let mut walk = shard.walk(&from, &to);
         while !walk.is_done() {
             let page = shard.next(&mut walk, SCAN_PAGE).await?;
+            progress.add(page.records.len() as u64);
             for damaged in &page.damaged {
                 audit.add_damaged(damaged.key.as_ref(), &damaged.error);
             }

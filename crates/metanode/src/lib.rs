@@ -13,6 +13,7 @@ mod check;
 mod files;
 mod holders;
 mod metanode;
+mod progress;
 mod reopening;
 mod room;
 mod sessions;
@@ -20,6 +21,7 @@ mod waiters;
 
 pub use crate::locks::Locks;
 pub use crate::metanode::{DATA_POOL, Metanode, Opening};
+pub use crate::progress::{Progress, Stage};
 pub use crate::report::{
     BackgroundReport, CheckOptions, CheckReport, Counters, Fault, FaultKind, RepairStatus,
     ScrubOutcome, ShardStatus, UnreadableData, Usage,

@@ -1,7 +1,7 @@
 //! Faults are found, reported and repaired.
 
 use crate::rig::{self, FAMILY, Rig, pattern};
-use metanode::{FaultKind, Metanode};
+use metanode::{FaultKind, Metanode, Progress};
 use model::{ExtentKind, InodeId, NsdId, Scheme};
 use namespace::{Effects, Key, Record};
 use pool::{SegmentOwner, SegmentSource};
@@ -126,7 +126,13 @@ fn a_flipped_byte_is_found_by_check_and_mended_by_scrub() {
             let rig = rig::open(&world).await;
             let file = rig.look(ROOT, "f").await.unwrap().inode;
             assert_eq!(kinds(&rig).await, [FaultKind::Redundancy]);
-            let outcomes = rig.metanode.scrub(None).await.unwrap();
+            let progress = Progress::default();
+            let outcomes = rig.metanode.scrub_showing(None, &progress).await.unwrap();
+            let stage = progress.stage();
+            assert!(
+                stage.done > 0 && stage.total >= Some(stage.done),
+                "{stage:?}"
+            );
             assert_eq!(
                 outcomes.iter().map(|outcome| outcome.rebuilt).sum::<u64>(),
                 1

@@ -40,6 +40,7 @@ use model::nsd::{
 use model::{BlobName, EntryNumber, Error, ErrorKind, GroupId, NsdId, Result, ShardEpoch, ShardId};
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use world::{Disk, World};
 
 /// An NSD's identity; written once, on formatting.
@@ -334,7 +335,15 @@ impl Nsd {
     /// # Errors
     /// `Busy` if a scrub is already running; `Unavailable` if the disk has failed.
     pub async fn scrub(&self) -> Result<ScrubReport> {
-        self.finish(self.core.clone().scrub()).await
+        self.scrub_counting(&Arc::default()).await
+    }
+
+    /// As [`Nsd::scrub`]; adds the bytes to `read` as they are read.
+    ///
+    /// # Errors
+    /// As [`Nsd::scrub`].
+    pub async fn scrub_counting(&self, read: &Arc<AtomicU64>) -> Result<ScrubReport> {
+        self.finish(self.core.clone().scrub(read.clone())).await
     }
 
     /// Brings the index up to date, so that the next open replays nothing. Later calls get

@@ -10,13 +10,14 @@ use crate::superblock::{FLAG_INDEX_LOST, FLAG_UNCONFIRMED};
 use model::nsd::ScrubReport;
 use model::{Error, ErrorKind, Result};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use world::AlignedBuffer;
 
 /// Entries looked up at once.
 const BATCH: usize = 256;
 
 impl Core {
-    pub(crate) async fn scrub(self: Arc<Self>) -> Result<ScrubReport> {
+    pub(crate) async fn scrub(self: Arc<Self>, read: Arc<AtomicU64>) -> Result<ScrubReport> {
         self.check_serving()?;
         let Ok(_only_one) = self.scrubbing.try_lock() else {
             let text = format!(
@@ -39,6 +40,7 @@ impl Core {
             from = last.following();
             for (key, entry) in &batch {
                 self.scrub_entry(key, entry, &mut report).await?;
+                read.fetch_add(u64::from(entry.length), Ordering::Relaxed);
             }
         }
         // Damaged blobs were counted when they were found.

@@ -13,7 +13,8 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
-    /// Print JSON instead of text.
+    /// Print JSON instead of text. Commands that work for long print a line of JSON a second about
+    /// their progress; the last line is the answer.
     #[arg(long, global = true)]
     pub json: bool,
 }
@@ -270,6 +271,9 @@ pub enum Nsd {
         dir: Dir,
         /// Number of the NSD.
         nsd: u32,
+        /// Wait until nothing is left on it, and show how far that is.
+        #[arg(long)]
+        wait: bool,
     },
     /// Open an NSD that was missing or failed again, now instead of within a minute.
     Open {
@@ -293,7 +297,15 @@ pub enum Nsd {
 #[derive(Subcommand, Debug)]
 pub enum Repair {
     /// Show how far repair is.
-    Status(Dir),
+    Status {
+        /// The node's directory.
+        #[command(flatten)]
+        dir: Dir,
+        /// Wait until there is nothing left to repair, and show how far that is. Exit code 1 if
+        /// repair can't go on.
+        #[arg(long)]
+        wait: bool,
+    },
 }
 
 /// Reads sizes like 512M, 20G, 1T, 4096 (powers of 1024).

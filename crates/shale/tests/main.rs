@@ -24,6 +24,7 @@ mod memory;
 mod mounts;
 mod posix;
 mod programs;
+mod progress;
 mod random;
 mod returning;
 mod rights;

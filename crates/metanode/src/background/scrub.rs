@@ -2,6 +2,7 @@
 
 use crate::background::{Repaired, Standing};
 use crate::metanode::Metanode;
+use crate::progress::Progress;
 use crate::report::ScrubOutcome;
 use model::nsd::ScrubReport;
 use model::{BlobName, NsdId, Result};
@@ -14,6 +15,18 @@ impl Metanode {
     /// The first error of an NSD that couldn't be read at all or is already being scrubbed; the
     /// others were scrubbed.
     pub async fn scrub(&self, only: Option<NsdId>) -> Result<Vec<ScrubOutcome>> {
+        self.scrub_showing(only, &Progress::default()).await
+    }
+
+    /// As [`Metanode::scrub`]; others see meanwhile how far it is.
+    ///
+    /// # Errors
+    /// As [`Metanode::scrub`].
+    pub async fn scrub_showing(
+        &self,
+        only: Option<NsdId>,
+        progress: &Progress,
+    ) -> Result<Vec<ScrubOutcome>> {
         let ids: Vec<NsdId> = match only {
             Some(nsd) => vec![nsd],
             None => self
@@ -23,13 +36,16 @@ impl Metanode {
                 .map(|state| state.entry.nsd)
                 .collect(),
         };
+        let nsds = ids.iter().filter_map(|id| self.pool.nsd(*id));
+        let bytes = nsds.map(|nsd| nsd.usage().used).sum();
+        progress.begin("reading NSDs", "bytes", Some(bytes));
         let mut outcomes = Vec::new();
         let mut refused = None;
         for id in ids {
             let Some(nsd) = self.pool.nsd(id) else {
                 continue;
             };
-            match nsd.scrub().await {
+            match nsd.scrub_counting(progress.counter()).await {
                 Ok(report) => outcomes.push(self.mend(id, report).await?),
                 Err(error) => {
                     let error = error.while_doing(format!("scrubbing NSD {id}"));

@@ -15,6 +15,19 @@ pub struct Refusal {
     pub message: String,
 }
 
+/// How far a request is that works for long (`GET /v1/work/ID`).
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
+pub struct Progress {
+    /// What is being done, such as `reading segments`.
+    pub phase: String,
+    /// How much of this phase is done.
+    pub done: u64,
+    /// All that the phase will do, where that is known.
+    pub total: Option<u64>,
+    /// What both count, such as `bytes`.
+    pub unit: String,
+}
+
 /// `shale status`.
 #[derive(Serialize, Deserialize, Debug)]
 pub struct Status {
@@ -269,6 +282,10 @@ pub struct RepairStatus {
     pub pieces_done: u64,
     /// Bytes written by repair since then.
     pub bytes_done: u64,
+    /// Segments looked at by the scan that runs, or by the last one.
+    pub segments_checked: u64,
+    /// Segments in all, as far as known.
+    pub segments_total: u64,
     /// Why repair waits, if it does.
     pub reason: String,
 }

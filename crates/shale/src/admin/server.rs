@@ -64,6 +64,7 @@ fn routes(serving: Arc<Serving>) -> Router {
             "/v1/repair",
             get(async |State(s): State<Arc<Serving>>| answer(Ok(s.repair_status()))),
         )
+        .route("/v1/work/{number}", get(progress))
         .route("/v1/ping", get(async || Json(serde_json::json!({}))))
         .route("/v1/mount", post(mount))
         .route("/v1/umount", post(umount))
@@ -77,12 +78,16 @@ fn routes(serving: Arc<Serving>) -> Router {
 struct CheckQuery {
     #[serde(default)]
     deep: bool,
+    /// The number under which the client asks how far it is.
+    work: Option<u64>,
 }
 
 /// Query of `nsd scrub`.
 #[derive(Deserialize)]
 struct ScrubQuery {
     nsd: Option<u32>,
+    /// The number under which the client asks how far it is.
+    work: Option<u64>,
 }
 
 /// Body of `shutdown`.
@@ -92,7 +97,12 @@ struct Shutdown {
 }
 
 async fn check(State(serving): State<Arc<Serving>>, Query(query): Query<CheckQuery>) -> Response {
-    answer(serving.check(query.deep).await)
+    // It changes nothing, so it ends when its client goes away (Ctrl-C).
+    answer(serving.check(query.deep, query.work).await)
+}
+
+async fn progress(State(serving): State<Arc<Serving>>, Path(number): Path<u64>) -> Response {
+    answer(Ok(serving.works.progress(number)))
 }
 
 async fn sync(State(serving): State<Arc<Serving>>) -> Response {
@@ -120,7 +130,10 @@ async fn open(State(serving): State<Arc<Serving>>, Path(nsd): Path<u32>) -> Resp
 }
 
 async fn scrub(State(serving): State<Arc<Serving>>, Query(query): Query<ScrubQuery>) -> Response {
-    answer(serving.scrub(query.nsd.map(NsdId)).await)
+    let scrub = move |serving: Arc<Serving>| async move {
+        serving.scrub(query.nsd.map(NsdId), query.work).await
+    };
+    answer(to_its_end(serving, "nsd scrub", scrub).await)
 }
 
 async fn mount(State(serving): State<Arc<Serving>>, Json(body): Json<MountRequest>) -> Response {

@@ -1,5 +1,9 @@
 //! Commands that send one request to the running daemon and print its answer.
 
+use super::{
+    progress::{Waited, ask_showing},
+    wait,
+};
 use crate::{
     admin::{
         AddNsd, CheckResult, Df, Health, NsdLine, RepairStatus, ScrubLine, Status, Waiter,
@@ -11,12 +15,17 @@ use crate::{
 use hyper::Method;
 use model::{Error, ErrorKind, Result};
 use serde::{Serialize, de::DeserializeOwned};
-use std::process::ExitCode;
+use std::{
+    io::{Write, stderr},
+    process::ExitCode,
+};
 
 /// Faults printed of a check.
 const FAULTS_SHOWN: usize = 50;
 /// Unreadable files printed of a check.
 const FILES_SHOWN: usize = 100;
+/// The shell's exit status for a program ended by Ctrl-C.
+const INTERRUPTED: u8 = 128 + 2;
 
 /// Sends the command's request. The exit code is 1 if the answer reports a problem.
 pub fn ask(command: Command, json: bool) -> Result<ExitCode> {
@@ -33,19 +42,16 @@ pub fn ask(command: Command, json: bool) -> Result<ExitCode> {
             }
             Command::Fs(Fs::Df(dir)) => show(&dir, Method::GET, "/v1/fs/df", (), json, df).await,
             Command::Fs(Fs::Check { dir, deep }) => {
-                show(
-                    &dir,
-                    Method::POST,
-                    if deep {
-                        "/v1/fs/check?deep=true"
-                    } else {
-                        "/v1/fs/check"
-                    },
-                    (),
-                    json,
-                    check,
-                )
-                .await
+                let path = match deep {
+                    true => "/v1/fs/check?deep=true",
+                    false => "/v1/fs/check",
+                };
+                match ask_showing(&Admin::of(&dir.absolute()), path, json).await? {
+                    Waited::Answered(answer) => present_last(answer, json, check),
+                    Waited::Interrupted => Ok(interrupted(
+                        "the check ended with this command; it has changed nothing",
+                    )),
+                }
             }
             Command::Fs(Fs::Sync(dir)) => {
                 show(
@@ -62,8 +68,11 @@ pub fn ask(command: Command, json: bool) -> Result<ExitCode> {
                 .await
             }
             Command::Nsd(nsd) => ask_nsd(nsd, json).await,
-            Command::Repair(Repair::Status(dir)) => {
+            Command::Repair(Repair::Status { dir, wait: false }) => {
                 show(&dir, Method::GET, "/v1/repair", (), json, repair).await
+            }
+            Command::Repair(Repair::Status { dir, wait: true }) => {
+                wait::for_repair(&Admin::of(&dir.absolute()), json).await
             }
             Command::Completion { .. }
             | Command::Man { .. }
@@ -105,17 +114,19 @@ async fn ask_nsd(command: Nsd, json: bool) -> Result<ExitCode> {
             )
             .await
         }
-        Nsd::Remove { dir, nsd } => {
-            show(
-                &dir,
-                Method::DELETE,
-                &format!("/v1/nsds/{nsd}"),
-                (),
-                json,
-                nsds,
-            )
-            .await
+        Nsd::Remove {
+            dir,
+            nsd,
+            wait: false,
+        } => {
+            let path = format!("/v1/nsds/{nsd}");
+            show(&dir, Method::DELETE, &path, (), json, nsds).await
         }
+        Nsd::Remove {
+            dir,
+            nsd,
+            wait: true,
+        } => wait::for_empty(&Admin::of(&dir.absolute()), nsd, json).await,
         Nsd::Open { dir, nsd } => {
             let path = format!("/v1/nsds/{nsd}/open");
             show(&dir, Method::POST, &path, (), json, nsds).await
@@ -124,9 +135,21 @@ async fn ask_nsd(command: Nsd, json: bool) -> Result<ExitCode> {
             let path = nsd.map_or("/v1/nsds/scrub".to_string(), |nsd| {
                 format!("/v1/nsds/scrub?nsd={nsd}")
             });
-            show(&dir, Method::POST, &path, (), json, scrub).await
+            match ask_showing(&Admin::of(&dir.absolute()), &path, json).await? {
+                Waited::Answered(answer) => present_last(answer, json, scrub),
+                Waited::Interrupted => Ok(interrupted(
+                    "the daemon goes on with the scrub; what it finds is rebuilt and counted in \
+                     `shale health`",
+                )),
+            }
         }
     }
+}
+
+/// Says what becomes of the work after Ctrl-C.
+pub(super) fn interrupted(what_now: &str) -> ExitCode {
+    let _unseen = writeln!(stderr(), "shale: interrupted: {what_now}");
+    ExitCode::from(INTERRUPTED)
 }
 
 async fn show<A: DeserializeOwned + Serialize>(
@@ -139,6 +162,24 @@ async fn show<A: DeserializeOwned + Serialize>(
 ) -> Result<ExitCode> {
     let dir = dir.absolute();
     let answer: serde_json::Value = Admin::of(&dir).ask(method, path, body).await?;
+    present(answer, json, output::json, print)
+}
+
+/// Prints an answer that comes after lines of progress: as JSON it is one line, the last.
+pub(super) fn present_last<A: DeserializeOwned + Serialize>(
+    answer: serde_json::Value,
+    json: bool,
+    print: impl FnOnce(&A) -> ExitCode,
+) -> Result<ExitCode> {
+    present(answer, json, |answer| say!("{answer}"), print)
+}
+
+fn present<A: DeserializeOwned + Serialize>(
+    answer: serde_json::Value,
+    json: bool,
+    as_json: impl FnOnce(&serde_json::Value),
+    print: impl FnOnce(&A) -> ExitCode,
+) -> Result<ExitCode> {
     let typed: A = serde_json::from_value(answer.clone()).map_err(|e| {
         Error::new(
             ErrorKind::Unavailable,
@@ -148,7 +189,7 @@ async fn show<A: DeserializeOwned + Serialize>(
     if !json {
         return Ok(print(&typed));
     }
-    output::json(&answer);
+    as_json(&answer);
     // The exit code doesn't depend on --json.
     let bad = answer.get("clean") == Some(&serde_json::Value::Bool(false))
         || answer
@@ -310,7 +351,7 @@ fn check(check: &CheckResult) -> ExitCode {
 }
 
 #[allow(clippy::ptr_arg, reason = "it prints the answer as it is decoded")]
-fn nsds(nsds: &Vec<NsdLine>) -> ExitCode {
+pub(super) fn nsds(nsds: &Vec<NsdLine>) -> ExitCode {
     let rows: Vec<_> = nsds
         .iter()
         .map(|nsd| {
@@ -365,7 +406,7 @@ fn scrub(lines: &Vec<ScrubLine>) -> ExitCode {
     }
 }
 
-fn repair(repair: &RepairStatus) -> ExitCode {
+pub(super) fn repair(repair: &RepairStatus) -> ExitCode {
     say!(
         "{}: {} segments to do, {} done ({} pieces, {} written)",
         repair.state,

@@ -4,9 +4,11 @@ mod ask;
 mod down;
 pub mod fstab;
 mod mount;
+mod progress;
 mod shell;
 mod start;
 mod up;
+mod wait;
 
 use crate::cli::{Cli, Command};
 use model::Error;

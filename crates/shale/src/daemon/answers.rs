@@ -148,6 +148,8 @@ impl Serving {
             segments_done: status.segments_repaired,
             pieces_done: status.pieces_rebuilt,
             bytes_done: status.bytes_rebuilt,
+            segments_checked: status.segments_checked,
+            segments_total: status.segments_total,
             reason: if let Some(reason) = waits_for {
                 reason
             } else if state == "running" {

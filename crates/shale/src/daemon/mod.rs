@@ -11,6 +11,7 @@ pub mod private;
 pub mod serving;
 mod supervisor;
 mod users;
+mod work;
 
 use crate::commands::READY;
 use config::NodeConfig;

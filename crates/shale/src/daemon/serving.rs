@@ -4,6 +4,7 @@ use super::config::NodeConfig;
 use super::health::History;
 use super::mounts::{Mounts, source_of};
 use super::private;
+use super::work::Works;
 use crate::{
     admin::{AddNsd, CheckResult, Df, MountRequest, NsdLine, ScrubLine, UnmountRequest},
     options::Options,
@@ -42,6 +43,8 @@ pub struct Serving {
     pub(super) history: History,
     /// Held while an NSD is added or removed.
     changing_nsds: tokio::sync::Mutex<()>,
+    /// Requests that work for long.
+    pub works: Works,
 }
 
 impl Serving {
@@ -58,6 +61,7 @@ impl Serving {
             shutdown: watch::Sender::new(None),
             history: History::default(),
             changing_nsds: tokio::sync::Mutex::new(()),
+            works: Works::default(),
         }
     }
 
@@ -241,10 +245,13 @@ impl Serving {
     ///
     /// # Errors
     /// If the check couldn't run; faults are in the answer.
-    pub async fn check(&self, deep: bool) -> Result<CheckResult> {
+    pub async fn check(&self, deep: bool, work: Option<u64>) -> Result<CheckResult> {
+        let work = self.works.begin(work);
         // Data still in memory belongs to the file system; the check reads only published data.
         self.node.client().sync_all().await?;
-        let report = self.node.metanode().check(CheckOptions { deep }).await?;
+        let metanode = self.node.metanode();
+        let options = CheckOptions { deep };
+        let report = metanode.check_showing(options, &work.progress).await?;
         let mut faults: Vec<String> = report
             .faults
             .iter()
@@ -328,7 +335,8 @@ impl Serving {
     ///
     /// # Errors
     /// `NotFound` if there is no such NSD.
-    pub async fn scrub(&self, only: Option<NsdId>) -> Result<Vec<ScrubLine>> {
+    pub async fn scrub(&self, only: Option<NsdId>, work: Option<u64>) -> Result<Vec<ScrubLine>> {
+        let work = self.works.begin(work);
         if let Some(nsd) = only
             && self.node.pool().nsd(nsd).is_none()
         {
@@ -337,7 +345,8 @@ impl Serving {
                 format!("NSD {nsd} doesn't serve here; `shale nsd list` shows those that do"),
             ));
         }
-        let outcomes = self.node.metanode().scrub(only).await?;
+        let metanode = self.node.metanode();
+        let outcomes = metanode.scrub_showing(only, &work.progress).await?;
         Ok(outcomes
             .into_iter()
             .map(|outcome| ScrubLine {

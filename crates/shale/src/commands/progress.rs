@@ -1,0 +1,334 @@
+//! How far work is that takes long: a line that changes on a terminal, a line now and then in a log,
+//! a line of JSON a second for programs.
+
+use crate::{
+    admin::{Progress, client::Admin},
+    output::{bytes, say},
+};
+use hyper::Method;
+use model::{Error, ErrorKind, Result};
+use std::{
+    io::{IsTerminal, Write, stderr},
+    time::{Duration, Instant},
+};
+
+/// Between two looks.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Between two lines of a log.
+const LOG_EVERY: Duration = Duration::from_secs(30);
+/// A look that isn't answered within this is left out.
+const LOOK_MAX: Duration = Duration::from_secs(5);
+/// A rate needs this much time to mean something.
+const RATE_AFTER: Duration = Duration::from_millis(1500);
+
+/// Where progress goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Style {
+    Terminal,
+    Log,
+    Json,
+}
+
+/// Shows the progress of one command.
+pub struct Display {
+    style: Style,
+    meter: Meter,
+    /// When the last line of the log was written.
+    logged: Instant,
+}
+
+impl Display {
+    /// Shows nothing yet.
+    pub fn new(json: bool) -> Self {
+        let style = match (json, stderr().is_terminal()) {
+            (true, _) => Style::Json,
+            (false, true) => Style::Terminal,
+            (false, false) => Style::Log,
+        };
+        Self {
+            style,
+            meter: Meter::default(),
+            logged: Instant::now(),
+        }
+    }
+
+    /// Shows where the work is.
+    pub fn show(&mut self, progress: &Progress) {
+        let pace = self.meter.pace(progress, Instant::now());
+        // Progress that can't be shown is no reason to end the work.
+        let _unseen = match self.style {
+            Style::Terminal => write!(stderr(), "\r\x1b[K{}", sentence(progress, pace)),
+            Style::Log if self.logged.elapsed() >= LOG_EVERY => {
+                self.logged = Instant::now();
+                writeln!(stderr(), "shale: {}", sentence(progress, pace))
+            }
+            Style::Log => Ok(()),
+            Style::Json => {
+                say!("{}", line_of_json(progress, pace));
+                Ok(())
+            }
+        };
+    }
+
+    /// Clears the terminal's line for the answer.
+    pub fn end(&self) {
+        if self.style == Style::Terminal {
+            let _unseen = write!(stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+/// Units a second and the time that is left, as far as they are known.
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+struct Pace {
+    rate: Option<f64>,
+    left: Option<Duration>,
+}
+
+/// Measures the pace of each phase from its beginning.
+#[derive(Default)]
+struct Meter {
+    phase: String,
+    first: Option<(Instant, u64)>,
+}
+
+impl Meter {
+    fn pace(&mut self, progress: &Progress, now: Instant) -> Pace {
+        let (begun, at) = match self.first {
+            Some(first) if self.phase == progress.phase && first.1 <= progress.done => first,
+            _ => {
+                self.phase.clone_from(&progress.phase);
+                *self.first.insert((now, progress.done))
+            }
+        };
+        let elapsed = now.duration_since(begun);
+        if elapsed < RATE_AFTER || progress.done == at {
+            return Pace::default();
+        }
+        let rate = (progress.done - at) as f64 / elapsed.as_secs_f64();
+        let left = progress
+            .total
+            .map(|total| total.saturating_sub(progress.done));
+        Pace {
+            rate: Some(rate),
+            left: left.map(|left| Duration::from_secs_f64((left as f64 / rate).min(1e9))),
+        }
+    }
+}
+
+/// As in `reading segments: 1.2 GiB of 5.0 GiB (24 %), 210 MiB/s, about 18 s left`.
+fn sentence(progress: &Progress, pace: Pace) -> String {
+    let count = |count: u64| match progress.unit.as_str() {
+        "bytes" => bytes(count),
+        _ => count.to_string(),
+    };
+    let unit = match progress.unit.as_str() {
+        "bytes" => String::new(),
+        other => format!(" {other}"),
+    };
+    let mut out = format!("{}: {}", progress.phase, count(progress.done));
+    if let Some(total) = progress.total {
+        out += &format!(" of {}{unit}", count(total));
+        if let Some(percent) = (progress.done * 100).checked_div(total) {
+            out += &format!(" ({percent} %)");
+        }
+    } else {
+        out += &unit;
+    }
+    if let Some(rate) = pace.rate {
+        out += &format!(", {}/s", count(rate as u64));
+    }
+    if let Some(left) = pace.left {
+        out += &format!(", about {} left", time(left));
+    }
+    out
+}
+
+/// Time for people: two units at most.
+fn time(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
+
+fn line_of_json(progress: &Progress, pace: Pace) -> serde_json::Value {
+    serde_json::json!({ "progress": {
+        "phase": progress.phase,
+        "done": progress.done,
+        "total": progress.total,
+        "unit": progress.unit,
+        "per_second": pace.rate.map(|rate| rate as u64),
+        "seconds_left": pace.left.map(|left| left.as_secs()),
+    }})
+}
+
+/// What came of waiting for work.
+pub enum Waited<T> {
+    Answered(T),
+    /// Ctrl-C.
+    Interrupted,
+}
+
+/// Sends a request that takes long and shows how far it is until the answer comes. Waits as long as
+/// the daemon answers at all, as [`Admin::ask`] does.
+///
+/// # Errors
+/// As [`Admin::ask`].
+pub async fn ask_showing(
+    admin: &Admin,
+    path: &str,
+    json: bool,
+) -> Result<Waited<serde_json::Value>> {
+    let number = work_number();
+    let separator = if path.contains('?') { '&' } else { '?' };
+    let path = format!("{path}{separator}work={number}");
+    let look = format!("/v1/work/{number}");
+    let mut answer = std::pin::pin!(admin.ask(Method::POST, &path, ()));
+    let mut interrupt = std::pin::pin!(tokio::signal::ctrl_c());
+    let mut display = Display::new(json);
+    loop {
+        tokio::select! {
+            biased;
+            answer = &mut answer => {
+                display.end();
+                return answer.map(Waited::Answered);
+            }
+            _ = &mut interrupt => {
+                display.end();
+                return Ok(Waited::Interrupted);
+            }
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+        let look = admin.ask::<Option<Progress>>(Method::GET, &look, ());
+        if let Ok(Ok(Some(progress))) = tokio::time::timeout(LOOK_MAX, look).await {
+            display.show(&progress);
+        }
+    }
+}
+
+/// Looks at work that goes on by itself until it has ended. Each look has a deadline of its own; the
+/// work takes as long as it takes.
+///
+/// # Errors
+/// Those of the look.
+pub async fn wait_showing<T>(
+    json: bool,
+    mut look: impl AsyncFnMut() -> Result<Looked<T>>,
+) -> Result<Waited<T>> {
+    let mut interrupt = std::pin::pin!(tokio::signal::ctrl_c());
+    let mut display = Display::new(json);
+    loop {
+        match look().await {
+            Ok(Looked::Ended(end)) => {
+                display.end();
+                return Ok(Waited::Answered(end));
+            }
+            Ok(Looked::At(progress)) => display.show(&progress),
+            Err(error) => {
+                display.end();
+                return Err(error);
+            }
+        }
+        tokio::select! {
+            biased;
+            _ = &mut interrupt => {
+                display.end();
+                return Ok(Waited::Interrupted);
+            }
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+    }
+}
+
+/// What a look has found.
+pub enum Looked<T> {
+    At(Progress),
+    Ended(T),
+}
+
+/// A number that no other command chooses while this one works.
+fn work_number() -> u64 {
+    let nanoseconds = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.subsec_nanos());
+    u64::from(std::process::id()) << 32 | u64::from(nanoseconds)
+}
+
+/// The error for work that can't go on.
+pub fn stuck(why: &str) -> Error {
+    Error::new(ErrorKind::Unavailable, why.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(phase: &str, done: u64, total: Option<u64>, unit: &str) -> Progress {
+        Progress {
+            phase: phase.into(),
+            done,
+            total,
+            unit: unit.into(),
+        }
+    }
+
+    #[test]
+    fn a_sentence_has_the_share_the_rate_and_the_time_that_is_left() {
+        let (mut meter, begun) = (Meter::default(), Instant::now());
+        let first = at("reading segments", 0, Some(5 << 30), "bytes");
+        let pace = meter.pace(&first, begun);
+        assert_eq!(
+            sentence(&first, pace),
+            "reading segments: 0 B of 5.0 GiB (0 %)"
+        );
+        let later = at("reading segments", 1 << 30, Some(5 << 30), "bytes");
+        let pace = meter.pace(&later, begun + Duration::from_secs(8));
+        assert_eq!(
+            sentence(&later, pace),
+            "reading segments: 1.0 GiB of 5.0 GiB (20 %), 128 MiB/s, about 32 s left"
+        );
+        // Another phase begins from nothing.
+        let other = at("looking for lost space", 3, Some(512), "groups");
+        let pace = meter.pace(&other, begun + Duration::from_secs(9));
+        assert_eq!(
+            sentence(&other, pace),
+            "looking for lost space: 3 of 512 groups (0 %)"
+        );
+    }
+
+    #[test]
+    fn without_a_total_there_is_a_count_and_a_rate() {
+        let (mut meter, begun) = (Meter::default(), Instant::now());
+        meter.pace(&at("reading names", 100, None, "records"), begun);
+        let later = at("reading names", 5100, None, "records");
+        let pace = meter.pace(&later, begun + Duration::from_secs(10));
+        assert_eq!(sentence(&later, pace), "reading names: 5100 records, 500/s");
+        let nothing = at("reading segments", 0, Some(0), "bytes");
+        assert_eq!(
+            sentence(&nothing, Pace::default()),
+            "reading segments: 0 B of 0 B"
+        );
+    }
+
+    #[test]
+    fn times_are_short() {
+        let said = [5, 61, 3_700, 90_000].map(|seconds| time(Duration::from_secs(seconds)));
+        assert_eq!(said, ["5 s", "1 min 1 s", "1 h 1 min", "1 d 1 h"]);
+    }
+
+    #[test]
+    fn a_line_of_json_has_the_same_numbers() {
+        let pace = Pace {
+            rate: Some(2.5),
+            left: Some(Duration::from_secs(4)),
+        };
+        let line = line_of_json(&at("reading NSDs", 5, Some(15), "bytes"), pace);
+        assert_eq!(line["progress"]["done"], 5);
+        assert_eq!(line["progress"]["seconds_left"], 4);
+        assert!(!line.to_string().contains('\n'), "one line");
+    }
+}

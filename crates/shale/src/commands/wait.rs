@@ -1,0 +1,101 @@
+//! Waits for work that the daemon does by itself: repair, and emptying an NSD.
+
+use super::{
+    ask::{interrupted, nsds, present_last, repair},
+    progress::{Looked, Waited, stuck, wait_showing},
+};
+use crate::admin::{NsdLine, Progress, RepairStatus, client::Admin};
+use hyper::Method;
+use model::Result;
+use std::process::ExitCode;
+
+/// `shale repair status --wait`.
+///
+/// # Errors
+/// If the daemon doesn't answer.
+pub async fn for_repair(admin: &Admin, json: bool) -> Result<ExitCode> {
+    match until_repaired(admin, json).await? {
+        Waited::Answered(status) => {
+            let is_stuck = status.state == "waiting";
+            let answer = serde_json::to_value(&status).expect("answers are plain structs");
+            let code = present_last(answer, json, repair)?;
+            Ok(if is_stuck { ExitCode::from(1) } else { code })
+        }
+        Waited::Interrupted => Ok(interrupted("the daemon goes on with the repair")),
+    }
+}
+
+async fn until_repaired(admin: &Admin, json: bool) -> Result<Waited<RepairStatus>> {
+    let mut done_before = None;
+    wait_showing(json, async || {
+        let status: RepairStatus = admin.ask(Method::GET, "/v1/repair", ()).await?;
+        if status.state != "running" {
+            return Ok(Looked::Ended(status));
+        }
+        let before = *done_before.get_or_insert(status.segments_done);
+        let done = status.segments_done.saturating_sub(before);
+        let (phase, done, total) = match status.segments_to_do {
+            0 => {
+                let total = status.segments_total.max(status.segments_checked);
+                ("looking for missing pieces", status.segments_checked, total)
+            }
+            left => ("rebuilding missing pieces", done, done + left),
+        };
+        Ok(Looked::At(Progress {
+            phase: phase.into(),
+            done,
+            total: Some(total),
+            unit: "segments".into(),
+        }))
+    })
+    .await
+}
+
+/// `shale nsd remove --wait`: returns when nothing is left on the NSD and everything that was there
+/// has its redundancy elsewhere.
+///
+/// # Errors
+/// The daemon's refusal; `Unavailable` if the pieces can't move on.
+pub async fn for_empty(admin: &Admin, nsd: u32, json: bool) -> Result<ExitCode> {
+    let path = format!("/v1/nsds/{nsd}");
+    let before: Vec<NsdLine> = admin.ask(Method::DELETE, &path, ()).await?;
+    let used = |lines: &[NsdLine]| {
+        let line = lines.iter().find(|line| line.nsd == nsd);
+        line.filter(|line| line.state == "draining")
+            .map(|line| line.used)
+    };
+    let all = used(&before).unwrap_or(0);
+    let emptied = wait_showing(json, async || {
+        let lines: Vec<NsdLine> = admin.ask(Method::GET, "/v1/nsds", ()).await?;
+        let Some(left) = used(&lines) else {
+            return Ok(Looked::Ended(()));
+        };
+        let status: RepairStatus = admin.ask(Method::GET, "/v1/repair", ()).await?;
+        if status.state == "waiting" {
+            return Err(stuck(&status.reason));
+        }
+        Ok(Looked::At(Progress {
+            phase: format!("moving the pieces of NSD {nsd}"),
+            done: all.saturating_sub(left),
+            total: Some(all.max(left)),
+            unit: "bytes".into(),
+        }))
+    });
+    let goes_on = || {
+        Ok(interrupted(
+            "the daemon goes on; `shale repair status --wait` shows how far it is",
+        ))
+    };
+    let Waited::Answered(()) = emptied.await? else {
+        return goes_on();
+    };
+    // An NSD that was dead already is rebuilt on the others.
+    let Waited::Answered(status) = until_repaired(admin, json).await? else {
+        return goes_on();
+    };
+    if status.state == "waiting" {
+        return Err(stuck(&status.reason));
+    }
+    let lines: serde_json::Value = admin.ask(Method::GET, "/v1/nsds", ()).await?;
+    present_last(lines, json, nsds)
+}
