@@ -7,6 +7,8 @@ BUILD_PACKAGES := gcc pkg-config libisal-dev fuse3
 TEST_PACKAGES := git make gcc sqlite3 rsync tar diffutils util-linux mount procps systemd acl e2fsprogs \
 	stress-ng fio
 BENCH_PACKAGES := sqlite3
+PACKAGE_PACKAGES := dpkg-dev binutils
+PACKAGE_TEST_PACKAGES := mmdebstrap
 # Other people's suites, from crates.io.
 TOOLS := pjdfstest@0.2.2 fsx@0.3.2
 # Tests of the mount (modules of crates/shale/tests) that run a second time, through the transport
@@ -26,14 +28,15 @@ BASHDIR ?= $(PREFIX)/share/bash-completion/completions
 ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
 FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 
-.PHONY: help build deps test-deps run stop install uninstall test test-all lint bench bench-parts clean
+.PHONY: help build deps test-deps run stop install uninstall deb test test-all test-deb lint bench bench-parts clean
 
 help:
 	@echo "make run       build, mount a file system in target/run, use it, say how to stop"
 	@echo "make stop      stop what make run started"
-	@echo "make build     the program with every optimisation, for make install and make bench"
+	@echo "make build     the program with every optimisation, for make install, make deb and make bench"
 	@echo "make install   program, names for mount(8), systemd units, manual, completions (PREFIX, DESTDIR);"
 	@echo "               after make build"
+	@echo "make deb       a Debian package in target/package"
 	@echo "make test      everything that must hold (under 30 minutes on 2 cores)"
 	@echo "make test-all  the longer suites as well"
 	@echo "make bench     measured value, floor, ratio"
@@ -87,6 +90,16 @@ uninstall:
 	rm -f $(DESTDIR)$(BASHDIR)/shale $(DESTDIR)$(ZSHDIR)/_shale $(DESTDIR)$(FISHDIR)/shale.fish
 	rm -f $(DESTDIR)$(UNITDIR)/system/shale@.service $(DESTDIR)$(UNITDIR)/user/shale@.service
 
+deb: build
+	$(call install_missing,$(PACKAGE_PACKAGES))
+	scripts/package/build.sh $(SHALE) target/package
+
+# Builds the package, installs it in a clean root, uses it there and purges it.
+test-deb: deb
+	$(call install_missing,$(PACKAGE_TEST_PACKAGES))
+	$(SUDO) scripts/package/test.sh $$(ls -t target/package/*.deb | head -1)
+
+test-all: test-deb
 test-all: export SHALE_LONG := 1
 # Tests of mounts wait more than they compute: more of them at once than there are cores.
 test test-all: export RUST_TEST_THREADS := 4
