@@ -331,7 +331,7 @@ impl Door {
         }
     }
 
-    /// Adds entries until the listing is full or the directory ends; answers whether it has ended.
+    /// Adds entries until the listing is full or the directory ends; returns whether it has ended.
     async fn list(&self, inode: InodeId, listing: &mut Listing) -> Result<bool> {
         let shown = self.outside(inode);
         if listing.offset() < 1 && !listing.add(shown, FileKind::Directory, b".", 1) {

@@ -1,4 +1,4 @@
-//! Which extended attributes a mount shows: not those that its kernel makes no use of.
+//! Hides the extended attributes that the mount's kernel has no use for.
 
 use model::{Error, ErrorKind, Result};
 
@@ -21,7 +21,7 @@ fn lists_selinux(types: &str) -> bool {
         .any(|line| line.split_whitespace().last() == Some("selinuxfs"))
 }
 
-/// With `noacl` there are no access control lists on this mount.
+/// Refuses access control lists on a mount with `noacl`.
 pub(crate) fn check(no_acl: bool, name: &[u8]) -> Result<()> {
     if no_acl && is_list(name) {
         return Err(ErrorKind::NotSupported.into());
@@ -33,8 +33,8 @@ pub(crate) fn is_list(name: &[u8]) -> bool {
     LISTS.contains(&name)
 }
 
-/// The error for an attribute that isn't there. A file without a label on a node without SELinux
-/// doesn't support labels: `ls -l` then stops asking for those of the other files.
+/// The error for a missing attribute. On a node without SELinux, a file without a label reports
+/// that labels aren't supported: `ls -l` then stops asking for those of the other files.
 pub(crate) fn absent(selinux: bool, name: &[u8], error: Error) -> Error {
     if !selinux && name == LABEL && error.kind() == ErrorKind::NoSuchAttribute {
         return ErrorKind::NotSupported.into();

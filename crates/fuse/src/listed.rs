@@ -1,17 +1,17 @@
-//! When the kernel may answer a listing from its own copy of it.
+//! Decides when the kernel may answer a listing from its own copy.
 //!
 //! The kernel keeps a directory's names if asked to (FOPEN_CACHE_DIR), and drops them when the
-//! directory's mtime moves or when it changed the directory itself. But it keeps no attributes
-//! with them: those expire after some seconds, and asking for each inode alone costs far more
-//! than a new listing with attributes. So its copy is used only while the attributes are valid
-//! that came with the listing.
+//! directory's mtime moves or when it changes the directory itself. But it keeps no attributes with
+//! them: those expire after some seconds, and requesting each inode's separately costs far more
+//! than a new listing with attributes. So its copy is used only while the attributes that came with
+//! the listing are valid.
 
 use model::InodeId;
 use parking_lot::Mutex;
 use std::time::Duration;
 use world::{Instant, Map};
 
-/// Directories that are remembered; of more, the kernel's copies aren't used.
+/// Most directories remembered; for others, the kernel's copies aren't used.
 const DIRECTORIES_MAX: usize = 1024;
 
 /// Listings that gave the kernel all attributes, by directory.
@@ -23,12 +23,13 @@ pub(crate) struct Listed {
 #[derive(Clone, Copy)]
 struct Listing {
     begun: Instant,
-    /// It came to the end.
+    /// It reached the end of the directory.
     is_whole: bool,
 }
 
 impl Listed {
-    /// A page from `offset` on was answered; `ended`: the directory ends with it.
+    /// Notes an answered page that starts at `offset`; `ended`: it reaches the end of the
+    /// directory.
     pub(crate) fn page(
         &self,
         directory: InodeId,
@@ -39,7 +40,7 @@ impl Listed {
     ) {
         let mut begun = self.begun.lock();
         if !with_attributes {
-            // The kernel's copy gets names of which it doesn't know the attributes.
+            // The kernel's copy now has names without attributes.
             begun.remove(&directory);
             return;
         }
@@ -60,8 +61,8 @@ impl Listed {
         }
     }
 
-    /// Whether all attributes of the directory's inodes came with one listing and are valid for a
-    /// while longer, if each is for `valid`.
+    /// Whether one listing brought the attributes of all the directory's inodes, and they stay
+    /// valid for a while, if attributes are valid for `valid`.
     pub(crate) fn is_fresh(&self, directory: InodeId, valid: Duration, now: Instant) -> bool {
         let begun = self.begun.lock();
         let listing = begun.get(&directory);

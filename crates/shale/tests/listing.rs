@@ -129,7 +129,8 @@ fn a_position_stays_good_while_names_come_and_go() {
     }
 }
 
-/// The names with their sizes, as `ls -l` sees them: afterwards the kernel answers from its memory.
+/// The names with their sizes, as `ls -l` sees them; the kernel then answers further listings from
+/// memory.
 fn sizes(directory: &Path) -> BTreeMap<String, u64> {
     let entries = fs::read_dir(directory).unwrap().map(|entry| {
         let entry = entry.unwrap();
@@ -159,7 +160,7 @@ fn a_listing_that_the_kernel_keeps_shows_every_change() {
         let (old, new) = (format!("f{round}"), format!("new{round}"));
         assert_eq!(sizes(&directory), expected);
         assert_eq!(sizes(&directory), expected);
-        // Also changes that hide themselves.
+        // Also changes after which the old mtime is restored.
         same_time(&directory, &|| match round % 3 {
             0 => fs::rename(directory.join(&old), directory.join(&new)).unwrap(),
             1 => fs::remove_file(directory.join(&old)).unwrap(),
@@ -171,7 +172,7 @@ fn a_listing_that_the_kernel_keeps_shows_every_change() {
             _ => drop(expected.insert(old, 6)),
         }
     }
-    // With a second mount the kernels keep nothing.
+    // With a second mount, the kernel keeps no listings.
     let there = node.place("there");
     node.must(&["mount", there.to_str().unwrap()]);
     for round in 0..10 {

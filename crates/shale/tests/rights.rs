@@ -328,7 +328,7 @@ fn with_noacl_there_are_no_lists_and_those_that_were_set_come_back_without() {
     assert!(opens());
 }
 
-/// `ls -l` asks each file for its label until one says that there can be none.
+/// `ls -l` asks each file for its label until one answers that labels aren't supported.
 #[test]
 fn files_without_a_label_support_none_where_the_kernel_has_no_selinux() {
     const LABEL: &str = "security.selinux";
@@ -341,7 +341,7 @@ fn files_without_a_label_support_none_where_the_kernel_has_no_selinux() {
         return;
     }
     assert_eq!(errno(has_xattr(&file, LABEL)), libc::EOPNOTSUPP);
-    // One that came from elsewhere isn't lost.
+    // A label from another node isn't lost.
     set_xattr(&file, LABEL, b"system_u:object_r:etc_t:s0").unwrap();
     assert!(has_xattr(&file, LABEL).unwrap());
     let listed = must_run(&node.mnt, "getfattr", &["-m", "-", "file"]);

@@ -1,10 +1,10 @@
 //! Decides when records are read ahead of the operations that miss them.
 //!
 //! One get from the tree costs as much as some twenty rows of a scan. So after a few gets in one
-//! part of the tree (a directory's names, or inodes with neighbouring numbers, which one
-//! directory took in a run) the part is read in growing stretches, each at most as expensive as
-//! the gets before it. Whoever goes on gets the rest from memory; whoever doesn't has paid
-//! twice at most. Nothing needs to know which records were used.
+//! part of the tree (a directory's names, or inodes with neighbouring numbers, which one directory
+//! took in a run) the part is read in growing stretches, each costing at most as much as the gets
+//! before it. Later operations find the rest in memory; if there are none, the cost has at most
+//! doubled. Which records were used needn't be known.
 
 use model::InodeId;
 use namespace::{Key, POSITION_END};
@@ -15,23 +15,23 @@ const GETS_FIRST: u32 = 4;
 /// Rows of names and inodes that cost as much as one get. Inodes may hold their file's content.
 const NAMES_PER_GET: u32 = 32;
 const INODES_PER_GET: u32 = 16;
-/// Rows of one stretch: an operation waits for them. With content up to 4 MiB.
+/// Most rows of one stretch, because an operation waits for them; up to 4 MiB with content.
 const ROWS_MAX: usize = 1024;
-/// What a row may take in memory.
+/// Most memory that a row takes.
 const ROW_BYTES_MAX: usize = 4608;
-/// A stretch takes at most this part of the memory for records.
+/// A stretch takes at most one part in this many of the memory for records.
 const MEMORY_PART: usize = 16;
-/// Inodes of a part: the longest run of numbers that a directory takes.
+/// Inodes in a part: the longest run of numbers that a directory takes.
 const INODES: u64 = 1024;
-/// Parts that are remembered; with more, all are forgotten.
+/// Most parts remembered; if there are more, all are forgotten.
 const PARTS_MAX: usize = 4096;
 
-/// Records that lie together and are often wanted together.
+/// Neighbouring records that are often wanted together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Part {
     /// A directory's names.
     Names(InodeId),
-    /// Inodes from a multiple of [`INODES`] on.
+    /// [`INODES`] inodes; the number is the first one's, divided by [`INODES`].
     Inodes(u64),
 }
 
@@ -86,9 +86,9 @@ pub(crate) struct Stretch {
 }
 
 struct Progress {
-    /// Gets since the part was read to its end.
+    /// Gets since the part was last read to its end.
     gets: u32,
-    /// Those that the stretches so far were paid with.
+    /// Those among them that earlier stretches have used up.
     spent: u32,
     /// Where the next stretch begins.
     next: Key,
@@ -96,14 +96,14 @@ struct Progress {
     is_reading: bool,
 }
 
-/// The parts of which records were missed.
+/// The parts in which records were missing.
 pub(crate) struct Ahead {
     parts: Map<Part, Progress>,
     rows_max: usize,
 }
 
 impl Ahead {
-    /// For a table of records with so much memory.
+    /// For a table of records that may take this much memory.
     pub(crate) fn new(memory_bytes: usize) -> Self {
         Self {
             parts: Map::default(),
@@ -111,8 +111,8 @@ impl Ahead {
         }
     }
 
-    /// A record was got from the tree, and is there. Answers what to read now, if anything: then
-    /// [`Ahead::done`] follows.
+    /// Notes a record found in the tree. Returns the stretch to read now, if any; the caller must
+    /// then call [`Ahead::done`].
     pub(crate) fn got(&mut self, key: &Key) -> Option<Stretch> {
         let part = Part::of(key)?;
         if self.parts.len() >= PARTS_MAX && !self.parts.contains_key(&part) {
@@ -125,7 +125,7 @@ impl Ahead {
             is_reading: false,
         });
         progress.gets += 1;
-        // Each stretch is twice the one before, until they are as long as they may be.
+        // Each stretch is twice as long as the last one, up to the maximum.
         let most = (self.rows_max as u32).div_ceil(part.rows_per_get());
         let unspent = progress.gets - progress.spent;
         let wanted = progress.spent.clamp(GETS_FIRST, most.max(GETS_FIRST));
@@ -152,7 +152,7 @@ impl Ahead {
                 progress.next = next;
                 progress.is_reading = false;
             }
-            // What is missed from now on was forgotten since: as in the beginning.
+            // Records missed from now on were forgotten since: start again.
             None => drop(self.parts.remove(&part)),
         }
     }
@@ -171,8 +171,8 @@ mod tests {
         }
     }
 
-    /// Gets records one after the other, as long as nothing has brought them; answers how many
-    /// gets there were, and rows that were read ahead.
+    /// Gets the records that no stretch has read ahead, in order; returns the number of gets, and
+    /// of rows read ahead.
     fn walk(ahead: &mut Ahead, keys: impl Iterator<Item = u64>, key: fn(u64) -> Key) -> (u64, u64) {
         let (mut gets, mut read, mut covered) = (0, 0, 0);
         for number in keys {

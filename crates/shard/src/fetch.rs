@@ -23,7 +23,8 @@ const INODE_RUN_STRETCH: u64 = 4;
 pub(crate) struct Pinned<'a> {
     shard: &'a Shard,
     pin: u64,
-    /// Names are listed with their inodes: the kernel knows both then, and asks for neither name.
+    /// The operation lists names with attributes: the kernel then has both and won't look the names
+    /// up.
     lists_in_passing: bool,
 }
 
@@ -79,8 +80,8 @@ impl<'a> Pinned<'a> {
         Ok(())
     }
 
-    /// Brings what the next operations are likely to miss. That it can't be read is for those to
-    /// find who need it.
+    /// Reads records that the next operations are likely to miss. Errors are only logged:
+    /// operations that need these records report them.
     async fn fetch_ahead(&self, stretch: Stretch) {
         let Stretch {
             part,
@@ -88,7 +89,7 @@ impl<'a> Pinned<'a> {
             to,
             rows: limit,
         } = stretch;
-        // Also if the operation gives up while this waits.
+        // Reports the end when dropped, also if the operation is abandoned while this waits.
         let mut reading = Reading {
             shard: self.shard,
             part,
@@ -202,7 +203,7 @@ impl<'a> Pinned<'a> {
     }
 }
 
-/// A stretch that is being read ahead, and where the next one begins.
+/// A stretch being read ahead, and where the next one begins.
 struct Reading<'a> {
     shard: &'a Shard,
     part: Part,

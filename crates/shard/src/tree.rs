@@ -32,9 +32,9 @@ use world::{Task, World};
 
 /// Folder of the tree's objects in the catalog.
 const ROOT: &str = "tree";
-/// Shards of the caches; fixed, so that simulations are the same on all machines. Index and filter of
-/// a table of 64 MiB take about 1 MiB each, and what doesn't fit into its shard is read and checked
-/// again by every get: few shards, so that all tables of millions of files fit.
+/// Shards of the caches; fixed, so that simulations are the same on all machines. The index and the
+/// filter of a 64 MiB table take about 1 MiB each, and one that doesn't fit into its shard is read
+/// and verified again by every get. Few shards, so that the tables of millions of files fit.
 const BLOCK_CACHE_SHARDS: usize = 8;
 const META_CACHE_SHARDS: usize = 2;
 /// Time limits of opening, flushing and closing.

@@ -1,4 +1,4 @@
-//! What is read ahead brings the neighbours of what was missed, never an old state of them.
+//! Reading ahead: it brings the neighbours of missing records, never outdated ones.
 
 use super::*;
 use crate::rig::{machine, power_on};
@@ -170,7 +170,7 @@ fn what_changes_while_it_is_read_ahead_is_never_shown_as_it_was() {
                 let shard = open(&world, budget).await;
                 let model = Model::default();
                 let first = look_up(&world, &shard, 0).await.unwrap();
-                // As they were made: one after the other.
+                // Numbered in the order of their creation.
                 for number in 0..FILES {
                     model.lock().insert(number, InodeId(first.0 + number));
                 }

@@ -374,8 +374,8 @@ impl Records {
         self.take_in(key, value, true);
     }
 
-    /// As [`Records::offer`], of a record that no operation has asked for yet: it is forgotten
-    /// before those that were used.
+    /// As [`Records::offer`], for a record that no operation has asked for yet: it is forgotten
+    /// before used ones.
     pub(crate) fn offer_ahead(&mut self, key: Key, value: Record) {
         self.take_in(key, Some(value), false);
     }
@@ -407,9 +407,8 @@ impl Records {
         }
     }
 
-    /// Forgets names of this fetch that were only listed, if memory is short: a listing of more
-    /// names than there is room for would drive out the inodes that it lists, which later pages
-    /// of it need.
+    /// If memory is short, forgets names that this fetch only listed: otherwise a listing with more
+    /// names than fit would push out its inodes, which its later pages need.
     pub(crate) fn forget_listed(&mut self, pin: u64) {
         if self.table.bytes() <= self.wanted() / 4 * 3 {
             return;
@@ -434,7 +433,7 @@ impl Records {
         }
     }
 
-    /// Room is made until the table is no larger.
+    /// The size down to which the table is shrunk.
     fn wanted(&self) -> usize {
         self.budget - self.budget / FREE_PART
     }
@@ -662,7 +661,7 @@ impl View for HotView<'_> {
             .table
             .range(&self.records.begin_of_walk(from), end)
         {
-            // Names that are listed in passing aren't wanted again for that.
+            // Being listed doesn't make a name likely to be used again.
             if !matches!(slot.key, Key::Name { .. }) {
                 slot.referenced.set(true);
             }
