@@ -319,7 +319,7 @@ fn an_open_file_outlives_its_name() {
         assert_eq!(
             client.page_pool_bytes().0,
             0,
-            "nobody needs the dirty bytes any more"
+            "the dirty bytes are no longer needed"
         );
         let gone = client.open(inode, OpenFlags::default()).await.unwrap_err();
         assert!(

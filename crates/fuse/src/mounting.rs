@@ -118,7 +118,7 @@ pub(crate) fn prepare(path: &Path) -> Result<PathBuf> {
         if !ours {
             return Err(Error::new(
                 ErrorKind::Busy,
-                format!("a dead mount of something else is there; {hint}"),
+                format!("the dead mount of another file system is there; {hint}"),
             ));
         }
         tracing::warn!(mountpoint = %absolute.display(), "removing the mount of a daemon that died");
@@ -297,7 +297,7 @@ pub fn detach(mount: &MountedShale) -> Result<()> {
         // It went together with the mount that it was a copy of.
         _ if table::lines().iter().all(|line| line.id != mount.id) => Ok(()),
         Ok(false) => {
-            let text = "something else is there now";
+            let text = "another mount is there now";
             Err(Error::new(ErrorKind::Changed, text).while_doing(doing()))
         }
         Err(error) => Err(refused(&error, "umount(2)").while_doing(doing())),

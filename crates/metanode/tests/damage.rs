@@ -11,7 +11,7 @@ const ROOT: InodeId = InodeId::ROOT;
 
 async fn record(rig: &Rig, key: &Key) -> Record {
     let record = rig.metanode.hosted().record(key).await.unwrap();
-    record.expect("the record is there")
+    record.expect("the record exists")
 }
 
 fn forge(rig: &Rig, key: Key, record: Record) {

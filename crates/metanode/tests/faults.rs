@@ -271,7 +271,7 @@ fn forged_records_are_found() {
             // A size that the counters don't include.
             let key = Key::Inode(file);
             let Some(Record::Inode(inode)) = shard.record(&key).await.unwrap() else {
-                panic!("the inode is there")
+                panic!("the inode has no record")
             };
             let larger = namespace::Inode {
                 size: inode.size + 1,
@@ -295,7 +295,7 @@ fn forged_records_are_found() {
             // A segment whose record doesn't match the extents that point at it.
             let key = Key::Segment(place.segment);
             let Some(Record::Segment(segment)) = shard.record(&key).await.unwrap() else {
-                panic!("the segment is there")
+                panic!("the segment has no record")
             };
             let more = namespace::Segment {
                 live: segment.live + 1,

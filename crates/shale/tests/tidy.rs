@@ -198,7 +198,7 @@ fn bans() -> Vec<(String, &'static str, &'static [&'static str])> {
     vec![
         (
             ["#[ign", "ore"].concat(),
-            "a test that nobody runs proves nothing",
+            "a test that never runs proves nothing",
             &[],
         ),
         (

@@ -169,7 +169,9 @@ mod tests {
         let patience = Some(Duration::from_secs(60));
         kernel.set_read_timeout(patience).expect("a socket");
         let mut told = [0; size_of::<abi::OutHeader>() + size_of::<NotifyInvalInodeOut>()];
-        kernel.read_exact(&mut told).expect("it is told");
+        kernel
+            .read_exact(&mut told)
+            .expect("the kernel is notified");
         let told = &told[size_of::<abi::OutHeader>()..];
         let told = NotifyInvalInodeOut::read_from_bytes(told).expect("a notice");
         assert_eq!((told.ino, told.off, told.len), (2, 0, 11));

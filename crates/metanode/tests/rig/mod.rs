@@ -1,6 +1,6 @@
 //! A metanode over simulated NSDs, and enough of a client to make files with content.
 
-#![allow(unreachable_pub, reason = "read as a library of its own")]
+#![allow(unreachable_pub, reason = "compiled as a separate library")]
 
 use bytes::Bytes;
 use coordination::Coordination;
