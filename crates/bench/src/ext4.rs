@@ -1,4 +1,4 @@
-//! ext4 with a journal on a fresh image, for lines that stand beside it.
+//! ext4 with a journal on a fresh image, to compare with.
 
 use model::{Error, ErrorKind, Result};
 use std::{

@@ -26,7 +26,7 @@ use clap::Parser;
 use model::Result;
 use std::{path::PathBuf, process::ExitCode};
 
-/// Measured value, floor, ratio.
+/// Measures what users notice and prints, for each line, the value, the floor and their ratio.
 #[derive(Parser, Debug)]
 struct Arguments {
     /// Working directory; needs about 20 GiB on the disk to be measured.

@@ -96,21 +96,21 @@ pub fn write_small(folder: &Path, worker: u64, count: u64, bytes: usize) {
     }
 }
 
-/// Reads them whole.
+/// Reads a worker's files of [`write_small`] completely.
 pub fn read_small(folder: &Path, worker: u64, count: u64) {
     for number in 0..count {
         fs::read(folder.join(format!("w{worker}.{number}"))).expect("reads");
     }
 }
 
-/// stat of each of them.
+/// stat of each file of [`write_small`].
 pub fn stat_small(folder: &Path, worker: u64, count: u64) {
     for number in 0..count {
         fs::symlink_metadata(folder.join(format!("w{worker}.{number}"))).expect("stats");
     }
 }
 
-/// Removes them.
+/// Removes a worker's files of [`write_small`].
 pub fn remove_small(folder: &Path, worker: u64, count: u64) {
     for number in 0..count {
         fs::remove_file(folder.join(format!("w{worker}.{number}"))).expect("removes");

@@ -1,6 +1,6 @@
 //! Measures an NSD beside the raw disk, alternating, so that both run under the same conditions.
 //!
-//! `make bench-parts`; the disk is that of SHALE_BENCH_DIR, by default the temporary directory's.
+//! Run by `make bench-parts`, in SHALE_BENCH_DIR or else the temporary directory.
 
 #![allow(
     clippy::print_stdout,

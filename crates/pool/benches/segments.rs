@@ -1,6 +1,6 @@
 //! Measures what the pool adds to its NSDs: encoding, and writes and reads of segments.
 //!
-//! `make bench-parts`; the disk is that of SHALE_BENCH_DIR, by default the temporary directory's. Needs 3 GiB.
+//! Run by `make bench-parts`, in SHALE_BENCH_DIR or else the temporary directory. Needs 3 GiB.
 #![allow(clippy::print_stdout, reason = "it prints its measurements")]
 
 use bytes::Bytes;

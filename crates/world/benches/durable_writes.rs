@@ -1,6 +1,6 @@
 //! Measures durable 4 KiB writes through `Disk`, beside plain system calls.
 //!
-//! `make bench-parts`; the disk is that of SHALE_BENCH_DIR, by default the temporary directory's.
+//! Run by `make bench-parts`, in SHALE_BENCH_DIR or else the temporary directory.
 
 #![allow(
     clippy::print_stdout,

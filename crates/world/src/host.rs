@@ -1,5 +1,5 @@
-//! The few ordinary files that the program needs: settings, identities, lock files; limits of the
-//! process, and sessions of others. Not simulated; everything here blocks.
+//! The few ordinary files that the program needs: settings, identities, lock files. Also limits
+//! of this process, and sessions for child processes. Not simulated; everything here blocks.
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -77,7 +77,7 @@ pub fn resident_bytes() -> u64 {
     pages.unwrap_or(0) * rustix::param::page_size() as u64
 }
 
-/// Makes a command start in a session of its own, without a terminal.
+/// Makes a command start in a new session, without a terminal.
 pub fn in_own_session(command: &mut Command) {
     // SAFETY: setsid is async-signal-safe and touches no memory of this process. The child of a
     // fork leads no process group, so it can't fail.

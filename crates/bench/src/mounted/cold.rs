@@ -1,5 +1,5 @@
-//! Small files whose records are in no cache, and `ls -l`: beside the same in memory on our FUSE,
-//! and beside ext4.
+//! Small files whose records are in no cache, and `ls -l`, compared with the same work on ext4 and
+//! on a file system in memory on our FUSE.
 
 use super::{GIB, Mounted, Served};
 use crate::{
@@ -128,7 +128,7 @@ impl Mounted {
     }
 }
 
-/// The same folder for each worker.
+/// The same folder, once for each worker.
 fn shared(folder: &Path) -> Vec<&Path> {
     vec![folder; WORKERS as usize]
 }

@@ -150,7 +150,7 @@ fn an_nsd_with_fragmented_free_space_costs_no_copy() {
     });
 }
 
-/// Fills all NSDs of a pool but one, which is away meanwhile.
+/// Fills all NSDs of a pool but one, which is away while the others fill up.
 async fn fill_all_but(rig: &Rig, nsd: u32) -> (Vec<SegmentPlace>, Bytes) {
     let other = rig.pool.remove_nsd(NsdId(nsd)).expect("the pool has it");
     let bytes = plain(MIB, 1);
