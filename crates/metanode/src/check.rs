@@ -45,7 +45,7 @@ impl Metanode {
         self.check_showing(options, &Progress::default()).await
     }
 
-    /// As [`Metanode::check`]; others see meanwhile how far it is.
+    /// As [`Metanode::check`]; reports its progress.
     ///
     /// # Errors
     /// As [`Metanode::check`].

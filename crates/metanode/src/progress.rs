@@ -1,10 +1,10 @@
-//! How far a check or scrub is, for those who wait for it.
+//! Progress of a check or scrub, for users who wait for it.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Filled in by the work, read by others at any time.
+/// Updated by the work; may be read at any time.
 #[derive(Default, Debug)]
 pub struct Progress {
     phase: Mutex<Phase>,
@@ -18,7 +18,7 @@ struct Phase {
     total: Option<u64>,
 }
 
-/// Where the work is.
+/// The current progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stage {
     /// What is being done, such as `reading segments`.
@@ -27,12 +27,12 @@ pub struct Stage {
     pub unit: &'static str,
     /// How much of this phase is done.
     pub done: u64,
-    /// All that the phase will do, where that is known.
+    /// The whole of this phase, if known.
     pub total: Option<u64>,
 }
 
 impl Progress {
-    /// Where the work is now.
+    /// The current progress.
     #[must_use]
     pub fn stage(&self) -> Stage {
         let phase = *self.phase.lock();
@@ -40,7 +40,7 @@ impl Progress {
         Stage {
             phase: phase.name,
             unit: phase.unit,
-            // Totals are estimates where users write meanwhile.
+            // Totals are estimates: users may write meanwhile.
             done: phase.total.map_or(done, |total| done.min(total)),
             total: phase.total,
         }
@@ -56,7 +56,7 @@ impl Progress {
         self.done.fetch_add(done, Ordering::Relaxed);
     }
 
-    /// The count of what is done, for a layer that knows nothing of phases.
+    /// The count of `done`, for layers that don't know phases.
     pub(crate) fn counter(&self) -> &Arc<AtomicU64> {
         &self.done
     }

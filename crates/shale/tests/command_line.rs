@@ -214,6 +214,6 @@ fn completions_and_manual_pages_name_every_command() {
             "{page}: {text}"
         );
     }
-    // What is hidden from the help has no page either.
+    // Commands hidden from the help have no page either.
     assert!(!home.path().join("shale-daemon.1").exists());
 }

@@ -1,4 +1,4 @@
-//! Commands that work for long say how far they are, and what becomes of the work after Ctrl-C.
+//! Long commands report their progress, and what happens to the work after Ctrl-C.
 
 use crate::fixture::{Node, bounded, pattern};
 use std::{
@@ -9,8 +9,8 @@ use std::{
     sync::mpsc::{Receiver, Sender, channel},
 };
 
-/// Stands for the daemon: says that a check has read one of four bytes, for as long as the test
-/// wants, then that all is well.
+/// Replaces the daemon: reports that a check has read one of four bytes, for as long as the test
+/// wants, then that no fault was found.
 struct SlowDaemon {
     home: tempfile::TempDir,
     finish: Sender<()>,
@@ -62,7 +62,7 @@ fn serve(listener: &UnixListener, finished: Receiver<()>) {
     }
 }
 
-/// Reads a whole request: what is left unread would end the connection with an error.
+/// Reads a whole request: unread bytes would end the connection with an error.
 fn path_of_request(stream: &UnixStream) -> String {
     let mut input = BufReader::new(stream);
     let mut head = Vec::new();
@@ -82,7 +82,7 @@ fn path_of_request(stream: &UnixStream) -> String {
 
 fn answer(stream: &mut UnixStream, body: &str) {
     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
-    // The command may be gone.
+    // The command may have ended.
     let _ = stream.write_all((head + body).as_bytes());
 }
 
@@ -148,7 +148,7 @@ fn removing_an_nsd_with_wait_ends_when_nothing_is_left_on_it() {
         assert!(line["progress"]["phase"].is_string(), "{line}");
     }
     assert_eq!(node.ask(&["repair", "status"])["state"], "idle");
-    // Nothing is left to wait for.
+    // There is nothing left to wait for.
     let ended = bounded::shale(&node, &["repair", "status", "--wait"]);
     assert_eq!(ended.code, 0, "{}", ended.text);
     for file in 0..20 {

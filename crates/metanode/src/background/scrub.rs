@@ -18,7 +18,7 @@ impl Metanode {
         self.scrub_showing(only, &Progress::default()).await
     }
 
-    /// As [`Metanode::scrub`]; others see meanwhile how far it is.
+    /// As [`Metanode::scrub`]; reports its progress.
     ///
     /// # Errors
     /// As [`Metanode::scrub`].

@@ -15,14 +15,14 @@ pub struct Refusal {
     pub message: String,
 }
 
-/// How far a request is that works for long (`GET /v1/work/ID`).
+/// Progress of a long request (`GET /v1/work/ID`).
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
 pub struct Progress {
     /// What is being done, such as `reading segments`.
     pub phase: String,
     /// How much of this phase is done.
     pub done: u64,
-    /// All that the phase will do, where that is known.
+    /// The whole of this phase, if known.
     pub total: Option<u64>,
     /// What both count, such as `bytes`.
     pub unit: String,
@@ -282,9 +282,9 @@ pub struct RepairStatus {
     pub pieces_done: u64,
     /// Bytes written by repair since then.
     pub bytes_done: u64,
-    /// Segments looked at by the scan that runs, or by the last one.
+    /// Segments examined by the running scan, or by the last one.
     pub segments_checked: u64,
-    /// Segments in all, as far as known.
+    /// Segments in total, as far as known.
     pub segments_total: u64,
     /// Why repair waits, if it does.
     pub reason: String,

@@ -78,7 +78,7 @@ fn routes(serving: Arc<Serving>) -> Router {
 struct CheckQuery {
     #[serde(default)]
     deep: bool,
-    /// The number under which the client asks how far it is.
+    /// The number under which the client asks for progress.
     work: Option<u64>,
 }
 
@@ -86,7 +86,7 @@ struct CheckQuery {
 #[derive(Deserialize)]
 struct ScrubQuery {
     nsd: Option<u32>,
-    /// The number under which the client asks how far it is.
+    /// The number under which the client asks for progress.
     work: Option<u64>,
 }
 

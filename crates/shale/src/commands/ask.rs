@@ -146,7 +146,7 @@ async fn ask_nsd(command: Nsd, json: bool) -> Result<ExitCode> {
     }
 }
 
-/// Says what becomes of the work after Ctrl-C.
+/// Reports what happens to the work after Ctrl-C.
 pub(super) fn interrupted(what_now: &str) -> ExitCode {
     let _unseen = writeln!(stderr(), "shale: interrupted: {what_now}");
     ExitCode::from(INTERRUPTED)
@@ -165,7 +165,7 @@ async fn show<A: DeserializeOwned + Serialize>(
     present(answer, json, output::json, print)
 }
 
-/// Prints an answer that comes after lines of progress: as JSON it is one line, the last.
+/// Prints an answer after lines of progress: as JSON it is one line, the last one.
 pub(super) fn present_last<A: DeserializeOwned + Serialize>(
     answer: serde_json::Value,
     json: bool,

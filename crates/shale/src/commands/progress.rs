@@ -1,5 +1,5 @@
-//! How far work is that takes long: a line that changes on a terminal, a line now and then in a log,
-//! a line of JSON a second for programs.
+//! Shows the progress of long work: a changing line on a terminal, a line every 30 s in a log, a
+//! line of JSON per second for programs.
 
 use crate::{
     admin::{Progress, client::Admin},
@@ -12,16 +12,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Between two looks.
+/// How often progress is requested.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Between two lines of a log.
+/// Pause between two lines of a log.
 const LOG_EVERY: Duration = Duration::from_secs(30);
-/// A look that isn't answered within this is left out.
+/// A request for progress that isn't answered in this time is skipped.
 const LOOK_MAX: Duration = Duration::from_secs(5);
-/// A rate needs this much time to mean something.
+/// A rate is shown after measuring for this long.
 const RATE_AFTER: Duration = Duration::from_millis(1500);
 
-/// Where progress goes.
+/// The output for progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Style {
     Terminal,
@@ -52,10 +52,10 @@ impl Display {
         }
     }
 
-    /// Shows where the work is.
+    /// Shows the current progress.
     pub fn show(&mut self, progress: &Progress) {
         let pace = self.meter.pace(progress, Instant::now());
-        // Progress that can't be shown is no reason to end the work.
+        // Failing to show progress must not end the work.
         let _unseen = match self.style {
             Style::Terminal => write!(stderr(), "\r\x1b[K{}", sentence(progress, pace)),
             Style::Log if self.logged.elapsed() >= LOG_EVERY => {
@@ -78,7 +78,7 @@ impl Display {
     }
 }
 
-/// Units a second and the time that is left, as far as they are known.
+/// Units per second and the remaining time, as far as known.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 struct Pace {
     rate: Option<f64>,
@@ -116,7 +116,7 @@ impl Meter {
     }
 }
 
-/// As in `reading segments: 1.2 GiB of 5.0 GiB (24 %), 210 MiB/s, about 18 s left`.
+/// For example `reading segments: 1.2 GiB of 5.0 GiB (24 %), 210 MiB/s, about 18 s left`.
 fn sentence(progress: &Progress, pace: Pace) -> String {
     let count = |count: u64| match progress.unit.as_str() {
         "bytes" => bytes(count),
@@ -144,7 +144,7 @@ fn sentence(progress: &Progress, pace: Pace) -> String {
     out
 }
 
-/// Time for people: two units at most.
+/// Time in at most two units.
 fn time(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
@@ -166,15 +166,15 @@ fn line_of_json(progress: &Progress, pace: Pace) -> serde_json::Value {
     }})
 }
 
-/// What came of waiting for work.
+/// Result of waiting for work.
 pub enum Waited<T> {
     Answered(T),
     /// Ctrl-C.
     Interrupted,
 }
 
-/// Sends a request that takes long and shows how far it is until the answer comes. Waits as long as
-/// the daemon answers at all, as [`Admin::ask`] does.
+/// Sends a long request and shows its progress until the answer arrives. Waits as long as the
+/// daemon answers at all, as [`Admin::ask`] does.
 ///
 /// # Errors
 /// As [`Admin::ask`].
@@ -210,8 +210,8 @@ pub async fn ask_showing(
     }
 }
 
-/// Looks at work that goes on by itself until it has ended. Each look has a deadline of its own; the
-/// work takes as long as it takes.
+/// Watches work that the daemon does in the background, until it has ended. Each look has a
+/// deadline; the work has none.
 ///
 /// # Errors
 /// Those of the look.
@@ -244,13 +244,13 @@ pub async fn wait_showing<T>(
     }
 }
 
-/// What a look has found.
+/// Result of one look.
 pub enum Looked<T> {
     At(Progress),
     Ended(T),
 }
 
-/// A number that no other command chooses while this one works.
+/// A number that no other command chooses while this one runs.
 fn work_number() -> u64 {
     let nanoseconds = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
@@ -258,7 +258,7 @@ fn work_number() -> u64 {
     u64::from(std::process::id()) << 32 | u64::from(nanoseconds)
 }
 
-/// The error for work that can't go on.
+/// The error for work that can't continue.
 pub fn stuck(why: &str) -> Error {
     Error::new(ErrorKind::Unavailable, why.to_string())
 }
@@ -291,7 +291,7 @@ mod tests {
             sentence(&later, pace),
             "reading segments: 1.0 GiB of 5.0 GiB (20 %), 128 MiB/s, about 32 s left"
         );
-        // Another phase begins from nothing.
+        // A new phase is measured from its start.
         let other = at("looking for lost space", 3, Some(512), "groups");
         let pace = meter.pace(&other, begun + Duration::from_secs(9));
         assert_eq!(

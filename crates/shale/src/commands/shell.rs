@@ -1,11 +1,11 @@
-//! What the shell and man(1) want to know of the command line.
+//! Describes the command line for shells and man(1).
 
 use crate::{cli, output};
 use clap_complete::Shell;
 use model::{Error, ErrorKind, Result};
 use std::{path::Path, process::ExitCode};
 
-/// `shale completion`: the script for a shell.
+/// `shale completion`: prints the script for a shell.
 ///
 /// # Errors
 /// None; writing the answer ends the program if it fails.
@@ -19,7 +19,7 @@ pub fn completion(shell: Shell) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `shale man`: a page for the program and for each command.
+/// `shale man`: writes a page for the program and one for each command.
 ///
 /// # Errors
 /// The system's error if a page can't be written.

@@ -1,4 +1,4 @@
-//! Waits for work that the daemon does by itself: repair, and emptying an NSD.
+//! Waits for the daemon's background work: repair, and emptying an NSD.
 
 use super::{
     ask::{interrupted, nsds, present_last, repair},
@@ -54,8 +54,7 @@ async fn until_repaired(admin: &Admin, json: bool) -> Result<Waited<RepairStatus
 /// `shale nsd remove --wait`: returns when nothing is left on the NSD and everything that was there
 /// has its redundancy elsewhere.
 ///
-/// # Errors
-/// The daemon's refusal; `Unavailable` if the pieces can't move on.
+/// # Errors The daemon's refusal; `Unavailable` if the pieces can't be moved.
 pub async fn for_empty(admin: &Admin, nsd: u32, json: bool) -> Result<ExitCode> {
     let path = format!("/v1/nsds/{nsd}");
     let before: Vec<NsdLine> = admin.ask(Method::DELETE, &path, ()).await?;
@@ -89,7 +88,7 @@ pub async fn for_empty(admin: &Admin, nsd: u32, json: bool) -> Result<ExitCode> 
     let Waited::Answered(()) = emptied.await? else {
         return goes_on();
     };
-    // An NSD that was dead already is rebuilt on the others.
+    // If the NSD was dead, its pieces are rebuilt on the others.
     let Waited::Answered(status) = until_repaired(admin, json).await? else {
         return goes_on();
     };

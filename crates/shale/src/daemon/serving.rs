@@ -43,7 +43,7 @@ pub struct Serving {
     pub(super) history: History,
     /// Held while an NSD is added or removed.
     changing_nsds: tokio::sync::Mutex<()>,
-    /// Requests that work for long.
+    /// Long requests in progress.
     pub works: Works,
 }
 

@@ -1,28 +1,28 @@
-//! Requests that work for long, and how far they are.
+//! Long requests and their progress.
 
 use crate::admin;
 use metanode::Progress;
 use parking_lot::Mutex;
 use std::{collections::BTreeMap, sync::Arc};
 
-/// Requests whose progress can be asked for at once; that of more isn't shown.
+/// Most requests whose progress is shown; that of others isn't.
 const SHOWN_MAX: usize = 256;
 
 /// By the numbers that the clients chose.
 type ByNumber = Arc<Mutex<BTreeMap<u64, Arc<Progress>>>>;
 
-/// The requests that work now.
+/// The long requests in progress.
 #[derive(Default)]
 pub struct Works(ByNumber);
 
-/// One of them, until it is dropped.
+/// One of them; ends when dropped.
 pub struct Work {
     pub progress: Arc<Progress>,
     shown: Option<(u64, ByNumber)>,
 }
 
 impl Works {
-    /// Work that begins. Without a number its progress isn't shown.
+    /// Begins work. Without a number, its progress isn't shown.
     pub fn begin(&self, number: Option<u64>) -> Work {
         let progress = Arc::new(Progress::default());
         let mut works = self.0.lock();
@@ -37,7 +37,7 @@ impl Works {
         }
     }
 
-    /// How far it is; nothing if it has ended or never began.
+    /// Progress of a request; `None` if it isn't running or isn't shown.
     pub fn progress(&self, number: u64) -> Option<admin::Progress> {
         let stage = self.0.lock().get(&number)?.stage();
         Some(admin::Progress {
