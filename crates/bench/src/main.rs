@@ -85,7 +85,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     if arguments.start {
         return start::start(&world, &dir);
     }
-    mounted::forget_mounts(&dir);
+    mounted::detach_stale_mounts(&dir);
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir_all(&dir).map_err(|e| {
         model::Error::new(model::ErrorKind::Unavailable, e.to_string())

@@ -68,7 +68,7 @@ pub fn lines(world: &World, dir: &Path, runs: usize, only: &str) -> Result<()> {
 type Scan = fn(&Path) -> f64;
 
 /// Unmounts what an interrupted run left mounted, so that its directory can be removed.
-pub fn forget_mounts(dir: &Path) {
+pub fn detach_stale_mounts(dir: &Path) {
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf());
     for left in fuse::mounted_shales() {
         if left.mountpoint.starts_with(&dir) {

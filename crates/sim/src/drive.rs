@@ -374,7 +374,7 @@ pub mod survey {
 }
 
 /// Creating many files, and removing everything.
-pub mod crowd {
+pub mod many_files {
     use super::{Client, FileKind, InodeId, Result};
     use bytes::Bytes;
     use model::{FileName, operation::NewInode};

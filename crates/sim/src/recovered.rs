@@ -1,9 +1,9 @@
-//! Judges a file system after a crash: everything synced must be there, and unsynced actions may be
+//! Checks a file system after a crash: everything synced must be there, and unsynced actions may be
 //! missing only from the end.
 //!
 //! Names, links, permissions and extended attributes change in one order: the recovered ones must
 //! equal the model after some prefix of the actions, and that prefix must include the last synced
-//! action. Content is judged per file: each byte must be one that the file held at its last sync or
+//! action. Content is checked per file: each byte must be one that the file held at its last sync or
 //! later, and so must the size.
 
 use crate::{
@@ -48,11 +48,11 @@ impl History {
         }
     }
 
-    /// Judges a recovered file system.
+    /// Checks a recovered file system.
     ///
     /// # Errors
     /// A sentence that says which promise is broken, and where.
-    pub fn judge(&self, survey: &Survey) -> Result<(), String> {
+    pub fn check_recovered(&self, survey: &Survey) -> Result<(), String> {
         let (shapes, contents) = survey;
         let mut fs = ModelFs::default();
         let mut nearest: Option<(usize, String)> = None;
@@ -65,7 +65,7 @@ impl History {
             }
             // Several prefixes may have the same names; content must match one of them.
             match difference(&fs.shape(), shapes) {
-                None => match self.judge_contents(&fs, done, contents) {
+                None => match self.check_contents(&fs, done, contents) {
                     Ok(()) => return Ok(()),
                     Err(why) => nearest = Some((usize::MAX, why)),
                 },
@@ -87,7 +87,7 @@ impl History {
         ))
     }
 
-    fn judge_contents(
+    fn check_contents(
         &self,
         names: &ModelFs,
         done: usize,
@@ -99,14 +99,14 @@ impl History {
             let found = contents
                 .get(path)
                 .ok_or_else(|| format!("{} has no content", show(path)))?;
-            self.judge_file(*file, done, path, found)?;
+            self.check_file(*file, done, path, found)?;
         }
         Ok(())
     }
 
     /// Replays the versions of one file since its last sync. Content may be newer than names
     /// (flushed when later names weren't), but never older than the sync.
-    fn judge_file(
+    fn check_file(
         &self,
         file: Number,
         _done: usize,

@@ -1,9 +1,9 @@
 //! Runs a node from a seed: random actions compared with the model, power cuts, recovery,
-//! judgement.
+//! checks.
 
 use crate::{
     action::{self, Action, Draw, Seen, Sizes},
-    drive::{Driver, crowd, survey},
+    drive::{Driver, many_files, survey},
     model::ModelFs,
     recovered::History,
 };
@@ -209,7 +209,7 @@ async fn open(world: &World, scheme: Scheme) -> Arc<Node> {
 }
 
 /// Recovers, surveys, judges, checks.
-fn recover_and_judge(
+fn recover_and_check(
     simulation: &Simulation,
     scenario: &Scenario,
     seed: u64,
@@ -224,7 +224,12 @@ fn recover_and_judge(
             let survey = survey::take(node.client())
                 .await
                 .unwrap_or_else(|error| panic!("seed {seed} {what}: {error}"));
-            if let Err(why) = known.lock().expect("one thread").history.judge(&survey) {
+            if let Err(why) = known
+                .lock()
+                .expect("one thread")
+                .history
+                .check_recovered(&survey)
+            {
                 panic!("seed {seed} {what}: {why}");
             }
             check(&node, seed, &what).await;
@@ -273,7 +278,7 @@ pub fn run(seed: u64, scenario: &Scenario) -> u64 {
         known.history.begin(&Action::SyncAll);
         known.history.answered(&known.model);
     }
-    recover_and_judge(&simulation, scenario, seed, &known, "after a clean end");
+    recover_and_check(&simulation, scenario, seed, &known, "after a clean end");
     simulation.trace_hash()
 }
 
@@ -287,8 +292,10 @@ pub fn space_returns(seed: u64, scenario: &Scenario, files: u32) {
     simulation
         .run(move |world| async move {
             let node = open(&world, scheme).await;
-            crowd::make(node.client(), files).await;
-            crowd::remove_all(node.client()).await.expect("removes");
+            many_files::make(node.client(), files).await;
+            many_files::remove_all(node.client())
+                .await
+                .expect("removes");
             world.sleep(SPACE_RETURNS_WITHIN).await;
             let report = node
                 .metanode()
@@ -328,7 +335,7 @@ pub fn crash(seed: u64, scenario: &Scenario) {
             "ended before"
         }
     );
-    recover_and_judge(&simulation, scenario, seed, &known, &what);
+    recover_and_check(&simulation, scenario, seed, &known, &what);
 }
 
 /// Cuts the power at every I/O that changes data, in all three ways; returns the number of cuts.
@@ -347,7 +354,7 @@ pub fn cut_everywhere(seed: u64, scenario: &Scenario) -> u64 {
             let known = Arc::new(Mutex::new(Known::default()));
             act(&simulation, scenario, seed, &known);
             let what = format!("cut {cut:?} at I/O {at}");
-            recover_and_judge(&simulation, scenario, seed, &known, &what);
+            recover_and_check(&simulation, scenario, seed, &known, &what);
             cuts += 1;
         }
     }
