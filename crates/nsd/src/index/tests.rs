@@ -273,7 +273,7 @@ fn fill(bytes: u64, checksums: usize) {
 }
 
 #[test]
-fn what_an_index_promises_to_hold_fits_its_area() {
+fn an_index_area_fits_what_the_index_promises_to_hold() {
     for capacity in [2 << 20, 4 << 20, 32 << 20] {
         for checksums in [1, 64] {
             fill(Area::bytes_for(capacity), checksums);
