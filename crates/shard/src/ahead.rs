@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(stretches.next(), None);
         drop(stretches);
         ahead.done(first.part, Some(name(5)));
-        assert_eq!(ahead.got(&name(7)).expect("goes on").from, name(5));
+        assert_eq!(ahead.got(&name(7)).expect("continues").from, name(5));
     }
 
     #[test]

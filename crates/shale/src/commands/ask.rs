@@ -138,7 +138,7 @@ async fn ask_nsd(command: Nsd, json: bool) -> Result<ExitCode> {
             match ask_showing(&Admin::of(&dir.absolute()), &path, json).await? {
                 Waited::Answered(answer) => present_last(answer, json, scrub),
                 Waited::Interrupted => Ok(interrupted(
-                    "the daemon goes on with the scrub; what it finds is rebuilt and counted in \
+                    "the daemon continues the scrub; damage found is rebuilt and counted in \
                      `shale health`",
                 )),
             }

@@ -21,7 +21,7 @@ pub async fn for_repair(admin: &Admin, json: bool) -> Result<ExitCode> {
             let code = present_last(answer, json, repair)?;
             Ok(if is_stuck { ExitCode::from(1) } else { code })
         }
-        Waited::Interrupted => Ok(interrupted("the daemon goes on with the repair")),
+        Waited::Interrupted => Ok(interrupted("the daemon continues the repair")),
     }
 }
 
@@ -82,7 +82,7 @@ pub async fn for_empty(admin: &Admin, nsd: u32, json: bool) -> Result<ExitCode> 
     });
     let goes_on = || {
         Ok(interrupted(
-            "the daemon goes on; `shale repair status --wait` shows how far it is",
+            "the daemon continues; `shale repair status --wait` shows its progress",
         ))
     };
     let Waited::Answered(()) = emptied.await? else {

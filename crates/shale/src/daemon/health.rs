@@ -345,7 +345,7 @@ fn segment_events(facts: &Facts) -> Vec<HealthEvent> {
             "{} segments lack pieces: they survive fewer losses than they should",
             facts.repair.segments_degraded
         );
-        let remedy = "`shale repair status` shows how far repair is; bring NSDs back, or add one \
+        let remedy = "`shale repair status` shows repair's progress; bring NSDs back, or add one \
                       with `shale nsd add` if it waits for one";
         events.push(event(WARNING, "redundancy", what, remedy));
     }
