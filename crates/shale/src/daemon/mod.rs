@@ -19,6 +19,11 @@ use model::{Error, ErrorKind, NsdId, Result};
 use serving::Serving;
 use shale::node::{Creation, Node, NodePaths};
 use std::{io::Write, path::Path, process::ExitCode, sync::Arc, time::Duration};
+use tracing_subscriber::{
+    filter::{LevelFilter, Targets},
+    layer::SubscriberExt,
+    util::SubscriberInitExt,
+};
 use world::World;
 
 /// Worker threads for commits, disks and the tree; operations run on the FUSE threads.
@@ -35,14 +40,19 @@ const RUNTIME_END: Duration = Duration::from_secs(5);
 /// # Errors
 /// The reason why it couldn't start.
 pub fn run(dir: &Path, on_demand: bool) -> Result<ExitCode> {
-    tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("SHALE_LOG").unwrap_or_else(|_| {
-                tracing_subscriber::EnvFilter::new("info,slatedb=warn,foyer=warn")
-            }),
-        )
+    let wanted = std::env::var("SHALE_LOG").ok();
+    let wanted: Option<Targets> = wanted.and_then(|text| text.parse().ok());
+    let written = tracing_subscriber::fmt::layer()
         .with_writer(log::Log::new())
-        .with_ansi(false)
+        .with_ansi(false);
+    tracing_subscriber::registry()
+        .with(written)
+        .with(wanted.unwrap_or_else(|| {
+            Targets::new()
+                .with_default(LevelFilter::INFO)
+                .with_target("slatedb", LevelFilter::WARN)
+                .with_target("foyer", LevelFilter::WARN)
+        }))
         .init();
     world::host::keep_little_freed_memory();
     let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
