@@ -150,7 +150,7 @@ impl Client {
             if pressed || is_resting {
                 jobs.extend(self.freeze_all(&state, &mut inner, Urgency::Background));
             } else if self.is_old(&inner, now) {
-                // Blocks at least half as old are taken along: fewer, larger batches.
+                // Blocks at least half as old are written too, for fewer and larger batches.
                 let time = now - self.settings.dirty_age_max / 2;
                 jobs.extend(self.freeze_older(&state, &mut inner, time));
             }

@@ -142,7 +142,7 @@ fn a_search_for_space_lets_others_in_between_its_steps() {
             rig.write(c, 0, &pattern(7, 64 * 1024)).await;
             rig.write(c, 0, &pattern(8, 32 * 1024)).await;
             rig.metanode.sync().await.unwrap();
-            // So many are examined in vain that the step ends before the one worth cleaning.
+            // The step examines so many without success that it ends before the one worth cleaning.
             assert!(rig.metanode.make_room().await.unwrap());
             assert_eq!(rig.metanode.counters().segments_cleaned, 0);
             free_all(&rig).await;

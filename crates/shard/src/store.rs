@@ -126,7 +126,7 @@ impl ObjectStore for CatalogStore {
                 Condition::Version(version.unwrap_or(EntryNumber(0)))
             }
         };
-        // Checked before writing bytes in vain; decided when the entry is appended.
+        // Checked first to avoid a useless write; decided when the entry is appended.
         self.check(location, &condition)?;
         let content = self
             .catalog

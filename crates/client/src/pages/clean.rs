@@ -21,7 +21,7 @@ struct Cached {
 pub(crate) enum Visit {
     /// It was read since the last visit and gets another round.
     Keep,
-    /// It was evicted, with the number of its bytes and of those read ahead in vain.
+    /// It was evicted, with the number of its bytes and of those read ahead but never used.
     Dropped {
         /// All bytes.
         bytes: u64,

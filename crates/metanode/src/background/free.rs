@@ -75,7 +75,7 @@ impl Metanode {
         Ok(steps)
     }
 
-    /// Frees something if possible. False if another step would be in vain.
+    /// Frees something if possible. False if another step couldn't free anything.
     ///
     /// The caller holds `freeing`.
     async fn free_step(&self, need: Need) -> Result<bool> {

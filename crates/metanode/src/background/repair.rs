@@ -76,7 +76,7 @@ impl Metanode {
                 Err(error) => {
                     self.pool.retry_suspect(&suspect);
                     result = result.and(Err(error));
-                    // Each of the others would wait for the take-over in vain.
+                    // The others can't be repaired before the take-over either.
                     if self.shard().check_alive().is_err() {
                         break;
                     }

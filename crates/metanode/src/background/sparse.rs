@@ -28,8 +28,8 @@ const WINDOW_PAGES: usize = 64;
 const REST: u32 = 10;
 /// ... or until there was one change per this many segments.
 const SEGMENTS_PER_CHANGE: u64 = 64;
-/// Segments that one step examines in vain: a table may name as many files as it has ranges, and
-/// writers that need space wait for each other's steps.
+/// Most segments that one step examines without success: a table may name as many files as it has
+/// ranges, and writers that need space wait for each other's steps.
 const REFUSED_MAX: usize = 64;
 /// Most segments remembered as impossible to clean.
 const STUBBORN_MAX: usize = 65_536;
@@ -81,7 +81,7 @@ pub(crate) struct Sparse {
     /// Segments that couldn't be cleaned, with their live bytes and the NSDs at that time: other
     /// files share them, or they couldn't be read.
     stubborn: BTreeMap<SegmentId, (u64, Width)>,
-    /// Candidates found stubborn since the last success or the last walk in vain.
+    /// Candidates found stubborn since the last success or the last walk without success.
     refused: usize,
 }
 
@@ -231,7 +231,7 @@ impl Metanode {
         }
     }
 
-    /// Examines some segments. False when all were examined in vain.
+    /// Examines some segments. False once all were examined without success.
     async fn walk_segments(&self) -> Result<bool> {
         let (first, to) = Table::Segments.range();
         let shard = self.shard();
@@ -288,7 +288,7 @@ mod tests {
         CommitNumber, DataId, GroupId, InodeId, MapEpoch, Scheme, SegmentPlace, SessionId,
     };
 
-    /// A segment of which a quarter is live.
+    /// A segment with a quarter of its bytes live.
     fn quarter(id: SegmentId) -> Segment {
         Segment {
             place: SegmentPlace {

@@ -262,7 +262,7 @@ impl Node {
             ));
         }
         // Readable data is moved away first, so that it never loses redundancy. Without room for
-        // that, redundancy bears the loss; without redundancy the removal is refused.
+        // that, redundancy covers the loss; without redundancy the removal is refused.
         let is_readable = self
             .pool
             .nsd(nsd)

@@ -1,4 +1,4 @@
-//! Reading ahead: it brings the neighbours of missing records, never outdated ones.
+//! Reading ahead: it fetches the neighbours of missing records, never outdated ones.
 
 use super::*;
 use crate::rig::{machine, power_on};
