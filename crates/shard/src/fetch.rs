@@ -1,5 +1,6 @@
 //! Reads records that an operation is missing from the tree into the hot records.
 
+mod extents;
 #[cfg(test)]
 mod tests;
 
@@ -54,12 +55,17 @@ impl<'a> Pinned<'a> {
     /// Fetches all of these. Records that are already hot stay unchanged.
     pub(crate) async fn fetch(&self, needs: Vec<Need>) -> Result<()> {
         let mut keys = Vec::new();
+        let mut of_files = Vec::new();
         for need in needs {
             match need {
                 Need::Key(key) => keys.push(key),
+                Need::Range { from, to, limit } if extents::is_of_one_file(&from, &to) => {
+                    of_files.push((from, to, limit));
+                }
                 Need::Range { from, to, limit } => self.fetch_range(&from, &to, limit).await?,
             }
         }
+        self.fetch_extents(of_files).await?;
         let keys = self.fetch_inode_runs(keys).await?;
         for chunk in keys.chunks(READS_AT_ONCE_MAX) {
             let found = try_join_all(chunk.iter().map(|key| self.read(key))).await?;

@@ -5,6 +5,7 @@
 //! to be *complete* (a directory made here, a fresh data id) answer "not found" without the tree.
 
 mod absent;
+mod known;
 mod order;
 mod slots;
 mod table;

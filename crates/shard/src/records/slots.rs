@@ -1,6 +1,7 @@
 //! The table of hot records: which ranges are complete, and which records may be evicted.
 
 use super::absent::{Absent, NOTED_MIN};
+use super::known::Known;
 use super::table::{Complete, Place, Slot, SlotTable, weight};
 use super::work::NewWork;
 use model::{
@@ -126,6 +127,8 @@ pub(crate) struct Records {
     owed_steps: usize,
     /// Ranges of extents known to be removed.
     absent: Absent,
+    /// Parts of files of which all extents are in the table.
+    known: Known,
     /// Background work found in changes.
     work: NewWork,
     /// The commit that changes go into.
@@ -157,6 +160,7 @@ impl Records {
             budget,
             owed_steps: 0,
             absent: Absent::default(),
+            known: Known::default(),
             work: NewWork::default(),
             open: applied.next(),
             applied,
@@ -402,8 +406,12 @@ impl Records {
                 self.set_complete(prefix, true);
             }
         }
+        self.known.note(&interval.0, &interval.1);
         if let Some(pin) = self.pins.get_mut(&pin) {
-            pin.intervals.push(interval);
+            match pin.intervals.last_mut() {
+                Some(last) if last.1 == interval.0 => last.1 = interval.1,
+                _ => pin.intervals.push(interval),
+            }
         }
     }
 
@@ -438,6 +446,23 @@ impl Records {
         self.budget - self.budget / FREE_PART
     }
 
+    /// Whether a view answers for the first `limit` records of a range. If not, a fetch goes on
+    /// where what is known of it ends.
+    pub(crate) fn answers(&self, from: &Key, to: &Key, limit: usize) -> Result<(), Key> {
+        if from >= to || limit == 0 || self.is_all_known(from, to) {
+            return Ok(());
+        }
+        let Some(until) = self.known_until(from) else {
+            return Err(from.clone());
+        };
+        let known = self.table.range(&self.begin_of_walk(from), &until);
+        let records = known.filter(|slot| slot.value.is_some());
+        if records.take(limit).count() == limit {
+            return Ok(());
+        }
+        Err(until)
+    }
+
     /// Records of a range in the table, including removed ones.
     pub(crate) fn known_in<'a>(
         &'a self,
@@ -468,6 +493,7 @@ impl Records {
                 floor.is_some_and(|floor| segment.counter > *floor)
             }
             Key::Orphan(_) => self.orphans_complete,
+            Key::Extent { .. } if self.known.contains(key) => true,
             _ => Prefix::of(key).is_some_and(|prefix| self.is_complete(prefix)),
         }
     }
@@ -480,19 +506,23 @@ impl Records {
         {
             return true;
         }
+        if self.known.covers(from, to) {
+            return true;
+        }
         self.pins
             .values()
             .flat_map(|pin| &pin.intervals)
             .any(|(first, end)| first <= from && to <= end)
     }
 
-    /// How far from `from` all records are in the table because of running fetches.
-    fn known_until(&self, from: &Key) -> Option<&Key> {
-        let intervals = self.pins.values().flat_map(|pin| &pin.intervals);
-        intervals
-            .filter(|(first, end)| first <= from && from < end)
-            .map(|(_, end)| end)
-            .max()
+    /// How far from `from` all records are in the table, by a fetch that is going on or before.
+    fn known_until(&self, from: &Key) -> Option<Key> {
+        let of_pins = || {
+            let intervals = self.pins.values().flat_map(|pin| &pin.intervals);
+            let around = intervals.filter(|(first, end)| first <= from && from < end);
+            around.map(|(_, end)| end).max().cloned()
+        };
+        self.known.until(from).or_else(of_pins)
     }
 
     fn is_complete(&self, prefix: Prefix) -> bool {
@@ -541,11 +571,13 @@ impl Records {
                 if !reclaims {
                     self.set_complete(Prefix::Xattrs(inode), false);
                     self.set_complete(Prefix::Extents(inode.fileset(), old.data), false);
+                    self.known.forget((inode.fileset(), old.data));
                 }
             }
             (Key::Reclaim { fileset, data }, Record::Reclaim(old), None) => {
                 let (fileset, data) = (*fileset, *data);
                 self.set_complete(Prefix::Extents(fileset, data), false);
+                self.known.forget((fileset, data));
                 if old.xattrs {
                     let inode = InodeId::new(fileset, old.inode);
                     self.set_complete(Prefix::Xattrs(inode), false);
@@ -611,8 +643,14 @@ impl Records {
             (Key::Orphan(_), Some(_)) => self.orphans_complete = false,
             _ => {
                 if let Some(prefix) = Prefix::of(&slot.key) {
+                    if matches!(prefix, Prefix::Extents(..)) && self.is_complete(prefix) {
+                        // All but this one is still here.
+                        let (first, end) = prefix.range();
+                        self.known.note(&first, &end);
+                    }
                     self.set_complete(prefix, false);
                 }
+                self.known.cut(&slot.key);
             }
         }
     }
@@ -650,7 +688,7 @@ impl View for HotView<'_> {
         }
         let all = self.records.is_all_known(from, to);
         let end = if all {
-            to
+            to.clone()
         } else {
             self.records.known_until(from).ok_or(Missing)?
         };
@@ -659,7 +697,7 @@ impl View for HotView<'_> {
         for slot in self
             .records
             .table
-            .range(&self.records.begin_of_walk(from), end)
+            .range(&self.records.begin_of_walk(from), &end)
         {
             // Being listed doesn't make a name likely to be used again.
             if !matches!(slot.key, Key::Name { .. }) {

@@ -226,6 +226,31 @@ fn removing_a_large_file_in_steps_doesnt_walk_over_the_steps_before() {
 }
 
 #[test]
+fn what_was_read_of_a_file_stays_known_after_the_fetch() {
+    let extent = |end| Key::Extent {
+        fileset: FilesetId(0),
+        data: DataId(9),
+        end,
+    };
+    let (_, record) = name(1, 1);
+    let mut records = Records::new(60 * 400, CommitNumber(0));
+    let pin = records.pin();
+    for end in 1..=50 {
+        records.offer(extent(end * 10), Some(record.clone()));
+    }
+    records.offered_all(pin, (extent(1), extent(501)));
+    records.unpin(pin);
+    // The fetch is over, and its answer is still good: also for where nothing is.
+    assert_eq!(records.answers(&extent(5), &extent(501), 99), Ok(()));
+    assert_eq!(records.get(&extent(15)), Some(None));
+    assert_eq!(records.answers(&extent(495), &extent(900), 1), Ok(()));
+    assert_eq!(
+        records.answers(&extent(495), &extent(900), 2),
+        Err(extent(501))
+    );
+}
+
+#[test]
 fn segments_of_a_session_that_began_here_are_never_looked_for() {
     let mut records = Records::new(1 << 20, CommitNumber(0));
     let segment = |session, counter| {
@@ -281,8 +306,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..200)
 }
 
-/// Names of one directory; the number is in the upper bits of the position.
-fn at(key: u64) -> Key {
+/// Extents of one file, or names of one directory whose number is its position's upper bits.
+fn at_in(of_file: bool, key: u64) -> Key {
+    if of_file {
+        return Key::Extent {
+            fileset: FilesetId(0),
+            data: DataId(5),
+            end: key << 8,
+        };
+    }
     Key::Name {
         directory: InodeId(5),
         position: key << 8,
@@ -297,7 +329,8 @@ struct Late {
 
 proptest! {
     #[test]
-    fn the_cache_never_shows_anything_but_the_newest_state(steps in steps()) {
+    fn the_cache_never_shows_anything_but_the_newest_state(of_file: bool, steps in steps()) {
+        let at = |key| at_in(of_file, key);
         let mut records = Records::new(2000, CommitNumber(0));
         let mut tree: BTreeMap<Key, Record> = BTreeMap::new();
         let mut truth: BTreeMap<Key, Record> = BTreeMap::new();

@@ -1,0 +1,93 @@
+//! Fetches ranges of files' extents: many small ones of one file at a time.
+//!
+//! Whoever writes here and there in a file asks for what each piece replaces: for hundreds of
+//! ranges, sorted, of which each has one or two extents. A scan of the tree costs as much to begin
+//! as dozens of rows cost to read, so one scan serves as many of the ranges as lie in its rows, and
+//! how many rows it reads follows from how many the scans before it served. What was read stays
+//! known ([`Records`](crate::records::Records)): the next publish in the same part of the file asks
+//! the tree for nothing.
+
+use super::Pinned;
+use crate::records::successor;
+use model::Result;
+use namespace::Key;
+
+/// Rows that one scan reads at least, at first and at most.
+const ROWS_MIN: usize = 16;
+const ROWS_FIRST: usize = 128;
+const ROWS_MAX: usize = 2048;
+
+/// A range, and how many of its records are needed.
+pub(super) type Range = (Key, Key, usize);
+
+/// Whether a range is one of a single file's extents.
+pub(super) fn is_of_one_file(from: &Key, to: &Key) -> bool {
+    match (from, to) {
+        (
+            Key::Extent { fileset, data, .. },
+            Key::Extent {
+                fileset: other,
+                data: last,
+                end,
+            },
+        ) => fileset == other && (data == last || (data.next() == *last && *end == 0)),
+        _ => false,
+    }
+}
+
+impl Pinned<'_> {
+    /// Fetches the first records of ranges of extents that are needed. Removed ones don't count:
+    /// the walk goes on until there are enough that exist.
+    pub(super) async fn fetch_extents(&self, mut ranges: Vec<Range>) -> Result<()> {
+        ranges.sort_unstable();
+        let mut rows = ROWS_FIRST;
+        // Ranges since the last scan for which nothing had to be read.
+        let mut served = 0;
+        for (from, to, limit) in &ranges {
+            let mut scans = 0;
+            // Bounded: each scan moves on, and its rows become more.
+            while let Some(begin) = self.unknown_from(from, to, *limit) {
+                rows = match (scans, served) {
+                    (0, 0) => rows / 2,
+                    (0, 1..=3) => rows,
+                    _ => rows * 2,
+                };
+                rows = rows.clamp(ROWS_MIN, ROWS_MAX);
+                self.scan_extents(&begin, rows).await?;
+                (scans, served) = (scans + 1, 0);
+            }
+            served += 1;
+        }
+        Ok(())
+    }
+
+    /// Where the tree has to be read so that a range is known as far as it is needed.
+    fn unknown_from(&self, from: &Key, to: &Key, limit: usize) -> Option<Key> {
+        let state = self.shard.state.lock();
+        state.records.answers(from, to, limit).err()
+    }
+
+    /// Reads rows of a file's extents, from a key on.
+    async fn scan_extents(&self, from: &Key, limit: usize) -> Result<()> {
+        let Key::Extent { fileset, data, .. } = *from else {
+            unreachable!("only extents are fetched here")
+        };
+        let last = Key::Extent {
+            fileset,
+            data,
+            end: u64::MAX,
+        };
+        let begin = self.shard.state.lock().records.begin_of_walk(from);
+        let rows = self.shard.tree_rows(&begin, &last, limit).await?;
+        let end = match rows.last() {
+            Some((key, _)) if rows.len() == limit => successor(key),
+            _ => last,
+        };
+        let mut state = self.shard.state.lock();
+        for (key, value) in rows {
+            state.records.offer(key, Some(value));
+        }
+        state.records.offered_all(self.pin, (from.clone(), end));
+        Ok(())
+    }
+}

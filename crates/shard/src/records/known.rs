@@ -1,0 +1,208 @@
+//! Stretches of files' extents of which all records are in the table, so that whoever writes here
+//! and there in a file that isn't in memory as a whole reads each part of its extents once.
+
+use model::{DataId, FilesetId};
+use namespace::Key;
+use std::collections::BTreeMap;
+use world::Map;
+
+/// Stretches of all files together; beyond it those are forgotten that would have to be cut.
+const STRETCHES_MAX: usize = if cfg!(test) { 8 } else { 131_072 };
+
+/// For each data id: stretches of extents' ends, from (inclusive), to (exclusive), none touching
+/// another. A record that leaves the table cuts the stretch in which it lies.
+#[derive(Default)]
+pub(super) struct Known {
+    files: Map<(FilesetId, DataId), BTreeMap<u64, u64>>,
+    stretches: usize,
+}
+
+impl Known {
+    /// All records from one key to another (exclusive) are in the table.
+    pub(super) fn note(&mut self, from: &Key, to: &Key) {
+        let Some((file, from, to)) = stretch_of(from, to) else {
+            return;
+        };
+        if from >= to {
+            return;
+        }
+        if self.stretches >= STRETCHES_MAX {
+            self.files.clear();
+            self.stretches = 0;
+        }
+        let known = self.files.entry(file).or_default();
+        let (mut first, mut end) = (from, to);
+        while let Some((begin, until)) = known.range(..=end).next_back().map(|(a, b)| (*a, *b)) {
+            if until < first {
+                break;
+            }
+            known.remove(&begin);
+            self.stretches -= 1;
+            first = first.min(begin);
+            end = end.max(until);
+        }
+        known.insert(first, end);
+        self.stretches += 1;
+    }
+
+    /// How far from a key on all records are in the table.
+    pub(super) fn until(&self, from: &Key) -> Option<Key> {
+        let Key::Extent { fileset, data, end } = *from else {
+            return None;
+        };
+        let (_, until) = self.stretch(fileset, data, end)?;
+        Some(Key::Extent {
+            fileset,
+            data,
+            end: until,
+        })
+    }
+
+    /// Whether all records from one key to another (exclusive) are in the table.
+    pub(super) fn covers(&self, from: &Key, to: &Key) -> bool {
+        let Key::Extent { fileset, data, end } = *from else {
+            return false;
+        };
+        let Some((_, until)) = self.stretch(fileset, data, end) else {
+            return false;
+        };
+        match *to {
+            Key::Extent {
+                fileset: other,
+                data: last,
+                end,
+            } if fileset == other => {
+                (data == last && end <= until)
+                    || (data.next() == last && end == 0 && until == u64::MAX)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the record under a key would be in the table if there were one.
+    pub(super) fn contains(&self, key: &Key) -> bool {
+        self.until(key).is_some()
+    }
+
+    /// A record leaves the table.
+    pub(super) fn cut(&mut self, key: &Key) {
+        let Key::Extent { fileset, data, end } = *key else {
+            return;
+        };
+        let Some((begin, until)) = self.stretch(fileset, data, end) else {
+            return;
+        };
+        let file = (fileset, data);
+        let known = self.files.get_mut(&file).expect("it has a stretch");
+        known.remove(&begin);
+        self.stretches -= 1;
+        if self.stretches + 2 <= STRETCHES_MAX {
+            for (from, to) in [(begin, end), (end.saturating_add(1), until)] {
+                if from < to {
+                    known.insert(from, to);
+                    self.stretches += 1;
+                }
+            }
+        }
+        if known.is_empty() {
+            self.files.remove(&file);
+        }
+    }
+
+    /// Nothing is known any more of the extents under a data id.
+    pub(super) fn forget(&mut self, file: (FilesetId, DataId)) {
+        if let Some(known) = self.files.remove(&file) {
+            self.stretches -= known.len();
+        }
+    }
+
+    fn stretch(&self, fileset: FilesetId, data: DataId, end: u64) -> Option<(u64, u64)> {
+        let known = self.files.get(&(fileset, data))?;
+        let (begin, until) = known.range(..=end).next_back()?;
+        (end < *until).then_some((*begin, *until))
+    }
+}
+
+/// The part of a range that lies in the data id of its first key.
+fn stretch_of(from: &Key, to: &Key) -> Option<((FilesetId, DataId), u64, u64)> {
+    let Key::Extent { fileset, data, end } = *from else {
+        return None;
+    };
+    let to = match *to {
+        Key::Extent {
+            fileset: other,
+            data: same,
+            end,
+        } if (other, same) == (fileset, data) => end,
+        _ => u64::MAX,
+    };
+    Some(((fileset, data), end, to))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn at(data: u64, end: u64) -> Key {
+        Key::Extent {
+            fileset: FilesetId(0),
+            data: DataId(data),
+            end,
+        }
+    }
+
+    proptest! {
+        /// Against a set of ends: never more than was noted, and all of it while it is little.
+        #[test]
+        fn what_is_known_is_what_was_noted_and_not_cut(
+            steps in proptest::collection::vec((0..5_u8, 0..2_u64, 0..40_u64, 1..12_u64), 1..60)
+        ) {
+            let mut known = Known::default();
+            let mut model = std::collections::BTreeSet::new();
+            let mut has_forgotten = false;
+            for (what, data, from, length) in steps {
+                match what {
+                    0..=1 => {
+                        known.note(&at(data, from), &at(data, from + length));
+                        model.extend((from..from + length).map(|end| (data, end)));
+                    }
+                    2..=3 => {
+                        known.cut(&at(data, from));
+                        model.remove(&(data, from));
+                    }
+                    _ => {
+                        known.forget((FilesetId(0), DataId(data)));
+                        model.retain(|(other, _)| *other != data);
+                    }
+                }
+                let counted: usize = known.files.values().map(BTreeMap::len).sum();
+                prop_assert_eq!(counted, known.stretches);
+                prop_assert!(counted <= STRETCHES_MAX);
+                has_forgotten |= counted + 2 > STRETCHES_MAX;
+                for (data, end) in (0..2).flat_map(|data| (0..60).map(move |end| (data, end))) {
+                    let is_known = known.contains(&at(data, end));
+                    prop_assert!(!is_known || model.contains(&(data, end)));
+                    prop_assert!(has_forgotten || is_known == model.contains(&(data, end)));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn neighbours_become_one_and_a_walk_to_the_end_of_a_file_is_known_to_its_end() {
+        let mut known = Known::default();
+        known.note(&at(1, 10), &at(1, 20));
+        known.note(&at(1, 20), &at(1, 30));
+        known.note(&at(1, 40), &at(2, 0));
+        assert_eq!(known.until(&at(1, 10)), Some(at(1, 30)));
+        assert_eq!(known.until(&at(1, 30)), None);
+        assert_eq!(known.until(&at(1, 40)), Some(at(1, u64::MAX)));
+        assert!(known.covers(&at(1, 50), &at(2, 0)) && !known.covers(&at(1, 50), &at(2, 1)));
+        assert!(known.covers(&at(1, 10), &at(1, 30)) && !known.covers(&at(1, 10), &at(1, 31)));
+        known.cut(&at(1, 15));
+        assert_eq!(known.until(&at(1, 10)), Some(at(1, 15)));
+        assert_eq!(known.until(&at(1, 15)), None);
+        assert_eq!(known.until(&at(1, 16)), Some(at(1, 30)));
+    }
+}
