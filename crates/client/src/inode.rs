@@ -71,7 +71,7 @@ pub(crate) struct Stored {
     /// When it became durable; packs must be published soon, because the deaths of other files can
     /// delete them.
     pub(crate) at: Instant,
-    /// Some of it is in packs.
+    /// Some of it is in packs, with pieces of other files.
     pub(crate) in_pack: bool,
 }
 

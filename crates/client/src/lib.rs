@@ -19,6 +19,7 @@ mod locks;
 mod low_water;
 mod names;
 mod opens;
+mod pace;
 mod page_pool;
 mod pages;
 mod pattern;

@@ -1,6 +1,7 @@
 //! Keeps the page pool within its byte budget, and reserves NSD space for dirty bytes.
 
 use crate::inode::{Inner, Inodes};
+use crate::pace::Pace;
 use crate::pages::clean::{Visit, is_wasteful};
 use crate::pages::memory::Blocks;
 use bytes::Bytes;
@@ -10,7 +11,9 @@ use pool::{Pool, Reservation};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use tokio::sync::Notify;
+use world::Instant;
 
 /// Space is reserved from the pool in steps of this many bytes.
 const SPACE_STEP: u64 = 8 * 1024 * 1024;
@@ -49,6 +52,8 @@ pub(crate) struct PagePool {
     stamps: AtomicU64,
     /// Signals that dirty bytes were released, or can't be stored now.
     pub(crate) room: Notify,
+    /// How long writers wait before the budget is full.
+    pace: Pace,
     /// Why the last attempt to store dirty bytes failed, if it did.
     failure: Mutex<Option<Error>>,
     ring: Mutex<VecDeque<(InodeId, u64, u64)>>,
@@ -97,6 +102,7 @@ impl PagePool {
             clean: AtomicU64::new(0),
             stamps: AtomicU64::new(0),
             room: Notify::new(),
+            pace: Pace::default(),
             failure: Mutex::default(),
             ring: Mutex::default(),
             forgetting: Mutex::default(),
@@ -149,9 +155,18 @@ impl PagePool {
     }
 
     /// Bytes in flight were stored or dropped.
-    pub(crate) fn arrive(&self, bytes: u64) {
+    pub(crate) fn arrive(&self, bytes: u64, now: Instant) {
+        self.pace.note_gone(bytes, now);
         self.on_the_way.fetch_sub(bytes, Ordering::Relaxed);
         self.release(bytes);
+    }
+
+    /// How long a write of so many bytes waits before it claims memory: see [`Pace`]. What files
+    /// hold that can't be stored doesn't go, and counts for nobody else up to its share.
+    pub(crate) fn pace(&self, bytes: u64, now: Instant) -> Option<Duration> {
+        let failing = self.failing.load(Ordering::Relaxed);
+        let dirty = self.dirty().saturating_sub(failing.min(self.failing_max()));
+        self.pace.wait(bytes, dirty, self.dirty_max(), now)
     }
 
     /// Whether so many dirty bytes aren't in flight that files should be written early. Bytes in

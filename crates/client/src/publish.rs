@@ -18,6 +18,13 @@ use world::Instant;
 /// Most pieces that one publish carries inline.
 const INLINE_RUNS_MAX: usize = 64;
 
+/// A batch holds at most as many pieces as one publish carries and about a block of bytes: its
+/// memory is free again when it is published, and writers wait for memory. As one batch, what
+/// thousands of small writes left behind would be published for seconds before the first of it
+/// made room.
+const BATCH_RUNS_MAX: usize = limits::PUBLISH_EXTENTS_MAX;
+const BATCH_BYTES_MAX: usize = limits::BLOCK_BYTES_DEFAULT as usize;
+
 /// Data in packs must be published this soon after it was stored; see [`Stored::at`].
 const PACK_FRESH: Duration = Duration::from_secs(10);
 
@@ -136,16 +143,16 @@ impl Client {
         }
     }
 
-    /// Takes all dirty data: a little becomes inline and ready to be published; otherwise returns a
-    /// job to store.
+    /// Takes all dirty data: a little becomes inline and ready to be published; otherwise returns
+    /// jobs to store.
     pub(crate) fn freeze_all(
         &self,
         state: &InodeRef,
         inner: &mut Inner,
         urgency: Urgency,
-    ) -> Option<Job> {
+    ) -> Vec<Job> {
         if inner.dirty.is_empty() {
-            return None;
+            return Vec::new();
         }
         let inline_max = u64::from(match urgency {
             Urgency::Fsync => limits::INLINE_WRITE_BYTES_MAX,
@@ -158,10 +165,10 @@ impl Client {
         });
         let is_inline = inner.dirty.bytes() <= inline_max && inner.dirty.runs() <= INLINE_RUNS_MAX;
         let runs = inner.dirty.take_all();
-        let job = self.freeze(state, inner, runs);
         if !is_inline {
-            return Some(job);
+            return self.freeze_in_batches(state, inner, runs);
         }
+        let job = self.freeze(state, inner, runs);
         let extents = job.runs.iter().map(inline_extent).collect();
         let batch = inner.flushing.back_mut().expect("a batch was just frozen");
         batch.stage = Stage::Written;
@@ -170,7 +177,7 @@ impl Client {
             at: self.world.now(),
             in_pack: false,
         });
-        None
+        Vec::new()
     }
 
     /// As `freeze_all`, only data dirty since `time` or longer: a stream isn't cut in the middle of
@@ -180,27 +187,62 @@ impl Client {
         state: &InodeRef,
         inner: &mut Inner,
         time: Instant,
-    ) -> Option<Job> {
+    ) -> Vec<Job> {
         let is_all = inner.dirty.newest().is_some_and(|newest| newest <= time);
         if is_all {
             return self.freeze_all(state, inner, Urgency::Background);
         }
         let runs = inner.dirty.take_older(time);
-        (!runs.is_empty()).then(|| self.freeze(state, inner, runs))
+        self.freeze_in_batches(state, inner, runs)
+    }
+
+    /// Makes batches of runs that were just taken from the dirty ones, in their order: neighbours
+    /// in the file are published together and lie in one pack.
+    fn freeze_in_batches(
+        &self,
+        state: &InodeRef,
+        inner: &mut Inner,
+        runs: Vec<Frozen>,
+    ) -> Vec<Job> {
+        let mut jobs = Vec::new();
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        for run in runs {
+            let is_full =
+                batch.len() == BATCH_RUNS_MAX || bytes + run.bytes.len() > BATCH_BYTES_MAX;
+            if is_full && !batch.is_empty() {
+                let batch = std::mem::take(&mut batch);
+                jobs.push(self.freeze_part(state, inner, batch, false));
+                bytes = 0;
+            }
+            bytes += run.bytes.len();
+            batch.push(run);
+        }
+        if !batch.is_empty() {
+            jobs.push(self.freeze(state, inner, batch));
+        }
+        jobs
     }
 
     /// Makes a batch of runs just taken from the dirty ones.
     pub(crate) fn freeze(&self, state: &InodeRef, inner: &mut Inner, runs: Vec<Frozen>) -> Job {
+        let is_last = inner.dirty.is_empty();
+        self.freeze_part(state, inner, runs, is_last)
+    }
+
+    /// The last batch brings the size; earlier ones only as far as their bytes go.
+    fn freeze_part(
+        &self,
+        state: &InodeRef,
+        inner: &mut Inner,
+        runs: Vec<Frozen>,
+        is_last: bool,
+    ) -> Job {
         let pending = inner
             .pending
             .expect("dirty bytes come with a pending change");
         let end = runs.iter().map(Frozen::end).max().unwrap_or(0);
-        // The last batch carries the full size; earlier ones only the end of their bytes.
-        let size = if inner.dirty.is_empty() {
-            pending.size
-        } else {
-            end
-        };
+        let size = if is_last { pending.size } else { end };
         let number = inner.next_batch;
         inner.next_batch += 1;
         let mark = self.low_water.mark();
@@ -352,7 +394,7 @@ impl Client {
         }
         self.pages.recount_failing(&mut inner);
         drop(inner);
-        self.pages.arrive(batch.bytes);
+        self.pages.arrive(batch.bytes, self.world.now());
     }
 
     /// Whether a publish failed because its file is gone (and not because a segment is).
@@ -378,7 +420,7 @@ impl Client {
         inner.failing_since = None;
         self.pages.recount_failing(&mut inner);
         drop(inner);
-        self.pages.arrive(bytes);
+        self.pages.arrive(bytes, self.world.now());
         self.pages.release(dirty);
         let stored = batches.into_iter().filter_map(|batch| batch.stored);
         self.give_up(stored.flat_map(|stored| stored.extents).collect());

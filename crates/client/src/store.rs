@@ -73,7 +73,7 @@ impl Client {
         for plan in &plans {
             for job in plan.jobs() {
                 progress[job].segments_left += 1;
-                progress[job].in_pack |= plan.parts.len() > 1;
+                progress[job].in_pack |= plan.is_of_several(&jobs);
             }
         }
         let mut writes: FuturesUnordered<_> = plans
@@ -274,6 +274,13 @@ impl Client {
 }
 
 impl Plan {
+    /// Whether it has parts of several files, of which one can die before another is published.
+    fn is_of_several(&self, jobs: &[Job]) -> bool {
+        let mut inodes = self.parts.iter().map(|part| jobs[part.job].state.id);
+        let first = inodes.next();
+        inodes.any(|inode| Some(inode) != first)
+    }
+
     /// The jobs that have parts in it, in order.
     fn jobs(&self) -> impl Iterator<Item = usize> {
         let mut last = None;

@@ -81,7 +81,12 @@ impl Client {
         data: &[u8],
         mut privileges: Privileges,
     ) -> Result<Written> {
-        let mut claim = self.claim(state, data.len() as u64).await?;
+        let bytes = data.len() as u64;
+        if let Some(time) = self.pages.pace(bytes, self.world.now()) {
+            // Boxed: rare, and every write's future would carry it.
+            Box::pin(self.world.sleep(time)).await;
+        }
+        let mut claim = self.claim(state, bytes).await?;
         let mut mode_changed = false;
         loop {
             match self.try_write(state, at, data, privileges, &mut claim)? {

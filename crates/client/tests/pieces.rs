@@ -1,9 +1,12 @@
 //! Files with very many pieces, and files that are nearly all hole.
 
-use crate::rig::{self, file, read, run, run_with};
+use crate::rig::{self, Node, Place, content, file, read, run, run_with, settings};
 use client::{Client, ClientSettings, OpenFlags, ReadTraces, Seek};
 use futures::FutureExt;
+use metanode::CheckOptions;
 use model::{ErrorKind, InodeId, SetAttributes, limits};
+use std::time::Duration;
+use world::sim::Simulation;
 
 /// Writes `count` single bytes, every second one from `from` on.
 async fn write_bytes(client: &Client, inode: InodeId, from: u64, count: u64) {
@@ -173,4 +176,54 @@ fn many_small_pieces_that_are_read_stay_in_the_budget() {
             assert!(held <= budget, "{held} bytes are held at {at}");
         }
     });
+}
+
+/// A file that nobody knows anything of, written here and there for longer than memory takes it
+/// in: more pieces than one publish carries, over extents that must be fetched.
+#[test]
+fn small_writes_all_over_a_cold_file_wait_little_and_stay() {
+    const BYTES: u64 = 16 << 20;
+    const PIECE: u64 = 4096;
+    const WRITES: u64 = 6000;
+    let sim = Simulation::new(7);
+    sim.limit_time(Duration::from_secs(60 * 60));
+    sim.run(|world| async move {
+        let place = Place::default();
+        Node::create(&world, &place).await;
+        let node = Node::open(&world, &place, settings()).await;
+        let inode = node.file("f").await;
+        let mut expected = content(1, BYTES as usize);
+        node.client.write(inode, 0, &expected).await.unwrap();
+        node.close().await;
+
+        let node = Node::open(&world, &place, settings()).await;
+        let client = &node.client;
+        client.open(inode, OpenFlags::default()).await.unwrap();
+        let mut longest = Duration::ZERO;
+        for number in 0..WRITES {
+            let at = world.random_u64() % (BYTES / PIECE) * PIECE;
+            // Some lie on no unit's border.
+            let at = at + (number % 7 / 6) * 100;
+            let data = content(number, PIECE as usize);
+            let data = &data[..data.len().min((BYTES - at) as usize)];
+            let begun = world.now();
+            client.write(inode, at, data).await.unwrap();
+            longest = longest.max(world.now() - begun);
+            expected[at as usize..at as usize + data.len()].copy_from_slice(data);
+        }
+        assert!(longest < Duration::from_millis(200), "{longest:?}");
+        client.forget_clean();
+        assert!(read(client, inode, 0, BYTES as usize).await == expected);
+        client.fsync(inode, false).await.unwrap();
+        assert_eq!(client.page_pool_bytes().0, 0);
+        node.close().await;
+
+        let node = Node::open(&world, &place, settings()).await;
+        assert!(read(&node.client, inode, 0, BYTES as usize).await == expected);
+        let deep = CheckOptions { deep: true };
+        let report = node.metanode.check(deep).await.unwrap();
+        assert!(report.is_clean(), "{:?}", report.faults);
+        node.close().await;
+    })
+    .finished();
 }
