@@ -18,6 +18,7 @@ mod inode;
 mod locks;
 mod low_water;
 mod names;
+mod neighbours;
 mod opens;
 mod pace;
 mod page_pool;

@@ -3,6 +3,7 @@
 
 use crate::client::{Client, unexpected_reply};
 use crate::inode::{Inner, InodeRef};
+use crate::neighbours::together;
 use crate::pages::extents::{Located, Source};
 use crate::pages::memory::COPIED_MAX;
 use crate::pages::ranges::Gaps;
@@ -308,11 +309,10 @@ impl Client {
     ) -> Result<Vec<(u64, Bytes)>> {
         let mapping = state.lock().mapping;
         let mut pieces = Vec::with_capacity(wanted.len());
-        for some in wanted.chunks(FETCHES_AT_ONCE) {
-            let reads = some.iter().filter_map(|piece| match piece.source {
-                Source::Segment(place, at) => Some(self.read_segment(piece, place, at, keep)),
-                _ => None,
-            });
+        let mut rest = together(wanted).into_iter().peekable();
+        while rest.peek().is_some() {
+            let some = rest.by_ref().take(FETCHES_AT_ONCE);
+            let reads = some.map(|neighbours| self.read_together(neighbours, keep));
             pieces.extend(try_join_all(reads).await?.into_iter().flatten());
         }
         if keep == Keep::No {
@@ -336,7 +336,7 @@ impl Client {
         Ok(pieces)
     }
 
-    async fn read_segment(
+    pub(crate) async fn read_segment(
         &self,
         piece: &Located,
         place: SegmentPlace,

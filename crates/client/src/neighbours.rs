@@ -1,0 +1,206 @@
+//! Reads pieces that lie near each other in one segment together.
+//!
+//! A file that was overwritten here and there lies in many packs, a few KiB in each place. Writers
+//! put neighbours in the file into one pack in their order, so what a reader of such a file wants of
+//! a pack lies close together, with pieces between that were overwritten since. To read through
+//! those costs less than a request for each piece.
+
+use crate::client::Client;
+use crate::pages::extents::{Located, Source};
+use crate::read::Keep;
+use bytes::{Bytes, BytesMut};
+use model::{Error, ErrorKind, Result, SegmentPlace, limits};
+use tracing::debug;
+
+/// Bytes between two pieces that are read in vain, at most: a disk brings them in less time than
+/// a request takes.
+const GAP_BYTES_MAX: u32 = 8 * limits::UNIT_BYTES;
+/// What is read at once at most, unless one piece is larger.
+const TOGETHER_BYTES_MAX: u32 = 1024 * 1024;
+
+/// Pieces of one segment, and the part of it in which they lie.
+#[derive(Debug)]
+pub(crate) struct Together<'a> {
+    place: SegmentPlace,
+    at: u32,
+    end: u32,
+    pieces: Vec<&'a Located>,
+}
+
+/// The pieces that lie in segments, neighbours together. In no order.
+pub(crate) fn together(wanted: &[Located]) -> Vec<Together<'_>> {
+    let in_segment = |piece: &Located| match piece.source {
+        Source::Segment(place, at) => {
+            let length = u32::try_from(piece.to - piece.from);
+            let length = length.expect("an extent lies in one segment");
+            Some((place, at, at + length))
+        }
+        _ => None,
+    };
+    let parts = wanted.iter();
+    let mut parts: Vec<_> = parts
+        .filter_map(|piece| Some((in_segment(piece)?, piece)))
+        .collect();
+    parts.sort_unstable_by_key(|((place, at, _), _)| (place.segment, *at));
+    let mut out: Vec<Together<'_>> = Vec::new();
+    for ((place, at, end), piece) in parts {
+        if let Some(last) = out.last_mut()
+            && last.place == place
+            && at.saturating_sub(last.end) <= GAP_BYTES_MAX
+            && end.max(last.end) - last.at <= TOGETHER_BYTES_MAX
+        {
+            last.end = last.end.max(end);
+            last.pieces.push(piece);
+            continue;
+        }
+        out.push(Together {
+            place,
+            at,
+            end,
+            pieces: vec![piece],
+        });
+    }
+    out
+}
+
+impl Client {
+    /// The bytes of the pieces, each with its offset in the file.
+    pub(crate) async fn read_together(
+        &self,
+        wanted: Together<'_>,
+        keep: Keep,
+    ) -> Result<Vec<(u64, Bytes)>> {
+        let Together { place, at, end, .. } = wanted;
+        if let [piece] = wanted.pieces[..] {
+            return self.read_segment(piece, place, at, keep).await;
+        }
+        let read = {
+            let _listed = self
+                .waiters
+                .enter("data from the NSDs", None, self.world.now());
+            self.pool.read(&place, at, end - at).await
+        };
+        match read {
+            Ok(chunks) => wanted.cut(&joined(chunks), keep),
+            // What lies between them may be damaged, and nobody needs it.
+            Err(error) => {
+                debug!(segment = %place.segment, %error, "neighbours are read one by one");
+                let mut out = Vec::new();
+                for piece in wanted.pieces {
+                    if let Source::Segment(place, at) = piece.source {
+                        out.extend(self.read_segment(piece, place, at, keep).await?);
+                    }
+                }
+                Ok(out)
+            }
+        }
+    }
+}
+
+impl Together<'_> {
+    /// Cuts the pieces out of what was read. Kept ones get memory of their own: a slice would
+    /// keep all of it.
+    fn cut(&self, bytes: &Bytes, keep: Keep) -> Result<Vec<(u64, Bytes)>> {
+        if bytes.len() != (self.end - self.at) as usize {
+            let text = format!(
+                "segment {} answered {} bytes instead of {}",
+                self.place.segment,
+                bytes.len(),
+                self.end - self.at
+            );
+            return Err(Error::new(ErrorKind::Corrupt, text));
+        }
+        let piece = |piece: &&Located| {
+            let Source::Segment(_, at) = piece.source else {
+                return None;
+            };
+            let from = (at - self.at) as usize;
+            let part = bytes.slice(from..from + (piece.to - piece.from) as usize);
+            let part = match keep {
+                Keep::No => part,
+                Keep::Read | Keep::Ahead => Bytes::copy_from_slice(&part),
+            };
+            Some((piece.from, part))
+        };
+        Ok(self.pieces.iter().filter_map(piece).collect())
+    }
+}
+
+fn joined(mut chunks: Vec<Bytes>) -> Bytes {
+    if chunks.len() == 1 {
+        return chunks.remove(0);
+    }
+    let mut out = BytesMut::with_capacity(chunks.iter().map(Bytes::len).sum());
+    chunks.iter().for_each(|chunk| out.extend_from_slice(chunk));
+    out.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::{GroupId, Scheme, SegmentId, SessionId};
+
+    fn place(counter: u64) -> SegmentPlace {
+        let session = SessionId(1);
+        SegmentPlace {
+            segment: SegmentId { session, counter },
+            group: GroupId(0),
+            scheme: Scheme::Replicate(1),
+            skipped_slots: 0,
+            missing: 0,
+            length: 4 << 20,
+            crc: 0,
+        }
+    }
+
+    fn piece(from: u64, length: u64, segment: u64, at: u32) -> Located {
+        let to = from + length;
+        let source = Source::Segment(place(segment), at);
+        Located { from, to, source }
+    }
+
+    #[test]
+    fn neighbours_in_a_segment_are_read_together_and_cut_apart() {
+        let wanted = [
+            piece(0, 100, 1, 200),
+            piece(100, 50, 2, 0),
+            piece(150, 10, 1, 150),
+            piece(160, 40, 1, 300 + GAP_BYTES_MAX),
+            piece(200, 40, 1, 341 + 2 * GAP_BYTES_MAX),
+        ];
+        let read = together(&wanted);
+        let parts: Vec<_> = read
+            .iter()
+            .map(|it| (it.at, it.end, it.pieces.len()))
+            .collect();
+        let gap = GAP_BYTES_MAX;
+        assert_eq!(
+            parts,
+            [
+                (150, 340 + gap, 3),
+                (341 + 2 * gap, 381 + 2 * gap, 1),
+                (0, 50, 1)
+            ]
+        );
+        let bytes: Bytes = (0..read[0].end - read[0].at).map(|at| at as u8).collect();
+        let cut = read[0].cut(&bytes, Keep::Read).unwrap();
+        let expected = [(150, 0..10), (0, 50..150), (160, 150 + gap..190 + gap)];
+        for ((offset, piece), (at, range)) in cut.iter().zip(expected) {
+            assert_eq!(*offset, at);
+            assert!(piece.iter().copied().eq(range.map(|at| at as u8)));
+        }
+        assert!(read[0].cut(&bytes.slice(1..), Keep::No).is_err());
+    }
+
+    #[test]
+    fn not_more_is_read_at_once_than_memory_is_meant_for() {
+        let step = u64::from(GAP_BYTES_MAX);
+        let wanted: Vec<_> = (0..100)
+            .map(|number| piece(number * 10, 10, 1, (number * step) as u32))
+            .collect();
+        let read = together(&wanted);
+        assert!(read.iter().all(|it| it.end - it.at <= TOGETHER_BYTES_MAX));
+        assert_eq!(read.iter().map(|it| it.pieces.len()).sum::<usize>(), 100);
+        assert_eq!(read.len(), 4);
+    }
+}
