@@ -6,7 +6,10 @@ use crate::background::sparse::{Need, STEP_BYTES, frees};
 use crate::background::{CLEAN_EVERY, Pace, count};
 use crate::metanode::{Metanode, SCAN_PAGE};
 use model::map::NsdState;
-use model::{DataId, Extent, ExtentKind, FilesetId, InodeId, MapEpoch, Result, SegmentId, limits};
+use model::{
+    CommitNumber, DataId, Extent, ExtentKind, FilesetId, InodeId, MapEpoch, Result, SegmentId,
+    limits,
+};
 use namespace::{Key, Record, Segment, Table};
 use pool::MemberState;
 use shard::successor;
@@ -27,6 +30,11 @@ pub(crate) struct Progress {
     segments: Option<Key>,
     extents: Option<Key>,
     last_pass: Option<Instant>,
+    /// What was durable when the last pass began.
+    last_durable: Option<CommitNumber>,
+    /// What changed after this commit doesn't rest: it was published since the pass before this
+    /// one began. Nothing is known to rest in the first pass.
+    resting: Option<CommitNumber>,
     /// The pool for which the running pass over segments widens narrow ones, if it does.
     widening: Option<Width>,
     /// The pool for which narrow segments were last widened. Once is enough: a segment that became
@@ -104,6 +112,8 @@ impl Metanode {
             }
             if is_between {
                 progress.last_pass = Some(now);
+                let durable = self.shard().durable();
+                progress.resting = progress.last_durable.replace(durable);
                 progress.widening = widens.then_some(width);
                 if widens {
                     progress.tried = Some(width);
@@ -123,7 +133,7 @@ impl Metanode {
         let mut replaced = self.clean_segments(pages).await?;
         // Reassembling blocks helps only readers; it takes space before it frees any.
         if !self.is_short() {
-            replaced += self.clean_blocks(pages).await?;
+            replaced += self.clean_blocks(pages, pace).await?;
         }
         Ok(replaced)
     }
@@ -248,7 +258,18 @@ impl Metanode {
         Ok(replaced.max(u64::from(goes_on)))
     }
 
-    async fn clean_blocks(&self, pages: usize) -> Result<u64> {
+    /// Blocks that lie in too many places are written anew, once nobody has changed them for as
+    /// long as a pass takes and rests: what is overwritten here and there all the time would be
+    /// rewritten as a whole for every few pages that change, and be scattered again before
+    /// anybody reads it.
+    async fn clean_blocks(&self, pages: usize, pace: Pace) -> Result<u64> {
+        let resting = match pace {
+            Pace::Drain => CommitNumber(u64::MAX),
+            Pace::Gentle => {
+                let resting = self.background.memory.lock().clean.resting;
+                resting.unwrap_or(CommitNumber(0))
+            }
+        };
         let shard = self.shard();
         let (first, to) = Table::Extents.range();
         let mut from = self
@@ -274,7 +295,7 @@ impl Metanode {
                 };
                 let place = (*fileset, *data, extent.offset / BLOCK_BYTES);
                 if block.place != Some(place) {
-                    parts.extend(self.scattered(std::mem::take(&mut block)).await?);
+                    parts.extend(self.scattered(std::mem::take(&mut block), resting).await?);
                     block.place = Some(place);
                 }
                 block.extents.push((**extent).clone());
@@ -283,7 +304,7 @@ impl Metanode {
                 break;
             }
         }
-        parts.extend(self.scattered(block).await?);
+        parts.extend(self.scattered(block, resting).await?);
         self.background.memory.lock().clean.extents = (!ended).then_some(from);
         Ok(if parts.is_empty() {
             0
@@ -293,10 +314,13 @@ impl Metanode {
     }
 
     /// The parts of a block to rewrite, if worth it.
-    async fn scattered(&self, block: Block) -> Result<Vec<Part>> {
+    async fn scattered(&self, block: Block, resting: CommitNumber) -> Result<Vec<Part>> {
         let Some((fileset, data, _)) = block.place else {
             return Ok(Vec::new());
         };
+        if block.extents.iter().any(|extent| extent.birth > resting) {
+            return Ok(Vec::new());
+        }
         let extents: Vec<Extent> = block
             .extents
             .into_iter()

@@ -88,6 +88,17 @@ impl Metanode {
             self.find_in(id, (inode, record.data), ranges, found, &mut live.unfound)
                 .await?;
         }
+        // A busy file goes on changing while it is searched: what counts is how much is live now.
+        // Extents that were overwritten since are found in vain, which does no harm.
+        if live.unfound > 0 {
+            let found = seen.values().flat_map(Found::values);
+            let found: u64 = found.map(|extent| extent.length).sum();
+            let live_now = match self.shard().record(&Key::Segment(id)).await? {
+                Some(Record::Segment(now)) => now.live,
+                _ => 0,
+            };
+            live.unfound = live_now.saturating_sub(found);
+        }
         for ((inode, data), extents) in seen {
             let extents: Vec<Extent> = extents.into_values().collect();
             for run in extents.chunk_by(|a, b| a.end() == b.offset) {
