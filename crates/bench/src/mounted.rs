@@ -5,6 +5,7 @@
 //! same disk.
 
 mod cold;
+mod overwrites;
 
 use crate::{
     disk, floor,
@@ -59,6 +60,7 @@ pub fn lines(world: &World, dir: &Path, runs: usize, only: &str) -> Result<()> {
     bench.cold_names()?;
     bench.transports()?;
     bench.data()?;
+    bench.overwrites()?;
     bench.durable()?;
     bench.idle()?;
     bench.erasure()

@@ -1,11 +1,12 @@
 //! Workloads on any mounted directory: Shale's mount, its floor, or the disk's own file system.
 
-use crate::measure::rate;
+use crate::measure::{per_second, rate};
 use std::{
     fs::{self, File, OpenOptions},
     io::{Read, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 use world::AlignedBuffer;
 
@@ -202,6 +203,51 @@ fn read_random_worker(path: &Path, bytes: u64, count: u64, worker: u64) {
         file.read_exact_at(&mut memory, state % (bytes / 4096) * 4096)
             .expect("reads");
     }
+}
+
+/// Two writers put 4 KiB with O_DIRECT here and there into a file for so long. Writes per second,
+/// and the longest of them in microseconds.
+pub fn overwrite(path: &Path, bytes: u64, time: Duration) -> (f64, f64) {
+    drop_kernel_caches();
+    let results: Vec<(u64, Duration)> = std::thread::scope(|scope| {
+        let writers =
+            (0..2).map(|writer| scope.spawn(move || overwriter(path, bytes, time, writer)));
+        let writers: Vec<_> = writers.collect();
+        let results = writers
+            .into_iter()
+            .map(|writer| writer.join().expect("writes"));
+        results.collect()
+    });
+    let count = results.iter().map(|(count, _)| count).sum();
+    let longest = results.iter().map(|(_, longest)| *longest).max();
+    let longest = longest.unwrap_or_default();
+    (per_second(count, time), longest.as_secs_f64() * 1e6)
+}
+
+fn overwriter(path: &Path, bytes: u64, time: Duration, writer: u64) -> (u64, Duration) {
+    use std::os::unix::fs::FileExt;
+    let file = OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(path)
+        .expect("opens with O_DIRECT");
+    let memory = AlignedBuffer::copy_of(&[writer as u8; 4096]);
+    let mut state = writer.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let (mut count, mut longest) = (0, Duration::ZERO);
+    let begun = Instant::now();
+    let mut last = begun;
+    while last - begun < time {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        file.write_all_at(&memory, state % (bytes / 4096) * 4096)
+            .expect("writes");
+        let now = Instant::now();
+        longest = longest.max(now - last);
+        last = now;
+        count += 1;
+    }
+    (count, longest)
 }
 
 /// Files of 4 KiB, each created, written and fsynced.
