@@ -84,7 +84,13 @@ impl Drop for Rewriting<'_> {
     }
 }
 
+/// Packs that one rewrite writes for the same ranges, because the pack before died with those that
+/// were published first. More than two need a file that loses all of a publish's ranges at once,
+/// again and again.
+const PACKS_MAX: usize = 4;
+
 /// A packed range and the extents that it replaces.
+#[derive(Clone)]
 struct Packed {
     entry: PackEntry,
     replaces: Vec<Extent>,
@@ -159,14 +165,36 @@ impl Metanode {
     /// replaced.
     ///
     /// A range that changed meanwhile leaves dead bytes in the pack, so a pack may be dead before
-    /// its last file is published; its record stays that long and refuses that publish.
-    async fn publish_pack(&self, pack: PackWriter, mut packed: Vec<Packed>) -> Result<u64> {
-        if pack.is_empty() {
-            return Ok(0);
+    /// its last range is published: if all that was published of it was overwritten. Its record
+    /// stays that long and refuses the others, which go into another pack.
+    async fn publish_pack(&self, mut pack: PackWriter, mut packed: Vec<Packed>) -> Result<u64> {
+        let mut replaced = 0;
+        for _ in 0..PACKS_MAX {
+            if pack.is_empty() {
+                break;
+            }
+            // A publish needs its extents in the file's order, whatever segments they came from.
+            packed.sort_by_key(|packed| (packed.entry.inode, packed.entry.file_offset));
+            let (bytes, _) = pack.finish();
+            let (done, refused) = self.publish_packed(bytes.clone(), &packed).await?;
+            replaced += done;
+            pack = PackWriter::new(PACK_BYTES);
+            packed = refused;
+            for Packed { entry, .. } in &mut packed {
+                let at = entry.at as usize;
+                let range = bytes.slice(at..at + entry.length as usize);
+                *entry = pack.add(entry.inode, entry.data, entry.file_offset, &range);
+            }
         }
-        // A publish needs its extents in the file's order, whatever segments they came from.
-        packed.sort_by_key(|packed| (packed.entry.inode, packed.entry.file_offset));
-        let (bytes, _) = pack.finish();
+        if !packed.is_empty() {
+            count(&self.background.counts.publishes_void, 1);
+        }
+        Ok(replaced)
+    }
+
+    /// Writes a pack and publishes it. Returns the number of extents replaced, and the ranges that
+    /// were refused because the pack was dead already.
+    async fn publish_packed(&self, bytes: Bytes, packed: &[Packed]) -> Result<(u64, Vec<Packed>)> {
         let owner = SegmentOwner {
             family: self.family,
             inode: InodeNumber(0),
@@ -175,6 +203,7 @@ impl Metanode {
         };
         let place = self.pool.write(&self.segments, owner, bytes).await?;
         let mut replaced = 0;
+        let mut refused = Vec::new();
         for group in packed.chunk_by(goes_on) {
             let mut batches: Vec<&[Packed]> = group.chunks(limits::PUBLISH_EXTENTS_MAX).collect();
             while let Some(batch) = batches.pop() {
@@ -200,9 +229,18 @@ impl Metanode {
                         let (first, second) = batch.split_at(batch.len() / 2);
                         batches.extend([first, second]);
                     }
+                    // The file is gone, or the pack.
+                    Err(error) if error.kind() == ErrorKind::Stale && replaced > 0 => {
+                        let of_pack = Key::Segment(place.segment);
+                        if self.shard().record(&of_pack).await?.is_none() {
+                            refused.extend_from_slice(batch);
+                        } else {
+                            count(&self.background.counts.publishes_void, 1);
+                        }
+                    }
                     // Changed, truncated or removed meanwhile: no effect.
                     Err(error) if is_overtaken(error.kind()) => {
-                        count(&self.background.counts.publishes_void, 1)
+                        count(&self.background.counts.publishes_void, 1);
                     }
                     Err(error) => return Err(error),
                 }
@@ -212,7 +250,7 @@ impl Metanode {
             // No extent ever pointed at it.
             self.pool.delete(&[place]).await?;
         }
-        Ok(replaced)
+        Ok((replaced, refused))
     }
 
     /// Visits the extents of a data id from `offset` on, in order, as long as `more` returns true.
