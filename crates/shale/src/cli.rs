@@ -5,26 +5,26 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::path::PathBuf;
 
 /// Shale is a parallel file system in user space: it makes one POSIX file system of one or more
-/// disks, checksums every byte, and keeps copies or parity so that disks may fail. This program is
-/// all of it: `shale up` makes a file system on first use and mounts it.
+/// disks, checksums every byte, and keeps copies or parity so that disks may fail. It is a single
+/// program: `shale up` creates a file system on first use and mounts it.
 #[derive(Parser, Debug)]
-#[command(name = "shale", version, about, disable_help_subcommand = true)]
+#[command(name = "shale", version, disable_help_subcommand = true)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
-    /// Print JSON instead of text. Commands that work for long print a line of JSON a second about
-    /// their progress; the last line is the answer.
+    /// Print JSON instead of text. Long commands print one line of JSON per second with their
+    /// progress; the last line is the answer.
     #[arg(long, global = true)]
     pub json: bool,
 }
 
-/// The commands by what they are for, as the overall help shows them.
+/// The commands, grouped by purpose, as the overall help shows them.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Start and stop", &["up", "down", "mount", "umount"]),
-    ("See how it is", &["status", "health", "waiters"]),
+    ("Inspect", &["status", "health", "waiters"]),
     ("File system and disks", &["fs", "nsd", "repair"]),
-    ("For your shell", &["completion"]),
+    ("Shell", &["completion"]),
 ];
 
 /// The command line with its help.
@@ -108,24 +108,24 @@ pub enum Command {
     Mount(Mount),
     /// End one mount. What was written through it is durable afterwards.
     Umount(Umount),
-    /// Show what runs, since when, with how much memory.
+    /// Show what is running, since when, and how much memory it uses.
     Status(Dir),
-    /// Show what is wrong and what to do about it. Exit code 1 if anything is.
+    /// Show problems and what to do about them. Exit code 1 if there are any.
     Health(Dir),
-    /// Show which operations wait now, for what, and for how long.
+    /// Show which operations are waiting, for what, and for how long.
     Waiters(Dir),
-    /// Look at the file system as a whole.
+    /// Show, check and sync the file system.
     #[command(subcommand)]
     Fs(Fs),
-    /// Look at, add and remove NSDs (network shared disks): the disks or files that hold the data.
+    /// List, add and remove NSDs (network shared disks): the disks or files that hold the data.
     #[command(subcommand)]
     Nsd(Nsd),
-    /// Look at the work that brings lost redundancy back.
+    /// Show the progress of restoring lost redundancy.
     #[command(subcommand)]
     Repair(Repair),
     /// Print a completion script, for example: shale completion bash > ~/.bash_completion.
     Completion {
-        /// The shell that it is for.
+        /// The shell.
         shell: clap_complete::Shell,
     },
     /// Write the manual pages into a directory.
@@ -153,14 +153,14 @@ pub struct Up {
     /// Number of NSDs, 1 to 64; first use only [default: as many as the scheme needs].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub nsds: Option<u32>,
-    /// How data is kept: replicate(N) for N copies, 1 to 4, or erasure(K+M) for K parts of data and
-    /// M of parity; first use only [default: replicate(1)].
+    /// Redundancy: replicate(N) for N copies, 1 to 4, or erasure(K+M) for K data and M parity
+    /// parts; first use only [default: replicate(1)].
     #[arg(long)]
     pub scheme: Option<String>,
     /// Bytes in one segment of a large file, 64K to 16M; first use only [default: 4M].
     #[arg(long, value_parser = parse_size)]
     pub block_size: Option<u64>,
-    /// Let other users than the one who mounts use the file system (as -o allow_other).
+    /// Let users other than the mounting one use the file system (as -o allow_other).
     #[arg(long)]
     pub allow_other: bool,
     /// Mount options: ro, noatime, nosuid, nodev, noexec, allow_other, subdir=PATH,
@@ -232,17 +232,17 @@ pub struct Down {
 pub enum Fs {
     /// Show space and inodes.
     Df(Dir),
-    /// Verify the whole file system while it is in use, and change nothing: every file readable,
-    /// names and counters right, no space lost.
+    /// Verify the whole file system while it is in use, without changing anything: all files are
+    /// readable, names and counters are right, no space is lost.
     Check {
         /// The node's directory.
         #[command(flatten)]
         dir: Dir,
-        /// Read every copy and all parity too, not only as much as gives the data once.
+        /// Also read every copy and all parity, not only enough to verify the data once.
         #[arg(long)]
         deep: bool,
     },
-    /// Make everything durable that was written so far.
+    /// Make everything written so far durable.
     Sync(Dir),
 }
 
@@ -251,7 +251,7 @@ pub enum Fs {
 pub enum Nsd {
     /// Show the NSDs with their state, size and use.
     List(Dir),
-    /// Add an NSD. Repair puts lost pieces on it at once.
+    /// Add an NSD. Repair starts to rebuild lost pieces on it at once.
     Add {
         /// The node's directory.
         #[command(flatten)]
@@ -271,11 +271,11 @@ pub enum Nsd {
         dir: Dir,
         /// Number of the NSD.
         nsd: u32,
-        /// Wait until nothing is left on it, and show how far that is.
+        /// Wait until it is empty, and show progress.
         #[arg(long)]
         wait: bool,
     },
-    /// Open an NSD that was missing or failed again, now instead of within a minute.
+    /// Reopen an NSD that was missing or has failed, now instead of within a minute.
     Open {
         /// The node's directory.
         #[command(flatten)]
@@ -283,12 +283,12 @@ pub enum Nsd {
         /// Number of the NSD.
         nsd: u32,
     },
-    /// Read everything on the NSDs, and rebuild what doesn't fit its checksum.
+    /// Read everything on the NSDs, and rebuild data whose checksum is wrong.
     Scrub {
         /// The node's directory.
         #[command(flatten)]
         dir: Dir,
-        /// Number of the only NSD to read [default: all].
+        /// The NSD to read [default: all].
         nsd: Option<u32>,
     },
 }
@@ -296,13 +296,13 @@ pub enum Nsd {
 /// Commands on repair.
 #[derive(Subcommand, Debug)]
 pub enum Repair {
-    /// Show how far repair is.
+    /// Show the progress of repair.
     Status {
         /// The node's directory.
         #[command(flatten)]
         dir: Dir,
-        /// Wait until there is nothing left to repair, and show how far that is. Exit code 1 if
-        /// repair can't go on.
+        /// Wait until nothing is left to repair, and show progress. Exit code 1 if repair can't
+        /// continue.
         #[arg(long)]
         wait: bool,
     },

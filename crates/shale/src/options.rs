@@ -4,7 +4,7 @@ use fuse::{KernelFlags, LockScope, TransportChoice};
 use model::{Error, ErrorKind, Result};
 use std::{fmt, path::PathBuf};
 
-/// How a mount is made. Written and read as the list that stands behind `-o`.
+/// Options of a mount; read and written as the list given to `-o`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// What the kernel obeys: ro (every change is EROFS), noatime, nosuid, nodev, noexec.
@@ -21,7 +21,7 @@ pub struct Options {
     pub no_acl: bool,
 }
 
-/// What is obeyed, for the message that refuses everything else.
+/// The supported options, for the message that refuses others.
 const OBEYED: &str = "ro, rw, noatime, atime, relatime, nosuid, suid, nodev, dev, noexec, exec, \
      allow_other, subdir=PATH, transport=auto|fuse|io_uring, locks=cluster|local, acl, \
      noacl";
@@ -59,7 +59,7 @@ impl Options {
         Self::read(list, false)
     }
 
-    /// As `parse`, but options that nobody knows are left out (`mount -s`).
+    /// As `parse`, but unknown options are ignored (`mount -s`).
     ///
     /// # Errors
     /// `InvalidArgument` for a known option that can't be had.

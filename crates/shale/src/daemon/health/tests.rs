@@ -234,7 +234,7 @@ fn space_is_told_from_ninety_percent_on_and_when_it_is_gone() {
     // Counted before most of it was freed.
     (facts.space.used, facts.unfreed) = (50, 600);
     let event = only(&facts);
-    let said = ["full for the moment", "more of 50 B"];
+    let said = ["full for the moment", "more of the 50 B"];
     let says_all = said.iter().all(|part| event.message.contains(part));
     assert!(says_all, "{}", event.message);
     assert_eq!(event.severity, WARNING);
