@@ -28,12 +28,15 @@ pub fn up(up: &Up, json: bool) -> Result<ExitCode> {
         if let Some(config) = &known {
             config.refuse_other_file_system(&dir, &plan)?;
         }
-        return if is_mounted(&status) {
-            report(&status, "is already up", json)
-        } else {
-            mount_again(&dir)?;
-            report(&status, "is mounted again", json)
-        };
+        if is_mounted(&status) {
+            return report(&status, "is already up", json);
+        }
+        match mount_again(&dir) {
+            Ok(()) => return report(&status, "is mounted again", json),
+            // It was ending and has ended since it told its status: it starts again below.
+            Err(_) if running(&dir)?.is_none() => {}
+            Err(error) => return Err(error),
+        }
     }
     match known {
         None => NodeConfig::create(&dir, &plan)?,
