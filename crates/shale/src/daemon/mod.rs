@@ -30,8 +30,6 @@ use world::World;
 const WORKERS_MAX: usize = 4;
 /// Time for answers in flight when the daemon ends.
 const ANSWERS_END: Duration = Duration::from_secs(2);
-/// Longest wait for blocking work when the runtime ends.
-const RUNTIME_END: Duration = Duration::from_secs(5);
 
 /// Runs the daemon of a directory until it is told to end. Prints `ready`, or the reason why it
 /// can't serve, on standard output. `on_demand`: mounts nothing itself and ends with its last
@@ -71,7 +69,9 @@ pub fn run(dir: &Path, on_demand: bool) -> Result<ExitCode> {
         say(&error.to_string());
         tracing::error!(%error, "the daemon ends");
     }
-    runtime.shutdown_timeout(RUNTIME_END);
+    // Never shut down: operations that a forced unmount left waiting still use its timer, and would
+    // panic without it. They end with the process; all that was answered is durable.
+    std::mem::forget(runtime);
     result.map(|()| ExitCode::SUCCESS)
 }
 
