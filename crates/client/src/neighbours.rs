@@ -1,9 +1,9 @@
-//! Reads pieces that lie near each other in one segment together.
+//! Reads pieces that are close together in one segment with one request.
 //!
-//! A file that was overwritten here and there lies in many packs, a few KiB in each place. Writers
-//! put neighbours in the file into one pack in their order, so what a reader of such a file wants of
-//! a pack lies close together, with pieces between that were overwritten since. To read through
-//! those costs less than a request for each piece.
+//! A file with random overwrites is spread over many packs, a few KiB in each place. Writers put
+//! neighbouring pieces of a file into one pack, in their order. So the pieces that a reader of such
+//! a file needs from a pack are close together, separated by pieces that were overwritten since.
+//! Reading those too costs less than a request for each piece.
 
 use crate::client::Client;
 use crate::pages::extents::{Located, Source};
@@ -12,13 +12,13 @@ use bytes::{Bytes, BytesMut};
 use model::{Error, ErrorKind, Result, SegmentPlace, limits};
 use tracing::debug;
 
-/// Bytes between two pieces that are read in vain, at most: a disk brings them in less time than
-/// a request takes.
+/// Most unneeded bytes read between two pieces: a disk transfers them in less time than a request
+/// takes.
 const GAP_BYTES_MAX: u32 = 8 * limits::UNIT_BYTES;
-/// What is read at once at most, unless one piece is larger.
+/// Most bytes of one request, unless one piece is larger.
 const TOGETHER_BYTES_MAX: u32 = 1024 * 1024;
 
-/// Pieces of one segment, and the part of it in which they lie.
+/// Pieces of one segment, and the range of it that they span.
 #[derive(Debug)]
 pub(crate) struct Together<'a> {
     place: SegmentPlace,
@@ -27,7 +27,7 @@ pub(crate) struct Together<'a> {
     pieces: Vec<&'a Located>,
 }
 
-/// The pieces that lie in segments, neighbours together. In no order.
+/// Groups the pieces that are in segments; the others are left out. The groups have no order.
 pub(crate) fn together(wanted: &[Located]) -> Vec<Together<'_>> {
     let in_segment = |piece: &Located| match piece.source {
         Source::Segment(place, at) => {
@@ -64,7 +64,7 @@ pub(crate) fn together(wanted: &[Located]) -> Vec<Together<'_>> {
 }
 
 impl Client {
-    /// The bytes of the pieces, each with its offset in the file.
+    /// Reads the pieces; returns their bytes, each with its offset in the file.
     pub(crate) async fn read_together(
         &self,
         wanted: Together<'_>,
@@ -82,7 +82,7 @@ impl Client {
         };
         match read {
             Ok(chunks) => wanted.cut(&joined(chunks), keep),
-            // What lies between them may be damaged, and nobody needs it.
+            // Perhaps only the unneeded bytes between them are damaged.
             Err(error) => {
                 debug!(segment = %place.segment, %error, "neighbours are read one by one");
                 let mut out = Vec::new();
@@ -98,8 +98,8 @@ impl Client {
 }
 
 impl Together<'_> {
-    /// Cuts the pieces out of what was read. Kept ones get memory of their own: a slice would
-    /// keep all of it.
+    /// Cuts the pieces out of the bytes read. Those to be kept are copied: a slice would keep all
+    /// the bytes in memory.
     fn cut(&self, bytes: &Bytes, keep: Keep) -> Result<Vec<(u64, Bytes)>> {
         if bytes.len() != (self.end - self.at) as usize {
             let text = format!(

@@ -1,50 +1,50 @@
-//! Paces writers as dirty data approaches its budget: each waits a little for what it writes,
-//! instead of all of them for long once the budget is full.
+//! Slows writers down as dirty data approaches its budget: each write waits a little, instead of
+//! all of them for long once the budget is full.
 //!
-//! Dirty bytes go as fast as they are stored and published, which is measured. Above a part of the
-//! budget a write takes as long as its bytes take to go, longer the fuller the budget is, shorter
-//! below [`EVEN`]: so the budget settles there, and the rest of it takes what writers bring while
-//! the disk or the log holds everything up for a moment.
+//! The speed at which dirty bytes are stored and published is measured. Above a fraction of the
+//! budget, writes are slowed down: to that speed at [`EVEN`], less below it, more above it. So the
+//! use of the budget settles at [`EVEN`]; the rest absorbs writes while the disk or the log stalls
+//! for a moment.
 
 use parking_lot::Mutex;
 use std::time::Duration;
 use world::Instant;
 
-/// Sixteenths of the budget: below the first nobody waits; at the second a write takes as long as
-/// its bytes take to go.
+/// Sixteenths of the budget: below the first, no write waits; at the second, writes are slowed down
+/// to the speed at which dirty bytes are published.
 const FREE: u64 = 10;
 const EVEN: u64 = 13;
 const WHOLE: u64 = 16;
-/// The speed is measured over so long at least. What took longer than the most says nothing:
-/// nothing had to go, or everything was held up.
+/// Shortest and longest period of one measurement. Longer ones are ignored: there was nothing to
+/// publish, or everything stalled.
 const MEASURED_MIN: Duration = Duration::from_millis(250);
 const MEASURED_MAX: Duration = Duration::from_secs(1);
-/// Less isn't waited for: it is added to the next wait, because waking costs more.
+/// Shorter waits are added to the next one, because waking up costs more.
 const WAIT_MIN: Duration = Duration::from_millis(2);
-/// One write waits so long at most.
+/// Longest wait of one write.
 const WAIT_MAX: Duration = Duration::from_millis(50);
-/// So much time that nobody used may be used later.
+/// Unused time that later writes may use, at most.
 const CREDIT: Duration = Duration::from_millis(10);
-/// What is assumed at least, in bytes a second: a wrong measure must not stop everybody.
+/// Lowest speed assumed, in bytes per second: a wrong measurement must not stop all writers.
 const SPEED_MIN: u64 = 1 << 20;
 
-/// How fast dirty bytes go, and until when the writers so far have taken their time.
+/// How fast dirty bytes are published, and until when earlier writers have used up the time.
 #[derive(Default)]
 pub(crate) struct Pace {
     state: Mutex<Option<State>>,
 }
 
 struct State {
-    /// When measuring began, and what went since.
+    /// Start of the running measurement, and the bytes published since.
     since: Instant,
     went: u64,
-    /// Bytes a second, once it is known.
+    /// Bytes per second, once measured.
     speed: Option<u64>,
     taken_until: Instant,
 }
 
 impl Pace {
-    /// Bytes aren't dirty any more.
+    /// Notes bytes that are no longer dirty.
     pub(crate) fn note_gone(&self, bytes: u64, now: Instant) {
         let mut state = self.state.lock();
         let state = state.get_or_insert(State {
@@ -68,7 +68,8 @@ impl Pace {
         }
     }
 
-    /// How long a write of so many bytes waits while so much of the budget is dirty.
+    /// How long a write of `bytes` must wait while `dirty` bytes of the budget are dirty; `None` if
+    /// it needn't wait.
     pub(crate) fn wait(
         &self,
         bytes: u64,
@@ -83,7 +84,7 @@ impl Pace {
         let mut state = self.state.lock();
         let state = state.as_mut()?;
         let even = scaled(bytes, 1_000_000_000, state.speed?);
-        // Nothing at the free part, all of it at the even one, twice as much at the whole.
+        // Nothing at `FREE`, the full time at `EVEN`, twice as much at `WHOLE`.
         let nanoseconds = scaled(even, dirty - free, budget / WHOLE * (EVEN - FREE));
         let begin = state.taken_until.max(now - CREDIT);
         state.taken_until = begin + Duration::from_nanos(nanoseconds);
@@ -98,7 +99,7 @@ impl Pace {
     }
 }
 
-/// `value * by / of` without running over.
+/// `value * by / of` without overflow.
 fn scaled(value: u64, by: u64, of: u64) -> u64 {
     let product = u128::from(value) * u128::from(by) / u128::from(of.max(1));
     u64::try_from(product).unwrap_or(u64::MAX)
@@ -118,8 +119,8 @@ mod tests {
         moment.finished() + Duration::from_secs(1000)
     }
 
-    /// One writer as fast as it may be, 16 MiB a second that go, in steps of a MiB, but for a
-    /// second in which nothing goes. Answers the most that was dirty and the longest wait.
+    /// One writer at full speed; 16 MiB per second are published in steps of 1 MiB, except for one
+    /// second without any. Returns the most dirty bytes and the longest wait.
     fn run(pace: &Pace) -> (u64, Duration) {
         let mut now = begun();
         let end = now + Duration::from_secs(20);
@@ -174,7 +175,7 @@ mod tests {
         }
         now = now + Duration::from_secs(3600);
         pace.note_gone(MIB, now);
-        // 160 MiB a second: 26 µs for each page, twice as much while all is dirty.
+        // 160 MiB per second: 26 µs for each page, twice as long while the budget is full.
         let begun = now;
         for _ in 0..1000 {
             now = now + pace.wait(4096, BUDGET, BUDGET, now).unwrap_or_default();

@@ -52,7 +52,7 @@ pub(crate) struct PagePool {
     stamps: AtomicU64,
     /// Signals that dirty bytes were released, or can't be stored now.
     pub(crate) room: Notify,
-    /// How long writers wait before the budget is full.
+    /// Slows writers down before the budget is full.
     pace: Pace,
     /// Why the last attempt to store dirty bytes failed, if it did.
     failure: Mutex<Option<Error>>,
@@ -161,8 +161,8 @@ impl PagePool {
         self.release(bytes);
     }
 
-    /// How long a write of so many bytes waits before it claims memory: see [`Pace`]. What files
-    /// hold that can't be stored doesn't go, and counts for nobody else up to its share.
+    /// How long a write of `bytes` must wait before it claims memory; see [`Pace`]. Failing files'
+    /// data isn't published, so up to its share it doesn't slow down other files' writers.
     pub(crate) fn pace(&self, bytes: u64, now: Instant) -> Option<Duration> {
         let failing = self.failing.load(Ordering::Relaxed);
         let dirty = self.dirty().saturating_sub(failing.min(self.failing_max()));

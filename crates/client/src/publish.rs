@@ -18,10 +18,9 @@ use world::Instant;
 /// Most pieces that one publish carries inline.
 const INLINE_RUNS_MAX: usize = 64;
 
-/// A batch holds at most as many pieces as one publish carries and about a block of bytes: its
-/// memory is free again when it is published, and writers wait for memory. As one batch, what
-/// thousands of small writes left behind would be published for seconds before the first of it
-/// made room.
+/// A batch has at most as many pieces as one publish carries, and about a block of bytes. Its
+/// memory is free again once it is published, and writers wait for memory: thousands of small
+/// writes in one batch would take seconds to publish before any of their memory is freed.
 const BATCH_RUNS_MAX: usize = limits::PUBLISH_EXTENTS_MAX;
 const BATCH_BYTES_MAX: usize = limits::BLOCK_BYTES_DEFAULT as usize;
 
@@ -196,8 +195,8 @@ impl Client {
         self.freeze_in_batches(state, inner, runs)
     }
 
-    /// Makes batches of runs that were just taken from the dirty ones, in their order: neighbours
-    /// in the file are published together and lie in one pack.
+    /// Makes batches of runs just taken from the dirty ones, in their order, so that neighbours in
+    /// the file are published together and are in one pack.
     fn freeze_in_batches(
         &self,
         state: &InodeRef,
@@ -230,7 +229,7 @@ impl Client {
         self.freeze_part(state, inner, runs, is_last)
     }
 
-    /// The last batch brings the size; earlier ones only as far as their bytes go.
+    /// The last batch carries the full size; earlier ones only the end of their bytes.
     fn freeze_part(
         &self,
         state: &InodeRef,

@@ -274,7 +274,7 @@ impl Client {
 }
 
 impl Plan {
-    /// Whether it has parts of several files, of which one can die before another is published.
+    /// Whether it has parts of several files: one can die before another is published.
     fn is_of_several(&self, jobs: &[Job]) -> bool {
         let mut inodes = self.parts.iter().map(|part| jobs[part.job].state.id);
         let first = inodes.next();

@@ -83,7 +83,7 @@ impl Client {
     ) -> Result<Written> {
         let bytes = data.len() as u64;
         if let Some(time) = self.pages.pace(bytes, self.world.now()) {
-            // Boxed: rare, and every write's future would carry it.
+            // Boxed because it is rare: every write's future would be larger.
             Box::pin(self.world.sleep(time)).await;
         }
         let mut claim = self.claim(state, bytes).await?;

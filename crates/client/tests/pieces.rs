@@ -178,8 +178,8 @@ fn many_small_pieces_that_are_read_stay_in_the_budget() {
     });
 }
 
-/// A file that nobody knows anything of, written here and there for longer than memory takes it
-/// in: more pieces than one publish carries, over extents that must be fetched.
+/// Random writes to a file of which nothing is cached, more than fit into memory: more pieces than
+/// one publish carries, over extents that must be fetched.
 #[test]
 fn small_writes_all_over_a_cold_file_wait_little_and_stay() {
     const BYTES: u64 = 16 << 20;
@@ -202,7 +202,7 @@ fn small_writes_all_over_a_cold_file_wait_little_and_stay() {
         let mut longest = Duration::ZERO;
         for number in 0..WRITES {
             let at = world.random_u64() % (BYTES / PIECE) * PIECE;
-            // Some lie on no unit's border.
+            // Some aren't aligned to units.
             let at = at + (number % 7 / 6) * 100;
             let data = content(number, PIECE as usize);
             let data = &data[..data.len().min((BYTES - at) as usize)];

@@ -30,10 +30,10 @@ pub(crate) struct Progress {
     segments: Option<Key>,
     extents: Option<Key>,
     last_pass: Option<Instant>,
-    /// What was durable when the last pass began.
+    /// The newest durable commit when the last pass began.
     last_durable: Option<CommitNumber>,
-    /// What changed after this commit doesn't rest: it was published since the pass before this
-    /// one began. Nothing is known to rest in the first pass.
+    /// Blocks changed after this commit aren't resting: they were published since the previous pass
+    /// began. In the first pass no block is known to rest.
     resting: Option<CommitNumber>,
     /// The pool for which the running pass over segments widens narrow ones, if it does.
     widening: Option<Width>,
@@ -258,10 +258,9 @@ impl Metanode {
         Ok(replaced.max(u64::from(goes_on)))
     }
 
-    /// Blocks that lie in too many places are written anew, once nobody has changed them for as
-    /// long as a pass takes and rests: what is overwritten here and there all the time would be
-    /// rewritten as a whole for every few pages that change, and be scattered again before
-    /// anybody reads it.
+    /// Rewrites blocks scattered over too many places, once they haven't changed since the previous
+    /// pass began: a block under random overwrites would be rewritten completely for every few
+    /// changed pages, and be scattered again before it is read.
     async fn clean_blocks(&self, pages: usize, pace: Pace) -> Result<u64> {
         let resting = match pace {
             Pace::Drain => CommitNumber(u64::MAX),

@@ -88,8 +88,8 @@ impl Metanode {
             self.find_in(id, (inode, record.data), ranges, found, &mut live.unfound)
                 .await?;
         }
-        // A busy file goes on changing while it is searched: what counts is how much is live now.
-        // Extents that were overwritten since are found in vain, which does no harm.
+        // A busy file changes while it is searched: compare with the bytes that are live now.
+        // Extents found and overwritten since do no harm.
         if live.unfound > 0 {
             let found = seen.values().flat_map(Found::values);
             let found: u64 = found.map(|extent| extent.length).sum();

@@ -1,18 +1,17 @@
 //! Fetches ranges of files' extents: many small ones of one file at a time.
 //!
-//! Whoever writes here and there in a file asks for what each piece replaces: for hundreds of
-//! ranges, sorted, of which each has one or two extents. A scan of the tree costs as much to begin
-//! as dozens of rows cost to read, so one scan serves as many of the ranges as lie in its rows, and
-//! how many rows it reads follows from how many the scans before it served. What was read stays
-//! known ([`Records`](crate::records::Records)): the next publish in the same part of the file asks
-//! the tree for nothing.
+//! A publish of random writes needs the extents that each piece replaces: hundreds of ranges, each
+//! with one or two extents. Starting a scan of the tree costs as much as reading dozens of rows. So
+//! one scan serves all ranges that its rows cover, and the number of rows depends on how many
+//! ranges the previous scans served. The rows stay known ([`Records`](crate::records::Records)), so
+//! the next publish in the same part of the file doesn't need the tree.
 
 use super::Pinned;
 use crate::records::successor;
 use model::Result;
 use namespace::Key;
 
-/// Rows that one scan reads at least, at first and at most.
+/// Rows of one scan: fewest, at first, most.
 const ROWS_MIN: usize = 16;
 const ROWS_FIRST: usize = 128;
 const ROWS_MAX: usize = 2048;
@@ -20,7 +19,7 @@ const ROWS_MAX: usize = 2048;
 /// A range, and how many of its records are needed.
 pub(super) type Range = (Key, Key, usize);
 
-/// Whether a range is one of a single file's extents.
+/// Whether a range consists of a single file's extents.
 pub(super) fn is_of_one_file(from: &Key, to: &Key) -> bool {
     match (from, to) {
         (
@@ -36,16 +35,16 @@ pub(super) fn is_of_one_file(from: &Key, to: &Key) -> bool {
 }
 
 impl Pinned<'_> {
-    /// Fetches the first records of ranges of extents that are needed. Removed ones don't count:
-    /// the walk goes on until there are enough that exist.
+    /// Fetches as many records of each range as are needed. Removed ones don't count: the walk
+    /// continues until enough exist.
     pub(super) async fn fetch_extents(&self, mut ranges: Vec<Range>) -> Result<()> {
         ranges.sort_unstable();
         let mut rows = ROWS_FIRST;
-        // Ranges since the last scan for which nothing had to be read.
+        // Ranges since the last scan that needed no scan.
         let mut served = 0;
         for (from, to, limit) in &ranges {
             let mut scans = 0;
-            // Bounded: each scan moves on, and its rows become more.
+            // Bounded: each scan continues after the last one, with more rows.
             while let Some(begin) = self.unknown_from(from, to, *limit) {
                 rows = match (scans, served) {
                     (0, 0) => rows / 2,
@@ -61,13 +60,13 @@ impl Pinned<'_> {
         Ok(())
     }
 
-    /// Where the tree has to be read so that a range is known as far as it is needed.
+    /// The first key of the range that must be read from the tree, if any.
     fn unknown_from(&self, from: &Key, to: &Key, limit: usize) -> Option<Key> {
         let state = self.shard.state.lock();
         state.records.answers(from, to, limit).err()
     }
 
-    /// Reads rows of a file's extents, from a key on.
+    /// Reads rows of a file's extents, starting at a key.
     async fn scan_extents(&self, from: &Key, limit: usize) -> Result<()> {
         let Key::Extent { fileset, data, .. } = *from else {
             unreachable!("only extents are fetched here")

@@ -1,16 +1,17 @@
-//! Stretches of files' extents of which all records are in the table, so that whoever writes here
-//! and there in a file that isn't in memory as a whole reads each part of its extents once.
+//! Remembers stretches of files' extents whose records are all in the table, so that random writes
+//! to a file that doesn't fit into memory read each part of its extents only once.
 
 use model::{DataId, FilesetId};
 use namespace::Key;
 use std::collections::BTreeMap;
 use world::Map;
 
-/// Stretches of all files together; beyond it those are forgotten that would have to be cut.
+/// Most stretches of all files together. At the limit, a stretch is forgotten instead of being cut,
+/// and a new one replaces all others.
 const STRETCHES_MAX: usize = if cfg!(test) { 8 } else { 131_072 };
 
-/// For each data id: stretches of extents' ends, from (inclusive), to (exclusive), none touching
-/// another. A record that leaves the table cuts the stretch in which it lies.
+/// For each data id: stretches of extents' ends, from (inclusive) to (exclusive), which don't touch
+/// each other. A record that leaves the table cuts the stretch that contains it.
 #[derive(Default)]
 pub(super) struct Known {
     files: Map<(FilesetId, DataId), BTreeMap<u64, u64>>,
@@ -18,7 +19,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// All records from one key to another (exclusive) are in the table.
+    /// Notes that all records from one key to another (exclusive) are in the table.
     pub(super) fn note(&mut self, from: &Key, to: &Key) {
         let Some((file, from, to)) = stretch_of(from, to) else {
             return;
@@ -45,7 +46,7 @@ impl Known {
         self.stretches += 1;
     }
 
-    /// How far from a key on all records are in the table.
+    /// The key (exclusive) up to which all records from `from` on are in the table.
     pub(super) fn until(&self, from: &Key) -> Option<Key> {
         let Key::Extent { fileset, data, end } = *from else {
             return None;
@@ -84,7 +85,7 @@ impl Known {
         self.until(key).is_some()
     }
 
-    /// A record leaves the table.
+    /// Notes that a record leaves the table.
     pub(super) fn cut(&mut self, key: &Key) {
         let Key::Extent { fileset, data, end } = *key else {
             return;
@@ -109,7 +110,7 @@ impl Known {
         }
     }
 
-    /// Nothing is known any more of the extents under a data id.
+    /// Forgets the stretches of a data id.
     pub(super) fn forget(&mut self, file: (FilesetId, DataId)) {
         if let Some(known) = self.files.remove(&file) {
             self.stretches -= known.len();
@@ -123,7 +124,7 @@ impl Known {
     }
 }
 
-/// The part of a range that lies in the data id of its first key.
+/// The part of a range that belongs to its first key's data id.
 fn stretch_of(from: &Key, to: &Key) -> Option<((FilesetId, DataId), u64, u64)> {
     let Key::Extent { fileset, data, end } = *from else {
         return None;
@@ -153,7 +154,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a set of ends: never more than was noted, and all of it while it is little.
+        /// Compared with a set of ends: never more than was noted, and all of it while there are
+        /// few stretches.
         #[test]
         fn what_is_known_is_what_was_noted_and_not_cut(
             steps in proptest::collection::vec((0..5_u8, 0..2_u64, 0..40_u64, 1..12_u64), 1..60)

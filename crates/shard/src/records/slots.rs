@@ -127,7 +127,7 @@ pub(crate) struct Records {
     owed_steps: usize,
     /// Ranges of extents known to be removed.
     absent: Absent,
-    /// Parts of files of which all extents are in the table.
+    /// Parts of files whose extents are all in the table.
     known: Known,
     /// Background work found in changes.
     work: NewWork,
@@ -446,8 +446,8 @@ impl Records {
         self.budget - self.budget / FREE_PART
     }
 
-    /// Whether a view answers for the first `limit` records of a range. If not, a fetch goes on
-    /// where what is known of it ends.
+    /// Whether a view can return the first `limit` records of a range. If not, returns the first
+    /// unknown key, from which a fetch must continue.
     pub(crate) fn answers(&self, from: &Key, to: &Key, limit: usize) -> Result<(), Key> {
         if from >= to || limit == 0 || self.is_all_known(from, to) {
             return Ok(());
@@ -515,7 +515,8 @@ impl Records {
             .any(|(first, end)| first <= from && to <= end)
     }
 
-    /// How far from `from` all records are in the table, by a fetch that is going on or before.
+    /// The key (exclusive) up to which all records from `from` on are in the table, by earlier
+    /// fetches or running ones.
     fn known_until(&self, from: &Key) -> Option<Key> {
         let of_pins = || {
             let intervals = self.pins.values().flat_map(|pin| &pin.intervals);
@@ -644,7 +645,7 @@ impl Records {
             _ => {
                 if let Some(prefix) = Prefix::of(&slot.key) {
                     if matches!(prefix, Prefix::Extents(..)) && self.is_complete(prefix) {
-                        // All but this one is still here.
+                        // All its other records are still here.
                         let (first, end) = prefix.range();
                         self.known.note(&first, &end);
                     }
