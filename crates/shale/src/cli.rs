@@ -125,7 +125,7 @@ pub enum Command {
     Repair(Repair),
     /// Print a completion script, for example: shale completion bash > ~/.bash_completion.
     Completion {
-        /// The shell.
+        /// The shell to complete commands in.
         shell: clap_complete::Shell,
     },
     /// Write the manual pages into a directory.
