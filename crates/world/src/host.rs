@@ -27,7 +27,7 @@ pub struct LockFile {
 pub fn raise_descriptor_limit() -> io::Result<u64> {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    setrlimit(Resource::Nofile, limit.clone())?;
+    setrlimit(Resource::Nofile, limit)?;
     Ok(limit.current.unwrap_or(u64::MAX))
 }
 

@@ -170,12 +170,12 @@ fn documents_and_comments_refer_to_what_is_there() {
 fn links_in_documents_lead_somewhere() {
     for document in documents() {
         let text = fs::read_to_string(&document).unwrap();
-        for target in dead_links(&text, document.parent().unwrap()) {
-            panic!(
-                "{} links to {target}, which isn't there",
-                name_of(&document)
-            );
-        }
+        let dead = dead_links(&text, document.parent().unwrap());
+        assert!(
+            dead.is_empty(),
+            "{} links to {dead:?}, which isn't there",
+            name_of(&document)
+        );
     }
 }
 
