@@ -235,7 +235,7 @@ impl Client {
                 extents.sort_by_key(|extent| extent.offset);
                 let at = self.world.now();
                 batch.stored = Some(Stored {
-                    extents: joined(extents),
+                    extents: Extent::joined(extents),
                     at,
                     in_pack: progress.in_pack,
                 });
@@ -365,27 +365,4 @@ fn extent_of(jobs: &[Job], part: &Part, place: &SegmentPlace) -> Extent {
         },
         birth: CommitNumber(0),
     }
-}
-
-/// Merges neighbours in the file that are also neighbours in their segment into one extent.
-fn joined(extents: Vec<Extent>) -> Vec<Extent> {
-    let mut out: Vec<Extent> = Vec::with_capacity(extents.len());
-    for extent in extents {
-        if let Some(last) = out.last_mut()
-            && last.end() == extent.offset
-            && let (
-                ExtentKind::Data {
-                    place: a, at: from, ..
-                },
-                ExtentKind::Data { place: b, at, .. },
-            ) = (&last.kind, &extent.kind)
-            && a == b
-            && u64::from(*from) + last.length == u64::from(*at)
-        {
-            last.length += extent.length;
-            continue;
-        }
-        out.push(extent);
-    }
-    out
 }

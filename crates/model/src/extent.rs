@@ -45,6 +45,42 @@ impl Extent {
         self.offset + self.length
     }
 
+    /// Joins neighbours in the file that are also neighbours in their segment.
+    #[must_use]
+    pub fn joined(extents: Vec<Extent>) -> Vec<Extent> {
+        let mut out: Vec<Extent> = Vec::with_capacity(extents.len());
+        for extent in extents {
+            match out.last_mut() {
+                Some(last) if last.goes_on_in(&extent) => last.length += extent.length,
+                _ => out.push(extent),
+            }
+        }
+        out
+    }
+
+    fn goes_on_in(&self, next: &Extent) -> bool {
+        let (
+            ExtentKind::Data {
+                place,
+                at,
+                codec,
+                key_id,
+            },
+            ExtentKind::Data {
+                place: other,
+                at: next_at,
+                codec: next_codec,
+                key_id: next_key,
+            },
+        ) = (&self.kind, &next.kind)
+        else {
+            return false;
+        };
+        self.end() == next.offset
+            && (place, codec, key_id, self.birth) == (other, next_codec, next_key, next.birth)
+            && u64::from(*at) + self.length == u64::from(*next_at)
+    }
+
     /// The part of this extent that lies in `from..to`, or `None`.
     #[must_use]
     pub fn clip(&self, from: u64, to: u64) -> Option<Extent> {

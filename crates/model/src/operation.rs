@@ -287,9 +287,9 @@ pub struct Publish {
     /// Time of the last write, with the attribute generation in which it was made; ignored if the
     /// generation has changed since.
     pub written: Option<(Timestamp, u32)>,
-    /// For a publish by anyone but the writer (fold, clean, repair): the extents that it replaces.
-    /// If the ranges of `extents` don't hold exactly these now, the answer is `Changed` and nothing
-    /// happens. Times and size stay as they are.
+    /// For a publish by anyone but the writer (fold, clean, repair): the extents that it replaces,
+    /// sorted. Those of `extents` whose ranges don't hold exactly these now are left out, the others
+    /// joined where they are neighbours; if none is left, the answer is `Changed`. Times and size stay as they are.
     pub replaces: Option<Vec<Extent>>,
 }
 

@@ -1,9 +1,7 @@
 //! Publishes extents, and reads them.
 
 use crate::{
-    Inode, View, counts,
-    extents::{self, Touching},
-    segments,
+    Inode, View, counts, extents, segments,
     transaction::{Step, Transaction},
 };
 use bytes::{Bytes, BytesMut};
@@ -15,7 +13,7 @@ use model::{
     },
     operation::Publish,
 };
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 /// Old extents that one publish may replace: with a segment and a dead record for each, and the
 /// records that the new extents add, it stays under `OPERATION_RECORDS_MAX`. A publish that would
@@ -27,6 +25,9 @@ pub(crate) const RECORDS_MAX: usize = 3 * REPLACED_EXTENTS_MAX + 4 * PUBLISH_EXT
 const _: () = assert!(RECORDS_MAX <= OPERATION_RECORDS_MAX);
 /// Most extents that one read returns.
 const READ_EXTENTS_MAX: usize = 4096;
+
+/// The extents that touch a range, in order.
+type Old = Vec<Arc<Extent>>;
 
 /// Publishes extents, replacing the old content of their ranges.
 pub(crate) fn publish<V: View>(tx: &mut Transaction<'_, V>, publish: &Publish) -> Step<Reply> {
@@ -202,36 +203,43 @@ fn put_extents<V: View>(tx: &mut Transaction<'_, V>, publish: &Publish) -> Step<
     let id = publish.inode;
     extents::spill(tx, id)?;
     let inode = tx.inode(id)?;
-    let ranges = ranges(&publish.extents);
+    let asked = ranges(&publish.extents);
     segments::ask_publish(tx, &publish.extents);
-    let found: Option<Vec<Touching>> = {
-        let found: Vec<Option<Touching>> = ranges
+    let found: Option<Vec<Old>> = {
+        let found: Vec<Option<Old>> = asked
             .iter()
             .map(|(from, to)| {
-                extents::ask_touching(tx, id, &inode, *from, *to, REPLACED_EXTENTS_MAX)
+                let found = extents::ask_touching(tx, id, &inode, *from, *to, REPLACED_EXTENTS_MAX);
+                found.map(|touching| touching.extents)
             })
             .collect();
         found.into_iter().collect()
     };
     tx.stop_if_missing()?;
-    let found = found.expect("nothing was missing");
-    if found
-        .iter()
-        .map(|touching| touching.extents.len())
-        .sum::<usize>()
-        >= REPLACED_EXTENTS_MAX
-    {
-        if publish.replaces.is_some() {
-            // It expects at most as many extents as it carries.
-            return Err(ErrorKind::Changed.into());
-        }
+    let mut found = found.expect("nothing was missing");
+    if found.iter().map(Vec::len).sum::<usize>() >= REPLACED_EXTENTS_MAX {
         let text = "a publish replaces too many extents at once: publish smaller ranges";
         return Err(Error::new(ErrorKind::Overflow, text).into());
     }
-    if let Some(replaces) = &publish.replaces
-        && !holds_exactly(&ranges, &found, replaces)
-    {
-        return Err(ErrorKind::Changed.into());
+    let mut extents = Cow::Borrowed(&publish.extents[..]);
+    let mut cleared = asked;
+    if let Some(replaces) = &publish.replaces {
+        let holds = |extent: &&Extent| holds_exactly(extent, &cleared, &found, replaces);
+        let unchanged: Vec<Extent> = extents.iter().filter(holds).cloned().collect();
+        if unchanged.is_empty() {
+            return Err(ErrorKind::Changed.into());
+        }
+        let is_less = unchanged.len() < extents.len();
+        // Only now: one of many ranges that changed must not keep the others out.
+        extents = Cow::Owned(Extent::joined(unchanged));
+        if is_less {
+            let fewer = ranges(&extents);
+            found = fewer
+                .iter()
+                .map(|range| touched(*range, &cleared, &found).to_vec())
+                .collect();
+            cleared = fewer;
+        }
     }
     // Counts new bytes before releasing old ones, so that a segment in both never looks dead in
     // between.
@@ -239,28 +247,25 @@ fn put_extents<V: View>(tx: &mut Transaction<'_, V>, publish: &Publish) -> Step<
         tx,
         found
             .iter()
-            .flat_map(|touching| touching.extents.iter().map(|extent| &**extent)),
+            .flat_map(|old| old.iter().map(|extent| &**extent)),
     );
     tx.stop_if_missing()?;
-    for extent in &publish.extents {
+    for extent in &*extents {
         segments::publish(tx, id, inode.data, extent, publish.replaces.is_none())?;
     }
     let mut rest: Option<Extent> = None;
-    for ((from, to), mut touching) in ranges.iter().zip(found) {
+    for ((from, to), mut old) in cleared.iter().zip(found) {
         // If several ranges touch one old extent, the first range has already cut it.
-        if let (Some(rest), Some(first)) = (rest.take(), touching.extents.first_mut())
+        if let (Some(rest), Some(first)) = (rest.take(), old.first_mut())
             && rest.end() == first.end()
         {
             *first = Arc::new(rest);
         }
-        extents::clear(tx, id, &touching.extents, *from, *to)?;
-        rest = touching
-            .extents
-            .last()
-            .and_then(|last| last.clip(*to, u64::MAX));
+        extents::clear(tx, id, &old, *from, *to)?;
+        rest = old.last().and_then(|last| last.clip(*to, u64::MAX));
     }
     let birth = tx.commit;
-    for extent in &publish.extents {
+    for extent in &*extents {
         extents::insert(
             tx,
             id,
@@ -285,16 +290,28 @@ fn ranges(extents: &[Extent]) -> Vec<(u64, u64)> {
     ranges
 }
 
-/// Whether the ranges contain exactly the extents that the publisher expects.
-fn holds_exactly(ranges: &[(u64, u64)], found: &[Touching], replaces: &[Extent]) -> bool {
-    let now = ranges.iter().zip(found).flat_map(|((from, to), touching)| {
-        touching
-            .extents
-            .iter()
-            .filter_map(|extent| extent.clip(*from, *to))
-    });
-    let believed = ranges
-        .iter()
-        .flat_map(|(from, to)| replaces.iter().filter_map(|extent| extent.clip(*from, *to)));
-    now.eq(believed)
+/// Those of the extents found in `ranges` that touch a part of one of them.
+fn touched<'f>(
+    (from, to): (u64, u64),
+    ranges: &[(u64, u64)],
+    found: &'f [Old],
+) -> &'f [Arc<Extent>] {
+    let old = &found[ranges.partition_point(|(_, end)| *end <= from)];
+    let first = old.partition_point(|extent| extent.end() <= from);
+    let end = old.partition_point(|extent| extent.offset < to);
+    &old[first..end.max(first)]
+}
+
+/// Whether a new extent's range contains exactly what the publisher expects.
+fn holds_exactly(
+    extent: &Extent,
+    ranges: &[(u64, u64)],
+    found: &[Old],
+    replaces: &[Extent],
+) -> bool {
+    let (from, to) = (extent.offset, extent.end());
+    let now = touched((from, to), ranges, found);
+    let now = now.iter().filter_map(|old| old.clip(from, to));
+    let believed = &replaces[replaces.partition_point(|old| old.end() <= from)..];
+    now.eq(believed.iter().map_while(|old| old.clip(from, to)))
 }

@@ -7,7 +7,8 @@ use crate::pack::{PackEntry, PackWriter};
 use bytes::{Bytes, BytesMut};
 use model::operation::Publish;
 use model::{
-    DataId, ErrorKind, Extent, ExtentKind, InodeId, InodeNumber, Operation, Result, limits,
+    DataId, ErrorKind, Extent, ExtentKind, InodeId, InodeNumber, Operation, Result, SegmentPlace,
+    limits,
 };
 use namespace::{Key, Record};
 use parking_lot::Mutex;
@@ -162,7 +163,7 @@ impl Metanode {
     }
 
     /// Writes the segment, then publishes its ranges file by file. Returns the number of extents
-    /// replaced.
+    /// replaced, or a few more: those that change meanwhile are left as they are.
     ///
     /// A range that changed meanwhile leaves dead bytes in the pack, so a pack may be dead before
     /// its last range is published: if all that was published of it was overwritten. Its record
@@ -213,7 +214,10 @@ impl Metanode {
                     .collect();
                 let publish = Publish {
                     inode: batch[0].entry.inode,
-                    extents: merged(place, batch),
+                    extents: batch
+                        .iter()
+                        .map(|packed| extent_of(&packed.entry, place))
+                        .collect(),
                     size_at_least: 0,
                     written: None,
                     replaces: Some(old),
@@ -223,16 +227,18 @@ impl Metanode {
                     .await
                 {
                     Ok(_) => replaced += batch.len() as u64,
-                    // One of them was overwritten. The others are retried without it; otherwise a
-                    // busy file would never be cleaned.
-                    Err(error) if error.kind() == ErrorKind::Changed && batch.len() > 1 => {
+                    // So much of it was overwritten that it takes several steps.
+                    Err(error) if error.kind() == ErrorKind::Overflow && batch.len() > 1 => {
                         let (first, second) = batch.split_at(batch.len() / 2);
                         batches.extend([first, second]);
                     }
                     // The file is gone, or the pack.
                     Err(error) if error.kind() == ErrorKind::Stale && replaced > 0 => {
                         let of_pack = Key::Segment(place.segment);
-                        if self.shard().record(&of_pack).await?.is_none() {
+                        let entry = &batch[0].entry;
+                        let file = self.inode_record(entry.inode).await?;
+                        let is_there = file.is_some_and(|file| file.data == entry.data);
+                        if is_there && self.shard().record(&of_pack).await?.is_none() {
                             refused.extend_from_slice(batch);
                         } else {
                             count(&self.background.counts.publishes_void, 1);
@@ -324,39 +330,29 @@ fn room_for(pack: &PackWriter, length: u64) -> Option<u64> {
     })
 }
 
-/// The new extents; ranges that are neighbours in file and segment are merged.
-fn merged(place: model::SegmentPlace, batch: &[Packed]) -> Vec<Extent> {
-    let mut out: Vec<Extent> = Vec::new();
-    let mut end_in_segment = 0;
-    for Packed { entry, .. } in batch {
-        if let Some(last) = out.last_mut()
-            && last.end() == entry.file_offset
-            && end_in_segment == entry.at
-        {
-            last.length += u64::from(entry.length);
-        } else {
-            let kind = ExtentKind::Data {
-                place,
-                at: entry.at,
-                codec: 0,
-                key_id: 0,
-            };
-            out.push(Extent {
-                offset: entry.file_offset,
-                length: u64::from(entry.length),
-                kind,
-                birth: model::CommitNumber(0),
-            });
-        }
-        end_in_segment = entry.at + entry.length;
+/// The extent that a range becomes.
+fn extent_of(entry: &PackEntry, place: SegmentPlace) -> Extent {
+    Extent {
+        offset: entry.file_offset,
+        length: u64::from(entry.length),
+        kind: ExtentKind::Data {
+            place,
+            at: entry.at,
+            codec: 0,
+            key_id: 0,
+        },
+        birth: model::CommitNumber(0),
     }
-    out
 }
 
 fn is_overtaken(kind: ErrorKind) -> bool {
     matches!(
         kind,
-        ErrorKind::Changed | ErrorKind::NotFound | ErrorKind::Stale | ErrorKind::Busy
+        ErrorKind::Changed
+            | ErrorKind::NotFound
+            | ErrorKind::Stale
+            | ErrorKind::Busy
+            | ErrorKind::Overflow
     )
 }
 

@@ -266,6 +266,45 @@ fn a_fold_replaces_exactly_what_it_read_or_nothing() {
 }
 
 #[test]
+fn a_fold_leaves_out_the_ranges_that_changed_meanwhile() {
+    let mut store = Store::new();
+    let file = store.file("f");
+    for at in 0..10 {
+        store.write(file, at * 100, &[at as u8 + 1; 100]).unwrap();
+    }
+    let believed = store.extents(file);
+    assert_eq!(believed.len(), 10);
+    let before = store.content(file);
+    let place = store.segment(&before);
+    let extents: Vec<Extent> = (0..10)
+        .map(|at| data(at * 100, 100, place, at as u32 * 100))
+        .collect();
+    store.write(file, 250, &[20; 100]).unwrap();
+    store.write(file, 950, &[30; 10]).unwrap();
+    let expected = store.content(file);
+    let fold = Operation::Publish(Publish {
+        inode: file,
+        extents,
+        size_at_least: 0,
+        written: None,
+        replaces: Some(believed),
+    });
+    store.run(&fold).unwrap();
+    assert_eq!(store.content(file), expected);
+    let points_at_pack = |extent: &&Extent| matches!(&extent.kind, ExtentKind::Data { place: of, .. } if *of == place);
+    let extents = store.extents(file);
+    let moved: Vec<u64> = extents
+        .iter()
+        .filter(points_at_pack)
+        .map(|e| e.offset)
+        .collect();
+    assert_eq!(moved, [0, 400], "and neighbours are joined");
+    store.audit();
+    assert_eq!(store.run(&fold).unwrap_err(), ErrorKind::Changed);
+    assert_eq!(store.content(file), expected);
+}
+
+#[test]
 fn a_repair_may_publish_a_better_place_of_the_same_segment() {
     let mut store = Store::new();
     let file = store.file("f");
@@ -595,10 +634,9 @@ fn a_publish_over_very_many_extents_is_refused_until_it_is_cut_small_enough() {
         written: None,
         replaces: Some(Vec::new()),
     };
-    // A publish on another writer's behalf gets `Changed` instead of `Overflow`.
     assert_eq!(
         store.run(&Operation::Publish(believed)).unwrap_err(),
-        ErrorKind::Changed
+        ErrorKind::Overflow
     );
     store.publish(file, part(0, 1200), 1200).unwrap();
     store.publish(file, part(1200, 2400), 2400).unwrap();
