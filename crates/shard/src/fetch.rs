@@ -288,6 +288,13 @@ impl Shard {
         let (mut next, stop) = (from.to_bytes(self.family), to.to_bytes(self.family));
         while out.len() < limit && from < *to {
             let wanted = limit - out.len();
+            let known = self.state.lock().records.all_from(&from, to, wanted);
+            if let Some((records, end)) = known {
+                out.extend(records);
+                next = end.to_bytes(self.family);
+                from = end;
+                continue;
+            }
             let rows = self.tree.scan(&next, &stop, wanted).await?;
             let mut merged = BTreeMap::new();
             let mut last = None;

@@ -51,7 +51,7 @@ impl Pinned<'_> {
                     (0, 1..=3) => rows,
                     _ => rows * 2,
                 };
-                rows = rows.clamp(ROWS_MIN, ROWS_MAX);
+                rows = rows.max(*limit).clamp(ROWS_MIN, ROWS_MAX);
                 self.scan_extents(&begin, rows).await?;
                 (scans, served) = (scans + 1, 0);
             }

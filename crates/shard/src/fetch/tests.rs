@@ -205,3 +205,79 @@ fn what_changes_while_it_is_read_ahead_is_never_shown_as_it_was() {
             .finished();
     }
 }
+
+/// The numbers of the root directory's files, scanned in pages.
+async fn scanned(shard: &Shard, page: usize) -> Vec<String> {
+    let (mut from, to) = (
+        Key::Name {
+            directory: ROOT,
+            position: 0,
+        },
+        Key::Name {
+            directory: ROOT,
+            position: namespace::POSITION_END,
+        },
+    );
+    let mut out = Vec::new();
+    loop {
+        let rows = shard.scan(&from, &to, page).await.unwrap();
+        assert!(rows.len() <= page);
+        assert!(rows.iter().is_sorted_by(|a, b| a.0 < b.0));
+        for (_, record) in &rows {
+            let Record::Name(entry) = record else {
+                panic!("{record:?}")
+            };
+            let named = entry.entry.as_ref();
+            out.extend(named.map(|it| String::from_utf8_lossy(it.name.as_bytes()).into_owned()));
+        }
+        match rows.last() {
+            Some((last, _)) if rows.len() == page => from = successor(last),
+            _ => return out,
+        }
+    }
+}
+
+#[test]
+fn a_scan_takes_known_records_from_memory_and_shows_uncommitted_changes() {
+    let machine = filled(35);
+    let faults = machine.faults();
+    machine
+        .run(|world| async move {
+            let shard = open(&world, HOT_RECORDS_BYTES_DEFAULT).await;
+            let mut from_tree = scanned(&shard, 64).await;
+            // The whole directory is known from now on.
+            let mut after = 0;
+            loop {
+                let list = Operation::ReadDirectory {
+                    directory: ROOT,
+                    after,
+                    limit: 500,
+                    with_attributes: false,
+                };
+                let Reply::Listing { entries, end, .. } = run(&world, &shard, list).await.unwrap()
+                else {
+                    panic!()
+                };
+                match entries.last() {
+                    Some(last) if !end => after = last.position,
+                    _ => break,
+                }
+            }
+            faults.fail("1");
+            let unlink = Operation::Unlink {
+                directory: ROOT,
+                name: name(7),
+            };
+            run(&world, &shard, unlink).await.unwrap();
+            run(&world, &shard, create(FILES)).await.unwrap();
+            from_tree.retain(|name| name != "file7");
+            from_tree.push(format!("file{FILES}"));
+            from_tree.sort_unstable();
+            for page in [1, 64, 5000] {
+                let mut known = scanned(&shard, page).await;
+                known.sort_unstable();
+                assert!(known == from_tree, "pages of {page}");
+            }
+        })
+        .finished();
+}

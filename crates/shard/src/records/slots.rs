@@ -474,6 +474,27 @@ impl Records {
             .map(|slot| (&slot.key, slot.value.as_ref()))
     }
 
+    /// At most `limit` records from `from` on, and the key (exclusive) up to which these are all;
+    /// `None` if the next ones aren't known. Doesn't count as use.
+    pub(crate) fn all_from(
+        &self,
+        from: &Key,
+        to: &Key,
+        limit: usize,
+    ) -> Option<(Vec<(Key, Record)>, Key)> {
+        let prefix = Prefix::of(from).filter(|prefix| self.is_complete(*prefix));
+        let complete = prefix.map(|prefix| prefix.range().1);
+        let until = complete.or_else(|| self.known_until(from))?.min(to.clone());
+        let slots = self.table.range(&self.begin_of_walk(from), &until);
+        let record = |slot: &Slot| Some((slot.key.clone(), slot.value.clone()?));
+        let records: Vec<_> = slots.filter_map(record).take(limit).collect();
+        let end = match records.last() {
+            Some((last, _)) if records.len() == limit => successor(last),
+            _ => until,
+        };
+        Some((records, end))
+    }
+
     /// Number of records in a range that the open commit removes.
     pub(crate) fn removals_in(&self, from: &Key, to: &Key) -> usize {
         let slots = self.changed.iter().map(|place| self.table.slot(*place));
