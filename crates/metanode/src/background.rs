@@ -5,6 +5,7 @@
 //! inventories, so a crash at any point only repeats a step.
 
 mod backlog;
+mod blocks;
 mod clean;
 mod dead;
 mod fold;
@@ -39,7 +40,7 @@ const IDLE_PAUSE: Duration = Duration::from_secs(1);
 /// Pause after a round that did something, so that operations go first.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 /// How long blobs of a dead segment are kept for reads that began before it died.
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE: Duration = Duration::from_secs(2);
 /// A full survey of the NSDs is made this often, and at once after they change.
 const SURVEY_EVERY: Duration = Duration::from_secs(300);
 /// Groups with moving slots are surveyed this often until the slots have moved.
@@ -98,6 +99,7 @@ pub(crate) struct Memory {
     pub(crate) sparse: sparse::Sparse,
     pub(crate) survey: survey::Progress,
     pub(crate) clean: clean::Progress,
+    pub(crate) blocks: blocks::Progress,
     last_fold: Option<Instant>,
     pub(crate) tree: tree::Progress,
     /// When a commit was last made so that the log could leave an earlier view.
@@ -176,7 +178,8 @@ impl Metanode {
         };
         add(self.free_some(pace).await);
         add(self.fold_if_due(pace).await);
-        add(self.clean_some(pace).await);
+        add(self.clean_segments(pace).await);
+        add(self.join_blocks(pace).await);
         add(self.free_some(pace).await);
         add(self.note_unfreed().await);
         add(self.repair_suspects().await);

@@ -276,6 +276,76 @@ fn mostly_dead_segments_and_scattered_blocks_are_rewritten() {
 }
 
 #[test]
+fn a_scattered_block_is_joined_when_it_rests_and_not_before() {
+    const BLOCK: u64 = 4 << 20;
+    let simulation = Simulation::new(8);
+    simulation
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            rig.metanode.start_background();
+            let file = rig.file(ROOT, "f").await;
+            for page in 0..100 {
+                for block in [0, BLOCK] {
+                    rig.write(file, block + page * 4096, &pattern(page, 4096))
+                        .await;
+                }
+            }
+            let extents_of = async |block: u64| {
+                let (extents, _) = rig.extents(file).await;
+                let inside = |at: u64| (block..block + BLOCK).contains(&at);
+                extents.iter().filter(|it| inside(it.offset)).count()
+            };
+            assert_eq!((extents_of(0).await, extents_of(BLOCK).await), (100, 100));
+            for second in 0..90 {
+                world.sleep(std::time::Duration::from_secs(1)).await;
+                rig.write(file, BLOCK + second % 7 * 4096, &pattern(second, 4096))
+                    .await;
+            }
+            let (resting, busy) = (extents_of(0).await, extents_of(BLOCK).await);
+            assert!(resting < 4, "{resting} extents");
+            assert!(busy > 90, "{busy} extents");
+            rig.must_be_clean("joined").await;
+            rig.close().await;
+        })
+        .finished();
+}
+
+#[test]
+fn of_neighbours_written_together_those_that_change_meanwhile_are_left_out() {
+    for moment in [3, 6, 9, 12, 15, 18, 21, 24, 30, 40] {
+        let simulation = Simulation::new(moment);
+        let faults = simulation.faults();
+        simulation
+            .run(|world| async move {
+                rig::create(&world, Scheme::Replicate(1), 1).await;
+                let rig = rig::open(&world).await;
+                let file = rig.file(ROOT, "f").await;
+                for page in 0..200 {
+                    rig.write_inline(file, page * 1000, &pattern(page, 1000))
+                        .await;
+                }
+                faults.slow("nsd1", std::time::Duration::from_millis(2));
+                let changing = async {
+                    world.sleep(std::time::Duration::from_millis(moment)).await;
+                    rig.write_inline(file, 100_000, &pattern(7, 1000)).await;
+                };
+                let folding = rig.metanode.run_background_once();
+                let (folded, ()) = futures::future::join(folding, changing).await;
+                folded.unwrap();
+                let (extents, _) = rig.extents(file).await;
+                assert!(extents.len() <= 4, "{} extents", extents.len());
+                let content = rig.read(file).await.unwrap();
+                assert_eq!(content[100_000..101_000], pattern(7, 1000));
+                assert_eq!(content[101_000..102_000], pattern(101, 1000));
+                rig.must_be_clean("folded").await;
+                rig.close().await;
+            })
+            .finished();
+    }
+}
+
+#[test]
 fn packs_of_tiny_ranges_are_not_rewritten_for_ever() {
     let simulation = Simulation::new(6);
     simulation

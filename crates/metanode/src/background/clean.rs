@@ -1,41 +1,36 @@
-//! Cleans: rewrites the live parts of mostly dead segments, blocks of files that are scattered over
-//! too many places, and segments written narrower while NSDs were missing.
+//! Cleans: rewrites the live parts of mostly dead segments, and segments written narrower while NSDs
+//! were missing.
 
 use crate::background::rewrite::Part;
 use crate::background::sparse::{Need, STEP_BYTES, frees};
 use crate::background::{CLEAN_EVERY, Pace, count};
 use crate::metanode::{Metanode, SCAN_PAGE};
 use model::map::NsdState;
-use model::{
-    CommitNumber, DataId, Extent, ExtentKind, FilesetId, InodeId, MapEpoch, Result, SegmentId,
-    limits,
-};
+use model::{Extent, ExtentKind, MapEpoch, Result, SegmentId, limits};
 use namespace::{Key, Record, Segment, Table};
 use pool::MemberState;
 use shard::successor;
 use world::Instant;
 
-/// Pages of segments, and of extents, examined by one gentle round.
+/// Pages of segments examined by one gentle round.
 const PAGES_MAX: usize = 8;
+/// A pass begins early if this many bytes, and this fraction of those in use, have died since the
+/// last one. A pass reads the records of all segments, some 0.5 s per TiB.
+const DIED_MIN: u64 = 128 << 20;
+const DIED_PART: u64 = 256;
 /// Segments whose live parts one round searches for.
 const SEGMENTS_MAX: usize = 64;
-/// A block in more extents than this is rewritten, if that halves them.
-const BLOCK_EXTENTS_MAX: usize = 64;
-/// Bytes of a block for this purpose.
-const BLOCK_BYTES: u64 = limits::BLOCK_BYTES_DEFAULT as u64;
 
 /// Progress of the passes.
 #[derive(Default)]
 pub(crate) struct Progress {
-    segments: Option<Key>,
-    extents: Option<Key>,
-    last_pass: Option<Instant>,
-    /// The newest durable commit when the last pass began.
-    last_durable: Option<CommitNumber>,
-    /// Blocks changed after this commit aren't resting: they were published since the previous pass
-    /// began. In the first pass no block is known to rest.
-    resting: Option<CommitNumber>,
-    /// The pool for which the running pass over segments widens narrow ones, if it does.
+    /// Where the running pass continues.
+    next: Option<Key>,
+    /// When the last pass began.
+    begun: Option<Instant>,
+    /// The fewest bytes in use that nothing points at, since then.
+    unfreed: Option<u64>,
+    /// The pool for which the running pass widens narrow ones, if it does.
     widening: Option<Width>,
     /// The pool for which narrow segments were last widened. Once is enough: a segment that became
     /// narrow again met an NSD in trouble.
@@ -54,6 +49,14 @@ pub(crate) struct Progress {
 pub(super) type Width = (MapEpoch, u64);
 
 impl Progress {
+    /// Whether so much has died since the last pass that the next one is worth its cost. Random
+    /// overwrites leave a little in each of many segments.
+    fn has_much_died(&mut self, unfreed: u64, used: u64) -> bool {
+        let least = self.unfreed.unwrap_or(unfreed).min(unfreed);
+        self.unfreed = Some(least);
+        unfreed - least >= DIED_MIN.max(used / DIED_PART)
+    }
+
     /// The pass that found `narrow` segments has ended. The next one checks whether they are wide
     /// now.
     fn end_widening(&mut self, width: Width) {
@@ -92,50 +95,50 @@ impl Metanode {
         (self.pool.map().epoch, self.pool.changes_of_members())
     }
 
-    /// Examines some segments and blocks and cleans those worth it. Returns the number of extents
-    /// replaced.
-    pub(super) async fn clean_some(&self, pace: Pace) -> Result<u64> {
-        let now = self.world.now();
-        let widens_from_here = {
-            let mut memory = self.background.memory.lock();
-            let progress = &mut memory.clean;
-            let is_between = progress.segments.is_none() && progress.extents.is_none();
-            let width = self.width();
-            progress.changes_at_start.get_or_insert(width.1);
-            let widens = progress.widened != Some(width) && self.is_pool_whole();
-            let is_due = progress
-                .last_pass
-                .is_none_or(|last| now - last >= CLEAN_EVERY)
-                || (widens && (progress.narrow_before.is_some() || progress.tried != Some(width)));
-            if pace == Pace::Gentle && is_between && !is_due {
-                return Ok(0);
-            }
-            if is_between {
-                progress.last_pass = Some(now);
-                let durable = self.shard().durable();
-                progress.resting = progress.last_durable.replace(durable);
-                progress.widening = widens.then_some(width);
-                if widens {
-                    progress.tried = Some(width);
-                }
-                progress.narrow = 0;
-            }
-            is_between && progress.widening.is_some()
-        };
-        if widens_from_here {
-            self.widen_tables().await?;
+    /// Examines some segments and cleans those worth it. Returns the number of extents replaced.
+    pub(super) async fn clean_segments(&self, pace: Pace) -> Result<u64> {
+        if !self.begin_pass(pace).await? {
+            return Ok(0);
         }
         let pages = if pace == Pace::Drain {
             usize::MAX
         } else {
             PAGES_MAX
         };
-        let mut replaced = self.clean_segments(pages).await?;
-        // Reassembling blocks helps only readers; it takes space before it frees any.
-        if !self.is_short() {
-            replaced += self.clean_blocks(pages, pace).await?;
+        self.clean_pages(pages).await
+    }
+
+    /// Whether a pass is running; begins one if it is due.
+    async fn begin_pass(&self, pace: Pace) -> Result<bool> {
+        let now = self.world.now();
+        let space = self.pool.usage();
+        let used = space.capacity.saturating_sub(space.free);
+        let width = self.width();
+        {
+            let mut memory = self.background.memory.lock();
+            let progress = &mut memory.clean;
+            if progress.next.is_some() {
+                return Ok(true);
+            }
+            progress.changes_at_start.get_or_insert(width.1);
+            let widens = progress.widened != Some(width) && self.is_pool_whole();
+            let is_due = progress.begun.is_none_or(|last| now - last >= CLEAN_EVERY)
+                || progress.has_much_died(self.unfreed(), used)
+                || (widens && (progress.narrow_before.is_some() || progress.tried != Some(width)));
+            if pace == Pace::Gentle && !is_due {
+                return Ok(false);
+            }
+            progress.begun = Some(now);
+            progress.unfreed = None;
+            progress.widening = widens.then_some(width);
+            progress.narrow = 0;
+            if !widens {
+                return Ok(true);
+            }
+            progress.tried = Some(width);
         }
-        Ok(replaced)
+        self.widen_tables().await?;
+        Ok(true)
     }
 
     /// Whether new segments are as wide as the pool's scheme.
@@ -165,7 +168,7 @@ impl Metanode {
         Ok(())
     }
 
-    async fn clean_segments(&self, pages: usize) -> Result<u64> {
+    async fn clean_pages(&self, pages: usize) -> Result<u64> {
         let shard = self.shard();
         let (first, to) = Table::Segments.range();
         let mut from = self
@@ -173,14 +176,12 @@ impl Metanode {
             .memory
             .lock()
             .clean
-            .segments
+            .next
             .take()
             .unwrap_or(first);
         let widening = self.background.memory.lock().clean.widening;
         let width = self.width();
-        let mut parts = Vec::new();
-        let (mut looked, mut chosen, mut narrow) = (0, 0, 0);
-        let (mut bytes, mut replaced) = (0, 0);
+        let mut chosen = Vec::new();
         let mut ended = false;
         'pages: for _ in 0..pages {
             let page = shard.scan(&from, &to, SCAN_PAGE).await?;
@@ -199,33 +200,15 @@ impl Metanode {
                 if !is_narrow && (!is_mostly_dead(segment) || is_stubborn()) {
                     continue;
                 }
-                if looked == SEGMENTS_MAX {
+                if chosen.len() == SEGMENTS_MAX {
                     from = key.clone();
                     break 'pages;
                 }
-                looked += 1;
-                let mut live = self.live_parts(*id, segment).await?;
-                let widens = is_narrow && !live.parts.is_empty();
-                if widens {
-                    self.background.memory.lock().clean.narrow += 1;
-                    narrow += 1;
-                }
-                if !widens && !frees(&live, segment, Need::Soon) {
-                    let mut memory = self.background.memory.lock();
-                    memory.sparse.note_stubborn(*id, segment, width);
-                    continue;
-                }
-                // Unreadable data is left to repair; cleaning skips it.
-                if self.load(&segment.place, &mut live).await.is_err() {
-                    continue;
-                }
-                chosen += 1;
-                bytes += live.bytes();
-                parts.extend(live.parts);
-                if bytes >= STEP_BYTES {
-                    bytes = 0;
-                    replaced += self.rewrite(std::mem::take(&mut parts)).await?.replaced;
-                }
+                chosen.push(Chosen {
+                    id: *id,
+                    segment: (**segment).clone(),
+                    is_narrow,
+                });
             }
             if let Some((last, _)) = page.last() {
                 from = successor(last);
@@ -235,14 +218,50 @@ impl Metanode {
                 break;
             }
         }
+        // An unfinished pass means more work.
+        let goes_on = !ended && !chosen.is_empty();
+        let replaced = self.clean_chosen(chosen, width).await?;
         {
             let mut memory = self.background.memory.lock();
-            memory.clean.segments = (!ended).then_some(from);
+            memory.clean.next = (!ended).then_some(from);
             if ended && let Some(width) = memory.clean.widening.take() {
                 memory.clean.end_widening(width);
             }
         }
-        if !parts.is_empty() {
+        Ok(replaced.max(u64::from(goes_on)))
+    }
+
+    /// Rewrites the live parts of these segments, those of neighbouring places of a file together:
+    /// the search for them reads that part of the file's extents once, and they become neighbours
+    /// in the pool.
+    async fn clean_chosen(&self, mut chosen: Vec<Chosen>, width: Width) -> Result<u64> {
+        chosen.sort_by_key(|Chosen { segment, .. }| {
+            (segment.inode, segment.data, segment.file_offset)
+        });
+        let (mut cleaned, mut narrow, mut replaced) = (0, 0, 0);
+        let mut chosen = &chosen[..];
+        while !chosen.is_empty() {
+            let (step, rest) = chosen.split_at(step_of(chosen));
+            chosen = rest;
+            let mut parts = Vec::new();
+            for (of, mut live) in step.iter().zip(self.live_parts(step).await?) {
+                let widens = of.is_narrow && !live.parts.is_empty();
+                if widens {
+                    self.background.memory.lock().clean.narrow += 1;
+                    narrow += 1;
+                }
+                if !widens && !frees(&live, &of.segment, Need::Soon) {
+                    let mut memory = self.background.memory.lock();
+                    memory.sparse.note_stubborn(of.id, &of.segment, width);
+                    continue;
+                }
+                // Unreadable data is left to repair; cleaning skips it.
+                if self.load(&of.segment.place, &mut live).await.is_ok() {
+                    cleaned += 1;
+                    parts.extend(live.parts);
+                }
+            }
+            parts.sort_by_key(Part::place);
             replaced += self.rewrite(parts).await?.replaced;
         }
         if narrow > 0 {
@@ -252,131 +271,27 @@ impl Metanode {
                 "rewrote data with too little redundancy"
             );
         }
-        count(&self.background.counts.segments_cleaned, chosen);
-        // An unfinished pass means more work.
-        let goes_on = !ended && looked > 0;
-        Ok(replaced.max(u64::from(goes_on)))
-    }
-
-    /// Rewrites blocks scattered over too many places, once they haven't changed since the previous
-    /// pass began: a block under random overwrites would be rewritten completely for every few
-    /// changed pages, and be scattered again before it is read.
-    async fn clean_blocks(&self, pages: usize, pace: Pace) -> Result<u64> {
-        let resting = match pace {
-            Pace::Drain => CommitNumber(u64::MAX),
-            Pace::Gentle => {
-                let resting = self.background.memory.lock().clean.resting;
-                resting.unwrap_or(CommitNumber(0))
-            }
-        };
-        let shard = self.shard();
-        let (first, to) = Table::Extents.range();
-        let mut from = self
-            .background
-            .memory
-            .lock()
-            .clean
-            .extents
-            .take()
-            .unwrap_or(first);
-        let mut block = Block::default();
-        let mut parts = Vec::new();
-        let mut ended = false;
-        for _ in 0..pages {
-            let page = shard.scan(&from, &to, SCAN_PAGE).await?;
-            ended = page.len() < SCAN_PAGE;
-            let Some((last, _)) = page.last() else { break };
-            from = successor(last);
-            for (key, record) in &page {
-                let (Key::Extent { fileset, data, .. }, Record::Extent(extent)) = (key, record)
-                else {
-                    continue;
-                };
-                let place = (*fileset, *data, extent.offset / BLOCK_BYTES);
-                if block.place != Some(place) {
-                    parts.extend(self.scattered(std::mem::take(&mut block), resting).await?);
-                    block.place = Some(place);
-                }
-                block.extents.push((**extent).clone());
-            }
-            if ended || parts.len() >= SEGMENTS_MAX {
-                break;
-            }
-        }
-        parts.extend(self.scattered(block, resting).await?);
-        self.background.memory.lock().clean.extents = (!ended).then_some(from);
-        Ok(if parts.is_empty() {
-            0
-        } else {
-            self.rewrite(parts).await?.replaced
-        })
-    }
-
-    /// The parts of a block to rewrite, if worth it.
-    async fn scattered(&self, block: Block, resting: CommitNumber) -> Result<Vec<Part>> {
-        let Some((fileset, data, _)) = block.place else {
-            return Ok(Vec::new());
-        };
-        if block.extents.iter().any(|extent| extent.birth > resting) {
-            return Ok(Vec::new());
-        }
-        let extents: Vec<Extent> = block
-            .extents
-            .into_iter()
-            .filter(|extent| segment_of(extent).is_some())
-            .collect();
-        let runs: Vec<Vec<Extent>> = extents
-            .chunk_by(|a, b| a.end() == b.offset)
-            .map(<[Extent]>::to_vec)
-            .collect();
-        if extents.len() <= BLOCK_EXTENTS_MAX || runs.len() * 2 > extents.len() {
-            return Ok(Vec::new());
-        }
-        let Some(inode) = self.inode_of(fileset, data, &extents).await? else {
-            return Ok(Vec::new());
-        };
-        Ok(runs
-            .into_iter()
-            .map(|extents| Part {
-                inode,
-                data,
-                extents,
-                bytes: None,
-            })
-            .collect())
-    }
-
-    /// The inode of a data id: one of its segments says for which inode it was published.
-    async fn inode_of(
-        &self,
-        fileset: FilesetId,
-        data: DataId,
-        extents: &[Extent],
-    ) -> Result<Option<InodeId>> {
-        for extent in extents.iter().take(BLOCK_EXTENTS_MAX) {
-            let Some(segment) = segment_of(extent) else {
-                continue;
-            };
-            let Some(Record::Segment(record)) = self.shard().record(&Key::Segment(segment)).await?
-            else {
-                continue;
-            };
-            if record.data == data && record.inode.fileset() == fileset {
-                let is_current = self
-                    .inode_record(record.inode)
-                    .await?
-                    .is_some_and(|inode| inode.data == data);
-                return Ok(is_current.then_some(record.inode));
-            }
-        }
-        Ok(None)
+        count(&self.background.counts.segments_cleaned, cleaned);
+        Ok(replaced)
     }
 }
 
-#[derive(Default)]
-struct Block {
-    place: Option<(FilesetId, DataId, u64)>,
-    extents: Vec<Extent>,
+/// A segment whose live parts are to be rewritten.
+pub(super) struct Chosen {
+    pub(super) id: SegmentId,
+    pub(super) segment: Segment,
+    /// Written with less redundancy than is possible now.
+    pub(super) is_narrow: bool,
+}
+
+/// How many of these segments one step rewrites: at least one.
+fn step_of(chosen: &[Chosen]) -> usize {
+    let mut bytes = 0;
+    let fits = chosen.iter().take_while(|of| {
+        bytes += of.segment.live;
+        bytes <= STEP_BYTES
+    });
+    fits.count().max(1)
 }
 
 /// Whether less than half of the units are live.
@@ -388,9 +303,31 @@ pub(super) fn units(bytes: u64) -> u64 {
     bytes.div_ceil(u64::from(limits::UNIT_BYTES))
 }
 
-fn segment_of(extent: &Extent) -> Option<SegmentId> {
+pub(super) fn segment_of(extent: &Extent) -> Option<SegmentId> {
     match &extent.kind {
         ExtentKind::Data { place, .. } => Some(place.segment),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_begins_early_when_much_has_died_since_the_last_one_and_not_for_what_was_dead() {
+        const MIB: u64 = 1 << 20;
+        let mut progress = Progress::default();
+        let used = 1024 * MIB;
+        assert!(!progress.has_much_died(5000 * MIB, used), "dead before");
+        assert!(!progress.has_much_died(5100 * MIB, used));
+        assert!(progress.has_much_died(5128 * MIB, used));
+        // Freed meanwhile; then more dies.
+        assert!(!progress.has_much_died(100 * MIB, used));
+        assert!(!progress.has_much_died(227 * MIB, used));
+        assert!(progress.has_much_died(228 * MIB, used));
+        // Much is in use: a pass is expensive.
+        assert!(!progress.has_much_died(1123 * MIB, 256 * 1024 * MIB));
+        assert!(progress.has_much_died(1124 * MIB, 256 * 1024 * MIB));
     }
 }

@@ -91,13 +91,18 @@ impl Metanode {
             if freed > 0 {
                 break;
             }
-            match self.clean_sparse(need, part).await {
-                Ok(Cleaned::Nothing) => break,
+            let is_last = match self.clean_sparse(need, part).await {
+                Ok(Cleaned::Nothing) => true,
                 Ok(Cleaned::NotYet) => return Ok(true),
-                Ok(Cleaned::Some) => freed += self.delete_dead(Pace::Drain).await?.segments,
+                Ok(Cleaned::Some) => false,
                 // Other writers have taken the space that cleaning needs.
-                Err(error) if error.kind() == ErrorKind::NoSpace => {}
+                Err(error) if error.kind() == ErrorKind::NoSpace => false,
                 Err(error) => return Err(error),
+            };
+            // Also without success: segments may have died while they were searched.
+            freed += self.delete_dead(Pace::Drain).await?.segments;
+            if is_last {
+                break;
             }
         }
         if freed > 0 {

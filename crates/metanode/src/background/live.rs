@@ -1,11 +1,12 @@
-//! Finds and reads the live parts of a mostly dead segment.
+//! Finds and reads the live parts of mostly dead segments.
 
+use crate::background::clean::{Chosen, segment_of};
 use crate::background::rewrite::Part;
 use crate::metanode::Metanode;
 use crate::pack::{self, PackEntry};
 use bytes::{Bytes, BytesMut};
 use model::{DataId, Extent, ExtentKind, InodeId, Result, SegmentId, SegmentPlace};
-use namespace::{Key, Record, Segment};
+use namespace::{Key, Record};
 use shard::successor;
 use std::collections::BTreeMap;
 
@@ -24,13 +25,6 @@ pub(super) struct Live {
 }
 
 impl Live {
-    fn nothing(segment: &Segment) -> Self {
-        Self {
-            parts: Vec::new(),
-            unfound: segment.live,
-        }
-    }
-
     pub(super) fn bytes(&self) -> u64 {
         self.extents().map(|extent| extent.length).sum()
     }
@@ -45,82 +39,107 @@ type Ranges = Vec<(u64, u64)>;
 /// Extents of one file by their offsets.
 type Found = BTreeMap<u64, Extent>;
 
+/// Segments to find, with the live bytes of each that weren't found yet.
+type Unfound = BTreeMap<SegmentId, u64>;
+
 impl Metanode {
-    /// Finds the extents that point at a segment: in the file that it was published for, and, if it
-    /// is packed, in the files that its table names. Extents keep their offsets, so only these
-    /// ranges are searched.
-    pub(super) async fn live_parts(&self, id: SegmentId, segment: &Segment) -> Result<Live> {
+    /// Finds the extents that point at each of these segments: in the files that they were
+    /// published for, and, if they are packed, in the files that their tables name. Extents keep
+    /// their offsets, so only these ranges are searched, once for all segments.
+    pub(super) async fn live_parts(&self, chosen: &[Chosen]) -> Result<Vec<Live>> {
         let mut places: BTreeMap<(InodeId, DataId), Ranges> = BTreeMap::new();
-        let length = u64::from(segment.place.length);
-        let own = (
-            segment.file_offset,
-            segment.file_offset.saturating_add(length),
-        );
-        places
-            .entry((segment.inode, segment.data))
-            .or_default()
-            .push(own);
-        let Ok(table) = self.table_of(&segment.place).await else {
-            // Unreadable data is left to repair; cleaning skips it.
-            return Ok(Live::nothing(segment));
-        };
-        for entry in table {
-            let end = entry.file_offset.saturating_add(u64::from(entry.length));
+        let mut unfound = Unfound::new();
+        for Chosen { id, segment, .. } in chosen {
+            let length = u64::from(segment.place.length);
+            unfound.insert(*id, segment.live);
+            let Ok(table) = self.table_of(&segment.place).await else {
+                // Unreadable data is left to repair; cleaning skips it.
+                continue;
+            };
+            let own = (
+                segment.file_offset,
+                segment.file_offset.saturating_add(length),
+            );
             places
-                .entry((entry.inode, entry.data))
+                .entry((segment.inode, segment.data))
                 .or_default()
-                .push((entry.file_offset, end));
-        }
-        let mut live = Live::nothing(segment);
-        let mut seen: BTreeMap<(InodeId, DataId), Found> = BTreeMap::new();
-        for ((inode, data), ranges) in places {
-            if live.unfound == 0 {
-                break;
+                .push(own);
+            for entry in table {
+                let end = entry.file_offset.saturating_add(u64::from(entry.length));
+                places
+                    .entry((entry.inode, entry.data))
+                    .or_default()
+                    .push((entry.file_offset, end));
             }
+        }
+        let mut found: BTreeMap<(InodeId, DataId), Found> = BTreeMap::new();
+        for (file, ranges) in self.existing(places).await? {
+            let of_file = found.entry(file).or_default();
+            self.find_in(file, ranges, of_file, &mut unfound).await?;
+        }
+        let mut out: BTreeMap<SegmentId, Live> = BTreeMap::new();
+        for (id, unfound) in unfound {
+            let parts = Vec::new();
+            out.insert(id, Live { parts, unfound });
+        }
+        for ((inode, data), extents) in found {
+            let mut of_segments: BTreeMap<SegmentId, Vec<Extent>> = BTreeMap::new();
+            for extent in extents.into_values() {
+                let segment = segment_of(&extent).expect("found by its segment");
+                of_segments.entry(segment).or_default().push(extent);
+            }
+            for (id, extents) in of_segments {
+                let live = out.get_mut(&id).expect("only chosen ones are found");
+                for run in extents.chunk_by(|a, b| a.end() == b.offset) {
+                    live.parts.push(Part {
+                        inode,
+                        data,
+                        extents: run.to_vec(),
+                        bytes: None,
+                    });
+                }
+            }
+        }
+        for (id, live) in &mut out {
+            // A busy file changes while it is searched: compare with the bytes that are live now.
+            // Extents found and overwritten since do no harm.
+            if live.unfound > 0 {
+                let live_now = match self.shard().record(&Key::Segment(*id)).await? {
+                    Some(Record::Segment(now)) => now.live,
+                    _ => 0,
+                };
+                live.unfound = live_now.saturating_sub(live.bytes());
+            }
+        }
+        let of = |chosen: &Chosen| out.remove(&chosen.id).expect("each is searched once");
+        Ok(chosen.iter().map(of).collect())
+    }
+
+    /// The ranges in files that still exist, by their current data.
+    async fn existing(
+        &self,
+        places: BTreeMap<(InodeId, DataId), Ranges>,
+    ) -> Result<BTreeMap<(InodeId, DataId), Ranges>> {
+        let mut out: BTreeMap<(InodeId, DataId), Ranges> = BTreeMap::new();
+        for ((inode, data), ranges) in places {
             let Some(record) = self.inode_record(inode).await? else {
                 continue;
             };
             // Clients don't know data ids when they pack; only extents that point here now count.
-            if data != DataId(0) && record.data != data {
-                continue;
-            }
-            let found = seen.entry((inode, record.data)).or_default();
-            self.find_in(id, (inode, record.data), ranges, found, &mut live.unfound)
-                .await?;
-        }
-        // A busy file changes while it is searched: compare with the bytes that are live now.
-        // Extents found and overwritten since do no harm.
-        if live.unfound > 0 {
-            let found = seen.values().flat_map(Found::values);
-            let found: u64 = found.map(|extent| extent.length).sum();
-            let live_now = match self.shard().record(&Key::Segment(id)).await? {
-                Some(Record::Segment(now)) => now.live,
-                _ => 0,
-            };
-            live.unfound = live_now.saturating_sub(found);
-        }
-        for ((inode, data), extents) in seen {
-            let extents: Vec<Extent> = extents.into_values().collect();
-            for run in extents.chunk_by(|a, b| a.end() == b.offset) {
-                live.parts.push(Part {
-                    inode,
-                    data,
-                    extents: run.to_vec(),
-                    bytes: None,
-                });
+            if data == DataId(0) || record.data == data {
+                out.entry((inode, record.data)).or_default().extend(ranges);
             }
         }
-        Ok(live)
+        Ok(out)
     }
 
-    /// Adds the extents in these ranges of a file that point at the segment.
+    /// Adds the extents in these ranges of a file that point at one of the segments.
     async fn find_in(
         &self,
-        id: SegmentId,
         (inode, data): (InodeId, DataId),
         mut ranges: Ranges,
         found: &mut Found,
-        unfound: &mut u64,
+        unfound: &mut Unfound,
     ) -> Result<()> {
         let shard = self.shard();
         let fileset = inode.fileset();
@@ -132,22 +151,24 @@ impl Metanode {
         ranges.sort_unstable();
         // Everything that ends up to here was examined.
         let mut looked_to = 0;
+        let mut incomplete = unfound.values().filter(|bytes| **bytes > 0).count();
         for (offset, end) in ranges {
             let mut from = Key::Extent {
                 fileset,
                 data,
                 end: offset.max(looked_to).saturating_add(1),
             };
-            while looked_to < end && *unfound > 0 {
+            while looked_to < end && incomplete > 0 {
                 let page = shard.scan(&from, &to, PAGE).await?;
                 for (_, record) in &page {
-                    let Record::Extent(extent) = record else {
-                        continue;
-                    };
-                    if points_at(extent, id)
+                    if let Record::Extent(extent) = record
+                        && let Some(segment) = segment_of(extent)
+                        && let Some(bytes) = unfound.get_mut(&segment)
                         && found.insert(extent.offset, (**extent).clone()).is_none()
+                        && *bytes > 0
                     {
-                        *unfound = unfound.saturating_sub(extent.length);
+                        *bytes = bytes.saturating_sub(extent.length);
+                        incomplete -= usize::from(*bytes == 0);
                     }
                 }
                 match page.last() {
@@ -212,8 +233,4 @@ impl Metanode {
         }
         Ok(chunks.concat().into())
     }
-}
-
-fn points_at(extent: &Extent, segment: SegmentId) -> bool {
-    matches!(&extent.kind, ExtentKind::Data { place, .. } if place.segment == segment)
 }

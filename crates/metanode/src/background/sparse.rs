@@ -2,7 +2,7 @@
 //! small steps that fit into the space kept for cleaning, so that writers get space at the pace of
 //! freeing.
 
-use crate::background::clean::{Width, units};
+use crate::background::clean::{Chosen, Width, units};
 use crate::background::count;
 use crate::background::live::Live;
 use crate::background::rewrite::Part;
@@ -184,7 +184,13 @@ impl Metanode {
                     continue;
                 }
             }
-            let mut live = self.live_parts(id, &segment).await?;
+            let chosen = [Chosen {
+                id,
+                segment: (*segment).clone(),
+                is_narrow: false,
+            }];
+            let mut found = self.live_parts(&chosen).await?;
+            let mut live = found.remove(0);
             if !frees(&live, &segment, need) || self.load(&segment.place, &mut live).await.is_err()
             {
                 let mut memory = self.background.memory.lock();
