@@ -55,6 +55,10 @@ struct Arguments {
     number: u64,
 }
 
+/// As in the daemon.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match run(&arguments) {

@@ -31,43 +31,6 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
     Ok(limit.current.unwrap_or(u64::MAX))
 }
 
-/// Allocations of this size or more get mappings of their own, which return to the system as soon
-/// as they are freed. Buffers that are allocated and freed all the time are smaller.
-const MAPPED_BYTES: libc::c_int = 2 * 1024 * 1024;
-/// Free bytes that the allocator keeps at the end of a heap.
-const KEPT_BYTES: libc::c_int = 16 * 1024 * 1024;
-/// Bounds of the number of the allocator's heaps, one for each CPU. By default it makes eight for
-/// each CPU, and free memory in one is no use to the others.
-const HEAPS_MIN: usize = 4;
-const HEAPS_MAX: usize = 16;
-
-/// Makes the C library's allocator keep little freed memory. By default its mapping threshold grows
-/// with each large allocation that is freed, up to 32 MiB, and freed memory below the threshold
-/// stays resident. Call this before starting other threads.
-pub fn keep_little_freed_memory() {
-    let cpus = std::thread::available_parallelism().map_or(HEAPS_MIN, std::num::NonZero::get);
-    let heaps = cpus.clamp(HEAPS_MIN, HEAPS_MAX) as libc::c_int;
-    #[cfg(target_env = "gnu")]
-    for (parameter, value) in [
-        (libc::M_MMAP_THRESHOLD, MAPPED_BYTES),
-        (libc::M_TRIM_THRESHOLD, KEPT_BYTES),
-        (libc::M_ARENA_MAX, heaps),
-    ] {
-        // SAFETY: sets a number in the allocator, which ignores values that it doesn't accept.
-        unsafe { libc::mallopt(parameter, value) };
-    }
-}
-
-/// Returns freed memory that the allocator still keeps to the system. Takes some milliseconds,
-/// locking one heap after the other: call it from a background task.
-pub fn give_back_freed_memory() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: walks the allocator's own lists under its own locks.
-    unsafe {
-        libc::malloc_trim(0);
-    }
-}
-
 /// Resident memory of this process in bytes; 0 if the kernel doesn't tell.
 #[must_use]
 pub fn resident_bytes() -> u64 {

@@ -9,19 +9,8 @@ const REST: &str = "everything else, resident";
 /// Limit for everything not counted: code, threads with their buffers, indexes of NSDs, data in
 /// flight and the allocator's own share.
 const REST_BYTES_MAX: u64 = 256 << 20;
-/// Above this, freed memory that the allocator kept is given back.
-const REST_BYTES_USUAL: u64 = REST_BYTES_MAX / 2;
 
 impl Serving {
-    /// Gives freed memory that the allocator kept back to the system, if it is much.
-    pub(super) fn mind_memory(&self) {
-        let counted = self.memory();
-        let rest = counted.iter().find(|line| line.what == REST);
-        if rest.is_some_and(|line| line.used > Some(REST_BYTES_USUAL)) {
-            world::host::give_back_freed_memory();
-        }
-    }
-
     /// `shale status`.
     pub fn status(&self) -> Status {
         let shard = self.node.metanode().shard_status();

@@ -52,7 +52,6 @@ pub fn run(dir: &Path, on_demand: bool) -> Result<ExitCode> {
                 .with_target("foyer", LevelFilter::WARN)
         }))
         .init();
-    world::host::keep_little_freed_memory();
     let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(cores.clamp(2, WORKERS_MAX))

@@ -199,7 +199,6 @@ impl Serving {
         loop {
             self.node.world().sleep(LOOK_EVERY).await;
             self.history.note(&self.facts());
-            self.mind_memory();
             self.mounts.remind_umount().await;
             self.node.look_for_returned_nsds().await;
         }
