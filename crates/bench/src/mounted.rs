@@ -5,7 +5,9 @@
 //! same disk.
 
 mod cold;
+mod million;
 mod overwrites;
+mod strided;
 
 use crate::{
     disk, floor,
@@ -58,8 +60,10 @@ pub fn lines(world: &World, dir: &Path, runs: usize, only: &str) -> Result<()> {
     bench.metadata()?;
     bench.scan_after_restart()?;
     bench.cold_names()?;
+    bench.million_files()?;
     bench.transports()?;
     bench.data()?;
+    bench.strided()?;
     bench.overwrites()?;
     bench.durable()?;
     bench.idle()?;

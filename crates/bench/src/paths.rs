@@ -158,6 +158,45 @@ pub fn write_stream(path: &Path, bytes: u64) -> f64 {
     })
 }
 
+/// Bytes of a record of [`write_strided`]: no multiple of a page or of a block.
+const RECORD: usize = 47_008;
+
+/// Two writers put every other record into a new file, each from its beginning to its end, and
+/// fsync it; bytes per second.
+pub fn write_strided(path: &Path, bytes: u64) -> f64 {
+    use std::os::unix::fs::FileExt;
+    let _ = fs::remove_file(path);
+    let file = File::create(path).expect("creates");
+    rate(bytes, || {
+        std::thread::scope(|scope| {
+            for writer in 0..2 {
+                let file = &file;
+                scope.spawn(move || {
+                    let record = AlignedBuffer::copy_of(&[writer as u8; RECORD]);
+                    for number in (writer..bytes / RECORD as u64).step_by(2) {
+                        file.write_all_at(&record[..RECORD], number * RECORD as u64)
+                            .expect("writes");
+                    }
+                    file.sync_all().expect("syncs");
+                });
+            }
+        });
+    })
+}
+
+/// Two writers put as many bytes into a new file each, in 1 MiB pieces, and fsync it; bytes per
+/// second.
+pub fn write_separately(folder: &Path, bytes: u64) -> f64 {
+    rate(bytes, || {
+        std::thread::scope(|scope| {
+            for writer in 0..2 {
+                let path = folder.join(format!("separate{writer}"));
+                scope.spawn(move || write_stream(&path, bytes / 2));
+            }
+        });
+    })
+}
+
 /// Reads a file in 1 MiB pieces with the kernel's caches dropped.
 pub fn read_stream(path: &Path, bytes: u64) -> f64 {
     drop_kernel_caches();

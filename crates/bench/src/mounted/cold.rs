@@ -1,7 +1,7 @@
 //! Small files whose records are in no cache, and `ls -l`, compared with the same work on ext4 and
 //! on a file system in memory on our FUSE.
 
-use super::{GIB, Mounted, Served};
+use super::{GIB, Mounted, Served, million::seconds};
 use crate::{
     ext4::Ext4,
     floor,
@@ -11,12 +11,7 @@ use crate::{
 };
 use fuse::{TransportChoice, Unmount};
 use model::{Result, Scheme};
-use std::{
-    fs,
-    path::Path,
-    process::{Command, Stdio},
-    time::Instant,
-};
+use std::{fs, path::Path};
 
 /// Files with content in their inodes, in one directory.
 const SMALL_FILES: u64 = 4_000;
@@ -65,14 +60,22 @@ impl Mounted {
                 let Some(floor) = floor.map(|floor| floor.join("listed")) else {
                     continue;
                 };
+                let long_list = |folder: &Path| seconds("ls", &["-l"], folder);
                 let listed = |folder: &Path| {
                     paths::drop_kernel_caches();
-                    list(folder)
+                    long_list(folder)
                 };
                 let goal = Goal::AtMost(goals.0);
                 self.line(cold, name, second, goal, || listed(&at), || listed(&floor));
                 let goal = Goal::AtMost(goals.1);
-                self.line(warm, name, second, goal, || list(&at), || list(&floor));
+                self.line(
+                    warm,
+                    name,
+                    second,
+                    goal,
+                    || long_list(&at),
+                    || long_list(&floor),
+                );
             }
         }
         drop(ext4);
@@ -131,16 +134,4 @@ impl Mounted {
 /// The same folder, once for each worker.
 fn shared(folder: &Path) -> Vec<&Path> {
     vec![folder; WORKERS as usize]
-}
-
-/// Seconds of `ls -l`.
-fn list(folder: &Path) -> f64 {
-    let begun = Instant::now();
-    let status = Command::new("ls")
-        .arg("-l")
-        .arg(folder)
-        .stdout(Stdio::null())
-        .status();
-    assert!(status.is_ok_and(|status| status.success()), "ls failed");
-    begun.elapsed().as_secs_f64()
 }

@@ -18,7 +18,7 @@ const MIB: u64 = 1 << 20;
 /// Bytes of the file.
 const FILE: u64 = 512 * MIB;
 /// For so long: several times as much as memory takes in before the disk must follow.
-const TIME: Duration = Duration::from_secs(30);
+const TIME: Duration = Duration::from_secs(60);
 /// What a waiting program may notice at most, in microseconds.
 const LONGEST: f64 = 200_000.0;
 

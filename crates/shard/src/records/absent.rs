@@ -1,6 +1,7 @@
 //! Remembers ranges of a file's extents known to be removed, so that removing a large file step by
 //! step doesn't scan in each step over everything that earlier steps removed.
 
+use super::known::stretch_of;
 use model::{DataId, FilesetId};
 use namespace::Key;
 use std::cell::RefCell;
@@ -37,26 +38,18 @@ impl Absent {
 
     /// Notes that there is no record from one key up to another.
     pub(super) fn note(&self, from: &Key, to: &Key) {
-        let Key::Extent { fileset, data, end } = *from else {
+        let Some((file, from, to)) = stretch_of(from, to) else {
             return;
-        };
-        let to = match *to {
-            Key::Extent {
-                fileset: other,
-                data: same,
-                end,
-            } if (other, same) == (fileset, data) => end,
-            _ => u64::MAX,
         };
         let mut stretches = self.stretches.borrow_mut();
         if stretches.len() >= FILES_MAX {
             stretches.clear();
         }
-        let stretch = stretches.entry((fileset, data)).or_insert((end, to));
-        if stretch.0 <= end && end <= stretch.1 {
+        let stretch = stretches.entry(file).or_insert((from, to));
+        if stretch.0 <= from && from <= stretch.1 {
             stretch.1 = stretch.1.max(to);
         } else {
-            *stretch = (end, to);
+            *stretch = (from, to);
         }
     }
 

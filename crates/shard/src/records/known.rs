@@ -125,7 +125,7 @@ impl Known {
 }
 
 /// The part of a range that belongs to its first key's data id.
-fn stretch_of(from: &Key, to: &Key) -> Option<((FilesetId, DataId), u64, u64)> {
+pub(super) fn stretch_of(from: &Key, to: &Key) -> Option<((FilesetId, DataId), u64, u64)> {
     let Key::Extent { fileset, data, end } = *from else {
         return None;
     };
