@@ -12,6 +12,7 @@ use futures::future::try_join_all;
 use model::{InodeId, Operation, Result};
 use namespace::{Key, Need, Record};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Most concurrent point reads of one fetch.
 const READS_AT_ONCE_MAX: usize = 32;
@@ -19,6 +20,8 @@ const READS_AT_ONCE_MAX: usize = 32;
 const INODE_RUN_MIN: usize = 8;
 /// ... and the range spans at most this many numbers per wanted inode.
 const INODE_RUN_STRETCH: u64 = 4;
+/// Longest time that an operation waits for records read ahead.
+const AHEAD_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// While it lives, records that its fetch could read stale from the tree stay in memory.
 pub(crate) struct Pinned<'a> {
@@ -69,38 +72,41 @@ impl<'a> Pinned<'a> {
         let keys = self.fetch_inode_runs(keys).await?;
         for chunk in keys.chunks(READS_AT_ONCE_MAX) {
             let found = try_join_all(chunk.iter().map(|key| self.read(key))).await?;
-            let mut stretches = Vec::new();
-            {
+            let stretches: Vec<_> = {
                 let mut state = self.shard.state.lock();
+                let mut stretches = Vec::new();
                 for (key, value) in chunk.iter().zip(found) {
                     if value.is_some() {
                         stretches.extend(state.ahead.got(key));
                     }
                     state.records.offer(key.clone(), value);
                 }
+                let begin = |stretch| Reading::new(self.shard, stretch);
+                stretches.into_iter().map(begin).collect()
+            };
+            if stretches.is_empty() {
+                continue;
             }
-            for stretch in stretches {
-                self.fetch_ahead(stretch).await;
-            }
+            let ahead = async {
+                for (reading, stretch) in stretches {
+                    self.fetch_ahead(reading, stretch).await;
+                }
+            };
+            // The operation has its records: it doesn't wait long for what it didn't ask for.
+            let _ = self.shard.world.timeout(AHEAD_TIME_MAX, ahead).await;
         }
         Ok(())
     }
 
     /// Reads records that the next operations are likely to miss. Errors are only logged:
     /// operations that need these records report them.
-    async fn fetch_ahead(&self, stretch: Stretch) {
+    async fn fetch_ahead(&self, mut reading: Reading<'_>, stretch: Stretch) {
         let Stretch {
             part,
             from,
             to,
             rows: limit,
         } = stretch;
-        // Reports the end when dropped, also if the operation is abandoned while this waits.
-        let mut reading = Reading {
-            shard: self.shard,
-            part,
-            next: Some(from.clone()),
-        };
         let rows = match self.shard.tree_rows(&from, &to, limit).await {
             Ok(rows) => rows,
             Err(error) => {
@@ -209,11 +215,19 @@ impl<'a> Pinned<'a> {
     }
 }
 
-/// A stretch being read ahead, and where the next one begins.
+/// A stretch to be read ahead, and where the next one begins. Reports the end when dropped, also if
+/// the operation is abandoned before.
 struct Reading<'a> {
     shard: &'a Shard,
     part: Part,
     next: Option<Key>,
+}
+
+impl<'a> Reading<'a> {
+    fn new(shard: &'a Shard, stretch: Stretch) -> (Self, Stretch) {
+        let (part, next) = (stretch.part, Some(stretch.from.clone()));
+        (Self { shard, part, next }, stretch)
+    }
 }
 
 impl Drop for Reading<'_> {

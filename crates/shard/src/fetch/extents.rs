@@ -27,9 +27,9 @@ pub(super) fn is_of_one_file(from: &Key, to: &Key) -> bool {
             Key::Extent {
                 fileset: other,
                 data: last,
-                end,
+                ..
             },
-        ) => fileset == other && (data == last || (data.next() == *last && *end == 0)),
+        ) => fileset == other && data == last,
         _ => false,
     }
 }
@@ -49,9 +49,11 @@ impl Pinned<'_> {
                 rows = match (scans, served) {
                     (0, 0) => rows / 2,
                     (0, 1..=3) => rows,
-                    _ => rows * 2,
+                    (0, _) => rows * 2,
+                    // Not before: a publish asks each range for many more than there are.
+                    _ => (rows * 2).max(*limit),
                 };
-                rows = rows.max(*limit).clamp(ROWS_MIN, ROWS_MAX);
+                rows = rows.clamp(ROWS_MIN, ROWS_MAX);
                 self.scan_extents(&begin, rows).await?;
                 (scans, served) = (scans + 1, 0);
             }

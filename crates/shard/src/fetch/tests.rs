@@ -206,78 +206,88 @@ fn what_changes_while_it_is_read_ahead_is_never_shown_as_it_was() {
     }
 }
 
-/// The numbers of the root directory's files, scanned in pages.
-async fn scanned(shard: &Shard, page: usize) -> Vec<String> {
-    let (mut from, to) = (
-        Key::Name {
-            directory: ROOT,
-            position: 0,
-        },
-        Key::Name {
-            directory: ROOT,
-            position: namespace::POSITION_END,
-        },
-    );
+/// The names of a directory's files, scanned in pages, sorted.
+async fn scanned(shard: &Shard, (mut from, to): (Key, Key), page: usize) -> Vec<String> {
     let mut out = Vec::new();
     loop {
         let rows = shard.scan(&from, &to, page).await.unwrap();
-        assert!(rows.len() <= page);
-        assert!(rows.iter().is_sorted_by(|a, b| a.0 < b.0));
+        assert!(rows.len() <= page && rows.is_sorted_by(|a, b| a.0 < b.0));
         for (_, record) in &rows {
-            let Record::Name(entry) = record else {
+            let Record::Name(name) = record else {
                 panic!("{record:?}")
             };
-            let named = entry.entry.as_ref();
+            let named = name.entry.as_ref();
             out.extend(named.map(|it| String::from_utf8_lossy(it.name.as_bytes()).into_owned()));
         }
         match rows.last() {
             Some((last, _)) if rows.len() == page => from = successor(last),
-            _ => return out,
+            _ => break,
         }
     }
+    out.sort_unstable();
+    out
 }
 
 #[test]
 fn a_scan_takes_known_records_from_memory_and_shows_uncommitted_changes() {
-    let machine = filled(35);
-    let faults = machine.faults();
-    machine
+    filled(35)
         .run(|world| async move {
             let shard = open(&world, HOT_RECORDS_BYTES_DEFAULT).await;
-            let mut from_tree = scanned(&shard, 64).await;
-            // The whole directory is known from now on.
-            let mut after = 0;
-            loop {
-                let list = Operation::ReadDirectory {
-                    directory: ROOT,
-                    after,
-                    limit: 500,
-                    with_attributes: false,
-                };
-                let Reply::Listing { entries, end, .. } = run(&world, &shard, list).await.unwrap()
-                else {
-                    panic!()
-                };
-                match entries.last() {
-                    Some(last) if !end => after = last.position,
-                    _ => break,
+            let mut make = create(FILES);
+            let Operation::Create { new, .. } = &mut make else {
+                panic!()
+            };
+            new.kind = FileKind::Directory;
+            let made = run(&world, &shard, make).await.unwrap();
+            let Reply::Entry { attributes, .. } = made else {
+                panic!()
+            };
+            let directory = attributes.inode;
+            let in_directory = |number| {
+                let mut create = create(number);
+                if let Operation::Create { directory: at, .. } = &mut create {
+                    *at = directory;
                 }
+                create
+            };
+            for number in 0..300 {
+                run(&world, &shard, in_directory(number)).await.unwrap();
             }
-            faults.fail("1");
+            shard.sync().await.unwrap();
             let unlink = Operation::Unlink {
-                directory: ROOT,
+                directory,
                 name: name(7),
             };
             run(&world, &shard, unlink).await.unwrap();
-            run(&world, &shard, create(FILES)).await.unwrap();
-            from_tree.retain(|name| name != "file7");
-            from_tree.push(format!("file{FILES}"));
-            from_tree.sort_unstable();
+            run(&world, &shard, in_directory(300)).await.unwrap();
+            let mut expected: Vec<String> = (0..=300)
+                .filter(|number| *number != 7)
+                .map(|number| format!("file{number}"))
+                .collect();
+            expected.sort_unstable();
+            let key = |position| Key::Name {
+                directory,
+                position,
+            };
+            let range = (key(0), key(namespace::POSITION_END));
+            let known = shard
+                .state
+                .lock()
+                .records
+                .all_from(&range.0, &range.1, 1000);
+            let (records, end) = known.expect("the directory was made here");
+            assert_eq!((records.len(), end), (300, range.1.clone()));
             for page in [1, 64, 5000] {
-                let mut known = scanned(&shard, page).await;
-                known.sort_unstable();
-                assert!(known == from_tree, "pages of {page}");
+                assert_eq!(scanned(&shard, range.clone(), page).await, expected);
             }
+            // Names that only the tree has are scanned as well.
+            let root = |position| Key::Name {
+                directory: ROOT,
+                position,
+            };
+            let range = (root(0), root(namespace::POSITION_END));
+            let all = scanned(&shard, range, 64).await;
+            assert_eq!(all.len() as u64, FILES + 1);
         })
         .finished();
 }

@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 use world::Map;
 
 /// Most stretches of all files together. At the limit, a stretch is forgotten instead of being cut,
-/// and a new one replaces all others.
-const STRETCHES_MAX: usize = if cfg!(test) { 8 } else { 131_072 };
+/// and a new one replaces those of another file, or else of its own.
+const STRETCHES_MAX: usize = if cfg!(test) { 8 } else { 1 << 20 };
+/// Memory of a stretch.
+const STRETCH_BYTES: usize = 32;
 
 /// For each data id: stretches of extents' ends, from (inclusive) to (exclusive), which don't touch
 /// each other. A record that leaves the table cuts the stretch that contains it.
@@ -27,9 +29,10 @@ impl Known {
         if from >= to {
             return;
         }
-        if self.stretches >= STRETCHES_MAX {
-            self.files.clear();
-            self.stretches = 0;
+        while self.stretches >= STRETCHES_MAX {
+            let other = self.files.keys().find(|other| **other != file);
+            let other = other.copied().unwrap_or(file);
+            self.forget(other);
         }
         let known = self.files.entry(file).or_default();
         let (mut first, mut end) = (from, to);
@@ -85,8 +88,14 @@ impl Known {
         self.until(key).is_some()
     }
 
-    /// Notes that a record leaves the table.
-    pub(super) fn cut(&mut self, key: &Key) {
+    /// The memory of all stretches.
+    pub(super) fn bytes(&self) -> usize {
+        self.stretches * STRETCH_BYTES
+    }
+
+    /// Notes that a record leaves the table. Keeps the parts of its stretch before and after it that
+    /// have records: as neighbours leave one after the other, each would leave an empty stretch.
+    pub(super) fn cut(&mut self, key: &Key, mut has_records: impl FnMut(&Key, &Key) -> bool) {
         let Key::Extent { fileset, data, end } = *key else {
             return;
         };
@@ -99,7 +108,8 @@ impl Known {
         self.stretches -= 1;
         if self.stretches + 2 <= STRETCHES_MAX {
             for (from, to) in [(begin, end), (end.saturating_add(1), until)] {
-                if from < to {
+                let at = |end| Key::Extent { fileset, data, end };
+                if from < to && has_records(&at(from), &at(to)) {
                     known.insert(from, to);
                     self.stretches += 1;
                 }
@@ -170,7 +180,7 @@ mod tests {
                         model.extend((from..from + length).map(|end| (data, end)));
                     }
                     2..=3 => {
-                        known.cut(&at(data, from));
+                        known.cut(&at(data, from), |_, _| true);
                         model.remove(&(data, from));
                     }
                     _ => {
@@ -202,9 +212,33 @@ mod tests {
         assert_eq!(known.until(&at(1, 40)), Some(at(1, u64::MAX)));
         assert!(known.covers(&at(1, 50), &at(2, 0)) && !known.covers(&at(1, 50), &at(2, 1)));
         assert!(known.covers(&at(1, 10), &at(1, 30)) && !known.covers(&at(1, 10), &at(1, 31)));
-        known.cut(&at(1, 15));
+        known.cut(&at(1, 15), |_, _| true);
         assert_eq!(known.until(&at(1, 10)), Some(at(1, 15)));
         assert_eq!(known.until(&at(1, 15)), None);
         assert_eq!(known.until(&at(1, 16)), Some(at(1, 30)));
+    }
+
+    #[test]
+    fn of_a_stretch_that_is_cut_only_parts_with_records_stay() {
+        let mut known = Known::default();
+        known.note(&at(1, 0), &at(1, u64::MAX));
+        for end in 1..1000 {
+            // Everything before the one that leaves has left already.
+            known.cut(&at(1, end), |from, _| *from > at(1, end));
+        }
+        assert_eq!(known.stretches, 1);
+        assert_eq!(known.until(&at(1, 1000)), Some(at(1, u64::MAX)));
+    }
+
+    #[test]
+    fn at_the_limit_another_file_is_forgotten_first() {
+        let mut known = Known::default();
+        for number in 0..STRETCHES_MAX as u64 - 1 {
+            known.note(&at(1, number * 10), &at(1, number * 10 + 5));
+        }
+        known.note(&at(2, 0), &at(2, 5));
+        known.note(&at(2, 10), &at(2, 15));
+        assert_eq!(known.until(&at(1, 0)), None);
+        assert!(known.contains(&at(2, 0)) && known.contains(&at(2, 10)));
     }
 }

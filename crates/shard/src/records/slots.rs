@@ -190,7 +190,7 @@ impl Records {
 
     /// Records in the table and their bytes.
     pub(crate) fn size(&self) -> (usize, usize) {
-        (self.table.len(), self.table.bytes())
+        (self.table.len(), self.bytes())
     }
 
     /// The records as an operation sees them.
@@ -385,7 +385,11 @@ impl Records {
     }
 
     fn take_in(&mut self, key: Key, value: Option<Record>, referenced: bool) {
-        if self.table.find(&key).is_none() {
+        if let Some(place) = self.table.find(&key) {
+            // Wanted by its key now, if a listing brought it: that listing must not forget it.
+            let slot = self.table.slot(place);
+            slot.referenced.set(slot.referenced.get() || referenced);
+        } else {
             self.owed_steps += EVICTION_STEPS_PER_RECORD;
             self.table.insert(Slot {
                 key,
@@ -418,7 +422,7 @@ impl Records {
     /// If memory is short, forgets names that this fetch only listed: otherwise a listing with more
     /// names than fit would push out its inodes, which its later pages need.
     pub(crate) fn forget_listed(&mut self, pin: u64) {
-        if self.table.bytes() <= self.wanted() / 4 * 3 {
+        if self.bytes() <= self.wanted() / 4 * 3 {
             return;
         }
         let Some(ended) = self.pins.remove(&pin) else {
@@ -439,6 +443,11 @@ impl Records {
                 self.forget(place);
             }
         }
+    }
+
+    /// The records' bytes, and those of what is known about ranges.
+    fn bytes(&self) -> usize {
+        self.table.bytes() + self.known.bytes()
     }
 
     /// The size down to which the table is shrunk.
@@ -616,7 +625,7 @@ impl Records {
         let wanted = self.wanted();
         let steps = self.owed_steps.min(EVICTION_STEPS_AT_ONCE);
         for _ in 0..steps.max(EVICTION_STEPS_MAX) {
-            if self.table.bytes() <= wanted {
+            if self.bytes() <= wanted {
                 self.owed_steps = 0;
                 return;
             }
@@ -672,7 +681,9 @@ impl Records {
                     }
                     self.set_complete(prefix, false);
                 }
-                self.known.cut(&slot.key);
+                let table = &self.table;
+                let has_records = |from: &Key, to: &Key| table.range(from, to).next().is_some();
+                self.known.cut(&slot.key, has_records);
             }
         }
     }

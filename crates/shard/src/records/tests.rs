@@ -366,6 +366,15 @@ proptest! {
                         };
                         prop_assert_eq!(found, wanted);
                     }
+                    if from < to && limit > 0
+                        && let Some((found, end)) = records.all_from(&at(from), &at(to), limit)
+                    {
+                        prop_assert!(at(from) < end && end <= at(to));
+                        let wanted: Vec<(Key, Record)> =
+                            truth.range(at(from)..end).map(|(k, v)| (k.clone(), v.clone())).collect();
+                        prop_assert!(wanted.len() <= limit);
+                        prop_assert_eq!(found, wanted);
+                    }
                 }
                 Step::FetchKey(key) if late.is_none() => {
                     let pin = records.pin();
