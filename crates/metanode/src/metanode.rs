@@ -16,7 +16,7 @@ use model::{
 };
 use namespace::Table;
 use pool::{Pool, SegmentSource};
-use shard::{HOT_RECORDS_BYTES_DEFAULT, Shard, ShardConfig, TreeCache, successor};
+use shard::{Shard, ShardConfig, TreeCache, successor};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use world::World;
@@ -93,7 +93,11 @@ impl Metanode {
                 pool: pool.clone(),
                 cache: TreeCache::new(TREE_CACHE_BYTES),
             },
-            hot_records_bytes: HOT_RECORDS_BYTES_DEFAULT,
+            hot_records_bytes: shard::hot_records_bytes(if world.is_simulated() {
+                0
+            } else {
+                world::host::memory_bytes()
+            }),
         };
         if coordination.shard(shard).await?.is_none() {
             Shard::create(&config).await?;
@@ -362,7 +366,7 @@ impl Metanode {
             (
                 "hot records",
                 bytes as u64,
-                HOT_RECORDS_BYTES_DEFAULT as u64,
+                self.config.hot_records_bytes as u64,
             ),
             ("table blocks", TREE_CACHE_BYTES, TREE_CACHE_BYTES),
         ]

@@ -26,7 +26,9 @@ pub use frame::{CommitFrame, OperationNote};
 pub use log::Log;
 pub use records::{NewWork, successor};
 pub use rows::Damaged;
-pub use shard::{HOT_RECORDS_BYTES_DEFAULT, Holders, Shard, ShardConfig, Unflushed};
+pub use shard::{
+    HOT_RECORDS_BYTES_DEFAULT, Holders, Shard, ShardConfig, Unflushed, hot_records_bytes,
+};
 pub use snapshot::{Page, Snapshot, Walk};
 pub use takeover::{Opened, Opening};
 pub use tree::{Tree, TreeCache};

@@ -24,8 +24,21 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use world::{Task, World};
 
-/// Default memory for decoded records.
+/// Memory for decoded records: the least, which simulations have.
 pub const HOT_RECORDS_BYTES_DEFAULT: usize = 384 * 1024 * 1024;
+/// The most, and the fraction of the machine's memory between them. A million extents, or names and
+/// inodes of half a million files, take about 350 MB; an operation that misses a record of a large
+/// fragmented file costs as much as fifty that don't.
+const HOT_RECORDS_BYTES_MAX: u64 = 8 << 30;
+const HOT_RECORDS_PART: u64 = 24;
+
+/// Memory for decoded records on a machine with this much.
+#[must_use]
+pub fn hot_records_bytes(machine: u64) -> usize {
+    let least = HOT_RECORDS_BYTES_DEFAULT as u64;
+    let bytes = (machine / HOT_RECORDS_PART).clamp(least, HOT_RECORDS_BYTES_MAX);
+    usize::try_from(bytes).unwrap_or(HOT_RECORDS_BYTES_DEFAULT)
+}
 /// Most rounds of fetching that one operation may need: a rename asks for the ancestors of two
 /// directories one by one, and paths have at most 4,096 bytes.
 const FETCH_ROUNDS_MAX: usize = 4100;

@@ -40,6 +40,26 @@ pub fn resident_bytes() -> u64 {
     pages.unwrap_or(0) * rustix::param::page_size() as u64
 }
 
+/// Memory that this process may use, in bytes: the machine's, or less if a control group limits it;
+/// 0 if the kernel doesn't tell.
+#[must_use]
+pub fn memory_bytes() -> u64 {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = info.lines().find_map(|line| {
+        let kib = line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB")?;
+        kib.trim().parse::<u64>().ok()
+    });
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"));
+    let groups = own.into_iter().flat_map(|own| Path::new(own).ancestors());
+    let limits = groups.filter_map(|group| {
+        let file = Path::new("/sys/fs/cgroup").join(group).join("memory.max");
+        // "max" is no limit.
+        std::fs::read_to_string(file).ok()?.trim().parse().ok()
+    });
+    limits.chain([total.unwrap_or(0) * 1024]).min().unwrap_or(0)
+}
+
 /// Makes a command start in a new session, without a terminal.
 pub fn in_own_session(command: &mut Command) {
     // SAFETY: setsid is async-signal-safe and touches no memory of this process. The child of a
@@ -179,6 +199,16 @@ mod tests {
             .find(|line| line.starts_with("Max open files"));
         let soft = line.unwrap().split_whitespace().nth(3).unwrap();
         assert_eq!(soft, most.to_string());
+    }
+
+    #[test]
+    fn the_memory_is_at_most_the_machines() {
+        let info = std::fs::read_to_string("/proc/meminfo").unwrap();
+        let total = info.lines().find(|line| line.starts_with("MemTotal:"));
+        let kib = total.unwrap().split_whitespace().nth(1).unwrap();
+        let total = kib.parse::<u64>().unwrap() * 1024;
+        let bytes = memory_bytes();
+        assert!((16 << 20..=total).contains(&bytes), "{bytes} of {total}");
     }
 
     #[test]

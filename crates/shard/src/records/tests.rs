@@ -60,6 +60,15 @@ fn remove(records: &mut Records, key: &Key) {
 }
 
 #[test]
+fn memory_for_records_grows_with_the_machines() {
+    let bytes = |gib: u64| crate::hot_records_bytes(gib << 30) as u64;
+    assert_eq!(bytes(0), 384 << 20);
+    assert_eq!(bytes(8), 384 << 20);
+    assert_eq!(bytes(24), 1 << 30);
+    assert_eq!(bytes(1024), 8 << 30);
+}
+
+#[test]
 fn what_was_created_and_removed_in_one_commit_leaves_no_trace() {
     let mut records = Records::new(1 << 20, CommitNumber(0));
     put(&mut records, inode(5, FileKind::Directory));
