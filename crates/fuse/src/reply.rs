@@ -63,14 +63,19 @@ impl OpenOut {
     pub(crate) fn of(opened: &Opened, understood: u64) -> Self {
         let mode = opened.mode;
         let mut open_flags = 0;
-        // Without DIRECT_IO_ALLOW_MMAP (before Linux 6.6) direct files can't be mapped shared,
-        // which breaks programs; on those kernels the page cache is used.
-        if mode.direct && understood & abi::init::DIRECT_IO_ALLOW_MMAP != 0 {
+        let is_from_linux_6_6 = understood & abi::init::DIRECT_IO_ALLOW_MMAP != 0;
+        // Before Linux 6.6 direct files can't be mapped shared, which breaks programs; on those
+        // kernels the page cache is used.
+        if mode.direct && is_from_linux_6_6 {
             open_flags |= fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
         }
+        // Kernels without "fuse: fix readdir cache race" (October 2022) answer EIO when two
+        // programs list a directory of which they keep a copy. No flag of INIT tells which have
+        // it; all from 6.6 do.
+        let cache_directory = mode.cache_directory && is_from_linux_6_6;
         for (wanted, flag) in [
             (mode.keep_cache, fopen::KEEP_CACHE),
-            (mode.cache_directory, fopen::CACHE_DIR),
+            (cache_directory, fopen::CACHE_DIR),
             (mode.no_flush, fopen::NOFLUSH),
         ] {
             if wanted {
@@ -87,5 +92,28 @@ impl OpenOut {
     /// Whether reads and writes bypass the page cache.
     pub(crate) fn is_direct(&self) -> bool {
         self.open_flags & fopen::DIRECT_IO != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file_system::OpenMode;
+
+    #[test]
+    fn old_kernels_are_asked_for_neither_direct_files_nor_copies_of_directories() {
+        let mode = OpenMode {
+            direct: true,
+            keep_cache: true,
+            no_flush: true,
+            cache_directory: true,
+        };
+        let opened = Opened { handle: 7, mode };
+        let everywhere = fopen::KEEP_CACHE | fopen::NOFLUSH;
+        let old = OpenOut::of(&opened, !abi::init::DIRECT_IO_ALLOW_MMAP);
+        assert_eq!((old.fh, old.open_flags), (7, everywhere));
+        let new = OpenOut::of(&opened, abi::init::DIRECT_IO_ALLOW_MMAP);
+        let added = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES | fopen::CACHE_DIR;
+        assert_eq!(new.open_flags, everywhere | added);
     }
 }
