@@ -728,12 +728,14 @@ impl FileSystem for Door {
     async fn open_directory(&self, _caller: &Caller, inode: InodeId) -> Result<Opened> {
         let inode = self.inside(inode);
         self.client.open(inode, OpenFlags::default()).await?;
-        let (is_alone, now) = (!self.siblings.are_several(), self.client.world().now());
+        let now = self.client.world().now();
+        let is_copied =
+            !self.siblings.are_several() && self.listed.is_fresh(inode, self.valid(), now);
         Ok(Opened {
             handle: self.opens.add(inode, false),
             mode: OpenMode {
-                cache_directory: is_alone,
-                keep_cache: is_alone && self.listed.is_fresh(inode, self.valid(), now),
+                cache_directory: is_copied,
+                keep_cache: is_copied,
                 ..OpenMode::default()
             },
         })

@@ -3,8 +3,13 @@
 //! The kernel keeps a directory's names if asked to (FOPEN_CACHE_DIR), and drops them when the
 //! directory's mtime moves or when it changes the directory itself. But it keeps no attributes with
 //! them: those expire after some seconds, and requesting each inode's separately costs far more
-//! than a new listing with attributes. So its copy is used only while the attributes that came with
-//! the listing are valid.
+//! than a new listing with attributes. So a copy is made and used only while the attributes of all
+//! entries are valid: a first listing brings them, a second one soon after it fills the copy, a
+//! third one is answered by the kernel.
+//!
+//! Directories that are listed once or without attributes get no copy: it would cost the kernel
+//! time, serve nobody, and the kernel makes mistakes with copies that don't reach the end of the
+//! directory (docs/protocols/fuse.md).
 
 use model::InodeId;
 use parking_lot::Mutex;
