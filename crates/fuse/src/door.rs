@@ -12,7 +12,7 @@ use crate::file_system::{
 use crate::listed::Listed;
 use crate::listing::Listing;
 use crate::locks::{Interrupted, LockScope};
-use crate::notifier::{Notice, Notifier};
+use crate::notifier::Notifier;
 use crate::opens::Opens;
 use crate::programs::Programs;
 use crate::siblings::{Sibling, Siblings};
@@ -123,7 +123,7 @@ impl Door {
         root: InodeId,
         siblings: &Arc<Siblings>,
     ) -> Self {
-        let sibling = siblings.join(client.world().now(), settings.valid);
+        let sibling = siblings.join(root, client.world().now(), settings.valid);
         let lock_door = client.begin_lock_door();
         Self {
             client,
@@ -211,17 +211,14 @@ impl Door {
         }
     }
 
-    /// Bytes of a file changed: makes other kernels drop their pages, which may be mapped.
+    /// Bytes of a file or names of a directory changed: makes other kernels drop their pages, which
+    /// may be mapped, or be a copy of the names.
     fn note_change(&self, inode: InodeId) {
         if !self.siblings.are_several() {
             return;
         }
         let Some(me) = self.sibling() else { return };
-        me.tell_others(&Notice::Inode {
-            inode,
-            offset: 0,
-            length: 0,
-        });
+        me.tell_others(inode);
     }
 
     fn opened(&self, inode: InodeId, flags: i32) -> Opened {
@@ -559,6 +556,7 @@ impl FileSystem for Door {
             }
             made => made?,
         };
+        self.note_change(directory);
         Ok((
             self.entry(attributes),
             self.opened(attributes.inode, create.flags),
@@ -595,6 +593,7 @@ impl FileSystem for Door {
             ..new_inode(caller, make.kind, make.mode, make.umask)
         };
         let made = self.client.create(directory, name.clone(), new).await?;
+        self.note_change(directory);
         Ok(self.remembered(made).await)
     }
 
@@ -607,12 +606,15 @@ impl FileSystem for Door {
     ) -> Result<InodeEntry> {
         let directory = self.inside(directory);
         let linked = self.client.link(inode, directory, name.clone()).await?;
+        self.note_change(directory);
         Ok(self.remembered(linked).await)
     }
 
     async fn unlink(&self, _caller: &Caller, directory: InodeId, name: &FileName) -> Result<()> {
         let directory = self.inside(directory);
-        self.client.unlink(directory, name.clone()).await
+        self.client.unlink(directory, name.clone()).await?;
+        self.note_change(directory);
+        Ok(())
     }
 
     async fn remove_directory(
@@ -622,7 +624,11 @@ impl FileSystem for Door {
         name: &FileName,
     ) -> Result<()> {
         let directory = self.inside(directory);
-        self.client.remove_directory(directory, name.clone()).await
+        self.client
+            .remove_directory(directory, name.clone())
+            .await?;
+        self.note_change(directory);
+        Ok(())
     }
 
     async fn rename(
@@ -636,7 +642,12 @@ impl FileSystem for Door {
         let (from_name, to_name) = (from.1.clone(), to.1.clone());
         self.client
             .rename(from_directory, from_name, to_directory, to_name, mode)
-            .await
+            .await?;
+        self.note_change(from_directory);
+        if to_directory != from_directory {
+            self.note_change(to_directory);
+        }
+        Ok(())
     }
 
     async fn open(&self, caller: &Caller, inode: InodeId, open: Open) -> Result<Opened> {

@@ -41,9 +41,30 @@ const OWNERS_MAX: usize = 65_536;
 
 #[derive(Debug, Default)]
 struct SiblingsState {
-    doors: Vec<(u64, Option<Notifier>)>,
+    doors: Vec<JoinedDoor>,
     /// Until then a kernel may trust answers cached while its door was the only one.
     believed_until: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct JoinedDoor {
+    id: u64,
+    /// The directory that is the root of its mount.
+    root: InodeId,
+    /// None until it is mounted.
+    notifier: Option<Notifier>,
+}
+
+impl JoinedDoor {
+    /// The node id of one of the client's inodes in this door's kernel; none if it is never there.
+    fn node_of(&self, inode: InodeId) -> Option<InodeId> {
+        match inode {
+            _ if inode == self.root => Some(InodeId::ROOT),
+            // Above the root of the mount, and its number there means another directory.
+            InodeId::ROOT => None,
+            _ => Some(inode),
+        }
+    }
 }
 
 impl Siblings {
@@ -78,12 +99,16 @@ impl Siblings {
         owners.everywhere || owners.inodes.contains(&inode)
     }
 
-    /// Adds a door. From now on the kernels of the others cache nothing new; older answers stay
-    /// valid until they expire.
-    pub(crate) fn join(self: &Arc<Self>, now: Instant, valid: Duration) -> Sibling {
+    /// Adds a door to the directory `root`. From now on the kernels of the others cache nothing
+    /// new; older answers stay valid until they expire.
+    pub(crate) fn join(self: &Arc<Self>, root: InodeId, now: Instant, valid: Duration) -> Sibling {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let mut state = self.state.lock();
-        state.doors.push((id, None));
+        state.doors.push(JoinedDoor {
+            id,
+            root,
+            notifier: None,
+        });
         if state.doors.len() == 2 {
             state.believed_until = Some(now + valid + IN_FLIGHT_MAX);
         }
@@ -115,23 +140,28 @@ impl Sibling {
     /// Sets how this door's kernel is notified, once it is mounted.
     pub(crate) fn reach_by(&self, notifier: Notifier) {
         let mut state = self.all.state.lock();
-        if let Some(door) = state.doors.iter_mut().find(|(id, _)| *id == self.id) {
-            door.1 = Some(notifier);
+        if let Some(door) = state.doors.iter_mut().find(|door| door.id == self.id) {
+            door.notifier = Some(notifier);
         }
     }
 
-    /// Notifies the other kernels soon. Only mapped pages need it: kernels ask for everything else
-    /// each time. If a queue is full, the next change notifies them.
-    pub(crate) fn tell_others(&self, notice: &Notice) {
-        let others: Vec<Notifier> = {
+    /// Makes the other kernels drop the pages of an inode soon: those of mapped files, and copies of
+    /// directories that were opened while their door was the only one. Kernels ask for everything
+    /// else each time. If a queue is full, the next change notifies them.
+    pub(crate) fn tell_others(&self, inode: InodeId) {
+        let others: Vec<(Notifier, InodeId)> = {
             let state = self.all.state.lock();
-            let others = state.doors.iter().filter(|(id, _)| *id != self.id);
+            let others = state.doors.iter().filter(|door| door.id != self.id);
             others
-                .filter_map(|(_, notifier)| notifier.clone())
+                .filter_map(|door| Some((door.notifier.clone()?, door.node_of(inode)?)))
                 .collect()
         };
-        for other in others {
-            other.post(notice.clone());
+        for (other, inode) in others {
+            other.post(Notice::Inode {
+                inode,
+                offset: 0,
+                length: 0,
+            });
         }
     }
 }
@@ -139,7 +169,7 @@ impl Sibling {
 impl Drop for Sibling {
     fn drop(&mut self) {
         let mut state = self.all.state.lock();
-        state.doors.retain(|(id, _)| *id != self.id);
+        state.doors.retain(|door| door.id != self.id);
         self.all
             .several
             .store(state.doors.len() > 1, Ordering::Release);
@@ -156,16 +186,31 @@ mod tests {
         let valid = Duration::from_secs(6);
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let start = runtime.block_on(async { world::World::real() }).now();
-        let first = all.join(start, valid);
+        let first = all.join(InodeId::ROOT, start, valid);
         assert!(!all.are_several());
         assert_eq!(first.believed_for(start), Duration::ZERO);
-        let second = all.join(start, valid);
+        let second = all.join(InodeId::ROOT, start, valid);
         assert!(all.are_several());
         assert!(second.believed_for(start) >= valid);
         let later = start + 2 * valid;
-        let third = all.join(later, valid);
+        let third = all.join(InodeId::ROOT, later, valid);
         assert_eq!(third.believed_for(later), Duration::ZERO);
         drop((first, third));
         assert!(!all.are_several());
+    }
+
+    #[test]
+    fn an_inode_has_the_number_that_each_kernel_knows() {
+        let door = |root| JoinedDoor {
+            id: 0,
+            root,
+            notifier: None,
+        };
+        let (whole, part) = (door(InodeId::ROOT), door(InodeId(7)));
+        assert_eq!(whole.node_of(InodeId::ROOT), Some(InodeId::ROOT));
+        assert_eq!(whole.node_of(InodeId(7)), Some(InodeId(7)));
+        assert_eq!(part.node_of(InodeId(7)), Some(InodeId::ROOT));
+        assert_eq!(part.node_of(InodeId(8)), Some(InodeId(8)));
+        assert_eq!(part.node_of(InodeId::ROOT), None);
     }
 }

@@ -1,6 +1,6 @@
 //! Listing directories while they change, and very large ones, through the kernel.
 
-use crate::fixture::Node;
+use crate::fixture::{Node, once_idle, poll};
 use std::{
     collections::BTreeMap,
     ffi::{CStr, CString},
@@ -8,6 +8,7 @@ use std::{
     os::unix::ffi::OsStrExt,
     path::Path,
     sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
 };
 
 /// An open directory stream of the C library.
@@ -44,6 +45,13 @@ impl Stream {
     fn seek(&mut self, to: libc::c_long) {
         // SAFETY: the stream is open and `to` comes from telldir.
         unsafe { libc::seekdir(self.0, to) }
+    }
+
+    /// All names, from the start.
+    fn names_again(&mut self) -> Vec<String> {
+        // SAFETY: the stream is open.
+        unsafe { libc::rewinddir(self.0) };
+        std::iter::from_fn(|| self.next()).collect()
     }
 }
 
@@ -129,15 +137,73 @@ fn a_position_stays_good_while_names_come_and_go() {
     }
 }
 
-/// The names with their sizes, as `ls -l` sees them; the kernel then answers further listings from
+/// The names with their sizes, as `ls -l` sees them. After two of them the kernel answers from
 /// memory.
 fn sizes(directory: &Path) -> BTreeMap<String, u64> {
-    let entries = fs::read_dir(directory).unwrap().map(|entry| {
+    sizes_in(fs::read_dir(directory).unwrap())
+}
+
+fn sizes_in(entries: fs::ReadDir) -> BTreeMap<String, u64> {
+    let entries = entries.map(|entry| {
         let entry = entry.unwrap();
         let name = entry.file_name().into_string().unwrap();
         (name, entry.metadata().unwrap().len())
     });
     entries.collect()
+}
+
+/// Changes a directory and puts its mtime back.
+fn same_time(directory: &Path, change: &dyn Fn()) {
+    let modified = fs::metadata(directory).unwrap().modified().unwrap();
+    change();
+    let times = fs::FileTimes::new().set_modified(modified);
+    fs::File::open(directory).unwrap().set_times(times).unwrap();
+}
+
+#[test]
+fn a_directory_that_was_open_before_a_second_mount_shows_changes_made_through_it() {
+    let node = Node::new();
+    fs::create_dir(node.path("d")).unwrap();
+    fs::write(node.path("d/file"), b"").unwrap();
+    let view = node.place("view");
+    let whole = node.mnt.to_str().unwrap();
+    let (inside, below) = (node.path("d"), view.clone());
+    // Held through the whole file system and changed through the root of a mount, and vice versa.
+    for (held, other, mount) in [
+        (&inside, &below, [view.to_str().unwrap(), "subdir=d"]),
+        (&below, &inside, [whole, "rw"]),
+    ] {
+        for _ in 0..2 {
+            sizes(held);
+        }
+        let mut stream = Stream::open(held);
+        assert!(!stream.names_again().contains(&"new".to_owned()));
+        node.must(&["mount", mount[0], "-o", mount[1]]);
+        let new = other.join("new");
+        same_time(other, &|| fs::write(&new, b"").unwrap());
+        let mut shows = |name: &str, is_there| {
+            poll::eventually("the change shows", Duration::from_secs(60), || {
+                stream.names_again().contains(&name.to_owned()) == is_there
+            });
+        };
+        shows("new", true);
+        same_time(other, &|| fs::rename(&new, other.join("newer")).unwrap());
+        shows("newer", true);
+        same_time(other, &|| fs::hard_link(other.join("newer"), &new).unwrap());
+        shows("new", true);
+        same_time(other, &|| fs::create_dir(other.join("sub")).unwrap());
+        shows("sub", true);
+        same_time(other, &|| fs::remove_dir(other.join("sub")).unwrap());
+        shows("sub", false);
+        for name in ["new", "newer"] {
+            same_time(other, &|| fs::remove_file(other.join(name)).unwrap());
+            shows(name, false);
+        }
+        drop(stream);
+        if held == &inside {
+            once_idle("umount", &["-i", whole]);
+        }
+    }
 }
 
 #[test]
@@ -150,12 +216,6 @@ fn a_listing_that_the_kernel_keeps_shows_every_change() {
         fs::write(directory.join(format!("f{number}")), b"").unwrap();
         expected.insert(format!("f{number}"), 0);
     }
-    let same_time = |directory: &Path, change: &dyn Fn()| {
-        let modified = fs::metadata(directory).unwrap().modified().unwrap();
-        change();
-        let times = fs::FileTimes::new().set_modified(modified);
-        fs::File::open(directory).unwrap().set_times(times).unwrap();
-    };
     for round in 0..10 {
         let (old, new) = (format!("f{round}"), format!("new{round}"));
         assert_eq!(sizes(&directory), expected);
