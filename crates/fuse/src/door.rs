@@ -646,6 +646,9 @@ impl FileSystem for Door {
         self.note_change(from_directory);
         if to_directory != from_directory {
             self.note_change(to_directory);
+            // The kernel's copies contain "..", and a move leaves a directory's mtime alone. Which
+            // inodes were moved isn't known here.
+            self.listed.forget_all();
         }
         Ok(())
     }

@@ -66,6 +66,11 @@ impl Listed {
         }
     }
 
+    /// A directory may have got another parent.
+    pub(crate) fn forget_all(&self) {
+        self.begun.lock().clear();
+    }
+
     /// Whether one listing brought the attributes of all the directory's inodes, and they stay
     /// valid for a while, if attributes are valid for `valid`.
     pub(crate) fn is_fresh(&self, directory: InodeId, valid: Duration, now: Instant) -> bool {

@@ -5,7 +5,7 @@ use std::{
     collections::BTreeMap,
     ffi::{CStr, CString},
     fs,
-    os::unix::ffi::OsStrExt,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::Path,
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
@@ -25,14 +25,17 @@ impl Stream {
 
     /// The next name.
     fn next(&mut self) -> Option<String> {
+        self.next_entry().map(|(name, _)| name)
+    }
+
+    /// The next name with its inode number.
+    fn next_entry(&mut self) -> Option<(String, u64)> {
         // SAFETY: the stream is open; the entry lives until the next call.
         unsafe {
             let entry = libc::readdir(self.0);
             (!entry.is_null()).then(|| {
-                CStr::from_ptr((*entry).d_name.as_ptr())
-                    .to_str()
-                    .unwrap()
-                    .to_owned()
+                let name = CStr::from_ptr((*entry).d_name.as_ptr());
+                (name.to_str().unwrap().to_owned(), (*entry).d_ino)
             })
         }
     }
@@ -158,6 +161,22 @@ fn same_time(directory: &Path, change: &dyn Fn()) {
     change();
     let times = fs::FileTimes::new().set_modified(modified);
     fs::File::open(directory).unwrap().set_times(times).unwrap();
+}
+
+#[test]
+fn a_moved_directory_lists_its_new_parent() {
+    let node = Node::new();
+    let [here, there] = ["here", "there"].map(|name| node.path(name));
+    fs::create_dir_all(here.join("d")).unwrap();
+    fs::create_dir(&there).unwrap();
+    fs::write(here.join("d/file"), b"").unwrap();
+    for _ in 0..3 {
+        sizes(&here.join("d"));
+    }
+    fs::rename(here.join("d"), there.join("d")).unwrap();
+    let mut moved = Stream::open(&there.join("d"));
+    let parent = std::iter::from_fn(|| moved.next_entry()).find(|(name, _)| name == "..");
+    assert_eq!(parent.unwrap().1, fs::metadata(&there).unwrap().ino());
 }
 
 #[test]
