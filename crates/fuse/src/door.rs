@@ -9,7 +9,7 @@ use crate::file_system::{
     LockConflict, Make, Open, OpenMode, Opened, Read, Release, SetXattr, Shown, Validity, Write,
     is_writing,
 };
-use crate::listed::Listed;
+use crate::listed::{Listed, ListedPage};
 use crate::listing::Listing;
 use crate::locks::{Interrupted, LockScope};
 use crate::notifier::Notifier;
@@ -133,7 +133,7 @@ impl Door {
             siblings: Arc::clone(siblings),
             kernel: OnceLock::new(),
             opens: Opens::default(),
-            listed: Listed::default(),
+            listed: Listed::new(settings.valid),
             specials: Specials::default(),
             lock_door,
             programs: Programs::default(),
@@ -743,8 +743,7 @@ impl FileSystem for Door {
         let inode = self.inside(inode);
         self.client.open(inode, OpenFlags::default()).await?;
         let now = self.client.world().now();
-        let is_copied =
-            !self.siblings.are_several() && self.listed.is_fresh(inode, self.valid(), now);
+        let is_copied = !self.siblings.are_several() && self.listed.is_fresh(inode, now);
         Ok(Opened {
             handle: self.opens.add(inode, false),
             mode: OpenMode {
@@ -759,15 +758,21 @@ impl FileSystem for Door {
         &self,
         _caller: &Caller,
         inode: InodeId,
-        _handle: u64,
+        handle: u64,
         listing: &mut Listing,
     ) -> Result<()> {
         let inode = self.inside(inode);
-        let (begun, from) = (self.client.world().now(), listing.offset());
+        let (at, offset) = (self.client.world().now(), listing.offset());
         let ended = self.list(inode, listing).await?;
         if !self.siblings.are_several() {
-            let with_attributes = listing.with_attributes();
-            self.listed.page(inode, from, with_attributes, ended, begun);
+            let page = ListedPage {
+                handle,
+                offset,
+                with_attributes: listing.with_attributes(),
+                ended,
+                at,
+            };
+            self.listed.page(inode, page);
         }
         Ok(())
     }
