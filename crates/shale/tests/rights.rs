@@ -1,7 +1,7 @@
 //! Users and each other's files: rights that a program file gives to everyone who runs it, and who
 //! may open, change and name files.
 
-use crate::fixture::{self, Node, must_run, once_idle};
+use crate::fixture::{self, Node, must_run, once_idle, skipped::skipped};
 use std::{
     ffi::CString,
     fs::{self, File, FileTimes},
@@ -338,6 +338,8 @@ fn files_without_a_label_support_none_where_the_kernel_has_no_selinux() {
     let labels = fs::read_to_string("/proc/filesystems").unwrap();
     if labels.contains("\tselinuxfs\n") {
         assert!(has_xattr(&file, LABEL).is_ok());
+        let test = "files_without_a_label_support_none_where_the_kernel_has_no_selinux";
+        skipped(test, "the kernel has SELinux");
         return;
     }
     assert_eq!(errno(has_xattr(&file, LABEL)), libc::EOPNOTSUPP);
