@@ -1,13 +1,17 @@
 //! Listing directories while they change, and very large ones, through the kernel.
 
-use crate::fixture::{Node, once_idle, poll};
+use crate::fixture::{Node, eventually, once_idle, poll};
 use std::{
     collections::BTreeMap,
     ffi::{CStr, CString},
     fs,
     os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::Path,
-    sync::atomic::{AtomicBool, Ordering},
+    process::Command,
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     time::Duration,
 };
 
@@ -161,6 +165,59 @@ fn same_time(directory: &Path, change: &dyn Fn()) {
     change();
     let times = fs::FileTimes::new().set_modified(modified);
     fs::File::open(directory).unwrap().set_times(times).unwrap();
+}
+
+fn signal(pid: i32, name: &str) {
+    let sent = Command::new("kill").args([name, &pid.to_string()]).status();
+    assert!(sent.unwrap().success());
+}
+
+/// Lists an open directory while the daemon is stopped; false if that needs the daemon.
+fn lists_without_the_daemon(
+    entries: fs::ReadDir,
+    expected: &BTreeMap<String, u64>,
+    pid: i32,
+) -> bool {
+    signal(pid, "-STOP");
+    let (tell, thread) = mpsc::channel();
+    let expected = expected.clone();
+    let lister = std::thread::spawn(move || {
+        // SAFETY: a plain system call.
+        tell.send(unsafe { libc::gettid() }).unwrap();
+        assert_eq!(sizes_in(entries), expected);
+    });
+    let thread = thread.recv().unwrap();
+    let patience = Duration::from_secs(60);
+    let alone = poll::until("the listing ends or waits", patience, || {
+        let call = fs::read_to_string(format!("/proc/self/task/{thread}/syscall"));
+        let call = call.unwrap_or_default();
+        let number = call.split(' ').next().and_then(|word| word.parse().ok());
+        match number {
+            _ if lister.is_finished() => Ok(true),
+            Some(libc::SYS_getdents64 | libc::SYS_statx | libc::SYS_newfstatat) => Ok(false),
+            _ => Err(call),
+        }
+    });
+    signal(pid, "-CONT");
+    lister.join().unwrap();
+    alone
+}
+
+#[test]
+fn the_third_listing_in_a_row_asks_the_daemon_for_neither_names_nor_attributes() {
+    let node = Node::new();
+    let directory = node.path("d");
+    fs::create_dir(&directory).unwrap();
+    for number in 0..1000 {
+        fs::write(directory.join(format!("f{number}")), b"").unwrap();
+    }
+    let pid = node.pid();
+    // The copy is used for 3 s, which a busy machine may need for the first two.
+    eventually("the kernel has the names and the attributes", || {
+        let expected = sizes(&directory);
+        assert_eq!(sizes(&directory), expected);
+        lists_without_the_daemon(fs::read_dir(&directory).unwrap(), &expected, pid)
+    });
 }
 
 #[test]
