@@ -1,16 +1,22 @@
 //! Users and each other's files: rights that a program file gives to everyone who runs it, and who
 //! may open, change and name files.
 
-use crate::fixture::{self, Node, must_run, once_idle, skipped::skipped};
+use crate::fixture::{
+    self, Node, mounted_as, must_run, once_idle, skipped::skipped, within_a_minute,
+};
 use std::{
     ffi::CString,
     fs::{self, File, FileTimes},
     io::Error,
     os::{
         fd::{AsRawFd, FromRawFd, OwnedFd},
-        unix::fs::{FileExt, MetadataExt, PermissionsExt, chown},
+        unix::{
+            fs::{FileExt, MetadataExt, PermissionsExt, chown},
+            process::CommandExt,
+        },
     },
     path::Path,
+    process::Command,
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, SystemTime},
 };
@@ -326,6 +332,41 @@ fn with_noacl_there_are_no_lists_and_those_that_were_set_come_back_without() {
     node.must(&["up", "-o", "acl"]);
     assert!(has_xattr(&node.path("file"), LIST).unwrap());
     assert!(opens());
+}
+
+/// mount(8) hands over the options of fstab and those of the command line together.
+#[test]
+fn a_remount_refuses_to_turn_access_control_lists_on_or_off() {
+    let node = Node::with(&["--nsd-size", "1G"]);
+    let remount = |options: &str| {
+        within_a_minute(
+            Command::new(env!("CARGO_BIN_EXE_shale"))
+                .arg0("mount.shale")
+                .args([&node.dir, &node.mnt])
+                .args(["-o", &format!("remount,{options}")]),
+        )
+    };
+    for (running, other) in [("acl", "noacl"), ("noacl", "acl")] {
+        node.must(&["down"]);
+        node.must(&["up", "-o", running]);
+        let swapped = format!("{running},nosuid,{other}");
+        for options in [other, &swapped] {
+            let (code, said) = remount(options);
+            assert_eq!(code, 32, "{running} to {options}: {said}");
+            let wanted = format!("can't become {other}");
+            assert!(
+                said.contains(&wanted) && said.contains("mount again"),
+                "{said}"
+            );
+        }
+        assert!(!mounted_as(&node.mnt).unwrap().contains("nosuid"));
+        let same = format!("{other},noexec,{running}");
+        for (options, flag) in [("nosuid", "nosuid"), (&same, "noexec")] {
+            let (code, said) = remount(options);
+            assert_eq!(code, 0, "{running} with {options}: {said}");
+            assert!(mounted_as(&node.mnt).unwrap().contains(flag));
+        }
+    }
 }
 
 /// `ls -l` asks each file for its label until one answers that labels aren't supported.

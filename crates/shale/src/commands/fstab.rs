@@ -4,7 +4,7 @@
 
 use super::{
     mount::{add, end, end_without_daemon},
-    start::start,
+    start::{running, start},
 };
 use crate::{
     admin::How,
@@ -137,11 +137,7 @@ fn mount(call: &Call) -> Result<()> {
         unreachable!("the caller has counted");
     };
     if call.options.split(',').any(|option| option == "remount") {
-        // mount(8) adds the options from the mount table, some of which we don't know.
-        let others = call.options.split(',').filter(|it| *it != "remount");
-        let options = Options::parse_sloppily(&others.collect::<Vec<_>>().join(","))?;
-        // Flags that the kernel enforces, for as long as the mount lives.
-        return fuse::remount(mountpoint, options.flags);
+        return remount(mountpoint, &call.options);
     }
     let options = if call.sloppy {
         Options::parse_sloppily(&call.options)?
@@ -178,6 +174,49 @@ fn mount(call: &Call) -> Result<()> {
             }
         }
     }
+}
+
+/// Changes the flags that the kernel enforces, for as long as the mount lives.
+fn remount(mountpoint: &Path, list: &str) -> Result<()> {
+    // mount(8) adds the options from fstab and the mount table, some of which we don't know.
+    let words = list.split(',').map(str::trim);
+    let words: Vec<&str> = words.filter(|word| *word != "remount").collect();
+    let options = Options::parse_sloppily(&words.join(","))?;
+    if words.iter().any(|word| ["acl", "noacl"].contains(word)) {
+        refuse_other_lists(mountpoint, options.no_acl)?;
+    }
+    fuse::remount(mountpoint, options.flags)
+}
+
+/// Whether there are access control lists is agreed on with the kernel when a file system is
+/// mounted; only the daemon knows what was agreed on.
+fn refuse_other_lists(mountpoint: &Path, no_acl: bool) -> Result<()> {
+    let place = real_path(mountpoint);
+    let Some(mount) = fuse::shale_on(&place) else {
+        // The remount itself will say so.
+        return Ok(());
+    };
+    let failed = |error: Error| error.while_doing(format!("remount {}", place.display()));
+    let status = running(&mount.source).map_err(failed)?;
+    let mounts = status.map(|status| status.mounts).unwrap_or_default();
+    // The daemon doesn't know of bind mounts, but of the mount that they show.
+    let mut same = fuse::mounted_shales();
+    same.retain(|other| other.is_same_file_system(&mount));
+    let is_same = |path: &str| same.iter().any(|mount| mount.mountpoint == Path::new(path));
+    let Some(line) = mounts.iter().rfind(|line| is_same(&line.path)) else {
+        return Ok(());
+    };
+    let word = |no_acl| if no_acl { "noacl" } else { "acl" };
+    let mounted = Options::parse_sloppily(&line.options)?.no_acl;
+    if mounted == no_acl {
+        return Ok(());
+    }
+    let text = format!(
+        "a mount with {} can't become {} while it is mounted; unmount it and mount again",
+        word(mounted),
+        word(no_acl)
+    );
+    Err(failed(Error::new(ErrorKind::NotSupported, text)))
 }
 
 /// If a helper writes the mount's line in utab, mount(8) leaves it alone. So the helper must also
