@@ -100,6 +100,12 @@ impl Batch {
         &self.runs[first..]
     }
 
+    /// From its first byte in the file to the end of its last one.
+    pub(crate) fn span(&self) -> (u64, u64) {
+        let first = self.runs.first().map_or(0, |run| run.offset);
+        (first, self.runs.last().map_or(0, Frozen::end))
+    }
+
     /// Why storing or publishing it failed, if so.
     pub(crate) fn failure(&self) -> Option<&Error> {
         match &self.stage {
@@ -188,8 +194,16 @@ impl Inner {
     /// The first unpublished piece at or after `at`, clipped to start at `at`.
     pub(crate) fn unpublished_from(&self, at: u64) -> Option<(u64, u64)> {
         let batches = self.flushing.iter();
+        // There may be thousands of batches: most lie elsewhere.
         let first = |batch: &Batch| {
-            let run = batch.runs_from(at).first()?;
+            let (begin, end) = batch.span();
+            let run = if end <= at {
+                return None;
+            } else if at <= begin {
+                batch.runs.first()?
+            } else {
+                batch.runs_from(at).first()?
+            };
             Some((run.offset.max(at), run.end()))
         };
         batches

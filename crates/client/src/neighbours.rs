@@ -82,6 +82,8 @@ impl Client {
         };
         match read {
             Ok(chunks) => wanted.cut(&joined(chunks), keep),
+            // The segment is gone: its pieces are elsewhere now.
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(error),
             // Perhaps only the unneeded bytes between them are damaged.
             Err(error) => {
                 debug!(segment = %place.segment, %error, "neighbours are read one by one");
@@ -98,8 +100,13 @@ impl Client {
 }
 
 impl Together<'_> {
-    /// Cuts the pieces out of the bytes read. Those to be kept are copied: a slice would keep all
-    /// the bytes in memory.
+    /// Bytes read with it.
+    pub(crate) fn bytes(&self) -> u64 {
+        u64::from(self.end - self.at)
+    }
+
+    /// Cuts the pieces out of the bytes read. Those to be kept are copied, and small ones: a slice
+    /// would keep all the bytes in memory.
     fn cut(&self, bytes: &Bytes, keep: Keep) -> Result<Vec<(u64, Bytes)>> {
         if bytes.len() != (self.end - self.at) as usize {
             let text = format!(
@@ -117,8 +124,9 @@ impl Together<'_> {
             let from = (at - self.at) as usize;
             let part = bytes.slice(from..from + (piece.to - piece.from) as usize);
             let part = match keep {
-                Keep::No => part,
-                Keep::Read | Keep::Ahead => Bytes::copy_from_slice(&part),
+                // A slice of little keeps all that was read in memory.
+                Keep::No if part.len() * 2 >= bytes.len() => part,
+                _ => Bytes::copy_from_slice(&part),
             };
             Some((piece.from, part))
         };
@@ -182,12 +190,14 @@ mod tests {
                 (0, 50, 1)
             ]
         );
-        let bytes: Bytes = (0..read[0].end - read[0].at).map(|at| at as u8).collect();
+        let byte = |at: u32| (at ^ (at >> 8)) as u8;
+        let bytes: Bytes = (0..read[0].end - read[0].at).map(byte).collect();
         let cut = read[0].cut(&bytes, Keep::Read).unwrap();
         let expected = [(150, 0..10), (0, 50..150), (160, 150 + gap..190 + gap)];
+        assert_eq!(cut.len(), expected.len());
         for ((offset, piece), (at, range)) in cut.iter().zip(expected) {
             assert_eq!(*offset, at);
-            assert!(piece.iter().copied().eq(range.map(|at| at as u8)));
+            assert!(piece.iter().copied().eq(range.map(byte)));
         }
         assert!(read[0].cut(&bytes.slice(1..), Keep::No).is_err());
     }

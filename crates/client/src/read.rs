@@ -23,9 +23,12 @@ pub(crate) const EXTENTS_AT_ONCE_MAX: u32 = 4096;
 /// After this many rounds a read uses the extents known so far instead of requiring all of them:
 /// there may be more than are remembered.
 const ROUNDS_WHOLE_MAX: usize = 4;
-/// Most pieces of segments that one read fetches concurrently. Each takes some KiB of state, and
-/// dozens of reads may run.
+/// Most ranges of segments that one read fetches concurrently, and their bytes, unless one has more.
+/// Each takes some KiB of state, and dozens of reads may run.
 const FETCHES_AT_ONCE: usize = 64;
+const FETCHED_BYTES_AT_ONCE: u64 = 8 << 20;
+/// Of a source that may have any byte of a file.
+const ANYWHERE: (u64, u64) = (0, u64::MAX);
 /// How far beyond a read extents are requested, so that a stream asks rarely.
 pub(crate) const EXTENTS_AHEAD: u64 = 1 << 30;
 
@@ -219,7 +222,7 @@ impl Client {
 
     fn take_from_memory(&self, inner: &mut Inner, gaps: &mut Gaps, answer: &mut Answer) {
         if !inner.dirty.is_empty() {
-            gaps.fill(|from, to, found| {
+            gaps.fill(ANYWHERE, |from, to, found| {
                 inner.dirty.visit(from, to, |at, bytes| {
                     answer.0.push((at, Bytes::copy_from_slice(bytes)));
                     found(at, at + bytes.len() as u64);
@@ -227,7 +230,7 @@ impl Client {
             });
         }
         for batch in inner.flushing.iter().rev() {
-            gaps.fill(|from, to, found| {
+            gaps.fill(batch.span(), |from, to, found| {
                 let runs = batch.runs_from(from).iter();
                 for run in runs.take_while(|run| run.offset < to) {
                     let (from, to) = (run.offset.max(from), run.end().min(to));
@@ -240,7 +243,7 @@ impl Client {
             return;
         }
         let mut used_ahead = 0;
-        gaps.fill(|from, to, found| {
+        gaps.fill(ANYWHERE, |from, to, found| {
             used_ahead += inner.clean.visit(from, to, |at, bytes| {
                 found(at, at + bytes.len() as u64);
                 answer.0.push((at, bytes));
@@ -311,8 +314,18 @@ impl Client {
         let mut pieces = Vec::with_capacity(wanted.len());
         let mut rest = together(wanted).into_iter().peekable();
         while rest.peek().is_some() {
-            let some = rest.by_ref().take(FETCHES_AT_ONCE);
-            let reads = some.map(|neighbours| self.read_together(neighbours, keep));
+            let mut bytes = 0;
+            let mut some = Vec::new();
+            while let Some(next) = rest.peek()
+                && some.len() < FETCHES_AT_ONCE
+                && (some.is_empty() || bytes + next.bytes() <= FETCHED_BYTES_AT_ONCE)
+            {
+                bytes += next.bytes();
+                some.extend(rest.next());
+            }
+            let reads = some
+                .into_iter()
+                .map(|neighbours| self.read_together(neighbours, keep));
             pieces.extend(try_join_all(reads).await?.into_iter().flatten());
         }
         if keep == Keep::No {
@@ -385,7 +398,7 @@ impl Answer {
     /// `fetched` must be sorted and disjoint.
     fn take_fetched(&mut self, gaps: &mut Gaps, fetched: &[(u64, Bytes)]) {
         let end = |(start, bytes): &(u64, Bytes)| start + bytes.len() as u64;
-        gaps.fill(|from, to, found| {
+        gaps.fill(ANYWHERE, |from, to, found| {
             let first = fetched.partition_point(|piece| end(piece) <= from);
             for piece in fetched[first..].iter().take_while(|(start, _)| *start < to) {
                 let (start, bytes) = piece;

@@ -71,9 +71,10 @@ impl Client {
         let plans = plan(&jobs, self.blocks.block_bytes() as usize);
         let mut progress: Vec<Progress> = jobs.iter().map(|_| Progress::default()).collect();
         for plan in &plans {
+            let in_pack = plan.is_of_several(&jobs);
             for job in plan.jobs() {
                 progress[job].segments_left += 1;
-                progress[job].in_pack |= plan.is_of_several(&jobs);
+                progress[job].in_pack |= in_pack;
             }
         }
         let mut writes: FuturesUnordered<_> = plans

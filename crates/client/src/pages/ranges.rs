@@ -78,28 +78,49 @@ impl Ranges {
 
 /// The parts of a range that no source has filled yet.
 #[derive(Debug)]
-pub(crate) struct Gaps(Vec<(u64, u64)>);
+pub(crate) struct Gaps {
+    /// Start → end (exclusive); they don't overlap.
+    map: BTreeMap<u64, u64>,
+    #[cfg(test)]
+    visits: u64,
+}
 
 impl Gaps {
     /// All of `from..to` is a gap.
     pub(crate) fn new(from: u64, to: u64) -> Self {
-        Self(if from < to {
-            vec![(from, to)]
-        } else {
-            Vec::new()
-        })
+        Self {
+            map: (from < to).then_some((from, to)).into_iter().collect(),
+            #[cfg(test)]
+            visits: 0,
+        }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.0.iter().copied()
+        self.map.iter().map(|(from, to)| (*from, *to))
     }
 
-    /// Fills gaps from a source: `offer(from, to, found)` calls `found(start, end)` for each part
-    /// that the source has, in order.
-    pub(crate) fn fill(&mut self, mut offer: impl FnMut(u64, u64, &mut dyn FnMut(u64, u64))) {
-        let mut open = Vec::new();
-        for (from, to) in self.0.drain(..) {
+    /// Fills gaps from a source that has bytes between `first` and `end` only: `offer(from, to,
+    /// found)` calls `found(start, end)` for each part that the source has, in order. Costs what lies
+    /// there, however many gaps there are elsewhere: a read may have thousands of sources.
+    pub(crate) fn fill(
+        &mut self,
+        (first, end): (u64, u64),
+        mut offer: impl FnMut(u64, u64, &mut dyn FnMut(u64, u64)),
+    ) {
+        if first >= end {
+            return;
+        }
+        let before = self.map.range(..first).next_back();
+        let before = before.filter(|(_, to)| **to > first);
+        let touched = before.into_iter().chain(self.map.range(first..end));
+        let touched: Vec<(u64, u64)> = touched.map(|(from, to)| (*from, *to)).collect();
+        for (from, to) in touched {
+            #[cfg(test)]
+            {
+                self.visits += 1;
+            }
             let mut at = from;
+            let mut open = Vec::new();
             offer(from, to, &mut |start, end| {
                 debug_assert!(start >= at && end <= to, "parts come in order and inside");
                 if start > at {
@@ -107,11 +128,15 @@ impl Gaps {
                 }
                 at = end;
             });
+            if at == from {
+                continue;
+            }
+            self.map.remove(&from);
             if at < to {
                 open.push((at, to));
             }
+            self.map.extend(open);
         }
-        self.0 = open;
     }
 }
 
@@ -141,6 +166,49 @@ mod tests {
                 for ((_, end), (start, _)) in touching {
                     prop_assert!(end < start);
                 }
+            }
+        }
+    }
+
+    /// Every second byte of 100 kB, in sources of 256 bytes each, as one freeze of many small writes
+    /// leaves them.
+    #[test]
+    fn many_sources_of_one_read_cost_what_they_fill() {
+        const BYTES: u64 = 100_000;
+        let mut gaps = Gaps::new(0, BYTES);
+        for number in (0..BYTES.div_ceil(512)).rev() {
+            let source = number * 512;
+            let end = (source + 512).min(BYTES);
+            gaps.fill((source, end), |from, to, found| {
+                let own = (source..end).step_by(2);
+                own.filter(|at| (from..to).contains(at))
+                    .for_each(|at| found(at, at + 1));
+            });
+        }
+        assert!(
+            gaps.iter()
+                .all(|(from, to)| to - from == 1 && from % 2 == 1)
+        );
+        assert_eq!(gaps.iter().count() as u64, BYTES / 2);
+        assert!(gaps.visits < 1000, "{} visits", gaps.visits);
+    }
+
+    proptest! {
+        #[test]
+        fn gaps_are_the_bytes_that_no_source_had(
+            sources in prop::collection::vec((0u64..60, 1u64..20, 1u64..4), 0..12),
+        ) {
+            let mut gaps = Gaps::new(5, 70);
+            let mut open: std::collections::BTreeSet<u64> = (5..70).collect();
+            for (first, length, step) in sources {
+                let end = first + length;
+                let has = move |at: &u64| (first..end).contains(at) && (at - first).is_multiple_of(step);
+                gaps.fill((first, end), |from, to, found| {
+                    (from..to).filter(has).for_each(|at| found(at, at + 1));
+                });
+                open.retain(|at| !has(at));
+                let left: Vec<u64> = gaps.iter().flat_map(|(from, to)| from..to).collect();
+                prop_assert!(left.iter().eq(open.iter()));
             }
         }
     }
