@@ -123,7 +123,8 @@ pub enum Command {
     /// Show the progress of restoring lost redundancy.
     #[command(subcommand)]
     Repair(Repair),
-    /// Print a completion script, for example: shale completion bash > ~/.bash_completion.
+    /// Print a completion script. bash reads it from
+    /// ~/.local/share/bash-completion/completions/shale.
     Completion {
         /// The shell to complete commands in.
         shell: clap_complete::Shell,

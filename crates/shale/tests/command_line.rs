@@ -127,6 +127,16 @@ fn a_used_directory_is_not_taken() {
 }
 
 #[test]
+fn a_directory_whose_path_is_too_long_for_a_socket_is_refused_before_anything_is_made() {
+    let node = Node::unstarted();
+    let long = node.dir.join("x".repeat(110));
+    let program = env!("CARGO_BIN_EXE_shale");
+    let ended = bounded::run(Command::new(program).args(["up", "--dir"]).arg(&long));
+    ended.refused_with(&["path of the node's directory", "at most 96"]);
+    assert!(!long.exists());
+}
+
+#[test]
 fn other_settings_for_an_existing_file_system_are_refused() {
     let node = Node::new();
     let (exit, text) = code(&node, &["up", "--scheme", "replicate(2)"]);

@@ -2,7 +2,7 @@
 
 use super::start::{ask, running, start};
 use crate::{
-    admin::{MountRequest, Status},
+    admin::{MountRequest, Status, client::SOCKET},
     cli::Up,
     daemon::{
         config::{NodeConfig, Plan},
@@ -13,6 +13,9 @@ use crate::{
 use model::{Error, ErrorKind, Result};
 use std::{path::Path, process::ExitCode};
 
+/// Bytes of a socket's path (`sockaddr_un` without the final zero).
+const SOCKET_PATH_MAX: usize = 107;
+
 /// Starts this node; creates its file system if the directory is new.
 ///
 /// # Errors
@@ -22,6 +25,7 @@ pub fn up(up: &Up, json: bool) -> Result<ExitCode> {
         Error::new(ErrorKind::InvalidArgument, e.to_string()).while_doing("reading --dir")
     })?;
     let plan = Plan::from_arguments(up)?;
+    refuse_long_path(&dir)?;
     let known = NodeConfig::load(&dir)?;
     if let Some(status) = running(&dir)? {
         refuse_other_settings(up, &status)?;
@@ -38,7 +42,8 @@ pub fn up(up: &Up, json: bool) -> Result<ExitCode> {
             Err(error) => return Err(error),
         }
     }
-    match known {
+    // Again: another command may have changed it while this one waited for the daemon.
+    match NodeConfig::load(&dir)? {
         None => NodeConfig::create(&dir, &plan)?,
         Some(mut config) => config.update(&dir, &plan)?,
     }
@@ -50,6 +55,20 @@ pub fn up(up: &Up, json: bool) -> Result<ExitCode> {
         )
     })?;
     report(&status, "is up", json)
+}
+
+/// The daemon's socket lies in the directory, and the kernel limits the length of its path.
+fn refuse_long_path(dir: &Path) -> Result<()> {
+    let most = SOCKET_PATH_MAX - SOCKET.len() - 1;
+    let length = dir.as_os_str().len();
+    if length <= most {
+        return Ok(());
+    }
+    let text = format!(
+        "the path of the node's directory has {length} bytes; choose a --dir of at most {most} \
+         (the path of a socket in it is limited)"
+    );
+    Err(Error::new(ErrorKind::InvalidArgument, text))
 }
 
 /// Whether the node's own mount is in place.

@@ -426,8 +426,8 @@ fn unfreed_event(facts: &Facts) -> Option<HealthEvent> {
             crate::output::bytes(unfreed),
             crate::output::bytes(space.used)
         );
-        let remedy = "it is freed automatically, before writers need it; `shale waiters` lists \
-                      writers that wait for it";
+        let remedy = "it is freed automatically, first for writers that need it; `shale waiters` \
+                      lists those that wait";
         event(HINT, "space", what, remedy)
     })
 }

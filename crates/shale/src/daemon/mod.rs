@@ -107,7 +107,14 @@ async fn live(dir: &Path, on_demand: bool) -> Result<()> {
         let _ = node.close().await;
         return Err(error);
     }
-    let admin = crate::admin::server::listen(&serving)?;
+    let admin = match crate::admin::server::listen(&serving) {
+        Ok(admin) => admin,
+        Err(error) => {
+            // Nothing else ends the mount: the runtime isn't shut down.
+            let _ = serving.end(true).await;
+            return Err(error);
+        }
+    };
     let admin = world.spawn("admin API", admin);
     let watched = serving.clone();
     let watch = world.spawn("watch", async move { watched.watch().await });

@@ -190,7 +190,10 @@ impl Serving {
     /// The first thing that couldn't be made durable.
     pub async fn end(&self, force: bool) -> Result<()> {
         let unmounted = self.shutdown(force).await;
-        self.node.close().await.and(unmounted).map(drop)
+        let closed = self.node.close().await;
+        // What is in use, or was mounted meanwhile: without the daemon it would be a dead mount.
+        let ended = self.mounts.end_all(Unmount::Forced).await;
+        closed.and(unmounted).and(ended).map(drop)
     }
 
     /// Looks after the node while it runs: takes returned NSDs back into use, notes facts for
