@@ -15,14 +15,15 @@ use world::Instant;
 const FREE: u64 = 10;
 const EVEN: u64 = 13;
 const WHOLE: u64 = 16;
-/// Shortest and longest period of one measurement. Longer ones are ignored: there was nothing to
-/// publish, or everything stalled.
+/// Shortest period of one measurement.
 const MEASURED_MIN: Duration = Duration::from_millis(250);
-const MEASURED_MAX: Duration = Duration::from_secs(1);
 /// Shorter waits are added to the next one, because waking up costs more.
 const WAIT_MIN: Duration = Duration::from_millis(2);
-/// Longest wait of one write.
+/// Longest wait of one write, and of a write whose own bytes are published in no time: it waits for
+/// at most so many times its own time, because the rest is for larger writes of others.
 const WAIT_MAX: Duration = Duration::from_millis(50);
+const WAIT_MAX_SMALL: Duration = Duration::from_millis(10);
+const OWN_TIMES_MAX: u64 = 8;
 /// Unused time that later writes may use, at most.
 const CREDIT: Duration = Duration::from_millis(10);
 /// Lowest speed assumed, in bytes per second: a wrong measurement must not stop all writers.
@@ -35,8 +36,9 @@ pub(crate) struct Pace {
 }
 
 struct State {
-    /// Start of the running measurement, and the bytes published since.
-    since: Instant,
+    /// Start of the running measurement, if there has been enough to publish since, and the bytes
+    /// published since.
+    since: Option<Instant>,
     went: u64,
     /// Bytes per second, once measured.
     speed: Option<u64>,
@@ -44,27 +46,32 @@ struct State {
 }
 
 impl Pace {
-    /// Notes bytes that are no longer dirty.
-    pub(crate) fn note_gone(&self, bytes: u64, now: Instant) {
+    /// Notes bytes that are no longer dirty, and how many of the budget still are. While little is
+    /// dirty, the speed of publishing is that of the writers and says nothing.
+    pub(crate) fn note_gone(&self, bytes: u64, dirty: u64, budget: u64, now: Instant) {
         let mut state = self.state.lock();
         let state = state.get_or_insert(State {
-            since: now,
+            since: None,
             went: 0,
             speed: None,
             taken_until: now,
         });
-        let time = now - state.since;
-        if time > MEASURED_MAX {
-            (state.since, state.went) = (now, 0);
+        if dirty <= free(budget) {
+            state.since = None;
             return;
         }
+        let Some(since) = state.since else {
+            (state.since, state.went) = (Some(now), 0);
+            return;
+        };
         state.went += bytes;
+        let time = now - since;
         if time >= MEASURED_MIN {
             let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
             let seen = scaled(state.went, 1_000_000_000, nanoseconds);
             let speed = state.speed.map_or(seen, |old| old / 2 + seen / 2);
             state.speed = Some(speed.max(SPEED_MIN));
-            (state.since, state.went) = (now, 0);
+            (state.since, state.went) = (Some(now), 0);
         }
     }
 
@@ -77,7 +84,7 @@ impl Pace {
         budget: u64,
         now: Instant,
     ) -> Option<Duration> {
-        let free = budget / WHOLE * FREE;
+        let free = free(budget);
         if dirty <= free {
             return None;
         }
@@ -95,8 +102,14 @@ impl Pace {
         if wait > WAIT_MAX {
             state.taken_until = now + WAIT_MAX;
         }
-        Some(wait.min(WAIT_MAX))
+        let own = Duration::from_nanos(nanoseconds.saturating_mul(OWN_TIMES_MAX));
+        Some(wait.min(own.clamp(WAIT_MAX_SMALL, WAIT_MAX)))
     }
+}
+
+/// Up to this many dirty bytes, no write waits.
+fn free(budget: u64) -> u64 {
+    budget / WHOLE * FREE
 }
 
 /// `value * by / of` without overflow.
@@ -131,7 +144,7 @@ mod tests {
             while next_gone <= now {
                 if dirty >= MIB && !(from..to).contains(&next_gone) {
                     dirty -= MIB;
-                    pace.note_gone(MIB, next_gone);
+                    pace.note_gone(MIB, dirty, BUDGET, next_gone);
                 }
                 next_gone = next_gone + Duration::from_millis(62);
             }
@@ -157,24 +170,29 @@ mod tests {
         let pace = Pace::default();
         let now = begun();
         assert_eq!(pace.wait(MIB, BUDGET, BUDGET, now), None);
-        for step in 0..20 {
-            pace.note_gone(MIB, now + Duration::from_millis(50) * step);
-        }
-        let now = now + Duration::from_secs(1);
+        let now = publish(&pace, now, MIB);
         assert_eq!(pace.wait(8 * MIB, BUDGET / 2, BUDGET, now), None);
         assert_eq!(pace.wait(8 * MIB, BUDGET, BUDGET, now), Some(WAIT_MAX));
+    }
+
+    /// A second in which so much is published every 50 ms while the budget is full.
+    fn publish(pace: &Pace, begun: Instant, bytes: u64) -> Instant {
+        let times = (0..20).map(|step| begun + Duration::from_millis(50) * step);
+        times.for_each(|now| pace.note_gone(bytes, BUDGET, BUDGET, now));
+        begun + Duration::from_secs(1)
     }
 
     #[test]
     fn a_time_without_work_does_not_count_as_slow() {
         let pace = Pace::default();
-        let mut now = begun();
+        let mut now = publish(&pace, begun(), 8 * MIB);
+        // Little work, then none, then some again.
         for _ in 0..20 {
-            now = now + Duration::from_millis(50);
-            pace.note_gone(8 * MIB, now);
+            now = now + Duration::from_millis(400);
+            pace.note_gone(4096, 4096, BUDGET, now);
         }
         now = now + Duration::from_secs(3600);
-        pace.note_gone(MIB, now);
+        pace.note_gone(MIB, BUDGET, BUDGET, now);
         // 160 MiB per second: 26 µs for each page, twice as long while the budget is full.
         let begun = now;
         for _ in 0..1000 {
@@ -182,5 +200,32 @@ mod tests {
         }
         let waits = (now - begun).as_micros();
         assert!((20_000..70_000).contains(&waits), "{waits} µs");
+    }
+
+    #[test]
+    fn a_disk_that_takes_seconds_for_each_batch_is_known_to_be_slow() {
+        let pace = Pace::default();
+        let mut now = begun();
+        for _ in 0..5 {
+            now = now + Duration::from_secs(3);
+            pace.note_gone(6 * MIB, BUDGET, BUDGET, now);
+        }
+        // 2 MiB per second: 4 ms for two pages where both speeds are even; 10 ms are a credit.
+        let even = BUDGET / WHOLE * EVEN;
+        let waits = (0..10).map(|_| pace.wait(8192, even, BUDGET, now));
+        let last = waits.last().flatten().unwrap_or_default().as_millis();
+        assert!((25..=31).contains(&last), "{last} ms");
+    }
+
+    #[test]
+    fn a_small_write_does_not_wait_for_all_that_large_ones_owe() {
+        let pace = Pace::default();
+        let now = publish(&pace, begun(), 8 * MIB);
+        for _ in 0..64 {
+            pace.wait(MIB, BUDGET, BUDGET, now);
+        }
+        let large = pace.wait(MIB, BUDGET, BUDGET, now);
+        assert_eq!(large, Some(WAIT_MAX));
+        assert_eq!(pace.wait(1, BUDGET, BUDGET, now), Some(WAIT_MAX_SMALL));
     }
 }
