@@ -132,7 +132,7 @@ fn a_directory_whose_path_is_too_long_for_a_socket_is_refused_before_anything_is
     let long = node.dir.join("x".repeat(110));
     let program = env!("CARGO_BIN_EXE_shale");
     let ended = bounded::run(Command::new(program).args(["up", "--dir"]).arg(&long));
-    ended.refused_with(&["path of the node's directory", "at most 96"]);
+    ended.refused_with(&["path of the node's directory", "at most 95"]);
     assert!(!long.exists());
 }
 
