@@ -21,7 +21,7 @@ step() { printf -- '-- %s\n' "$*"; }
 step "a clean root of $suite with what the package depends on"
 mmdebstrap --quiet --mode=root --variant=minbase --include="$dependencies" "$suite" "$root"
 mount -t proc proc "$root/proc"
-list() { (cd "$root" && find . -xdev -not -path './var/lib/dpkg/*' -not -path './var/log/*' -not -path './var/cache/*' -not -path './srv/*' -not -path './dev/*' | sort); }
+list() { (cd "$root" && find . -xdev -not -path './var/lib/dpkg/*' -not -path './var/log/*' -not -path './var/cache/*' -not -path './srv/*' -not -path './dev/*' -not -path './run/*' | sort); }
 list > "$work/before"
 
 step "install"
