@@ -5,3 +5,4 @@
 
 mod power_cut;
 mod random_actions;
+mod scrub;

@@ -7,6 +7,7 @@ use crate::report::ScrubOutcome;
 use model::nsd::ScrubReport;
 use model::{BlobName, NsdId, Result};
 use pool::{Depth, RepairOutcome};
+use std::sync::atomic::Ordering;
 
 impl Metanode {
     /// Verifies every blob on one NSD or all and rebuilds damaged pieces from the others.
@@ -18,7 +19,8 @@ impl Metanode {
         self.scrub_showing(only, &Progress::default()).await
     }
 
-    /// As [`Metanode::scrub`]; reports its progress.
+    /// As [`Metanode::scrub`]; reports its progress. When the metanode closes, it stops: damaged
+    /// pieces not rebuilt by then count as left.
     ///
     /// # Errors
     /// As [`Metanode::scrub`].
@@ -42,6 +44,9 @@ impl Metanode {
         let mut outcomes = Vec::new();
         let mut refused = None;
         for id in ids {
+            if self.closes() {
+                break;
+            }
             let Some(nsd) = self.pool.nsd(id) else {
                 continue;
             };
@@ -65,8 +70,17 @@ impl Metanode {
             return Ok(outcome);
         }
         let round = self.background.round.lock().await;
+        if self.closes() {
+            outcome.left = damaged.len() as u64;
+            return Ok(outcome);
+        }
         let judge = self.judge(self.decided().await?).await?;
-        for name in damaged {
+        for (at, name) in damaged.iter().copied().enumerate() {
+            // Rebuilding many pieces takes long, and closing waits until the round is over.
+            if self.closes() {
+                outcome.left += (damaged.len() - at) as u64;
+                return Ok(outcome);
+            }
             match self.standing_of(&judge, name.segment).await? {
                 Standing::Live(place) => {
                     let is_there = |done: RepairOutcome| done.missing & 1 << name.piece == 0;
@@ -99,5 +113,10 @@ impl Metanode {
         drop(round);
         self.name_unreadable().await?;
         Ok(outcome)
+    }
+
+    /// Whether the metanode is being closed.
+    fn closes(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
     }
 }
