@@ -57,7 +57,14 @@ if [ -c /dev/fuse ]; then
         mkdir /srv/mounted
         mount -t shale /srv/node /srv/mounted
         grep -q kept /srv/mounted/file
-        umount /srv/mounted'
+        umount /srv/mounted
+        shale up --dir /srv/node'
+    if chroot "$root" dpkg --remove shale 2> "$work/refusal"; then
+        echo "the package was removed although a node runs"
+        exit 1
+    fi
+    grep -q 'shale still runs (process [0-9]*); end its nodes first' "$work/refusal" || { cat "$work/refusal"; exit 1; }
+    chroot "$root" shale down --dir /srv/node
     umount "$root/dev/fuse"
 else
     echo "there is no /dev/fuse here: nothing was mounted"
