@@ -1,7 +1,7 @@
 //! The command line's side of the admin API: sends one request to the daemon and reads the answer.
 
 use super::Refusal;
-use crate::daemon::{lock, private};
+use crate::daemon::{lock, log, private};
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode, body::Bytes};
 use hyper_util::rt::TokioIo;
@@ -135,6 +135,11 @@ impl Admin {
         Error::new(kind, text)
     }
 
+    /// Whether a daemon runs in the directory, even if it doesn't answer.
+    pub fn has_daemon(&self) -> bool {
+        lock::is_held(self.directory())
+    }
+
     fn directory(&self) -> &Path {
         self.socket.parent().unwrap_or(Path::new("."))
     }
@@ -151,7 +156,7 @@ pub fn silent(dir: &Path) -> Error {
         ),
         Some(process) => format!(
             "the daemon in {shown} (process {process}) doesn't answer; see {}",
-            dir.join("daemon.log").display()
+            log::place(dir)
         ),
         None => format!("the daemon in {shown} went away without an answer"),
     };

@@ -1,9 +1,6 @@
 //! Commands that send one request to the running daemon and print its answer.
 
-use super::{
-    progress::{Waited, ask_showing},
-    wait,
-};
+use super::{progress::ask_showing, wait};
 use crate::{
     admin::{
         AddNsd, CheckResult, Df, Health, NsdLine, RepairStatus, ScrubLine, Status, Waiter,
@@ -15,17 +12,12 @@ use crate::{
 use hyper::Method;
 use model::{Error, ErrorKind, Result};
 use serde::{Serialize, de::DeserializeOwned};
-use std::{
-    io::{Write, stderr},
-    process::ExitCode,
-};
+use std::process::ExitCode;
 
 /// Faults printed of a check.
 const FAULTS_SHOWN: usize = 50;
 /// Unreadable files printed of a check.
 const FILES_SHOWN: usize = 100;
-/// The shell's exit status for a program ended by Ctrl-C.
-const INTERRUPTED: u8 = 128 + 2;
 
 /// Sends the command's request. The exit code is 1 if the answer reports a problem.
 pub fn ask(command: Command, json: bool) -> Result<ExitCode> {
@@ -46,12 +38,10 @@ pub fn ask(command: Command, json: bool) -> Result<ExitCode> {
                     true => "/v1/fs/check?deep=true",
                     false => "/v1/fs/check",
                 };
-                match ask_showing(&Admin::of(&dir.absolute()), path, json).await? {
-                    Waited::Answered(answer) => present_last(answer, json, check),
-                    Waited::Interrupted => Ok(interrupted(
-                        "the check ended with this command; it has changed nothing",
-                    )),
-                }
+                let ends = "the check ended with this command; it has changed nothing";
+                let admin = Admin::of(&dir.absolute());
+                let answer = ask_showing(&admin, path, json, ends).await?;
+                present_last(answer, json, check)
             }
             Command::Fs(Fs::Sync(dir)) => {
                 show(
@@ -135,21 +125,13 @@ async fn ask_nsd(command: Nsd, json: bool) -> Result<ExitCode> {
             let path = nsd.map_or("/v1/nsds/scrub".to_string(), |nsd| {
                 format!("/v1/nsds/scrub?nsd={nsd}")
             });
-            match ask_showing(&Admin::of(&dir.absolute()), &path, json).await? {
-                Waited::Answered(answer) => present_last(answer, json, scrub),
-                Waited::Interrupted => Ok(interrupted(
-                    "the daemon continues the scrub; damage found is rebuilt and counted in \
-                     `shale health`",
-                )),
-            }
+            let continues = "the daemon continues the scrub; damage found is rebuilt and counted \
+                             in `shale health`";
+            let admin = Admin::of(&dir.absolute());
+            let answer = ask_showing(&admin, &path, json, continues).await?;
+            present_last(answer, json, scrub)
         }
     }
-}
-
-/// Reports what happens to the work after Ctrl-C.
-pub(super) fn interrupted(what_now: &str) -> ExitCode {
-    let _unseen = writeln!(stderr(), "shale: interrupted: {what_now}");
-    ExitCode::from(INTERRUPTED)
 }
 
 async fn show<A: DeserializeOwned + Serialize>(

@@ -126,7 +126,7 @@ fn refuse_if_it_died(dir: &Path) -> Result<()> {
         "unmounted, but the daemon in {0} died meanwhile: unsynced data may be lost; see {1}, and \
          start it again with `shale up --dir {0}`",
         dir.display(),
-        dir.join(log::FILE).display()
+        log::place(dir)
     );
     Err(Error::new(ErrorKind::Unavailable, text))
 }

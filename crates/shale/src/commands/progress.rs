@@ -9,6 +9,10 @@ use hyper::Method;
 use model::{Error, ErrorKind, Result};
 use std::{
     io::{IsTerminal, Write, stderr},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -18,6 +22,12 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOG_EVERY: Duration = Duration::from_secs(30);
 /// A request for progress that isn't answered in this time is skipped.
 const LOOK_MAX: Duration = Duration::from_secs(5);
+/// Looks may fail for this long.
+const SILENT_MAX: Duration = Duration::from_secs(60);
+/// Time to say what happens after Ctrl-C.
+const SAY_MAX: Duration = Duration::from_secs(1);
+/// The shell's exit status for a program ended by Ctrl-C.
+const INTERRUPTED: i32 = 128 + 2;
 /// A rate is shown after measuring for this long.
 const RATE_AFTER: Duration = Duration::from_millis(1500);
 
@@ -166,11 +176,55 @@ fn line_of_json(progress: &Progress, pace: Pace) -> serde_json::Value {
     }})
 }
 
-/// Result of waiting for work.
-pub enum Waited<T> {
-    Answered(T),
-    /// Ctrl-C.
-    Interrupted,
+/// Ends the program at Ctrl-C, and says what then happens to the work. The main thread may wait for
+/// the daemon or, even after the answer, for a reader of the output that has stopped reading.
+pub struct UntilInterrupted {
+    is_over: Arc<AtomicBool>,
+}
+
+impl UntilInterrupted {
+    /// From now on, `what_now` is said at Ctrl-C.
+    pub fn tell(what_now: &'static str) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = is_over.clone();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build();
+            let waited = runtime.map(|runtime| runtime.block_on(tokio::signal::ctrl_c()));
+            // Without the means to wait for it, Ctrl-C ends the program silently.
+            if matches!(waited, Ok(Ok(()))) {
+                end(what_now, over.load(Ordering::Acquire));
+            }
+        });
+        Self { is_over }
+    }
+}
+
+impl Drop for UntilInterrupted {
+    /// There is no more work, only output; Ctrl-C still ends the program.
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
+    }
+}
+
+fn end(what_now: &'static str, is_over: bool) -> ! {
+    let (told, said) = std::sync::mpsc::channel();
+    // Standard error may have the same reader.
+    std::thread::spawn(move || {
+        let clear = if stderr().is_terminal() {
+            "\r\x1b[K"
+        } else {
+            ""
+        };
+        let _unseen = match is_over {
+            true => write!(stderr(), "{clear}"),
+            false => writeln!(stderr(), "{clear}shale: interrupted: {what_now}"),
+        };
+        let _ = told.send(());
+    });
+    let _ = said.recv_timeout(SAY_MAX);
+    std::process::exit(INTERRUPTED)
 }
 
 /// Sends a long request and shows its progress until the answer arrives. Waits as long as the
@@ -182,24 +236,21 @@ pub async fn ask_showing(
     admin: &Admin,
     path: &str,
     json: bool,
-) -> Result<Waited<serde_json::Value>> {
+    after_ctrl_c: &'static str,
+) -> Result<serde_json::Value> {
+    let _running = UntilInterrupted::tell(after_ctrl_c);
     let number = work_number();
     let separator = if path.contains('?') { '&' } else { '?' };
     let path = format!("{path}{separator}work={number}");
     let look = format!("/v1/work/{number}");
     let mut answer = std::pin::pin!(admin.ask(Method::POST, &path, ()));
-    let mut interrupt = std::pin::pin!(tokio::signal::ctrl_c());
     let mut display = Display::new(json);
     loop {
         tokio::select! {
             biased;
             answer = &mut answer => {
                 display.end();
-                return answer.map(Waited::Answered);
-            }
-            _ = &mut interrupt => {
-                display.end();
-                return Ok(Waited::Interrupted);
+                return answer;
             }
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
@@ -210,43 +261,50 @@ pub async fn ask_showing(
     }
 }
 
-/// Watches work that the daemon does in the background, until it has ended. Each look has a
-/// deadline; the work has none.
+/// Watches work that the daemon does in the background, until it has ended. A busy daemon may miss
+/// some looks: only after a minute without an answer is that an error, or when no daemon runs.
 ///
 /// # Errors
-/// Those of the look.
+/// Those of the look; `Unavailable` if the work can't continue.
 pub async fn wait_showing<T>(
+    admin: &Admin,
     json: bool,
     mut look: impl AsyncFnMut() -> Result<Looked<T>>,
-) -> Result<Waited<T>> {
-    let mut interrupt = std::pin::pin!(tokio::signal::ctrl_c());
+) -> Result<T> {
     let mut display = Display::new(json);
+    let mut answered = Instant::now();
     loop {
         match look().await {
             Ok(Looked::Ended(end)) => {
                 display.end();
-                return Ok(Waited::Answered(end));
+                return Ok(end);
             }
-            Ok(Looked::At(progress)) => display.show(&progress),
+            Ok(Looked::Stuck(why)) => {
+                display.end();
+                return Err(stuck(&why));
+            }
+            Ok(Looked::At(progress)) => {
+                answered = Instant::now();
+                display.show(&progress);
+            }
+            Err(error)
+                if error.kind() == ErrorKind::Unavailable
+                    && admin.has_daemon()
+                    && answered.elapsed() < SILENT_MAX => {}
             Err(error) => {
                 display.end();
                 return Err(error);
             }
         }
-        tokio::select! {
-            biased;
-            _ = &mut interrupt => {
-                display.end();
-                return Ok(Waited::Interrupted);
-            }
-            () = tokio::time::sleep(LOOK_EVERY) => {}
-        }
+        tokio::time::sleep(LOOK_EVERY).await;
     }
 }
 
 /// Result of one look.
 pub enum Looked<T> {
     At(Progress),
+    /// It can't continue; why.
+    Stuck(String),
     Ended(T),
 }
 

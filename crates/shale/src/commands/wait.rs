@@ -1,8 +1,8 @@
 //! Waits for the daemon's background work: repair, and emptying an NSD.
 
 use super::{
-    ask::{interrupted, nsds, present_last, repair},
-    progress::{Looked, Waited, stuck, wait_showing},
+    ask::{nsds, present_last, repair},
+    progress::{Looked, UntilInterrupted, stuck, wait_showing},
 };
 use crate::admin::{NsdLine, Progress, RepairStatus, client::Admin};
 use hyper::Method;
@@ -14,20 +14,18 @@ use std::process::ExitCode;
 /// # Errors
 /// If the daemon doesn't answer.
 pub async fn for_repair(admin: &Admin, json: bool) -> Result<ExitCode> {
-    match until_repaired(admin, json).await? {
-        Waited::Answered(status) => {
-            let is_stuck = status.state == "waiting";
-            let answer = serde_json::to_value(&status).expect("answers are plain structs");
-            let code = present_last(answer, json, repair)?;
-            Ok(if is_stuck { ExitCode::from(1) } else { code })
-        }
-        Waited::Interrupted => Ok(interrupted("the daemon continues the repair")),
-    }
+    let running = UntilInterrupted::tell("the daemon continues the repair");
+    let status = until_repaired(admin, json).await?;
+    drop(running);
+    let is_stuck = status.state == "waiting";
+    let answer = serde_json::to_value(&status).expect("answers are plain structs");
+    let code = present_last(answer, json, repair)?;
+    Ok(if is_stuck { ExitCode::from(1) } else { code })
 }
 
-async fn until_repaired(admin: &Admin, json: bool) -> Result<Waited<RepairStatus>> {
+async fn until_repaired(admin: &Admin, json: bool) -> Result<RepairStatus> {
     let mut done_before = None;
-    wait_showing(json, async || {
+    wait_showing(admin, json, async || {
         let status: RepairStatus = admin.ask(Method::GET, "/v1/repair", ()).await?;
         if status.state != "running" {
             return Ok(Looked::Ended(status));
@@ -56,6 +54,9 @@ async fn until_repaired(admin: &Admin, json: bool) -> Result<Waited<RepairStatus
 ///
 /// # Errors The daemon's refusal; `Unavailable` if the pieces can't be moved.
 pub async fn for_empty(admin: &Admin, nsd: u32, json: bool) -> Result<ExitCode> {
+    let running = UntilInterrupted::tell(
+        "the daemon continues; `shale repair status --wait` shows its progress",
+    );
     let path = format!("/v1/nsds/{nsd}");
     let before: Vec<NsdLine> = admin.ask(Method::DELETE, &path, ()).await?;
     let used = |lines: &[NsdLine]| {
@@ -64,14 +65,14 @@ pub async fn for_empty(admin: &Admin, nsd: u32, json: bool) -> Result<ExitCode> 
             .map(|line| line.used)
     };
     let all = used(&before).unwrap_or(0);
-    let emptied = wait_showing(json, async || {
+    let emptied = wait_showing(admin, json, async || {
         let lines: Vec<NsdLine> = admin.ask(Method::GET, "/v1/nsds", ()).await?;
         let Some(left) = used(&lines) else {
             return Ok(Looked::Ended(()));
         };
         let status: RepairStatus = admin.ask(Method::GET, "/v1/repair", ()).await?;
         if status.state == "waiting" {
-            return Err(stuck(&status.reason));
+            return Ok(Looked::Stuck(status.reason));
         }
         Ok(Looked::At(Progress {
             phase: format!("moving the pieces of NSD {nsd}"),
@@ -80,21 +81,13 @@ pub async fn for_empty(admin: &Admin, nsd: u32, json: bool) -> Result<ExitCode> 
             unit: "bytes".into(),
         }))
     });
-    let goes_on = || {
-        Ok(interrupted(
-            "the daemon continues; `shale repair status --wait` shows its progress",
-        ))
-    };
-    let Waited::Answered(()) = emptied.await? else {
-        return goes_on();
-    };
+    emptied.await?;
     // If the NSD was dead, its pieces are rebuilt on the others.
-    let Waited::Answered(status) = until_repaired(admin, json).await? else {
-        return goes_on();
-    };
+    let status = until_repaired(admin, json).await?;
     if status.state == "waiting" {
         return Err(stuck(&status.reason));
     }
     let lines: serde_json::Value = admin.ask(Method::GET, "/v1/nsds", ()).await?;
+    drop(running);
     present_last(lines, json, nsds)
 }

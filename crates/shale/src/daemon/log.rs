@@ -12,6 +12,11 @@ use tracing_subscriber::fmt::{MakeWriter, writer::OptionalWriter};
 
 /// Log file in the node's directory, unless the daemon's standard error goes elsewhere.
 pub const FILE: &str = "daemon.log";
+
+/// Where the log of a directory's daemon is, for messages.
+pub fn place(dir: &Path) -> String {
+    format!("{} (under systemd: the journal)", dir.join(FILE).display())
+}
 /// A large log is renamed to this when a daemon starts.
 const OLD_FILE: &str = "daemon.log.old";
 const LARGE: u64 = 64 << 20;
