@@ -336,9 +336,9 @@ impl Serving {
     /// `shale nsd scrub`, of one NSD or all.
     ///
     /// # Errors
-    /// `NotFound` if there is no such NSD.
+    /// `Busy` while another scrub runs; `NotFound` if there is no such NSD.
     pub async fn scrub(&self, only: Option<NsdId>, work: Option<u64>) -> Result<Vec<ScrubLine>> {
-        let work = self.works.begin(work);
+        let work = self.works.begin_scrub(work)?;
         if let Some(nsd) = only
             && self.node.pool().nsd(nsd).is_none()
         {
