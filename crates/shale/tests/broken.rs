@@ -268,15 +268,49 @@ fn a_directory_whose_daemon_is_just_ending_is_taken_over_by_up() {
     node.must(&["up"]);
     std::thread::scope(|scope| {
         let down = scope.spawn(|| shale(&node, &["down"]));
-        // Either order works: the node is up first, or it comes up again afterwards.
         let up = shale(&node, &["up"]);
-        assert_eq!(down.join().unwrap().code, 0);
-        assert!(
-            up.code == 0 || up.text.contains("going down"),
-            "{}",
-            up.text
-        );
+        let down = down.join().unwrap();
+        assert_eq!((up.code, down.code), (0, 0), "{} {}", up.text, down.text);
+        // Either order works: the node was still up, or it came up again afterwards. `up` never
+        // mounts what `down` then unmounts.
+        let was_up = up.text.contains("is already up");
+        assert!(was_up || up.text.contains("is up:"), "{}", up.text);
+        let is_up = shale(&node, &["status"]).code == 0;
+        assert_eq!(is_up, !was_up, "{} {}", up.text, down.text);
     });
+    comes_up_with_its_file(&node);
+}
+
+/// Whether a command is connected to the node's daemon.
+fn asks_daemon(node: &Node) -> bool {
+    let socket = node.dir.join("daemon.sock");
+    let all = fs::read_to_string("/proc/net/unix").unwrap();
+    let mut of_node = all
+        .lines()
+        .filter(|line| line.ends_with(socket.to_str().unwrap()));
+    // State 03 is a connection, 01 the daemon's own socket.
+    of_node.any(|line| line.split_whitespace().nth(5) == Some("03"))
+}
+
+#[test]
+fn a_mount_that_is_just_being_made_ends_with_the_node() {
+    let node = resting();
+    node.must(&["up"]);
+    // From here on the kernel trusts what it has cached, and a second mount waits for that to end.
+    fs::metadata(node.path("file")).unwrap();
+    let second = node.place("second");
+    let path = second.display().to_string();
+    std::thread::scope(|scope| {
+        let mount = scope.spawn(|| shale(&node, &["mount", &path]));
+        fixture::eventually("the daemon is asked to mount", || asks_daemon(&node));
+        let down = shale(&node, &["down"]);
+        assert_eq!(down.code, 0, "{}", down.text);
+        let mount = mount.join().unwrap();
+        let is_refused = mount.text.contains("going down");
+        assert!(mount.code == 0 || is_refused, "{}", mount.text);
+    });
+    assert_eq!(fixture::mounted_as(&second), None);
+    assert_eq!(fixture::mounted_as(&node.mnt), None);
     comes_up_with_its_file(&node);
 }
 

@@ -4,7 +4,7 @@
 
 use super::{
     mount::{add, end, end_without_daemon},
-    start::{running, start},
+    start::{running, start, while_passing},
 };
 use crate::{
     admin::How,
@@ -20,17 +20,11 @@ use std::{
     ffi::OsString,
     path::{Path, PathBuf},
     process::ExitCode,
-    time::{Duration, Instant},
 };
 
 /// Exit codes of mount(8).
 const WRONG_USE: u8 = 1;
 const FAILED: u8 = 32;
-
-/// Time for a node that is going down, or that another line of fstab is starting, to come up.
-const COME_UP_MAX: Duration = Duration::from_secs(60);
-/// Pause between two attempts.
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// Which helper the program was called as.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -155,25 +149,13 @@ fn mount(call: &Call) -> Result<()> {
     if call.fake_or_force {
         return Ok(());
     }
-    let begun = Instant::now();
-    loop {
+    // Another line of fstab may be starting the same node, or it may be going down.
+    while_passing(dir, || {
         bring_up(dir)?;
-        match add(dir, mountpoint, &options) {
-            // Another line of fstab is starting the same node, or it is going down.
-            Err(error)
-                if begun.elapsed() < COME_UP_MAX
-                    && (error.kind() == ErrorKind::ShuttingDown
-                        || error.kind() == ErrorKind::Unavailable && is_passing(dir)) =>
-            {
-                std::thread::sleep(PAUSE);
-            }
-            done => {
-                done?;
-                tell_umount(dir, mountpoint, &call.options);
-                return Ok(());
-            }
-        }
-    }
+        Ok(add(dir, mountpoint, &options))
+    })?;
+    tell_umount(dir, mountpoint, &call.options);
+    Ok(())
 }
 
 /// Changes the flags that the kernel enforces, for as long as the mount lives.
@@ -239,14 +221,6 @@ fn bring_up(dir: &Path) -> Result<()> {
         Err(_) if lock::is_held(dir) => Ok(()),
         started => started,
     }
-}
-
-/// Whether the daemon is starting or ending: the directory's lock is free, or its holder isn't
-/// stopped, and no socket listens.
-fn is_passing(dir: &Path) -> bool {
-    let socket = dir.join(crate::admin::client::SOCKET);
-    let listens = std::os::unix::net::UnixStream::connect(socket).is_ok();
-    !listens && !lock::is_holder_stopped(dir)
 }
 
 fn umount(call: &Call) -> Result<()> {

@@ -2,7 +2,10 @@
 
 use super::READY;
 use crate::{
-    admin::{Status, client::Admin},
+    admin::{
+        Status,
+        client::{Admin, SOCKET},
+    },
     daemon::{lock, log, private},
 };
 use hyper::Method;
@@ -37,7 +40,7 @@ pub fn start(dir: &Path, on_demand: bool) -> Result<()> {
     let why = if said.trim().is_empty() {
         format!(
             "it ended without a message; see {}",
-            dir.join("daemon.log").display()
+            dir.join(log::FILE).display()
         )
     } else {
         said.trim().to_string()
@@ -78,11 +81,43 @@ pub fn running(dir: &Path) -> Result<Option<Status>> {
                 return Err(error.while_doing(format!(
                     "a daemon holds {} but doesn't answer; look at {}",
                     dir.display(),
-                    dir.join("daemon.log").display()
+                    log::place(dir)
                 )));
             }
         }
     }
+}
+
+/// Time for a node that is going down, or that another command is starting, to come up.
+const COME_UP_MAX: Duration = Duration::from_secs(60);
+
+/// Repeats an attempt that the daemon of a directory refuses because it is starting or ending. The
+/// inner result is that refusal; an outer error isn't repeated.
+///
+/// # Errors
+/// The first other error, or the last refusal after a minute.
+pub fn while_passing<T>(dir: &Path, mut attempt: impl FnMut() -> Result<Result<T>>) -> Result<T> {
+    let begun = Instant::now();
+    loop {
+        match attempt()? {
+            Err(error)
+                if begun.elapsed() < COME_UP_MAX
+                    && (error.kind() == ErrorKind::ShuttingDown
+                        || error.kind() == ErrorKind::Unavailable && is_passing(dir)) =>
+            {
+                std::thread::sleep(SETTLE_PAUSE);
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Whether the daemon is starting or ending: the directory's lock is free, or its holder isn't
+/// stopped, and no socket listens.
+fn is_passing(dir: &Path) -> bool {
+    let socket = dir.join(SOCKET);
+    let listens = std::os::unix::net::UnixStream::connect(socket).is_ok();
+    !listens && !lock::is_holder_stopped(dir)
 }
 
 /// Sends a request to the daemon of a directory and waits for the answer.

@@ -1,6 +1,6 @@
 //! `shale up`: creates a node on first use, then starts it and mounts.
 
-use super::start::{ask, running, start};
+use super::start::{ask, running, start, while_passing};
 use crate::{
     admin::{MountRequest, Status, client::SOCKET},
     cli::Up,
@@ -26,35 +26,36 @@ pub fn up(up: &Up, json: bool) -> Result<ExitCode> {
     })?;
     let plan = Plan::from_arguments(up)?;
     refuse_long_path(&dir)?;
-    let known = NodeConfig::load(&dir)?;
-    if let Some(status) = running(&dir)? {
+    // A daemon that is going down refuses to mount again; once it has ended, it is started.
+    let (how, status) = while_passing(&dir, || {
+        let Some(status) = running(&dir)? else {
+            return begin(&dir, &plan).map(|status| Ok(("is up", status)));
+        };
         refuse_other_settings(up, &status)?;
-        if let Some(config) = &known {
+        if let Some(config) = NodeConfig::load(&dir)? {
             config.refuse_other_file_system(&dir, &plan)?;
         }
         if is_mounted(&status) {
-            return report(&status, "is already up", json);
+            return Ok(Ok(("is already up", status)));
         }
-        match mount_again(&dir) {
-            Ok(()) => return report(&status, "is mounted again", json),
-            // It was ending and has ended since it told its status: it starts again below.
-            Err(_) if running(&dir)?.is_none() => {}
-            Err(error) => return Err(error),
-        }
+        Ok(mount_again(&dir).map(|()| ("is mounted again", status)))
+    })?;
+    report(&status, how, json)
+}
+
+/// Creates the file system if the directory is new, and starts the daemon.
+fn begin(dir: &Path, plan: &Plan) -> Result<Status> {
+    match NodeConfig::load(dir)? {
+        None => NodeConfig::create(dir, plan)?,
+        Some(mut config) => config.update(dir, plan)?,
     }
-    // Again: another command may have changed it while this one waited for the daemon.
-    match NodeConfig::load(&dir)? {
-        None => NodeConfig::create(&dir, &plan)?,
-        Some(mut config) => config.update(&dir, &plan)?,
-    }
-    start(&dir, false)?;
-    let status = running(&dir)?.ok_or_else(|| {
+    start(dir, false)?;
+    running(dir)?.ok_or_else(|| {
         Error::new(
             ErrorKind::Unavailable,
             "the daemon ended right after it started",
         )
-    })?;
-    report(&status, "is up", json)
+    })
 }
 
 /// The daemon's socket lies in the directory, and the kernel limits the length of its path.

@@ -135,7 +135,8 @@ fn is_alive(process: i32) -> bool {
     !matches!(state(process), None | Some('Z' | 'X'))
 }
 
-/// Waits until the lock is free and the process that had it is gone.
+/// Waits until the lock is free and the process that had it is gone. A daemon that another command
+/// starts meanwhile isn't waited for.
 ///
 /// # Errors
 /// `Busy` if one still has it after `patience`, or is stopped.
@@ -143,7 +144,8 @@ pub fn wait_until_free(dir: &Path, patience: Duration) -> Result<()> {
     let begun = Instant::now();
     let mut stopped_since = None;
     let ending = holder(dir);
-    while is_held(dir) || ending.is_some_and(is_alive) {
+    // A process that is gone, or a zombie, has no lock.
+    while ending.map_or_else(|| is_held(dir), is_alive) {
         stopped_since = is_holder_stopped(dir).then(|| stopped_since.unwrap_or_else(Instant::now));
         let stopped_for = stopped_since.map_or(Duration::ZERO, |since| since.elapsed());
         if begun.elapsed() > patience || stopped_for > STOPPED_MAX {

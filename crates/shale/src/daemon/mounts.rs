@@ -12,7 +12,10 @@ use parking_lot::Mutex;
 use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 use tokio::sync::watch;
@@ -27,6 +30,9 @@ const ENDING_MAX: Duration = Duration::from_secs(60);
 const PROCESSES_MAX: Duration = Duration::from_secs(3);
 /// Most places that a message names; the rest is counted.
 const PLACES_MAX: usize = 5;
+/// A mount is made within this time (it waits up to 6 s for the node's other mounts), unless its
+/// mount point hangs.
+const MAKING_MAX: Duration = Duration::from_secs(15);
 /// By then a mount that is attached nowhere and that no program uses has ended, even on a very busy
 /// machine.
 const GONE_MAX: Duration = Duration::from_secs(5);
@@ -39,8 +45,10 @@ pub struct Mounts {
     source: PathBuf,
     siblings: Arc<Siblings>,
     list: Mutex<Vec<Arc<OneMount>>>,
-    /// Held while a mount is made; true once no more may be.
-    making: tokio::sync::Mutex<bool>,
+    /// Held while a mount is made, and while all are ended.
+    making: tokio::sync::Mutex<()>,
+    /// No mount may be made: the node is going down.
+    closed: AtomicBool,
     /// An attempt to mount failed.
     failed: tokio::sync::Notify,
     /// Number of mounts, for those waiting for a change.
@@ -62,6 +70,7 @@ impl Mounts {
             siblings: Arc::default(),
             list: Mutex::default(),
             making: tokio::sync::Mutex::default(),
+            closed: AtomicBool::new(false),
             failed: tokio::sync::Notify::new(),
             count: watch::Sender::new(0),
         })
@@ -81,15 +90,22 @@ impl Mounts {
     }
 
     async fn make(self: &Arc<Self>, mountpoint: &Path, options: &Options) -> Result<()> {
-        let closed = self.making.lock().await;
-        if *closed {
-            let text = "the node ends, because its last mount is gone";
-            return Err(Error::new(ErrorKind::ShuttingDown, text));
+        let _alone = self.making.lock().await;
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::new(
+                ErrorKind::ShuttingDown,
+                "the node is going down",
+            ));
         }
         if self.list.lock().len() >= MOUNTS_MAX {
             let text = format!("this node has {MOUNTS_MAX} mounts already; unmount one first");
             return Err(Error::new(ErrorKind::Busy, text));
         }
+        self.make_alone(mountpoint, options).await
+    }
+
+    /// The caller holds `making`.
+    async fn make_alone(self: &Arc<Self>, mountpoint: &Path, options: &Options) -> Result<()> {
         let mut how = MountOptions::new(mountpoint);
         how.name = self.source.display().to_string();
         how.flags = options.flags;
@@ -267,12 +283,32 @@ impl Mounts {
             .ok()
     }
 
-    /// Ends all mounts, or none if one is in use. By force, their bind mounts end too. Returns the
-    /// places that still show the file system and will be dead.
+    /// Ends all mounts, or none if one is in use. By force, their bind mounts end too. Afterwards no
+    /// mount can be made. Returns the places that still show the file system and will be dead.
     ///
     /// # Errors
-    /// `Busy`, naming the users.
+    /// `Busy`, naming the users; mounts can be made again.
     pub async fn end_all(self: &Arc<Self>, how: Unmount) -> Result<Vec<String>> {
+        // Those waiting for their turn are refused; the one being made ends with the others.
+        self.closed.store(true, Ordering::Release);
+        let making = self.world.timeout(MAKING_MAX, self.making.lock()).await;
+        let ended = match &making {
+            Err(_) if how != Unmount::Forced => {
+                let text = "a mount is still being made; try again when it is done";
+                Err(Error::new(ErrorKind::Busy, text))
+            }
+            _ => {
+                // Another attempt may have failed meanwhile and opened it again.
+                self.closed.store(true, Ordering::Release);
+                self.end_all_alone(how).await
+            }
+        };
+        self.closed.store(ended.is_ok(), Ordering::Release);
+        ended
+    }
+
+    /// The caller holds `making`, unless a mount that hangs does.
+    async fn end_all_alone(self: &Arc<Self>, how: Unmount) -> Result<Vec<String>> {
         let all: Vec<_> = self.list.lock().iter().rev().cloned().collect();
         let copies = |one: &Arc<OneMount>| match one.mount.is_ended() {
             true => Vec::new(),
@@ -301,7 +337,8 @@ impl Mounts {
         for one in all {
             if let Err(error) = self.end(&one, how).await {
                 for one in ended.iter().rev() {
-                    self.add(one.mount.mountpoint(), &one.options).await?;
+                    let place = one.mount.mountpoint();
+                    self.make_alone(place, &one.options).await?;
                 }
                 return Err(error);
             }
@@ -357,9 +394,12 @@ impl Mounts {
 
     /// Refuses mounts from now on, if there is none. Returns whether it does.
     pub async fn close_if_none(&self) -> bool {
-        let mut closed = self.making.lock().await;
-        *closed = self.list.lock().is_empty();
-        *closed
+        let _alone = self.making.lock().await;
+        let is_empty = self.list.lock().is_empty();
+        if is_empty {
+            self.closed.store(true, Ordering::Release);
+        }
+        is_empty
     }
 
     /// Lines of `shale status`.
