@@ -31,7 +31,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// threads that a burst left on one CPU can't serve another.
 const SURPLUS_MAX: usize = 4;
 /// Threads that each queue may have, however many the others have.
-const QUEUE_SHARE: usize = 8;
+const QUEUE_SHARE: usize = 9;
 /// If the kernel refuses a new thread's entry, the thread tries again after this long.
 const REGISTER_PAUSE: Duration = Duration::from_millis(100);
 
@@ -272,7 +272,7 @@ impl<F: FileSystem> RingPlace<'_, F> {
             return true;
         }
         let all_max = state.queues.len() * READY + SURPLUS_MAX * threads_max;
-        let has_room = state.threads < all_max || queue.threads <= QUEUE_SHARE;
+        let has_room = state.threads < all_max || queue.threads < QUEUE_SHARE;
         if state.waiting > threads_max || !has_room {
             tracing::debug!(threads = state.threads, "no further FUSE thread may wait");
             return queue.free > 0;
