@@ -6,6 +6,7 @@ use crate::inode::{Inner, InodeRef, InodeState};
 use crate::pages::extents::Source;
 use crate::read::{EXTENTS_AT_ONCE_MAX, ROUNDS_MAX};
 use crate::types::{Allocate, Seek};
+use crate::unpublished::Unpublished;
 use model::operation::RangeChange;
 use model::{Attributes, Error, ErrorKind, FileKind, InodeId, Operation, Reply, Result, limits};
 use tokio::sync::MutexGuard;
@@ -326,6 +327,7 @@ fn seek_in(inner: &Inner, offset: u64, at: u64, what: Seek) -> Result<Sought> {
         return Err(ErrorKind::NoSuchDeviceOrAddress.into());
     }
     let mut at = at;
+    let mut unpublished = Unpublished::new(inner);
     for _ in 0..SEEK_STEPS_MAX {
         if at >= size {
             return match what {
@@ -334,7 +336,7 @@ fn seek_in(inner: &Inner, offset: u64, at: u64, what: Seek) -> Result<Sought> {
             };
         }
         let mut until = size;
-        if let Some((from, to)) = inner.unpublished_from(at) {
+        if let Some((from, to)) = unpublished.from(at) {
             if from == at && what == Seek::Data {
                 return Ok(Sought::Found(at));
             }

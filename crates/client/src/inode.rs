@@ -191,27 +191,6 @@ impl Inner {
         self.dirty.bytes() + self.flushing.iter().map(|batch| batch.bytes).sum::<u64>()
     }
 
-    /// The first unpublished piece at or after `at`, clipped to start at `at`.
-    pub(crate) fn unpublished_from(&self, at: u64) -> Option<(u64, u64)> {
-        let batches = self.flushing.iter();
-        // There may be thousands of batches: most lie elsewhere.
-        let first = |batch: &Batch| {
-            let (begin, end) = batch.span();
-            let run = if end <= at {
-                return None;
-            } else if at <= begin {
-                batch.runs.first()?
-            } else {
-                batch.runs_from(at).first()?
-            };
-            Some((run.offset.max(at), run.end()))
-        };
-        batches
-            .filter_map(first)
-            .chain(self.dirty.next(at))
-            .min_by_key(|(from, _)| *from)
-    }
-
     /// Takes in the owner's answer to an operation of this client. Answers may arrive out of order:
     /// an older one changes nothing.
     pub(crate) fn learn(&mut self, attributes: &Attributes) {

@@ -31,6 +31,7 @@ mod read_ahead;
 mod settings;
 mod store;
 mod types;
+mod unpublished;
 mod write;
 
 pub use client::Client;

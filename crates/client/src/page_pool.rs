@@ -158,7 +158,8 @@ impl PagePool {
     pub(crate) fn arrive(&self, bytes: u64, now: Instant) {
         self.on_the_way.fetch_sub(bytes, Ordering::Relaxed);
         self.release(bytes);
-        self.pace.note_gone(bytes, self.dirty(), self.dirty_max(), now);
+        self.pace
+            .note_gone(bytes, self.dirty(), self.dirty_max(), now);
     }
 
     /// How long a write of `bytes` must wait before it claims memory; see [`Pace`]. Failing files'
