@@ -100,12 +100,6 @@ impl Batch {
         &self.runs[first..]
     }
 
-    /// From its first byte in the file to the end of its last one.
-    pub(crate) fn span(&self) -> (u64, u64) {
-        let first = self.runs.first().map_or(0, |run| run.offset);
-        (first, self.runs.last().map_or(0, Frozen::end))
-    }
-
     /// Why storing or publishing it failed, if so.
     pub(crate) fn failure(&self) -> Option<&Error> {
         match &self.stage {

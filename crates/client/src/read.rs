@@ -27,8 +27,6 @@ const ROUNDS_WHOLE_MAX: usize = 4;
 /// Each takes some KiB of state, and dozens of reads may run.
 const FETCHES_AT_ONCE: usize = 64;
 const FETCHED_BYTES_AT_ONCE: u64 = 8 << 20;
-/// Of a source that may have any byte of a file.
-const ANYWHERE: (u64, u64) = (0, u64::MAX);
 /// How far beyond a read extents are requested, so that a stream asks rarely.
 pub(crate) const EXTENTS_AHEAD: u64 = 1 << 30;
 
@@ -222,7 +220,7 @@ impl Client {
 
     fn take_from_memory(&self, inner: &mut Inner, gaps: &mut Gaps, answer: &mut Answer) {
         if !inner.dirty.is_empty() {
-            gaps.fill(ANYWHERE, |from, to, found| {
+            gaps.fill(|from, to, found| {
                 inner.dirty.visit(from, to, |at, bytes| {
                     answer.0.push((at, Bytes::copy_from_slice(bytes)));
                     found(at, at + bytes.len() as u64);
@@ -230,20 +228,19 @@ impl Client {
             });
         }
         for batch in inner.flushing.iter().rev() {
-            gaps.fill(batch.span(), |from, to, found| {
-                let runs = batch.runs_from(from).iter();
-                for run in runs.take_while(|run| run.offset < to) {
-                    let (from, to) = (run.offset.max(from), run.end().min(to));
-                    answer.0.push((from, run.slice(from, to)));
-                    found(from, to);
-                }
-            });
+            gaps.fill_from_runs(
+                |at| {
+                    let run = batch.runs_from(at).first()?;
+                    Some((run.offset, run.end(), run))
+                },
+                |from, to, run| answer.0.push((from, run.slice(from, to))),
+            );
         }
         if inner.clean.is_empty() {
             return;
         }
         let mut used_ahead = 0;
-        gaps.fill(ANYWHERE, |from, to, found| {
+        gaps.fill(|from, to, found| {
             used_ahead += inner.clean.visit(from, to, |at, bytes| {
                 found(at, at + bytes.len() as u64);
                 answer.0.push((at, bytes));
@@ -398,16 +395,16 @@ impl Answer {
     /// `fetched` must be sorted and disjoint.
     fn take_fetched(&mut self, gaps: &mut Gaps, fetched: &[(u64, Bytes)]) {
         let end = |(start, bytes): &(u64, Bytes)| start + bytes.len() as u64;
-        gaps.fill(ANYWHERE, |from, to, found| {
-            let first = fetched.partition_point(|piece| end(piece) <= from);
-            for piece in fetched[first..].iter().take_while(|(start, _)| *start < to) {
-                let (start, bytes) = piece;
-                let (a, b) = (from.max(*start), to.min(end(piece)));
-                let part = bytes.slice((a - start) as usize..(b - start) as usize);
-                self.0.push((a, part));
-                found(a, b);
-            }
-        });
+        gaps.fill_from_runs(
+            |at| {
+                let piece = fetched.get(fetched.partition_point(|piece| end(piece) <= at))?;
+                Some((piece.0, end(piece), piece))
+            },
+            |from, to, (start, bytes)| {
+                let part = bytes.slice((from - start) as usize..(to - start) as usize);
+                self.0.push((from, part));
+            },
+        );
     }
 
     fn in_order(mut self) -> Vec<Bytes> {

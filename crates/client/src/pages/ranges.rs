@@ -99,26 +99,11 @@ impl Gaps {
         self.map.iter().map(|(from, to)| (*from, *to))
     }
 
-    /// Fills gaps from a source that has bytes between `first` and `end` only: `offer(from, to,
-    /// found)` calls `found(start, end)` for each part that the source has, in order. Costs what lies
-    /// there, however many gaps there are elsewhere: a read may have thousands of sources.
-    pub(crate) fn fill(
-        &mut self,
-        (first, end): (u64, u64),
-        mut offer: impl FnMut(u64, u64, &mut dyn FnMut(u64, u64)),
-    ) {
-        if first >= end {
-            return;
-        }
-        let before = self.map.range(..first).next_back();
-        let before = before.filter(|(_, to)| **to > first);
-        let touched = before.into_iter().chain(self.map.range(first..end));
-        let touched: Vec<(u64, u64)> = touched.map(|(from, to)| (*from, *to)).collect();
-        for (from, to) in touched {
-            #[cfg(test)]
-            {
-                self.visits += 1;
-            }
+    /// Fills gaps from a source that visits ranges: `offer(from, to, found)` calls `found(start,
+    /// end)` for each part that the source has of the gap, in order. Costs a visit for each gap.
+    pub(crate) fn fill(&mut self, mut offer: impl FnMut(u64, u64, &mut dyn FnMut(u64, u64))) {
+        let gaps: Vec<(u64, u64)> = self.iter().collect();
+        for (from, to) in gaps {
             let mut at = from;
             let mut open = Vec::new();
             offer(from, to, &mut |start, end| {
@@ -137,6 +122,51 @@ impl Gaps {
             }
             self.map.extend(open);
         }
+    }
+
+    /// Fills gaps from a source of sorted, disjoint runs, of which there may be very many:
+    /// `run_after(at)` returns the first run that ends after `at`, and `take(start, end, run)` gets
+    /// each part of a run that fills a gap. Skips from runs to gaps and back, so it costs what the
+    /// runs and the gaps have in common, however many of both lie elsewhere: a read may have
+    /// thousands of such sources, and their runs may be far apart.
+    pub(crate) fn fill_from_runs<R>(
+        &mut self,
+        run_after: impl Fn(u64) -> Option<(u64, u64, R)>,
+        mut take: impl FnMut(u64, u64, R),
+    ) {
+        let mut at = 0;
+        while let Some((from, to)) = self.gap_after(at) {
+            let Some((first, end, run)) = run_after(from.max(at)) else {
+                return;
+            };
+            if to <= first {
+                // On to the gap that the run may fill.
+                at = first;
+                continue;
+            }
+            let (start, end) = (from.max(first), to.min(end));
+            take(start, end, run);
+            self.map.remove(&from);
+            if from < start {
+                self.map.insert(from, start);
+            }
+            if end < to {
+                self.map.insert(end, to);
+            }
+            at = end;
+        }
+    }
+
+    /// The first gap that ends after `at`.
+    fn gap_after(&mut self, at: u64) -> Option<(u64, u64)> {
+        #[cfg(test)]
+        {
+            self.visits += 1;
+        }
+        let before = self.map.range(..at).next_back();
+        let before = before.filter(|(_, to)| **to > at);
+        let gap = before.or_else(|| self.map.range(at..).next())?;
+        Some((*gap.0, *gap.1))
     }
 }
 
@@ -170,6 +200,14 @@ mod tests {
         }
     }
 
+    /// Fills gaps from a source of single bytes; `byte_from(at)` is its first at or after `at`.
+    fn fill_from(gaps: &mut Gaps, byte_from: impl Fn(u64) -> Option<u64>) {
+        gaps.fill_from_runs(
+            |at| byte_from(at).map(|byte| (byte, byte + 1, ())),
+            |from, to, ()| assert_eq!(from + 1, to),
+        );
+    }
+
     /// Every second byte of 100 kB, in sources of 256 bytes each, as one freeze of many small writes
     /// leaves them.
     #[test]
@@ -179,10 +217,9 @@ mod tests {
         for number in (0..BYTES.div_ceil(512)).rev() {
             let source = number * 512;
             let end = (source + 512).min(BYTES);
-            gaps.fill((source, end), |from, to, found| {
-                let own = (source..end).step_by(2);
-                own.filter(|at| (from..to).contains(at))
-                    .for_each(|at| found(at, at + 1));
+            fill_from(&mut gaps, |at| {
+                let run = at.max(source).next_multiple_of(2);
+                (run < end).then_some(run)
             });
         }
         assert!(
@@ -190,22 +227,54 @@ mod tests {
                 .all(|(from, to)| to - from == 1 && from % 2 == 1)
         );
         assert_eq!(gaps.iter().count() as u64, BYTES / 2);
-        assert!(gaps.visits < 1000, "{} visits", gaps.visits);
+        // Each of the bytes, and each source to see that it has no more.
+        let most = BYTES / 2 + 2 * BYTES.div_ceil(512);
+        assert!(gaps.visits <= most, "{} visits", gaps.visits);
+    }
+
+    /// Sources that span everything and have little.
+    #[test]
+    fn sources_of_a_few_bytes_far_apart_cost_no_visit_for_the_gaps_between() {
+        const BYTES: u64 = 100_000;
+        let mut gaps = Gaps::new(0, BYTES);
+        fill_from(&mut gaps, |at| Some(at.next_multiple_of(2)));
+        let before = gaps.visits;
+        for number in 0..1000 {
+            let own = [number * 2 + 1, BYTES - 1 - number * 2];
+            fill_from(&mut gaps, |at| own.into_iter().find(|own| *own >= at));
+        }
+        assert_eq!(gaps.iter().count() as u64, BYTES / 2 - 2000);
+        let visits = gaps.visits - before;
+        assert!(visits <= 5 * 1000, "{visits} visits");
     }
 
     proptest! {
         #[test]
         fn gaps_are_the_bytes_that_no_source_had(
-            sources in prop::collection::vec((0u64..60, 1u64..20, 1u64..4), 0..12),
+            sources in prop::collection::vec((0u64..60, 1u64..20, 1u64..4, any::<bool>()), 0..12),
         ) {
             let mut gaps = Gaps::new(5, 70);
             let mut open: std::collections::BTreeSet<u64> = (5..70).collect();
-            for (first, length, step) in sources {
+            for (first, length, step, by_visits) in sources {
                 let end = first + length;
                 let has = move |at: &u64| (first..end).contains(at) && (at - first).is_multiple_of(step);
-                gaps.fill((first, end), |from, to, found| {
-                    (from..to).filter(has).for_each(|at| found(at, at + 1));
-                });
+                if by_visits {
+                    gaps.fill(|from, to, found| {
+                        (from..to).filter(has).for_each(|at| found(at, at + 1));
+                    });
+                } else {
+                    let after = |at: u64| (at..end).find(has);
+                    let mut taken = Vec::new();
+                    gaps.fill_from_runs(
+                        |at| {
+                            // Whole runs; with `step` 1 there is one.
+                            let (run, to) = if step == 1 { (first, end) } else { (after(at)?, after(at)? + 1) };
+                            (to > at).then_some((run, to, ()))
+                        },
+                        |from, to, ()| taken.extend(from..to),
+                    );
+                    prop_assert!(taken.iter().eq(open.iter().filter(|at| has(at))));
+                }
                 open.retain(|at| !has(at));
                 let left: Vec<u64> = gaps.iter().flat_map(|(from, to)| from..to).collect();
                 prop_assert!(left.iter().eq(open.iter()));
