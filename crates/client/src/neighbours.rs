@@ -27,16 +27,18 @@ pub(crate) struct Together<'a> {
     pieces: Vec<&'a Located>,
 }
 
+/// A piece's segment, and its range in it.
+fn in_segment(piece: &Located) -> Option<(SegmentPlace, u32, u32)> {
+    let Source::Segment(place, at) = piece.source else {
+        return None;
+    };
+    let length = u32::try_from(piece.to - piece.from);
+    let length = length.expect("an extent lies in one segment");
+    Some((place, at, at + length))
+}
+
 /// Groups the pieces that are in segments; the others are left out. The groups have no order.
 pub(crate) fn together(wanted: &[Located]) -> Vec<Together<'_>> {
-    let in_segment = |piece: &Located| match piece.source {
-        Source::Segment(place, at) => {
-            let length = u32::try_from(piece.to - piece.from);
-            let length = length.expect("an extent lies in one segment");
-            Some((place, at, at + length))
-        }
-        _ => None,
-    };
     let parts = wanted.iter();
     let mut parts: Vec<_> = parts
         .filter_map(|piece| Some((in_segment(piece)?, piece)))
@@ -63,16 +65,26 @@ pub(crate) fn together(wanted: &[Located]) -> Vec<Together<'_>> {
     out
 }
 
+/// What one request for neighbours brought.
+pub(crate) enum Neighbours<'a> {
+    /// The pieces' bytes, each with its offset in the file.
+    Read(Vec<(u64, Bytes)>),
+    /// The request failed, perhaps only because the unneeded bytes between the pieces are damaged:
+    /// each piece is to be read by itself.
+    Apart(Vec<Together<'a>>),
+}
+
 impl Client {
-    /// Reads the pieces; returns their bytes, each with its offset in the file.
-    pub(crate) async fn read_together(
+    /// Reads the pieces with one request.
+    pub(crate) async fn read_together<'a>(
         &self,
-        wanted: Together<'_>,
+        wanted: Together<'a>,
         keep: Keep,
-    ) -> Result<Vec<(u64, Bytes)>> {
+    ) -> Result<Neighbours<'a>> {
         let Together { place, at, end, .. } = wanted;
         if let [piece] = wanted.pieces[..] {
-            return self.read_segment(piece, place, at, keep).await;
+            let read = self.read_segment(piece, place, at, keep).await?;
+            return Ok(Neighbours::Read(read));
         }
         let read = {
             let _listed = self
@@ -81,28 +93,37 @@ impl Client {
             self.pool.read(&place, at, end - at).await
         };
         match read {
-            Ok(chunks) => wanted.cut(&joined(chunks), keep),
+            Ok(chunks) => Ok(Neighbours::Read(wanted.cut(&joined(chunks), keep)?)),
             // The segment is gone: its pieces are elsewhere now.
             Err(error) if error.kind() == ErrorKind::NotFound => Err(error),
-            // Perhaps only the unneeded bytes between them are damaged.
             Err(error) => {
                 debug!(segment = %place.segment, %error, "neighbours are read one by one");
-                let mut out = Vec::new();
-                for piece in wanted.pieces {
-                    if let Source::Segment(place, at) = piece.source {
-                        out.extend(self.read_segment(piece, place, at, keep).await?);
-                    }
-                }
-                Ok(out)
+                Ok(Neighbours::Apart(wanted.apart()))
             }
         }
     }
 }
 
-impl Together<'_> {
+impl<'a> Together<'a> {
     /// Bytes read with it.
     pub(crate) fn bytes(&self) -> u64 {
         u64::from(self.end - self.at)
+    }
+
+    /// Each piece by itself.
+    fn apart(self) -> Vec<Together<'a>> {
+        let pieces = self.pieces.into_iter();
+        pieces
+            .filter_map(|piece| {
+                let (place, at, end) = in_segment(piece)?;
+                Some(Together {
+                    place,
+                    at,
+                    end,
+                    pieces: vec![piece],
+                })
+            })
+            .collect()
     }
 
     /// Cuts the pieces out of the bytes read. Those to be kept are copied, and small ones: a slice

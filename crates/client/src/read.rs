@@ -3,7 +3,7 @@
 
 use crate::client::{Client, unexpected_reply};
 use crate::inode::{Inner, InodeRef};
-use crate::neighbours::together;
+use crate::neighbours::{Neighbours, together};
 use crate::pages::extents::{Located, Source};
 use crate::pages::memory::COPIED_MAX;
 use crate::pages::ranges::Gaps;
@@ -11,6 +11,7 @@ use crate::types::ReadTraces;
 use bytes::Bytes;
 use futures::future::try_join_all;
 use model::{Error, ErrorKind, FileKind, InodeId, Operation, Reply, Result, SegmentPlace, limits};
+use std::collections::VecDeque;
 use tokio::sync::futures::Notified;
 use tracing::debug;
 
@@ -309,21 +310,27 @@ impl Client {
     ) -> Result<Vec<(u64, Bytes)>> {
         let mapping = state.lock().mapping;
         let mut pieces = Vec::with_capacity(wanted.len());
-        let mut rest = together(wanted).into_iter().peekable();
-        while rest.peek().is_some() {
+        let mut rest: VecDeque<_> = together(wanted).into();
+        while !rest.is_empty() {
             let mut bytes = 0;
             let mut some = Vec::new();
-            while let Some(next) = rest.peek()
+            while let Some(next) = rest.front()
                 && some.len() < FETCHES_AT_ONCE
                 && (some.is_empty() || bytes + next.bytes() <= FETCHED_BYTES_AT_ONCE)
             {
                 bytes += next.bytes();
-                some.extend(rest.next());
+                some.extend(rest.pop_front());
             }
             let reads = some
                 .into_iter()
                 .map(|neighbours| self.read_together(neighbours, keep));
-            pieces.extend(try_join_all(reads).await?.into_iter().flatten());
+            for read in try_join_all(reads).await? {
+                match read {
+                    Neighbours::Read(read) => pieces.extend(read),
+                    // With the next ones, under the same limits.
+                    Neighbours::Apart(parts) => rest.extend(parts),
+                }
+            }
         }
         if keep == Keep::No {
             return Ok(pieces);

@@ -246,3 +246,56 @@ fn times_never_go_back_when_the_clock_is_set_back() {
         },
     );
 }
+
+/// Neighbouring pieces in a segment are read with the overwritten bytes between them. Those may be
+/// damaged without any loss.
+#[test]
+fn damage_between_the_pieces_of_a_segment_hides_none_of_them() {
+    const UNIT: usize = 4096;
+    const PIECES: usize = 40;
+    let place = place(Scheme::Replicate(1), 1);
+    let simulation = Simulation::new(61);
+    let old = content(61, 2 * PIECES * UNIT);
+    let mut now = old.clone();
+    let new = content(62, UNIT);
+    for unit in (0..PIECES).map(|number| (2 * number + 1) * UNIT) {
+        now[unit..unit + UNIT].copy_from_slice(&new);
+    }
+    let inode = simulation.run(|world| {
+        let (place, old, new) = (&place, &old, &new);
+        async move {
+            Node::create(&world, place).await;
+            let node = Node::open(&world, place, settings()).await;
+            let inode = file(&node.client, "f").await;
+            node.client.write(inode, 0, old).await.unwrap();
+            node.client.fsync(inode, false).await.unwrap();
+            for number in 0..PIECES {
+                let at = (2 * number + 1) * UNIT;
+                node.client.write(inode, at as u64, new).await.unwrap();
+            }
+            node.client.fsync(inode, false).await.unwrap();
+            node.close().await;
+            inode
+        }
+    });
+    let inode = inode.finished();
+    let name = disk(&place, 1);
+    let disk = simulation.disk(&name, place.nsd_bytes);
+    // An overwritten unit in the middle of the first block.
+    let overwritten = &old[7 * UNIT..8 * UNIT];
+    let damaged = (0..place.nsd_bytes)
+        .step_by(UNIT)
+        .find(|at| disk.content(*at, UNIT) == *overwritten);
+    let damaged = damaged.expect("the segment keeps its overwritten bytes");
+    let faults = simulation.faults();
+    faults.flip_bit(&name, damaged);
+    simulation
+        .run(|world| {
+            let (place, now) = (&place, &now);
+            async move {
+                let node = Node::open(&world, place, settings()).await;
+                assert!(read(&node.client, inode, 0, now.len()).await == *now);
+            }
+        })
+        .finished();
+}
