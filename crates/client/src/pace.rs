@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_while_little_is_dirty_or_nothing_is_known() {
+    fn writes_do_not_wait_while_little_is_dirty_or_nothing_is_known() {
         let pace = Pace::default();
         let now = begun();
         assert_eq!(pace.wait(MIB, BUDGET, BUDGET, now), None);

@@ -179,7 +179,7 @@ fn the_only_nsd_may_fail_and_come_back_and_nothing_that_was_written_is_lost() {
 }
 
 #[test]
-fn a_slow_nsd_makes_nobody_wait_long_and_writes_go_on() {
+fn a_slow_nsd_delays_no_operation_for_long_and_writes_continue() {
     run(
         5,
         place(Scheme::Erasure { k: 4, m: 2 }, 6),

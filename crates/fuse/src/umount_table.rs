@@ -223,7 +223,7 @@ mod tests {
 
     const OTHER: &str = "SRC=/dev/sdb1 TARGET=/mnt/usb ROOT=/ OPTS=uhelper=udisks2\n";
 
-    fn with_a_line_of_somebody_else() -> (tempfile::TempDir, UmountTable) {
+    fn with_a_line_of_another_program() -> (tempfile::TempDir, UmountTable) {
         let home = tempfile::tempdir().unwrap();
         let table = UmountTable::of(home.path());
         fs::write(table.file(), OTHER).unwrap();
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_mount_has_one_line_and_those_of_others_stay() {
-        let (_home, table) = with_a_line_of_somebody_else();
+        let (_home, table) = with_a_line_of_another_program();
         let (source, place) = (Path::new("/srv/node"), Path::new("/mnt/a"));
         assert!(!table.has(source, place));
         table.put(source, place, &[]).unwrap();
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_line_that_mount_8_wrote_without_the_helper_is_replaced() {
-        let (_home, table) = with_a_line_of_somebody_else();
+        let (_home, table) = with_a_line_of_another_program();
         let (source, place) = (Path::new("/srv/node"), Path::new("/mnt/a"));
         let theirs = "ID=7 SRC=/srv/node TARGET=/mnt/a ROOT=/ ATTRS=x OPTS=_netdev\n";
         fs::write(table.file(), theirs).unwrap();
@@ -283,8 +283,8 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_the_lock_for_ever_is_not_waited_for() {
-        let (_home, table) = with_a_line_of_somebody_else();
+    fn a_lock_that_is_held_for_ever_is_not_waited_for() {
+        let (_home, table) = with_a_line_of_another_program();
         let _held = table.lock().unwrap();
         let refused = table.put(Path::new("/srv"), Path::new("/mnt"), &[]);
         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::TimedOut);

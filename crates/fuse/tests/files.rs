@@ -24,7 +24,7 @@ on_both_transports! {
     bytes_of_birth_and_seldom_calls_get_an_answer,
     the_kernel_judges_permissions_and_umask,
     extended_attributes_and_times_are_kept,
-    two_threads_in_own_directories_disturb_nobody,
+    two_threads_in_own_directories_do_not_disturb_each_other,
 }
 
 fn pattern(length: usize, seed: usize) -> Vec<u8> {
@@ -445,7 +445,7 @@ fn extended_attributes_and_times_are_kept(transport: TransportChoice) {
     }
 }
 
-fn two_threads_in_own_directories_disturb_nobody(transport: TransportChoice) {
+fn two_threads_in_own_directories_do_not_disturb_each_other(transport: TransportChoice) {
     let mounted = memory(transport, MemorySettings::default());
     std::thread::scope(|scope| {
         for thread in 0..2 {

@@ -31,7 +31,7 @@ on_both_transports! {
     a_lock_that_is_waited_for_leaves_a_thread_for_others,
     a_signal_ends_the_wait_for_a_lock,
     a_close_ends_the_posix_locks_of_its_process,
-    operations_that_wait_starve_nobody_and_show,
+    operations_that_wait_starve_no_other_operation_and_are_listed,
     a_forced_end_waits_for_no_operation,
     more_operations_than_threads_are_answered_in_turn,
 }
@@ -472,7 +472,7 @@ fn statfs(path: &std::path::Path) -> std::thread::JoinHandle<i32> {
     })
 }
 
-fn operations_that_wait_starve_nobody_and_show(transport: TransportChoice) {
+fn operations_that_wait_starve_no_other_operation_and_are_listed(transport: TransportChoice) {
     let go = Arc::new(Notify::new());
     let fs_go = Arc::clone(&go);
     let mounted = Mounted::with(

@@ -14,7 +14,7 @@ use std::time::Duration;
 use world::World;
 
 on_both_transports! {
-    a_hundred_waiting_locks_disturb_nobody,
+    a_hundred_waiting_locks_disturb_no_other_operation,
     a_forced_end_ends_the_waits_for_locks,
     each_mount_says_how_it_is_served,
     data_and_names_of_every_size_arrive_whole,
@@ -60,7 +60,7 @@ fn locked(mounted: &Mounted<MemoryFileSystem>, count: usize) -> (File, Vec<Waite
     (holder, waiting)
 }
 
-fn a_hundred_waiting_locks_disturb_nobody(transport: TransportChoice) {
+fn a_hundred_waiting_locks_disturb_no_other_operation(transport: TransportChoice) {
     let mounted = memory(transport, MemorySettings::default());
     let (holder, waiting) = locked(&mounted, 100);
     let busy = |name: &'static str| {

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_that_begin_during_a_look_are_told_from_those_that_nobody_began() {
+    fn sessions_that_begin_during_a_look_are_told_from_unknown_ones() {
         let (then, now) = (decided(5), decided(7));
         let began: Vec<u64> = (0..10)
             .filter(|session| then.began_until(&now, SessionId(*session)))

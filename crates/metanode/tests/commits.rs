@@ -81,7 +81,7 @@ fn syncs_at_the_same_time_share_a_commit() {
 }
 
 #[test]
-fn what_nobody_syncs_is_durable_after_a_second_of_quiet_and_after_five_at_most() {
+fn unsynced_changes_are_durable_after_a_second_of_quiet_and_after_five_at_most() {
     let simulation = Simulation::new(62);
     simulation
         .run(|world| async move {

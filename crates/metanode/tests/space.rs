@@ -227,7 +227,7 @@ fn what_was_removed_before_a_power_cut_is_free_within_a_second_after_it() {
 }
 
 #[test]
-fn a_check_of_a_busy_file_system_finds_nothing_and_holds_nobody() {
+fn a_check_of_a_busy_file_system_finds_nothing_and_delays_no_operation() {
     let simulation = Simulation::new(5);
     simulation
         .run(|world| async move {

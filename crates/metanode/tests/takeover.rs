@@ -168,7 +168,7 @@ fn operations_with_a_slot_are_applied_once_and_answered_durably() {
 
 /// Each I/O takes so long that no caller waits until the shard is open.
 #[test]
-fn a_takeover_that_takes_longer_than_anybody_waits_comes_to_its_end() {
+fn a_takeover_that_takes_longer_than_its_callers_wait_is_completed() {
     let simulation = Simulation::new(41);
     let faults = simulation.faults();
     simulation

@@ -42,7 +42,7 @@ async fn written(rig: &Rig, parent: InodeId, text: &str, seed: u64) -> InodeId {
 }
 
 #[test]
-fn a_reader_who_meets_lost_data_makes_its_file_known_until_the_file_is_deleted() {
+fn a_read_of_lost_data_lists_the_file_until_it_is_deleted() {
     Simulation::new(31)
         .run(|world| async move {
             rig::create(&world, Scheme::Replicate(2), 3).await;

@@ -48,7 +48,7 @@ fn read_at(path: &Path, offset: u64, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_directory_that_is_a_file_or_somebody_elses_is_refused_with_what_to_do() {
+fn a_directory_that_is_a_file_or_of_another_user_is_refused_with_advice() {
     let node = Node::unstarted();
     fs::create_dir_all(node.dir.parent().unwrap()).unwrap();
     fs::write(&node.dir, "a file").unwrap();
@@ -315,7 +315,7 @@ fn a_mount_that_is_just_being_made_ends_with_the_node() {
 }
 
 #[test]
-fn a_mount_that_somebody_ended_is_told_and_comes_back() {
+fn a_mount_ended_from_outside_is_reported_and_comes_back() {
     let node = resting();
     node.must(&["up"]);
     let umount = Command::new("umount").arg("-l").arg(&node.mnt).status();

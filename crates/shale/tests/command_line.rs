@@ -40,7 +40,7 @@ fn up_twice_is_one_node_and_down_twice_is_no_error() {
 }
 
 #[test]
-fn an_answer_that_nobody_reads_ends_a_command_without_a_crash() {
+fn an_unread_answer_ends_a_command_without_a_crash() {
     let node = Node::new();
     let answer_to = |stdout: Stdio, arguments: &[&str]| {
         Command::new(env!("CARGO_BIN_EXE_shale"))

@@ -52,7 +52,7 @@ fn rights(path: &Path) -> u32 {
 }
 
 #[test]
-fn whatever_the_umask_is_nobody_else_may_touch_what_a_node_makes() {
+fn whatever_the_umask_other_users_cannot_touch_the_files_of_a_node() {
     let node = Node::unstarted();
     with_umask_0(&node, "up --nsd-size 4G");
     with_umask_0(&node, "nsd add");
@@ -182,7 +182,7 @@ fn rest_of(stream: &mut UnixStream) -> Vec<u8> {
 }
 
 #[test]
-fn who_connects_and_says_nothing_or_too_much_is_put_out() {
+fn a_client_that_sends_nothing_or_too_much_is_disconnected() {
     let node = Node::new();
     let connect = || UnixStream::connect(node.dir.join("daemon.sock")).unwrap();
     let mut silent: Vec<_> = (0..CONNECTIONS).map(|_| connect()).collect();

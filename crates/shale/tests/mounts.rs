@@ -346,7 +346,7 @@ fn status_lists_the_mounts_and_each_can_be_ended() {
 }
 
 #[test]
-fn a_mount_that_somebody_ended_shows_in_health_and_comes_back_with_up() {
+fn a_mount_ended_from_outside_shows_in_health_and_comes_back_with_up() {
     let node = Node::new();
     fs::write(node.path("file"), "x").unwrap();
     once_idle("umount", &[node.mnt.to_str().unwrap()]);

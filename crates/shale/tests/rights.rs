@@ -576,7 +576,7 @@ fn rights_that_one_mount_takes_away_are_gone_in_the_other_at_once() {
 
 /// The kernel checks a change through a descriptor against the cached owner, without asking.
 #[test]
-fn who_owned_a_file_changes_nothing_of_it_after_another_mount_gave_it_away() {
+fn a_former_owner_cannot_change_a_file_that_another_mount_gave_away() {
     let node = Node::with(&["--nsd-size", "1G"]);
     set_mode(&node.mnt, 0o1777);
     let there = second_mount(&node);

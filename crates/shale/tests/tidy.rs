@@ -130,7 +130,7 @@ fn files_and_folders_are_named_after_things() {
 }
 
 #[test]
-fn rules_have_no_input_or_output_and_nobody_uses_side_doors() {
+fn rules_have_no_input_or_output_and_no_crate_uses_side_doors() {
     let doors = [
         "std::time::Instant::now",
         "SystemTime::now",

@@ -185,7 +185,7 @@ fn a_lazily_unmounted_file_is_served_to_its_last_user_and_down_says_so() {
 }
 
 #[test]
-fn a_busy_unmount_says_who_uses_the_mount() {
+fn a_busy_unmount_lists_the_processes_that_use_the_mount() {
     let node = with_a_synced_file();
     let mut user = Command::new("sleep")
         .arg("1000")
@@ -266,7 +266,7 @@ fn the_mount_of_a_stopped_daemon_can_be_ended_in_each_way() {
 }
 
 #[test]
-fn who_only_passes_does_not_keep_a_mount_from_ending() {
+fn a_process_that_opens_files_only_briefly_does_not_keep_a_mount_from_ending() {
     let node = Node::new();
     fs::write(node.path("file"), "content").unwrap();
     for _ in 0..5 {

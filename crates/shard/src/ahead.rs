@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_for_a_few_names_of_many_pays_for_no_more_than_that() {
+    fn a_few_lookups_in_a_large_directory_read_little_ahead() {
         for looks in [1, 3, 4, 10, 100, 1000] {
             let mut ahead = Ahead::new(MEMORY);
             let far = (0..looks).map(|number| 1_000_000_000 + number);

@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn block_buffers_that_nobody_needs_go_back() {
+    fn unneeded_block_buffers_are_given_back() {
         let blocks = Blocks::new(1 << 16, 16 << 20);
         let several: Vec<_> = (0..30).map(|_| blocks.block()).collect();
         assert_eq!(blocks.held(), 30 << 16);

@@ -83,7 +83,7 @@ fn a_write_waits_for_what_is_being_written_back() {
 }
 
 #[test]
-fn a_file_that_nobody_reads_into_the_page_cache_costs_nothing() {
+fn a_file_outside_the_page_cache_costs_nothing() {
     let mapped = Mapped::default();
     mapped.filled(FILE, 0, PAGE);
     assert!(write(&mapped, 0, 10).is_none(), "it has no open");
@@ -106,7 +106,7 @@ fn a_file_that_nobody_reads_into_the_page_cache_costs_nothing() {
 }
 
 #[test]
-fn a_write_that_began_before_anybody_could_map_the_file_is_kept() {
+fn a_write_that_began_before_the_file_could_be_mapped_is_kept() {
     let mapped = Mapped::default();
     mapped.opened(FILE, libc::O_WRONLY);
     let writing = write(&mapped, 0, 10);

@@ -253,7 +253,7 @@ fn a_change_of_kind_in_flock_gives_the_old_lock_up_first() {
 }
 
 #[test]
-fn a_door_that_ends_frees_its_locks_and_nobody_elses() {
+fn a_door_that_ends_frees_only_its_own_locks() {
     let mut all = Tables::new();
     let second = all.table.begin_door(SessionId(1));
     let at_second = |request: LockRequest| LockRequest {
@@ -283,7 +283,7 @@ fn a_door_that_ends_frees_its_locks_and_nobody_elses() {
 }
 
 #[test]
-fn who_gives_up_keeps_what_it_was_granted_meanwhile() {
+fn a_waiter_that_gives_up_keeps_a_lock_granted_meanwhile() {
     let mut all = Tables::new();
     all.set(all.lock(1, EXCLUSIVE, range(0, 9))).unwrap();
     let second = all.wait(all.lock(2, EXCLUSIVE, range(0, 9)), 2);
@@ -307,7 +307,7 @@ fn an_interrupted_change_of_kind_leaves_the_lock_as_it_was() {
 }
 
 #[test]
-fn who_has_all_locks_one_may_have_can_let_go_but_not_make_more() {
+fn an_owner_at_the_limit_of_locks_can_release_but_not_add_locks() {
     let mut all = Tables::new();
     let user = all.lock(1, None, range(0, 0)).taker.user;
     all.table.charge_locks(user, USER_LOCKS_MAX - 2);
@@ -414,7 +414,7 @@ fn half_of_a_lock_stays_charged_to_whom_the_lock_is() {
 /// Sized so that examining each lock for each waiter would take minutes, under the one mutex that
 /// all locks need.
 #[test]
-fn many_locks_and_many_waiters_of_one_file_keep_nobody_else_waiting() {
+fn many_locks_and_many_waiters_of_one_file_delay_no_other_process() {
     const HOLDERS: u64 = 16_000;
     const WAITERS: u64 = 1_000;
     const FAR: u64 = 1 << 40;

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_planted_is_neither_followed_nor_waited_for() {
+    fn planted_links_and_fifos_are_neither_followed_nor_waited_for() {
         let home = tempfile::tempdir().unwrap();
         let at = |name: &str| home.path().join(name);
         fs::write(at("precious"), "words").unwrap();

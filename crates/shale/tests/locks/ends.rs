@@ -77,7 +77,7 @@ fn local_locks_hold_inside_their_mount_only() {
 }
 
 #[test]
-fn who_takes_all_locks_one_may_have_is_told_and_lets_others_lock() {
+fn a_process_at_the_limit_of_locks_gets_an_error_and_others_can_lock() {
     own_process!();
     let alone = Alone::new();
     let path = path_of(&alone.node.path("f"));
@@ -107,7 +107,7 @@ fn who_takes_all_locks_one_may_have_is_told_and_lets_others_lock() {
 }
 
 #[test]
-fn fifos_and_sockets_without_a_name_live_as_long_as_somebody_has_them() {
+fn fifos_and_sockets_without_a_name_live_as_long_as_they_are_open() {
     own_process!();
     let alone = Alone::new();
     let node = &alone.node;

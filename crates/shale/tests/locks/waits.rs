@@ -99,7 +99,7 @@ fn no_signal_is_lost_however_early_it_comes() {
 }
 
 #[test]
-fn signals_that_restart_calls_change_nothing_for_those_who_count() {
+fn signals_that_restart_calls_change_no_answer_of_a_lock() {
     own_process!();
     let alone = Alone::new();
     let path = path_of(&alone.node.path("f"));
