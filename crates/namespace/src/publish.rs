@@ -131,6 +131,12 @@ fn check(publish: &Publish, inode: &Inode) -> Step<()> {
             return wrong("an extent is longer than its bytes");
         }
     }
+    // They are searched by bisection.
+    let replaces = publish.replaces.as_deref().unwrap_or_default();
+    let end = |extent: &Extent| extent.offset.saturating_add(extent.length);
+    if !replaces.is_sorted_by(|first, second| end(first) <= second.offset) {
+        return wrong("the extents that a publish replaces are sorted and don't overlap");
+    }
     if publish.size_at_least > FILE_BYTES_MAX {
         return Err(ErrorKind::FileTooLarge.into());
     }

@@ -305,6 +305,34 @@ fn a_fold_leaves_out_the_ranges_that_changed_meanwhile() {
 }
 
 #[test]
+fn a_fold_whose_replaced_extents_are_not_sorted_or_overlap_is_refused() {
+    let mut store = Store::new();
+    let file = store.file("f");
+    for at in 0..3 {
+        store.write(file, at * 100, &[at as u8 + 1; 100]).unwrap();
+    }
+    let believed = store.extents(file);
+    let before = store.content(file);
+    let place = store.segment(&before);
+    let mut fold = |replaces: Vec<Extent>| {
+        store.run(&Operation::Publish(Publish {
+            inode: file,
+            extents: vec![data(0, 300, place, 0)],
+            size_at_least: 0,
+            written: None,
+            replaces: Some(replaces),
+        }))
+    };
+    let reversed = believed.iter().rev().cloned().collect();
+    assert_eq!(fold(reversed).unwrap_err(), ErrorKind::InvalidArgument);
+    let twice = [&believed[..1], &believed[..]].concat();
+    assert_eq!(fold(twice).unwrap_err(), ErrorKind::InvalidArgument);
+    fold(believed).unwrap();
+    assert_eq!(store.content(file), before);
+    store.audit();
+}
+
+#[test]
 fn a_repair_may_publish_a_better_place_of_the_same_segment() {
     let mut store = Store::new();
     let file = store.file("f");
