@@ -107,20 +107,36 @@ impl<'a> Pinned<'a> {
             to,
             rows: limit,
         } = stretch;
-        let rows = match self.shard.tree_rows(&from, &to, limit).await {
+        let family = self.shard.family;
+        let (first, end) = (from.to_bytes(family), to.to_bytes(family));
+        let rows = match self.shard.tree.scan(&first, &end, limit).await {
             Ok(rows) => rows,
             Err(error) => {
                 tracing::debug!(%error, ?part, "nothing is read ahead");
                 return;
             }
         };
-        let last = rows.last().filter(|_| rows.len() == limit);
-        reading.next = last.map(|(key, _)| successor(key));
-        let mut state = self.shard.state.lock();
-        for (key, value) in rows {
-            state.records.offer_ahead(key, value);
+        let is_whole = rows.len() == limit;
+        let mut last = None;
+        let mut records = Vec::with_capacity(rows.len());
+        for row in &rows {
+            match decoded(family, row) {
+                Ok((key, record)) => {
+                    last = Some(key.clone());
+                    records.push((key, record));
+                }
+                // One damaged row doesn't keep its neighbours out.
+                Err(damaged) => {
+                    tracing::debug!(error = %damaged.error, "a row isn't read ahead");
+                    last = damaged.key.or(last);
+                }
+            }
         }
-        drop(state);
+        reading.next = last.filter(|_| is_whole).as_ref().map(successor);
+        let mut state = self.shard.state.lock();
+        for (key, record) in records {
+            state.records.offer_ahead(key, record);
+        }
     }
 
     /// Fetches the first `limit` records that *exist* in the range. Asks the tree for more, because

@@ -101,6 +101,62 @@ fn after_a_few_misses_a_directorys_names_and_inodes_come_together() {
 }
 
 #[test]
+fn rows_that_cannot_be_decoded_do_not_keep_their_neighbours_from_being_read_ahead() {
+    let machine = filled(36);
+    let damaged = machine.run(|world| async move {
+        let shard = open(&world, HOT_RECORDS_BYTES_DEFAULT).await;
+        let key = |position| Key::Name {
+            directory: ROOT,
+            position,
+        };
+        let (from, to) = (key(0), key(namespace::POSITION_END));
+        let (first_name, record) = shard.scan(&from, &to, 1).await.unwrap().remove(0);
+        let Record::Name(record) = record else {
+            panic!("{record:?}")
+        };
+        let mut record = (*record).clone();
+        let entry = record.entry.as_mut().unwrap();
+        let of_name = entry.name.clone();
+        entry.inode = model::InodeNumber(0);
+        let of_inode = if of_name == name(0) { 1 } else { 0 };
+        let inode = look_up(&world, &shard, of_inode).await.unwrap();
+        let first_inode = Key::Inode(inode);
+        let Some(Record::Inode(known)) = shard.record(&first_inode).await.unwrap() else {
+            panic!("an inode")
+        };
+        let inode = namespace::Inode {
+            size: u64::MAX,
+            ..(*known).clone()
+        };
+        shard.forge(namespace::Effects(vec![
+            (first_name, Some(Record::Name(Arc::new(record)))),
+            (first_inode, Some(Record::Inode(Arc::new(inode)))),
+        ]));
+        shard.close().await.unwrap();
+        [of_name, name(of_inode)]
+    });
+    let damaged = damaged.finished();
+    machine
+        .run(|world| async move {
+            let shard = open(&world, HOT_RECORDS_BYTES_DEFAULT).await;
+            let before = shard.hot_records().0;
+            for number in (0..200).filter(|number| !damaged.contains(&name(*number))) {
+                look_up(&world, &shard, number).await.unwrap();
+            }
+            let brought = shard.hot_records().0 - before;
+            assert!(brought > 1500, "{brought} records for 200 names");
+            // Operations that need them get the error.
+            for name in damaged {
+                let directory = ROOT;
+                let found = run(&world, &shard, Operation::Lookup { directory, name }).await;
+                assert_eq!(found.unwrap_err().kind(), ErrorKind::Corrupt);
+            }
+            shard.close().await.unwrap();
+        })
+        .finished();
+}
+
+#[test]
 fn what_is_read_ahead_takes_no_more_than_the_budget() {
     filled(32)
         .run(|world| async move {
