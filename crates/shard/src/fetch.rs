@@ -1,6 +1,7 @@
 //! Reads records that an operation is missing from the tree into the hot records.
 
 mod extents;
+mod listing;
 #[cfg(test)]
 mod tests;
 

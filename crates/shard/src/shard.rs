@@ -97,6 +97,8 @@ pub struct Shard {
     /// Wakes the committer.
     pub(crate) nudge: Arc<Notify>,
     committer: Mutex<Option<Task<()>>>,
+    /// Reads names ahead of a listing.
+    pub(crate) listing: Mutex<Option<Task<()>>>,
 }
 
 /// State under the one lock. Held for one operation at a time, never across a wait.
@@ -125,7 +127,7 @@ struct Stream {
 }
 
 /// Result of one attempt on the hot records.
-enum Attempt {
+pub(crate) enum Attempt {
     Done(Result<Reply>, CommitNumber),
     Missing(Vec<Need>),
     Full,
@@ -221,6 +223,7 @@ impl Shard {
             durable_changed: Notify::new(),
             nudge: Arc::new(Notify::new()),
             committer: Mutex::new(None),
+            listing: Mutex::new(None),
         })
     }
 
@@ -379,7 +382,10 @@ impl Shard {
             let mut attempt = first;
             for _ in 0..FETCH_ROUNDS_MAX {
                 match attempt {
-                    Attempt::Done(answer, commit) => return answer.map(|reply| (reply, commit)),
+                    Attempt::Done(answer, commit) => {
+                        self.read_on_after(operation, &answer);
+                        return answer.map(|reply| (reply, commit));
+                    }
                     Attempt::Missing(needs) => pinned.fetch(needs).await?,
                     Attempt::Full => self.wait_for_room().await?,
                 }
@@ -400,7 +406,7 @@ impl Shard {
         })
     }
 
-    fn attempt(&self, operation: &Operation, stamp: &Stamp) -> Attempt {
+    pub(crate) fn attempt(&self, operation: &Operation, stamp: &Stamp) -> Attempt {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         if let Err(error) = state.alive() {
@@ -484,6 +490,7 @@ impl Shard {
             let _ = running.wait().await;
         }
         drop(self.committer.lock().take());
+        drop(self.listing.lock().take());
         self.give_up(&ErrorKind::ShuttingDown.into());
         let closed = self.tree.close().await;
         synced.and(closed)
@@ -551,6 +558,7 @@ impl Shard {
     pub async fn end_given_up(&self) -> Unflushed {
         self.give_up(&ErrorKind::ShuttingDown.into());
         drop(self.committer.lock().take());
+        drop(self.listing.lock().take());
         let running = self.running.lock().clone();
         if let Some(running) = running {
             let _ = self.world.timeout(FETCH_DEADLINE, running.wait()).await;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::rig::{machine, power_on};
+use crate::shard::Attempt;
 use crate::{HOT_RECORDS_BYTES_DEFAULT, ShardConfig};
 use bytes::Bytes;
 use model::operation::{NewInode, RenameMode, Stamp};
@@ -172,6 +173,82 @@ fn what_is_read_ahead_takes_no_more_than_the_budget() {
         .finished();
 }
 
+fn page(after: u64, limit: u32) -> Operation {
+    Operation::ReadDirectory {
+        directory: ROOT,
+        after,
+        limit,
+        with_attributes: true,
+    }
+}
+
+/// Lists the root directory in pages, with attributes.
+async fn list(world: &World, shard: &Shard, limit: u32) -> BTreeMap<FileName, InodeId> {
+    let (mut found, mut after) = (BTreeMap::new(), 0);
+    loop {
+        let listed = run(world, shard, page(after, limit)).await.unwrap();
+        let Reply::Listing { entries, end } = listed else {
+            panic!("{listed:?}")
+        };
+        for entry in entries {
+            after = entry.position;
+            assert_eq!(entry.attributes.unwrap().inode, entry.inode);
+            found.insert(entry.name, entry.inode);
+        }
+        if end {
+            return found;
+        }
+    }
+}
+
+#[test]
+fn a_listings_next_names_and_inodes_are_read_while_its_caller_has_the_first() {
+    filled(33)
+        .run(|world| async move {
+            let shard = open(&world, HOT_RECORDS_BYTES_DEFAULT).await;
+            let first = run(&world, &shard, page(0, 50)).await.unwrap();
+            let Reply::Listing {
+                entries,
+                end: false,
+            } = first
+            else {
+                panic!("{first:?}")
+            };
+            let task = shard.listing.lock().take();
+            task.expect("names are read ahead").await;
+            let after = entries.last().unwrap().position;
+            let stamp = Stamp {
+                now: world.wall(),
+                session: shard.session(),
+                slot: None,
+            };
+            let rest = shard.attempt(&page(after, FILES as u32), &stamp);
+            let Attempt::Done(Ok(Reply::Listing { entries, .. }), _) = rest else {
+                panic!("records are missing")
+            };
+            assert!(entries.len() >= 1000, "{}", entries.len());
+            shard.close().await.unwrap();
+        })
+        .finished();
+}
+
+#[test]
+fn names_are_not_read_ahead_when_memory_is_short() {
+    filled(34)
+        .run(|world| async move {
+            let shard = open(&world, 400_000).await;
+            let names = list(&world, &shard, 50).await;
+            assert_eq!(names.len() as u64, FILES);
+            if let Some(task) = shard.listing.lock().take() {
+                assert!(task.is_finished());
+            }
+            list(&world, &shard, 50).await;
+            assert!(shard.listing.lock().is_none());
+            shard.close().await.unwrap();
+        })
+        .finished();
+}
+
 type Model = Arc<Mutex<BTreeMap<u64, InodeId>>>;
 
 /// Removes, makes and moves names, with commits in between.
@@ -249,13 +326,16 @@ fn what_changes_while_it_is_read_ahead_is_never_shown_as_it_was() {
                     let after = model.lock().get(&number).copied();
                     assert!(found == before || found == after || before != after);
                 }
-                for task in changes {
-                    task.await;
+                while changes.iter().any(|task| !task.is_finished()) {
+                    list(&world, &shard, 50).await;
+                    world.sleep(Duration::from_millis(1)).await;
                 }
                 for number in 0..FILES {
                     let found = look_up(&world, &shard, number).await;
                     assert_eq!(found, model.lock().get(&number).copied(), "{number}");
                 }
+                let names = model.lock().iter().map(|it| (name(*it.0), *it.1)).collect();
+                assert_eq!(list(&world, &shard, 50).await, names);
                 shard.close().await.unwrap();
             })
             .finished();

@@ -1,7 +1,7 @@
 //! Remembers ranges of a file's extents known to be removed, so that removing a large file step by
 //! step doesn't scan in each step over everything that earlier steps removed.
 
-use super::known::stretch_of;
+use super::known::{Line, stretch_of};
 use model::{DataId, FilesetId};
 use namespace::Key;
 use std::cell::RefCell;
@@ -38,14 +38,14 @@ impl Absent {
 
     /// Notes that there is no record from one key up to another.
     pub(super) fn note(&self, from: &Key, to: &Key) {
-        let Some((file, from, to)) = stretch_of(from, to) else {
+        let Some((Line::Extents(fileset, data), from, to)) = stretch_of(from, to) else {
             return;
         };
         let mut stretches = self.stretches.borrow_mut();
         if stretches.len() >= FILES_MAX {
             stretches.clear();
         }
-        let stretch = stretches.entry(file).or_insert((from, to));
+        let stretch = stretches.entry((fileset, data)).or_insert((from, to));
         if stretch.0 <= from && from <= stretch.1 {
             stretch.1 = stretch.1.max(to);
         } else {

@@ -1,40 +1,86 @@
-//! Remembers stretches of files' extents whose records are all in the table, so that random writes
-//! to a file that doesn't fit into memory read each part of its extents only once.
+//! Remembers stretches of files' extents and of directories' names whose records are all in the
+//! table, so that random writes to a file that doesn't fit into memory read each part of its extents
+//! only once, and the pages of a listing stay in memory.
 
-use model::{DataId, FilesetId};
+use model::{DataId, FilesetId, InodeId};
 use namespace::Key;
 use std::collections::BTreeMap;
 use world::Map;
 
-/// Most stretches of all files together. At the limit, a stretch is forgotten instead of being cut,
-/// and a new one replaces those of another file, or else of its own.
+/// Most stretches together. At the limit, a stretch is forgotten instead of being cut, and a new one
+/// replaces those of another file or directory, or else of its own.
 const STRETCHES_MAX: usize = if cfg!(test) { 8 } else { 1 << 20 };
 /// Memory of a stretch.
 const STRETCH_BYTES: usize = 32;
 
-/// For each data id: stretches of extents' ends, from (inclusive) to (exclusive), which don't touch
-/// each other. A record that leaves the table cuts the stretch that contains it.
+/// Records of a kind that lie one after the other in the tree, in the order of a number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Line {
+    /// Extents of data, by their ends.
+    Extents(FilesetId, DataId),
+    /// A directory's names, by their positions.
+    Names(InodeId),
+}
+
+impl Line {
+    /// The line that a record belongs to, and its place there.
+    fn of(key: &Key) -> Option<(Self, u64)> {
+        match *key {
+            Key::Extent { fileset, data, end } => Some((Self::Extents(fileset, data), end)),
+            Key::Name {
+                directory,
+                position,
+            } => Some((Self::Names(directory), position)),
+            _ => None,
+        }
+    }
+
+    fn key(self, at: u64) -> Key {
+        match self {
+            Self::Extents(fileset, data) => Key::Extent {
+                fileset,
+                data,
+                end: at,
+            },
+            Self::Names(directory) => Key::Name {
+                directory,
+                position: at,
+            },
+        }
+    }
+
+    /// The first key after the line.
+    fn end(self) -> Key {
+        match self {
+            Self::Extents(fileset, data) => Self::Extents(fileset, data.next()).key(0),
+            Self::Names(directory) => Self::Names(InodeId(directory.0 + 1)).key(0),
+        }
+    }
+}
+
+/// For each line: stretches from (inclusive) to (exclusive), which don't touch each other. A record
+/// that leaves the table cuts the stretch that contains it.
 #[derive(Default)]
 pub(super) struct Known {
-    files: Map<(FilesetId, DataId), BTreeMap<u64, u64>>,
+    lines: Map<Line, BTreeMap<u64, u64>>,
     stretches: usize,
 }
 
 impl Known {
     /// Notes that all records from one key to another (exclusive) are in the table.
     pub(super) fn note(&mut self, from: &Key, to: &Key) {
-        let Some((file, from, to)) = stretch_of(from, to) else {
+        let Some((line, from, to)) = stretch_of(from, to) else {
             return;
         };
         if from >= to {
             return;
         }
         while self.stretches >= STRETCHES_MAX {
-            let other = self.files.keys().find(|other| **other != file);
-            let other = other.copied().unwrap_or(file);
+            let other = self.lines.keys().find(|other| **other != line);
+            let other = other.copied().unwrap_or(line);
             self.forget(other);
         }
-        let known = self.files.entry(file).or_default();
+        let known = self.lines.entry(line).or_default();
         let (mut first, mut end) = (from, to);
         while let Some((begin, until)) = known.range(..=end).next_back().map(|(a, b)| (*a, *b)) {
             if until < first {
@@ -51,36 +97,20 @@ impl Known {
 
     /// The key (exclusive) up to which all records from `from` on are in the table.
     pub(super) fn until(&self, from: &Key) -> Option<Key> {
-        let Key::Extent { fileset, data, end } = *from else {
-            return None;
-        };
-        let (_, until) = self.stretch(fileset, data, end)?;
-        Some(Key::Extent {
-            fileset,
-            data,
-            end: until,
-        })
+        let (line, at) = Line::of(from)?;
+        let (_, until) = self.stretch(line, at)?;
+        Some(line.key(until))
     }
 
     /// Whether all records from one key to another (exclusive) are in the table.
     pub(super) fn covers(&self, from: &Key, to: &Key) -> bool {
-        let Key::Extent { fileset, data, end } = *from else {
+        let Some((line, at)) = Line::of(from) else {
             return false;
         };
-        let Some((_, until)) = self.stretch(fileset, data, end) else {
+        let Some((_, until)) = self.stretch(line, at) else {
             return false;
         };
-        match *to {
-            Key::Extent {
-                fileset: other,
-                data: last,
-                end,
-            } if fileset == other => {
-                (data == last && end <= until)
-                    || (data.next() == last && end == 0 && until == u64::MAX)
-            }
-            _ => false,
-        }
+        *to <= line.key(until) || (*to == line.end() && until == u64::MAX)
     }
 
     /// Whether the record under a key would be in the table if there were one.
@@ -96,58 +126,50 @@ impl Known {
     /// Notes that a record leaves the table. Keeps the parts of its stretch before and after it that
     /// have records: as neighbours leave one after the other, each would leave an empty stretch.
     pub(super) fn cut(&mut self, key: &Key, mut has_records: impl FnMut(&Key, &Key) -> bool) {
-        let Key::Extent { fileset, data, end } = *key else {
+        let Some((line, at)) = Line::of(key) else {
             return;
         };
-        let Some((begin, until)) = self.stretch(fileset, data, end) else {
+        let Some((begin, until)) = self.stretch(line, at) else {
             return;
         };
-        let file = (fileset, data);
-        let known = self.files.get_mut(&file).expect("it has a stretch");
+        let known = self.lines.get_mut(&line).expect("it has a stretch");
         known.remove(&begin);
         self.stretches -= 1;
         if self.stretches + 2 <= STRETCHES_MAX {
-            for (from, to) in [(begin, end), (end.saturating_add(1), until)] {
-                let at = |end| Key::Extent { fileset, data, end };
-                if from < to && has_records(&at(from), &at(to)) {
+            for (from, to) in [(begin, at), (at.saturating_add(1), until)] {
+                if from < to && has_records(&line.key(from), &line.key(to)) {
                     known.insert(from, to);
                     self.stretches += 1;
                 }
             }
         }
         if known.is_empty() {
-            self.files.remove(&file);
+            self.lines.remove(&line);
         }
     }
 
-    /// Forgets the stretches of a data id.
-    pub(super) fn forget(&mut self, file: (FilesetId, DataId)) {
-        if let Some(known) = self.files.remove(&file) {
+    /// Forgets the stretches of a line.
+    pub(super) fn forget(&mut self, line: Line) {
+        if let Some(known) = self.lines.remove(&line) {
             self.stretches -= known.len();
         }
     }
 
-    fn stretch(&self, fileset: FilesetId, data: DataId, end: u64) -> Option<(u64, u64)> {
-        let known = self.files.get(&(fileset, data))?;
-        let (begin, until) = known.range(..=end).next_back()?;
-        (end < *until).then_some((*begin, *until))
+    fn stretch(&self, line: Line, at: u64) -> Option<(u64, u64)> {
+        let known = self.lines.get(&line)?;
+        let (begin, until) = known.range(..=at).next_back()?;
+        (at < *until).then_some((*begin, *until))
     }
 }
 
-/// The part of a range that belongs to its first key's data id.
-pub(super) fn stretch_of(from: &Key, to: &Key) -> Option<((FilesetId, DataId), u64, u64)> {
-    let Key::Extent { fileset, data, end } = *from else {
-        return None;
-    };
-    let to = match *to {
-        Key::Extent {
-            fileset: other,
-            data: same,
-            end,
-        } if (other, same) == (fileset, data) => end,
+/// The part of a range that belongs to its first key's line.
+pub(super) fn stretch_of(from: &Key, to: &Key) -> Option<(Line, u64, u64)> {
+    let (line, first) = Line::of(from)?;
+    let end = match Line::of(to) {
+        Some((same, end)) if same == line => end,
         _ => u64::MAX,
     };
-    Some(((fileset, data), end, to))
+    Some((line, first, end))
 }
 
 #[cfg(test)]
@@ -184,11 +206,11 @@ mod tests {
                         model.remove(&(data, from));
                     }
                     _ => {
-                        known.forget((FilesetId(0), DataId(data)));
+                        known.forget(Line::Extents(FilesetId(0), DataId(data)));
                         model.retain(|(other, _)| *other != data);
                     }
                 }
-                let counted: usize = known.files.values().map(BTreeMap::len).sum();
+                let counted: usize = known.lines.values().map(BTreeMap::len).sum();
                 prop_assert_eq!(counted, known.stretches);
                 prop_assert!(counted <= STRETCHES_MAX);
                 has_forgotten |= counted + 2 > STRETCHES_MAX;
@@ -216,6 +238,24 @@ mod tests {
         assert_eq!(known.until(&at(1, 10)), Some(at(1, 15)));
         assert_eq!(known.until(&at(1, 15)), None);
         assert_eq!(known.until(&at(1, 16)), Some(at(1, 30)));
+    }
+
+    #[test]
+    fn names_of_directories_are_known_as_extents_are() {
+        let name = |directory, position| Key::Name {
+            directory: InodeId(directory),
+            position,
+        };
+        let mut known = Known::default();
+        known.note(&name(7, 10), &name(7, 20));
+        known.note(&name(7, 20), &name(8, 0));
+        assert!(known.covers(&name(7, 15), &name(8, 0)) && !known.covers(&name(7, 9), &name(8, 0)));
+        assert!(!known.contains(&name(8, 15)) && !known.contains(&at(7, 15)));
+        known.cut(&name(7, 12), |_, _| true);
+        assert_eq!(known.until(&name(7, 10)), Some(name(7, 12)));
+        assert_eq!(known.until(&name(7, 13)), Some(name(7, u64::MAX)));
+        known.forget(Line::Names(InodeId(7)));
+        assert_eq!((known.until(&name(7, 13)), known.bytes()), (None, 0));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The table of hot records: which ranges are complete, and which records may be evicted.
 
 use super::absent::{Absent, NOTED_MIN};
-use super::known::Known;
+use super::known::{Known, Line};
 use super::table::{Complete, Place, Slot, SlotTable, weight};
 use super::work::NewWork;
 use model::{
@@ -419,10 +419,15 @@ impl Records {
         }
     }
 
+    /// Whether names that were only listed may stay in memory.
+    pub(crate) fn has_room_for_names(&self) -> bool {
+        self.bytes() <= self.wanted() / 4 * 3
+    }
+
     /// If memory is short, forgets names that this fetch only listed: otherwise a listing with more
     /// names than fit would push out its inodes, which its later pages need.
     pub(crate) fn forget_listed(&mut self, pin: u64) {
-        if self.bytes() <= self.wanted() / 4 * 3 {
+        if self.has_room_for_names() {
             return;
         }
         let Some(ended) = self.pins.remove(&pin) else {
@@ -523,7 +528,7 @@ impl Records {
                 floor.is_some_and(|floor| segment.counter > *floor)
             }
             Key::Orphan(_) => self.orphans_complete,
-            Key::Extent { .. } if self.known.contains(key) => true,
+            Key::Extent { .. } | Key::Name { .. } if self.known.contains(key) => true,
             _ => Prefix::of(key).is_some_and(|prefix| self.is_complete(prefix)),
         }
     }
@@ -599,16 +604,17 @@ impl Records {
             (Key::Inode(inode), Record::Inode(old), None) => {
                 let inode = *inode;
                 self.set_complete(Prefix::Names(inode), false);
+                self.known.forget(Line::Names(inode));
                 if !reclaims {
                     self.set_complete(Prefix::Xattrs(inode), false);
                     self.set_complete(Prefix::Extents(inode.fileset(), old.data), false);
-                    self.known.forget((inode.fileset(), old.data));
+                    self.known.forget(Line::Extents(inode.fileset(), old.data));
                 }
             }
             (Key::Reclaim { fileset, data }, Record::Reclaim(old), None) => {
                 let (fileset, data) = (*fileset, *data);
                 self.set_complete(Prefix::Extents(fileset, data), false);
-                self.known.forget((fileset, data));
+                self.known.forget(Line::Extents(fileset, data));
                 if old.xattrs {
                     let inode = InodeId::new(fileset, old.inode);
                     self.set_complete(Prefix::Xattrs(inode), false);
@@ -674,7 +680,7 @@ impl Records {
             (Key::Orphan(_), Some(_)) => self.orphans_complete = false,
             _ => {
                 if let Some(prefix) = Prefix::of(&slot.key) {
-                    if matches!(prefix, Prefix::Extents(..)) && self.is_complete(prefix) {
+                    if !matches!(prefix, Prefix::Xattrs(_)) && self.is_complete(prefix) {
                         // All its other records are still here.
                         let (first, end) = prefix.range();
                         self.known.note(&first, &end);
