@@ -8,7 +8,7 @@
 //! third one is answered by the kernel.
 //!
 //! Directories that are listed once or without attributes get no copy: it would cost the kernel
-//! time, serve nobody, and the kernel makes mistakes with copies that don't reach the end of the
+//! time, serve no one, and the kernel makes mistakes with copies that don't reach the end of the
 //! directory (docs/protocols/fuse.md).
 
 use model::InodeId;

@@ -33,7 +33,7 @@ impl Log {
     /// Adds members if the view has fewer than `wanted` and the pool has NSDs for them.
     pub(crate) async fn widen(&self, wanted: usize) -> Result<()> {
         let (generation, view) = self.view_now();
-        if view.len() >= wanted || self.shared.pool.log_replacement(&view, NOBODY).is_none() {
+        if view.len() >= wanted || self.shared.pool.log_replacement(&view, NO_NSD).is_none() {
             return Ok(());
         }
         self.shared
@@ -152,7 +152,7 @@ impl Log {
 }
 
 /// No NSD has this id; passing it asks for an additional member instead of a replacement.
-const NOBODY: NsdId = NsdId(u32::MAX);
+const NO_NSD: NsdId = NsdId(u32::MAX);
 
 impl Shared {
     /// Replaces a member, if the view hasn't changed since it failed.
@@ -239,7 +239,7 @@ impl Shared {
         let old = record.value.view.clone();
         let faulty = match cause {
             Cause::Faulty(nsd, _) | Cause::Leaving(nsd) => *nsd,
-            Cause::Missing => NOBODY,
+            Cause::Missing => NO_NSD,
         };
         let mut view: Vec<NsdId> = old.iter().copied().filter(|nsd| *nsd != faulty).collect();
         let mut asked = old.clone();

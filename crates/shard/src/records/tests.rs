@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-fn nobody(_: InodeId) -> bool {
+fn unheld(_: InodeId) -> bool {
     false
 }
 
@@ -111,7 +111,7 @@ fn a_directory_made_here_answers_absence_by_itself_until_a_name_of_it_is_forgott
     put(&mut records, inode(5, FileKind::Directory));
     put(&mut records, name(5, 256));
     {
-        let view = records.view(&nobody);
+        let view = records.view(&unheld);
         assert_eq!(view.get(&name(5, 512).0), Ok(None));
         let (first, end) = (name(5, 0).0, name(6, 0).0);
         assert_eq!(view.range(&first, &end, 10).unwrap().len(), 1);
@@ -125,15 +125,15 @@ fn a_directory_made_here_answers_absence_by_itself_until_a_name_of_it_is_forgott
     // In flight: still in memory, although there is no room.
     assert!(
         records
-            .view(&nobody)
+            .view(&unheld)
             .get(&name(5, 256).0)
             .is_ok_and(|found| found.is_some())
     );
     for _ in 0..10 {
         records.applied(number);
     }
-    assert!(records.view(&nobody).get(&name(5, 256).0).is_err());
-    assert!(records.view(&nobody).get(&name(5, 512).0).is_err());
+    assert!(records.view(&unheld).get(&name(5, 256).0).is_err());
+    assert!(records.view(&unheld).get(&name(5, 512).0).is_err());
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn walking_through_many_cold_records_stays_within_the_budget() {
         let names = |directory| name(directory, 0).0;
         records.offered_all(pin, (names(directory), names(directory + 1)));
         // The operation reads the records that it asked for.
-        let view = records.view(&nobody);
+        let view = records.view(&unheld);
         let listed = view.range(&names(directory), &names(directory + 1), 2000);
         assert_eq!(listed.map(|names| names.len()), Ok(1000));
         records.unpin(pin);
@@ -208,7 +208,7 @@ fn removing_a_large_file_in_steps_doesnt_walk_over_the_steps_before() {
         );
     }
     for step in 0..20 {
-        let view = records.view(&nobody);
+        let view = records.view(&unheld);
         let found = view.range(&first, &to, 100).unwrap();
         assert_eq!(found.len(), 100, "step {step}");
         assert_eq!(found[0].0, extent(step * 1000 + 10));
@@ -220,7 +220,7 @@ fn removing_a_large_file_in_steps_doesnt_walk_over_the_steps_before() {
             remove(&mut records, &key);
         }
     }
-    assert_eq!(records.view(&nobody).range(&first, &to, 100), Ok(vec![]));
+    assert_eq!(records.view(&unheld).range(&first, &to, 100), Ok(vec![]));
     assert_eq!(records.begin_of_walk(&first), to);
     // A record added again is seen.
     let record = Record::Extent(Arc::new(model::Extent {
@@ -230,7 +230,7 @@ fn removing_a_large_file_in_steps_doesnt_walk_over_the_steps_before() {
         birth: CommitNumber(1),
     }));
     put(&mut records, (extent(20), record));
-    let found = records.view(&nobody).range(&first, &to, 100).unwrap();
+    let found = records.view(&unheld).range(&first, &to, 100).unwrap();
     assert_eq!(found.len(), 1);
 }
 
@@ -269,8 +269,8 @@ fn segments_of_a_session_that_began_here_are_never_looked_for() {
         })
     };
     records.session_began(SessionId(9));
-    assert_eq!(records.view(&nobody).get(&segment(9, 1)), Ok(None));
-    assert!(records.view(&nobody).get(&segment(8, 1)).is_err());
+    assert_eq!(records.view(&unheld).get(&segment(9, 1)), Ok(None));
+    assert!(records.view(&unheld).get(&segment(8, 1)).is_err());
 }
 
 /// A commit reaches the tree.
@@ -350,24 +350,24 @@ proptest! {
                 Step::Put(key, value) => {
                     let (_, record) = name(5, value);
                     // As an operation does: it reads records before changing them.
-                    if records.view(&nobody).get(&at(key)).is_ok() {
+                    if records.view(&unheld).get(&at(key)).is_ok() {
                         truth.insert(at(key), record.clone());
                         put(&mut records, (at(key), record));
                     }
                 }
                 Step::Remove(key)
-                    if records.view(&nobody).get(&at(key)).is_ok() => {
+                    if records.view(&unheld).get(&at(key)).is_ok() => {
                         truth.remove(&at(key));
                         remove(&mut records, &at(key));
                     }
                 Step::Look(key) => {
-                    let view = records.view(&nobody);
+                    let view = records.view(&unheld);
                     if let Ok(found) = view.get(&at(key)) {
                         prop_assert_eq!(found.as_ref(), truth.get(&at(key)));
                     }
                 }
                 Step::List(from, to, limit) => {
-                    if let Ok(found) = records.view(&nobody).range(&at(from), &at(to), limit) {
+                    if let Ok(found) = records.view(&unheld).range(&at(from), &at(to), limit) {
                         let wanted: Vec<(Key, Record)> = if from < to {
                             truth.range(at(from)..at(to)).take(limit).map(|(k, v)| (k.clone(), v.clone())).collect()
                         } else {
@@ -404,7 +404,7 @@ proptest! {
                         }
                         if let Some((from, end)) = interval {
                             records.offered_all(pin, (from.clone(), end.clone()));
-                            let found = records.view(&nobody).range(&from, &end, 1000).unwrap();
+                            let found = records.view(&unheld).range(&from, &end, 1000).unwrap();
                             let wanted: Vec<(Key, Record)> =
                                 truth.range(from..end).map(|(k, v)| (k.clone(), v.clone())).collect();
                             prop_assert_eq!(found, wanted);
@@ -507,7 +507,7 @@ proptest! {
                     let (id, data) = made[which % made.len()];
                     for key in under(id, data, at) {
                         // As an operation does: it reads records before changing them.
-                        if records.view(&nobody).get(&key).is_err() {
+                        if records.view(&unheld).get(&key).is_err() {
                             continue;
                         }
                         if is_put {
@@ -523,7 +523,7 @@ proptest! {
                     let which = which % made.len();
                     let (id, old) = made[which];
                     let key = Key::Inode(id);
-                    let known = records.view(&nobody).get(&key);
+                    let known = records.view(&unheld).get(&key);
                     if let (Ok(Some(_)), Some(Record::Inode(now))) = (known, truth.get(&key)) {
                         let fresh = DataId((1 << 63) | (next << 8));
                         next += 1;
@@ -543,7 +543,7 @@ proptest! {
                 Life::End(which, reclaims) if !made.is_empty() => {
                     let (id, data) = made[which % made.len()];
                     let key = Key::Inode(id);
-                    if matches!(records.view(&nobody).get(&key), Ok(Some(_))) {
+                    if matches!(records.view(&unheld).get(&key), Ok(Some(_))) {
                         truth.remove(&key);
                         let mut effects = vec![(key, None)];
                         if reclaims {
@@ -576,7 +576,7 @@ proptest! {
                 }
                 _ => {}
             }
-            let view = records.view(&nobody);
+            let view = records.view(&unheld);
             for (id, data) in &made {
                 for key in (0..4).flat_map(|at| under(*id, *data, at)) {
                     if let Ok(found) = view.get(&key) {
@@ -612,7 +612,7 @@ fn names_that_a_listing_passed_go_when_memory_is_short_but_no_changed_or_wanted_
         records.offered_all(pin, (key(0), key(201)));
         remove(&mut records, &key(5));
         put(&mut records, name(9, 300));
-        let view = records.view(&nobody);
+        let view = records.view(&unheld);
         assert_eq!(view.range(&key(0), &key(201), 1000).unwrap().len(), 199);
         assert!(view.get(&key(6)).unwrap().is_some());
         records.forget_listed(pin);
