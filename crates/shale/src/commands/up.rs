@@ -26,6 +26,8 @@ pub fn up(up: &Up, json: bool) -> Result<ExitCode> {
     })?;
     let plan = Plan::from_arguments(up)?;
     refuse_long_path(&dir)?;
+    // Another user's directory is refused before its daemon is asked, which wouldn't answer.
+    NodeConfig::load(&dir)?;
     // A daemon that is going down refuses to mount again; once it has ended, it is started.
     let (how, status) = while_passing(&dir, || {
         let Some(status) = running(&dir)? else {
