@@ -372,6 +372,11 @@ impl Metanode {
         ]
     }
 
+    /// Whether the metanode is being closed.
+    pub(crate) fn closes(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
     /// Stops background work, makes everything durable, closes the tree.
     ///
     /// # Errors

@@ -56,7 +56,7 @@ impl Metanode {
         let mut reopening = self.reopening.lock().await;
         let mut pause = BACK_OFF_MIN;
         loop {
-            if self.closed.load(Ordering::SeqCst) {
+            if self.closes() {
                 return Err(ErrorKind::ShuttingDown.into());
             }
             if !Arc::ptr_eq(&self.shard(), given_up) {

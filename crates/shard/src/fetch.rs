@@ -8,9 +8,10 @@ mod tests;
 use crate::Shard;
 use crate::ahead::{Part, Stretch};
 use crate::records::successor;
-use crate::rows::{Damaged, behind, decoded};
+use crate::rows::{behind, decoded};
+use bytes::Bytes;
 use futures::future::try_join_all;
-use model::{InodeId, Operation, Result};
+use model::{Error, FamilyId, InodeId, Operation, Result};
 use namespace::{Key, Need, Record};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -110,30 +111,17 @@ impl<'a> Pinned<'a> {
         } = stretch;
         let family = self.shard.family;
         let (first, end) = (from.to_bytes(family), to.to_bytes(family));
-        let rows = match self.shard.tree.scan(&first, &end, limit).await {
-            Ok(rows) => rows,
+        // One damaged row doesn't keep its neighbours out.
+        let read = self.shard.tree.scan(&first, &end, limit).await;
+        let read = read.and_then(|rows| Ok((rows.len(), readable(family, &rows, skipped)?)));
+        let (count, (records, last)) = match read {
+            Ok(read) => read,
             Err(error) => {
                 tracing::debug!(%error, ?part, "nothing is read ahead");
                 return;
             }
         };
-        let is_whole = rows.len() == limit;
-        let mut last = None;
-        let mut records = Vec::with_capacity(rows.len());
-        for row in &rows {
-            match decoded(family, row) {
-                Ok((key, record)) => {
-                    last = Some(key.clone());
-                    records.push((key, record));
-                }
-                // One damaged row doesn't keep its neighbours out.
-                Err(damaged) => {
-                    tracing::debug!(error = %damaged.error, "a row isn't read ahead");
-                    last = damaged.key.or(last);
-                }
-            }
-        }
-        reading.next = last.filter(|_| is_whole).as_ref().map(successor);
+        reading.next = last.filter(|_| count == limit).as_ref().map(successor);
         let mut state = self.shard.state.lock();
         for (key, record) in records {
             state.records.offer_ahead(key, record);
@@ -269,8 +257,7 @@ impl Shard {
     async fn tree_rows(&self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Record)>> {
         let (first, end) = (from.to_bytes(self.family), to.to_bytes(self.family));
         let rows = self.tree.scan(&first, &end, limit).await?;
-        let decode = |row| decoded(self.family, row).map_err(|damaged| damaged.error);
-        rows.iter().map(decode).collect()
+        Ok(readable(self.family, &rows, refused)?.0)
     }
 
     /// The records from `from` (inclusive) to `to` (exclusive), at most `limit`, in key order,
@@ -281,8 +268,7 @@ impl Shard {
     /// `Unavailable` if the shard was given up or the tree can't be read; `Corrupt` if a record
     /// can't be decoded.
     pub async fn scan(&self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Record)>> {
-        self.scan_or(from, to, limit, |damaged| Err(damaged.error))
-            .await
+        self.scan_or(from, to, limit, refused).await
     }
 
     /// As [`Shard::scan`], but skips records that can't be decoded: for callers that report what
@@ -296,11 +282,7 @@ impl Shard {
         to: &Key,
         limit: usize,
     ) -> Result<Vec<(Key, Record)>> {
-        self.scan_or(from, to, limit, |damaged| {
-            tracing::debug!(error = %damaged.error, "skipping a record that can't be decoded");
-            Ok(())
-        })
-        .await
+        self.scan_or(from, to, limit, skipped).await
     }
 
     async fn scan_or(
@@ -308,7 +290,7 @@ impl Shard {
         from: &Key,
         to: &Key,
         limit: usize,
-        otherwise: impl Fn(Damaged) -> Result<()>,
+        otherwise: fn(Error) -> Result<()>,
     ) -> Result<Vec<(Key, Record)>> {
         self.check_alive()?;
         let _pinned = Pinned::new(self);
@@ -327,20 +309,8 @@ impl Shard {
                 continue;
             }
             let rows = self.tree.scan(&next, &stop, wanted).await?;
-            let mut merged = BTreeMap::new();
-            let mut last = None;
-            for row in &rows {
-                match decoded(self.family, row) {
-                    Ok((key, record)) => {
-                        last = Some(key.clone());
-                        merged.insert(key, record);
-                    }
-                    Err(damaged) => {
-                        last = damaged.key.clone().or(last);
-                        otherwise(damaged)?;
-                    }
-                }
-            }
+            let (records, last) = readable(self.family, &rows, otherwise)?;
+            let mut merged = BTreeMap::from_iter(records);
             let end = match rows.last() {
                 Some((row, _)) if rows.len() == wanted => {
                     next = behind(row);
@@ -361,4 +331,40 @@ impl Shard {
         out.truncate(limit);
         Ok(out)
     }
+}
+
+/// The records of some rows, and the last key that could be decoded, also of a row whose record
+/// couldn't.
+type Readable = (Vec<(Key, Record)>, Option<Key>);
+
+/// Decodes rows. `otherwise` says what becomes of an error.
+fn readable(
+    family: FamilyId,
+    rows: &[(Bytes, Bytes)],
+    otherwise: fn(Error) -> Result<()>,
+) -> Result<Readable> {
+    let mut records = Vec::with_capacity(rows.len());
+    let mut last_damaged = None;
+    for row in rows {
+        match decoded(family, row) {
+            Ok(record) => records.push(record),
+            Err(damaged) => {
+                last_damaged = damaged.key.or(last_damaged);
+                otherwise(damaged.error)?;
+            }
+        }
+    }
+    // Rows come in the order of their keys.
+    let last = records.last().map(|(key, _)| key.clone());
+    let last = last.max(last_damaged);
+    Ok((records, last))
+}
+
+fn refused(error: Error) -> Result<()> {
+    Err(error)
+}
+
+fn skipped(error: Error) -> Result<()> {
+    tracing::debug!(%error, "skipping a record that can't be decoded");
+    Ok(())
 }

@@ -7,7 +7,6 @@ use crate::report::ScrubOutcome;
 use model::nsd::ScrubReport;
 use model::{BlobName, NsdId, Result};
 use pool::{Depth, RepairOutcome};
-use std::sync::atomic::Ordering;
 
 impl Metanode {
     /// Verifies every blob on one NSD or all and rebuilds damaged pieces from the others.
@@ -113,10 +112,5 @@ impl Metanode {
         drop(round);
         self.name_unreadable().await?;
         Ok(outcome)
-    }
-
-    /// Whether the metanode is being closed.
-    fn closes(&self) -> bool {
-        self.closed.load(Ordering::SeqCst)
     }
 }

@@ -1,6 +1,6 @@
 //! Commands that send one request to the running daemon and print its answer.
 
-use super::{progress::ask_showing, wait};
+use super::{progress::ask_showing, start::block_on, wait};
 use crate::{
     admin::{
         AddNsd, CheckResult, Df, Health, NsdLine, RepairStatus, ScrubLine, Status, Waiter,
@@ -21,11 +21,7 @@ const FILES_SHOWN: usize = 100;
 
 /// Sends the command's request. The exit code is 1 if the answer reports a problem.
 pub fn ask(command: Command, json: bool) -> Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))?;
-    runtime.block_on(async {
+    block_on(async {
         match command {
             Command::Status(dir) => show(&dir, Method::GET, "/v1/status", (), json, status).await,
             Command::Health(dir) => show(&dir, Method::GET, "/v1/health", (), json, health).await,
@@ -74,7 +70,7 @@ pub fn ask(command: Command, json: bool) -> Result<ExitCode> {
                 unreachable!("these don't ask")
             }
         }
-    })
+    })?
 }
 
 async fn ask_nsd(command: Nsd, json: bool) -> Result<ExitCode> {

@@ -1,6 +1,7 @@
 //! Shows the progress of long work: a changing line on a terminal, a line every 30 s in a log, a
 //! line of JSON per second for programs.
 
+use super::start::block_on;
 use crate::{
     admin::{Progress, client::Admin},
     output::{bytes, say},
@@ -188,10 +189,7 @@ impl UntilInterrupted {
         let is_over = Arc::new(AtomicBool::new(false));
         let over = is_over.clone();
         std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build();
-            let waited = runtime.map(|runtime| runtime.block_on(tokio::signal::ctrl_c()));
+            let waited = block_on(tokio::signal::ctrl_c());
             // Without the means to wait for it, Ctrl-C ends the program silently.
             if matches!(waited, Ok(Ok(()))) {
                 end(what_now, over.load(Ordering::Acquire));

@@ -128,7 +128,11 @@ pub fn ask<A: DeserializeOwned>(dir: &Path, path: &str, body: impl Serialize) ->
     block_on(async { Admin::of(dir).ask(Method::POST, path, body).await })?
 }
 
-fn block_on<T>(future: impl Future<Output = T>) -> Result<T> {
+/// Runs a future on this thread, with a runtime of its own.
+///
+/// # Errors
+/// `Unavailable` if the system refuses a runtime.
+pub fn block_on<T>(future: impl Future<Output = T>) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -12,11 +12,6 @@ use tracing_subscriber::fmt::{MakeWriter, writer::OptionalWriter};
 
 /// Log file in the node's directory, unless the daemon's standard error goes elsewhere.
 pub const FILE: &str = "daemon.log";
-
-/// Where the log of a directory's daemon is, for messages.
-pub fn place(dir: &Path) -> String {
-    format!("{} (under systemd: the journal)", dir.join(FILE).display())
-}
 /// A large log is renamed to this when a daemon starts.
 const OLD_FILE: &str = "daemon.log.old";
 const LARGE: u64 = 64 << 20;
@@ -25,6 +20,11 @@ const LARGE: u64 = 64 << 20;
 const BURST: u32 = 2_000;
 /// After the burst, one line per pause: at most 1 GiB in two months.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// Where the log of a directory's daemon is, for messages.
+pub fn place(dir: &Path) -> String {
+    format!("{} (under systemd: the journal)", dir.join(FILE).display())
+}
 
 /// Where the daemon's log goes.
 pub struct Log {

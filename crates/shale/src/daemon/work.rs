@@ -106,6 +106,7 @@ mod tests {
         drop(many);
         assert_eq!(works.shown.lock().len(), 0);
     }
+
     #[test]
     fn a_second_scrub_is_refused_until_the_first_has_ended() {
         let works = Works::default();

@@ -16,7 +16,8 @@ use std::time::Duration;
 
 /// Names of a page; few, so that the caller's next one is soon there.
 const NAMES: u32 = 256;
-/// Pages that one task reads; of a million names some 1 MiB, and 20 MiB if all files are inline.
+/// Pages that one task reads. Each may bring the neighbours of all its inodes, as the caller's own
+/// pages do.
 const PAGES: usize = 16;
 /// Longest time that a task reads.
 const TIME_MAX: Duration = Duration::from_secs(5);

@@ -24,13 +24,16 @@ async fn open(world: &World, hot_records_bytes: usize) -> Arc<Shard> {
     Shard::open(config).await.unwrap()
 }
 
-async fn run(world: &World, shard: &Shard, operation: Operation) -> Result<Reply> {
-    let stamp = Stamp {
+fn stamp(world: &World, shard: &Shard) -> Stamp {
+    Stamp {
         now: world.wall(),
         session: shard.session(),
         slot: None,
-    };
-    let answer = shard.execute(&operation, &stamp).await;
+    }
+}
+
+async fn run(world: &World, shard: &Shard, operation: Operation) -> Result<Reply> {
+    let answer = shard.execute(&operation, &stamp(world, shard)).await;
     answer.map(|(reply, _)| reply)
 }
 
@@ -217,12 +220,7 @@ fn a_listings_next_names_and_inodes_are_read_while_its_caller_has_the_first() {
             let task = shard.listing.lock().take();
             task.expect("names are read ahead").await;
             let after = entries.last().unwrap().position;
-            let stamp = Stamp {
-                now: world.wall(),
-                session: shard.session(),
-                slot: None,
-            };
-            let rest = shard.attempt(&page(after, FILES as u32), &stamp);
+            let rest = shard.attempt(&page(after, FILES as u32), &stamp(&world, &shard));
             let Attempt::Done(Ok(Reply::Listing { entries, .. }), _) = rest else {
                 panic!("records are missing")
             };
