@@ -16,7 +16,7 @@ TOOLS := pjdfstest@0.2.2 fsx@0.3.2
 MOUNT_TESTS := posix rights listing mapping locks suites random programs
 URING_SWITCH := /sys/module/fuse/parameters/enable_uring
 SHALE := target/release/shale
-# `make run` builds without optimising over crate borders: two thirds of the time.
+# `make run` builds with fewer optimisations: less than half of the time.
 RUN_SHALE := target/quick/shale
 RUN_DIR ?= $(CURDIR)/target/run
 PREFIX ?= /usr/local
