@@ -3,8 +3,8 @@
 use crate::{Change, Coordination, Versioned};
 use bytes::Bytes;
 use model::{
-    EntryNumber, Error, ErrorKind, FamilyId, NsdId, Result, SessionId, ShardEpoch, ShardId,
-    map::PoolMap,
+    EntryNumber, Error, ErrorKind, FamilyId, NodeId, NodeRun, NsdId, Result, SessionId, ShardEpoch,
+    ShardId, map::PoolMap,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -13,7 +13,7 @@ const CLUSTER: &str = "cluster/id";
 /// Attempts of a change that may collide with other writers.
 const ATTEMPTS_MAX: usize = 64;
 /// First byte of every typed value.
-const VALUE_FORMAT: u8 = 1;
+const VALUE_FORMAT: u8 = 2;
 
 /// A shard's owner and where its log is. Changed by compare-and-set only.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -22,6 +22,9 @@ pub struct ShardRecord {
     pub shard: ShardId,
     /// The family whose records it holds.
     pub family: FamilyId,
+    /// The run of a daemon that owns the shard now or shall take it over. No other may take it
+    /// over; `None`: nobody may. Changed by [`Coordination::assign_shard`], not by owners.
+    pub assigned: Option<NodeRun>,
     /// Counts the owners.
     pub epoch: ShardEpoch,
     /// The session of the owner; its tables carry it.
@@ -119,6 +122,82 @@ impl Coordination {
             .await
     }
 
+    /// Names the run that shall take the shard over, if the record still names `from`. Changes by
+    /// its owner (a new view, say) don't matter. Returns the record as it is now.
+    ///
+    /// The owner so far isn't stopped by this: it serves until the new one has raised the epoch and
+    /// sealed the log.
+    ///
+    /// # Errors
+    /// `NotFound`: it was never created. `Changed`: the record names another run than `from`;
+    /// nothing was done. After `Unavailable` it is unknown whether it was done: read again.
+    pub async fn assign_shard(
+        &self,
+        shard: ShardId,
+        from: Option<NodeRun>,
+        to: NodeRun,
+    ) -> Result<Versioned<ShardRecord>> {
+        for _ in 0..ATTEMPTS_MAX {
+            let mut record = self.shard(shard).await?.ok_or_else(|| {
+                Error::new(
+                    ErrorKind::NotFound,
+                    format!("shard {shard} was never created"),
+                )
+            })?;
+            if record.value.assigned == Some(to) {
+                return Ok(record);
+            }
+            if record.value.assigned != from {
+                return Err(Error::new(
+                    ErrorKind::Changed,
+                    format!(
+                        "shard {shard} is assigned to {:?}, not to {from:?}",
+                        record.value.assigned
+                    ),
+                ));
+            }
+            record.value.assigned = Some(to);
+            match self.set_shard(record.version, &record.value).await {
+                Ok(version) => {
+                    return Ok(Versioned {
+                        value: record.value,
+                        version,
+                    });
+                }
+                Err(error) if error.kind() == ErrorKind::Changed => {}
+                Err(error) => return Err(error.while_doing(format!("assigning shard {shard}"))),
+            }
+        }
+        Err(Error::new(
+            ErrorKind::Busy,
+            format!("the record of shard {shard} was changed by others {ATTEMPTS_MAX} times"),
+        ))
+    }
+
+    /// Begins a run of a node's daemon, under an incarnation that was never used.
+    ///
+    /// # Errors
+    /// After `Unavailable`, begin again: an incarnation that was lost this way is never used.
+    pub async fn begin_run(&self, node: NodeId) -> Result<NodeRun> {
+        let key = node_key(node);
+        for _ in 0..ATTEMPTS_MAX {
+            let (last, version) = self
+                .fact::<u64>(&key)
+                .await?
+                .map_or((0, 0), |fact| (fact.value, fact.version));
+            let incarnation = last + 1;
+            match self.set_fact(&key, version, &incarnation).await {
+                Ok(_) => return Ok(NodeRun { node, incarnation }),
+                Err(error) if error.kind() == ErrorKind::Changed => {}
+                Err(error) => return Err(error.while_doing(format!("starting node {node}"))),
+            }
+        }
+        Err(Error::new(
+            ErrorKind::Busy,
+            format!("node {node} was started by others {ATTEMPTS_MAX} times"),
+        ))
+    }
+
     /// The map of a storage pool.
     pub async fn pool_map(&self, pool: &str) -> Result<Option<Versioned<PoolMap>>> {
         self.fact(&pool_key(pool)).await
@@ -166,6 +245,10 @@ fn shard_key(shard: ShardId) -> String {
     format!("shard/{:010}", shard.0)
 }
 
+fn node_key(node: NodeId) -> String {
+    format!("node/{:010}", node.0)
+}
+
 fn pool_key(pool: &str) -> String {
     format!("pool/{pool}")
 }
@@ -188,10 +271,20 @@ fn decode<T: DeserializeOwned>(key: &str, bytes: &[u8]) -> Result<T> {
                 format!("fact {key:?} can't be read: {error}"),
             )
         }),
-        Some((format, _)) => Err(Error::new(
-            ErrorKind::NotSupported,
-            format!("fact {key:?} has format {format}, but this program reads {VALUE_FORMAT}"),
-        )),
+        Some((format, _)) => {
+            let age = if *format < VALUE_FORMAT {
+                "older"
+            } else {
+                "newer"
+            };
+            Err(Error::new(
+                ErrorKind::NotSupported,
+                format!(
+                    "fact {key:?} has the format {format} of an {age} Shale; this program reads \
+                     {VALUE_FORMAT}"
+                ),
+            ))
+        }
         None => Err(Error::new(
             ErrorKind::Corrupt,
             format!("fact {key:?} is empty"),

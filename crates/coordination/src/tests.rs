@@ -3,7 +3,9 @@
 
 use crate::{Change, Coordination, EMBEDDED_REGION_BYTES, ShardRecord};
 use bytes::Bytes;
-use model::{EntryNumber, ErrorKind, FamilyId, NsdId, SessionId, ShardEpoch, ShardId};
+use model::{
+    EntryNumber, ErrorKind, FamilyId, NodeId, NodeRun, NsdId, SessionId, ShardEpoch, ShardId,
+};
 use std::path::Path;
 use std::time::Duration;
 use world::World;
@@ -110,6 +112,7 @@ fn a_shard_record_reads_back() {
         let record = ShardRecord {
             shard: ShardId(1),
             family: FamilyId(2),
+            assigned: Some(run(6, 1)),
             epoch: ShardEpoch(3),
             owner: SessionId(4),
             view: vec![NsdId(5), NsdId(6)],
@@ -124,6 +127,105 @@ fn a_shard_record_reads_back() {
         assert_eq!((read.value, read.version), (record.clone(), version));
         assert_eq!(facts.shards().await.unwrap(), vec![record]);
     }));
+}
+
+fn run(node: u32, incarnation: u64) -> NodeRun {
+    NodeRun {
+        node: NodeId(node),
+        incarnation,
+    }
+}
+
+#[test]
+fn the_bytes_of_a_shard_record_are_those_of_the_format_table() {
+    let record = ShardRecord {
+        shard: ShardId(1),
+        family: FamilyId(2),
+        assigned: Some(run(300, 4)),
+        epoch: ShardEpoch(3),
+        owner: SessionId(4),
+        view: vec![NsdId(5), NsdId(6)],
+        first_entry: EntryNumber(7),
+        closed: vec![],
+        ended: vec![],
+        trimmed_below: EntryNumber(8),
+        marker: 9,
+    };
+    let bytes = [2, 1, 2, 1, 0xac, 2, 4, 3, 4, 2, 5, 6, 7, 0, 0, 8, 9];
+    finished(simulation(5).run(|world| async move {
+        let facts = open(&world).await.unwrap();
+        facts.set_shard(0, &record).await.unwrap();
+        let stored = facts.get("shard/0000000001").await.unwrap().unwrap();
+        assert_eq!(stored.value[..], bytes);
+        // An older program's record is refused by name, not misread.
+        let mut older = bytes.to_vec();
+        older[0] = 1;
+        let key = "shard/0000000001";
+        let older = Some(Bytes::from(older));
+        facts
+            .compare_and_set(key, stored.version, older)
+            .await
+            .unwrap();
+        let refused = facts.shard(ShardId(1)).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NotSupported);
+        assert!(refused.to_string().contains("older Shale"), "{refused}");
+    }));
+}
+
+#[test]
+fn a_shard_is_assigned_only_away_from_the_run_that_the_decision_was_made_about() {
+    finished(simulation(6).run(|world| async move {
+        let facts = open(&world).await.unwrap();
+        let shard = ShardId(1);
+        let missing = facts.assign_shard(shard, None, run(1, 1)).await;
+        assert_eq!(missing.unwrap_err().kind(), ErrorKind::NotFound);
+        let mut record = ShardRecord {
+            shard,
+            family: FamilyId(0),
+            assigned: None,
+            epoch: ShardEpoch(0),
+            owner: SessionId(0),
+            view: vec![NsdId(1)],
+            first_entry: EntryNumber(1),
+            closed: vec![],
+            ended: vec![],
+            trimmed_below: EntryNumber(1),
+            marker: 0,
+        };
+        facts.set_shard(0, &record).await.unwrap();
+        let first = facts.assign_shard(shard, None, run(1, 1)).await.unwrap();
+        record.assigned = Some(run(1, 1));
+        assert_eq!(first.value, record);
+        // Asking again, after an unknown outcome, changes nothing.
+        let again = facts.assign_shard(shard, None, run(1, 1)).await.unwrap();
+        assert_eq!(again, first);
+        // Another manager decided on what it read earlier.
+        let late = facts.assign_shard(shard, None, run(2, 1)).await;
+        assert_eq!(late.unwrap_err().kind(), ErrorKind::Changed);
+        // The owner's own changes of the record aren't in the way.
+        record.view = vec![NsdId(2)];
+        facts.set_shard(first.version, &record).await.unwrap();
+        let moved = facts
+            .assign_shard(shard, Some(run(1, 1)), run(2, 1))
+            .await
+            .unwrap();
+        record.assigned = Some(run(2, 1));
+        assert_eq!(moved.value, record);
+    }));
+}
+
+#[test]
+fn each_start_of_a_node_has_its_own_incarnation_also_after_a_restart() {
+    let simulation = simulation(7);
+    for expected in [[1, 2], [3, 4]] {
+        let got = finished(simulation.run(|world| async move {
+            let facts = open(&world).await.unwrap();
+            facts.begin_run(NodeId(8)).await.unwrap();
+            let second = facts.begin_run(NodeId(9)).await.unwrap();
+            [second, facts.begin_run(NodeId(9)).await.unwrap()]
+        }));
+        assert_eq!(got, expected.map(|incarnation| run(9, incarnation)));
+    }
 }
 
 #[test]

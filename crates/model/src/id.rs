@@ -39,6 +39,28 @@ impl NsdId {
 }
 
 id! {
+    /// A machine (or container) that runs the daemon. Assigned when the node joins the cluster;
+    /// never reused.
+    NodeId(u32)
+}
+
+/// One run of the daemon of a node, from its start to its end. Whoever is named by its run is not
+/// mistaken for the daemon that ran there before.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct NodeRun {
+    /// The node.
+    pub node: NodeId,
+    /// Counts the starts of the node's daemon; given by coordination, never reused.
+    pub incarnation: u64,
+}
+
+impl fmt::Display for NodeRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.node, self.incarnation)
+    }
+}
+
+id! {
     /// NSDs with the same number may fail together.
     FailureGroupId(u32)
 }

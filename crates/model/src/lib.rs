@@ -25,7 +25,7 @@ pub use error::{Advice, Error, ErrorKind, Result};
 pub use extent::{Extent, ExtentKind};
 pub use id::{
     CommitNumber, DataId, EntryNumber, FailureGroupId, FamilyId, FilesetId, GroupId, GroupVersion,
-    InodeId, InodeNumber, MapEpoch, NsdId, SessionId, ShardEpoch, ShardId,
+    InodeId, InodeNumber, MapEpoch, NodeId, NodeRun, NsdId, SessionId, ShardEpoch, ShardId,
 };
 pub use lock::{LockKind, LockRange};
 pub use name::FileName;

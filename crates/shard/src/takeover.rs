@@ -84,6 +84,7 @@ pub(crate) async fn create(opening: &Opening) -> Result<()> {
     let record = ShardRecord {
         shard: opening.shard,
         family: opening.family,
+        assigned: None,
         epoch: ShardEpoch(0),
         owner: SessionId(0),
         view,
