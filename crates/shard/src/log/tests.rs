@@ -3,7 +3,7 @@
 use crate::rig::{SHARD, commit, frame, machine, power_on, value};
 use crate::takeover::open;
 use futures::future::join_all;
-use model::{EntryNumber, NsdId, Scheme};
+use model::{EntryNumber, NodeId, NodeRun, NsdId, Scheme};
 use std::time::Duration;
 
 const THREE: Scheme = Scheme::Replicate(3);
@@ -91,6 +91,32 @@ fn a_failed_member_is_replaced_before_the_next_acknowledgment() {
                 .unwrap();
             assert_eq!(value(&opened, "a").await.as_deref(), Some("1"));
             assert_eq!(value(&opened, "b").await.as_deref(), Some("2"));
+        })
+        .finished();
+}
+
+#[test]
+fn an_owner_whose_shard_is_assigned_to_another_still_replaces_a_failed_member() {
+    let machine = machine(18, THREE, 5);
+    let faults = machine.faults();
+    machine
+        .run(|world| async move {
+            let opening = power_on(&world, &[]).await;
+            let opened = open(opening.clone()).await.unwrap();
+            commit(&opened, 1, &[("a", Some("1"))]).await.unwrap();
+            let coordination = &opening.coordination;
+            let record = coordination.shard(SHARD).await.unwrap().unwrap();
+            let other = NodeRun {
+                node: NodeId(2),
+                incarnation: 1,
+            };
+            let from = record.value.assigned;
+            coordination.assign_shard(SHARD, from, other).await.unwrap();
+            faults.fail(&opened.log.view()[1].to_string());
+            commit(&opened, 2, &[("b", Some("2"))]).await.unwrap();
+            let record = coordination.shard(SHARD).await.unwrap().unwrap();
+            assert_eq!(record.value.view, opened.log.view());
+            assert_eq!(record.value.assigned, Some(other));
         })
         .finished();
 }

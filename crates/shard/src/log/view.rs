@@ -339,11 +339,12 @@ impl Shared {
         }
     }
 
-    /// Compare-and-set of the record. Only newer owners also write it.
+    /// Compare-and-set of the record. Only newer owners also write it, and those who assign the
+    /// shard: their field is carried over, and this owner serves until another raises the epoch.
     async fn write_record(
         &self,
         record: &mut Versioned<ShardRecord>,
-        next: ShardRecord,
+        mut next: ShardRecord,
     ) -> Result<()> {
         let mut last = None;
         for attempt in 0..WRITES_MAX {
@@ -360,11 +361,19 @@ impl Shared {
                 }
                 Err(error) if error.kind() == ErrorKind::Changed => {
                     let now = self.coordination.shard(self.shard).await?;
+                    if let Some(now) = &now {
+                        next.assigned = now.value.assigned;
+                        record.value.assigned = now.value.assigned;
+                    }
                     match now {
                         // An earlier attempt succeeded.
                         Some(now) if now.value == next => {
                             *record = now;
                             return Ok(());
+                        }
+                        Some(now) if now.value == record.value => {
+                            record.version = now.version;
+                            last = Some(error);
                         }
                         _ => {
                             let error = format!(
