@@ -117,8 +117,9 @@ fn a_check_tells_records_that_cannot_be_decoded_and_goes_on() {
             rig.must_be_clean("at first").await;
             let lost = place_of(&rig, files[4]).await;
             let segment = place_of(&rig, files[3]).await;
-            let nsd = rig.pool.nsd(model::NsdId(1)).unwrap();
-            nsd.delete(&[lost.blob(0)]).await.unwrap();
+            let piece = [lost.blob(0)];
+            let nsd = model::NsdId(1);
+            rig.pool.delete_blobs(nsd, &piece).await.unwrap();
             damage_inode(&rig, files[0]).await;
             damage_extent(&rig, files[1]).await;
             damage_name(&rig, "name").await;

@@ -66,27 +66,15 @@ fn a_deleted_blob_is_found_and_rebuilt_while_there_is_another() {
             let rig = rig::open(&world).await;
             let (file, place) = one_file(&rig).await;
             let first = holder_of(&rig, place.blob(0)).await;
-            rig.pool
-                .nsd(first)
-                .unwrap()
-                .delete(&[place.blob(0)])
-                .await
-                .unwrap();
+            let piece = [place.blob(0)];
+            rig.pool.delete_blobs(first, &piece).await.unwrap();
             assert_eq!(kinds(&rig).await, [FaultKind::Redundancy]);
             rig.must_be_clean("repaired").await;
             let second = holder_of(&rig, place.blob(1)).await;
-            rig.pool
-                .nsd(first)
-                .unwrap()
-                .delete(&[place.blob(0)])
-                .await
-                .unwrap();
-            rig.pool
-                .nsd(second)
-                .unwrap()
-                .delete(&[place.blob(1)])
-                .await
-                .unwrap();
+            let piece = [place.blob(0)];
+            rig.pool.delete_blobs(first, &piece).await.unwrap();
+            let piece = [place.blob(1)];
+            rig.pool.delete_blobs(second, &piece).await.unwrap();
             assert!(kinds(&rig).await.contains(&FaultKind::Data));
             assert!(rig.read(file).await.is_err());
         })
@@ -161,8 +149,8 @@ fn data_that_dies_during_its_repair_comes_back_whole_after_a_power_cut() {
                     panic!("the file has a segment")
                 };
                 let nsd = holder_of(&rig, place.blob(0)).await;
-                let nsd = rig.pool.nsd(nsd).unwrap();
-                nsd.delete(&[place.blob(0)]).await.unwrap();
+                let piece = [place.blob(0)];
+                rig.pool.delete_blobs(nsd, &piece).await.unwrap();
                 for nsd in 1..=3 {
                     faults.slow(&format!("nsd{nsd}"), Duration::from_millis(20));
                 }

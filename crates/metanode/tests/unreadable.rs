@@ -24,8 +24,10 @@ async fn place_of(rig: &Rig, file: InodeId) -> SegmentPlace {
 /// Deletes a piece on all NSDs.
 async fn lose(rig: &Rig, place: &SegmentPlace, piece: u8) {
     for state in rig.pool.nsd_states() {
-        if let Some(nsd) = rig.pool.nsd(state.entry.nsd) {
-            nsd.delete(&[place.blob(piece)]).await.unwrap();
+        let nsd = state.entry.nsd;
+        if rig.pool.nsd(nsd).is_some() {
+            let piece = [place.blob(piece)];
+            rig.pool.delete_blobs(nsd, &piece).await.unwrap();
         }
     }
 }

@@ -72,6 +72,11 @@ id! {
     /// Counts the changes of one placement group's membership; fences data puts.
     GroupVersion(u32)
 }
+
+impl GroupVersion {
+    /// The version of a group that has never changed.
+    pub const FIRST: GroupVersion = GroupVersion(1);
+}
 id! {
     /// Counts the changes of the map.
     MapEpoch(u64)

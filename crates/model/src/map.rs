@@ -69,7 +69,7 @@ impl PoolMap {
         self.versions
             .get(&group.0)
             .copied()
-            .unwrap_or(GroupVersion(1))
+            .unwrap_or(GroupVersion::FIRST)
     }
 
     /// The entry of an NSD.

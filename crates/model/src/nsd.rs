@@ -41,8 +41,19 @@ pub struct BlobPut {
     pub header: BlobHeader,
     /// The piece. Page-aligned memory is written without a copy; the checksums are stored as given.
     pub payload: Payload,
-    /// The group version that the writer knows: refused if the NSD knows a newer one.
+    /// The group version that the writer knows: refused if the NSD knows a newer one, and taught to
+    /// an NSD that knows only an older one.
     pub fence: GroupVersion,
+}
+
+/// Deletes blobs.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct BlobDelete {
+    /// The names; those that don't exist are ignored.
+    pub names: Vec<BlobName>,
+    /// The version of each named group as the sender knows it, fenced as in [`BlobPut`]. A slot may
+    /// have left the NSD and come back, so a late delete could meet the piece that came back.
+    pub fences: Vec<GroupFence>,
 }
 
 /// A blob in a listing.

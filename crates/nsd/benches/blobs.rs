@@ -11,7 +11,7 @@
 
 use bytes::Bytes;
 use futures::stream::{FuturesUnordered, StreamExt};
-use model::nsd::{BlobHeader, BlobPut, LogPut};
+use model::nsd::{BlobDelete, BlobHeader, BlobPut, GroupFence, LogPut};
 use model::{
     BlobName, DataId, EntryNumber, FamilyId, GroupId, GroupVersion, InodeNumber, NsdId, Scheme,
     SegmentId, SessionId, ShardEpoch, ShardId,
@@ -27,6 +27,16 @@ const STREAM_BLOCKS: u64 = 64;
 const IN_FLIGHT: usize = 4;
 const ROUNDS: u64 = 4;
 const REGION: u64 = 8 << 30;
+
+fn deletion(name: BlobName) -> BlobDelete {
+    BlobDelete {
+        names: vec![name],
+        fences: vec![GroupFence {
+            group: name.group,
+            version: GroupVersion::FIRST,
+        }],
+    }
+}
 
 fn name(number: u64) -> BlobName {
     BlobName {
@@ -176,7 +186,7 @@ fn log_puts(world: &World, nsd: &Arc<Nsd>, raw: &Disk) {
         }
         let our_cpu = (cpu() - before) / 500;
         world
-            .block_on(nsd.log_trim(ShardId(1), EntryNumber(number)))
+            .block_on(nsd.log_trim(ShardId(1), ShardEpoch(1), EntryNumber(number)))
             .unwrap();
         let (plain, ours) = (median(plain), median(ours));
         println!(
@@ -276,7 +286,7 @@ fn main() {
     streams(&world, &nsd, &raw);
     world.block_on(async {
         for number in 0..ROUNDS * STREAM_BLOCKS {
-            nsd.delete(&[name(number)]).await.unwrap();
+            nsd.delete(deletion(name(number))).await.unwrap();
         }
     });
     println!("again, into used space:");

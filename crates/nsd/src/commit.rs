@@ -81,18 +81,26 @@ impl Queue {
 
 impl Core {
     /// Makes a record durable and applies it. `check` runs under the queue's lock, decides whether
-    /// the record may enter, and updates the fences if the record changes them.
+    /// the record may enter, and updates the fences if the record changes them. It returns records
+    /// of fences that the request taught: they go first, and are durable when the record is.
     pub(crate) async fn submit(
         self: &Arc<Self>,
         record: Record,
-        check: impl FnOnce(&mut Fences) -> Result<()>,
+        check: impl FnOnce(&mut Fences) -> Result<Vec<Record>>,
     ) -> Result<()> {
         let bytes = record.encoded_bytes();
         let (sender, mut turn) = oneshot::channel();
         let leads = {
             let mut queue = self.queue.lock();
             self.check_serving()?;
-            check(&mut queue.fences)?;
+            for taught in check(&mut queue.fences)? {
+                queue.waiting.push_back(Item {
+                    bytes: taught.encoded_bytes(),
+                    record: taught,
+                    // No caller waits for it alone.
+                    turn: oneshot::channel().0,
+                });
+            }
             queue.waiting.push_back(Item {
                 record,
                 bytes,

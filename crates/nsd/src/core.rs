@@ -136,6 +136,15 @@ impl Core {
         self.unconfirmed.load(Ordering::Relaxed)
     }
 
+    /// Refuses while the seals may be incomplete; `consequence` says what that means.
+    pub(crate) fn check_confirmed(&self, consequence: &str) -> Result<()> {
+        if !self.is_unconfirmed() {
+            return Ok(());
+        }
+        let text = format!("the index was rebuilt: {consequence} until the epochs are confirmed");
+        Err(Error::new(ErrorKind::Unavailable, text))
+    }
+
     pub(crate) fn set_confirmed(&self) {
         self.unconfirmed.store(false, Ordering::Relaxed);
     }

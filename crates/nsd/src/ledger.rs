@@ -90,6 +90,12 @@ impl Ledger {
         *floor = (*floor).max(below);
     }
 
+    /// The known version of a group.
+    pub(crate) fn version(&self, group: GroupId) -> GroupVersion {
+        let known = self.versions.get(&group).copied();
+        known.unwrap_or(GroupVersion::FIRST)
+    }
+
     pub(crate) fn raise_version(&mut self, group: GroupId, version: GroupVersion) {
         let known = self.versions.entry(group).or_default();
         *known = (*known).max(version);

@@ -35,7 +35,8 @@ use crate::key::{Key, Named};
 
 use bytes::Bytes;
 use model::nsd::{
-    BlobInfo, BlobPut, GroupDigest, GroupFence, LogEntry, LogPut, NsdHealth, NsdUsage, ScrubReport,
+    BlobDelete, BlobInfo, BlobPut, GroupDigest, GroupFence, LogEntry, LogPut, NsdHealth, NsdUsage,
+    ScrubReport,
 };
 use model::{BlobName, EntryNumber, Error, ErrorKind, GroupId, NsdId, Result, ShardEpoch, ShardId};
 use std::future::Future;
@@ -205,10 +206,10 @@ impl Nsd {
     /// Deletes blobs; ignores names that don't exist. Durable when it returns.
     ///
     /// # Errors
-    /// `InvalidArgument` for more than `DELETE_NAMES_MAX` names, `Unavailable`.
-    pub async fn delete(&self, names: &[BlobName]) -> Result<()> {
-        let work = self.core.clone().delete_blobs(names.to_vec());
-        self.finish(work).await
+    /// `OldEpoch` if a group has a newer version; `InvalidArgument` for more than
+    /// `DELETE_NAMES_MAX` names or a name without its group's version; `Unavailable`.
+    pub async fn delete(&self, delete: BlobDelete) -> Result<()> {
+        self.finish(self.core.clone().delete_blobs(delete)).await
     }
 
     /// At most `limit` blobs of a group after `after`, in name order.
@@ -244,7 +245,8 @@ impl Nsd {
             .unwrap_or_default())
     }
 
-    /// Refuses puts with an older version of the group from now on. Durable.
+    /// Refuses puts and deletes with an older version of the group from now on. Durable. Puts and
+    /// deletes with a newer version teach it as well.
     ///
     /// # Errors
     /// `OldEpoch` if a newer version is known, `Unavailable`.
@@ -295,23 +297,37 @@ impl Nsd {
         Ok(entries)
     }
 
-    /// Removes the entries below `below`. Durable.
+    /// Removes the entries below `below`, on behalf of an owner. Durable.
     ///
     /// # Errors
-    /// `Unavailable`.
-    pub async fn log_trim(&self, shard: ShardId, below: EntryNumber) -> Result<()> {
-        self.finish(self.core.clone().trim(shard, below)).await
+    /// `OldEpoch` if the log is sealed for a higher epoch, `Unavailable` (also until epochs are
+    /// confirmed after a rebuild).
+    pub async fn log_trim(
+        &self,
+        shard: ShardId,
+        epoch: ShardEpoch,
+        below: EntryNumber,
+    ) -> Result<()> {
+        self.finish(self.core.clone().trim(shard, epoch, below))
+            .await
     }
 
-    /// Removes the entries above `above`, which are garbage after an epoch's recorded end. Durable.
+    /// Removes the entries above `above`, which are garbage after an epoch's recorded end, on
+    /// behalf of an owner. Durable.
     ///
     /// # Errors
-    /// `Unavailable`.
-    pub async fn log_discard(&self, shard: ShardId, above: EntryNumber) -> Result<()> {
-        self.finish(self.core.clone().discard(shard, above)).await
+    /// As for [`Nsd::log_trim`].
+    pub async fn log_discard(
+        &self,
+        shard: ShardId,
+        epoch: ShardEpoch,
+        above: EntryNumber,
+    ) -> Result<()> {
+        self.finish(self.core.clone().discard(shard, epoch, above))
+            .await
     }
 
-    /// Refuses log puts of epochs below `epoch` from now on. Durable when it returns.
+    /// Refuses log puts, trims and discards of epochs below `epoch` from now on. Durable when it returns.
     ///
     /// # Errors
     /// `OldEpoch` if the log is sealed for a higher epoch, `Unavailable`.

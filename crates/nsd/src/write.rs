@@ -11,8 +11,11 @@ use crate::space::Purpose;
 use bytes::Bytes;
 use futures::future::try_join_all;
 use model::limits::{DELETE_NAMES_MAX, LOG_ENTRY_BYTES_MAX, SEGMENT_BYTES_MAX};
-use model::nsd::{BlobHeader, BlobPut, GroupFence, LogPut};
-use model::{BlobName, EntryNumber, Error, ErrorKind, Payload, Result, ShardEpoch, ShardId};
+use model::nsd::{BlobDelete, BlobHeader, BlobPut, GroupFence, LogPut};
+use model::{
+    EntryNumber, Error, ErrorKind, GroupId, GroupVersion, Payload, Result, ShardEpoch, ShardId,
+};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Largest blob stored in the journal record.
@@ -48,22 +51,16 @@ impl Core {
             );
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
-        let check = |fences: &mut Fences| match fences.versions.get(&put.name.group) {
-            Some(known) if *known > put.fence => Err(Error::new(
-                ErrorKind::OldEpoch,
-                format!(
-                    "group {} is at version {known}, not {}",
-                    put.name.group, put.fence
-                ),
-            )),
-            _ => Ok(()),
+        let fence = GroupFence {
+            group: put.name.group,
+            version: put.fence,
         };
         let key = Key::blob(put.name);
         let _under_way = self.admit(Purpose::Blob, length).await?;
         let _claim = self.claim(key).await?;
         if let Some(old) = self.locate(&key)? {
             if old.writer == put.nonce && old.length as usize == length {
-                return Ok(());
+                return self.clone().learn(fence).await;
             }
             let text = format!("blob {} was put by another writer", put.name);
             return Err(Error::new(ErrorKind::Exists, text));
@@ -76,15 +73,13 @@ impl Core {
             purpose: Purpose::Blob,
             in_journal_max: BLOB_IN_JOURNAL_MAX.min(self.ring.bytes() / 16),
         };
+        let check = |fences: &mut Fences| fences.meet_version(fence).map(Vec::from_iter);
         self.store(piece, check).await
     }
 
     pub(crate) async fn put_log(self: Arc<Self>, put: LogPut) -> Result<()> {
         self.check_serving()?;
-        if self.is_unconfirmed() {
-            let text = "the index was rebuilt: log puts wait until the epochs are confirmed";
-            return Err(Error::new(ErrorKind::Unavailable, text));
-        }
+        self.check_confirmed("log puts wait")?;
         if put.bytes.len() > LOG_ENTRY_BYTES_MAX {
             let text = format!(
                 "log entry {} has {} bytes; the maximum is {LOG_ENTRY_BYTES_MAX}",
@@ -114,8 +109,12 @@ impl Core {
             purpose: Purpose::Log,
             in_journal_max: LOG_IN_JOURNAL_MAX.min(self.ring.bytes() / 16),
         };
-        self.store(piece, |fences| fences.raise_epoch(put.shard, put.epoch))
-            .await
+        let check = |fences: &mut Fences| {
+            // The entry itself seals the log for its epoch.
+            fences.meet_epoch(put.shard, put.epoch)?;
+            Ok(Vec::new())
+        };
+        self.store(piece, check).await
     }
 
     /// The answer to a put of an entry that already exists with this or a higher epoch.
@@ -139,7 +138,7 @@ impl Core {
     async fn store(
         self: &Arc<Self>,
         piece: Piece,
-        check: impl FnOnce(&mut Fences) -> Result<()>,
+        check: impl FnOnce(&mut Fences) -> Result<Vec<Record>>,
     ) -> Result<()> {
         let table = unit_checksums(&piece.key, &piece.payload);
         let small = piece.payload.len() as u64 <= piece.in_journal_max;
@@ -163,7 +162,7 @@ impl Core {
         self: &Arc<Self>,
         piece: Piece,
         mut entry: IndexEntry,
-        check: impl FnOnce(&mut Fences) -> Result<()>,
+        check: impl FnOnce(&mut Fences) -> Result<Vec<Record>>,
     ) -> Result<()> {
         let units = entry.extent_units();
         {
@@ -192,7 +191,7 @@ impl Core {
         piece: Piece,
         entry: IndexEntry,
         table: Vec<u32>,
-        check: impl FnOnce(&mut Fences) -> Result<()>,
+        check: impl FnOnce(&mut Fences) -> Result<Vec<Record>>,
     ) -> Result<()> {
         let (runs, birth) = {
             let mut state = self.state.lock();
@@ -255,12 +254,18 @@ impl Core {
         Error::new(ErrorKind::NoSpace, text)
     }
 
-    pub(crate) async fn delete_blobs(self: Arc<Self>, names: Vec<BlobName>) -> Result<()> {
+    pub(crate) async fn delete_blobs(self: Arc<Self>, delete: BlobDelete) -> Result<()> {
+        let BlobDelete { names, fences } = delete;
         if names.len() > DELETE_NAMES_MAX {
             let text = format!(
                 "a delete names {} blobs; the maximum is {DELETE_NAMES_MAX}",
                 names.len()
             );
+            return Err(Error::new(ErrorKind::InvalidArgument, text));
+        }
+        let fenced: BTreeSet<GroupId> = fences.iter().map(|fence| fence.group).collect();
+        if let Some(name) = names.iter().find(|name| !fenced.contains(&name.group)) {
+            let text = format!("a delete of {name} has no version of its group");
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
         self.check_serving()?;
@@ -270,51 +275,63 @@ impl Core {
                 // Caches the entry, so that applying the change needs no disk reads under the lock.
                 self.locate(key)?;
             }
-            self.submit(Record::Delete(keys), |_| Ok(())).await?;
+            self.submit(Record::Delete(keys), |known| known.meet_versions(&fences))
+                .await?;
         }
         Ok(())
     }
 
     pub(crate) async fn learn(self: Arc<Self>, fence: GroupFence) -> Result<()> {
-        let known = self.state.lock().ledger.versions.get(&fence.group).copied();
-        if known == Some(fence.version) {
+        let known = self.state.lock().ledger.version(fence.group);
+        if known == fence.version {
             return self.check_serving();
         }
-        let check = |fences: &mut Fences| {
-            let known = fences.versions.entry(fence.group).or_default();
-            if *known > fence.version {
-                let text = format!("group {} is at version {known}", fence.group);
-                return Err(Error::new(ErrorKind::OldEpoch, text));
-            }
-            *known = fence.version;
-            Ok(())
-        };
         let record = Record::Learn(fence.group, fence.version);
+        let check = |fences: &mut Fences| {
+            fences.meet_version(fence)?;
+            Ok(Vec::new())
+        };
         self.submit(record, check).await
     }
 
-    pub(crate) async fn trim(self: Arc<Self>, shard: ShardId, below: EntryNumber) -> Result<()> {
+    pub(crate) async fn trim(
+        self: Arc<Self>,
+        shard: ShardId,
+        epoch: ShardEpoch,
+        below: EntryNumber,
+    ) -> Result<()> {
+        self.check_confirmed("log entries aren't trimmed")?;
         if self.state.lock().floor(shard) >= below {
-            return self.check_serving();
+            self.check_serving()?;
+            return self.queue.lock().fences().check_epoch(shard, epoch);
         }
-        self.submit(Record::Trim(shard, below), |_| Ok(())).await
+        let check = |fences: &mut Fences| fences.meet_epoch(shard, epoch).map(Vec::from_iter);
+        self.submit(Record::Trim(shard, below), check).await
     }
 
-    pub(crate) async fn discard(self: Arc<Self>, shard: ShardId, above: EntryNumber) -> Result<()> {
-        self.submit(Record::Discard(shard, above), |_| Ok(())).await
+    pub(crate) async fn discard(
+        self: Arc<Self>,
+        shard: ShardId,
+        epoch: ShardEpoch,
+        above: EntryNumber,
+    ) -> Result<()> {
+        self.check_confirmed("log entries aren't discarded")?;
+        let check = |fences: &mut Fences| fences.meet_epoch(shard, epoch).map(Vec::from_iter);
+        self.submit(Record::Discard(shard, above), check).await
     }
 
     pub(crate) async fn seal_log(self: Arc<Self>, shard: ShardId, epoch: ShardEpoch) -> Result<()> {
         let record = Record::Seal(shard, epoch);
-        let check = |fences: &mut Fences| fences.raise_epoch(shard, epoch);
+        let check = |fences: &mut Fences| {
+            fences.meet_epoch(shard, epoch)?;
+            Ok(Vec::new())
+        };
         self.submit(record, check).await
     }
 
     pub(crate) async fn confirm(self: Arc<Self>, epochs: Vec<(ShardId, ShardEpoch)>) -> Result<()> {
         for (shard, epoch) in epochs {
-            let record = Record::Seal(shard, epoch);
-            self.submit(record, |fences| fences.raise_epoch(shard, epoch))
-                .await?;
+            self.clone().seal_log(shard, epoch).await?;
         }
         let mut superblock = self.superblock.lock().await;
         superblock.flags &= !crate::superblock::FLAG_UNCONFIRMED;
@@ -337,10 +354,46 @@ impl Fences {
         }
     }
 
-    /// Seals the log for `epoch`; refused if it is sealed for a higher one.
-    fn raise_epoch(&mut self, shard: ShardId, epoch: ShardEpoch) -> Result<()> {
+    /// Refuses an epoch below the one for which the log is sealed. A higher one seals the log; the
+    /// record makes that durable.
+    fn meet_epoch(&mut self, shard: ShardId, epoch: ShardEpoch) -> Result<Option<Record>> {
         self.check_epoch(shard, epoch)?;
-        self.epochs.insert(shard, epoch);
-        Ok(())
+        let is_news = self.epochs.insert(shard, epoch) != Some(epoch);
+        Ok(is_news.then_some(Record::Seal(shard, epoch)))
+    }
+
+    /// Refuses an older version of a group than the known one, which it returns.
+    fn check_version(&self, fence: GroupFence) -> Result<GroupVersion> {
+        let GroupFence { group, version } = fence;
+        let known = self.versions.get(&group).copied();
+        let known = known.unwrap_or(GroupVersion::FIRST);
+        if known > version {
+            let text = format!("group {group} is at version {known}, not {version}");
+            return Err(Error::new(ErrorKind::OldEpoch, text));
+        }
+        Ok(known)
+    }
+
+    /// Refuses an older version of a group than the known one. A newer one is learnt; the record
+    /// makes that durable.
+    fn meet_version(&mut self, fence: GroupFence) -> Result<Option<Record>> {
+        let GroupFence { group, version } = fence;
+        if self.check_version(fence)? == version {
+            return Ok(None);
+        }
+        self.versions.insert(group, version);
+        Ok(Some(Record::Learn(group, version)))
+    }
+
+    /// As [`Fences::meet_version`] for several groups: if one is refused, nothing is learnt.
+    fn meet_versions(&mut self, fences: &[GroupFence]) -> Result<Vec<Record>> {
+        for fence in fences {
+            self.check_version(*fence)?;
+        }
+        let mut learnt = Vec::new();
+        for fence in fences {
+            learnt.extend(self.meet_version(*fence)?);
+        }
+        Ok(learnt)
     }
 }

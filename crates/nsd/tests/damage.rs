@@ -1,6 +1,6 @@
 //! A flipped byte, wherever it is, is found and repaired, or is harmless. Also: index rebuilds.
 
-use crate::scene::{DISK, IDENTITY, blob, content, name};
+use crate::scene::{DISK, IDENTITY, blob, content, deletion, name};
 use model::nsd::{GroupFence, LogPut, ScrubReport};
 use model::{BlobName, EntryNumber, ErrorKind, GroupId, GroupVersion, ShardEpoch, ShardId};
 use nsd::{FormatOptions, Nsd};
@@ -55,10 +55,12 @@ fn populated(seed: u64, closed: bool) -> Vec<u8> {
                 nsd.put(blob(number, length(number))).await.unwrap();
                 nsd.log_put(entry(number)).await.unwrap();
                 if number % 4 == 1 {
-                    nsd.delete(&[name(number)]).await.unwrap();
+                    nsd.delete(deletion(&[name(number)])).await.unwrap();
                 }
                 if number == 20 || number == 30 {
-                    nsd.log_trim(SHARD, EntryNumber(number - 10)).await.unwrap();
+                    nsd.log_trim(SHARD, ShardEpoch(2), EntryNumber(number - 10))
+                        .await
+                        .unwrap();
                     nsd.checkpoint().await.unwrap();
                 }
             }
@@ -337,7 +339,7 @@ fn a_rebuilt_index_takes_a_payload_from_the_journal_where_it_is_proven() {
             let nsd = Nsd::open(&world, region).await.unwrap();
             nsd.put(blob(1, 9000)).await.unwrap();
             nsd.put(blob(2, 9000)).await.unwrap();
-            nsd.delete(&[name(2)]).await.unwrap();
+            nsd.delete(deletion(&[name(2)])).await.unwrap();
             // Both copies exist now: in the ring, where it hasn't been overwritten yet, and in an
             // extent.
             nsd.checkpoint().await.unwrap();
@@ -404,7 +406,7 @@ fn units_that_cannot_be_read_hurt_only_their_blob() {
             let report = nsd.scrub().await.unwrap();
             assert_eq!(report.damaged, vec![name(11)]);
             nsd.put(blob(600, 50_000)).await.unwrap();
-            nsd.delete(&[name(11)]).await.unwrap();
+            nsd.delete(deletion(&[name(11)])).await.unwrap();
             assert_eq!(nsd.scrub().await.unwrap().damaged, vec![]);
             assert_eq!(
                 nsd.list(GroupId(3), None, 100)
@@ -436,7 +438,7 @@ fn an_old_delete_at_the_end_of_the_ring_takes_nothing_from_a_rebuilt_index() {
                 .unwrap();
             let nsd = Nsd::open(&world, disk).await.unwrap();
             // Each of these is a group of one unit.
-            let mut version = 0;
+            let mut version = 1;
             let mut fill = async |groups: u64| {
                 for _ in 0..groups {
                     version += 1;
@@ -450,7 +452,7 @@ fn an_old_delete_at_the_end_of_the_ring_takes_nothing_from_a_rebuilt_index() {
             };
             nsd.put(blob(1, 20_000)).await.unwrap();
             fill(UNITS - 2).await;
-            nsd.delete(&[name(1)]).await.unwrap();
+            nsd.delete(deletion(&[name(1)])).await.unwrap();
             nsd.put(blob(1, 20_000)).await.unwrap();
             fill(UNITS - 2).await;
             // Too long for the one unit that is left, so the delete remains there.

@@ -7,6 +7,7 @@
 
 mod broken;
 mod damage;
+mod fences;
 mod power;
 mod real_disk;
 mod scene;

@@ -1,6 +1,6 @@
 //! Power cuts at every I/O of mixed scenarios: everything acknowledged remains and is correct.
 
-use crate::scene::{DISK, Scene, blob, content, name, small_region};
+use crate::scene::{DISK, Scene, blob, content, deletion, name, small_region};
 use model::nsd::LogPut;
 use model::{EntryNumber, ErrorKind, GroupId, ShardEpoch, ShardId};
 use nsd::Nsd;
@@ -60,7 +60,7 @@ async fn put(nsd: &Nsd, told: &Mutex<Told>, number: u64, length: usize) {
 async fn delete(nsd: &Nsd, told: &Mutex<Told>, numbers: Vec<u64>) {
     told.lock().perhaps_gone.extend(&numbers);
     let names: Vec<_> = numbers.iter().map(|number| name(*number)).collect();
-    nsd.delete(&names).await.unwrap();
+    nsd.delete(deletion(&names)).await.unwrap();
     let mut told = told.lock();
     for number in numbers {
         told.perhaps_gone.remove(&number);
@@ -78,7 +78,9 @@ async fn log_put(nsd: &Nsd, told: &Mutex<Told>, number: u64, length: usize) {
 
 async fn trim(nsd: &Nsd, told: &Mutex<Told>, below: u64) {
     told.lock().perhaps_trimmed = below;
-    nsd.log_trim(SHARD, EntryNumber(below)).await.unwrap();
+    nsd.log_trim(SHARD, ShardEpoch(1), EntryNumber(below))
+        .await
+        .unwrap();
     let mut told = told.lock();
     told.trimmed = below;
     told.log.retain(|number, _| *number >= below);

@@ -1,6 +1,6 @@
 //! The same promises with a real file: O_DIRECT, several threads, dropped without closing.
 
-use crate::scene::{IDENTITY, blob, content, name, small_options};
+use crate::scene::{IDENTITY, blob, content, deletion, name, small_options};
 use futures::future::join_all;
 use model::nsd::LogPut;
 use model::{EntryNumber, ErrorKind, ShardEpoch, ShardId};
@@ -89,9 +89,11 @@ fn a_real_region_keeps_everything_when_dropped_without_closing() {
                 .filter(|n| n % 5 == 0)
                 .map(name)
                 .collect();
-            nsd.delete(&gone).await.unwrap();
+            nsd.delete(deletion(&gone)).await.unwrap();
             let below = ((life + 1) * 40).saturating_sub(60);
-            nsd.log_trim(ShardId(1), EntryNumber(below)).await.unwrap();
+            nsd.log_trim(ShardId(1), ShardEpoch(1), EntryNumber(below))
+                .await
+                .unwrap();
             let report = nsd.scrub().await.unwrap();
             assert!(
                 report.damaged.is_empty() && report.mended.is_empty(),

@@ -1,11 +1,11 @@
 //! The promises of each NSD operation, one at a time, on a simulated disk.
 
-use crate::scene::{self, DISK, IDENTITY, blob, content, name, on_disk, small_region};
+use crate::scene::{self, DISK, IDENTITY, blob, content, deletion, name, on_disk, small_region};
 use bytes::Bytes;
 use futures::future::{Either, select};
 use futures::stream::{FuturesUnordered, StreamExt};
-use model::nsd::{GroupFence, LogPut};
-use model::{EntryNumber, ErrorKind, GroupId, GroupVersion, ShardEpoch, ShardId};
+use model::nsd::LogPut;
+use model::{EntryNumber, ErrorKind, GroupId, ShardEpoch, ShardId};
 use nsd::Nsd;
 use std::pin::pin;
 use std::time::Duration;
@@ -103,7 +103,7 @@ fn the_same_put_again_succeeds_and_another_writers_never_does() {
         let answers = futures::future::join_all(puts).await;
         assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 1);
         let used = nsd.usage().used;
-        nsd.delete(&[name(7)]).await.unwrap();
+        nsd.delete(deletion(&[name(7)])).await.unwrap();
         assert_eq!(
             nsd.usage().used,
             used - 11 * 4096,
@@ -127,8 +127,8 @@ fn deleted_blobs_are_gone_and_their_space_returns() {
                 nsd.checkpoint().await.unwrap();
             }
             let names: Vec<_> = (1..40).chain(101..140).chain(500..510).map(name).collect();
-            nsd.delete(&names).await.unwrap();
-            nsd.delete(&names).await.unwrap();
+            nsd.delete(deletion(&names)).await.unwrap();
+            nsd.delete(deletion(&names)).await.unwrap();
             for name in names {
                 assert_eq!(
                     nsd.get(name, 0, 1).await.unwrap_err().kind(),
@@ -160,7 +160,9 @@ fn listings_and_digests_agree_with_what_is_there() {
                 nsd.checkpoint().await.unwrap();
             }
         }
-        nsd.delete(&[name(3), name(13), name(27)]).await.unwrap();
+        nsd.delete(deletion(&[name(3), name(13), name(27)]))
+            .await
+            .unwrap();
         for group in 0..4 {
             let group = GroupId(group);
             let mut listed = Vec::new();
@@ -186,42 +188,9 @@ fn listings_and_digests_agree_with_what_is_there() {
         let before = nsd.digest(GroupId(1)).await.unwrap();
         nsd.put(blob(33, 10)).await.unwrap();
         assert_ne!(nsd.digest(GroupId(1)).await.unwrap(), before);
-        nsd.delete(&[name(33)]).await.unwrap();
+        nsd.delete(deletion(&[name(33)])).await.unwrap();
         let nsd = scene.reopen(nsd).await;
         assert_eq!(nsd.digest(GroupId(1)).await.unwrap(), before);
-    });
-}
-
-#[test]
-fn puts_with_an_older_group_version_are_refused() {
-    on_disk(5, async |scene| {
-        let nsd = scene.open().await;
-        let fence = |version| GroupFence {
-            group: GroupId(1),
-            version: GroupVersion(version),
-        };
-        nsd.learn_group(fence(4)).await.unwrap();
-        assert_eq!(
-            nsd.learn_group(fence(3)).await.unwrap_err().kind(),
-            ErrorKind::OldEpoch
-        );
-        let mut nsd = nsd;
-        for _ in 0..2 {
-            nsd = scene.reopen(nsd).await;
-            let put = |version| {
-                let mut put = blob(1, 5000);
-                put.fence = GroupVersion(version);
-                put
-            };
-            assert_eq!(
-                nsd.put(put(3)).await.unwrap_err().kind(),
-                ErrorKind::OldEpoch
-            );
-            nsd.put(put(4)).await.unwrap();
-            nsd.delete(&[name(1)]).await.unwrap();
-            nsd.put(put(5)).await.unwrap();
-            nsd.delete(&[name(1)]).await.unwrap();
-        }
     });
 }
 
@@ -269,7 +238,9 @@ fn log_entries_are_repeated_replaced_trimmed_and_discarded() {
             nsd.log_put(other).await.unwrap_err().kind(),
             ErrorKind::Exists
         );
-        nsd.log_trim(shard, EntryNumber(5)).await.unwrap();
+        nsd.log_trim(shard, ShardEpoch(1), EntryNumber(5))
+            .await
+            .unwrap();
         let below = nsd.log_put(entry(1, 1, 4, 10)).await.unwrap_err();
         assert_eq!(below.kind(), ErrorKind::InvalidArgument);
         nsd.seal(shard, ShardEpoch(2)).await.unwrap();
@@ -277,7 +248,9 @@ fn log_entries_are_repeated_replaced_trimmed_and_discarded() {
         let entries = nsd.log_read(shard, EntryNumber(0), 100).await.unwrap();
         let numbers: Vec<u64> = entries.iter().map(|entry| entry.number.0).collect();
         assert_eq!(numbers, (5..=20).collect::<Vec<_>>());
-        nsd.log_discard(shard, EntryNumber(18)).await.unwrap();
+        nsd.log_discard(shard, ShardEpoch(2), EntryNumber(18))
+            .await
+            .unwrap();
         let mut nsd = nsd;
         for round in 0..2 {
             nsd = scene.reopen(nsd).await;
@@ -290,7 +263,9 @@ fn log_entries_are_repeated_replaced_trimmed_and_discarded() {
             nsd.checkpoint().await.unwrap();
         }
         let nsd = scene.reopen(nsd).await;
-        nsd.log_trim(shard, EntryNumber(100)).await.unwrap();
+        nsd.log_trim(shard, ShardEpoch(2), EntryNumber(100))
+            .await
+            .unwrap();
         assert_eq!(
             nsd.log_read(shard, EntryNumber(0), 10).await.unwrap(),
             vec![]
@@ -328,7 +303,7 @@ fn a_full_region_refuses_blobs_but_takes_log_entries_and_deletes() {
             assert_eq!(got, content(number, 200_000));
         }
         let names: Vec<_> = (1..=put).chain(10_000..10_000 + small).map(name).collect();
-        nsd.delete(&names).await.unwrap();
+        nsd.delete(deletion(&names)).await.unwrap();
         nsd.put(blob(1, 1 << 20)).await.unwrap();
         assert_eq!(nsd.usage().blobs, 1);
     });
@@ -345,7 +320,7 @@ fn a_call_that_is_dropped_leaves_nothing_half_done() {
             if scene.world.timeout(patience, put).await.is_err() {
                 nsd.put(blob(number, length)).await.unwrap();
             }
-            nsd.delete(&[name(number.saturating_sub(20))])
+            nsd.delete(deletion(&[name(number.saturating_sub(20))]))
                 .await
                 .unwrap();
         }
@@ -397,8 +372,8 @@ fn empty_and_oversized_requests_are_refused() {
             ErrorKind::InvalidArgument
         );
         assert!(nsd.put(blob(1, (16 << 20) + 1)).await.is_err());
-        assert!(nsd.delete(&vec![name(1); 10_001]).await.is_err());
-        nsd.delete(&vec![name(1); 10_000]).await.unwrap();
+        assert!(nsd.delete(deletion(&vec![name(1); 10_001])).await.is_err());
+        nsd.delete(deletion(&vec![name(1); 10_000])).await.unwrap();
         nsd.log_put(entry(1, 1, 1, 0)).await.unwrap();
         let entries = nsd.log_read(ShardId(1), EntryNumber(1), 1).await.unwrap();
         assert_eq!(entries[0].bytes, Bytes::new());

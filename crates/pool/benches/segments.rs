@@ -7,7 +7,7 @@ use bytes::Bytes;
 use model::Payload;
 use model::checksum::crc32c;
 use model::map::{NsdEntry, NsdState};
-use model::nsd::{BlobHeader, BlobPut};
+use model::nsd::{BlobDelete, BlobHeader, BlobPut, GroupFence};
 use model::{
     BlobName, DataId, FailureGroupId, FamilyId, GroupId, GroupVersion, InodeNumber, NsdId, Result,
     Scheme, SegmentId, SessionId,
@@ -143,8 +143,15 @@ async fn through_nsd(world: &World, nsd: &Nsd, length: usize) -> Result<()> {
     }
     let get = (world.now() - started).as_secs_f64();
     report("nsd", length, put, get);
-    nsd.delete(&(0..ROUNDS as u64).map(name).collect::<Vec<_>>())
-        .await
+    let fence = GroupFence {
+        group: name(0).group,
+        version: GroupVersion::FIRST,
+    };
+    let all = BlobDelete {
+        names: (0..ROUNDS as u64).map(name).collect(),
+        fences: vec![fence],
+    };
+    nsd.delete(all).await
 }
 
 fn report(what: &str, length: usize, write: f64, read: f64) {

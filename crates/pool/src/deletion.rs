@@ -7,16 +7,21 @@ use crate::read::{fits_pool, get_from};
 use crate::segment::place_of;
 use crate::write::put_to;
 use futures::future::join_all;
-use model::nsd::{BlobInfo, BlobPut};
+use model::nsd::{BlobDelete, BlobInfo, BlobPut, GroupFence};
 use model::{BlobName, Error, ErrorKind, GroupId, NsdId, Result, SegmentPlace, limits};
-use std::collections::BTreeMap;
+use placement::Groups;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tracing::warn;
+use world::World;
 
 /// An NSD that hasn't answered a delete after this time counts as away.
 const DELETE_DEADLINE: Duration = Duration::from_secs(30);
 /// Blobs listed in one step of [`Pool::leave_group`].
 const LIST_STEP: usize = 1000;
+
+/// Most maps that one delete tries, should the map keep changing.
+const ROUNDS_MAX: usize = 3;
 
 impl Pool {
     /// Deletes all pieces of the segments. NSDs that are away keep theirs: these pieces are counted
@@ -26,9 +31,37 @@ impl Pool {
     /// # Errors
     /// None yet; the result leaves room for NSDs on other nodes.
     pub async fn delete(&self, places: &[SegmentPlace]) -> Result<()> {
-        let groups = self.groups();
+        for round in 1..=ROUNDS_MAX {
+            let groups = self.groups();
+            let deletes = self.deletes_of(&groups, places);
+            let deleted = deletes
+                .into_iter()
+                .map(|(nsd, names)| self.delete_from(&groups, nsd, names));
+            let left = join_all(deleted).await.into_iter().flatten();
+            let (old, away): (Vec<Undeleted>, Vec<Undeleted>) =
+                left.partition(|undeleted| undeleted.error.kind() == ErrorKind::OldEpoch);
+            // Pieces may be elsewhere under a newer map.
+            let again =
+                round < ROUNDS_MAX && !old.is_empty() && self.map().epoch != groups.map().epoch;
+            if !again {
+                away.into_iter()
+                    .chain(old)
+                    .for_each(|left| self.note_undeleted(&left));
+                break;
+            }
+        }
+        self.space.forget();
+        Ok(())
+    }
+
+    /// The names to delete from each NSD.
+    fn deletes_of(
+        &self,
+        groups: &Groups,
+        places: &[SegmentPlace],
+    ) -> BTreeMap<NsdId, Vec<BlobName>> {
         let mut names: BTreeMap<NsdId, Vec<BlobName>> = BTreeMap::new();
-        for place in places.iter().filter(|place| fits_pool(&groups, place)) {
+        for place in places.iter().filter(|place| fits_pool(groups, place)) {
             self.suspects.forget(place.segment);
             for piece in 0..place.scheme.width() as u8 {
                 let slot = groups.members(place.group)[usize::from(place.slot_of(piece))];
@@ -37,47 +70,49 @@ impl Pool {
                 }
             }
         }
-        join_all(
-            names
-                .iter()
-                .map(|(nsd, names)| self.delete_from(*nsd, names)),
-        )
-        .await;
-        self.space.forget();
-        Ok(())
+        names
     }
 
-    async fn delete_from(&self, nsd: NsdId, names: &[BlobName]) {
+    /// Deletes from one NSD; returns the parts that are left.
+    async fn delete_from(
+        &self,
+        groups: &Groups,
+        nsd: NsdId,
+        names: Vec<BlobName>,
+    ) -> Vec<Undeleted> {
         let member = self.member(nsd).filter(|member| member.is_readable());
+        let mut left = Vec::new();
         for part in names.chunks(limits::DELETE_NAMES_MAX) {
             let result = match &member {
                 None => Err(Error::new(ErrorKind::Unavailable, "the NSD is away")),
-                Some(member) => self.delete_in_time(member, part).await,
+                Some(member) => delete_on(&self.world, member, fenced(groups, part)).await,
             };
-            if let Err(error) = result {
-                warn!(%nsd, pieces = part.len(), %error, "pieces are left for a sweep");
-                count(&self.progress.undeleted, part.len() as u64);
-            }
+            left.extend(result.err().map(|error| Undeleted {
+                nsd,
+                pieces: part.len(),
+                error,
+            }));
         }
+        left
     }
 
-    /// One delete request with its deadline.
-    pub(crate) async fn delete_in_time(&self, member: &Member, names: &[BlobName]) -> Result<()> {
-        let deleted = member.nsd.delete(names);
-        match self.world.timeout(DELETE_DEADLINE, deleted).await {
-            Ok(result) => result,
-            Err(_) => {
-                let text = format!("no answer within {} s", DELETE_DEADLINE.as_secs());
-                Err(Error::new(ErrorKind::Unknown, text))
-            }
-        }
+    fn note_undeleted(&self, left: &Undeleted) {
+        let Undeleted { nsd, pieces, error } = left;
+        warn!(%nsd, pieces, %error, "pieces are left for a sweep");
+        count(&self.progress.undeleted, *pieces as u64);
     }
 
     /// Deletes blobs on one NSD that a sweep found to be garbage.
     ///
     /// # Errors
-    /// `Unavailable` if the NSD is away; `Unknown` if it doesn't answer.
+    /// `Unavailable` if the NSD is away; `OldEpoch` if it knows a newer map; `Unknown` if it doesn't
+    /// answer.
     pub async fn delete_blobs(&self, nsd: NsdId, names: &[BlobName]) -> Result<()> {
+        self.delete_blobs_by(&self.groups(), nsd, names).await
+    }
+
+    /// As [`Pool::delete_blobs`], decided by the given map.
+    async fn delete_blobs_by(&self, groups: &Groups, nsd: NsdId, names: &[BlobName]) -> Result<()> {
         let away = || {
             Error::new(
                 ErrorKind::Unavailable,
@@ -89,7 +124,7 @@ impl Pool {
             .filter(|member| member.is_readable())
             .ok_or_else(away)?;
         for part in names.chunks(limits::DELETE_NAMES_MAX) {
-            self.delete_in_time(&member, part).await?;
+            delete_on(&self.world, &member, fenced(groups, part)).await?;
         }
         self.space.forget();
         Ok(())
@@ -105,7 +140,9 @@ impl Pool {
     pub async fn leave_group(&self, nsd: NsdId, group: GroupId) -> Result<u64> {
         let mut deleted = 0;
         loop {
-            if self.groups().is_member(nsd, group) {
+            // Should the slot come back meanwhile, its new version refuses the delete.
+            let groups = self.groups();
+            if groups.is_member(nsd, group) {
                 let text = format!("leave group {group}: NSD {nsd} is still a member of it");
                 return Err(Error::new(ErrorKind::InvalidArgument, text));
             }
@@ -127,7 +164,7 @@ impl Pool {
                 self.hand_over(&member, blob).await?;
             }
             let names: Vec<BlobName> = found.iter().map(|info| info.name).collect();
-            self.delete_blobs(nsd, &names).await?;
+            self.delete_blobs_by(&groups, nsd, &names).await?;
             deleted += names.len() as u64;
         }
     }
@@ -169,5 +206,39 @@ impl Pool {
         };
         let put = put_to(&self.world, &to, put).await;
         put.map_err(|(nsd, error)| error.while_doing(format!("copy {} to NSD {nsd}", blob.name)))
+    }
+}
+
+/// Pieces that a delete couldn't reach.
+struct Undeleted {
+    nsd: NsdId,
+    pieces: usize,
+    error: Error,
+}
+
+/// A delete that carries the versions of the map by which it was decided.
+pub(crate) fn fenced(groups: &Groups, names: &[BlobName]) -> BlobDelete {
+    let named: BTreeSet<GroupId> = names.iter().map(|name| name.group).collect();
+    let fences = named.into_iter().map(|group| GroupFence {
+        group,
+        version: groups.map().version(group),
+    });
+    BlobDelete {
+        names: names.to_vec(),
+        fences: fences.collect(),
+    }
+}
+
+/// One delete request with its deadline.
+pub(crate) async fn delete_on(world: &World, member: &Member, delete: BlobDelete) -> Result<()> {
+    match world
+        .timeout(DELETE_DEADLINE, member.nsd.delete(delete))
+        .await
+    {
+        Ok(result) => result,
+        Err(_) => {
+            let text = format!("no answer within {} s", DELETE_DEADLINE.as_secs());
+            Err(Error::new(ErrorKind::Unknown, text))
+        }
     }
 }

@@ -104,7 +104,7 @@ impl Pool {
     ///
     /// # Errors
     /// `Unavailable` if a reachable member of a changed group did not confirm; the map is in use
-    /// anyway. Members learn the version from the next put, or when this map is set again. A former
+    /// anyway. Members learn the version from the next put or delete, or when this map is set again. A former
     /// member isn't asked again: a piece that a writer with an older map puts there counts as
     /// missing, and repair rebuilds it.
     pub async fn set_map(&self, map: PoolMap) -> Result<()> {

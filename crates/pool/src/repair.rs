@@ -1,6 +1,7 @@
 //! Determines the state of a segment's pieces, and rebuilds missing ones.
 
 use crate::Pool;
+use crate::deletion::{delete_on, fenced};
 use crate::members::{Member, is_nsd_failure};
 use crate::progress::count;
 use crate::read::{fits_pool, get_from};
@@ -180,6 +181,8 @@ impl Pool {
     }
 
     async fn repair(&self, place: &SegmentPlace, depth: Depth) -> Result<RepairOutcome> {
+        // A delete of a damaged piece must not meet one that was put after the slot moved.
+        let groups = self.groups();
         let states = self.verify(place, depth).await?;
         let mut outcome = RepairOutcome::default();
         let needs = |state: &&PieceState| {
@@ -204,7 +207,7 @@ impl Pool {
                     }
                 };
                 let length = piece.len() as u64;
-                self.replace(place, state, header, piece).await?;
+                self.replace(&groups, place, state, header, piece).await?;
                 good.insert(state.piece);
                 outcome.rebuilt += 1;
                 outcome.mended += u32::from(state.condition == PieceCondition::Damaged);
@@ -289,6 +292,7 @@ impl Pool {
     /// overwrites. A crash between the two leaves the piece absent, which the next survey finds.
     async fn replace(
         &self,
+        groups: &Groups,
         place: &SegmentPlace,
         state: &PieceState,
         header: BlobHeader,
@@ -303,9 +307,9 @@ impl Pool {
         };
         let member: Arc<Member> = self.member(state.nsd).ok_or_else(away)?;
         if state.condition == PieceCondition::Damaged {
-            self.delete_in_time(&member, &[name]).await?;
+            delete_on(&self.world, &member, fenced(groups, &[name])).await?;
         }
-        let fence = self.map().version(place.group);
+        let fence = groups.map().version(place.group);
         let put = BlobPut {
             name,
             nonce: nonce(name, place),

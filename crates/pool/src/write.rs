@@ -2,6 +2,7 @@
 //! group.
 
 use crate::Pool;
+use crate::deletion::delete_on;
 use crate::members::{Member, MemberState, free_share, is_nsd_failure};
 use crate::segment::{Recycled, SegmentOwner, SegmentSource, nonce};
 use crate::suspects::SuspectCause;
@@ -9,7 +10,7 @@ use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt, join_all};
 use futures::stream::{FuturesUnordered, StreamExt};
 use model::map::NsdState;
-use model::nsd::BlobPut;
+use model::nsd::{BlobDelete, BlobPut, GroupFence};
 use model::{
     BlobName, Error, ErrorKind, GroupVersion, NsdId, Payload, Result, SegmentPlace, limits,
 };
@@ -496,13 +497,21 @@ impl Pool {
         mut pending: FuturesUnordered<PiecePut>,
         turn: OwnedSemaphorePermit,
     ) {
+        let world = self.world.clone();
         let cleaning = async move {
             while pending.next().await.is_some() {}
             drop(turn);
             for (piece, targets) in attempt.targets.iter().enumerate() {
                 let name = attempt.place.blob(piece as u8);
                 for member in targets.iter().filter(|member| member.is_readable()) {
-                    if let Err(error) = member.nsd.delete(&[name]).await {
+                    let delete = BlobDelete {
+                        names: vec![name],
+                        fences: vec![GroupFence {
+                            group: name.group,
+                            version: attempt.version,
+                        }],
+                    };
+                    if let Err(error) = delete_on(&world, member, delete).await {
                         debug!(%name, %error, "a piece of a failed write is left for a sweep");
                     }
                 }

@@ -121,9 +121,23 @@ pub(crate) fn view_size(pool: &Pool) -> usize {
 }
 
 async fn take(opening: &Opening) -> Result<Opened> {
+    let settled = settle(opening).await?;
+    discard_rest(opening, &settled).await?;
+    start(opening, settled).await
+}
+
+/// A log whose earlier owners can't write any more, with its end recorded.
+struct Settled {
+    session: SessionId,
+    record: Versioned<ShardRecord>,
+    /// The view; each member has every entry up to the end.
+    members: Vec<Arc<Nsd>>,
+    tail: Tail,
+}
+
+async fn settle(opening: &Opening) -> Result<Settled> {
     let session = opening.coordination.next_session().await?;
     let record = raise_epoch(opening, session).await?;
-    let epoch = record.value.epoch;
     let answering = seal(opening, &record.value).await?;
     let tail = if record.value.marker == 0 {
         // The first owner never reported the shard as open: all entries are garbage.
@@ -133,12 +147,30 @@ async fn take(opening: &Opening) -> Result<Opened> {
     };
     let members = make_whole(opening, &record.value, answering, &tail).await?;
     let record = record_end(opening, record, &members, tail.end).await?;
-    for member in &members {
+    Ok(Settled {
+        session,
+        record,
+        members,
+        tail,
+    })
+}
+
+/// Removes the entries after the end from the view. A newer owner may have written there meanwhile:
+/// NSDs that it sealed refuse this.
+async fn discard_rest(opening: &Opening, settled: &Settled) -> Result<()> {
+    let Settled {
+        record,
+        members,
+        tail,
+        ..
+    } = settled;
+    let epoch = record.value.epoch;
+    for member in members {
         bounded(
             opening,
             COPY_DEADLINE,
             member,
-            member.log_discard(opening.shard, tail.end),
+            member.log_discard(opening.shard, epoch, tail.end),
         )
         .await?;
     }
@@ -146,16 +178,16 @@ async fn take(opening: &Opening) -> Result<Opened> {
         shard = %opening.shard, %epoch, end = %tail.end, entries = tail.entries.len(), view = ?record.value.view,
         "shard taken over"
     );
-    start(opening, session, record, members, tail).await
+    Ok(())
 }
 
-async fn start(
-    opening: &Opening,
-    session: SessionId,
-    record: Versioned<ShardRecord>,
-    members: Vec<Arc<Nsd>>,
-    tail: Tail,
-) -> Result<Opened> {
+async fn start(opening: &Opening, settled: Settled) -> Result<Opened> {
+    let Settled {
+        session,
+        record,
+        members,
+        tail,
+    } = settled;
     let epoch = record.value.epoch;
     let (marker, trimmed_below) = (record.value.marker, record.value.trimmed_below);
     let sizes = tail

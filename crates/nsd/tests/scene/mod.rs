@@ -3,7 +3,7 @@
 #![allow(unreachable_pub, reason = "read as a library of its own")]
 
 use bytes::Bytes;
-use model::nsd::{BlobHeader, BlobPut};
+use model::nsd::{BlobDelete, BlobHeader, BlobPut, GroupFence};
 use model::{
     BlobName, DataId, ErrorKind, FamilyId, GroupId, GroupVersion, InodeNumber, NsdId, Scheme,
     SegmentId, SessionId,
@@ -75,6 +75,26 @@ pub fn blob(number: u64, length: usize) -> BlobPut {
         },
         payload: content(number, length).into(),
         fence: GroupVersion(9),
+    }
+}
+
+/// A delete of these blobs under the version of their puts.
+pub fn deletion(names: &[BlobName]) -> BlobDelete {
+    deletion_at(9, names)
+}
+
+/// A delete of these blobs under a version of their groups.
+pub fn deletion_at(version: u32, names: &[BlobName]) -> BlobDelete {
+    BlobDelete {
+        names: names.to_vec(),
+        fences: (0..4).map(|group| fence(group, version)).collect(),
+    }
+}
+
+pub fn fence(group: u32, version: u32) -> GroupFence {
+    GroupFence {
+        group: GroupId(group),
+        version: GroupVersion(version),
     }
 }
 

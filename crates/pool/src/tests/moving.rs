@@ -44,7 +44,7 @@ fn a_lost_nsd_is_replaced_by_an_added_one_and_redundancy_is_whole_again() {
             rig.pool.remove_nsd(NsdId(nsd));
         }
         for (place, bytes) in &segments {
-            assert_eq!(rig.read(place).await, bytes);
+            assert_eq!(rig.read(&place).await, bytes);
         }
     });
 }
@@ -59,7 +59,7 @@ fn with_spare_failure_groups_a_lost_nsd_is_rebuilt_onto_all_others() {
         rig.repair_all().await;
         for (place, bytes) in &segments {
             assert!(rig.is_whole(place).await, "{place:?}");
-            assert_eq!(rig.read(place).await, bytes);
+            assert_eq!(rig.read(&place).await, bytes);
         }
     });
 }
@@ -71,7 +71,7 @@ fn an_added_nsd_takes_its_share_while_writers_and_readers_go_on() {
         rig.add_nsd(4).await;
         segments.extend(fill(&rig, 40).await);
         for (place, bytes) in &segments {
-            assert_eq!(rig.read(place).await, bytes, "while slots move");
+            assert_eq!(rig.read(&place).await, bytes, "while slots move");
         }
         rig.repair_all().await;
         assert_eq!(rig.pool.repair_progress().moving_slots, 0);
@@ -85,7 +85,7 @@ fn an_added_nsd_takes_its_share_while_writers_and_readers_go_on() {
         );
         for (place, bytes) in &segments {
             assert!(rig.is_whole(place).await, "{place:?}");
-            assert_eq!(rig.read(place).await, bytes);
+            assert_eq!(rig.read(&place).await, bytes);
         }
     });
 }
@@ -118,7 +118,7 @@ fn a_drained_nsd_ends_empty_and_can_be_removed() {
         rig.pool.remove_nsd(NsdId(2));
         for (place, bytes) in &segments {
             assert!(rig.is_whole(place).await, "{place:?}");
-            assert_eq!(rig.read(place).await, bytes);
+            assert_eq!(rig.read(&place).await, bytes);
         }
     });
 }
@@ -187,7 +187,7 @@ fn pieces_only_on_a_slots_old_nsd_are_handed_over() {
         }
         assert!(segments.len() > 10);
         for (place, bytes) in &segments {
-            assert_eq!(rig.read(place).await, bytes);
+            assert_eq!(rig.read(&place).await, bytes);
             assert!(rig.is_whole(place).await);
         }
     });
@@ -214,7 +214,7 @@ fn pieces_that_a_slots_new_nsd_cannot_take_stay_on_the_old_one() {
             .leave_group(NsdId(1), place.group)
             .await
             .expect("it is back");
-        assert_eq!(rig.read(place).await, bytes);
+        assert_eq!(rig.read(&place).await, bytes);
     });
 }
 
@@ -250,6 +250,37 @@ fn a_slots_old_nsd_refuses_puts_of_writers_with_the_old_map() {
         let nsd = rig.pool.nsd(NsdId(1)).expect("the pool has it");
         let refused = nsd.put(put).await.expect_err("the slot has left it");
         assert_eq!(refused.kind(), model::ErrorKind::OldEpoch);
+    });
+}
+
+#[test]
+fn a_late_delete_does_not_meet_a_piece_that_came_back_with_its_slot() {
+    with_pool(Scheme::Replicate(1), 1, DISK_BYTES, async |rig| {
+        let written = fill(&rig, 40).await;
+        rig.add_nsd(2).await;
+        let moving = rig.pool.groups().moving();
+        let before = rig.pool.map();
+        let is_moving =
+            |place: &SegmentPlace| moving.iter().any(|(group, _)| *group == place.group);
+        let (place, bytes) = written
+            .into_iter()
+            .find(|(place, _)| is_moving(place))
+            .expect("one");
+        // Decided by this map, and sent only after the slot has moved away and back.
+        let late = crate::deletion::fenced(&rig.pool.groups(), &[place.blob(0)]);
+        let mut back = placement::finish_moves(&before, &moving);
+        rig.set_map(back.clone()).await;
+        for (group, _) in &moving {
+            back.exceptions.retain(|(other, _), _| *other != group.0);
+            let version = back.versions.get_mut(&group.0).expect("it has moved");
+            *version = version.next();
+        }
+        back.epoch = back.epoch.next();
+        rig.set_map(back).await;
+        let nsd = rig.pool.nsd(NsdId(1)).expect("the pool has it");
+        let refused = nsd.delete(late).await.expect_err("it is late");
+        assert_eq!(refused.kind(), model::ErrorKind::OldEpoch);
+        assert_eq!(rig.read(&place).await, bytes);
     });
 }
 

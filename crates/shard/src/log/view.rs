@@ -125,7 +125,10 @@ impl Log {
         for nsd in holders.into_iter().filter_map(|nsd| shared.pool.nsd(nsd)) {
             match shared
                 .world
-                .timeout(TRIM_DEADLINE, nsd.log_trim(shared.shard, below))
+                .timeout(
+                    TRIM_DEADLINE,
+                    nsd.log_trim(shared.shard, shared.epoch, below),
+                )
                 .await
             {
                 Ok(Ok(())) => {}
@@ -329,7 +332,7 @@ impl Shared {
         let work = async {
             member.seal(self.shard, self.epoch).await?;
             member
-                .log_discard(self.shard, EntryNumber(first.0 - 1))
+                .log_discard(self.shard, self.epoch, EntryNumber(first.0 - 1))
                 .await
         };
         match self.world.timeout(PREPARE_DEADLINE, work).await {

@@ -67,6 +67,31 @@ fn an_owner_that_was_taken_over_can_neither_append_nor_flush() {
 }
 
 #[test]
+fn a_taker_that_was_paused_before_it_discards_erases_nothing_of_its_successor() {
+    let machine = machine(22, THREE, 3);
+    machine
+        .run(|world| async move {
+            let opening = power_on(&world, &[]).await;
+            let first = open(opening.clone()).await.unwrap();
+            commit(&first, 1, &[("a", Some("1"))]).await.unwrap();
+            let paused = settle(&opening).await.unwrap();
+            let successor = open(opening.clone()).await.unwrap();
+            commit(&successor, 2, &[("a", Some("2"))]).await.unwrap();
+            let refused = discard_rest(&opening, &paused).await.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::OldEpoch);
+            commit(&successor, 3, &[("b", Some("3"))]).await.unwrap();
+        })
+        .finished();
+    machine
+        .run(|world| async move {
+            let opened = open(power_on(&world, &[]).await).await.unwrap();
+            assert_eq!(value(&opened, "a").await.as_deref(), Some("2"));
+            assert_eq!(value(&opened, "b").await.as_deref(), Some("3"));
+        })
+        .finished();
+}
+
+#[test]
 fn a_take_over_with_one_member_of_three_has_everything_and_a_whole_view_again() {
     let machine = machine(3, THREE, 6);
     let view = machine
@@ -137,7 +162,7 @@ fn a_log_that_lost_acknowledged_entries_is_refused_as_corrupt() {
             let opening = power_on_again(&world).await;
             let nsd = opening.pool.nsd(NsdId(1)).unwrap();
             let kept = nsd.log_read(SHARD, EntryNumber(1), 1000).await.unwrap();
-            nsd.log_discard(SHARD, EntryNumber(first.0 - 1))
+            nsd.log_discard(SHARD, epoch, EntryNumber(first.0 - 1))
                 .await
                 .unwrap();
             for entry in kept.into_iter().filter(|entry| entry.number > first) {
