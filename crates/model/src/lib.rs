@@ -5,6 +5,7 @@
 //! decisions. See `docs/glossary.md` for what each word means.
 
 pub mod attributes;
+pub mod call;
 pub mod checksum;
 pub mod error;
 pub mod extent;

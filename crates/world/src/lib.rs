@@ -11,6 +11,7 @@
 )]
 
 mod buffer;
+pub mod call;
 mod disk;
 mod driven;
 mod hash;
@@ -21,6 +22,7 @@ pub mod sim;
 mod task;
 
 pub use buffer::{AlignedBuffer, DISK_ALIGNMENT, is_aligned, recycled_buffer_bytes};
+pub use call::Deadline;
 pub use disk::Disk;
 pub use driven::Driven;
 pub use hash::{FixedHasher, Map, Set};
