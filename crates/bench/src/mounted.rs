@@ -18,7 +18,7 @@ use crate::{
 };
 use fuse::{Door, DoorSettings, Mount, MountOptions, TransportChoice, Unmount};
 use model::{Error, ErrorKind, Result, Scheme};
-use shale::node::Node;
+use node::Node;
 use std::{
     cell::Cell,
     fs,

@@ -8,7 +8,7 @@ use crate::{
     start::new_node,
 };
 use model::{Error, ErrorKind, Result, Scheme};
-use shale::node::Node;
+use node::Node;
 use std::{cell::Cell, path::PathBuf, sync::Arc};
 use world::{Disk, World};
 

@@ -9,8 +9,8 @@ use crate::{
 };
 use client::ClientSettings;
 use model::{Error, ErrorKind, NsdId, Result, Scheme};
+use node::{Creation, Node, NodePaths};
 use rustix::process::Signal;
-use shale::node::{Creation, Node, NodePaths};
 use std::{
     collections::BTreeMap,
     path::Path,

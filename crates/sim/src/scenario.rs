@@ -10,7 +10,7 @@ use crate::{
 use client::ClientSettings;
 use metanode::CheckOptions;
 use model::{NsdId, Scheme};
-use shale::node::{Creation, Node, NodePaths};
+use node::{Creation, Node, NodePaths};
 use std::{
     path::PathBuf,
     sync::{Arc, Mutex},

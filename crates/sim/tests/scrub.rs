@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use client::ClientSettings;
 use model::{FileKind, FileName, InodeId, NsdId, Scheme, operation::NewInode};
-use shale::node::{Creation, Node, NodePaths};
+use node::{Creation, Node, NodePaths};
 use sim::action::content;
 use std::{
     path::PathBuf,

@@ -67,6 +67,30 @@ pub fn in_own_session(command: &mut Command) {
     unsafe { command.pre_exec(|| rustix::process::setsid().map(drop).map_err(Into::into)) };
 }
 
+/// What a path leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AtPath {
+    /// Nothing, or nothing that may be looked at.
+    Nothing,
+    /// A file of no bytes.
+    EmptyFile,
+    /// A file with bytes.
+    File,
+    /// A device or directory.
+    Other,
+}
+
+/// What the path leads to now, through symbolic links.
+#[must_use]
+pub fn at_path(path: &Path) -> AtPath {
+    match std::fs::metadata(path) {
+        Err(_) => AtPath::Nothing,
+        Ok(found) if !found.is_file() => AtPath::Other,
+        Ok(found) if found.len() == 0 => AtPath::EmptyFile,
+        Ok(_) => AtPath::File,
+    }
+}
+
 /// Creates `path` if needed and locks it.
 ///
 /// # Errors

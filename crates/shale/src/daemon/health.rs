@@ -2,8 +2,8 @@
 
 use crate::admin::{Health, HealthEvent, MountLine};
 use model::{ErrorKind, NsdId, map::NsdState, nsd::NsdHealth};
+use node::NsdView;
 use parking_lot::Mutex;
-use shale::node::NsdView;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -16,8 +16,8 @@ mod work;
 use crate::commands::READY;
 use config::NodeConfig;
 use model::{Error, ErrorKind, NsdId, Result};
+use node::{Creation, Node, NodePaths};
 use serving::Serving;
-use shale::node::{Creation, Node, NodePaths};
 use std::{io::Write, path::Path, process::ExitCode, sync::Arc, time::Duration};
 use tracing_subscriber::{
     filter::{LevelFilter, Targets},

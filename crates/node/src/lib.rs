@@ -1,4 +1,5 @@
-//! One node: coordination, NSDs, pool, metanode, client, started in order and ended in reverse.
+//! One node: coordination, NSDs, pool, metanode, client, started in order and ended in reverse. The
+//! program, the simulator and the benchmarks all start it this way.
 
 mod nsds;
 mod regions;

@@ -4,6 +4,7 @@ use super::{IN_USE_PATIENCE, IN_USE_PAUSE};
 use model::{Error, ErrorKind, Result};
 use std::path::Path;
 use world::World;
+use world::host::{self, AtPath};
 
 /// Makes a region; never overwrites an existing file.
 pub(super) fn make_disk(world: &World, path: &Path, bytes: u64) -> Result<world::Disk> {
@@ -57,7 +58,7 @@ fn disk_error(error: &std::io::Error, doing: &str, path: &Path, bytes: Option<u6
             ErrorKind::InvalidArgument,
             "a region is a file or a block device",
         ),
-        Io::InvalidInput if is_empty(path) => (
+        Io::InvalidInput if host::at_path(path) == AtPath::EmptyFile => (
             ErrorKind::InvalidArgument,
             "the region was emptied; bring it back from where it went",
         ),
@@ -73,8 +74,4 @@ fn disk_error(error: &std::io::Error, doing: &str, path: &Path, bytes: Option<u6
     let size = bytes.map_or(String::new(), |bytes| format!(" ({bytes} bytes)"));
     Error::new(kind, format!("{error}; {hint}"))
         .while_doing(format!("{doing} {}{size}", path.display()))
-}
-
-fn is_empty(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0)
 }
