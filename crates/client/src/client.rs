@@ -8,7 +8,7 @@ use crate::page_pool::PagePool;
 use crate::pages::memory::Blocks;
 use crate::privileges::Grants;
 use crate::settings::ClientSettings;
-use metanode::{Metanode, WAITERS_MAX, Waiter, Waiters};
+use metanode::Metanode;
 use model::operation::Stamp;
 use model::{Error, ErrorKind, InodeId, Operation, Reply, Result, SessionId};
 use pool::{Pool, SegmentSource};
@@ -16,7 +16,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::sync::Semaphore;
-use world::World;
+use world::{WAITERS_MAX, Waiter, Waiters, World};
 
 /// A POSIX file system as a library; one per mounted file system and process. Used as
 /// `Arc<Client>`; every method may be called from any thread.

@@ -35,7 +35,7 @@ mod unpublished;
 mod write;
 
 pub use client::Client;
-pub use metanode::Waiter;
-pub use metanode::locks::{HeldLock, LockDoor, LockOwner, LockTaker};
+pub use model::lock::{HeldLock, LockDoor, LockOwner, LockTaker};
 pub use settings::ClientSettings;
 pub use types::{Allocate, FileSystemUsage, Listing, OpenFlags, Opened, ReadTraces, Seek, Written};
+pub use world::Waiter;

@@ -1,7 +1,7 @@
 //! File locks: passes requests to the owner's tables, through a door of this client's session.
 
 use crate::client::Client;
-use metanode::locks::{HeldLock, LockDoor, LockOwner, LockRequest, LockSpace, LockTaker};
+use model::lock::{HeldLock, LockDoor, LockOwner, LockRequest, LockSpace, LockTaker};
 use model::{InodeId, LockKind, LockRange, Result};
 use std::future::Future;
 

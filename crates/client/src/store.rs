@@ -8,12 +8,12 @@ use bytes::Bytes;
 use futures::channel::mpsc;
 use futures::future::{FutureExt, join};
 use futures::stream::{FuturesUnordered, Stream, StreamExt};
-use metanode::pack::{ENTRIES_MAX, ENTRY_BYTES, FOOTER_BYTES, PackWriter};
 use model::{
     CommitNumber, DataId, Error, ErrorKind, Extent, ExtentKind, FamilyId, InodeNumber, Result,
     SegmentPlace, limits,
 };
 use pool::SegmentOwner;
+use pool::pack::{ENTRIES_MAX, ENTRY_BYTES, FOOTER_BYTES, PackWriter};
 use tracing::warn;
 
 /// Runs of at least this size get their own segment.

@@ -4,11 +4,10 @@ use crate::client::Client;
 use crate::inode::{Batch, InodeRef, Pending};
 use crate::page_pool::Claim;
 use crate::types::Written;
-use metanode::SPACE_WAIT;
 use model::{Error, ErrorKind, FileKind, InodeId, Privileges, Result, limits};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
-use world::Instant;
+use world::{Instant, SPACE_WAIT};
 
 /// Larger writes are split.
 const PART_BYTES_MAX: usize = 8 * 1024 * 1024;

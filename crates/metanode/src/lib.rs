@@ -4,8 +4,7 @@
 //! tables, and does the background work that operations leave (queued data ids, dead segments,
 //! inline extents, mostly dead segments, lost pieces). It knows no page pools and no kernels.
 
-pub mod locks;
-pub mod pack;
+mod locks;
 pub mod report;
 
 mod background;
@@ -17,7 +16,6 @@ mod progress;
 mod reopening;
 mod room;
 mod sessions;
-mod waiters;
 
 pub use crate::locks::Locks;
 pub use crate::metanode::{DATA_POOL, Metanode, Opening};
@@ -26,4 +24,3 @@ pub use crate::report::{
     BackgroundReport, CheckOptions, CheckReport, Counters, Fault, FaultKind, RepairStatus,
     ScrubOutcome, ShardStatus, UnreadableData, Usage,
 };
-pub use crate::waiters::{SPACE_WAIT, WAITERS_MAX, Waiter, Waiters};

@@ -4,14 +4,12 @@
 mod charges;
 mod conflicts;
 mod held;
-mod request;
 mod spans;
 mod table;
 #[cfg(test)]
 mod tests;
 
-pub use request::{HeldLock, LockDoor, LockOwner, LockRequest, LockSpace, LockTaker};
-
+use model::lock::{HeldLock, LockDoor, LockOwner, LockRequest, LockSpace};
 use model::{Error, ErrorKind, InodeId, LockKind, LockRange, Result, SessionId};
 use parking_lot::Mutex;
 use std::future::Future;

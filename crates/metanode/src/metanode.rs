@@ -7,7 +7,6 @@ use crate::reopening::Reopening;
 use crate::report::{ShardStatus, Usage};
 use crate::room::Room;
 use crate::sessions::Sessions;
-use crate::waiters::{Waiter, Waiters};
 use arc_swap::ArcSwap;
 use coordination::Coordination;
 use model::operation::Stamp;
@@ -19,7 +18,7 @@ use pool::{Pool, SegmentSource};
 use shard::{Shard, ShardConfig, TreeCache, successor};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use world::World;
+use world::{Waiter, Waiters, World};
 
 /// Memory for blocks of the tree's tables.
 const TREE_CACHE_BYTES: u64 = 64 * 1024 * 1024;

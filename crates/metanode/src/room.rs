@@ -5,13 +5,12 @@
 //! with names would stay full forever.
 
 use crate::metanode::Metanode;
-use crate::waiters::SPACE_WAIT;
 use model::operation::RangeChange;
 use model::{Error, ErrorKind, Operation, Reply, Result};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use world::Instant;
+use world::{Instant, SPACE_WAIT};
 
 /// Longest time between two measurements. Records created meanwhile fit into the margin.
 const MEASURE_TIME: Duration = Duration::from_millis(100);

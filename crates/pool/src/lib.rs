@@ -7,6 +7,7 @@
 
 mod deletion;
 mod members;
+pub mod pack;
 mod progress;
 mod read;
 mod read_times;

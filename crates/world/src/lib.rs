@@ -20,6 +20,7 @@ mod instant;
 mod real;
 pub mod sim;
 mod task;
+mod waiters;
 
 pub use buffer::{AlignedBuffer, DISK_ALIGNMENT, is_aligned, recycled_buffer_bytes};
 pub use call::Deadline;
@@ -28,6 +29,7 @@ pub use driven::Driven;
 pub use hash::{FixedHasher, Map, Set};
 pub use instant::Instant;
 pub use task::Task;
+pub use waiters::{SPACE_WAIT, WAITERS_MAX, Wait, Waiter, Waiters};
 
 use std::fmt;
 use std::future::Future;

@@ -3,10 +3,10 @@
 use crate::background::clean::{Chosen, segment_of};
 use crate::background::rewrite::Part;
 use crate::metanode::Metanode;
-use crate::pack::{self, PackEntry};
 use bytes::{Bytes, BytesMut};
 use model::{DataId, Extent, ExtentKind, InodeId, Result, SegmentId, SegmentPlace};
 use namespace::{Key, Record};
+use pool::pack::{self, PackEntry};
 use shard::successor;
 use std::collections::BTreeMap;
 

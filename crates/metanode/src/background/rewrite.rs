@@ -3,7 +3,6 @@
 
 use crate::background::count;
 use crate::metanode::{Metanode, SCAN_PAGE};
-use crate::pack::{PackEntry, PackWriter};
 use bytes::{Bytes, BytesMut};
 use model::operation::Publish;
 use model::{
@@ -12,6 +11,7 @@ use model::{
 };
 use namespace::{Key, Record};
 use parking_lot::Mutex;
+use pool::pack::{PackEntry, PackWriter};
 use pool::{SegmentOwner, SegmentSource};
 use shard::successor;
 

@@ -4,7 +4,7 @@
 //! are searched.
 
 use super::held::{Held, Key, Piece, Place};
-use super::request::{HeldLock, LockOwner, LockRequest, kinds_that_stop};
+use model::lock::{HeldLock, LockOwner, LockRequest};
 use model::{LockKind, LockRange};
 use std::collections::btree_map::Range;
 use std::ops::Bound;
@@ -15,11 +15,22 @@ const PASSED_MAX: usize = 8;
 /// Most neighbours that F_GETLK merges with a lock.
 const NEIGHBOURS_MAX: usize = 1024;
 
+/// Both kinds.
+pub(super) const KINDS: [LockKind; 2] = [LockKind::Shared, LockKind::Exclusive];
+
+/// The kinds of locks that conflict with one of this kind.
+pub(super) fn kinds_that_stop(kind: LockKind) -> &'static [LockKind] {
+    match kind {
+        LockKind::Shared => &KINDS[1..],
+        LockKind::Exclusive => &KINDS,
+    }
+}
+
 impl Held {
     /// Whether another owner's lock conflicts with this request.
     pub(super) fn is_stopped(&self, request: &LockRequest, kind: LockKind) -> bool {
         let kinds = kinds_that_stop(kind);
-        let mut stoppers = self.stoppers(request.place(), request.range, kinds);
+        let mut stoppers = self.stoppers(Place::of(request), request.range, kinds);
         stoppers.next().is_some()
     }
 

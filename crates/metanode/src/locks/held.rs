@@ -5,8 +5,9 @@
 //! of one owner never overlap, and adjacent ones of the same kind and open file are merged.
 
 use super::charges::Charges;
-use super::request::{HeldLock, KINDS, LockDoor, LockOwner, LockRequest, LockSpace, LockTaker};
+use super::conflicts::KINDS;
 use super::spans::{Span, Spans};
+use model::lock::{HeldLock, LockDoor, LockOwner, LockRequest, LockSpace, LockTaker};
 use model::{Error, ErrorKind, InodeId, LockKind, LockRange, Result};
 use std::collections::BTreeMap;
 
@@ -82,7 +83,7 @@ impl Held {
         let Some(kind) = request.kind else { return };
         let LockRange { mut start, mut end } = request.range;
         let taker = request.taker;
-        let at = |start| request.place().at(kind, start);
+        let at = |start| Place::of(request).at(kind, start);
         let before = self.locks.range(at(0)..at(start)).next_back();
         if let Some((key, piece)) = before.map(|(key, piece)| (*key, *piece))
             && piece.end.checked_add(1) == Some(start)
@@ -139,7 +140,7 @@ impl Held {
     pub(super) fn check_room(&self, request: &LockRequest) -> Result<()> {
         let range = request.range;
         let split = KINDS.iter().find_map(|kind| {
-            let (key, piece) = self.first_overlap(request.place(), *kind, range)?;
+            let (key, piece) = self.first_overlap(Place::of(request), *kind, range)?;
             let joins = request.kind == Some(*kind) && piece.taker == request.taker;
             let splits = !joins && key.start < range.start && piece.end > range.end;
             splits.then_some(piece.taker.user)
@@ -165,7 +166,7 @@ impl Held {
         let mut others = KINDS.iter().filter(|kind| request.kind != Some(**kind));
         request.space == LockSpace::Whole
             && others.any(|kind| {
-                self.first_overlap(request.place(), *kind, LockRange::ALL)
+                self.first_overlap(Place::of(request), *kind, LockRange::ALL)
                     .is_some()
             })
     }
@@ -174,7 +175,7 @@ impl Held {
     pub(super) fn becomes_shared(&self, request: &LockRequest) -> bool {
         request.kind == Some(LockKind::Shared)
             && self
-                .first_overlap(request.place(), LockKind::Exclusive, request.range)
+                .first_overlap(Place::of(request), LockKind::Exclusive, request.range)
                 .is_some()
     }
 
@@ -194,7 +195,7 @@ impl Held {
 
     /// Removes the request's range from the owner's locks of one kind.
     fn cut(&mut self, request: &LockRequest, kind: LockKind) {
-        let (place, range) = (request.place(), request.range);
+        let (place, range) = (Place::of(request), request.range);
         while let Some((key, piece)) = self.first_overlap(place, kind, range) {
             let (key, piece) = (*key, *piece);
             self.remove(&key);
@@ -269,18 +270,16 @@ impl Held {
     }
 }
 
-impl LockRequest {
-    /// The place where the owner's own locks may change.
-    pub(super) fn place(&self) -> Place {
-        Place {
-            space: self.space,
-            inode: self.inode,
-            owner: self.owner,
+impl Place {
+    /// Where a request may change its owner's locks.
+    pub(super) fn of(request: &LockRequest) -> Self {
+        Self {
+            space: request.space,
+            inode: request.inode,
+            owner: request.owner,
         }
     }
-}
 
-impl Place {
     const FIRST: Self = Self::first_of(LockSpace::Whole, InodeId(0));
 
     /// Before those of all owners on an inode.

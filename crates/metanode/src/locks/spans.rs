@@ -4,8 +4,8 @@
 //! Consists of parts, each one piece of memory, which are skipped as a whole if they end before the
 //! request's range or belong to the requester alone. Not a tree: lockers could choose its depth.
 
-use super::request::LockOwner;
 use model::LockRange;
+use model::lock::LockOwner;
 
 /// Most locks of a part; a larger one is split.
 const PART_MAX: usize = 512;

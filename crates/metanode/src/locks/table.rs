@@ -4,8 +4,9 @@
 //! Waiting requests are granted in order of arrival, except that a request may pass another one
 //! that still has to wait (as in Linux).
 
+use super::conflicts::kinds_that_stop;
 use super::held::{Held, Place};
-use super::request::{HeldLock, LockDoor, LockOwner, LockRequest, LockSpace, kinds_that_stop};
+use model::lock::{HeldLock, LockDoor, LockOwner, LockRequest, LockSpace};
 use model::{Error, ErrorKind, InodeId, LockKind, LockRange, Result, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -339,7 +340,7 @@ impl<W> LockTable<W> {
             let Some(waits) = ahead.pop() else { break };
             let kind = waits.kind.expect("only locks wait, unlocks never do");
             let kinds = kinds_that_stop(kind);
-            for stopper in self.held.stoppers(waits.place(), waits.range, kinds) {
+            for stopper in self.held.stoppers(Place::of(&waits), waits.range, kinds) {
                 if stopper.owner == request.owner {
                     return true;
                 }

@@ -4,6 +4,7 @@ use super::charges::{Charges, LOCKS_MAX, USER_LOCKS_MAX, USER_WAITS_MAX, WAITS_M
 use super::spans::{Span, Spans};
 use super::*;
 use futures::FutureExt;
+use model::lock::LockTaker;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 

@@ -1,10 +1,10 @@
 //! The list of waits with their causes and durations: bounded, for `shale waiters`.
 
+use crate::Instant;
 use model::InodeId;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use world::Instant;
 
 /// Most waits listed at once.
 pub const WAITERS_MAX: usize = 1024;
@@ -114,7 +114,7 @@ mod tests {
             .build()
             .unwrap();
         let _inside = runtime.enter();
-        let now = world::World::real().now();
+        let now = crate::World::real().now();
         let waiters = Waiters::default();
         let lock = || waiters.enter_for_program("a file lock", InodeId(7), now);
         let locks: Vec<_> = (0..2 * WAITERS_MAX).map(|_| lock()).collect();
