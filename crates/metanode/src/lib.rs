@@ -7,6 +7,7 @@
 mod locks;
 pub mod report;
 
+mod assignment;
 mod background;
 mod check;
 mod files;
@@ -17,6 +18,7 @@ mod reopening;
 mod room;
 mod sessions;
 
+pub use crate::assignment::begin_alone;
 pub use crate::locks::Locks;
 pub use crate::metanode::{DATA_POOL, Metanode, Opening};
 pub use crate::progress::{Progress, Stage};

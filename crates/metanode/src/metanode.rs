@@ -11,7 +11,8 @@ use arc_swap::ArcSwap;
 use coordination::Coordination;
 use model::operation::Stamp;
 use model::{
-    Error, ErrorKind, FamilyId, InodeId, Operation, Reply, Result, SegmentPlace, SessionId, ShardId,
+    Error, ErrorKind, FamilyId, InodeId, NodeRun, Operation, Reply, Result, SegmentPlace,
+    SessionId, ShardId,
 };
 use namespace::Table;
 use pool::{Pool, SegmentSource};
@@ -42,6 +43,8 @@ pub struct Opening {
     pub coordination: Coordination,
     /// Stores data, tables and log.
     pub pool: Arc<Pool>,
+    /// This run of this node: the shard's record must name it, or it isn't taken over.
+    pub run: NodeRun,
 }
 
 /// One file system's metadata service in this process.
@@ -74,7 +77,8 @@ impl Metanode {
     /// Work left by a crash (inodes without names, queued data ids) is finished in the background.
     ///
     /// # Errors
-    /// `Unavailable` if too few NSDs answer, and errors of coordination.
+    /// `Unavailable` if too few NSDs answer, `OldEpoch` if the shard is assigned to another process,
+    /// and errors of coordination.
     pub async fn open(opening: Opening) -> Result<Arc<Self>> {
         let Opening {
             world,
@@ -82,6 +86,7 @@ impl Metanode {
             family,
             coordination,
             pool,
+            run,
         } = opening;
         let config = ShardConfig {
             opening: shard::Opening {
@@ -91,6 +96,7 @@ impl Metanode {
                 coordination: coordination.clone(),
                 pool: pool.clone(),
                 cache: TreeCache::new(TREE_CACHE_BYTES),
+                run,
             },
             hot_records_bytes: shard::hot_records_bytes(if world.is_simulated() {
                 0

@@ -1,4 +1,5 @@
-//! Takes a given-up shard over again while its clients wait.
+//! Takes a given-up shard over again while its clients wait, if its record still names this process:
+//! an owner that meets a newer one drops the shard.
 //!
 //! The waiting callers drive the work, one at a time. If a caller stops waiting, its step is kept
 //! and the next caller continues it: on slow disks a step takes longer than callers wait.
@@ -11,9 +12,12 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use world::Instant;
 
 /// Longest wait of an operation for a shard that is being taken over.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// For this long after the shard's record named another process, the record isn't read again.
+const ELSEWHERE_PAUSE: Duration = Duration::from_secs(1);
 /// First and longest pause between attempts.
 const BACK_OFF_MIN: Duration = Duration::from_millis(100);
 const BACK_OFF_MAX: Duration = Duration::from_secs(5);
@@ -30,6 +34,9 @@ pub(crate) enum Reopening {
     Ended(Unflushed),
     /// It is being opened.
     Opening(BoxFuture<'static, (Result<Arc<Shard>>, Unflushed)>),
+    /// At this time the shard's record named another process. This one serves it again only after
+    /// the record names it again; the changes are brought in only if no other owner began meanwhile.
+    Elsewhere(Instant, Error, Unflushed),
 }
 
 impl Metanode {
@@ -37,7 +44,8 @@ impl Metanode {
     /// pause. Concurrent callers wait for the one that does it.
     ///
     /// # Errors
-    /// `Unavailable` after a minute; the next caller continues. `ShuttingDown` after close.
+    /// `OldEpoch` if the shard is assigned to another process: nothing was done. `Unavailable` after
+    /// a minute; the next caller continues. `ShuttingDown` after close.
     pub(crate) async fn take_over_again(&self, given_up: &Arc<Shard>) -> Result<()> {
         self.world
             .timeout(PAUSE_MAX, self.reopen(given_up))
@@ -83,6 +91,15 @@ impl Metanode {
                     };
                     *reopening = Reopening::Opening(Box::pin(opening));
                 }
+                Reopening::Elsewhere(at, error, _) => {
+                    if self.world.now() - *at < ELSEWHERE_PAUSE {
+                        return Err(error.clone());
+                    }
+                    let Reopening::Elsewhere(_, _, unflushed) = mem::take(&mut *reopening) else {
+                        unreachable!("just seen");
+                    };
+                    *reopening = Reopening::Ended(unflushed);
+                }
                 Reopening::Opening(opening) => match opening.await {
                     (Ok(shard), _) => {
                         self.attach(&shard);
@@ -95,6 +112,12 @@ impl Metanode {
                         self.shard.store(shard);
                         *reopening = Reopening::Idle;
                         return Ok(());
+                    }
+                    (Err(error), unflushed) if error.kind() == ErrorKind::OldEpoch => {
+                        tracing::debug!(%error, "the shard stays dropped");
+                        *reopening =
+                            Reopening::Elsewhere(self.world.now(), error.clone(), unflushed);
+                        return Err(error);
                     }
                     (Err(error), unflushed) => {
                         *reopening = Reopening::Ended(unflushed);

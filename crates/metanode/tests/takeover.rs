@@ -2,7 +2,9 @@
 
 use crate::rig::{self, FAMILY, pattern};
 use metanode::{Metanode, Opening};
-use model::{Error, ErrorKind, FileKind, InodeId, NsdId, Operation, Scheme, ShardId};
+use model::{
+    Error, ErrorKind, FileKind, InodeId, NodeId, NodeRun, NsdId, Operation, Scheme, ShardId,
+};
 use std::sync::Arc;
 use std::time::Duration;
 use world::sim::Simulation;
@@ -69,25 +71,36 @@ fn clients_see_a_pause_and_lose_nothing_when_a_shard_is_taken_over_again() {
 }
 
 #[test]
-fn an_older_owner_cannot_write_and_does_not_bring_in_what_another_may_have_changed() {
+fn an_owner_that_meets_a_newer_one_drops_the_shard_until_it_is_assigned_to_it_again() {
     let simulation = Simulation::new(40);
     simulation
         .run(|world| async move {
             rig::create(&world, Scheme::Replicate(2), 2).await;
             let old = rig::open(&world).await;
+            old.metanode.start_background();
             old.make(ROOT, "synced", FileKind::Directory).await.unwrap();
             old.metanode.sync().await.unwrap();
-            old.make(ROOT, "not-synced", FileKind::Directory)
+            let shard = ShardId(0);
+            let record = async || old.coordination.shard(shard).await.unwrap().unwrap().value;
+            let mine = record().await.assigned;
+            let run = NodeRun {
+                node: NodeId(2),
+                incarnation: 1,
+            };
+            old.coordination
+                .assign_shard(shard, mine, run)
                 .await
                 .unwrap();
             let opening = Opening {
                 world: world.clone(),
-                shard: ShardId(0),
+                shard,
                 family: FAMILY,
                 coordination: old.coordination.clone(),
                 pool: old.pool.clone(),
+                run,
             };
             let new = Metanode::open(opening).await.unwrap();
+            let epoch = record().await.epoch;
             let create = |text: &str| {
                 let kind = FileKind::Directory;
                 let new = model::operation::NewInode {
@@ -109,10 +122,29 @@ fn an_older_owner_cannot_write_and_does_not_bring_in_what_another_may_have_chang
                 .await
                 .unwrap();
             new.sync().await.unwrap();
-            // The old owner notices at its first append, and takes over after the new one.
+            // Answered by the old owner, which doesn't know yet, and never durable.
+            old.make(ROOT, "not-synced", FileKind::Directory)
+                .await
+                .unwrap();
+            // It notices at its first append. Neither callers nor the background raise the epoch.
+            for _ in 0..10 {
+                let refused = old.metanode.sync().await.unwrap_err();
+                assert_eq!(refused.kind(), ErrorKind::OldEpoch, "{refused}");
+                world.sleep(Duration::from_secs(1)).await;
+            }
+            assert_eq!(record().await.epoch, epoch);
+            let number = "the-new-owner-serves-on";
+            new.execute(&create(number), &old.stamp()).await.unwrap();
+            new.close().await.unwrap();
+            old.coordination
+                .assign_shard(shard, Some(run), mine.unwrap())
+                .await
+                .unwrap();
+            world.sleep(Duration::from_secs(2)).await;
             old.metanode.sync().await.unwrap();
             assert!(old.look(ROOT, "synced").await.is_some());
             assert!(old.look(ROOT, "by-the-new-owner").await.is_some());
+            assert!(old.look(ROOT, number).await.is_some());
             assert!(old.look(ROOT, "not-synced").await.is_none());
             old.must_be_clean("the old owner is the newest again").await;
         })

@@ -167,6 +167,7 @@ impl Node {
             family: ROOT_FAMILY,
             coordination: coordination.clone(),
             pool: pool.clone(),
+            run: metanode::begin_alone(&coordination, ROOT_SHARD).await?,
         });
         let metanode = opened
             .await

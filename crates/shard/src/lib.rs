@@ -30,5 +30,5 @@ pub use shard::{
     HOT_RECORDS_BYTES_DEFAULT, Holders, Shard, ShardConfig, Unflushed, hot_records_bytes,
 };
 pub use snapshot::{Page, Snapshot, Walk};
-pub use takeover::{Opened, Opening};
+pub use takeover::{Opened, Opening, TAKE_OVER_MAX};
 pub use tree::{Tree, TreeCache};

@@ -246,6 +246,11 @@ impl Log {
         Append::new(self.shared.clone(), entries)
     }
 
+    /// The owner's epoch.
+    pub(crate) fn epoch(&self) -> ShardEpoch {
+        self.shared.epoch
+    }
+
     /// The newest entry that is durable with everything before it.
     #[must_use]
     pub fn acknowledged(&self) -> EntryNumber {

@@ -1,12 +1,15 @@
 //! Test machines: coordination, NSDs and a pool on simulated disks, with a shard on them.
 
 use crate::frame::CommitFrame;
-use crate::takeover::{self, Opened, Opening};
+use crate::takeover::{self, Lineage, Opened, Opening};
 use crate::tree::TreeCache;
 use bytes::Bytes;
 use coordination::{Coordination, EMBEDDED_REGION_BYTES};
 use model::map::{NsdEntry, NsdState, PoolMap};
-use model::{CommitNumber, FailureGroupId, FamilyId, MapEpoch, NsdId, Result, Scheme, ShardId};
+use model::{
+    CommitNumber, FailureGroupId, FamilyId, MapEpoch, NodeId, NodeRun, NsdId, Result, Scheme,
+    ShardId,
+};
 use nsd::{Nsd, NsdIdentity};
 use pool::Pool;
 use std::collections::BTreeMap;
@@ -19,6 +22,11 @@ pub(crate) const SHARD: ShardId = ShardId(7);
 pub(crate) const COORDINATION: &str = "coordination";
 pub(crate) const DISK_BYTES: u64 = 512 << 20;
 const POOL: &str = "system";
+/// The run that the shard is assigned to.
+const RUN: NodeRun = NodeRun {
+    node: NodeId(1),
+    incarnation: 1,
+};
 
 /// A machine with formatted disks "1".."nsds" and a shard that was created but never opened.
 pub(crate) fn machine(seed: u64, scheme: Scheme, nsds: u32) -> Simulation {
@@ -71,7 +79,13 @@ pub(crate) async fn power_on(world: &World, without: &[u32]) -> Opening {
         coordination,
         pool: Pool::new(world.clone(), map, nsds),
         cache: TreeCache::new(8 << 20),
+        run: RUN,
     }
+}
+
+/// Takes the shard over.
+pub(crate) async fn open(opening: Opening) -> Result<Opened> {
+    takeover::open(opening, &mut Lineage::new(None)).await
 }
 
 pub(crate) async fn open_nsd(world: &World, nsd: u32) -> Arc<Nsd> {

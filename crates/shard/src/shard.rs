@@ -9,7 +9,7 @@ use crate::log::Log;
 use crate::notes;
 use crate::records::{NewWork, Records, successor};
 use crate::snapshot::Wanted;
-use crate::takeover::{self, Opened, Opening};
+use crate::takeover::{self, Lineage, Opened, Opening};
 use crate::tree::Tree;
 use model::operation::Stamp;
 use model::{
@@ -69,9 +69,8 @@ pub struct ShardConfig {
 /// Changes that were answered but not durable when a shard was given up; this process's next
 /// take-over applies them.
 pub struct Unflushed {
-    epoch: ShardEpoch,
-    /// Take-overs tried since.
-    attempts: u64,
+    /// Whether another owner came in between.
+    lineage: Lineage,
     open: CommitNumber,
     commits: Vec<(CommitNumber, Arc<Rows>)>,
     streams: BTreeMap<SessionId, u64>,
@@ -147,7 +146,8 @@ impl Shard {
     /// gets its root fileset: mode 0o755, owned by root.
     ///
     /// # Errors
-    /// `NotFound` if it was never created, `Unavailable` if too few NSDs answer.
+    /// `NotFound` if it was never created, `OldEpoch` if its record doesn't name this process,
+    /// `Unavailable` if too few NSDs answer.
     pub async fn open(config: ShardConfig) -> Result<Arc<Self>> {
         Self::open_after(config, None).await
     }
@@ -161,11 +161,13 @@ impl Shard {
         config: ShardConfig,
         mut unflushed: Option<&mut Unflushed>,
     ) -> Result<Arc<Self>> {
-        if let Some(unflushed) = &mut unflushed {
-            unflushed.attempts += 1;
-        }
         let world = config.opening.world.clone();
-        let opened = takeover::open(config.opening.clone()).await?;
+        let mut fresh = Lineage::new(None);
+        let lineage = match &mut unflushed {
+            Some(unflushed) => &mut unflushed.lineage,
+            None => &mut fresh,
+        };
+        let opened = takeover::open(config.opening.clone(), lineage).await?;
         let shard = Self::assemble(&config, opened);
         let mut patience = Duration::ZERO;
         if let Some(unflushed) = unflushed {
@@ -578,8 +580,7 @@ impl Shard {
             .map(|(session, stream)| (*session, stream.operations))
             .collect();
         Unflushed {
-            epoch: self.epoch,
-            attempts: 0,
+            lineage: Lineage::new(Some(self.session)),
             open: number,
             commits,
             streams,
@@ -589,8 +590,7 @@ impl Shard {
     /// Applies changes that this process answered as an earlier owner but didn't make durable.
     fn bring_in(&self, unflushed: &Unflushed) {
         let mut state = self.state.lock();
-        // Each attempt raised the epoch at most once.
-        if self.epoch.0 > unflushed.epoch.0 + unflushed.attempts {
+        if !unflushed.lineage.is_unbroken() {
             tracing::error!(
                 shard = self.shard.0,
                 "another owner came in between: unsynced operations are lost"

@@ -8,6 +8,7 @@ mod tail;
 mod tests;
 
 pub(crate) use replay::ReplayCommit;
+use replay::Replayed;
 
 use crate::catalog::{self, Catalog};
 use crate::frame::EntryKind;
@@ -15,12 +16,12 @@ use crate::log::{Clock, Log, Start};
 use crate::tree::{Tree, TreeCache, TreeSetup};
 use bytes::Bytes;
 use coordination::{Coordination, EndedEpoch, ShardRecord, Versioned};
-use futures::future::join_all;
+use futures::future::{join_all, try_join_all};
 use futures::stream::{FuturesUnordered, StreamExt};
 use model::nsd::LogPut;
 use model::{
-    CommitNumber, EntryNumber, Error, ErrorKind, FamilyId, NsdId, Result, SessionId, ShardEpoch,
-    ShardId,
+    CommitNumber, EntryNumber, Error, ErrorKind, FamilyId, NodeRun, NsdId, Result, SessionId,
+    ShardEpoch, ShardId,
 };
 use nsd::Nsd;
 use pool::{Pool, SegmentSource};
@@ -30,15 +31,36 @@ use std::time::Duration;
 use tail::Tail;
 use world::World;
 
-/// Attempts to raise the epoch while others do too.
+/// Attempts to raise the epoch while others change the record too.
 const RAISES_MAX: usize = 16;
-/// A member that doesn't answer the seal within this time is left out of the view ...
-const SEAL_DEADLINE: Duration = Duration::from_secs(3);
-/// ... if another one answered. The first answer may take as long as the log allows its only NSD:
-/// without any answer the shard can't be opened.
-const FIRST_SEAL_DEADLINE: Duration = Duration::from_secs(60);
-/// Time limit for an NSD to take the copied tail.
-const COPY_DEADLINE: Duration = Duration::from_secs(30);
+/// Budgets of the steps. They are for disks so slow that a step needs most of its budget: a healthy
+/// take-over needs a small part of a second. A step that exceeds its budget ends the attempt.
+const RAISE_BUDGET: Duration = Duration::from_secs(10);
+/// For the first answer, which may take as long as the log allows its only NSD ...
+const SEAL_BUDGET: Duration = Duration::from_secs(60);
+/// ... and for the others after it. A later one is left out of the view.
+const SEAL_GRACE: Duration = Duration::from_millis(250);
+const READ_BUDGET: Duration = Duration::from_secs(180);
+/// For all members, at the same time ...
+const COPY_BUDGET: Duration = Duration::from_secs(30);
+/// ... and then for replacements, one after the other.
+const JOIN_BUDGET: Duration = Duration::from_secs(30);
+const RECORD_BUDGET: Duration = Duration::from_secs(10);
+const DISCARD_BUDGET: Duration = Duration::from_secs(30);
+/// Replay, and opening the tree.
+const OPEN_BUDGET: Duration = Duration::from_secs(180);
+/// Longest attempt to take a shard over: the sum of the budgets.
+pub const TAKE_OVER_MAX: Duration = Duration::from_millis(
+    (RAISE_BUDGET.as_millis()
+        + SEAL_BUDGET.as_millis()
+        + SEAL_GRACE.as_millis()
+        + READ_BUDGET.as_millis()
+        + COPY_BUDGET.as_millis()
+        + JOIN_BUDGET.as_millis()
+        + RECORD_BUDGET.as_millis()
+        + DISCARD_BUDGET.as_millis()
+        + OPEN_BUDGET.as_millis()) as u64,
+);
 /// Entries in flight to one NSD while the tail is copied.
 const COPY_WINDOW: usize = 16;
 
@@ -57,6 +79,8 @@ pub struct Opening {
     pub pool: Arc<Pool>,
     /// Memory for table blocks.
     pub cache: TreeCache,
+    /// This run of this node: the shard's record must name it.
+    pub run: NodeRun,
 }
 
 /// An open shard, without hot records.
@@ -75,7 +99,7 @@ pub struct Opened {
     pub last_commit: CommitNumber,
 }
 
-/// Creates an empty shard.
+/// Creates an empty shard, assigned to this process.
 ///
 /// # Errors
 /// `Exists` if it exists; `Unavailable` if the pool has no NSD for its log.
@@ -84,7 +108,7 @@ pub(crate) async fn create(opening: &Opening) -> Result<()> {
     let record = ShardRecord {
         shard: opening.shard,
         family: opening.family,
-        assigned: None,
+        assigned: Some(opening.run),
         epoch: ShardEpoch(0),
         owner: SessionId(0),
         view,
@@ -104,15 +128,56 @@ pub(crate) async fn create(opening: &Opening) -> Result<()> {
     }
 }
 
+/// The owners that a process knows to be its own, from a shard that it gave up until it takes it
+/// over again.
+pub(crate) struct Lineage {
+    /// The sessions of its owners and attempts; the outcome of an attempt may be unknown.
+    ours: Vec<SessionId>,
+    /// Another owner came in between.
+    is_broken: bool,
+}
+
+/// Most attempts remembered while their outcomes are unknown.
+const LINEAGE_MAX: usize = 64;
+
+impl Lineage {
+    /// Begins with an owner of this process, or with none.
+    pub(crate) fn new(owner: Option<SessionId>) -> Self {
+        Self {
+            ours: Vec::from_iter(owner),
+            is_broken: owner.is_none(),
+        }
+    }
+
+    /// Whether every owner since the first was this process.
+    pub(crate) fn is_unbroken(&self) -> bool {
+        !self.is_broken
+    }
+
+    /// Notes the owner that an attempt found in the record, and the attempt.
+    fn attempt(&mut self, found: SessionId, session: SessionId) {
+        self.is_broken |= !self.ours.contains(&found) || self.ours.len() == LINEAGE_MAX;
+        if !self.is_broken && !self.ours.contains(&session) {
+            self.ours.push(session);
+        }
+    }
+
+    /// Notes that an attempt succeeded: the record names no earlier session any more.
+    fn succeeded(&mut self, session: SessionId) {
+        self.ours = vec![session];
+    }
+}
+
 /// Takes a shard over and opens it. Afterwards every acknowledged commit is in the tree, and the
 /// previous owner can't write any more.
 ///
 /// # Errors
-/// `NotFound`: it was never created. `Unavailable`: no NSD of its log answers now. `OldEpoch`:
-/// another process took it over meanwhile. `Corrupt`: acknowledged entries are gone.
-pub(crate) async fn open(opening: Opening) -> Result<Opened> {
+/// `NotFound`: it was never created. `Unavailable`: no NSD of its log answers now, or a step took
+/// longer than its budget. `OldEpoch`: the shard's record names another process, or another process
+/// took it over meanwhile. `Corrupt`: acknowledged entries are gone.
+pub(crate) async fn open(opening: Opening, lineage: &mut Lineage) -> Result<Opened> {
     let story = |error: Error| error.while_doing(format!("take over shard {}", opening.shard));
-    take(&opening).await.map_err(story)
+    take(&opening, lineage).await.map_err(story)
 }
 
 /// NSDs that a log should be on: one more than the pool may lose.
@@ -120,10 +185,33 @@ pub(crate) fn view_size(pool: &Pool) -> usize {
     pool.map().scheme.tolerance() + 1
 }
 
-async fn take(opening: &Opening) -> Result<Opened> {
-    let settled = settle(opening).await?;
-    discard_rest(opening, &settled).await?;
+async fn take(opening: &Opening, lineage: &mut Lineage) -> Result<Opened> {
+    let settled = settle(opening, lineage).await?;
+    within(
+        opening,
+        DISCARD_BUDGET,
+        "discard what follows its end",
+        discard_rest(opening, &settled),
+    )
+    .await?;
     start(opening, settled).await
+}
+
+/// One step with its budget.
+async fn within<T>(
+    opening: &Opening,
+    budget: Duration,
+    step: &str,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let late = |_| {
+        let text = format!("it took longer than {} s", budget.as_secs());
+        Err(Error::new(ErrorKind::Unavailable, text))
+    };
+    let result = opening.world.timeout(budget, work).await;
+    result
+        .unwrap_or_else(late)
+        .map_err(|error| error.while_doing(step))
 }
 
 /// A log whose earlier owners can't write any more, with its end recorded.
@@ -135,18 +223,20 @@ struct Settled {
     tail: Tail,
 }
 
-async fn settle(opening: &Opening) -> Result<Settled> {
-    let session = opening.coordination.next_session().await?;
-    let record = raise_epoch(opening, session).await?;
+async fn settle(opening: &Opening, lineage: &mut Lineage) -> Result<Settled> {
+    let raise = raise_epoch(opening, lineage);
+    let (session, record) = within(opening, RAISE_BUDGET, "raise its epoch", raise).await?;
     let answering = seal(opening, &record.value).await?;
     let tail = if record.value.marker == 0 {
         // The first owner never reported the shard as open: all entries are garbage.
         Tail::empty()
     } else {
-        tail::read(opening, &record.value, &answering).await?
+        let until = opening.world.now() + READ_BUDGET;
+        tail::read(opening, &record.value, &answering, until).await?
     };
     let members = make_whole(opening, &record.value, answering, &tail).await?;
-    let record = record_end(opening, record, &members, tail.end).await?;
+    let record = record_end(opening, record, &members, tail.end);
+    let record = within(opening, RECORD_BUDGET, "record its end", record).await?;
     Ok(Settled {
         session,
         record,
@@ -165,15 +255,10 @@ async fn discard_rest(opening: &Opening, settled: &Settled) -> Result<()> {
         ..
     } = settled;
     let epoch = record.value.epoch;
-    for member in members {
-        bounded(
-            opening,
-            COPY_DEADLINE,
-            member,
-            member.log_discard(opening.shard, epoch, tail.end),
-        )
-        .await?;
-    }
+    let discards = members
+        .iter()
+        .map(|member| member.log_discard(opening.shard, epoch, tail.end));
+    try_join_all(discards).await?;
     tracing::info!(
         shard = %opening.shard, %epoch, end = %tail.end, entries = tail.entries.len(), view = ?record.value.view,
         "shard taken over"
@@ -188,7 +273,6 @@ async fn start(opening: &Opening, settled: Settled) -> Result<Opened> {
         members,
         tail,
     } = settled;
-    let epoch = record.value.epoch;
     let (marker, trimmed_below) = (record.value.marker, record.value.trimmed_below);
     let sizes = tail
         .entries
@@ -209,8 +293,27 @@ async fn start(opening: &Opening, settled: Settled) -> Result<Opened> {
         clock,
         sizes,
     });
+    let opened = open_tree(opening, &log, end, trimmed_below, session, replayed);
+    let opened = within(opening, OPEN_BUDGET, "open its tree", opened).await;
+    if let Err(error) = &opened {
+        // What goes on in the background must not write any more.
+        log.end(error.clone());
+    }
+    opened
+}
+
+/// Opens the tree on a log that nothing was appended to yet.
+async fn open_tree(
+    opening: &Opening,
+    log: &Log,
+    end: EntryNumber,
+    trimmed_below: EntryNumber,
+    session: SessionId,
+    replayed: Replayed,
+) -> Result<Opened> {
+    let epoch = log.epoch();
     let mut state = replayed.catalog;
-    if marker == 0 {
+    if state.marker == 0 {
         // Never 0, which means "no marker yet".
         state.marker = (u128::from(opening.world.random_u64()) << 64) | u128::from(epoch.0);
         log.append(EntryKind::Marker, &state.marker.to_le_bytes())
@@ -241,14 +344,19 @@ async fn start(opening: &Opening, settled: Settled) -> Result<Opened> {
     Ok(Opened {
         epoch,
         session,
-        log,
+        log: log.clone(),
         catalog,
         tree: Arc::new(tree),
         last_commit: replayed.last_commit,
     })
 }
 
-async fn raise_epoch(opening: &Opening, session: SessionId) -> Result<Versioned<ShardRecord>> {
+/// Raises the epoch under a new session, if the record names this process.
+async fn raise_epoch(
+    opening: &Opening,
+    lineage: &mut Lineage,
+) -> Result<(SessionId, Versioned<ShardRecord>)> {
+    let session = opening.coordination.next_session().await?;
     for _ in 0..RAISES_MAX {
         let missing = || Error::new(ErrorKind::NotFound, "it was never created");
         let record = opening
@@ -257,14 +365,20 @@ async fn raise_epoch(opening: &Opening, session: SessionId) -> Result<Versioned<
             .await?
             .ok_or_else(missing)?;
         let mut next = record.value;
+        if next.assigned != Some(opening.run) {
+            return Err(not_assigned(opening, next.assigned));
+        }
+        lineage.attempt(next.owner, session);
         next.epoch = next.epoch.next();
         next.owner = session;
         match opening.coordination.set_shard(record.version, &next).await {
             Ok(version) => {
-                return Ok(Versioned {
+                lineage.succeeded(session);
+                let record = Versioned {
                     value: next,
                     version,
-                });
+                };
+                return Ok((session, record));
             }
             Err(error) if error.kind() == ErrorKind::Changed => {}
             Err(error) => return Err(error),
@@ -272,17 +386,26 @@ async fn raise_epoch(opening: &Opening, session: SessionId) -> Result<Versioned<
     }
     Err(Error::new(
         ErrorKind::Busy,
-        "other processes are taking it over at the same time",
+        "its record was changed by others at the same time",
     ))
 }
 
-/// Seals every member that answers; one is enough, since each has all acknowledged entries.
+fn not_assigned(opening: &Opening, assigned: Option<NodeRun>) -> Error {
+    let text = match assigned {
+        Some(other) => format!("it is assigned to run {other}, not to {}", opening.run),
+        None => "it is assigned to nobody".to_string(),
+    };
+    Error::new(ErrorKind::OldEpoch, text)
+}
+
+/// Seals the members that answer at about the same time as the first. One is enough, since each has
+/// all acknowledged entries.
 async fn seal(opening: &Opening, record: &ShardRecord) -> Result<Vec<Arc<Nsd>>> {
     let mut last = Error::new(
         ErrorKind::Unavailable,
         format!("no NSD of its log is reached: {:?}", record.view),
     );
-    let begun = opening.world.now();
+    let mut until = opening.world.now() + SEAL_BUDGET;
     let reached = record.view.iter().filter_map(|nsd| opening.pool.nsd(*nsd));
     let mut waiting: BTreeMap<usize, Arc<Nsd>> = reached.enumerate().collect();
     let mut answering = BTreeMap::new();
@@ -294,18 +417,16 @@ async fn seal(opening: &Opening, record: &ShardRecord) -> Result<Vec<Arc<Nsd>>> 
         })
         .collect();
     loop {
-        let deadline = if answering.is_empty() {
-            FIRST_SEAL_DEADLINE
-        } else {
-            SEAL_DEADLINE
-        };
-        let left = deadline.saturating_sub(opening.world.now() - begun);
+        let left = until - opening.world.now();
         let Ok(Some((at, sealed))) = opening.world.timeout(left, seals.next()).await else {
             break;
         };
         let member = waiting.remove(&at).expect("each is sealed once");
         match sealed {
             Ok(()) => {
+                if answering.is_empty() {
+                    until = opening.world.now() + SEAL_GRACE;
+                }
                 answering.insert(at, member);
             }
             Err(error) if error.kind() == ErrorKind::OldEpoch => return Err(error),
@@ -369,16 +490,23 @@ async fn make_whole(
     tail: &Tail,
 ) -> Result<Vec<Arc<Nsd>>> {
     let mut members = Vec::new();
-    for member in answering {
+    let copies = answering.iter().map(|member| {
         let missing = tail.missing_on(member.id());
-        match copy(opening, record, &member, missing).await {
-            Ok(()) => members.push(member),
+        let copied = copy(opening, record, member, missing);
+        bounded(opening, COPY_BUDGET, member, copied)
+    });
+    let copies = join_all(copies).await;
+    for (member, copied) in answering.iter().zip(copies) {
+        match copied {
+            Ok(()) => members.push(member.clone()),
             Err(error) if error.kind() == ErrorKind::OldEpoch => return Err(error),
-            Err(error) => drop(left_out(opening, &member, error)),
+            Err(error) => drop(left_out(opening, member, error)),
         }
     }
+    let until = opening.world.now() + JOIN_BUDGET;
     let mut asked: Vec<NsdId> = record.view.clone();
     while members.len() < view_size(&opening.pool) {
+        let left = until - opening.world.now();
         let Some(candidate) = opening.pool.log_replacement(&asked, NsdId(u32::MAX)) else {
             break;
         };
@@ -394,11 +522,10 @@ async fn make_whole(
             .map(|entry| (entry.header.number, entry.bytes.clone()))
             .collect();
         let joined = async {
-            let sealed = seal_one(opening, record, &nsd);
-            bounded(opening, SEAL_DEADLINE, &nsd, sealed).await?;
+            seal_one(opening, record, &nsd).await?;
             copy(opening, record, &nsd, all).await
         };
-        match joined.await {
+        match bounded(opening, left, &nsd, joined).await {
             Ok(()) => members.push(nsd),
             Err(error) if error.kind() == ErrorKind::OldEpoch => return Err(error),
             Err(error) => {
@@ -426,7 +553,7 @@ async fn copy(
                 number: *number,
                 bytes: bytes.clone(),
             };
-            bounded(opening, COPY_DEADLINE, nsd, nsd.log_put(put))
+            nsd.log_put(put)
         });
         for result in join_all(puts).await {
             result?;

@@ -106,12 +106,14 @@ impl Node {
             nsds.push(Nsd::open(world, disk).await.unwrap());
         }
         let pool = Pool::new(world.clone(), map, nsds);
+        let run = metanode::begin_alone(&coordination, ShardId(0)).await;
         let metanode = Metanode::open(Opening {
             world: world.clone(),
             shard: ShardId(0),
             family: FamilyId(0),
             coordination,
             pool: pool.clone(),
+            run: run.unwrap(),
         })
         .await
         .unwrap();

@@ -108,12 +108,14 @@ pub async fn open_without(world: &World, without: &[u32]) -> Rig {
         nsds.push(open_nsd(world, entry.nsd.0).await.unwrap());
     }
     let pool = Pool::new(world.clone(), map, nsds);
+    let run = metanode::begin_alone(&coordination, ShardId(0)).await;
     let opening = Opening {
         world: world.clone(),
         shard: ShardId(0),
         family: FAMILY,
         coordination: coordination.clone(),
         pool: pool.clone(),
+        run: run.unwrap(),
     };
     let metanode = Metanode::open(opening).await.unwrap();
     let session = metanode.open_session().await.unwrap();

@@ -1,7 +1,6 @@
 //! The log's promises: on all members, in order, across changes of the view.
 
-use crate::rig::{SHARD, commit, frame, machine, power_on, value};
-use crate::takeover::open;
+use crate::rig::{SHARD, commit, frame, machine, open, power_on, value};
 use futures::future::join_all;
 use model::{EntryNumber, NodeId, NodeRun, NsdId, Scheme};
 use std::time::Duration;

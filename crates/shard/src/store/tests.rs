@@ -1,8 +1,7 @@
 //! The object store's promises to SlateDB.
 
 use super::CatalogStore;
-use crate::rig::{machine, power_on};
-use crate::takeover::open;
+use crate::rig::{machine, open, power_on};
 use bytes::Bytes;
 use futures::TryStreamExt;
 use model::Scheme;

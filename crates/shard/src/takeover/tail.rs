@@ -10,6 +10,7 @@ use nsd::Nsd;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+use world::Instant;
 
 /// Entries requested per read.
 const READ_LIMIT: usize = 64;
@@ -63,11 +64,13 @@ impl Tail {
     }
 }
 
-/// Reads everything that isn't trimmed. Fails rather than leave out an acknowledged entry.
+/// Reads everything that isn't trimmed, until a given time. Fails rather than leave out an
+/// acknowledged entry.
 pub(super) async fn read(
     opening: &Opening,
     record: &ShardRecord,
     answering: &[Arc<Nsd>],
+    until: Instant,
 ) -> Result<Tail> {
     let mut found = BTreeMap::new();
     for fragment in &record.closed {
@@ -87,6 +90,7 @@ pub(super) async fn read(
                 first,
                 Some(fragment.last),
                 &mut found,
+                until,
             )
             .await?;
         }
@@ -103,7 +107,7 @@ pub(super) async fn read(
         } else {
             sure_below
         };
-        let member = collect(opening, record, nsd, from, None, &mut found).await?;
+        let member = collect(opening, record, nsd, from, None, &mut found, until).await?;
         if at == 0 {
             let newest = member.numbers.last().copied().unwrap_or(first);
             // A young log has fewer entries than may be in flight.
@@ -181,6 +185,7 @@ async fn collect(
     first: EntryNumber,
     last: Option<EntryNumber>,
     found: &mut BTreeMap<EntryNumber, TailEntry>,
+    until: Instant,
 ) -> Result<Collected> {
     let mut numbers = BTreeSet::new();
     let mut damaged = BTreeSet::new();
@@ -190,8 +195,9 @@ async fn collect(
     let mut limit = limit_max;
     while last.is_none_or(|last| from <= last) {
         let read = nsd.log_read(record.shard, from, limit);
-        let read = opening.world.timeout(READ_DEADLINE, read).await;
-        if read.is_err() && limit > 1 {
+        let left = until - opening.world.now();
+        let read = opening.world.timeout(READ_DEADLINE.min(left), read).await;
+        if read.is_err() && limit > 1 && !left.is_zero() {
             (limit_max, limit) = (1, 1);
             continue;
         }

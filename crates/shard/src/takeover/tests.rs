@@ -3,9 +3,10 @@
 
 use super::*;
 use crate::rig::{
-    COORDINATION, DISK_BYTES, SHARD, commit, frame, machine, open_nsd, power_on, value,
+    COORDINATION, DISK_BYTES, SHARD, commit, frame, machine, open, open_nsd, power_on, value,
 };
-use model::Scheme;
+use crate::takeover;
+use model::{NodeId, Scheme};
 use parking_lot::Mutex;
 use world::sim::{Cut, Outcome, Simulation};
 
@@ -74,7 +75,7 @@ fn a_taker_that_was_paused_before_it_discards_erases_nothing_of_its_successor() 
             let opening = power_on(&world, &[]).await;
             let first = open(opening.clone()).await.unwrap();
             commit(&first, 1, &[("a", Some("1"))]).await.unwrap();
-            let paused = settle(&opening).await.unwrap();
+            let paused = settle(&opening, &mut Lineage::new(None)).await.unwrap();
             let successor = open(opening.clone()).await.unwrap();
             commit(&successor, 2, &[("a", Some("2"))]).await.unwrap();
             let refused = discard_rest(&opening, &paused).await.unwrap_err();
@@ -87,6 +88,136 @@ fn a_taker_that_was_paused_before_it_discards_erases_nothing_of_its_successor() 
             let opened = open(power_on(&world, &[]).await).await.unwrap();
             assert_eq!(value(&opened, "a").await.as_deref(), Some("2"));
             assert_eq!(value(&opened, "b").await.as_deref(), Some("3"));
+        })
+        .finished();
+}
+
+#[test]
+fn a_process_that_the_record_does_not_name_takes_nothing_over() {
+    machine(23, SINGLE, 1)
+        .run(|world| async move {
+            let opening = power_on(&world, &[]).await;
+            let coordination = opening.coordination.clone();
+            let owner = open(opening.clone()).await.unwrap();
+            let other = NodeRun {
+                node: NodeId(2),
+                incarnation: 7,
+            };
+            let elsewhere = Opening {
+                run: other,
+                ..opening.clone()
+            };
+            let refused = open(elsewhere.clone()).await.err().unwrap();
+            assert_eq!(refused.kind(), ErrorKind::OldEpoch, "{refused}");
+            commit(&owner, 1, &[("a", Some("1"))]).await.unwrap();
+            // A new run of the same node isn't named either.
+            let restarted = Opening {
+                run: NodeRun {
+                    incarnation: 2,
+                    ..opening.run
+                },
+                ..opening.clone()
+            };
+            assert!(open(restarted).await.is_err());
+            coordination
+                .assign_shard(SHARD, Some(opening.run), other)
+                .await
+                .unwrap();
+            // The owner serves until the other one has begun, and can't come back by itself.
+            commit(&owner, 2, &[("a", Some("2"))]).await.unwrap();
+            let refused = open(opening).await.err().unwrap();
+            assert_eq!(refused.kind(), ErrorKind::OldEpoch, "{refused}");
+            let successor = open(elsewhere).await.unwrap();
+            assert_eq!(value(&successor, "a").await.as_deref(), Some("2"));
+            assert!(commit(&owner, 3, &[("a", Some("3"))]).await.is_err());
+        })
+        .finished();
+}
+
+#[test]
+fn attempts_that_failed_before_they_raised_the_epoch_hide_no_other_owner() {
+    machine(24, SINGLE, 1)
+        .run(|world| async move {
+            let opening = power_on(&world, &[]).await;
+            let coordination = opening.coordination.clone();
+            let owner = open(opening.clone()).await.unwrap();
+            let mut lineage = Lineage::new(Some(owner.session));
+            let other = Opening {
+                run: NodeRun {
+                    node: NodeId(2),
+                    incarnation: 7,
+                },
+                ..opening.clone()
+            };
+            let (mine, theirs) = (opening.run, other.run);
+            coordination
+                .assign_shard(SHARD, Some(mine), theirs)
+                .await
+                .unwrap();
+            for _ in 0..3 {
+                assert!(takeover::open(opening.clone(), &mut lineage).await.is_err());
+            }
+            assert!(lineage.is_unbroken(), "no other owner has begun");
+            drop(open(other).await.unwrap());
+            coordination
+                .assign_shard(SHARD, Some(theirs), mine)
+                .await
+                .unwrap();
+            drop(takeover::open(opening.clone(), &mut lineage).await.unwrap());
+            assert!(!lineage.is_unbroken());
+            drop(takeover::open(opening, &mut lineage).await.unwrap());
+            assert!(!lineage.is_unbroken(), "it stays broken");
+        })
+        .finished();
+}
+
+#[test]
+fn a_take_over_ends_within_the_sum_of_its_budgets_whatever_hangs() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    for moment in 0..30 {
+        let machine = machine(25, THREE, 3);
+        let faults = machine.faults();
+        machine
+            .run(|world| async move {
+                let opening = power_on(&world, &[]).await;
+                let owner = open(opening.clone()).await.unwrap();
+                for number in 1..=5 {
+                    commit(&owner, number, &[("a", Some("1"))]).await.unwrap();
+                }
+                let hang = world.spawn("hang", {
+                    let world = world.clone();
+                    async move {
+                        world.sleep(Duration::from_millis(moment)).await;
+                        (1..=3).for_each(|nsd| faults.slow(&nsd.to_string(), HOUR));
+                    }
+                });
+                let begun = world.now();
+                let _ended = open(opening).await;
+                assert!(world.now() - begun <= TAKE_OVER_MAX, "moment {moment}");
+                hang.await;
+            })
+            .finished();
+    }
+    assert!(TAKE_OVER_MAX < Duration::from_secs(9 * 60));
+}
+
+#[test]
+fn a_silent_member_costs_a_take_over_only_a_short_grace() {
+    let machine = machine(26, THREE, 3);
+    let faults = machine.faults();
+    machine
+        .run(|world| async move {
+            let opening = power_on(&world, &[]).await;
+            let owner = open(opening.clone()).await.unwrap();
+            commit(&owner, 1, &[("a", Some("1"))]).await.unwrap();
+            faults.slow("2", Duration::from_secs(3600));
+            let mut lineage = Lineage::new(None);
+            let settled = settle(&opening, &mut lineage);
+            let begun = world.now();
+            let settled = settled.await.unwrap();
+            let took = world.now() - begun;
+            assert!(took < 2 * SEAL_GRACE, "{took:?}");
+            assert_eq!(settled.members.len(), 2);
         })
         .finished();
 }
@@ -308,7 +439,7 @@ fn a_member_that_answers_no_more_after_the_seal_holds_up_no_take_over() {
                 member.checkpoint().await.unwrap();
             }
             faults.slow(&members[0].id().to_string(), Duration::from_secs(86_400));
-            let read = tail::read(&opening, &record, &members);
+            let read = tail::read(&opening, &record, &members, world.now() + READ_BUDGET);
             let read = world.timeout(Duration::from_secs(120), read).await.unwrap();
             let tail = read.unwrap();
             assert!(tail.end >= end, "{} of {end}", tail.end);
@@ -338,7 +469,9 @@ fn what_an_earlier_view_wrote_is_read_from_members_that_answer() {
             assert_eq!(record.closed.len(), 1);
             assert_eq!(record.closed[0].view[0], silent);
             let begun = world.now();
-            let tail = tail::read(&opening, &record, &members).await.unwrap();
+            let tail = tail::read(&opening, &record, &members, world.now() + READ_BUDGET)
+                .await
+                .unwrap();
             assert!(world.now() - begun < Duration::from_secs(1));
             assert!(tail.end >= end, "{} of {end}", tail.end);
         })
@@ -356,7 +489,8 @@ fn take_overs_that_write_nothing_make_the_record_no_longer() {
             let end = opened.log.acknowledged();
             let mut ended = Vec::new();
             for _ in 0..5 {
-                let record = raise_epoch(&opening, opened.session).await.unwrap();
+                let mut lineage = Lineage::new(None);
+                let (_, record) = raise_epoch(&opening, &mut lineage).await.unwrap();
                 let record = record_end(&opening, record, &[], end).await.unwrap();
                 ended.push(record.value.ended);
             }

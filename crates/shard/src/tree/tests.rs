@@ -1,7 +1,7 @@
 //! The tree's promises: rows, space that is freed, the same I/O for the same seed.
 
-use crate::rig::{commit, machine, power_on, value};
-use crate::takeover::{Opened, open};
+use crate::rig::{commit, machine, open, power_on, value};
+use crate::takeover::Opened;
 use model::Scheme;
 use std::time::Duration;
 
