@@ -71,6 +71,31 @@ fn clients_see_a_pause_and_lose_nothing_when_a_shard_is_taken_over_again() {
 }
 
 #[test]
+fn a_sync_while_a_shard_is_taken_over_again_does_not_succeed_before_the_changes_are_durable() {
+    let simulation = Simulation::new(42);
+    let faults = simulation.faults();
+    simulation
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            rig.file(ROOT, "f").await;
+            let shard = rig.metanode.hosted();
+            shard.resign(&Error::new(ErrorKind::Unavailable, "a test wants it"));
+            faults.slow("nsd1", Duration::from_secs(5));
+            // At some time the changes leave the given-up shard, and the next owner isn't there yet.
+            let second = Duration::from_secs(1);
+            while world.timeout(second, rig.metanode.sync()).await.is_err() {}
+            assert!(!Arc::ptr_eq(&shard, &rig.metanode.hosted()));
+            shard.sync().await.expect_err("it made nothing durable");
+            faults.heal("nsd1");
+            rig.metanode.sync().await.unwrap();
+            assert!(rig.look(ROOT, "f").await.is_some());
+            rig.close().await;
+        })
+        .finished();
+}
+
+#[test]
 fn an_owner_that_meets_a_newer_one_drops_the_shard_until_it_is_assigned_to_it_again() {
     let simulation = Simulation::new(40);
     simulation

@@ -117,6 +117,8 @@ pub(crate) struct ShardState {
     /// The committer was told to run.
     pub(crate) nudged: bool,
     pub(crate) failed: Option<Error>,
+    /// The newest change that was taken out to be applied by a later owner: it isn't durable.
+    taken: Option<CommitNumber>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -208,6 +210,7 @@ impl Shard {
             removals: 0,
             nudged: false,
             failed: None,
+            taken: None,
         };
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
@@ -572,8 +575,10 @@ impl Shard {
         if let Some(frozen) = state.frozen.take() {
             commits.push((frozen.number, frozen.rows));
         }
+        let is_dirty = state.newest_change() > state.durable || !commits.is_empty();
         let (number, rows) = state.records.freeze();
         commits.push((number, Arc::new(rows)));
+        state.taken = is_dirty.then_some(number);
         let streams = state
             .streams
             .iter()
@@ -624,6 +629,9 @@ impl ShardState {
 
     /// The newest commit that has changes.
     pub(crate) fn newest_change(&self) -> CommitNumber {
+        if let Some(taken) = self.taken {
+            return taken;
+        }
         let open = self.records.open_commit();
         if self.records.changed().0 > 0 {
             return open;
