@@ -1,28 +1,42 @@
 //! The embedded store: the whole state in one disk region, two versions with two copies each
 //! (`docs/formats/coordination.md`).
 
-use crate::{Change, STATE_BYTES_MAX, Values, Versioned};
+use crate::{
+    Change, Facts, Lease, LeaseId, News, Reading, STATE_BYTES_MAX, Versioned,
+    history::{Batch, History, Next},
+    state::{State, Stored, lease_ended},
+};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use model::checksum::{crc32c, crc32c_without};
 use model::{Error, ErrorKind, Result};
 use parking_lot::RwLock;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::{Mutex, watch};
-use world::{AlignedBuffer, Disk, World};
+use world::{AlignedBuffer, Disk, Instant, World};
 
 const HEADER_BYTES: usize = 4096;
 const SLOT_BYTES: u64 = (HEADER_BYTES + STATE_BYTES_MAX) as u64;
+const _: () = assert!(
+    BODY_AT + LEASE_COUNT_BYTES <= HEADER_BYTES,
+    "the largest state fits in a slot"
+);
 /// Slots: version v is stored in slots 2 × (v mod 2) and 2 × (v mod 2) + 1.
 const SLOTS: u64 = 4;
 pub(crate) const REGION_BYTES: u64 = SLOTS * SLOT_BYTES;
 
 /// A change that takes longer is answered with "unknown" and continues.
 const CHANGE_DEADLINE: Duration = Duration::from_secs(60);
+/// Pause after an attempt to end a lease that the disk refused.
+const END_AGAIN: Duration = Duration::from_secs(1);
 
 const MAGIC: [u8; 8] = *b"SHLCOORD";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 const CRC_AT: usize = 24;
 const BODY_AT: usize = 32;
+/// At the body's begin: how many leases there are.
+const LEASE_COUNT_BYTES: usize = 4;
+/// The lease of a key that has none.
+const NO_LEASE: u64 = 0;
 const UNIT: usize = 4096;
 
 pub(crate) struct Embedded {
@@ -30,6 +44,8 @@ pub(crate) struct Embedded {
     disk: Disk,
     /// Durable state only: a fact that was read can't be lost.
     durable: RwLock<Durable>,
+    /// When each lease ends. Not stored: after a restart each has its full TTL.
+    ends: RwLock<BTreeMap<LeaseId, Instant>>,
     /// One transaction at a time.
     writing: Mutex<LastWrite>,
     changed: watch::Sender<u64>,
@@ -37,7 +53,15 @@ pub(crate) struct Embedded {
 
 struct Durable {
     version: u64,
-    state: Values,
+    state: State,
+    history: History,
+}
+
+/// What a change did.
+enum Done<T> {
+    /// Nothing that has to be stored.
+    Nothing(T),
+    Changed(T, Batch),
 }
 
 /// The last write and how far it got.
@@ -117,7 +141,7 @@ impl Embedded {
             // Version 1 is the first one written, to slots 2 and 3 in turn: a power cut during the
             // first format leaves at most slot 2 torn.
             None if matches!(slots[..], [Slot::Blank, Slot::Blank, _, Slot::Blank]) => {
-                (0, Values::new())
+                (0, State::default())
             }
             None => {
                 return Err(Error::new(
@@ -129,11 +153,17 @@ impl Embedded {
         let store = Arc::new(Self {
             world,
             disk,
-            durable: RwLock::new(Durable { version, state }),
+            durable: RwLock::new(Durable {
+                version,
+                state,
+                history: History::new(version),
+            }),
+            ends: RwLock::default(),
             writing: Mutex::new(last_write),
             changed: watch::Sender::new(version),
         });
         store.settle(&whole).await?;
+        store.follow(&store.durable.read().state);
         Ok(store)
     }
 
@@ -146,7 +176,7 @@ impl Embedded {
             (durable.version, durable.state.clone())
         };
         if version > 0 {
-            let slot = encode(version, &state)?;
+            let slot = encode(version, &state);
             for copy in slots_of(version) {
                 if !whole[usize::try_from(copy).expect("there are 4 slots")] {
                     self.write_slot(copy, version, slot.clone()).await?;
@@ -156,37 +186,146 @@ impl Embedded {
         let mut last_write = self.writing.lock().await;
         for version in version + 1..=2 {
             self.write(version, &state, &mut last_write).await?;
-            self.durable.write().version = version;
+            let mut durable = self.durable.write();
+            durable.version = version;
+            durable.history.compact(version);
             self.changed.send_replace(version);
         }
         Ok(())
     }
 
-    pub(crate) fn get(&self, key: &str) -> Option<Versioned<Bytes>> {
-        self.durable.read().state.get(key).cloned()
+    pub(crate) fn world(&self) -> &World {
+        &self.world
     }
 
-    pub(crate) fn list(&self, prefix: &str) -> Vec<(String, Versioned<Bytes>)> {
+    pub(crate) fn get(&self, key: &str) -> Reading<Option<Versioned<Bytes>>> {
         let durable = self.durable.read();
-        durable
-            .state
-            .range(prefix.to_owned()..)
-            .take_while(|(key, _)| key.starts_with(prefix))
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect()
+        Reading {
+            revision: durable.version,
+            found: durable.state.get(key),
+        }
     }
 
-    pub(crate) fn watch(&self) -> watch::Receiver<u64> {
-        self.changed.subscribe()
+    pub(crate) fn list(&self, prefix: &str) -> Reading<Facts> {
+        let durable = self.durable.read();
+        Reading {
+            revision: durable.version,
+            found: durable.state.list(prefix),
+        }
     }
 
-    /// Runs in its own task, so that a write is finished even if its caller goes away.
+    pub(crate) async fn news(&self, prefix: &str, after: &mut u64, patience: Duration) -> News {
+        let mut changed = self.changed.subscribe();
+        let deadline = self.world.now() + patience;
+        loop {
+            changed.mark_unchanged();
+            match self.durable.read().history.next(prefix, *after) {
+                Next::Forgotten => return News::Lost,
+                Next::Batch(batch) => {
+                    *after = batch.revision;
+                    return batch.into();
+                }
+                Next::Nothing(told) => *after = told,
+            }
+            let left = deadline - self.world.now();
+            if left.is_zero() || self.world.timeout(left, changed.changed()).await.is_err() {
+                return News::Quiet;
+            }
+        }
+    }
+
     pub(crate) async fn transaction(self: &Arc<Self>, changes: Vec<Change>) -> Result<u64> {
+        self.change(move |state, now, next| {
+            state.check(&changes)?;
+            if !State::is_changed_by(&changes) {
+                return Ok(Done::Nothing(now));
+            }
+            Ok(Done::Changed(next, state.apply(changes, next)))
+        })
+        .await
+    }
+
+    pub(crate) async fn grant(self: &Arc<Self>, ttl: Duration) -> Result<Lease> {
+        self.change(move |state, _, next| {
+            // Versions aren't reused, so neither are these names.
+            let id = LeaseId(next);
+            state.grant(id, ttl)?;
+            let nothing = Batch {
+                revision: next,
+                events: Vec::new(),
+            };
+            Ok(Done::Changed(Lease { id, ttl }, nothing))
+        })
+        .await
+    }
+
+    pub(crate) async fn keep_alive(self: &Arc<Self>, lease: LeaseId) -> Result<Duration> {
+        let ttl = self.durable.read().state.leases.get(&lease).copied();
+        let ttl = ttl.ok_or_else(|| lease_ended(lease))?;
+        let now = self.world.now();
+        if let Some(end) = self.ends.write().get_mut(&lease)
+            && *end > now
+        {
+            *end = now + ttl;
+            return Ok(ttl);
+        }
+        // Its time is over: the answer waits until its keys are gone.
+        self.revoke(lease).await?;
+        Err(lease_ended(lease))
+    }
+
+    pub(crate) async fn revoke(self: &Arc<Self>, lease: LeaseId) -> Result<()> {
+        self.change(move |state, _, next| Ok(Done::Changed((), state.end(lease, next)?)))
+            .await
+    }
+
+    /// Starts the clocks of new leases, and forgets those of leases that have ended.
+    fn follow(self: &Arc<Self>, state: &State) {
+        let mut ends = self.ends.write();
+        ends.retain(|lease, _| state.leases.contains_key(lease));
+        for (lease, ttl) in &state.leases {
+            if !ends.contains_key(lease) {
+                ends.insert(*lease, self.world.now() + *ttl);
+                self.end_in_time(*lease, *ttl);
+            }
+        }
+    }
+
+    fn end_in_time(self: &Arc<Self>, lease: LeaseId, ttl: Duration) {
+        let (world, store) = (self.world.clone(), Arc::downgrade(self));
+        let mut pause = ttl;
+        let watch = async move {
+            loop {
+                world.sleep(pause).await;
+                let Some(store) = store.upgrade() else { break };
+                let Some(end) = store.ends.read().get(&lease).copied() else {
+                    break;
+                };
+                pause = end - world.now();
+                if !pause.is_zero() {
+                    continue;
+                }
+                // Once its time is over it can't be kept alive any more.
+                match store.revoke(lease).await {
+                    Err(error) if error.kind() == ErrorKind::Unavailable => pause = END_AGAIN,
+                    _ => break,
+                }
+            }
+        };
+        self.world.spawn("coordination lease", watch).detach();
+    }
+
+    /// Changes the state and stores it. Runs in its own task, so that a write is finished even if
+    /// its caller goes away. `rule` gets the state, its version and the version of the change.
+    async fn change<T: Send + 'static>(
+        self: &Arc<Self>,
+        rule: impl FnOnce(&mut State, u64, u64) -> Result<Done<T>> + Send + 'static,
+    ) -> Result<T> {
         let store = Arc::clone(self);
         let (answer, wait) = tokio::sync::oneshot::channel();
         self.world
             .spawn("coordination", async move {
-                let result = store.commit(changes).await;
+                let result = store.commit(rule).await;
                 let _gone = answer.send(result);
             })
             .detach();
@@ -206,7 +345,10 @@ impl Embedded {
         })?
     }
 
-    async fn commit(&self, changes: Vec<Change>) -> Result<u64> {
+    async fn commit<T>(
+        self: &Arc<Self>,
+        rule: impl FnOnce(&mut State, u64, u64) -> Result<Done<T>>,
+    ) -> Result<T> {
         let mut last_write = self.writing.lock().await;
         let (durable, mut state) = {
             let durable = self.durable.read();
@@ -217,35 +359,28 @@ impl Embedded {
             failed if failed > durable => failed + 2,
             _ => durable + 1,
         };
-        for Change {
-            key,
-            expected,
-            value,
-        } in changes
-        {
-            let found = state.get(&key).map_or(0, |value| value.version);
-            if found != expected {
-                return Err(Error::new(
-                    ErrorKind::Changed,
-                    format!("fact {key:?} is at version {found}, not at {expected}"),
-                ));
-            }
-            match value {
-                Some(value) => state.insert(key, Versioned { value, version }),
-                None => state.remove(&key),
-            };
-        }
+        let (answer, batch) = match rule(&mut state, durable, version)? {
+            Done::Nothing(answer) => return Ok(answer),
+            Done::Changed(answer, batch) => (answer, batch),
+        };
         self.write(version, &state, &mut last_write).await?;
-        *self.durable.write() = Durable { version, state };
+        // First the clock: a lease without one would seem to be over.
+        self.follow(&state);
+        {
+            let mut durable = self.durable.write();
+            durable.version = version;
+            durable.state = state;
+            durable.history.push(batch);
+        }
         self.changed.send_replace(version);
-        Ok(version)
+        Ok(answer)
     }
 
     /// Writes both copies, one after the other. At every moment the pair of the durable version and
     /// one copy of this pair are whole, and after the first copy a torn write can no longer lose
     /// this version.
-    async fn write(&self, version: u64, state: &Values, last_write: &mut LastWrite) -> Result<()> {
-        let bytes = encode(version, state)?;
+    async fn write(&self, version: u64, state: &State, last_write: &mut LastWrite) -> Result<()> {
+        let bytes = encode(version, state);
         last_write.version = version;
         let slots = slots_of(version);
         for copy in [last_write.copy, 1 - last_write.copy] {
@@ -279,7 +414,7 @@ enum Slot {
     Blank,
     /// Torn or damaged.
     Damaged,
-    Whole(u64, Values),
+    Whole(u64, State),
 }
 
 impl Slot {
@@ -314,41 +449,42 @@ async fn read_slot(disk: &Disk, slot: u64) -> Result<Slot> {
     }))
 }
 
-fn encode(version: u64, state: &Values) -> Result<Bytes> {
+fn encode(version: u64, state: &State) -> Bytes {
     let mut out = BytesMut::new();
     out.put_slice(&MAGIC);
     out.put_u32_le(FORMAT);
     out.put_u32_le(0); // body bytes, filled in below
     out.put_u64_le(version);
     out.put_u32_le(0); // checksum, filled in below
-    out.put_u32_le(u32::try_from(state.len()).expect("1 MiB holds less than 2^32 keys"));
-    for (key, value) in state {
+    out.put_u32_le(u32::try_from(state.keys.len()).expect("1 MiB holds less than 2^32 keys"));
+    out.put_u32_le(u32::try_from(state.leases.len()).expect("there are at most LEASES_MAX"));
+    for (lease, ttl) in &state.leases {
+        out.put_u64_le(lease.0);
+        out.put_u32_le(u32::try_from(ttl.as_secs()).expect("it is at most LEASE_TTL_MAX"));
+    }
+    for (key, stored) in &state.keys {
         out.put_u16_le(u16::try_from(key.len()).expect("keys are at most 256 bytes long"));
-        out.put_u32_le(u32::try_from(value.value.len()).unwrap_or(u32::MAX));
-        out.put_u64_le(value.version);
+        out.put_u32_le(u32::try_from(stored.value.len()).expect("the state has at most 1 MiB"));
+        out.put_u64_le(stored.version);
+        out.put_u64_le(stored.lease.map_or(NO_LEASE, |lease| lease.0));
         out.put_slice(key.as_bytes());
-        out.put_slice(&value.value);
+        out.put_slice(&stored.value);
     }
-    if out.len() - BODY_AT > STATE_BYTES_MAX {
-        return Err(Error::new(
-            ErrorKind::NoSpace,
-            format!(
-                "the coordination state would have {} bytes; the maximum is {STATE_BYTES_MAX}",
-                out.len() - BODY_AT
-            ),
-        ));
-    }
+    assert!(
+        out.len() - BODY_AT <= STATE_BYTES_MAX + LEASE_COUNT_BYTES,
+        "a state that is too large was refused before"
+    );
     let body = u32::try_from(out.len() - BODY_AT).expect("checked above");
     out[12..16].copy_from_slice(&body.to_le_bytes());
     let crc = crc32c(&out);
     out[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
     let mut aligned = AlignedBuffer::zeroed(out.len().next_multiple_of(UNIT));
     aligned[..out.len()].copy_from_slice(&out);
-    Ok(aligned.freeze())
+    aligned.freeze()
 }
 
 /// The version and state in a slot, or `None` if its checksum doesn't match.
-fn decode(slot: &Bytes) -> Result<Option<(u64, Values)>> {
+fn decode(slot: &Bytes) -> Result<Option<(u64, State)>> {
     let mut input = slot.clone();
     if input.split_to(8)[..] != MAGIC {
         return Ok(None);
@@ -365,26 +501,36 @@ fn decode(slot: &Bytes) -> Result<Option<(u64, Values)>> {
         return Ok(None);
     }
     if format != FORMAT {
+        let (writer, advice) = if format > FORMAT {
+            ("a newer Shale", "upgrade this node")
+        } else {
+            ("an older Shale", "run that one")
+        };
         return Err(Error::new(
             ErrorKind::NotSupported,
             format!(
-                "the coordination state was written by a newer Shale (format {format}, this program knows {FORMAT}); upgrade this node (the region was left as it is)"
+                "the coordination state was written by {writer} (format {format}, this program knows {FORMAT}); {advice} (the region was left as it is)"
             ),
         ));
     }
-    let mut state = BTreeMap::new();
+    let mut state = State::default();
+    for _ in 0..input.get_u32_le() {
+        let lease = LeaseId(input.get_u64_le());
+        let ttl = Duration::from_secs(u64::from(input.get_u32_le()));
+        state.leases.insert(lease, ttl);
+    }
     for _ in 0..count {
         let (key, value) = (usize::from(input.get_u16_le()), input.get_u32_le() as usize);
         let version = input.get_u64_le();
+        let lease = Some(input.get_u64_le()).filter(|lease| *lease != NO_LEASE);
         let key = String::from_utf8(input.split_to(key).to_vec())
             .expect("the checksum matches, so keys are as written");
-        state.insert(
-            key,
-            Versioned {
-                value: Bytes::copy_from_slice(&input.split_to(value)),
-                version,
-            },
-        );
+        let stored = Stored {
+            value: Bytes::copy_from_slice(&input.split_to(value)),
+            version,
+            lease: lease.map(LeaseId),
+        };
+        state.keys.insert(key, stored);
     }
     Ok(Some((version, state)))
 }

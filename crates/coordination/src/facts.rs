@@ -1,6 +1,6 @@
 //! The typed facts and their keys.
 
-use crate::{Change, Coordination, Versioned};
+use crate::{Coordination, Versioned};
 use bytes::Bytes;
 use model::{
     EntryNumber, Error, ErrorKind, FamilyId, NodeId, NodeRun, NsdId, Result, SessionId, ShardEpoch,
@@ -8,7 +8,6 @@ use model::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-const SESSIONS: &str = "sessions/next";
 const CLUSTER: &str = "cluster/id";
 /// Attempts of a change that may collide with other writers.
 const ATTEMPTS_MAX: usize = 64;
@@ -65,34 +64,6 @@ pub struct EndedEpoch {
 }
 
 impl Coordination {
-    /// A session id that was never used and will never be used again.
-    pub async fn next_session(&self) -> Result<SessionId> {
-        for _ in 0..ATTEMPTS_MAX {
-            let (next, version) = self
-                .fact::<u64>(SESSIONS)
-                .await?
-                .map_or((1, 0), |fact| (fact.value, fact.version));
-            match self.set_fact(SESSIONS, version, &(next + 1)).await {
-                Ok(_) => return Ok(SessionId(next)),
-                Err(error) if error.kind() == ErrorKind::Changed => {}
-                Err(error) => return Err(error.while_doing("taking a session id")),
-            }
-        }
-        Err(Error::new(
-            ErrorKind::Busy,
-            format!("another process took the next session id {ATTEMPTS_MAX} times"),
-        ))
-    }
-
-    /// All sessions below this one have been issued; none at or above it.
-    pub async fn sessions_below(&self) -> Result<SessionId> {
-        Ok(SessionId(
-            self.fact::<u64>(SESSIONS)
-                .await?
-                .map_or(1, |fact| fact.value),
-        ))
-    }
-
     /// The cluster's id; `None` until it is set.
     pub async fn cluster(&self) -> Result<Option<u128>> {
         Ok(self.fact::<u128>(CLUSTER).await?.map(|fact| fact.value))
@@ -111,7 +82,8 @@ impl Coordination {
     /// The records of all shards. NSDs with a rebuilt index need the epochs in them.
     pub async fn shards(&self) -> Result<Vec<ShardRecord>> {
         let all = self.list("shard/").await?;
-        all.into_iter()
+        all.found
+            .into_iter()
             .map(|(key, fact)| decode(&key, &fact.value))
             .collect()
     }
@@ -221,7 +193,7 @@ impl Coordination {
 
     /// A typed fact under a key of the caller's choice (NSD list, file systems, ...).
     pub async fn fact<T: DeserializeOwned>(&self, key: &str) -> Result<Option<Versioned<T>>> {
-        match self.get(key).await? {
+        match self.get(key).await?.found {
             None => Ok(None),
             Some(fact) => Ok(Some(Versioned {
                 value: decode(key, &fact.value)?,
@@ -232,12 +204,8 @@ impl Coordination {
 
     /// Changes a typed fact (`expected` 0: creates it).
     pub async fn set_fact<T: Serialize>(&self, key: &str, expected: u64, value: &T) -> Result<u64> {
-        self.transaction(vec![Change {
-            key: key.to_owned(),
-            expected,
-            value: Some(encode(value)),
-        }])
-        .await
+        self.compare_and_set(key, expected, Some(encode(value)))
+            .await
     }
 }
 

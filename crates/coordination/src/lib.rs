@@ -1,38 +1,116 @@
 //! Small facts that the cluster agrees on: who owns a shard, where its log is, which NSDs make a
 //! pool.
 //!
-//! A key-value store with compare-and-set. It holds nothing per file, blob or client. A single node
-//! uses the embedded store (a small disk region). The interface has only operations that etcd
-//! offers as well (versions per key, transactions, watches by prefix), so that an etcd
-//! implementation needs no changes in its callers.
+//! A key-value store with revisions, transactions, watches and leases. It holds nothing per file,
+//! blob or client. The interface has only what etcd (3.4 or newer) offers and with etcd's meaning,
+//! so that an etcd body needs no changes in its callers; `conformance` has the rules. Bodies: a
+//! small disk region for a single node ([`Coordination::embedded`]), and a simulated etcd with its
+//! faults for tests ([`simulated`]).
+//!
+//! # Revisions
+//! Each change of the store has a *revision*, higher than all before and never reused, also after a
+//! restart. All changes of a transaction have the same one. The *version* of a key is the revision
+//! that wrote it (etcd's `mod_revision`).
+//!
+//! # A read
+//! `get` and `list` return durable facts only, and nothing older than any change that was answered
+//! before the call (etcd: linearizable reads), with the revision of the store at that moment.
+//!
+//! # A change
+//! A [`transaction`](Coordination::transaction) names the version that each of its keys must have,
+//! and makes all changes or none. It is durable when it is answered.
+//!
+//! # A failure
+//! After `Unavailable` the outcome is unknown: a change may have happened, may happen later (the
+//! request can still be under way), or never. Read again, and change again *with the same expected
+//! versions*: at most one of the attempts can happen, because it changes the version that the others
+//! expect. A new read followed by a change with the versions that it found is safe as well.
+//!
+//! # Watches
+//! A [`Watch`] tells the changes after a revision, each once and in order. It may be late without
+//! limit, and a member of etcd that is cut off says nothing at all: silence proves nothing, a read
+//! does. A watch that can't be continued without a gap says [`News::Lost`].
+//!
+//! # Leases
+//! A [`Lease`] that isn't kept alive ends, and its keys go with it, in one change. It lasts *at
+//! least* its TTL, counted from before its holder *sent* the last answered request to keep it alive.
+//! There is no upper limit: each change of etcd's leader (as each restart of the embedded store)
+//! gives every lease its full TTL again. A lease's end alone proves nothing about its holder, which
+//! may be paused and act later: epochs decide.
 
 mod embedded;
 mod facts;
+mod history;
+mod ids;
+pub mod simulated;
+mod state;
+mod watch;
+
+#[cfg(test)]
+mod conformance;
 #[cfg(test)]
 mod tests;
 
 pub use facts::{ClosedFragment, EndedEpoch, ShardRecord};
+pub use watch::{Event, News, Watch};
 
 use bytes::Bytes;
 use model::{Error, ErrorKind, Result};
-use std::{collections::BTreeMap, sync::Arc};
-use tokio::sync::watch;
+use std::{fmt, sync::Arc, time::Duration};
 use world::{Disk, World};
 
 /// Minimum size of the embedded store's region in bytes.
 pub const EMBEDDED_REGION_BYTES: u64 = embedded::REGION_BYTES;
 /// Longest key in bytes.
 pub const KEY_BYTES_MAX: usize = 256;
-/// Most bytes of all keys and values together, counting 14 more for each key.
+/// Most bytes of all keys and values together, counting 22 more for each key and 12 for each lease.
 pub const STATE_BYTES_MAX: usize = 1024 * 1024;
+/// Most changes of one transaction; etcd's default.
+pub const CHANGES_MAX: usize = 128;
+/// Most leases at the same time: one for each process that may become manager is enough.
+pub const LEASES_MAX: usize = 1024;
+/// Longest TTL of a lease.
+pub const LEASE_TTL_MAX: Duration = Duration::from_secs(3600);
 
 /// A value and the version to compare when changing it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Versioned<T> {
     /// The value.
     pub value: T,
-    /// The version that wrote it; increases over the whole store, never 0, never reused.
+    /// The revision that wrote it; never 0.
     pub version: u64,
+}
+
+/// What a read found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reading<T> {
+    /// The revision of the store at the moment of the read: a watch after it misses nothing.
+    pub revision: u64,
+    /// The facts as they were then.
+    pub found: T,
+}
+
+/// Keys with their values, in the order of the keys.
+pub type Facts = Vec<(String, Versioned<Bytes>)>;
+
+/// Names a lease; never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct LeaseId(pub u64);
+
+impl fmt::Display for LeaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}", self.0)
+    }
+}
+
+/// A lease as it was granted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lease {
+    /// Its name.
+    pub id: LeaseId,
+    /// How long it lasts without being kept alive. May be longer than asked for: etcd counts whole
+    /// seconds and has a minimum (1.5 times its election time).
+    pub ttl: Duration,
 }
 
 /// One key's part in a transaction.
@@ -42,21 +120,81 @@ pub struct Change {
     pub key: String,
     /// The version that the key must have now; 0 if it must not exist.
     pub expected: u64,
-    /// The new value; `None` removes the key.
-    pub value: Option<Bytes>,
+    /// What happens to it then.
+    pub action: Action,
 }
 
-pub(crate) type Values = BTreeMap<String, Versioned<Bytes>>;
+/// What a transaction does to a key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Nothing: the rest of the transaction depends on its version.
+    Keep,
+    /// A new value. Belongs to this lease from now on, and to no earlier one.
+    Put {
+        /// The value.
+        value: Bytes,
+        /// The key vanishes with this lease.
+        lease: Option<LeaseId>,
+    },
+    /// Removes the key.
+    Remove,
+}
 
-/// The store of facts. Cheap to clone. Only durable facts are ever returned.
+impl Change {
+    /// Sets a key.
+    pub fn put(key: impl Into<String>, expected: u64, value: impl Into<Bytes>) -> Self {
+        let action = Action::Put {
+            value: value.into(),
+            lease: None,
+        };
+        Self::new(key, expected, action)
+    }
+
+    /// Sets a key that vanishes with a lease.
+    pub fn put_leased(
+        key: impl Into<String>,
+        expected: u64,
+        value: impl Into<Bytes>,
+        lease: LeaseId,
+    ) -> Self {
+        let action = Action::Put {
+            value: value.into(),
+            lease: Some(lease),
+        };
+        Self::new(key, expected, action)
+    }
+
+    /// Removes a key.
+    pub fn remove(key: impl Into<String>, expected: u64) -> Self {
+        Self::new(key, expected, Action::Remove)
+    }
+
+    /// Changes nothing, but the transaction happens only if the key has this version.
+    pub fn keep(key: impl Into<String>, expected: u64) -> Self {
+        Self::new(key, expected, Action::Keep)
+    }
+
+    fn new(key: impl Into<String>, expected: u64, action: Action) -> Self {
+        Self {
+            key: key.into(),
+            expected,
+            action,
+        }
+    }
+}
+
+/// The store of facts, as one process sees it. Cheap to clone; clones share the ids that this
+/// process holds in reserve.
 #[derive(Clone)]
 pub struct Coordination {
     backend: Backend,
+    ids: Arc<ids::Ids>,
 }
 
 #[derive(Clone)]
 enum Backend {
     Embedded(Arc<embedded::Embedded>),
+    Simulated(simulated::Handle),
 }
 
 impl Coordination {
@@ -66,81 +204,144 @@ impl Coordination {
     /// # Errors
     /// `Corrupt` if no copy of the state is whole; `Unavailable` if the disk fails.
     pub async fn embedded(world: &World, disk: Disk) -> Result<Self> {
-        Ok(Self {
-            backend: Backend::Embedded(embedded::Embedded::open(world.clone(), disk).await?),
-        })
+        let store = embedded::Embedded::open(world.clone(), disk).await?;
+        Ok(Self::new(Backend::Embedded(store)))
+    }
+
+    fn new(backend: Backend) -> Self {
+        Self {
+            backend,
+            ids: Arc::default(),
+        }
+    }
+
+    fn world(&self) -> &World {
+        match &self.backend {
+            Backend::Embedded(store) => store.world(),
+            Backend::Simulated(handle) => handle.world(),
+        }
     }
 
     /// The value of a key.
-    pub async fn get(&self, key: &str) -> Result<Option<Versioned<Bytes>>> {
+    ///
+    /// # Errors
+    /// `Unavailable`: no answer; ask again.
+    pub async fn get(&self, key: &str) -> Result<Reading<Option<Versioned<Bytes>>>> {
         match &self.backend {
             Backend::Embedded(store) => Ok(store.get(key)),
+            Backend::Simulated(handle) => handle.get(key).await,
         }
     }
 
     /// All keys that begin with `prefix`, in order.
-    pub async fn list(&self, prefix: &str) -> Result<Vec<(String, Versioned<Bytes>)>> {
+    ///
+    /// # Errors
+    /// `Unavailable`: no answer; ask again.
+    pub async fn list(&self, prefix: &str) -> Result<Reading<Facts>> {
         match &self.backend {
             Backend::Embedded(store) => Ok(store.list(prefix)),
+            Backend::Simulated(handle) => handle.list(prefix).await,
         }
     }
 
-    /// Sets one key if its version is `expected` (0: it must not exist). Returns the new version.
-    ///
-    /// # Errors
-    /// `Changed` if the version differs; nothing was done. After `Unavailable` it is unknown
-    /// whether the change happened: read again.
+    /// Sets (or with `None` removes) one key if its version is `expected` (0: it must not exist).
+    /// Returns the new version. Errors as for [`Coordination::transaction`].
     pub async fn compare_and_set(
         &self,
         key: &str,
         expected: u64,
         value: Option<Bytes>,
     ) -> Result<u64> {
-        self.transaction(vec![Change {
-            key: key.to_owned(),
-            expected,
-            value,
-        }])
-        .await
+        let change = match value {
+            Some(value) => Change::put(key, expected, value),
+            None => Change::remove(key, expected),
+        };
+        self.transaction(vec![change]).await
     }
 
-    /// Makes all changes or none, durably, and returns their version. Runs to completion even if
-    /// the future is dropped. Errors as for [`Coordination::compare_and_set`].
+    /// Makes all changes or none, durably, and returns their version; if nothing was to be changed,
+    /// the revision at which the keys were as expected. A change that was sent may happen even if
+    /// the future is dropped.
+    ///
+    /// # Errors
+    /// `Changed` if a version differs, `NotFound` if a lease has ended, `NoSpace`,
+    /// `InvalidArgument`: nothing was done. After `Unavailable` it is unknown whether the changes
+    /// happened or will: see the crate's documentation.
     pub async fn transaction(&self, changes: Vec<Change>) -> Result<u64> {
         check_changes(&changes)?;
         match &self.backend {
             Backend::Embedded(store) => store.transaction(changes).await,
+            Backend::Simulated(handle) => handle.transaction(changes).await,
         }
     }
 
-    /// Notifies of every change: the value is the newest version in the store. Callers list the
-    /// keys they care about after each change.
-    pub fn watch(&self) -> watch::Receiver<u64> {
+    /// Watches the keys that begin with `prefix` for changes after the revision `after`, normally
+    /// that of a [`Coordination::list`].
+    #[must_use]
+    pub fn watch(&self, prefix: &str, after: u64) -> Watch {
+        Watch::new(self.backend.clone(), prefix, after)
+    }
+
+    /// Grants a lease.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: no TTL, or one above [`LEASE_TTL_MAX`]. `NoSpace`: too many leases. After
+    /// `Unavailable` it may have been granted: it ends by itself.
+    pub async fn grant(&self, ttl: Duration) -> Result<Lease> {
+        if ttl.is_zero() || ttl > LEASE_TTL_MAX {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("a lease of {ttl:?} was asked for; the maximum is {LEASE_TTL_MAX:?}"),
+            ));
+        }
+        let ttl = Duration::from_secs(ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0));
         match &self.backend {
-            Backend::Embedded(store) => store.watch(),
+            Backend::Embedded(store) => store.grant(ttl).await,
+            Backend::Simulated(handle) => handle.grant(ttl).await,
+        }
+    }
+
+    /// Gives a lease its full TTL again, which it returns. The holder counts from before this call.
+    ///
+    /// # Errors
+    /// `NotFound`: it has ended, and its keys are gone. `Unavailable`: no answer; the lease goes on
+    /// ending when it would have.
+    pub async fn keep_alive(&self, lease: LeaseId) -> Result<Duration> {
+        match &self.backend {
+            Backend::Embedded(store) => store.keep_alive(lease).await,
+            Backend::Simulated(handle) => handle.keep_alive(lease).await,
+        }
+    }
+
+    /// Ends a lease; its keys are gone when this is answered.
+    ///
+    /// # Errors
+    /// `NotFound`: it has ended already. After `Unavailable` it may have ended or end later.
+    pub async fn revoke(&self, lease: LeaseId) -> Result<()> {
+        match &self.backend {
+            Backend::Embedded(store) => store.revoke(lease).await,
+            Backend::Simulated(handle) => handle.revoke(lease).await,
         }
     }
 }
 
 fn check_changes(changes: &[Change]) -> Result<()> {
-    for (at, change) in changes.iter().enumerate() {
-        if change.key.is_empty() || change.key.len() > KEY_BYTES_MAX {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!(
-                    "key {:?} is empty or longer than {KEY_BYTES_MAX} bytes",
-                    change.key
-                ),
+    let refused = |text| Err(Error::new(ErrorKind::InvalidArgument, text));
+    if changes.len() > CHANGES_MAX {
+        let text = format!(
+            "{} changes in one transaction; the maximum is {CHANGES_MAX}",
+            changes.len()
+        );
+        return refused(text);
+    }
+    for (at, Change { key, .. }) in changes.iter().enumerate() {
+        if key.is_empty() || key.len() > KEY_BYTES_MAX {
+            return refused(format!(
+                "key {key:?} is empty or longer than {KEY_BYTES_MAX} bytes"
             ));
         }
-        if changes[..at]
-            .iter()
-            .any(|earlier| earlier.key == change.key)
-        {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!("key {:?} appears twice in one transaction", change.key),
-            ));
+        if changes[..at].iter().any(|earlier| earlier.key == *key) {
+            return refused(format!("key {key:?} appears twice in one transaction"));
         }
     }
     Ok(())

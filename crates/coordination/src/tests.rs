@@ -1,7 +1,7 @@
 //! Coordination's promises, with power cuts at every I/O.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use crate::{Change, Coordination, EMBEDDED_REGION_BYTES, ShardRecord};
+use crate::{Change, Coordination, EMBEDDED_REGION_BYTES, News, ShardRecord};
 use bytes::Bytes;
 use model::{
     EntryNumber, ErrorKind, FamilyId, NodeId, NodeRun, NsdId, SessionId, ShardEpoch, ShardId,
@@ -42,23 +42,19 @@ fn a_change_with_an_old_version_is_refused_and_a_transaction_is_all_or_nothing()
             .unwrap();
         let refused = facts.compare_and_set("a", 0, None).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Changed);
-        let change = |key: &str, expected| Change {
-            key: key.into(),
-            expected,
-            value: Some(Bytes::from_static(b"2")),
-        };
+        let change = |key: &str, expected| Change::put(key, expected, "2");
         let refused = facts
             .transaction(vec![change("b", 0), change("a", first + 9)])
             .await
             .unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Changed);
-        assert_eq!(facts.get("b").await.unwrap(), None);
+        assert_eq!(facts.get("b").await.unwrap().found, None);
         let second = facts
             .transaction(vec![change("b", 0), change("a", first)])
             .await
             .unwrap();
         assert!(second > first);
-        assert_eq!(facts.list("").await.unwrap().len(), 2);
+        assert_eq!(facts.list("").await.unwrap().found.len(), 2);
         facts.compare_and_set("a", second, None).await.unwrap();
         // A key that is created again never gets an earlier version.
         let third = facts
@@ -74,10 +70,12 @@ fn changes_are_seen_by_watchers_and_survive_a_reopen() {
     let simulation = simulation(2);
     finished(simulation.run(|world| async move {
         let facts = open(&world).await.unwrap();
-        let mut watch = facts.watch();
-        watch.borrow_and_update();
+        let mut watch = facts.watch("config/", facts.list("").await.unwrap().revision);
         facts.set_config("block-size", 0, "4M").await.unwrap();
-        assert!(watch.has_changed().unwrap());
+        assert!(matches!(
+            watch.next(Duration::ZERO).await,
+            News::Changed { .. }
+        ));
     }));
     finished(simulation.run(|world| async move {
         let facts = open(&world).await.unwrap();
@@ -101,7 +99,7 @@ fn more_than_a_mebibyte_is_refused_and_changes_nothing() {
             .await
             .unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::NoSpace);
-        assert_eq!(facts.list("").await.unwrap().len(), 1);
+        assert_eq!(facts.list("").await.unwrap().found.len(), 1);
     }));
 }
 
@@ -155,7 +153,8 @@ fn the_bytes_of_a_shard_record_are_those_of_the_format_table() {
     finished(simulation(5).run(|world| async move {
         let facts = open(&world).await.unwrap();
         facts.set_shard(0, &record).await.unwrap();
-        let stored = facts.get("shard/0000000001").await.unwrap().unwrap();
+        let stored = facts.get("shard/0000000001").await.unwrap();
+        let stored = stored.found.unwrap();
         assert_eq!(stored.value[..], bytes);
         // An older program's record is refused by name, not misread.
         let mut older = bytes.to_vec();
@@ -230,7 +229,8 @@ fn each_start_of_a_node_has_its_own_incarnation_also_after_a_restart() {
 
 #[test]
 fn acknowledged_changes_survive_a_power_cut_at_every_io_and_sessions_never_repeat() {
-    const SESSIONS: u64 = 6;
+    // Three blocks of ids.
+    const SESSIONS: u64 = 150;
     for cut in [Cut::Before, Cut::After, Cut::Torn] {
         for at in 0.. {
             let simulation = simulation(at * 31 + 7);
@@ -263,11 +263,125 @@ fn acknowledged_changes_survive_a_power_cut_at_every_io_and_sessions_never_repea
                 "cut {cut:?} at {at}"
             );
             if matches!(outcome, Outcome::Finished(())) {
-                assert!(at > SESSIONS, "the cuts covered the run");
+                assert!(at > 6, "the cuts covered the run");
                 break;
             }
         }
     }
+}
+
+#[test]
+fn a_session_below_the_mark_was_given_out_and_none_at_it_or_above() {
+    let simulation = simulation(8);
+    for _ in 0..3 {
+        finished(simulation.run(|world| async move {
+            let facts = open(&world).await.unwrap();
+            let mut below = facts.sessions_below().await.unwrap();
+            for _ in 0..130 {
+                let session = facts.next_session().await.unwrap();
+                assert!(session >= below, "it wasn't given out before");
+                below = facts.sessions_below().await.unwrap();
+                assert_eq!(below, session.next(), "the rest of a block isn't given out");
+            }
+        }));
+    }
+}
+
+#[test]
+fn the_bytes_of_a_region_are_those_of_the_format_table() {
+    let simulation = simulation(9);
+    let disk = simulation.disk(DISK, EMBEDDED_REGION_BYTES);
+    finished(simulation.run(|world| async move {
+        let facts = open(&world).await.unwrap();
+        // Version 3, which is the lease's name.
+        let lease = facts.grant(Duration::from_secs(10)).await.unwrap().id;
+        let change = Change::put_leased("key", 0, "value", lease);
+        facts.transaction(vec![change]).await.unwrap();
+    }));
+    let mut slot = Vec::new();
+    slot.extend(b"SHLCOORD");
+    slot.extend(2u32.to_le_bytes());
+    slot.extend((4 + 12 + 22 + 8u32).to_le_bytes());
+    slot.extend(4u64.to_le_bytes());
+    slot.extend([0; 4]);
+    slot.extend(1u32.to_le_bytes());
+    slot.extend(1u32.to_le_bytes());
+    slot.extend(3u64.to_le_bytes());
+    slot.extend(10u32.to_le_bytes());
+    slot.extend(3u16.to_le_bytes());
+    slot.extend(5u32.to_le_bytes());
+    slot.extend(4u64.to_le_bytes());
+    slot.extend(3u64.to_le_bytes());
+    slot.extend(b"keyvalue");
+    let crc = model::checksum::crc32c(&slot);
+    slot[24..28].copy_from_slice(&crc.to_le_bytes());
+    for copy in [0, EMBEDDED_REGION_BYTES / 4] {
+        assert_eq!(disk.content(copy, slot.len()), slot);
+    }
+}
+
+#[test]
+fn what_another_version_of_shale_wrote_is_refused_and_left_as_it_is() {
+    for (format, writer) in [(1, "an older Shale"), (3, "a newer Shale")] {
+        let simulation = simulation(10);
+        let disk = simulation.disk(DISK, EMBEDDED_REGION_BYTES);
+        finished(simulation.run(|world| async move { open(&world).await.map(drop) })).unwrap();
+        for slot in 0..4 {
+            let at = slot * (EMBEDDED_REGION_BYTES / 4);
+            let mut bytes = disk.content(at, 36);
+            bytes[8] = format;
+            bytes[24..28].fill(0);
+            let crc = model::checksum::crc32c(&bytes);
+            bytes[24..28].copy_from_slice(&crc.to_le_bytes());
+            disk.overwrite(at, &bytes);
+        }
+        let before = disk.content(0, EMBEDDED_REGION_BYTES as usize);
+        let refused = finished(simulation.run(|world| async move { open(&world).await.err() }));
+        let refused = refused.unwrap();
+        assert_eq!(refused.kind(), ErrorKind::NotSupported);
+        assert!(refused.to_string().contains(writer), "{refused}");
+        assert!(disk.content(0, EMBEDDED_REGION_BYTES as usize) == before);
+    }
+}
+
+#[test]
+fn a_watch_that_is_far_behind_is_lost() {
+    finished(simulation(11).run(|world| async move {
+        let facts = open(&world).await.unwrap();
+        let mut watch = facts.watch("", facts.list("").await.unwrap().revision);
+        for number in 0..9 {
+            let change = |key| Change::put(format!("{number}/{key}"), 0, "x");
+            facts
+                .transaction((0..120).map(change).collect())
+                .await
+                .unwrap();
+        }
+        assert_eq!(watch.next(Duration::ZERO).await, News::Lost);
+    }));
+}
+
+#[test]
+fn a_lease_whose_end_the_disk_refuses_ends_later() {
+    let simulation = simulation(12);
+    let faults = simulation.faults();
+    finished(simulation.run(|world| async move {
+        let facts = open(&world).await.unwrap();
+        let lease = facts.grant(Duration::from_secs(5)).await.unwrap().id;
+        let change = Change::put_leased("key", 0, "x", lease);
+        let version = facts.transaction(vec![change]).await.unwrap();
+        faults.fail(DISK);
+        world.sleep(Duration::from_secs(20)).await;
+        // Its time is over, but its keys are there: there is no answer that would be true.
+        let late = facts.keep_alive(lease).await.unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::Unavailable);
+        assert!(facts.get("key").await.unwrap().found.is_some());
+        faults.heal(DISK);
+        let mut watch = facts.watch("key", version);
+        let news = watch.next(Duration::from_secs(5)).await;
+        assert!(matches!(news, News::Changed { .. }), "{news:?}");
+        let ended = facts.keep_alive(lease).await.unwrap_err();
+        assert_eq!(ended.kind(), ErrorKind::NotFound);
+    }));
 }
 
 #[test]
@@ -338,13 +452,14 @@ fn a_disk_that_does_not_answer_makes_a_change_unknown_and_not_endless() {
         let value = Some(Bytes::from_static(b"1"));
         let late = facts.compare_and_set("a", 0, value).await.unwrap_err();
         assert_eq!(late.kind(), ErrorKind::Unavailable, "{late}");
-        assert_eq!(facts.get("a").await.unwrap(), None);
+        let before = facts.get("a").await.unwrap();
+        assert_eq!(before.found, None);
         faults.heal(DISK);
         // The change was completed.
-        let mut watch = facts.watch();
-        while facts.get("a").await.unwrap().is_none() {
-            watch.changed().await.unwrap();
-        }
+        let mut watch = facts.watch("a", before.revision);
+        let news = watch.next(Duration::from_secs(600)).await;
+        assert!(matches!(news, News::Changed { .. }), "{news:?}");
+        assert!(facts.get("a").await.unwrap().found.is_some());
     }));
 }
 
@@ -356,7 +471,7 @@ async fn half_a_change(world: &World, facts: &Coordination, faults: &Faults, val
     assert!(copy_and_a_half.is_err(), "a change makes two writes");
     faults.fail(DISK);
     world.sleep(Duration::from_secs(10)).await;
-    assert_eq!(facts.get("b").await.unwrap(), None);
+    assert_eq!(facts.get("b").await.unwrap().found, None);
     faults.heal(DISK);
 }
 
@@ -389,7 +504,7 @@ fn facts_survive_a_rotten_copy_after_a_failed_change() {
         assert!(outcome.is_crashed());
         simulation.faults().heal(DISK);
         let read =
-            |world: World| async move { open(&world).await.unwrap().get("b").await.unwrap() };
+            |world: World| async move { open(&world).await.unwrap().get("b").await.unwrap().found };
         let before = finished(simulation.run(read)).unwrap();
         simulation
             .faults()
@@ -419,7 +534,7 @@ fn a_power_cut_in_the_change_after_one_that_failed_leaves_a_whole_copy() {
         });
         assert!(outcome.is_crashed());
         let read =
-            |world: World| async move { open(&world).await.unwrap().get("a").await.unwrap() };
+            |world: World| async move { open(&world).await.unwrap().get("a").await.unwrap().found };
         assert!(finished(simulation.run(read)).is_some(), "seed {seed}");
     }
 }

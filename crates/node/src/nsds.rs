@@ -205,13 +205,12 @@ impl Node {
         standings.iter().map(view).collect()
     }
 
-    /// Makes a new region (or takes an empty block device) and adds it to the pool; lost slots move
-    /// there first. Repair starts without being asked.
+    /// Makes a new region (or takes an empty block device) and adds it to the pool under an id of
+    /// [`Node::next_nsd`]; lost slots move there first. Repair starts without being asked.
     ///
     /// # Errors
     /// `Exists`, `NoSpace`, or the disk's error; the pool is unchanged then.
-    pub async fn add_nsd(&self, path: &Path, bytes: u64) -> Result<NsdId> {
-        let id = self.next_nsd();
+    pub async fn add_nsd(&self, id: NsdId, path: &Path, bytes: u64) -> Result<()> {
         let is_device = host::at_path(path) == AtPath::Other;
         let disk = if is_device {
             open_disk(&self.world, path).await?
@@ -243,7 +242,7 @@ impl Node {
         self.change_map(|map| placement::add_nsd(map, entry(id, bytes)))
             .await?;
         tracing::info!(nsd = id.0, path = %path.display(), "NSD added");
-        Ok(id)
+        Ok(())
     }
 
     /// Gives an NSD up: its contents are rebuilt on others.
@@ -279,16 +278,16 @@ impl Node {
         Ok(())
     }
 
-    /// The number for the next NSD.
-    pub fn next_nsd(&self) -> NsdId {
+    /// A number for a new NSD, which no other gets, also if this one isn't added in the end.
+    ///
+    /// # Errors
+    /// Those of coordination.
+    pub async fn next_nsd(&self) -> Result<NsdId> {
         let map = self.pool.map();
-        let highest = map.nsds.iter().map(|entry| entry.nsd.0).max();
-        NsdId(highest.unwrap_or(0) + 1)
-    }
-
-    /// Default place for the next NSD's region.
-    pub fn next_region(&self, folder: &Path) -> PathBuf {
-        folder.join(format!("{}.region", self.next_nsd()))
+        let highest = map.nsds.iter().map(|entry| entry.nsd).max();
+        self.coordination
+            .next_nsd(highest.unwrap_or(NsdId(0)))
+            .await
     }
 
     /// Changes the map in coordination, then here.

@@ -196,7 +196,7 @@ fn what_a_newer_shale_wrote_is_refused_and_left_as_it_is() {
     let mut newer = whole.clone();
     for slot in newer.chunks_mut(slot_bytes) {
         let body = u32::from_le_bytes(slot[12..16].try_into().unwrap()) as usize;
-        slot[8] = 2;
+        slot[8] = 3;
         slot[24..28].fill(0);
         let crc = crc32c(&slot[..32 + body]);
         slot[24..28].copy_from_slice(&crc.to_le_bytes());

@@ -284,19 +284,17 @@ impl Serving {
     /// # Errors
     /// As [`Node::add_nsd`]; `Busy` if another change of the NSDs takes too long.
     pub async fn add_nsd(&self, request: &AddNsd) -> Result<Vec<NsdLine>> {
-        // Two at once would choose the same number, and one would drop the other's path from
-        // `node.toml`.
         let _alone = self.change_nsds().await?;
+        let id = self.node.next_nsd().await?;
         let path = match &request.path {
             Some(path) => PathBuf::from(path),
-            None => self.node.next_region(&self.dir.join("nsd")),
+            None => self.dir.join("nsd").join(format!("{id}.region")),
         };
         let bytes = request.bytes.unwrap_or(self.config.lock().create.nsd_bytes);
         // The path first: an NSD in the map without a path would be missing at the next start. A
         // path that the map doesn't name is harmless.
-        let id = self.node.next_nsd();
         self.note_path(id, Some(path.clone()))?;
-        if let Err(error) = self.node.add_nsd(&path, bytes).await {
+        if let Err(error) = self.node.add_nsd(id, &path, bytes).await {
             if self.node.nsds().iter().all(|nsd| nsd.nsd != id) {
                 self.note_path(id, None)?;
             }

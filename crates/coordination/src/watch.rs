@@ -1,0 +1,75 @@
+//! Watches: the changes after a revision, in order.
+
+use crate::{Backend, history::Batch};
+use bytes::Bytes;
+use std::time::Duration;
+
+/// A key that was changed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Event {
+    /// The key.
+    pub key: String,
+    /// Its new value; `None` if it was removed.
+    pub value: Option<Bytes>,
+}
+
+/// What a watch has to tell.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum News {
+    /// Its keys changed. All changes of one revision come together.
+    Changed {
+        /// The revision, which is the version of the keys that weren't removed.
+        revision: u64,
+        /// The changes.
+        events: Vec<Event>,
+    },
+    /// Nothing was heard for the time that the caller was willing to wait. Proves nothing.
+    Quiet,
+    /// Changes may have been missed (etcd: the revision was compacted): list again, and watch after
+    /// the revision of that list. This watch never tells anything else.
+    Lost,
+}
+
+/// Tells the changes of some keys after a revision.
+///
+/// Changes are kept for a while only (embedded: the last 1,024; etcd: until a compaction), so a
+/// watch that isn't asked for long is lost.
+pub struct Watch {
+    backend: Backend,
+    prefix: String,
+    /// Everything up to this revision was told or didn't concern the keys.
+    after: u64,
+}
+
+impl Watch {
+    pub(crate) fn new(backend: Backend, prefix: &str, after: u64) -> Self {
+        Self {
+            backend,
+            prefix: prefix.to_owned(),
+            after,
+        }
+    }
+
+    /// The next change; waits for at most `patience`. If the future is dropped, nothing is missed:
+    /// the next call tells it.
+    pub async fn next(&mut self, patience: Duration) -> News {
+        let Self {
+            backend,
+            prefix,
+            after,
+        } = self;
+        match backend {
+            Backend::Embedded(store) => store.news(prefix, after, patience).await,
+            Backend::Simulated(handle) => handle.news(prefix, after, patience).await,
+        }
+    }
+}
+
+impl From<Batch> for News {
+    fn from(batch: Batch) -> Self {
+        Self::Changed {
+            revision: batch.revision,
+            events: batch.events,
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Moves the bytes of one connection: reads frames for its side, writes those that its side gives.
+
+use crate::Fault;
+use crate::frame::{Frame, Header, Outgoing};
+use crate::pulse::{Beat, SILENCE_MAX};
+use crate::receive::Receiver;
+use bytes::{Buf, Bytes};
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::Notify;
+use world::World;
+
+/// A stream of ordered bytes to another node.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// What a side does next.
+pub(crate) enum Next {
+    /// Send this.
+    Send(Frame),
+    /// Nothing for that long, unless something happens.
+    Wait(Duration),
+    /// The connection has served its purpose, or is broken.
+    End(Fault),
+}
+
+/// One side's state, as its connection sees it. Calls are short and never wait.
+pub(crate) trait Side: Send + Sync {
+    /// Judges a header before memory is taken for its frame.
+    fn allow(&self, header: &Header) -> Result<(), Fault>;
+    /// A frame came.
+    fn arrived(&self, frame: Frame) -> Result<(), Fault>;
+    /// Bytes came.
+    fn heard(&self);
+    /// What to do next.
+    fn next(&self) -> Next;
+    /// Notified when `next` may have something else to say.
+    fn work(&self) -> &Notify;
+}
+
+/// Moves bytes until the connection ends, and says why it did.
+pub(crate) async fn drive<S: Stream>(world: &World, stream: S, side: &impl Side) -> Fault {
+    let (mut read, mut write) = tokio::io::split(stream);
+    let reading = pin!(read_frames(&mut read, side));
+    let writing = pin!(write_frames(world, &mut write, side));
+    match futures::future::select(reading, writing).await {
+        futures::future::Either::Left((fault, _)) => fault,
+        futures::future::Either::Right((fault, _)) => fault,
+    }
+}
+
+/// Ends with the connection; silence is noticed by [`write_frames`].
+async fn read_frames(read: &mut (impl AsyncRead + Unpin), side: &impl Side) -> Fault {
+    let mut receiver = Receiver::new();
+    loop {
+        loop {
+            match receiver.next(|header| side.allow(header)) {
+                Ok(None) => break,
+                Ok(Some(frame)) => {
+                    if let Err(fault) = side.arrived(frame) {
+                        return fault;
+                    }
+                }
+                Err(fault) => return fault,
+            }
+        }
+        match read.read(receiver.space()).await {
+            Ok(0) => return Fault::new("the other side closed the connection"),
+            Ok(count) => {
+                receiver.received(count);
+                side.heard();
+            }
+            Err(error) => return Fault::new(format!("receiving failed: {error}")),
+        }
+    }
+}
+
+async fn write_frames(
+    world: &World,
+    write: &mut (impl AsyncWrite + Unpin),
+    side: &impl Side,
+) -> Fault {
+    loop {
+        match side.next() {
+            Next::Send(frame) => {
+                if let Err(fault) = send(world, write, frame.encode()).await {
+                    return fault;
+                }
+            }
+            // A notification that came since `next` is kept, so none is missed.
+            Next::Wait(time) => drop(world.timeout(time, side.work().notified()).await),
+            Next::End(fault) => {
+                // Bytes that the stream still holds; it may be broken already.
+                drop(step(world, write.shutdown()).await);
+                return fault;
+            }
+        }
+    }
+}
+
+async fn send(
+    world: &World,
+    write: &mut (impl AsyncWrite + Unpin),
+    frame: Outgoing,
+) -> Result<(), Fault> {
+    let mut rest: [Bytes; 3] = [frame.header, frame.body, frame.payload];
+    while let Some(first) = rest.iter().position(|part| !part.is_empty()) {
+        let parts: [std::io::IoSlice<'_>; 3] =
+            std::array::from_fn(|at| std::io::IoSlice::new(&rest[at]));
+        let mut count = step(world, write.write_vectored(&parts[first..])).await?;
+        if count == 0 {
+            return Err(Fault::new("the stream takes no more bytes"));
+        }
+        for part in &mut rest {
+            let taken = count.min(part.len());
+            part.advance(taken);
+            count -= taken;
+        }
+    }
+    step(world, write.flush()).await
+}
+
+/// One step of sending; a stream that doesn't move for long is broken.
+async fn step<T>(
+    world: &World,
+    step: impl Future<Output = std::io::Result<T>>,
+) -> Result<T, Fault> {
+    match world.timeout(SILENCE_MAX, step).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(error)) => Err(Fault::new(format!("sending failed: {error}"))),
+        Err(_) => Err(Fault::new("the other node takes no bytes")),
+    }
+}
+
+/// The next step of a side that has no frame to send.
+pub(crate) fn idle(beat: Result<Beat, Fault>) -> Next {
+    match beat {
+        Ok(Beat::Alive) => Next::Send(Frame::Alive),
+        Ok(Beat::Wait(time)) => Next::Wait(time),
+        Err(fault) => Next::End(fault),
+    }
+}

@@ -1,0 +1,103 @@
+//! What waits to be sent, by class: small requests before bulk, and no class for ever last.
+
+use crate::frame::class_index;
+use model::call::Class;
+use std::collections::VecDeque;
+
+/// How many of earlier classes may be sent in a row while one of a later class waits.
+const OVERTAKEN_MAX: u32 = 8;
+
+/// A queue per class.
+#[derive(Debug)]
+pub(crate) struct Queue<T> {
+    waiting: [VecDeque<T>; 4],
+    /// How often each class was overtaken since its last turn.
+    overtaken: [u32; 4],
+}
+
+impl<T> Queue<T> {
+    pub(crate) fn new() -> Self {
+        Self {
+            waiting: Default::default(),
+            overtaken: [0; 4],
+        }
+    }
+
+    pub(crate) fn push(&mut self, class: Class, item: T) {
+        self.waiting[class_index(class)].push_back(item);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.iter().map(VecDeque::len).sum()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The next one, among the classes whose first `may_go`.
+    pub(crate) fn pop(&mut self, may_go: impl Fn(&T) -> bool) -> Option<T> {
+        let can = |queue: &VecDeque<T>| queue.front().is_some_and(&may_go);
+        let can_go: [bool; 4] = std::array::from_fn(|class| can(&self.waiting[class]));
+        let all = || (0..4).filter(|class| can_go[*class]);
+        let late = all()
+            .rev()
+            .find(|class| self.overtaken[*class] >= OVERTAKEN_MAX);
+        let chosen = late.or_else(|| all().next())?;
+        for class in all().filter(|class| *class > chosen) {
+            self.overtaken[class] += 1;
+        }
+        self.overtaken[chosen] = 0;
+        self.waiting[chosen].pop_front()
+    }
+
+    /// Takes out the first one that is meant.
+    pub(crate) fn remove(&mut self, is_meant: impl Fn(&T) -> bool) -> Option<T> {
+        let mut found = self.waiting.iter_mut().filter_map(|queue| {
+            let at = queue.iter().position(&is_meant)?;
+            queue.remove(at)
+        });
+        found.next()
+    }
+
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
+        self.waiting.iter_mut().flat_map(std::mem::take)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_requests_overtake_bulk_but_not_for_ever() {
+        let mut queue = Queue::new();
+        for number in 0..20 {
+            queue.push(Class::Bulk, ("bulk", number));
+            queue.push(Class::Metadata, ("metadata", number));
+        }
+        let sent: Vec<_> = std::iter::from_fn(|| queue.pop(|_| true)).collect();
+        assert_eq!(sent.len(), 40);
+        assert!(sent[..8].iter().all(|(class, _)| *class == "metadata"));
+        assert_eq!(sent[8], ("bulk", 0));
+        assert_eq!(sent[17], ("bulk", 1));
+        for class in ["bulk", "metadata"] {
+            let mut numbers = sent
+                .iter()
+                .filter(|sent| sent.0 == class)
+                .map(|sent| sent.1);
+            assert!(numbers.by_ref().eq(0..20), "{class} keeps its order");
+        }
+    }
+
+    #[test]
+    fn a_class_that_may_not_go_delays_no_other() {
+        let mut queue = Queue::new();
+        queue.push(Class::Metadata, 1);
+        queue.push(Class::Bulk, 2);
+        assert_eq!(queue.pop(|item| *item != 1), Some(2));
+        assert_eq!(queue.pop(|item| *item != 1), None);
+        assert_eq!(queue.remove(|item| *item == 1), Some(1));
+        assert!(queue.is_empty());
+    }
+}
