@@ -95,6 +95,11 @@ impl<T> Caller<T> {
         self.ending.is_none()
     }
 
+    /// Why no more calls go over this connection; the first reason, which a goodbye knows best.
+    pub(crate) fn why_ended(&self) -> Option<&str> {
+        self.ending.as_deref()
+    }
+
     /// Whether all is over that a goodbye left to do.
     pub(crate) fn is_over(&self) -> bool {
         !self.is_open() && self.flights.is_empty() && self.control.is_empty()

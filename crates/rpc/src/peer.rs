@@ -335,7 +335,11 @@ impl Drop for LinkEnd {
         let link = &self.link;
         let (ended, has_greeted) = {
             let mut caller = link.caller.lock();
-            (caller.end(&self.why), caller.other().is_some())
+            let ended = caller.end(&self.why);
+            if let Some(why) = caller.why_ended() {
+                self.why = why.into();
+            }
+            (ended, caller.other().is_some())
         };
         tracing::debug!(why = self.why, "a connection ended");
         if let Some(peer) = link.peer.upgrade() {

@@ -31,10 +31,6 @@ impl<T> Queue<T> {
         self.waiting.iter().map(VecDeque::len).sum()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// The next one, among the classes whose first `may_go`.
     pub(crate) fn pop(&mut self, may_go: impl Fn(&T) -> bool) -> Option<T> {
         let can = |queue: &VecDeque<T>| queue.front().is_some_and(&may_go);
@@ -98,6 +94,6 @@ mod tests {
         assert_eq!(queue.pop(|item| *item != 1), Some(2));
         assert_eq!(queue.pop(|item| *item != 1), None);
         assert_eq!(queue.remove(|item| *item == 1), Some(1));
-        assert!(queue.is_empty());
+        assert_eq!(queue.len(), 0);
     }
 }

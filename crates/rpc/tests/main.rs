@@ -1,0 +1,7 @@
+//! Peers and servers in simulation, over connections that are slow, stall, break and lie.
+
+mod breaks;
+mod deadlines;
+mod random;
+mod scene;
+mod strangers;
