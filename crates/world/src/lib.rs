@@ -1,4 +1,4 @@
-//! The only door to the machine: time, randomness, tasks and disks, real and simulated.
+//! The only door to the machine: time, randomness, tasks, disks and connections, real and simulated.
 //!
 //! Everything that waits, needs random numbers or touches a device takes a [`World`]. The program
 //! makes [`World::real`]; tests make a [`sim::Simulation`], which runs the same code on one thread
@@ -17,6 +17,7 @@ mod driven;
 mod hash;
 pub mod host;
 mod instant;
+mod net;
 mod real;
 pub mod sim;
 mod task;
@@ -28,6 +29,7 @@ pub use disk::Disk;
 pub use driven::Driven;
 pub use hash::{FixedHasher, Map, Set};
 pub use instant::Instant;
+pub use net::{BACKLOG_MAX, Connection, ConnectionReader, ConnectionWriter, Listener, SILENCE_MAX};
 pub use task::Task;
 pub use waiters::{SPACE_WAIT, WAITERS_MAX, Wait, Waiter, Waiters};
 

@@ -1,5 +1,6 @@
 //! The real machine: kernel clocks, the runtime's tasks, disks through io_uring and O_DIRECT.
 
+mod net;
 mod region;
 mod request;
 mod ring;
@@ -7,6 +8,7 @@ mod ring;
 mod tests;
 mod threads;
 
+pub(crate) use net::{RealListener, connect_tcp};
 pub(crate) use region::RealDisk;
 
 use crate::Disk;

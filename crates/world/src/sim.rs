@@ -6,17 +6,21 @@
 //! ([`Simulation::trace_hash`] proves it). Disk latencies are whole milliseconds, because tokio's
 //! timers are.
 
+mod connection;
 mod cuts;
 mod device;
 mod disk;
 mod faults;
 mod machine;
+mod network;
+mod node;
 mod pages;
 mod random;
 mod run;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use connection::{SimListener, SimReader, SimWriter};
 pub use cuts::for_every_cut;
 pub(crate) use disk::OpenSimDisk;
 pub use disk::SimDisk;
@@ -57,9 +61,11 @@ impl Simulation {
     /// A machine without disks.
     #[must_use]
     pub fn new(seed: u64) -> Self {
+        let mut machine = Machine::new(seed);
+        machine.add_node("machine", String::new());
         Self {
             seed,
-            machine: Arc::new(Mutex::new(Machine::new(seed))),
+            machine: Arc::new(Mutex::new(machine)),
         }
     }
 
@@ -82,7 +88,7 @@ impl Simulation {
     /// The disk `name`, created with `bytes` of zeros if it doesn't exist (an existing disk keeps
     /// its size). `World::open_disk` opens it by this name. Only written pages take memory.
     pub fn disk(&self, name: &str, bytes: u64) -> SimDisk {
-        self.machine.lock().add_device(name, bytes);
+        self.machine.lock().add_device(run::ONLY, name, bytes);
         SimDisk::new(self.machine.clone(), name)
     }
 
@@ -118,10 +124,10 @@ impl Simulation {
         self.machine.lock().changes.clone()
     }
 
-    /// Hash of all disk activity so far: which I/O, where, what, when.
+    /// Hash of everything so far: which I/O and message, where, what, when.
     #[must_use]
     pub fn trace_hash(&self) -> u64 {
-        self.machine.lock().trace
+        self.machine.lock().trace_hash()
     }
 
     /// Sets the simulated time after which a run ends with a panic.

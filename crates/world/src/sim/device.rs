@@ -1,6 +1,7 @@
 //! A simulated device: the bytes that reads see, those that are durable, and those that a power cut
 //! leaves.
 
+use super::network::HostNumber;
 use super::pages::Pages;
 use super::random::RandomStream;
 use bytes::Bytes;
@@ -20,6 +21,8 @@ const PAGE: u64 = 4096;
 #[derive(Clone)]
 pub(super) struct Device {
     pub(super) bytes: u64,
+    /// The machine that it belongs to.
+    pub(super) node: HostNumber,
     visible: Pages,
     durable: Pages,
     /// Completed but not flushed writes, in order of completion.
@@ -30,8 +33,8 @@ pub(super) struct Device {
     /// Cached content of pages whose medium was damaged after they were cached.
     undamaged: Pages,
     damaged: BTreeSet<u64>,
-    /// The opening that holds the lock.
-    pub(super) opened: Option<u64>,
+    /// The opening that holds the lock, and the run that it belongs to.
+    pub(super) opened: Option<(u64, u64)>,
     pub(super) faults: DeviceFaults,
 }
 
@@ -42,6 +45,7 @@ pub(super) struct DeviceFaults {
     pub(super) extra_latency: Duration,
     pub(super) full: bool,
     pub(super) failed: bool,
+    pub(super) hanging: bool,
 }
 
 #[derive(Clone)]
@@ -77,9 +81,10 @@ enum Fate {
 }
 
 impl Device {
-    pub(super) fn new(bytes: u64) -> Self {
+    pub(super) fn new(node: HostNumber, bytes: u64) -> Self {
         Self {
             bytes,
+            node,
             visible: Pages::default(),
             durable: Pages::default(),
             cached: Vec::new(),

@@ -1,13 +1,15 @@
 //! A simulated disk, as the program opens it and as a test sees it from outside.
 
 use super::device::{ReadPath, Write};
-use super::machine::{Machine, Request, Ticket};
+use super::machine::{Machine, Progress, Request, Ticket};
 use super::run::SimWorld;
 use bytes::Bytes;
 use parking_lot::Mutex;
+use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 /// A disk of the simulation, seen from outside the machine: no faults, no I/O numbers.
@@ -90,7 +92,9 @@ impl OpenSimDisk {
     fn unlock(&self) {
         let mut machine = self.world.machine.lock();
         if let Some(device) = machine.devices.get_mut(&self.name)
-            && device.opened == Some(self.opening)
+            && device
+                .opened
+                .is_some_and(|(opening, _)| opening == self.opening)
         {
             device.opened = None;
         }
@@ -134,14 +138,14 @@ impl OpenSimDisk {
 
     pub(crate) async fn quiesce(&self) {
         loop {
-            let now = self.world.now().0;
+            let now = self.world.network_time();
             let due = {
                 let mut machine = self.world.machine.lock();
                 machine.advance(now);
-                machine.last_due(&self.name)
+                machine.last_due(now, &self.name)
             };
             match due {
-                Some(due) => tokio::time::sleep(Duration::from_nanos(due - now)).await,
+                Some(due) => self.pause(now, due).await,
                 None => return,
             }
         }
@@ -180,7 +184,7 @@ impl OpenSimDisk {
 
     fn perform(&self, request: Request) -> io::Result<Bytes> {
         self.check_held()?;
-        let now = self.world.now().0;
+        let now = self.world.network_time();
         self.world
             .machine
             .lock()
@@ -189,7 +193,7 @@ impl OpenSimDisk {
 
     async fn submit_and_wait(&self, request: Request) -> io::Result<Bytes> {
         self.check_held()?;
-        let now = self.world.now().0;
+        let now = self.world.network_time();
         let submitted = self
             .world
             .machine
@@ -211,17 +215,31 @@ impl OpenSimDisk {
                 tokio::task::yield_now().await;
             }
         }
-        let now = self.world.now().0;
-        let result = {
-            let mut machine = self.world.machine.lock();
-            machine.advance(now);
-            machine.take_result(self.world.run, ticket.number)
+        let result = loop {
+            let progress = poll_fn(|context| {
+                let now = self.world.network_time();
+                let mut machine = self.world.machine.lock();
+                machine.advance(now);
+                match machine.progress(self.world.run, ticket.number, context.waker()) {
+                    Progress::Done(result) => Poll::Ready(Ok(result)),
+                    Progress::DueAt(due) => Poll::Ready(Err((now, due))),
+                    Progress::Held | Progress::Never => Poll::Pending,
+                }
+            });
+            match progress.await {
+                Ok(result) => break result,
+                // This machine's clock is fast.
+                Err((now, due)) => self.pause(now, due).await,
+            }
         };
         drop(waiting);
-        match result {
-            Some(result) => result,
-            None => std::future::pending().await,
-        }
+        result
+    }
+
+    /// Waits until `due`, at least a millisecond.
+    async fn pause(&self, now: u64, due: u64) {
+        let rest = Duration::from_nanos(due.saturating_sub(now));
+        tokio::time::sleep(rest.max(Duration::from_millis(1))).await;
     }
 }
 

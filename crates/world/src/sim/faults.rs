@@ -30,13 +30,13 @@ impl Faults {
         Self { machine }
     }
 
-    /// Cuts the power at I/O number `number` (counted from 0 over all runs), once. Replaces an
+    /// Cuts the power of the machine that it meets at I/O number `number` (counted from 0 over all runs), once. Replaces an
     /// earlier choice.
     pub fn cut_at_io(&self, number: u64, cut: Cut) {
         self.machine.lock().cut = Some((number, cut));
     }
 
-    /// Cuts the power now. Inside a run, nothing after the caller's next await happens.
+    /// Cuts the power of all machines now. Inside a run, nothing after the caller's next await happens.
     pub fn cut_now(&self) {
         self.machine.lock().cut_now();
     }
@@ -46,10 +46,12 @@ impl Faults {
         self.machine.lock().cut = None;
     }
 
-    /// Sets the calendar back by this much more, also across power cuts. Monotonic time is
-    /// unaffected.
+    /// Sets the calendar of all machines back by this much more, also across power cuts. Monotonic
+    /// time is unaffected.
     pub fn set_clock_back(&self, by: Duration) {
-        self.machine.lock().clock_set_back += by.as_nanos() as i64;
+        for node in &mut self.machine.lock().nodes {
+            node.clock_set_back += by.as_nanos() as i64;
+        }
     }
 
     /// Reads that touch `range` fail with EIO until it is overwritten or healed.
@@ -81,11 +83,18 @@ impl Faults {
         self.change(disk, |device| device.faults.failed = true);
     }
 
-    /// Ends `read_error`, `slow`, `full` and `fail`; flipped bits stay.
+    /// No I/O completes any longer, including those under way, until the disk is healed. Blocking
+    /// I/O fails with ETIMEDOUT, because a simulation's only thread can't hang.
+    pub fn hang(&self, disk: &str) {
+        self.change(disk, |device| device.faults.hanging = true);
+    }
+
+    /// Ends `read_error`, `slow`, `full`, `fail` and `hang`; flipped bits stay.
     pub fn heal(&self, disk: &str) {
         self.change(disk, |device| {
             device.faults = super::device::DeviceFaults::default()
         });
+        self.machine.lock().stop_hanging(disk);
     }
 
     fn change(&self, disk: &str, change: impl FnOnce(&mut Device)) {

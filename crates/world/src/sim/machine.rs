@@ -1,7 +1,9 @@
-//! The simulated machine: numbers every I/O, completes it when it is due, cuts the power.
+//! The simulated machines: numbers every I/O, completes it when it is due, cuts the power.
 
 use super::device::{Device, ReadPath, Write};
 use super::faults::Cut;
+use super::network::{HostNumber, Network};
+use super::node::NodeState;
 use super::random::RandomStream;
 use super::{RUN_IO_MAX, RUN_TIME_MAX};
 use crate::{AlignedBuffer, FixedHasher};
@@ -16,35 +18,34 @@ use std::time::Duration;
 /// (and the run ends), because it would repeat for ever.
 const IO_AFTER_POWER_LOSS_MAX: u64 = 10_000;
 
-/// The machine's whole state, under one lock that is never held across an await.
+/// The state of all machines, under one lock that is never held across an await.
 pub(super) struct Machine {
+    pub(super) nodes: Vec<NodeState>,
+    pub(super) network: Network,
     pub(super) devices: BTreeMap<String, Device>,
     pub(super) io_count: u64,
     /// Numbers of the I/Os that may change data: writes and flushes.
     pub(super) changes: Vec<u64>,
     pub(super) trace: u64,
     pub(super) cut: Option<(u64, Cut)>,
-    /// Nanoseconds by which the calendar was set back.
-    pub(super) clock_set_back: i64,
     pub(super) time_limit: Duration,
     /// Random numbers for the program (`World::random_u64`).
     pub(super) program_random: RandomStream,
     /// Random numbers for the order of tasks.
     pub(super) order_random: RandomStream,
     device_random: RandomStream,
-    /// Number of the current (or last) run, and whether its machine has power.
+    /// Number of the newest run of a program.
     pub(super) run: u64,
-    pub(super) powered: bool,
-    /// Simulated nanoseconds at the end of the last run.
-    pub(super) elapsed: u64,
-    /// Wakes the run when the power is cut.
-    pub(super) on_power_loss: Option<Waker>,
-    pub(super) tasks: BTreeMap<u64, &'static str>,
+    /// The tasks of all machines, by number.
+    pub(super) tasks: BTreeMap<u64, (HostNumber, &'static str)>,
     pub(super) next_number: u64,
     run_io_start: u64,
     powerless_ios: u64,
     /// Submitted I/Os by due time and number.
     under_way: BTreeMap<(u64, u64), Io>,
+    /// I/Os that are due on hanging disks, by number, and the wakers of those who wait for them.
+    held: BTreeMap<u64, Io>,
+    held_wakers: BTreeMap<u64, Waker>,
     results: BTreeMap<u64, io::Result<Bytes>>,
 }
 
@@ -63,6 +64,7 @@ pub(super) enum Request {
 }
 
 struct Io {
+    run: u64,
     device: String,
     request: Request,
     /// For flushes: the number of writes it covers.
@@ -78,108 +80,154 @@ pub(super) struct Ticket {
     pub(super) number: u64,
 }
 
-/// The power was cut: no further I/O completes.
+/// The power was cut or the process ended: no further I/O completes.
 pub(super) struct PowerLost;
+
+/// What has become of a submitted I/O.
+pub(super) enum Progress {
+    Done(io::Result<Bytes>),
+    DueAt(u64),
+    /// Its disk hangs.
+    Held,
+    /// The process has ended.
+    Never,
+}
 
 impl Machine {
     pub(super) fn new(seed: u64) -> Self {
         Self {
+            nodes: Vec::new(),
+            network: Network::new(seed),
             devices: BTreeMap::new(),
             io_count: 0,
             changes: Vec::new(),
             trace: seed,
             cut: None,
-            clock_set_back: 0,
             time_limit: RUN_TIME_MAX,
             program_random: RandomStream::new(seed, 1),
             order_random: RandomStream::new(seed, 2),
             device_random: RandomStream::new(seed, 3),
             run: 0,
-            powered: false,
-            elapsed: 0,
-            on_power_loss: None,
             tasks: BTreeMap::new(),
             next_number: 0,
             run_io_start: 0,
             powerless_ios: 0,
             under_way: BTreeMap::new(),
+            held: BTreeMap::new(),
+            held_wakers: BTreeMap::new(),
             results: BTreeMap::new(),
         }
     }
 
     /// A machine in the same state. Only between runs.
     pub(super) fn fork(&self) -> Self {
-        assert!(!self.powered, "a machine is copied between runs");
+        assert!(
+            self.nodes.iter().all(|node| node.run.is_none()),
+            "machines are copied between runs"
+        );
         Self {
+            nodes: self.nodes.clone(),
+            network: self.network.fork(),
             devices: self.devices.clone(),
             io_count: self.io_count,
             changes: self.changes.clone(),
             trace: self.trace,
             cut: self.cut,
-            clock_set_back: self.clock_set_back,
             time_limit: self.time_limit,
             program_random: self.program_random.clone(),
             order_random: self.order_random.clone(),
             device_random: self.device_random.clone(),
             run: self.run,
-            powered: false,
-            elapsed: self.elapsed,
-            on_power_loss: None,
             tasks: BTreeMap::new(),
             next_number: self.next_number,
             run_io_start: self.run_io_start,
             powerless_ios: 0,
             under_way: BTreeMap::new(),
+            held: BTreeMap::new(),
+            held_wakers: BTreeMap::new(),
             results: BTreeMap::new(),
         }
     }
 
-    pub(super) fn add_device(&mut self, name: &str, bytes: u64) {
-        self.devices
-            .entry(name.to_owned())
-            .or_insert_with(|| Device::new(bytes));
+    /// Adds a machine; returns its number.
+    pub(super) fn add_node(&mut self, name: &str, prefix: String) -> HostNumber {
+        self.nodes.push(NodeState::new(name, prefix));
+        self.network.add_host()
     }
 
-    /// Starts the machine; returns the number of the run.
-    pub(super) fn power_on(&mut self) -> u64 {
-        assert!(!self.powered, "a simulation runs one scenario at a time");
+    pub(super) fn add_device(&mut self, node: HostNumber, name: &str, bytes: u64) {
+        self.devices
+            .entry(name.to_owned())
+            .or_insert_with(|| Device::new(node, bytes));
+    }
+
+    /// Starts a program on a machine; returns the number of the run.
+    pub(super) fn begin_run(&mut self, node: HostNumber) -> u64 {
+        let state = &mut self.nodes[node];
+        assert!(
+            state.run.is_none(),
+            "a simulated machine runs one program at a time"
+        );
         self.run += 1;
-        self.powered = true;
+        state.run = Some(self.run);
+        state.is_paused = false;
         self.run_io_start = self.io_count;
         self.powerless_ios = 0;
-        self.devices
-            .values_mut()
-            .for_each(Device::forget_page_cache);
+        self.network.begin_run(node, self.run);
         self.run
     }
 
-    /// The run ended by itself: submitted I/O still happens, nothing is lost. Returns false if the
-    /// power was cut before.
-    pub(super) fn power_stays(&mut self, now: u64) -> bool {
-        self.advance(u64::MAX);
-        let powered = self.powered;
-        self.end_run(now);
-        powered
+    /// A machine that was off starts with an empty page cache.
+    pub(super) fn forget_page_cache(&mut self, node: HostNumber) {
+        self.devices
+            .values_mut()
+            .filter(|device| device.node == node)
+            .for_each(Device::forget_page_cache);
     }
 
-    pub(super) fn end_run(&mut self, now: u64) {
-        self.powered = false;
-        self.elapsed = now;
-        self.on_power_loss = None;
-        self.tasks.clear();
-        self.results.clear();
-        assert!(
-            self.under_way.is_empty(),
-            "a run ends with every I/O completed or cut"
-        );
-        for device in self.devices.values_mut() {
-            device.opened = None;
+    /// A process ends, by itself or killed: what it submitted still happens, nothing is lost, and
+    /// the kernel closes its connections. Returns false if it had ended before.
+    pub(super) fn end_run(&mut self, now: u64, run: u64) -> bool {
+        let ios: Vec<_> = self
+            .under_way
+            .iter()
+            .filter(|(_, io)| io.run == run)
+            .map(|(key, _)| *key)
+            .collect();
+        for (due, number) in ios {
+            // A power cut that was planned for one of them ends the others.
+            if let Some(io) = self.under_way.remove(&(due, number)) {
+                self.finish(number, io);
+            }
+        }
+        let was_running = match self.node_of(run) {
+            Some(node) => {
+                self.network.end_run(now, node);
+                self.stop(node);
+                true
+            }
+            None => false,
+        };
+        was_running
+    }
+
+    /// The process of `node` is no more.
+    fn stop(&mut self, node: HostNumber) {
+        let state = &mut self.nodes[node];
+        state.run = None;
+        if let Some(waker) = state.on_end.take() {
+            waker.wake();
         }
     }
 
-    /// Whether the machine of run `run` still has power.
-    pub(super) fn has_power(&self, run: u64) -> bool {
-        self.powered && self.run == run
+    /// The machine on which `run` runs, if it still does.
+    fn node_of(&self, run: u64) -> Option<HostNumber> {
+        self.nodes.iter().position(|node| node.run == Some(run))
+    }
+
+    /// Whether the process of run `run` still runs.
+    pub(super) fn is_running(&self, run: u64) -> bool {
+        self.node_of(run).is_some()
     }
 
     /// A new number for an opening or task.
@@ -203,6 +251,7 @@ impl Machine {
         let flush_point = state.map_or(0, Device::flush_point);
         let due = now + self.draw_latency() + extra.as_nanos() as u64;
         let io = Io {
+            run,
             device: device.to_owned(),
             request,
             flush_point,
@@ -214,44 +263,79 @@ impl Machine {
 
     /// Completes every I/O that is due, in order of time.
     pub(super) fn advance(&mut self, now: u64) {
-        while self.powered {
-            match self.under_way.first_key_value() {
-                Some((&(due, number), _)) if due <= now => {
-                    let io = self
-                        .under_way
-                        .remove(&(due, number))
-                        .expect("it was just found");
-                    self.complete(number, io);
-                }
-                _ => break,
-            }
+        while let Some((&(due, number), _)) = self.under_way.first_key_value()
+            && due <= now
+        {
+            let io = self.under_way.remove(&(due, number));
+            self.finish(number, io.expect("it was just found"));
         }
     }
 
-    /// The result of a due I/O; `None` if the power was cut.
-    pub(super) fn take_result(&mut self, run: u64, number: u64) -> Option<io::Result<Bytes>> {
-        if !self.has_power(run) {
-            return None;
+    /// Completes an I/O, or holds it if its disk hangs.
+    fn finish(&mut self, number: u64, io: Io) {
+        let device = self.devices.get(&io.device);
+        if device.is_some_and(|device| device.faults.hanging) {
+            self.held.insert(number, io);
+        } else {
+            self.complete(number, io);
         }
-        Some(
-            self.results
-                .remove(&number)
-                .expect("completed by advance, and taken once"),
-        )
+    }
+
+    /// What has become of an I/O. If its disk hangs, `waker` is woken when it no longer does.
+    pub(super) fn progress(&mut self, run: u64, number: u64, waker: &Waker) -> Progress {
+        if !self.is_running(run) {
+            return Progress::Never;
+        }
+        if let Some(result) = self.results.remove(&number) {
+            return Progress::Done(result);
+        }
+        if self.held.contains_key(&number) {
+            self.held_wakers.insert(number, waker.clone());
+            return Progress::Held;
+        }
+        let due = self.under_way.keys().find(|key| key.1 == number);
+        Progress::DueAt(due.expect("an I/O is under way until it is done").0)
+    }
+
+    /// The disk works again: what it held goes on.
+    pub(super) fn stop_hanging(&mut self, device: &str) {
+        let of_device = self.held.iter().filter(|(_, io)| io.device == device);
+        let numbers: Vec<_> = of_device.map(|(number, _)| *number).collect();
+        for number in numbers {
+            let io = self.held.remove(&number).expect("just listed");
+            if let Some(waker) = self.held_wakers.remove(&number) {
+                waker.wake();
+            }
+            self.complete(number, io);
+        }
     }
 
     /// The caller stopped waiting for this I/O; it happens anyway.
     pub(super) fn abandon(&mut self, ticket: Ticket) {
         self.results.remove(&ticket.number);
-        if let Some(io) = self.under_way.get_mut(&(ticket.due, ticket.number)) {
+        self.held_wakers.remove(&ticket.number);
+        let submitted = self.under_way.get_mut(&(ticket.due, ticket.number));
+        if let Some(io) = submitted.or_else(|| self.held.get_mut(&ticket.number)) {
             io.abandoned = true;
         }
     }
 
-    /// When the last I/O under way on `device` completes.
-    pub(super) fn last_due(&self, device: &str) -> Option<u64> {
+    /// When the last I/O under way on `device` completes; for held ones that isn't known, and
+    /// `now` stands for it.
+    pub(super) fn last_due(&self, now: u64, device: &str) -> Option<u64> {
+        let is_held = self.held.values().any(|io| io.device == device);
         let mut of_device = self.under_way.iter().filter(|(_, io)| io.device == device);
-        of_device.next_back().map(|((due, _), _)| *due)
+        let last = of_device.next_back().map(|((due, _), _)| *due);
+        last.or(is_held.then_some(now))
+    }
+
+    /// Whether a process holds the lock of `device`: one that runs, or one that ended and whose
+    /// I/O hangs.
+    pub(super) fn is_locked(&self, device: &str) -> bool {
+        let holder = self.devices.get(device).and_then(|device| device.opened);
+        holder.is_some_and(|(_, run)| {
+            self.is_running(run) || self.held.values().any(|io| io.device == device)
+        })
     }
 
     /// Does an I/O at once, for blocking callers.
@@ -273,30 +357,59 @@ impl Machine {
         };
         let flush_point = self.devices.get(device).map_or(0, Device::flush_point);
         let io = Io {
+            run,
             device: device.to_owned(),
             request,
             flush_point,
             abandoned: false,
         };
+        let device = self.devices.get(&io.device);
+        if device.is_some_and(|device| device.faults.hanging) {
+            // The only thread can't hang, so it is told.
+            return Err(io::Error::from_raw_os_error(libc::ETIMEDOUT));
+        }
         self.complete(number, io);
-        self.take_result(run, number)
-            .unwrap_or_else(|| Err(power_lost()))
+        let result = self.results.remove(&number);
+        match self.is_running(run) {
+            true => result.expect("it was just completed"),
+            false => Err(power_lost()),
+        }
     }
 
-    /// Cuts the power of all devices now.
+    /// Cuts the power of all machines now.
     pub(super) fn cut_now(&mut self) {
-        self.lose_power(None);
+        self.cut = None;
+        for node in 0..self.nodes.len() {
+            self.lose_power(node, None);
+        }
     }
 
-    /// Cuts the power of all devices; `torn` is the I/O that must be torn.
-    fn lose_power(&mut self, torn: Option<Io>) {
+    /// Cuts the power of one machine; `torn` is the I/O that must be torn.
+    pub(super) fn lose_power(&mut self, node: HostNumber, torn: Option<Io>) {
         let mut under_way: BTreeMap<String, Vec<Write>> = BTreeMap::new();
-        for io in std::mem::take(&mut self.under_way).into_values() {
+        let devices = &self.devices;
+        let is_of_node = |io: &Io| {
+            devices
+                .get(&io.device)
+                .is_some_and(|device| device.node == node)
+        };
+        let lost = self.under_way.extract_if(.., |_, io| is_of_node(io));
+        let mut lost: Vec<_> = lost.map(|(_, io)| io).collect();
+        lost.extend(
+            self.held
+                .extract_if(.., |_, io| is_of_node(io))
+                .map(|(_, io)| io),
+        );
+        for io in lost {
             if let Request::Write { write, .. } = io.request {
                 under_way.entry(io.device).or_default().push(write);
             }
         }
-        for (name, device) in &mut self.devices {
+        let of_node = self
+            .devices
+            .iter_mut()
+            .filter(|(_, device)| device.node == node);
+        for (name, device) in of_node {
             let torn = match &torn {
                 Some(Io {
                     device,
@@ -311,30 +424,63 @@ impl Machine {
                 torn,
             );
         }
-        self.powered = false;
-        self.cut = None;
-        if let Some(waker) = self.on_power_loss.take() {
-            waker.wake();
+        if self.nodes[node].run.is_some() {
+            self.network.lose_power(node);
+            self.stop(node);
         }
     }
 
-    /// The waiting tasks and I/Os, for the watchdog's message.
+    /// The machine whose I/O the planned cut is at loses power.
+    fn planned_cut(&mut self, device: &str, torn: Option<Io>) {
+        self.cut = None;
+        let node = self.devices.get(device).map_or(0, |device| device.node);
+        self.lose_power(node, torn);
+    }
+
+    /// Hash of everything so far.
+    pub(super) fn trace_hash(&self) -> u64 {
+        let mut hasher = FixedHasher::default();
+        hasher.write_u64(self.trace);
+        hasher.write_u64(self.network.trace);
+        hasher.finish()
+    }
+
+    /// What waits on each running machine, for messages of the watchdog and after a panic.
     pub(super) fn describe_waiting(&self) -> String {
-        let tasks: Vec<_> = self.tasks.values().copied().collect();
-        let ios: Vec<_> = self
-            .under_way
-            .iter()
-            .map(|((due, number), io)| {
-                format!(
-                    "#{number} {} on {} due at {due} ns",
-                    io.request.verb(),
-                    io.device
-                )
-            })
-            .collect();
+        let mut text = String::new();
+        for (node, state) in self.nodes.iter().enumerate() {
+            if state.run.is_some() {
+                text += &self.describe_node(node);
+            }
+        }
+        format!("{text}I/Os so far: {}", self.io_count)
+    }
+
+    fn describe_node(&self, node: HostNumber) -> String {
+        let tasks = self.tasks.values().filter(|(of, _)| *of == node);
+        let tasks: Vec<_> = tasks.map(|(_, name)| *name).collect();
+        let is_of_node = |io: &Io| self.nodes[node].run == Some(io.run);
+        let under_way = self.under_way.iter().filter(|(_, io)| is_of_node(io));
+        let under_way = under_way.map(|((due, number), io)| {
+            let (verb, device) = (io.request.verb(), &io.device);
+            format!("#{number} {verb} on {device} due at {due} ns")
+        });
+        let held = self.held.iter().filter(|(_, io)| is_of_node(io));
+        let held = held.map(|(number, io)| {
+            let (verb, device) = (io.request.verb(), &io.device);
+            format!("#{number} {verb} on {device}, which hangs")
+        });
+        let ios: Vec<_> = under_way.chain(held).collect();
+        let connections = self.network.describe(node);
+        let name = &self.nodes[node].name;
+        let paused = if self.nodes[node].is_paused {
+            " (paused)"
+        } else {
+            ""
+        };
         format!(
-            "tasks alive: {tasks:?}; I/Os under way: {ios:?}; I/Os so far: {}",
-            self.io_count
+            "{name}{paused}: tasks alive: {tasks:?}; I/Os under way: {ios:?}; \
+             connections: {connections}; "
         )
     }
 
@@ -346,7 +492,7 @@ impl Machine {
         device: &str,
         request: &Request,
     ) -> Result<u64, PowerLost> {
-        if !self.has_power(run) {
+        if !self.is_running(run) {
             return Err(PowerLost);
         }
         let number = self.io_count;
@@ -362,7 +508,7 @@ impl Machine {
         );
         self.trace = traced(self.trace, now, number, device, request);
         if self.cut == Some((number, Cut::Before)) {
-            self.lose_power(None);
+            self.planned_cut(device, None);
             return Err(PowerLost);
         }
         Ok(number)
@@ -370,20 +516,22 @@ impl Machine {
 
     fn complete(&mut self, number: u64, io: Io) {
         if self.cut == Some((number, Cut::Torn)) {
-            return self.lose_power(Some(io));
+            let device = io.device.clone();
+            return self.planned_cut(&device, Some(io));
         }
         let Io {
-            device,
+            run: _,
+            device: name,
             request,
             flush_point,
             abandoned,
         } = io;
-        let result = match self.devices.get_mut(&device) {
+        let result = match self.devices.get_mut(&name) {
             Some(device) => execute(device, request, flush_point),
             None => Err(io::Error::from_raw_os_error(libc::ENODEV)),
         };
         if self.cut == Some((number, Cut::After)) {
-            return self.lose_power(None);
+            return self.planned_cut(&name, None);
         }
         if !abandoned {
             self.results.insert(number, result);

@@ -1,8 +1,9 @@
-//! One power-on of the simulated machine: runtime, clock, tasks, watchdog.
+//! One run of a program on a simulated machine: runtime, clock, tasks, watchdog.
 
 use super::Outcome;
 use super::disk::OpenSimDisk;
 use super::machine::Machine;
+use super::network::HostNumber;
 use crate::{Disk, Instant, Task, World};
 use parking_lot::Mutex;
 use std::future::{Future, poll_fn};
@@ -11,6 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle, RngSeed, Runtime, UnhandledPanic};
@@ -18,20 +20,56 @@ use tokio::runtime::{Builder, Handle, RngSeed, Runtime, UnhandledPanic};
 /// Calendar time when a simulation begins: 2027-01-15 08:00 UTC.
 const WALL_BASE: i64 = 1_800_000_000_000_000_000;
 
-/// How long the machine is off between two runs.
+/// How long the only machine is off between two runs.
 const OFF: Duration = Duration::from_secs(1);
+
+/// The only machine of a `Simulation`.
+pub(super) const ONLY: HostNumber = 0;
 
 /// The world of one run.
 pub(crate) struct SimWorld {
     pub(crate) handle: Handle,
     pub(super) machine: Arc<Mutex<Machine>>,
+    pub(super) node: HostNumber,
     pub(super) run: u64,
-    /// Simulated nanoseconds when the run began, and tokio's time at that moment.
+    /// The machine's clock when the run began, and tokio's time at that moment.
     base: u64,
     start: tokio::time::Instant,
+    /// Time of disks and network where several machines run; a machine's own clock may drift.
+    shared: Option<SharedClock>,
 }
 
+/// Nanoseconds of simulated time, the same for all machines.
+pub(super) type SharedClock = Arc<AtomicU64>;
+
 impl SimWorld {
+    pub(super) fn new(
+        runtime: &Runtime,
+        machine: &Arc<Mutex<Machine>>,
+        node: HostNumber,
+        run: u64,
+        shared: Option<SharedClock>,
+    ) -> Self {
+        let _context = runtime.enter();
+        Self {
+            handle: runtime.handle().clone(),
+            machine: machine.clone(),
+            node,
+            run,
+            base: machine.lock().nodes[node].clock,
+            start: tokio::time::Instant::now(),
+            shared,
+        }
+    }
+
+    /// Time as disks and the network know it.
+    pub(super) fn network_time(&self) -> u64 {
+        match &self.shared {
+            Some(clock) => clock.load(Ordering::Relaxed),
+            None => self.now().0,
+        }
+    }
+
     /// Time continues across runs, so that nothing can rely on it starting at zero.
     pub(crate) fn now(&self) -> Instant {
         // Inside the runtime's context tokio returns its paused time, also in destructors that run
@@ -42,7 +80,7 @@ impl SimWorld {
     }
 
     pub(crate) fn wall(&self) -> model::Timestamp {
-        let set_back = self.machine.lock().clock_set_back;
+        let set_back = self.machine.lock().nodes[self.node].clock_set_back;
         model::Timestamp(WALL_BASE + self.now().0 as i64 - set_back)
     }
 
@@ -58,7 +96,7 @@ impl SimWorld {
         let number = {
             let mut machine = self.machine.lock();
             let number = machine.take_number();
-            machine.tasks.insert(number, name);
+            machine.tasks.insert(number, (self.node, name));
             number
         };
         let machine = self.machine.clone();
@@ -71,33 +109,34 @@ impl SimWorld {
     }
 
     pub(crate) fn create_disk(self: &Arc<Self>, path: &Path, bytes: u64) -> io::Result<Disk> {
-        let name = path.to_string_lossy();
+        let name = self.name_of(path);
         {
             let mut machine = self.machine.lock();
             if bytes == 0 || !bytes.is_multiple_of(crate::DISK_ALIGNMENT as u64) {
                 let text = format!("region {name}: {bytes} is not a positive multiple of 4096");
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
             }
-            if machine.devices.contains_key(&*name) {
+            if machine.devices.contains_key(&name) {
                 return Err(io::Error::from_raw_os_error(libc::EEXIST));
             }
-            machine.add_device(&name, bytes);
+            machine.add_device(self.node, &name, bytes);
         }
         self.open_disk(path)
     }
 
     pub(crate) fn open_disk(self: &Arc<Self>, path: &Path) -> io::Result<Disk> {
-        let name = path.to_string_lossy().into_owned();
+        let name = self.name_of(path);
         let mut machine = self.machine.lock();
         let opening = machine.take_number();
+        let is_locked = machine.is_locked(&name);
         let Some(device) = machine.devices.get_mut(&name) else {
             return Err(io::Error::from_raw_os_error(libc::ENOENT));
         };
-        if device.opened.is_some() {
+        if is_locked {
             let text = format!("{name} is in use by another process");
             return Err(io::Error::new(io::ErrorKind::WouldBlock, text));
         }
-        device.opened = Some(opening);
+        device.opened = Some((opening, self.run));
         let bytes = device.bytes;
         drop(machine);
         Ok(Disk::simulated(OpenSimDisk::new(
@@ -106,6 +145,16 @@ impl SimWorld {
             bytes,
             opening,
         )))
+    }
+
+    /// The name of a disk among those of all machines.
+    fn name_of(&self, path: &Path) -> String {
+        let machine = self.machine.lock();
+        format!(
+            "{}{}",
+            machine.nodes[self.node].prefix,
+            path.to_string_lossy()
+        )
     }
 }
 
@@ -123,29 +172,19 @@ pub(super) fn run<T, F: Future<Output = T>>(
     machine: &Arc<Mutex<Machine>>,
     scenario: impl FnOnce(World) -> F,
 ) -> Outcome<T> {
-    let (number, base, limit) = {
+    let (number, limit) = {
         let mut machine = machine.lock();
-        let base = machine.elapsed + OFF.as_nanos() as u64;
-        (machine.power_on(), base, machine.time_limit)
+        machine.nodes[ONLY].clock += OFF.as_nanos() as u64;
+        machine.forget_page_cache(ONLY);
+        (machine.begin_run(ONLY), machine.time_limit)
     };
     let runtime = new_runtime(seed, number);
-    let start = {
-        let _context = runtime.enter();
-        tokio::time::Instant::now()
-    };
-    let handle = runtime.handle().clone();
-    let sim_world = Arc::new(SimWorld {
-        handle,
-        machine: machine.clone(),
-        run: number,
-        base,
-        start,
-    });
+    let sim_world = Arc::new(SimWorld::new(&runtime, machine, ONLY, number, None));
     let world = World::simulated(sim_world.clone());
 
     let result = catch_unwind(AssertUnwindSafe(|| {
         let scenario = async { scenario(world).await };
-        let result = runtime.block_on(until_power_loss(machine, limit, scenario));
+        let result = runtime.block_on(until_power_loss(&sim_world, limit, scenario));
         // Destructors of tasks may do (synchronous) I/O, which belongs to the run.
         drop(runtime);
         result
@@ -153,10 +192,9 @@ pub(super) fn run<T, F: Future<Output = T>>(
 
     let now = sim_world.now().0;
     let mut machine = machine.lock();
-    let powered = machine.powered && machine.power_stays(now);
-    if !powered {
+    machine.nodes[ONLY].clock = now;
+    if !machine.end_run(now, number) {
         // A panic after the power was cut could not have happened on a real machine.
-        machine.end_run(now);
         return Outcome::Crashed;
     }
     match result {
@@ -187,30 +225,59 @@ fn new_runtime(seed: u64, run: u64) -> Runtime {
 
 /// Drives `scenario`; `None` when the power is cut. Panics when simulated time runs out.
 async fn until_power_loss<T>(
-    machine: &Arc<Mutex<Machine>>,
+    world: &Arc<SimWorld>,
     limit: Duration,
     scenario: impl Future<Output = T>,
 ) -> Option<T> {
     let mut scenario = pin!(scenario);
     let mut watchdog = pin!(tokio::time::sleep(limit));
+    let mut arrivals = pin!(arrivals(world));
     poll_fn(|context| {
         {
-            let mut machine = machine.lock();
-            if !machine.powered {
+            let mut machine = world.machine.lock();
+            if !machine.is_running(world.run) {
                 return Poll::Ready(None);
             }
-            machine.on_power_loss = Some(context.waker().clone());
+            machine.nodes[world.node].on_end = Some(context.waker().clone());
+        }
+        if arrivals.as_mut().poll(context).is_ready() {
+            unreachable!("a network works for ever");
         }
         if let Poll::Ready(value) = scenario.as_mut().poll(context) {
-            return Poll::Ready(machine.lock().powered.then_some(value));
+            let is_running = world.machine.lock().is_running(world.run);
+            return Poll::Ready(is_running.then_some(value));
         }
         if watchdog.as_mut().poll(context).is_ready() {
-            let waiting = machine.lock().describe_waiting();
+            let waiting = world.machine.lock().describe_waiting();
             panic!("the run didn't end within {limit:?} of simulated time; {waiting}");
         }
         Poll::Pending
     })
     .await
+}
+
+/// Lets what is on its way in the network of a single machine arrive when it is due.
+async fn arrivals(world: &Arc<SimWorld>) {
+    loop {
+        let wait = poll_fn(|context| {
+            let now = world.network_time();
+            let mut machine = world.machine.lock();
+            machine.network.deliver(now);
+            machine.network.on_event = Some(context.waker().clone());
+            Poll::Ready(machine.network.next_due().map(|due| due - now))
+        });
+        let rest = wait.await;
+        let earlier = poll_fn(|_| match world.machine.lock().network.on_event {
+            Some(_) => Poll::Pending,
+            None => Poll::Ready(()),
+        });
+        match rest {
+            Some(rest) => {
+                let _ = tokio::time::timeout(Duration::from_nanos(rest), earlier).await;
+            }
+            None => earlier.await,
+        }
+    }
 }
 
 /// A task that is listed while it lives, and that sometimes lets other tasks go first.

@@ -1,0 +1,147 @@
+//! What both bodies of the network promise.
+
+use super::*;
+use crate::sim::Simulation;
+use std::net::Ipv4Addr;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+fn any_port() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, 0).into()
+}
+
+/// Runs `rule` on the real network and on the simulated one with several seeds.
+fn on_both<F: Future<Output = ()>>(rule: impl Fn(World) -> F) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async { rule(World::real()).await });
+    for seed in 0..20 {
+        Simulation::new(seed).run(&rule).finished();
+    }
+}
+
+/// Both ends of one connection: who connected, who accepted.
+async fn pair(world: &World) -> (Connection, Connection) {
+    let listener = world.listen(any_port()).await.unwrap();
+    let deadline = Deadline::after(world, Duration::from_secs(20));
+    let (connected, accepted) = futures::join!(
+        world.connect(listener.address(), deadline),
+        listener.accept()
+    );
+    (connected.unwrap(), accepted.unwrap())
+}
+
+#[test]
+fn bytes_arrive_whole_and_in_order_in_both_directions() {
+    on_both(|world| async move {
+        let (connected, accepted) = pair(&world).await;
+        assert_eq!(connected.peer(), accepted.local());
+        assert_eq!(connected.local(), accepted.peer());
+        let content: Vec<u8> = (0..3_000_000_u32).map(|n| (n / 7) as u8).collect();
+        let send = |mut writer: ConnectionWriter| {
+            let content = content.clone();
+            async move {
+                let (mut sent, end) = (0, content.len());
+                while sent < end {
+                    let middle = end.min(sent + 100);
+                    let slices = [
+                        IoSlice::new(&content[sent..middle]),
+                        IoSlice::new(&content[middle..]),
+                    ];
+                    sent += writer.write_vectored(&slices).await.unwrap();
+                }
+                writer.shutdown().await.unwrap();
+            }
+        };
+        let receive = |mut reader: ConnectionReader| async move {
+            let mut received = Vec::new();
+            reader.read_to_end(&mut received).await.unwrap();
+            received
+        };
+        let ((one_reader, one_writer), (other_reader, other_writer)) =
+            (connected.into_split(), accepted.into_split());
+        let ((), (), one, other) = futures::join!(
+            send(one_writer),
+            send(other_writer),
+            receive(one_reader),
+            receive(other_reader)
+        );
+        assert!(one == content && other == content);
+    });
+}
+
+#[test]
+fn a_port_without_a_listener_refuses_and_one_with_a_listener_is_taken() {
+    on_both(|world| async move {
+        let listener = world.listen(any_port()).await.unwrap();
+        let address = listener.address();
+        let second = world.listen(address).await.unwrap_err();
+        assert_eq!(second.kind(), io::ErrorKind::AddrInUse);
+        drop(listener);
+        let deadline = Deadline::after(&world, Duration::from_secs(20));
+        let refused = world.connect(address, deadline).await.unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        world.listen(address).await.unwrap();
+    });
+}
+
+#[test]
+fn a_dropped_connection_gives_the_rest_and_then_ends() {
+    on_both(|world| async move {
+        let (mut connected, mut accepted) = pair(&world).await;
+        connected.write_all(b"the rest").await.unwrap();
+        drop(connected);
+        let mut rest = Vec::new();
+        accepted.read_to_end(&mut rest).await.unwrap();
+        assert_eq!(rest, b"the rest");
+        // The first bytes reach a closed end, which answers with a reset.
+        let failed = loop {
+            match accepted.write(b"too late").await {
+                Ok(_) => world.sleep(Duration::from_millis(1)).await,
+                Err(error) => break error.kind(),
+            }
+        };
+        assert!(matches!(
+            failed,
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+        ));
+    });
+}
+
+#[test]
+fn closing_with_unread_bytes_ends_or_resets_the_peers_reads() {
+    on_both(|world| async move {
+        let (mut connected, mut accepted) = pair(&world).await;
+        accepted.write_all(b"never read").await.unwrap();
+        connected.write_all(b"x").await.unwrap();
+        accepted.read_u8().await.unwrap();
+        world.sleep(Duration::from_millis(20)).await;
+        drop(connected);
+        // A kernel may send the end before the reset.
+        match accepted.read(&mut [0; 10]).await {
+            Ok(length) => assert_eq!(length, 0),
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::ConnectionReset),
+        }
+    });
+}
+
+#[test]
+fn a_sender_waits_when_nobody_reads() {
+    on_both(|world| async move {
+        let (mut connected, mut accepted) = pair(&world).await;
+        let block = vec![7; 1 << 20];
+        let mut sent = 0;
+        let patience = Duration::from_millis(100);
+        while let Ok(written) = world.timeout(patience, connected.write(&block)).await {
+            sent += written.unwrap();
+            assert!(sent < 1 << 28, "what is in flight is bounded");
+        }
+        let reading = async {
+            let mut buffer = vec![0; sent];
+            accepted.read_exact(&mut buffer).await.unwrap();
+        };
+        let ((), written) = futures::join!(reading, connected.write(b"more"));
+        assert!(written.unwrap() > 0);
+    });
+}
