@@ -15,8 +15,9 @@
 //! the connection for broken, so that a cut cable is noticed while nothing is asked.
 //!
 //! The rules (`frame`, `receive`, `caller`, `answerer`, `queue`, `pulse`) have no I/O; `drive`,
-//! `peer` and `server` move bytes and time.
+//! `peer`, `server` and `addresses` move bytes and time.
 
+mod addresses;
 mod answerer;
 mod caller;
 mod drive;
@@ -30,6 +31,7 @@ mod server;
 #[cfg(test)]
 mod tests;
 
+pub use addresses::Addresses;
 pub use drive::Stream;
 pub use hello::{Credit, Credits, Identity};
 pub use peer::{Dial, Peer};

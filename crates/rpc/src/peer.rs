@@ -37,11 +37,11 @@ const ENDING_MAX: usize = 4;
 
 /// Opens connections.
 pub trait Dial: Send + Sync {
-    /// A new connection to the node.
+    /// A new connection to the node; waits until the deadline at most.
     ///
     /// # Errors
     /// The network's.
-    fn dial(&self, node: NodeId) -> BoxFuture<'_, io::Result<Box<dyn Stream>>>;
+    fn dial(&self, node: NodeId, deadline: Deadline) -> BoxFuture<'_, io::Result<Box<dyn Stream>>>;
 }
 
 /// Another node. Dropping it ends its tasks and connections.
@@ -307,8 +307,9 @@ async fn dial(shared: Arc<Shared>, not_before: Option<Instant>) {
     if let Some(pause) = not_before.map(|time| time.since(now)) {
         shared.world.sleep(pause).await;
     }
-    let attempt = shared.dial.dial(shared.node);
-    let fault = match shared.world.timeout(DIAL_MAX, attempt).await {
+    let deadline = Deadline::after(&shared.world, DIAL_MAX);
+    let attempt = shared.dial.dial(shared.node, deadline);
+    let fault = match deadline.bound(&shared.world, attempt).await {
         Ok(Ok(stream)) => return shared.opened(stream),
         Ok(Err(error)) => error.to_string(),
         Err(elapsed) => elapsed.to_string(),

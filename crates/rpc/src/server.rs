@@ -14,12 +14,16 @@ use model::{NodeId, NodeRun};
 use parking_lot::Mutex;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{Notify, Semaphore};
 use world::call::Service;
-use world::{Deadline, Map, Task, World};
+use world::{Deadline, Listener, Map, Task, World};
 
 /// Most nodes whose incarnations are remembered: more than a cluster has.
 const NODES_MAX: usize = 16_384;
+
+/// Pause after a connection that couldn't be accepted, because of too many open files for example.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How much a server takes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,6 +56,7 @@ struct Shared {
 struct State {
     connections: Map<u64, Connection>,
     last_connection: u64,
+    listeners: Vec<Task<()>>,
     /// The newest incarnation that was seen of each node.
     incarnations: Map<NodeId, u64>,
     is_closed: bool,
@@ -98,33 +103,35 @@ impl Server {
         }
     }
 
+    /// Serves the connections that come to `listener`, until the server is closed.
+    pub fn listen(&self, listener: Listener) {
+        let shared = Arc::downgrade(&self.shared);
+        let world = self.shared.world.clone();
+        let task = self.shared.world.spawn("rpc listens", async move {
+            loop {
+                let accepted = listener.accept().await;
+                let Some(shared) = shared.upgrade() else {
+                    return;
+                };
+                match accepted {
+                    Ok(connection) => shared.accept(connection),
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection couldn't be accepted");
+                        drop(shared);
+                        world.sleep(ACCEPT_PAUSE).await;
+                    }
+                }
+            }
+        });
+        let mut state = self.shared.state.lock();
+        if !state.is_closed {
+            state.listeners.push(task);
+        }
+    }
+
     /// Serves a connection that another node opened. One that is too many is closed.
     pub fn accept(&self, stream: impl Stream + 'static) {
-        let shared = &self.shared;
-        let mut state = shared.state.lock();
-        if state.is_closed || state.connections.len() >= shared.admission.connections {
-            tracing::warn!(
-                connections = state.connections.len(),
-                "a connection is refused: the node closes or has too many"
-            );
-            return;
-        }
-        state.last_connection += 1;
-        let number = state.last_connection;
-        let now = shared.world.now();
-        let link = Arc::new(Link {
-            server: shared.clone(),
-            number,
-            state: Mutex::new(LinkState {
-                answerer: Answerer::new(shared.identity, shared.admission.credits, now),
-                running: Map::default(),
-            }),
-            work: Notify::new(),
-        });
-        // Made here: a task can be dropped before it begins.
-        let end = LinkEnd(link.clone());
-        let task = shared.world.spawn("rpc answers", serve(end, stream));
-        state.connections.insert(number, Connection { link, task });
+        self.shared.accept(stream);
     }
 
     /// Takes on no more connections and requests, answers those under way until the deadline, then
@@ -134,6 +141,8 @@ impl Server {
         let links: Vec<_> = {
             let mut state = shared.state.lock();
             state.is_closed = true;
+            // Dropped with the state locked: ending a task runs nothing of it here.
+            state.listeners.clear();
             let connections = state.connections.values();
             connections
                 .map(|connection| connection.link.clone())
@@ -166,13 +175,42 @@ impl Drop for Server {
 }
 
 impl Shared {
+    fn accept(self: &Arc<Self>, stream: impl Stream + 'static) {
+        let shared = self;
+        let mut state = shared.state.lock();
+        if state.is_closed || state.connections.len() >= shared.admission.connections {
+            tracing::warn!(
+                connections = state.connections.len(),
+                "a connection is refused: the node closes or has too many"
+            );
+            return;
+        }
+        state.last_connection += 1;
+        let number = state.last_connection;
+        let now = shared.world.now();
+        let link = Arc::new(Link {
+            server: shared.clone(),
+            number,
+            state: Mutex::new(LinkState {
+                answerer: Answerer::new(shared.identity, shared.admission.credits, now),
+                running: Map::default(),
+            }),
+            work: Notify::new(),
+        });
+        // Made here: a task can be dropped before it begins.
+        let end = LinkEnd(link.clone());
+        let task = shared.world.spawn("rpc answers", serve(end, stream));
+        state.connections.insert(number, Connection { link, task });
+    }
+
     fn drop_connections(&self) {
-        let connections = {
+        let (connections, listeners) = {
             let mut state = self.state.lock();
             state.is_closed = true;
-            std::mem::take(&mut state.connections)
+            let connections = std::mem::take(&mut state.connections);
+            (connections, std::mem::take(&mut state.listeners))
         };
-        drop(connections);
+        drop((connections, listeners));
     }
 
     /// Whether a daemon may call. Its node's older daemons aren't there any more.

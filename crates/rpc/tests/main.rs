@@ -2,6 +2,7 @@
 
 mod breaks;
 mod deadlines;
+mod network;
 mod random;
 mod scene;
 mod strangers;

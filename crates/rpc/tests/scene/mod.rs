@@ -46,12 +46,21 @@ pub(crate) fn admission() -> Admission {
 }
 
 /// Runs requests of a ticket and a time: takes that time, answers the ticket.
-#[derive(Default)]
 pub(crate) struct Counter {
-    world: Mutex<Option<World>>,
+    world: World,
     /// How often each ticket was begun and finished.
     pub(crate) begun: Mutex<BTreeMap<u64, u32>>,
     pub(crate) finished: Mutex<BTreeMap<u64, u32>>,
+}
+
+impl Counter {
+    pub(crate) fn new(world: &World) -> Arc<Self> {
+        Arc::new(Self {
+            world: world.clone(),
+            begun: Mutex::default(),
+            finished: Mutex::default(),
+        })
+    }
 }
 
 impl Service for Counter {
@@ -60,8 +69,7 @@ impl Service for Counter {
             assert_eq!(from.node, ASKING);
             let (ticket, work): (u64, u64) = call.decode().unwrap();
             *self.begun.lock().entry(ticket).or_default() += 1;
-            let world = self.world.lock().clone().unwrap();
-            world.sleep(ms(work)).await;
+            self.world.sleep(ms(work)).await;
             *self.finished.lock().entry(ticket).or_default() += 1;
             Reply::new(&Ok(ticket), call.payload)
         })
@@ -161,7 +169,7 @@ async fn relay(
 }
 
 impl Dial for Wire {
-    fn dial(&self, node: NodeId) -> BoxFuture<'_, io::Result<Box<dyn Stream>>> {
+    fn dial(&self, node: NodeId, _: Deadline) -> BoxFuture<'_, io::Result<Box<dyn Stream>>> {
         Box::pin(async move {
             assert_eq!(node, ANSWERING);
             let latency = *self.latency.lock();
@@ -192,8 +200,7 @@ impl Scene {
             dialed: Mutex::default(),
         });
         let peer = Peer::new(world, identity(ASKING, 1), ANSWERING, wire.clone());
-        let counter = Arc::new(Counter::default());
-        *counter.world.lock() = Some(world.clone());
+        let counter = Counter::new(world);
         let scene = Self {
             world: world.clone(),
             wire,
