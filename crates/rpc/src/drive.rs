@@ -5,12 +5,16 @@ use crate::frame::{Frame, Header, Outgoing};
 use crate::pulse::{Beat, SILENCE_MAX};
 use crate::receive::Receiver;
 use bytes::{Buf, Bytes};
+use futures::future::{Either, select};
 use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 use world::World;
+
+/// How long a side that has nothing more to say waits until the other closes.
+const LINGER_MAX: Duration = Duration::from_secs(1);
 
 /// A stream of ordered bytes to another node.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -23,8 +27,10 @@ pub(crate) enum Next {
     Send(Frame),
     /// Nothing for that long, unless something happens.
     Wait(Duration),
-    /// The connection has served its purpose, or is broken.
+    /// The connection is broken.
     End(Fault),
+    /// The connection has served its purpose.
+    Over,
 }
 
 /// One side's state, as its connection sees it. Calls are short and never wait.
@@ -46,9 +52,15 @@ pub(crate) async fn drive<S: Stream>(world: &World, stream: S, side: &impl Side)
     let (mut read, mut write) = tokio::io::split(stream);
     let reading = pin!(read_frames(&mut read, side));
     let writing = pin!(write_frames(world, &mut write, side));
-    match futures::future::select(reading, writing).await {
-        futures::future::Either::Left((fault, _)) => fault,
-        futures::future::Either::Right((fault, _)) => fault,
+    match select(reading, writing).await {
+        Either::Left((fault, _)) => fault,
+        Either::Right((Err(fault), _)) => fault,
+        Either::Right((Ok(()), reading)) => {
+            // To close while bytes arrive would reset the connection, and the other side could lose
+            // what it hasn't read.
+            let rest = world.timeout(LINGER_MAX, reading).await;
+            rest.unwrap_or_else(|_| Fault::new("the other side keeps the connection open"))
+        }
     }
 }
 
@@ -78,25 +90,19 @@ async fn read_frames(read: &mut (impl AsyncRead + Unpin), side: &impl Side) -> F
     }
 }
 
+/// Ends without a fault once all is sent and the other side knows it.
 async fn write_frames(
     world: &World,
     write: &mut (impl AsyncWrite + Unpin),
     side: &impl Side,
-) -> Fault {
+) -> Result<(), Fault> {
     loop {
         match side.next() {
-            Next::Send(frame) => {
-                if let Err(fault) = send(world, write, frame.encode()).await {
-                    return fault;
-                }
-            }
+            Next::Send(frame) => send(world, write, frame.encode()).await?,
             // A notification that came since `next` is kept, so none is missed.
             Next::Wait(time) => drop(world.timeout(time, side.work().notified()).await),
-            Next::End(fault) => {
-                // Bytes that the stream still holds; it may be broken already.
-                drop(step(world, write.shutdown()).await);
-                return fault;
-            }
+            Next::End(fault) => return Err(fault),
+            Next::Over => return step(world, write.shutdown()).await,
         }
     }
 }

@@ -17,6 +17,7 @@ use model::{NodeId, NodeRun};
 use parking_lot::Mutex;
 use std::io;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
@@ -97,6 +98,8 @@ struct Link {
     peer: Weak<Shared>,
     caller: Mutex<Caller<Ticket>>,
     work: Notify,
+    /// Whether the other side is the daemon that was meant.
+    is_greeted: AtomicBool,
 }
 
 impl Peer {
@@ -226,6 +229,7 @@ impl Shared {
             peer: Arc::downgrade(self),
             caller: Mutex::new(Caller::new(hello, self.world.now())),
             work: Notify::new(),
+            is_greeted: AtomicBool::new(false),
         });
         let mut state = self.state.lock();
         if matches!(state.current, Current::Closed) {
@@ -334,14 +338,15 @@ struct LinkEnd {
 impl Drop for LinkEnd {
     fn drop(&mut self) {
         let link = &self.link;
-        let (ended, has_greeted) = {
+        let ended = {
             let mut caller = link.caller.lock();
             let ended = caller.end(&self.why);
             if let Some(why) = caller.why_ended() {
                 self.why = why.into();
             }
-            (ended, caller.other().is_some())
+            ended
         };
+        let has_greeted = link.is_greeted.load(Ordering::Relaxed);
         tracing::debug!(why = self.why, "a connection ended");
         if let Some(peer) = link.peer.upgrade() {
             let is_meant = |current: &Current| match current {
@@ -362,11 +367,25 @@ impl Link {
             Err((_, outcome)) => return outcome,
         };
         self.work.notify_one();
-        let mut given_up = GivenUp { link: self, id };
-        match deadline.bound(&self.world, outcome).await {
+        let mut waiting = Waiting {
+            link: self,
+            id,
+            is_over: false,
+        };
+        let outcome = deadline.bound(&self.world, outcome).await;
+        waiting.is_over = true;
+        match outcome {
             Ok(outcome) => outcome.expect("every ticket gets its outcome"),
-            Err(_) => Outcome::Ended(Err(given_up.now())),
+            Err(_) => Outcome::Ended(Err(self
+                .give_up(id)
+                .unwrap_or_else(|| NoAnswer::unknown("the reply came at its deadline")))),
         }
+    }
+
+    fn give_up(&self, id: u64) -> Option<NoAnswer> {
+        let known = self.caller.lock().give_up(id);
+        self.work.notify_one();
+        known
     }
 
     fn settle(&self, ended: Vec<(Ticket, Outcome)>) {
@@ -377,24 +396,17 @@ impl Link {
     }
 }
 
-/// Tells the connection that nobody waits for a call any more; after its end that changes nothing.
-struct GivenUp<'a> {
+/// Tells the connection if whoever waits for a call goes away.
+struct Waiting<'a> {
     link: &'a Link,
     id: u64,
+    is_over: bool,
 }
 
-impl GivenUp<'_> {
-    fn now(&mut self) -> NoAnswer {
-        let known = self.link.caller.lock().give_up(self.id);
-        self.link.work.notify_one();
-        known.unwrap_or_else(|| NoAnswer::unknown("the reply came at its deadline"))
-    }
-}
-
-impl Drop for GivenUp<'_> {
+impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if self.link.caller.lock().give_up(self.id).is_some() {
-            self.link.work.notify_one();
+        if !self.is_over {
+            self.link.give_up(self.id);
         }
     }
 }
@@ -413,6 +425,7 @@ impl Side for Link {
         self.settle(ended);
         if let (true, Some(other), Some(peer)) = (is_hello, other, self.peer.upgrade()) {
             peer.greeted(other, self)?;
+            self.is_greeted.store(true, Ordering::Relaxed);
         }
         // Credits may have come back.
         self.work.notify_one();
@@ -430,7 +443,7 @@ impl Side for Link {
             return Next::Send(frame);
         }
         if caller.is_over() {
-            return Next::End(Fault::new("all replies came after a goodbye"));
+            return Next::Over;
         }
         idle(caller.beat(now))
     }

@@ -70,6 +70,10 @@ fn a_restarted_daemon_answers_only_what_it_was_asked() {
         let old = scene.ask(3, 0, ms(500)).await.unwrap_err();
         assert!(matches!(old, NoAnswer::NotRun(_)), "{old}");
         assert_eq!(scene.begun(3), 0);
+        assert!(
+            *scene.wire.dialed.lock() <= 12,
+            "it isn't tried without pause"
+        );
     });
 }
 

@@ -90,3 +90,44 @@ fn calls_go_over_the_network_to_the_node_that_listens() {
         assert!([1, 70, 73].iter().all(|ticket| !begun.contains_key(ticket)));
     });
 }
+
+/// A connection that is closed while bytes arrive is reset, and what the other side hasn't read is
+/// lost.
+#[test]
+fn a_closing_server_leaves_no_call_unknown_while_more_arrive() {
+    for seed in 0..20 {
+        let scenario = async |world: World| {
+            let counter = Counter::new(&world);
+            let (server, address) = start(&world, 1, &counter).await;
+            let addresses = Arc::new(Addresses::new(&world));
+            addresses.set(ANSWERING, address);
+            let me = identity(ASKING, 1);
+            let peer = Arc::new(Peer::new(&world, me, ANSWERING, addresses));
+            let ask = |ticket: u64| {
+                let mut call = request(ticket, 3);
+                call.class = Class::ALL[ticket as usize % 4];
+                call.payload = vec![1; 100_000].into();
+                call.reply_bytes_max = 110_000;
+                let (peer, deadline) = (peer.clone(), Deadline::after(&world, ms(500)));
+                world.spawn("ask", async move { peer.call(call, deadline).await })
+            };
+            let mut calls: Vec<_> = (0..40).map(&ask).collect();
+            world.sleep(ms(seed)).await;
+            let deadline = Deadline::after(&world, ms(5000));
+            let closing = world.spawn("close", async move { server.close(deadline).await });
+            calls.extend((40..80).map(&ask));
+            let mut not_run = Vec::new();
+            for (ticket, call) in calls.into_iter().enumerate() {
+                match call.await {
+                    Ok(_) => {}
+                    Err(NoAnswer::NotRun(_)) => not_run.push(ticket as u64),
+                    Err(NoAnswer::Unknown(error)) => panic!("seed {seed}, {ticket}: {error}"),
+                }
+            }
+            closing.await;
+            let begun = counter.begun.lock();
+            assert!(not_run.iter().all(|ticket| !begun.contains_key(ticket)));
+        };
+        Simulation::new(seed).run(scenario).finished();
+    }
+}
