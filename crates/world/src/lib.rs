@@ -81,6 +81,25 @@ impl World {
         }
     }
 
+    /// Mixes a decision into the trace of a simulation (`sim::Cluster::trace_hash`), so that two runs
+    /// that decided differently are told apart at once. Costs nothing in the real world.
+    pub fn note(&self, what: &'static str, number: u64) {
+        if let Inner::Simulated(world) = &self.inner {
+            world.note(what, number);
+        }
+    }
+
+    /// The simulation that this is a world of.
+    ///
+    /// # Panics
+    /// In the real world.
+    pub(crate) fn simulation(&self) -> &Arc<sim::SimWorld> {
+        match &self.inner {
+            Inner::Simulated(world) => world,
+            Inner::Real(_) => panic!("only a simulated program can do this"),
+        }
+    }
+
     /// Whether this is a simulation.
     #[must_use]
     pub fn is_simulated(&self) -> bool {

@@ -1,32 +1,45 @@
-//! A simulated machine: one seed decides time, random numbers, the order of tasks, disks and
-//! faults.
+//! Simulated machines: one seed decides time, random numbers, the order of tasks, disks, the network
+//! and faults.
 //!
-//! The program runs on a tokio current-thread runtime with a paused clock: when no task can run,
-//! time jumps to the next timer. The same seed and program give the same run, I/O by I/O
-//! ([`Simulation::trace_hash`] proves it). Disk latencies are whole milliseconds, because tokio's
-//! timers are.
+//! A program runs on a tokio current-thread runtime with a paused clock. In a [`Simulation`] there is
+//! one: when no task can run, time jumps to the next timer. In a [`Cluster`] each machine has its
+//! own, and they take turns in steps of a millisecond (`cluster.rs`). Both share disks, network and
+//! their faults (`machine.rs`). The same seed and program give the same run, I/O by I/O, message by
+//! message and poll by poll (`trace_hash` proves it). Disk latencies are whole milliseconds, because
+//! tokio's timers are.
+//!
+//! A library's own tasks and timers obey all of it, because they are on the machine's runtime.
 
+mod cluster;
 mod connection;
 mod cuts;
 mod device;
 mod disk;
 mod faults;
+mod judge;
 mod machine;
 mod network;
 mod node;
 mod pages;
 mod random;
 mod run;
+mod step;
 #[cfg(test)]
 mod tests;
+mod wires;
 
+pub use cluster::Cluster;
 pub(crate) use connection::{SimListener, SimReader, SimWriter};
 pub use cuts::for_every_cut;
 pub(crate) use disk::OpenSimDisk;
 pub use disk::SimDisk;
 pub use faults::{Cut, Faults};
+pub use judge::Judge;
+pub use network::Link;
+pub use node::{Answer, SimNode};
 pub(crate) use random::split_mix;
 pub(crate) use run::{SimWorld, ready_at_once};
+pub use wires::Wires;
 
 use crate::World;
 use machine::Machine;

@@ -91,7 +91,9 @@ impl OpenSimDisk {
 
     fn unlock(&self) {
         let mut machine = self.world.machine.lock();
-        if let Some(device) = machine.devices.get_mut(&self.name)
+        // Of a process that has ended only what it submitted holds the lock.
+        if machine.is_running(self.world.run)
+            && let Some(device) = machine.devices.get_mut(&self.name)
             && device
                 .opened
                 .is_some_and(|(opening, _)| opening == self.opening)

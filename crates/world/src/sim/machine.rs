@@ -27,6 +27,8 @@ pub(super) struct Machine {
     /// Numbers of the I/Os that may change data: writes and flushes.
     pub(super) changes: Vec<u64>,
     pub(super) trace: u64,
+    /// Hash of which program ran when, and of what programs noted.
+    steps: u64,
     pub(super) cut: Option<(u64, Cut)>,
     pub(super) time_limit: Duration,
     /// Random numbers for the program (`World::random_u64`).
@@ -63,7 +65,7 @@ pub(super) enum Request {
     Flush,
 }
 
-struct Io {
+pub(super) struct Io {
     run: u64,
     device: String,
     request: Request,
@@ -102,6 +104,7 @@ impl Machine {
             io_count: 0,
             changes: Vec::new(),
             trace: seed,
+            steps: seed,
             cut: None,
             time_limit: RUN_TIME_MAX,
             program_random: RandomStream::new(seed, 1),
@@ -132,6 +135,7 @@ impl Machine {
             io_count: self.io_count,
             changes: self.changes.clone(),
             trace: self.trace,
+            steps: self.steps,
             cut: self.cut,
             time_limit: self.time_limit,
             program_random: self.program_random.clone(),
@@ -175,6 +179,12 @@ impl Machine {
         self.powerless_ios = 0;
         self.network.begin_run(node, self.run);
         self.run
+    }
+
+    /// A machine's monotonic clock starts anywhere, so that nothing can compare those of two.
+    pub(super) fn draw_clock(&mut self, node: HostNumber) {
+        let hours = 1 + self.order_random.below(1000);
+        self.nodes[node].restart_clock(hours * 3_600_000_000_000);
     }
 
     /// A machine that was off starts with an empty page cache.
@@ -424,8 +434,9 @@ impl Machine {
                 torn,
             );
         }
+        self.nodes[node].was_off = true;
+        self.network.lose_power(node);
         if self.nodes[node].run.is_some() {
-            self.network.lose_power(node);
             self.stop(node);
         }
     }
@@ -442,7 +453,27 @@ impl Machine {
         let mut hasher = FixedHasher::default();
         hasher.write_u64(self.trace);
         hasher.write_u64(self.network.trace);
+        hasher.write_u64(self.steps);
         hasher.finish()
+    }
+
+    /// A program took a step; `polls` is the hash of its tasks' polls.
+    pub(super) fn trace_step(&mut self, now: u64, node: HostNumber, polls: u64) {
+        let mut hasher = FixedHasher::default();
+        for word in [self.steps, now, node as u64, polls] {
+            hasher.write_u64(word);
+        }
+        self.steps = hasher.finish();
+    }
+
+    /// A program noted something.
+    pub(super) fn trace_note(&mut self, node: HostNumber, what: &str, number: u64) {
+        let mut hasher = FixedHasher::default();
+        for word in [self.steps, node as u64, number] {
+            hasher.write_u64(word);
+        }
+        hasher.write(what.as_bytes());
+        self.steps = hasher.finish();
     }
 
     /// What waits on each running machine, for messages of the watchdog and after a panic.

@@ -16,10 +16,8 @@
 
 mod link;
 mod pipe;
-#[cfg(test)]
-mod tests;
 
-pub(super) use link::Link;
+pub use link::Link;
 use link::Links;
 use pipe::{End, Packet, State};
 
@@ -66,7 +64,7 @@ pub(super) struct Network {
     /// Nodes that were woken since the last [`Network::take_woken`].
     woken: BTreeSet<HostNumber>,
     /// Letters that have arrived.
-    letters: VecDeque<(HostNumber, Work)>,
+    letters: VecDeque<Letter>,
     /// Wakes the run of a single machine when an event becomes the next one.
     pub(super) on_event: Option<Waker>,
 }
@@ -79,8 +77,15 @@ struct Host {
     next_port: u16,
 }
 
+/// A letter that has arrived at a machine.
+pub(super) struct Letter {
+    pub(super) to: HostNumber,
+    /// The program that it is for.
+    pub(super) run: u64,
+    pub(super) work: Work,
+}
+
 struct Listening {
-    host: HostNumber,
     run: u64,
     waiting: VecDeque<u64>,
     waker: Option<Waker>,
@@ -197,7 +202,8 @@ impl Network {
             .retain(|_, connecting| connecting.run != run);
         for number in self.connections_of(run) {
             for end in 0..2 {
-                if self.connections[&number][end].run == Some(run) {
+                let ends = self.connections.get(&number);
+                if ends.is_some_and(|ends| ends[end].run == Some(run)) {
                     self.close(now, number, end);
                 }
             }
@@ -253,8 +259,13 @@ impl Network {
     }
 
     /// The next letter that has arrived. Its work is done without the machine's lock.
-    pub(super) fn take_letter(&mut self) -> Option<(HostNumber, Work)> {
+    pub(super) fn take_letter(&mut self) -> Option<Letter> {
         self.letters.pop_front()
+    }
+
+    /// Puts letters back that nobody could take.
+    pub(super) fn keep_letters(&mut self, letters: Vec<Letter>) {
+        self.letters.extend(letters);
     }
 
     /// Lets everything happen that is due, in order of time.
@@ -291,7 +302,7 @@ impl Network {
             } => {
                 if self.hosts[to].run == Some(run) && self.links.is_open(from, to) {
                     self.woken.insert(to);
-                    self.letters.push_back((to, work));
+                    self.letters.push_back(Letter { to, run, work });
                 }
             }
         }
@@ -334,7 +345,6 @@ impl Network {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
         }
         let listening = Listening {
-            host,
             run,
             waiting: VecDeque::new(),
             waker: None,

@@ -4,6 +4,7 @@ use super::Outcome;
 use super::disk::OpenSimDisk;
 use super::machine::Machine;
 use super::network::HostNumber;
+use super::step::Watch;
 use crate::{Disk, Instant, Task, World};
 use parking_lot::Mutex;
 use std::future::{Future, poll_fn};
@@ -62,6 +63,11 @@ impl SimWorld {
         }
     }
 
+    /// The machine's clock when the run began.
+    pub(super) fn base(&self) -> u64 {
+        self.base
+    }
+
     /// Time as disks and the network know it.
     pub(super) fn network_time(&self) -> u64 {
         match &self.shared {
@@ -82,6 +88,10 @@ impl SimWorld {
     pub(crate) fn wall(&self) -> model::Timestamp {
         let set_back = self.machine.lock().nodes[self.node].clock_set_back;
         model::Timestamp(WALL_BASE + self.now().0 as i64 - set_back)
+    }
+
+    pub(crate) fn note(&self, what: &str, number: u64) {
+        self.machine.lock().trace_note(self.node, what, number);
     }
 
     pub(crate) fn random_u64(&self) -> u64 {
@@ -178,7 +188,8 @@ pub(super) fn run<T, F: Future<Output = T>>(
         machine.forget_page_cache(ONLY);
         (machine.begin_run(ONLY), machine.time_limit)
     };
-    let runtime = new_runtime(seed, number);
+    let watch = Arc::new(Watch::default());
+    let runtime = new_runtime(seed, number, &watch);
     let sim_world = Arc::new(SimWorld::new(&runtime, machine, ONLY, number, None));
     let world = World::simulated(sim_world.clone());
 
@@ -193,6 +204,7 @@ pub(super) fn run<T, F: Future<Output = T>>(
     let now = sim_world.now().0;
     let mut machine = machine.lock();
     machine.nodes[ONLY].clock = now;
+    machine.trace_step(now, ONLY, watch.trace());
     if !machine.end_run(now, number) {
         // A panic after the power was cut could not have happened on a real machine.
         return Outcome::Crashed;
@@ -211,7 +223,9 @@ pub(super) fn run<T, F: Future<Output = T>>(
     }
 }
 
-fn new_runtime(seed: u64, run: u64) -> Runtime {
+/// A runtime that does the same in every run, with its hooks.
+pub(super) fn new_runtime(seed: u64, run: u64, watch: &Arc<Watch>) -> Runtime {
+    let (polled, parks) = (watch.clone(), watch.clone());
     let mut bytes = seed.to_le_bytes().to_vec();
     bytes.extend_from_slice(&run.to_le_bytes());
     Builder::new_current_thread()
@@ -219,6 +233,8 @@ fn new_runtime(seed: u64, run: u64) -> Runtime {
         .start_paused(true)
         .rng_seed(RngSeed::from_bytes(&bytes))
         .unhandled_panic(UnhandledPanic::ShutdownRuntime)
+        .on_before_task_poll(move |task| polled.polled(task.spawned_at()))
+        .on_thread_park(move || parks.parks())
         .build()
         .expect("a runtime without I/O needs no resources of the system")
 }
