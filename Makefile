@@ -40,7 +40,7 @@ help:
 	@echo "make test      everything that must hold (under 30 minutes on 2 cores)"
 	@echo "make test-all  the longer suites as well"
 	@echo "make bench     measured value, floor, ratio"
-	@echo "make bench-parts  single parts: operations in memory, NSDs, segments, durable writes"
+	@echo "make bench-parts  single parts: operations in memory, NSDs, segments, durable writes, calls"
 	@echo "make lint      format and lints"
 
 # dpkg -s costs milliseconds; apt-get update is only paid when something is missing.
@@ -130,7 +130,7 @@ bench: deps
 	target/release/bench
 
 # Parts that users feel only together; `make lint` sees that they compile.
-PARTS := operations durable_writes blobs segments
+PARTS := operations durable_writes blobs segments calls
 bench-parts: export SHALE_BENCH_DIR ?= $(CURDIR)/target/bench
 bench-parts: deps
 	@mkdir -p $(SHALE_BENCH_DIR)
