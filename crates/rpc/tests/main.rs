@@ -2,6 +2,7 @@
 
 mod breaks;
 mod deadlines;
+mod machines;
 mod network;
 mod random;
 mod scene;
