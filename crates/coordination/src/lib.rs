@@ -26,6 +26,10 @@
 //! versions*: at most one of the attempts can happen, because it changes the version that the others
 //! expect. A new read followed by a change with the versions that it found is safe as well.
 //!
+//! One case is left: a *creation* (expected version 0) whose outcome is unknown may happen once more
+//! after the key was made and removed again. Keys that are created by attempts are therefore not
+//! removed, or belong to a lease, without which the late creation is refused.
+//!
 //! # Watches
 //! A [`Watch`] tells the changes after a revision, each once and in order. It may be late without
 //! limit, and a member of etcd that is cut off says nothing at all: silence proves nothing, a read

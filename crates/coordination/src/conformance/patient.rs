@@ -99,6 +99,18 @@ impl Patient {
         }
     }
 
+    /// The answer to changes that are refused however often they are asked for.
+    pub(super) async fn refused(&self, changes: Vec<Change>) -> ErrorKind {
+        let ask = || self.store.transaction(changes.clone());
+        self.until_answered(ask).await.1.unwrap_err().kind()
+    }
+
+    /// Waits until no earlier attempt can arrive any more: a late creation would bring back a key
+    /// that is removed next.
+    pub(super) async fn settle(&self) {
+        self.world.sleep(Duration::from_secs(30)).await;
+    }
+
     pub(super) async fn put(&self, key: &str, expected: u64, value: &str) -> u64 {
         let change = Change::put(key, expected, value.to_owned());
         self.change(vec![change]).await.unwrap()

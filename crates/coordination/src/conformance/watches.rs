@@ -41,6 +41,7 @@ pub(super) async fn a_watch_tells_everything_after_its_revision(body: Body) {
     let second = a.put("key/2", 0, "two").await;
     a.put("other", 0, "unheard").await;
     let third = a.put("key/1", first, "one again").await;
+    a.settle().await;
     let last = a.change(vec![Change::remove("key/2", second)]).await;
     let mut late = b.store.watch("key/", second);
     let all = [
