@@ -70,6 +70,13 @@ impl Payload {
         self.bytes.is_empty()
     }
 
+    /// Bytes with checksums that were computed elsewhere; `None` if there isn't one for each unit.
+    #[must_use]
+    pub fn with_units(bytes: Bytes, units: Vec<u32>) -> Option<Self> {
+        let units: Arc<[u32]> = units.into();
+        (units.len() == bytes.len().div_ceil(UNIT)).then_some(Self { bytes, units })
+    }
+
     /// CRC-32C of all bytes, derived from the units without reading the bytes.
     #[must_use]
     pub fn crc(&self) -> u32 {

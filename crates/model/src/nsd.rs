@@ -1,4 +1,11 @@
-//! Requests to an NSD and their replies: function arguments on one node, messages between nodes.
+//! What NSDs are asked and answer, as function arguments; [`NsdRequest`] is the form between nodes.
+
+mod calls;
+
+pub use calls::{
+    AddressedRequest, LIST_ANSWER_MAX, LOG_READ_BYTES, NSD_METHOD, NsdAnswer, NsdCondition,
+    NsdReply, NsdRequest,
+};
 
 use crate::{
     BlobName, DataId, EntryNumber, FamilyId, GroupId, GroupVersion, InodeNumber, NsdId, Payload,

@@ -43,6 +43,17 @@ pub(crate) fn unit_checksums(key: &Key, payload: &Payload) -> Vec<u32> {
         .collect()
 }
 
+/// Whether each unit from `first` on matches its own of the checksums; `bytes` as for
+/// [`first_mismatch`].
+pub(crate) fn all_match(key: &Key, first: u32, bytes: &[u8], checksums: &[u32]) -> bool {
+    let hash = key_hash(key);
+    let units = bytes.chunks(UNIT).zip(first..).zip(checksums);
+    bytes.len().div_ceil(UNIT) == checksums.len()
+        && units
+            .into_iter()
+            .all(|((unit, index), expected)| crc32c(unit) ^ mask(hash, index) == *expected)
+}
+
 /// Checks the units from `first` on; `bytes` starts on a unit's border and ends on one or at the
 /// payload's end. Returns the first unit that doesn't match.
 pub(crate) fn first_mismatch(

@@ -14,6 +14,7 @@ mod entry;
 mod extent;
 mod finish;
 mod flush;
+mod handle;
 mod index;
 mod journal;
 mod key;
@@ -23,20 +24,25 @@ mod read;
 mod rebuild;
 mod record;
 mod scrub;
+mod server;
 mod space;
 mod state;
 mod superblock;
 mod wire;
 mod write;
 
+pub use crate::handle::Handle;
+pub use crate::server::NsdServer;
+
 use crate::core::Core;
 use crate::finish::Finish;
 use crate::key::{Key, Named};
 
 use bytes::Bytes;
+use futures::future::join_all;
 use model::nsd::{
-    BlobDelete, BlobInfo, BlobPut, GroupDigest, GroupFence, LogEntry, LogPut, NsdHealth, NsdUsage,
-    ScrubReport,
+    BlobDelete, BlobInfo, BlobPut, GroupDigest, GroupFence, LOG_READ_BYTES, LogEntry, LogPut,
+    NsdCondition, NsdHealth, NsdUsage, ScrubReport,
 };
 use model::{BlobName, EntryNumber, Error, ErrorKind, GroupId, NsdId, Result, ShardEpoch, ShardId};
 use std::future::Future;
@@ -142,6 +148,16 @@ impl Nsd {
         self.core.identity
     }
 
+    /// Health, usage, and whether epochs must be confirmed.
+    #[must_use]
+    pub fn condition(&self) -> NsdCondition {
+        NsdCondition {
+            health: self.health(),
+            usage: self.usage(),
+            needs_confirmation: self.needs_confirmation(),
+        }
+    }
+
     /// Whether it serves requests.
     #[must_use]
     pub fn health(&self) -> NsdHealth {
@@ -187,8 +203,8 @@ impl Nsd {
             Error::new(ErrorKind::InvalidArgument, text)
         })?;
         let key = Key::blob(name);
-        let (_, bytes) = self.core.read_proven(&key, Some(offset..end)).await?;
-        Ok(bytes)
+        let (_, proven) = self.core.read_proven(&key, Some(offset..end)).await?;
+        Ok(proven.exact())
     }
 
     /// A blob's description of itself.
@@ -254,6 +270,21 @@ impl Nsd {
         self.finish(self.core.clone().learn(fence)).await
     }
 
+    /// As [`Nsd::learn_group`] for several groups at once; groups with newer versions keep these.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn learn_groups(&self, fences: &[GroupFence]) -> Result<()> {
+        let learnt = fences.iter().map(|fence| self.learn_group(*fence));
+        for result in join_all(learnt).await {
+            match result {
+                Err(error) if error.kind() != ErrorKind::OldEpoch => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Stores an entry of a shard's log; durable when it returns. Repeating the same put succeeds;
     /// a higher epoch replaces the entry of a lower one.
     ///
@@ -265,7 +296,8 @@ impl Nsd {
         self.finish(self.core.clone().put_log(put)).await
     }
 
-    /// At most `limit` entries from number `from` on, in order, proven by their checksums.
+    /// At most `limit` entries from number `from` on, in order, proven by their checksums. Fewer
+    /// don't mean the end, since one answer has about [`LOG_READ_BYTES`] at most; none do.
     ///
     /// # Errors
     /// `Corrupt` if an entry's bytes don't match their checksums, `Unavailable`.
@@ -279,19 +311,26 @@ impl Nsd {
         let from = Key::log(shard, from);
         let to = Key::log(shard, EntryNumber(u64::MAX));
         let mut entries = Vec::new();
+        let mut bytes = 0;
         for (key, _) in self.core.range(&from, &to, limit.min(LOG_READ_MAX))? {
             let Named::Log(_, number) = key.named() else {
                 continue;
             };
             match self.core.read_proven(&key, None).await {
-                Ok((entry, bytes)) => entries.push(LogEntry {
-                    epoch: ShardEpoch(entry.writer),
-                    number,
-                    bytes,
-                }),
+                Ok((entry, proven)) => {
+                    bytes += entry.length as usize;
+                    entries.push(LogEntry {
+                        epoch: ShardEpoch(entry.writer),
+                        number,
+                        bytes: proven.exact(),
+                    });
+                }
                 // Trimmed during the read.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
+            }
+            if bytes >= LOG_READ_BYTES {
+                break;
             }
         }
         Ok(entries)

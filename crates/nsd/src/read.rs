@@ -14,13 +14,38 @@ use std::sync::Arc;
 /// How often a read starts again because the blob was moved during the read.
 const TRIES: usize = 8;
 
+/// Whole units around the bytes asked for, proven by checksums.
+pub(crate) struct Proven {
+    /// The first unit.
+    pub(crate) first: u32,
+    /// The units; the last one is cut at the payload's end.
+    pub(crate) bytes: Bytes,
+    /// Those asked for, within `bytes`.
+    inside: Range<usize>,
+    /// The payload's whole table.
+    table: Arc<[u32]>,
+}
+
+impl Proven {
+    /// The bytes asked for.
+    pub(crate) fn exact(&self) -> Bytes {
+        self.bytes.slice(self.inside.clone())
+    }
+
+    /// The stored checksums of the units.
+    pub(crate) fn checksums(&self) -> &[u32] {
+        let first = self.first as usize;
+        &self.table[first..first + self.bytes.len().div_ceil(UNIT)]
+    }
+}
+
 impl Core {
-    /// The entry of `key` and its bytes `range` (`None`: all), proven by checksums.
+    /// The entry of `key` and the units of its bytes `range` (`None`: all), proven by checksums.
     pub(crate) async fn read_proven(
         &self,
         key: &Key,
         range: Option<Range<u32>>,
-    ) -> Result<(Arc<IndexEntry>, Bytes)> {
+    ) -> Result<(Arc<IndexEntry>, Proven)> {
         self.check_serving()?;
         for _ in 0..TRIES {
             let entry = self.locate(key)?.ok_or_else(|| self.absent(key))?;
@@ -33,7 +58,7 @@ impl Core {
                 return Err(Error::new(ErrorKind::InvalidArgument, text));
             }
             match self.read_range(key, &entry, range).await {
-                Ok(bytes) => return Ok((entry, bytes)),
+                Ok(proven) => return Ok((entry, proven)),
                 Err(why) => {
                     // Was it deleted and its space reused, or moved out of the journal, during the
                     // read?
@@ -51,16 +76,21 @@ impl Core {
         Err(Error::new(ErrorKind::Busy, text))
     }
 
-    /// The bytes of an entry, or why they can't be proven.
+    /// The units of a range of an entry, or why they can't be proven.
     async fn read_range(
         &self,
         key: &Key,
         entry: &IndexEntry,
         range: Range<u32>,
-    ) -> std::result::Result<Bytes, String> {
+    ) -> std::result::Result<Proven, String> {
         let first = range.start / UNIT as u32;
         if range.is_empty() {
-            return Ok(Bytes::new());
+            return Ok(Proven {
+                first: 0,
+                bytes: Bytes::new(),
+                inside: 0..0,
+                table: Arc::default(),
+            });
         }
         let count = range.end.div_ceil(UNIT as u32) - first;
         let table = self.table_of(key, entry).await?;
@@ -71,7 +101,12 @@ impl Core {
             return Err(format!("unit {unit} doesn't match its checksum"));
         }
         let skip = range.start as usize - first as usize * UNIT;
-        Ok(bytes.slice(skip..skip + range.len()))
+        Ok(Proven {
+            first,
+            inside: skip..skip + range.len(),
+            bytes,
+            table,
+        })
     }
 
     /// The checksum table of an entry, from its header or, if that is damaged, computed from the

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tracing::warn;
 use world::World;
+use world::call::Deadline;
 
 /// An NSD that hasn't answered a delete after this time counts as away.
 const DELETE_DEADLINE: Duration = Duration::from_secs(30);
@@ -156,7 +157,10 @@ impl Pool {
                 .member(nsd)
                 .filter(|member| member.is_readable())
                 .ok_or_else(away)?;
-            let found = member.nsd.list(group, None, LIST_STEP).await?;
+            let found = member
+                .nsd
+                .list(group, None, LIST_STEP, self.list_deadline())
+                .await?;
             if found.is_empty() {
                 return Ok(deleted);
             }
@@ -186,7 +190,7 @@ impl Pool {
             );
             Error::new(ErrorKind::Unavailable, text)
         })?;
-        match to.nsd.info(blob.name).await {
+        match to.nsd.info(blob.name, self.list_deadline()).await {
             Ok(_) => return Ok(()),
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
@@ -231,14 +235,6 @@ pub(crate) fn fenced(groups: &Groups, names: &[BlobName]) -> BlobDelete {
 
 /// One delete request with its deadline.
 pub(crate) async fn delete_on(world: &World, member: &Member, delete: BlobDelete) -> Result<()> {
-    match world
-        .timeout(DELETE_DEADLINE, member.nsd.delete(delete))
-        .await
-    {
-        Ok(result) => result,
-        Err(_) => {
-            let text = format!("no answer within {} s", DELETE_DEADLINE.as_secs());
-            Err(Error::new(ErrorKind::Unknown, text))
-        }
-    }
+    let deadline = Deadline::after(world, DELETE_DEADLINE);
+    member.nsd.delete(delete, deadline).await
 }

@@ -32,7 +32,7 @@ use members::Member;
 use model::map::{NsdState, PoolMap};
 use model::nsd::GroupFence;
 use model::{Error, ErrorKind, GroupId, NsdId, Result};
-use nsd::Nsd;
+use nsd::{Handle, Nsd};
 use parking_lot::RwLock;
 use placement::Groups;
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,6 +41,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use world::World;
+use world::call::{Deadline, Remote};
 
 /// Most bytes of pieces in flight to NSDs, in total.
 pub const BYTES_IN_FLIGHT_MAX: u64 = 128 * 1024 * 1024;
@@ -161,35 +162,38 @@ impl Pool {
         let Some(member) = self.member(nsd).filter(|member| member.is_readable()) else {
             return Ok(());
         };
-        for fence in fences {
-            let learnt = member.nsd.learn_group(*fence);
-            let learnt = match self.world.timeout(FENCE_DEADLINE, learnt).await {
-                Ok(learnt) => learnt,
-                Err(_) => {
-                    let text = format!("no answer within {} s", FENCE_DEADLINE.as_secs());
-                    Err(Error::new(ErrorKind::Unavailable, text))
-                }
-            };
-            match learnt {
-                Ok(()) => {}
-                Err(error) if error.kind() == ErrorKind::OldEpoch => {}
-                Err(error) => {
-                    let text = format!("fence group {} on NSD {nsd}", fence.group);
-                    return Err(error.while_doing(text));
-                }
-            }
-        }
-        Ok(())
+        let deadline = Deadline::after(&self.world, FENCE_DEADLINE);
+        let learnt = member.nsd.learn_groups(fences, deadline).await;
+        learnt.map_err(|error| {
+            let text = format!("fence {} groups on NSD {nsd}", fences.len());
+            Error::new(ErrorKind::Unavailable, error.to_string()).while_doing(text)
+        })
     }
 
-    /// An NSD of the pool, if this process can reach it.
+    /// An NSD of the pool, if this process has opened it.
     #[must_use]
     pub fn nsd(&self, nsd: NsdId) -> Option<Arc<Nsd>> {
+        self.handle(nsd).and_then(|handle| handle.opened().cloned())
+    }
+
+    /// The way to an NSD of the pool, on this node or another.
+    #[must_use]
+    pub fn handle(&self, nsd: NsdId) -> Option<Arc<Handle>> {
         self.member(nsd).map(|member| member.nsd.clone())
     }
 
     /// Adds an opened or reopened NSD. The map decides whether it gets pieces.
     pub fn add_nsd(&self, nsd: Arc<Nsd>) {
+        self.add(Handle::local(&self.world, nsd));
+    }
+
+    /// Adds an NSD of another node, or that NSD on a node where it is now. The map decides whether
+    /// it gets pieces.
+    pub fn add_remote_nsd(&self, nsd: NsdId, node: Arc<dyn Remote>) {
+        self.add(Handle::remote(&self.world, nsd, node));
+    }
+
+    fn add(&self, nsd: Arc<Handle>) {
         self.members
             .write()
             .insert(nsd.id(), Arc::new(Member::new(nsd)));
@@ -204,14 +208,14 @@ impl Pool {
         self.changes_of_members.load(Ordering::Relaxed)
     }
 
-    /// Removes an NSD that was drained or taken away.
+    /// Removes an NSD that was drained or taken away. Returns it if this process has opened it.
     pub fn remove_nsd(&self, nsd: NsdId) -> Option<Arc<Nsd>> {
         self.space.forget();
         self.changes_of_members.fetch_add(1, Ordering::Relaxed);
         self.members
             .write()
             .remove(&nsd)
-            .map(|member| member.nsd.clone())
+            .and_then(|member| member.nsd.opened().cloned())
     }
 
     fn member(&self, nsd: NsdId) -> Option<Arc<Member>> {
@@ -297,3 +301,8 @@ impl Pool {
 
 #[cfg(test)]
 mod tests;
+
+/// The same tests with all NSDs on another node.
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests_by_call;

@@ -4,7 +4,7 @@ use crate::read_times::ReadTimes;
 use model::map::{NsdEntry, NsdState};
 use model::nsd::{NsdHealth, NsdUsage};
 use model::{Error, ErrorKind};
-use nsd::Nsd;
+use nsd::Handle;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,13 +28,14 @@ const FREE_MIN: u64 = 4 * 1024 * 1024;
 pub enum MemberState {
     /// Reads and writes.
     Online,
-    /// Answers, but failed or was very late in the last seconds: avoided for new pieces.
+    /// Failed or was very late in the last seconds, or is on another node and hasn't answered for
+    /// some: avoided for new pieces.
     Suspect,
     /// Reads and deletes only.
     Full,
     /// Its disk failed.
     Failed,
-    /// Not opened by this process.
+    /// Neither opened by this process nor known to be on another node.
     Missing,
 }
 
@@ -67,9 +68,9 @@ impl NsdStatus {
     }
 }
 
-/// An opened NSD.
+/// An NSD that can be asked.
 pub(crate) struct Member {
-    pub(crate) nsd: Arc<Nsd>,
+    pub(crate) nsd: Arc<Handle>,
     record: Mutex<Record>,
     /// Requests under way.
     requests: AtomicUsize,
@@ -94,7 +95,7 @@ struct Latency {
 }
 
 impl Member {
-    pub(crate) fn new(nsd: Arc<Nsd>) -> Self {
+    pub(crate) fn new(nsd: Arc<Handle>) -> Self {
         Self {
             nsd,
             record: Mutex::default(),
@@ -111,7 +112,9 @@ impl Member {
         match self.nsd.health() {
             NsdHealth::Failed => MemberState::Failed,
             NsdHealth::Full => MemberState::Full,
-            NsdHealth::Online if self.is_avoided(now) => MemberState::Suspect,
+            NsdHealth::Online if self.is_avoided(now) || !self.nsd.is_heard() => {
+                MemberState::Suspect
+            }
             NsdHealth::Online => MemberState::Online,
         }
     }

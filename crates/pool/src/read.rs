@@ -14,6 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::{debug, warn};
+use world::call::Deadline;
 use world::{Instant, World};
 
 /// An NSD that hasn't answered a get after this time counts as failed.
@@ -594,19 +595,12 @@ pub(crate) async fn get_from(
         request: Some(member.begin(world)),
     };
     let length = range.end - range.start;
-    match world
-        .timeout(GET_DEADLINE, member.nsd.get(name, range.start, length))
-        .await
-    {
-        Ok(result) => {
-            asked.answered();
-            result
-        }
-        Err(_) => Err(Error::new(
-            ErrorKind::Unknown,
-            format!("no answer within {} s", GET_DEADLINE.as_secs()),
-        )),
+    let deadline = Deadline::after(world, GET_DEADLINE);
+    let result = member.nsd.get(name, range.start, length, deadline).await;
+    if !matches!(&result, Err(error) if error.kind() == ErrorKind::Unknown) {
+        asked.answered();
     }
+    result
 }
 
 /// A read under way on an NSD; recorded even if it is dropped before the answer.

@@ -141,7 +141,7 @@ impl Pool {
                 header.segment_crc,
             ) == (place.scheme, place.skipped_slots, place.length, place.crc)
         };
-        let error = match member.nsd.info(name).await {
+        let error = match member.nsd.info(name, self.list_deadline()).await {
             Ok(info) if info.length != length || !fits(&info.header) => {
                 return (PieceCondition::Damaged, None);
             }
@@ -267,7 +267,10 @@ impl Pool {
             .filter(|state| state.condition == PieceCondition::Good)
         {
             if let Some(member) = self.member(state.nsd)
-                && let Ok(info) = member.nsd.info(place.blob(state.piece)).await
+                && let Ok(info) = member
+                    .nsd
+                    .info(place.blob(state.piece), self.list_deadline())
+                    .await
             {
                 return Ok(SegmentOwner::of_header(&info.header).header(place));
             }

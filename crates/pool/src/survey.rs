@@ -9,9 +9,13 @@ use model::nsd::{BlobInfo, GroupDigest};
 use model::{BlobName, GroupId, NsdId, Result, SegmentId, SegmentPlace};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
+use world::call::Deadline;
 
 /// Fewest blobs listed in one step per NSD.
 const STEP_MIN: usize = 16;
+/// An NSD that hasn't answered a listing, a digest or an info after this time counts as away.
+const LIST_DEADLINE: Duration = Duration::from_secs(30);
 /// Segments examined in one step of an arrival check.
 const ARRIVAL_STEP: usize = 1000;
 
@@ -68,7 +72,7 @@ impl Pool {
         for (slot, members) in groups.members(group).iter().enumerate() {
             for nsd in members.in_reading_order() {
                 let digest = match self.reachable(nsd) {
-                    Some(member) => member.nsd.digest(group).await.ok(),
+                    Some(member) => member.nsd.digest(group, self.list_deadline()).await.ok(),
                     None => None,
                 };
                 slots.push(SlotInventory {
@@ -79,6 +83,11 @@ impl Pool {
             }
         }
         GroupInventory { group, slots }
+    }
+
+    /// When an NSD that hasn't answered a listing, a digest or an info counts as away.
+    pub(crate) fn list_deadline(&self) -> Deadline {
+        Deadline::after(&self.world, LIST_DEADLINE)
     }
 
     fn reachable(&self, nsd: NsdId) -> Option<Arc<Member>> {
@@ -114,7 +123,11 @@ impl Pool {
         let mut known_to: Option<SegmentId> = None;
         for nsd in members {
             let listing = match self.reachable(nsd) {
-                Some(member) => member.nsd.list(group, start, limit).await.ok(),
+                Some(member) => member
+                    .nsd
+                    .list(group, start, limit, self.list_deadline())
+                    .await
+                    .ok(),
                 None => None,
             };
             let Some(listing) = listing else {
@@ -255,7 +268,7 @@ impl Pool {
         self.reachable(nsd)
             .ok_or_else(away)?
             .nsd
-            .list(group, after, limit)
+            .list(group, after, limit, self.list_deadline())
             .await
     }
 }

@@ -1,9 +1,14 @@
 //! Pools over real NSDs on simulated disks.
 
+#[path = "tests/failures.rs"]
 mod failures;
+#[path = "tests/moving.rs"]
 mod moving;
+#[path = "tests/random.rs"]
 mod random;
+#[path = "tests/reading.rs"]
 mod reading;
+#[path = "tests/room.rs"]
 mod room;
 
 use crate::{Depth, PieceCondition, Pool, SegmentOwner, SegmentSource, SurveyedSegment};
@@ -13,11 +18,14 @@ use model::{
     DataId, FailureGroupId, FamilyId, GroupId, InodeNumber, NsdId, Scheme, SegmentId, SegmentPlace,
     SessionId,
 };
-use nsd::{Nsd, NsdIdentity};
+use nsd::{Nsd, NsdIdentity, NsdServer};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use world::World;
-use world::sim::{Faults, Simulation};
+use world::sim::{Faults, Loopback, Simulation};
 
 const WIDE: Scheme = Scheme::Erasure { k: 4, m: 2 };
 const MIB: usize = 1 << 20;
@@ -32,6 +40,8 @@ const OWNER: SegmentOwner = SegmentOwner {
 /// A pool of NSDs 1..=n, each in its own failure group, on disks "1", "2", …
 struct Rig {
     world: World,
+    server: Arc<NsdServer>,
+    opened: Mutex<BTreeMap<NsdId, Arc<Nsd>>>,
     faults: Faults,
     pool: Arc<Pool>,
     source: SegmentSource,
@@ -74,20 +84,8 @@ fn with_pool<F: Future<Output = ()>>(
     }
     let faults = simulation.faults();
     let run = async |world: World| {
-        let mut opened = Vec::new();
-        for nsd in 1..=nsds {
-            opened.push(make_nsd(&world, nsd).await);
-        }
-        let map =
-            placement::new_pool(scheme, (1..=nsds).map(entry).collect(), 5).expect("a legal pool");
-        let pool = Pool::new(world.clone(), map, opened);
-        scenario(Rig {
-            world,
-            faults,
-            pool,
-            source: SegmentSource::new(SessionId(3)),
-        })
-        .await;
+        let rig = Rig::new(world, faults, scheme, nsds).await;
+        scenario(rig).await;
     };
     simulation.run(run).finished();
 }
@@ -107,7 +105,58 @@ fn plain(length: usize, seed: u64) -> Bytes {
         .collect()
 }
 
+/// Whether these are the tests with all NSDs on another node.
+fn is_by_call() -> bool {
+    module_path!().contains("by_call")
+}
+
 impl Rig {
+    async fn new(world: World, faults: Faults, scheme: Scheme, nsds: u32) -> Self {
+        let entries = (1..=nsds).map(entry).collect();
+        let map = placement::new_pool(scheme, entries, 5).expect("a legal pool");
+        let pool = Pool::new(world.clone(), map, Vec::new());
+        let rig = Self {
+            world,
+            server: Arc::default(),
+            opened: Mutex::default(),
+            faults,
+            pool,
+            source: SegmentSource::new(SessionId(3)),
+        };
+        for nsd in 1..=nsds {
+            rig.connect(make_nsd(&rig.world, nsd).await).await;
+        }
+        rig
+    }
+
+    /// Gives the pool an opened NSD.
+    async fn connect(&self, nsd: Arc<Nsd>) {
+        let id = nsd.id();
+        self.opened.lock().insert(id, nsd.clone());
+        if !is_by_call() {
+            self.pool.add_nsd(nsd);
+            return;
+        }
+        self.server.add(nsd);
+        let node = Loopback::new(&self.world, self.server.clone(), Duration::from_millis(1));
+        self.pool.add_remote_nsd(id, node);
+        let handle = self.pool.handle(id).expect("just added");
+        while !handle.is_heard() {
+            self.world.sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Takes an NSD away from the pool.
+    fn disconnect(&self, nsd: NsdId) -> Arc<Nsd> {
+        self.pool.remove_nsd(nsd);
+        self.server.remove(nsd);
+        self.opened.lock().remove(&nsd).expect("the pool has it")
+    }
+
+    fn nsd(&self, nsd: NsdId) -> Arc<Nsd> {
+        self.opened.lock()[&nsd].clone()
+    }
+
     async fn write(&self, bytes: &Bytes) -> SegmentPlace {
         self.pool
             .write(&self.source, OWNER, bytes.clone())
@@ -152,7 +201,7 @@ impl Rig {
     }
 
     async fn add_nsd(&self, nsd: u32) {
-        self.pool.add_nsd(make_nsd(&self.world, nsd).await);
+        self.connect(make_nsd(&self.world, nsd).await).await;
         self.set_map(placement::add_nsd(&self.pool.map(), entry(nsd)).expect("a new number"))
             .await;
     }

@@ -22,6 +22,7 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::{debug, warn};
 use world::World;
+use world::call::Deadline;
 
 /// Most groups that one write tries.
 const ATTEMPTS_MAX: u32 = 4;
@@ -588,12 +589,7 @@ pub(crate) async fn put_to(
 ) -> std::result::Result<(), (NsdId, Error)> {
     let nsd = member.nsd.id();
     let _request = member.begin(world);
-    match world.timeout(PUT_DEADLINE, member.nsd.put(put)).await {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(error)) => Err((nsd, error)),
-        Err(_) => {
-            let text = format!("no answer within {} s", PUT_DEADLINE.as_secs());
-            Err((nsd, Error::new(ErrorKind::Unknown, text)))
-        }
-    }
+    let deadline = Deadline::after(world, PUT_DEADLINE);
+    let put = member.nsd.put(put, deadline).await;
+    put.map_err(|error| (nsd, error))
 }

@@ -9,7 +9,13 @@ mod clock;
 mod view;
 
 #[cfg(test)]
+mod late_by_call;
+#[cfg(test)]
 mod tests;
+/// The same tests with all NSDs on another node.
+#[cfg(test)]
+#[path = "log/tests.rs"]
+mod tests_by_call;
 
 pub(crate) use clock::Clock;
 
@@ -18,7 +24,7 @@ use append::Append;
 use bytes::{Bytes, BytesMut};
 use coordination::{Coordination, ShardRecord, Versioned};
 use model::{CommitNumber, EntryNumber, Error, ErrorKind, NsdId, Result, ShardEpoch, ShardId};
-use nsd::Nsd;
+use nsd::Handle;
 use parking_lot::Mutex;
 use pool::Pool;
 use std::collections::{BTreeSet, VecDeque};
@@ -48,7 +54,7 @@ pub(crate) struct Start {
     pub(crate) coordination: Coordination,
     pub(crate) pool: Arc<Pool>,
     pub(crate) record: Versioned<ShardRecord>,
-    pub(crate) members: Vec<Arc<Nsd>>,
+    pub(crate) members: Vec<Arc<Handle>>,
     pub(crate) end: EntryNumber,
     pub(crate) last_commit: CommitNumber,
     pub(crate) clock: Arc<Clock>,
@@ -71,7 +77,7 @@ struct Shared {
 }
 
 struct LogState {
-    members: Arc<[Arc<Nsd>]>,
+    members: Arc<[Arc<Handle>]>,
     /// Counts the views of this owner.
     generation: u64,
     /// Set while the view changes: nothing is acknowledged, because the new view starts after the

@@ -10,13 +10,15 @@ use model::{
     CommitNumber, FailureGroupId, FamilyId, MapEpoch, NodeId, NodeRun, NsdId, Result, Scheme,
     ShardId,
 };
-use nsd::{Nsd, NsdIdentity};
+use nsd::{Nsd, NsdIdentity, NsdServer};
 use pool::Pool;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 use world::World;
-use world::sim::Simulation;
+use world::sim::{Loopback, Simulation};
 
 pub(crate) const SHARD: ShardId = ShardId(7);
 pub(crate) const COORDINATION: &str = "coordination";
@@ -77,10 +79,50 @@ pub(crate) async fn power_on(world: &World, without: &[u32]) -> Opening {
         shard: SHARD,
         family: FamilyId(1),
         coordination,
-        pool: Pool::new(world.clone(), map, nsds),
+        pool: connect(world, map, nsds).await,
         cache: TreeCache::new(8 << 20),
         run: RUN,
     }
+}
+
+/// A pool of these NSDs, in tests with "by_call" in their path as NSDs of another node.
+async fn connect(world: &World, map: PoolMap, nsds: Vec<Arc<Nsd>>) -> Arc<Pool> {
+    let weak = nsds.iter().map(|nsd| (nsd.id(), Arc::downgrade(nsd)));
+    OPENED.set(weak.collect());
+    let thread = std::thread::current();
+    if !thread.name().is_some_and(|test| test.contains("by_call")) {
+        return Pool::new(world.clone(), map, nsds);
+    }
+    let pool = Pool::new(world.clone(), map, Vec::new());
+    let server = Arc::new(NsdServer::default());
+    for nsd in nsds {
+        let id = nsd.id();
+        server.add(nsd);
+        let node = Loopback::new(world, server.clone(), Duration::from_millis(1));
+        LOOPBACKS.with_borrow_mut(|loopbacks| loopbacks.insert(id, Arc::downgrade(&node)));
+        pool.add_remote_nsd(id, node);
+        let handle = pool.handle(id).expect("just added");
+        while !handle.is_heard() {
+            world.sleep(Duration::from_millis(1)).await;
+        }
+    }
+    pool
+}
+
+thread_local! {
+    static OPENED: RefCell<BTreeMap<NsdId, Weak<Nsd>>> = RefCell::default();
+    static LOOPBACKS: RefCell<BTreeMap<NsdId, Weak<Loopback>>> = RefCell::default();
+}
+
+/// An NSD of the machine that is on.
+pub(crate) fn opened_nsd(nsd: NsdId) -> Arc<Nsd> {
+    OPENED.with_borrow(|opened| opened[&nsd].upgrade()).unwrap()
+}
+
+/// The way to an NSD, in tests by call.
+pub(crate) fn loopback(nsd: NsdId) -> Arc<Loopback> {
+    let loopback = LOOPBACKS.with_borrow(|loopbacks| loopbacks[&nsd].upgrade());
+    loopback.unwrap()
 }
 
 /// Takes the shard over.

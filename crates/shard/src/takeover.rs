@@ -6,6 +6,10 @@ mod tail;
 
 #[cfg(test)]
 mod tests;
+/// The same tests with all NSDs on another node.
+#[cfg(test)]
+#[path = "takeover/tests.rs"]
+mod tests_by_call;
 
 pub(crate) use replay::ReplayCommit;
 use replay::Replayed;
@@ -23,13 +27,14 @@ use model::{
     CommitNumber, EntryNumber, Error, ErrorKind, FamilyId, NodeRun, NsdId, Result, SessionId,
     ShardEpoch, ShardId,
 };
-use nsd::Nsd;
+use nsd::Handle;
 use pool::{Pool, SegmentSource};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tail::Tail;
 use world::World;
+use world::call::Deadline;
 
 /// Attempts to raise the epoch while others change the record too.
 const RAISES_MAX: usize = 16;
@@ -187,13 +192,7 @@ pub(crate) fn view_size(pool: &Pool) -> usize {
 
 async fn take(opening: &Opening, lineage: &mut Lineage) -> Result<Opened> {
     let settled = settle(opening, lineage).await?;
-    within(
-        opening,
-        DISCARD_BUDGET,
-        "discard what follows its end",
-        discard_rest(opening, &settled),
-    )
-    .await?;
+    discard_rest(opening, &settled).await?;
     start(opening, settled).await
 }
 
@@ -219,7 +218,7 @@ struct Settled {
     session: SessionId,
     record: Versioned<ShardRecord>,
     /// The view; each member has every entry up to the end.
-    members: Vec<Arc<Nsd>>,
+    members: Vec<Arc<Handle>>,
     tail: Tail,
 }
 
@@ -231,7 +230,7 @@ async fn settle(opening: &Opening, lineage: &mut Lineage) -> Result<Settled> {
         // The first owner never reported the shard as open: all entries are garbage.
         Tail::empty()
     } else {
-        let until = opening.world.now() + READ_BUDGET;
+        let until = Deadline::after(&opening.world, READ_BUDGET);
         tail::read(opening, &record.value, &answering, until).await?
     };
     let members = make_whole(opening, &record.value, answering, &tail).await?;
@@ -255,9 +254,11 @@ async fn discard_rest(opening: &Opening, settled: &Settled) -> Result<()> {
         ..
     } = settled;
     let epoch = record.value.epoch;
-    let discards = members
-        .iter()
-        .map(|member| member.log_discard(opening.shard, epoch, tail.end));
+    let deadline = Deadline::after(&opening.world, DISCARD_BUDGET);
+    let discards = members.iter().map(async |member| {
+        let discarded = member.log_discard(opening.shard, epoch, tail.end, deadline);
+        discarded.await.map_err(|error| away(member, error))
+    });
     try_join_all(discards).await?;
     tracing::info!(
         shard = %opening.shard, %epoch, end = %tail.end, entries = tail.entries.len(), view = ?record.value.view,
@@ -400,32 +401,35 @@ fn not_assigned(opening: &Opening, assigned: Option<NodeRun>) -> Error {
 
 /// Seals the members that answer at about the same time as the first. One is enough, since each has
 /// all acknowledged entries.
-async fn seal(opening: &Opening, record: &ShardRecord) -> Result<Vec<Arc<Nsd>>> {
+async fn seal(opening: &Opening, record: &ShardRecord) -> Result<Vec<Arc<Handle>>> {
     let mut last = Error::new(
         ErrorKind::Unavailable,
         format!("no NSD of its log is reached: {:?}", record.view),
     );
-    let mut until = opening.world.now() + SEAL_BUDGET;
-    let reached = record.view.iter().filter_map(|nsd| opening.pool.nsd(*nsd));
-    let mut waiting: BTreeMap<usize, Arc<Nsd>> = reached.enumerate().collect();
+    let deadline = Deadline::after(&opening.world, SEAL_BUDGET);
+    let mut until = deadline;
+    let reached = record
+        .view
+        .iter()
+        .filter_map(|nsd| opening.pool.handle(*nsd));
+    let mut waiting: BTreeMap<usize, Arc<Handle>> = reached.enumerate().collect();
     let mut answering = BTreeMap::new();
     let mut seals: FuturesUnordered<_> = waiting
         .iter()
         .map(|(at, member)| {
             let (at, member) = (*at, member.clone());
-            async move { (at, seal_one(opening, record, &member).await) }
+            async move { (at, seal_one(opening, record, &member, deadline).await) }
         })
         .collect();
     loop {
-        let left = until - opening.world.now();
-        let Ok(Some((at, sealed))) = opening.world.timeout(left, seals.next()).await else {
+        let Ok(Some((at, sealed))) = until.bound(&opening.world, seals.next()).await else {
             break;
         };
         let member = waiting.remove(&at).expect("each is sealed once");
         match sealed {
             Ok(()) => {
                 if answering.is_empty() {
-                    until = opening.world.now() + SEAL_GRACE;
+                    until = Deadline::after(&opening.world, SEAL_GRACE);
                 }
                 answering.insert(at, member);
             }
@@ -443,23 +447,38 @@ async fn seal(opening: &Opening, record: &ShardRecord) -> Result<Vec<Arc<Nsd>>> 
     }
 }
 
-fn left_out(opening: &Opening, member: &Arc<Nsd>, error: Error) -> Error {
+fn left_out(opening: &Opening, member: &Arc<Handle>, error: Error) -> Error {
     tracing::warn!(shard = %opening.shard, nsd = %member.id(), %error, "a member of the log is left out");
     error
 }
 
-fn no_answer(member: &Arc<Nsd>) -> Error {
+fn no_answer(member: &Arc<Handle>) -> Error {
     let text = format!("NSD {} doesn't answer", member.id());
     Error::new(ErrorKind::Unavailable, text)
 }
 
-async fn seal_one(opening: &Opening, record: &ShardRecord, member: &Arc<Nsd>) -> Result<()> {
-    member.seal(opening.shard, record.epoch).await?;
-    confirm(opening, member).await
+async fn seal_one(
+    opening: &Opening,
+    record: &ShardRecord,
+    member: &Arc<Handle>,
+    deadline: Deadline,
+) -> Result<()> {
+    let sealed = member.seal(opening.shard, record.epoch, deadline).await;
+    sealed.map_err(|error| away(member, error))?;
+    let confirmed = deadline.bound(&opening.world, confirm(opening, member, deadline));
+    confirmed.await.unwrap_or_else(|_| Err(no_answer(member)))
+}
+
+/// The error of a member whose answer didn't come: as if it weren't there.
+fn away(member: &Arc<Handle>, error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Unknown => no_answer(member),
+        _ => error,
+    }
 }
 
 /// An NSD whose index was rebuilt has lost the seals; coordination has all epochs.
-async fn confirm(opening: &Opening, member: &Arc<Nsd>) -> Result<()> {
+async fn confirm(opening: &Opening, member: &Arc<Handle>, deadline: Deadline) -> Result<()> {
     if !member.needs_confirmation() {
         return Ok(());
     }
@@ -468,17 +487,8 @@ async fn confirm(opening: &Opening, member: &Arc<Nsd>) -> Result<()> {
         .iter()
         .map(|record| (record.shard, record.epoch))
         .collect();
-    member.confirm_epochs(&epochs).await
-}
-
-async fn bounded<T>(
-    opening: &Opening,
-    deadline: Duration,
-    member: &Arc<Nsd>,
-    work: impl Future<Output = Result<T>>,
-) -> Result<T> {
-    let late = |_| no_answer(member);
-    opening.world.timeout(deadline, work).await.map_err(late)?
+    let confirmed = member.confirm_epochs(&epochs, deadline).await;
+    confirmed.map_err(|error| away(member, error))
 }
 
 /// The members of the new view, each with every entry of its fragment that replay needs: the
@@ -486,14 +496,14 @@ async fn bounded<T>(
 async fn make_whole(
     opening: &Opening,
     record: &ShardRecord,
-    answering: Vec<Arc<Nsd>>,
+    answering: Vec<Arc<Handle>>,
     tail: &Tail,
-) -> Result<Vec<Arc<Nsd>>> {
+) -> Result<Vec<Arc<Handle>>> {
     let mut members = Vec::new();
+    let deadline = Deadline::after(&opening.world, COPY_BUDGET);
     let copies = answering.iter().map(|member| {
         let missing = tail.missing_on(member.id());
-        let copied = copy(opening, record, member, missing);
-        bounded(opening, COPY_BUDGET, member, copied)
+        copy(opening, record, member, missing, deadline)
     });
     let copies = join_all(copies).await;
     for (member, copied) in answering.iter().zip(copies) {
@@ -503,15 +513,14 @@ async fn make_whole(
             Err(error) => drop(left_out(opening, member, error)),
         }
     }
-    let until = opening.world.now() + JOIN_BUDGET;
+    let deadline = Deadline::after(&opening.world, JOIN_BUDGET);
     let mut asked: Vec<NsdId> = record.view.clone();
     while members.len() < view_size(&opening.pool) {
-        let left = until - opening.world.now();
         let Some(candidate) = opening.pool.log_replacement(&asked, NsdId(u32::MAX)) else {
             break;
         };
         asked.push(candidate);
-        let Some(nsd) = opening.pool.nsd(candidate) else {
+        let Some(nsd) = opening.pool.handle(candidate) else {
             continue;
         };
         let all = tail
@@ -522,10 +531,10 @@ async fn make_whole(
             .map(|entry| (entry.header.number, entry.bytes.clone()))
             .collect();
         let joined = async {
-            seal_one(opening, record, &nsd).await?;
-            copy(opening, record, &nsd, all).await
+            seal_one(opening, record, &nsd, deadline).await?;
+            copy(opening, record, &nsd, all, deadline).await
         };
-        match bounded(opening, left, &nsd, joined).await {
+        match joined.await {
             Ok(()) => members.push(nsd),
             Err(error) if error.kind() == ErrorKind::OldEpoch => return Err(error),
             Err(error) => {
@@ -542,8 +551,9 @@ async fn make_whole(
 async fn copy(
     opening: &Opening,
     record: &ShardRecord,
-    nsd: &Arc<Nsd>,
+    nsd: &Arc<Handle>,
     entries: Vec<(EntryNumber, Bytes)>,
+    deadline: Deadline,
 ) -> Result<()> {
     for window in entries.chunks(COPY_WINDOW) {
         let puts = window.iter().map(|(number, bytes)| {
@@ -553,10 +563,10 @@ async fn copy(
                 number: *number,
                 bytes: bytes.clone(),
             };
-            nsd.log_put(put)
+            nsd.log_put(put, deadline)
         });
         for result in join_all(puts).await {
-            result?;
+            result.map_err(|error| away(nsd, error))?;
         }
     }
     Ok(())
@@ -567,7 +577,7 @@ async fn copy(
 async fn record_end(
     opening: &Opening,
     record: Versioned<ShardRecord>,
-    members: &[Arc<Nsd>],
+    members: &[Arc<Handle>],
     end: EntryNumber,
 ) -> Result<Versioned<ShardRecord>> {
     let mut next = record.value;

@@ -5,7 +5,6 @@ use crate::MemberState;
 use model::ErrorKind;
 use model::nsd::GroupFence;
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 #[test]
 fn writes_get_narrower_when_nsds_die_and_stop_before_redundancy_is_lost() {
@@ -112,7 +111,7 @@ fn an_nsd_that_knows_a_newer_group_version_refuses_and_another_group_is_taken() 
         let fenced = rig.write(&plain(10, 1)).await.group;
         let version = model::GroupVersion(9);
         for nsd in 1..=4 {
-            let nsd = rig.pool.nsd(NsdId(nsd)).expect("there");
+            let nsd = rig.nsd(NsdId(nsd));
             nsd.learn_group(GroupFence {
                 group: fenced,
                 version,
@@ -140,10 +139,10 @@ fn an_nsd_that_knows_a_newer_group_version_refuses_and_another_group_is_taken() 
 fn copies_in_a_pool_of_two_go_on_with_one_and_are_repaired() {
     with_pool(Scheme::Replicate(2), 2, DISK_BYTES, async |rig| {
         let bytes = plain(MIB, 1);
-        let away = rig.pool.remove_nsd(NsdId(2)).expect("there");
+        let away = rig.disconnect(NsdId(2));
         let place = rig.write(&bytes).await;
         assert_eq!(place.scheme, Scheme::Replicate(1));
-        rig.pool.add_nsd(away);
+        rig.connect(away).await;
         assert!(
             rig.pool.is_narrow(&place),
             "repair widens it by writing it again"
@@ -157,7 +156,7 @@ fn a_log_view_has_different_failure_groups_and_avoids_what_failed() {
     with_pool(WIDE, 6, DISK_BYTES, async |rig| {
         let view = rig.pool.log_view(3).expect("six are there");
         assert_eq!(view.iter().collect::<BTreeSet<_>>().len(), 3);
-        rig.pool.remove_nsd(view[0]);
+        rig.disconnect(view[0]);
         let replacement = rig
             .pool
             .log_replacement(&view, view[0])
@@ -166,8 +165,8 @@ fn a_log_view_has_different_failure_groups_and_avoids_what_failed() {
         let next = rig.pool.log_view(3).expect("five are there");
         assert!(!next.contains(&view[0]));
         for nsd in 1..=6 {
-            if NsdId(nsd) != next[0] {
-                rig.pool.remove_nsd(NsdId(nsd));
+            if ![next[0], view[0]].contains(&NsdId(nsd)) {
+                rig.disconnect(NsdId(nsd));
             }
         }
         assert_eq!(

@@ -17,7 +17,7 @@ async fn fill(rig: &Rig, count: usize) -> Vec<(SegmentPlace, Bytes)> {
 fn a_lost_nsd_is_replaced_by_an_added_one_and_redundancy_is_whole_again() {
     with_pool(WIDE, 6, DISK_BYTES, async |rig| {
         let mut segments = fill(&rig, 40).await;
-        rig.pool.remove_nsd(NsdId(3));
+        rig.disconnect(NsdId(3));
         rig.set_map(placement::mark_lost(&rig.pool.map(), NsdId(3)).expect("known"))
             .await;
         assert_eq!(rig.pool.repair_progress().lost_slots, 192);
@@ -41,7 +41,7 @@ fn a_lost_nsd_is_replaced_by_an_added_one_and_redundancy_is_whole_again() {
             assert!(rig.is_whole(place).await, "{place:?}");
         }
         for nsd in [1, 2] {
-            rig.pool.remove_nsd(NsdId(nsd));
+            rig.disconnect(NsdId(nsd));
         }
         for (place, bytes) in &segments {
             assert_eq!(rig.read(&place).await, bytes);
@@ -53,7 +53,7 @@ fn a_lost_nsd_is_replaced_by_an_added_one_and_redundancy_is_whole_again() {
 fn with_spare_failure_groups_a_lost_nsd_is_rebuilt_onto_all_others() {
     with_pool(Scheme::Replicate(2), 5, DISK_BYTES, async |rig| {
         let segments = fill(&rig, 60).await;
-        rig.pool.remove_nsd(NsdId(3));
+        rig.disconnect(NsdId(3));
         rig.set_map(placement::mark_lost(&rig.pool.map(), NsdId(3)).expect("known"))
             .await;
         rig.repair_all().await;
@@ -75,14 +75,7 @@ fn an_added_nsd_takes_its_share_while_writers_and_readers_go_on() {
         }
         rig.repair_all().await;
         assert_eq!(rig.pool.repair_progress().moving_slots, 0);
-        assert!(
-            rig.pool
-                .nsd(NsdId(4))
-                .expect("the pool has it")
-                .usage()
-                .blobs
-                > 20
-        );
+        assert!(rig.nsd(NsdId(4)).usage().blobs > 20);
         for (place, bytes) in &segments {
             assert!(rig.is_whole(place).await, "{place:?}");
             assert_eq!(rig.read(&place).await, bytes);
@@ -103,19 +96,12 @@ fn a_drained_nsd_ends_empty_and_can_be_removed() {
                 .await
                 .expect("it isn't a member");
         }
-        assert_eq!(
-            rig.pool
-                .nsd(NsdId(2))
-                .expect("the pool has it")
-                .usage()
-                .blobs,
-            0
-        );
+        assert_eq!(rig.nsd(NsdId(2)).usage().blobs, 0);
         rig.set_map(
             placement::remove_nsd(&rig.pool.map(), NsdId(2)).expect("it doesn't hold a slot"),
         )
         .await;
-        rig.pool.remove_nsd(NsdId(2));
+        rig.disconnect(NsdId(2));
         for (place, bytes) in &segments {
             assert!(rig.is_whole(place).await, "{place:?}");
             assert_eq!(rig.read(&place).await, bytes);
@@ -175,10 +161,10 @@ fn pieces_only_on_a_slots_old_nsd_are_handed_over() {
         rig.add_nsd(2).await;
         let moving = rig.pool.groups().moving();
         // All slots have arrived; then a write finds the next NSD full.
-        let next = rig.pool.remove_nsd(NsdId(2)).expect("the pool has it");
+        let next = rig.disconnect(NsdId(2));
         let mut segments = fill(&rig, 64).await;
         segments.retain(|(place, _)| moving.iter().any(|(group, _)| *group == place.group));
-        rig.pool.add_nsd(next);
+        rig.connect(next).await;
         rig.set_map(placement::finish_moves(&rig.pool.map(), &moving))
             .await;
         for (group, _) in &moving {
@@ -199,7 +185,7 @@ fn pieces_that_a_slots_new_nsd_cannot_take_stay_on_the_old_one() {
         let segments = fill(&rig, 64).await;
         rig.add_nsd(2).await;
         rig.repair_all().await;
-        let next = rig.pool.remove_nsd(NsdId(2)).expect("the pool has it");
+        let next = rig.disconnect(NsdId(2));
         let groups = rig.pool.groups();
         let is_moved = |place: &SegmentPlace| groups.is_member(NsdId(2), place.group);
         let (place, bytes) = segments
@@ -209,7 +195,7 @@ fn pieces_that_a_slots_new_nsd_cannot_take_stay_on_the_old_one() {
         let left = rig.pool.leave_group(NsdId(1), place.group).await;
         let left = left.expect_err("the slot's new NSD is away");
         assert_eq!(left.kind(), model::ErrorKind::Unavailable);
-        rig.pool.add_nsd(next);
+        rig.connect(next).await;
         rig.pool
             .leave_group(NsdId(1), place.group)
             .await
@@ -247,7 +233,7 @@ fn a_slots_old_nsd_refuses_puts_of_writers_with_the_old_map() {
             payload: plain(5, 1).into(),
             fence: old.version(group),
         };
-        let nsd = rig.pool.nsd(NsdId(1)).expect("the pool has it");
+        let nsd = rig.nsd(NsdId(1));
         let refused = nsd.put(put).await.expect_err("the slot has left it");
         assert_eq!(refused.kind(), model::ErrorKind::OldEpoch);
     });
@@ -277,7 +263,7 @@ fn a_late_delete_does_not_meet_a_piece_that_came_back_with_its_slot() {
         }
         back.epoch = back.epoch.next();
         rig.set_map(back).await;
-        let nsd = rig.pool.nsd(NsdId(1)).expect("the pool has it");
+        let nsd = rig.nsd(NsdId(1));
         let refused = nsd.delete(late).await.expect_err("it is late");
         assert_eq!(refused.kind(), model::ErrorKind::OldEpoch);
         assert_eq!(rig.read(&place).await, bytes);

@@ -2,7 +2,6 @@
 
 use super::*;
 use proptest::prelude::*;
-use std::time::Duration;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -58,15 +57,13 @@ async fn play(rig: Rig, steps: Vec<Step>) {
             }
             Step::Slow => rig.faults.slow("5", Duration::from_secs(2)),
             Step::Fail => rig.faults.fail("5"),
-            Step::Away if away.is_none() => away = rig.pool.remove_nsd(NsdId(2)),
+            Step::Away if away.is_none() => away = Some(rig.disconnect(NsdId(2))),
             Step::Recover => {
                 rig.faults.heal("5");
-                if let Some(nsd) = rig
-                    .pool
-                    .nsd(NsdId(5))
+                if let Some(nsd) = Some(rig.nsd(NsdId(5)))
                     .filter(|nsd| nsd.health() != model::nsd::NsdHealth::Online)
                 {
-                    rig.pool.remove_nsd(NsdId(5));
+                    rig.disconnect(NsdId(5));
                     drop(nsd);
                     // Slow requests end some simulated seconds later; the last one closes the disk.
                     let mut seconds = 0;
@@ -78,11 +75,11 @@ async fn play(rig: Rig, steps: Vec<Step>) {
                         }
                         seconds += 1;
                     };
-                    rig.pool
-                        .add_nsd(Nsd::open(&rig.world, disk).await.expect("a healed disk"));
+                    rig.connect(Nsd::open(&rig.world, disk).await.expect("a healed disk"))
+                        .await;
                 }
                 if let Some(nsd) = away.take() {
-                    rig.pool.add_nsd(nsd);
+                    rig.connect(nsd).await;
                 }
                 // Completes incomplete segments and pending deletes before anything else fails.
                 rig.repair_live(|id| live.iter().any(|(place, _)| place.segment == id))

@@ -3,7 +3,6 @@
 use super::*;
 use crate::SuspectCause;
 use model::ErrorKind;
-use std::time::Duration;
 
 #[test]
 fn every_range_of_a_segment_reads_back() {
@@ -67,8 +66,7 @@ fn any_two_of_six_nsds_may_be_away() {
         let places = [rig.write(&long).await, rig.write(&short).await];
         for first in 1..=6 {
             for second in first + 1..=6 {
-                let away =
-                    [first, second].map(|nsd| rig.pool.remove_nsd(NsdId(nsd)).expect("there"));
+                let away = [first, second].map(|nsd| rig.disconnect(NsdId(nsd)));
                 assert_eq!(rig.read(&places[0]).await, long);
                 assert_eq!(rig.read(&places[1]).await, short);
                 let part = rig
@@ -78,7 +76,9 @@ fn any_two_of_six_nsds_may_be_away() {
                     .expect("readable")
                     .concat();
                 assert_eq!(part, long[300_000..370_000]);
-                away.into_iter().for_each(|nsd| rig.pool.add_nsd(nsd));
+                for nsd in away {
+                    rig.connect(nsd).await;
+                }
             }
         }
     });
@@ -89,7 +89,7 @@ fn three_of_six_away_is_unavailable_and_not_corrupt() {
     with_pool(WIDE, 6, DISK_BYTES, async |rig| {
         let place = rig.write(&plain(MIB, 1)).await;
         for nsd in 1..=3 {
-            rig.pool.remove_nsd(NsdId(nsd));
+            rig.disconnect(NsdId(nsd));
         }
         let error = rig.pool.read_whole(&place).await.expect_err("too few");
         assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -133,18 +133,7 @@ fn a_damaged_piece_is_rebuilt_by_the_reader_and_then_mended() {
         .collect();
     let faults = simulation.faults();
     let run = async |world: World| {
-        let mut opened = Vec::new();
-        for nsd in 1..=6 {
-            opened.push(make_nsd(&world, nsd).await);
-        }
-        let map = placement::new_pool(WIDE, (1..=6).map(entry).collect(), 5).expect("legal");
-        let pool = Pool::new(world.clone(), map, opened);
-        let rig = Rig {
-            world,
-            faults,
-            pool,
-            source: SegmentSource::new(SessionId(3)),
-        };
+        let rig = Rig::new(world, faults, WIDE, 6).await;
         for (length, piece) in [(2 * MIB, 1u8), (2 * MIB, 5), (70_000, 0)] {
             let bytes = plain(length, 17 + u64::from(piece));
             let place = rig.write(&bytes).await;
@@ -220,6 +209,10 @@ async fn read_times(rig: &Rig, places: &[SegmentPlace], at_once: usize) -> Vec<D
 
 #[test]
 fn an_nsd_that_is_slow_for_minutes_stands_out_and_a_busy_one_does_not() {
+    if is_by_call() {
+        // Requests that arrive twice load the disks: times would prove nothing.
+        return;
+    }
     with_pool(WIDE, 6, DISK_BYTES, async |rig| {
         let mut places = Vec::new();
         for seed in 0..24 {

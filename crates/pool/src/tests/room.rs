@@ -133,9 +133,9 @@ fn a_pool_with_fragmented_free_space_is_full_and_not_away() {
 fn an_nsd_with_fragmented_free_space_costs_no_copy() {
     with_pool(Scheme::Replicate(2), 2, SMALL_DISK, async |rig| {
         // Fragments only the first NSD.
-        let other = rig.pool.remove_nsd(NsdId(2)).expect("the pool has it");
+        let other = rig.disconnect(NsdId(2));
         cut_up(&rig, &plain(20_000, 1)).await;
-        rig.pool.add_nsd(other);
+        rig.connect(other).await;
         let long = plain(12 * MIB, 2);
         let refused = rig.pool.write(&rig.source, OWNER, long.clone()).await;
         let refused = refused.expect_err("one NSD can't fit it");
@@ -152,14 +152,14 @@ fn an_nsd_with_fragmented_free_space_costs_no_copy() {
 
 /// Fills all NSDs of a pool but one, which is away while the others fill up.
 async fn fill_all_but(rig: &Rig, nsd: u32) -> (Vec<SegmentPlace>, Bytes) {
-    let other = rig.pool.remove_nsd(NsdId(nsd)).expect("the pool has it");
+    let other = rig.disconnect(NsdId(nsd));
     let bytes = plain(MIB, 1);
     let mut places = Vec::new();
     while let Ok(place) = rig.pool.write(&rig.source, OWNER, bytes.clone()).await {
         places.push(place);
         assert!(places.len() < 200, "the disk holds less");
     }
-    rig.pool.add_nsd(other);
+    rig.connect(other).await;
     (places, bytes)
 }
 
@@ -178,9 +178,9 @@ fn a_full_nsd_costs_no_copy_but_one_that_is_away_does() {
             .write_table_parts(&rig.source, table, bytes.clone());
         let table = table.await.expect("one NSD has space");
         assert_eq!(table[0].scheme, Scheme::Replicate(1));
-        let full = rig.pool.remove_nsd(NsdId(1)).expect("the pool has it");
+        let full = rig.disconnect(NsdId(1));
         assert_eq!(rig.write(&bytes).await.scheme, Scheme::Replicate(1));
-        rig.pool.add_nsd(full);
+        rig.connect(full).await;
         let half = &places[..places.len() / 2];
         rig.pool.delete(half).await.expect("deleting always works");
         let place = rig.write(&bytes).await;

@@ -5,12 +5,13 @@ use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt, join_all, try_join_all};
 use model::nsd::LogPut;
 use model::{EntryNumber, Error, ErrorKind, NsdId, Result};
-use nsd::Nsd;
+use nsd::Handle;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use world::call::Deadline;
 
 /// A member that takes longer is replaced if another NSD is available.
 const LATE: Duration = Duration::from_millis(100);
@@ -165,8 +166,8 @@ impl Shared {
 
     async fn put_to(
         &self,
-        member: &Arc<Nsd>,
-        view: &[Arc<Nsd>],
+        member: &Arc<Handle>,
+        view: &[Arc<Handle>],
         number: EntryNumber,
         bytes: &Bytes,
         late: Duration,
@@ -177,18 +178,18 @@ impl Shared {
             number,
             bytes: bytes.clone(),
         };
-        let put = member.log_put(put);
+        let patience = if view.len() == 1 {
+            LAST_PATIENCE
+        } else {
+            PATIENCE
+        };
+        let put = member.log_put(put, Deadline::after(&self.world, late + patience));
         tokio::pin!(put);
         let mut result = self.world.timeout(late, put.as_mut()).await;
         if result.is_err() {
             let ids: Vec<NsdId> = view.iter().map(|nsd| nsd.id()).collect();
             if self.pool.log_replacement(&ids, member.id()).is_none() {
-                let patience = if view.len() == 1 {
-                    LAST_PATIENCE
-                } else {
-                    PATIENCE
-                };
-                result = self.world.timeout(patience, put).await;
+                result = Ok(put.await);
             }
         }
         match result {

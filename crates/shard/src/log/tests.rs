@@ -1,6 +1,6 @@
 //! The log's promises: on all members, in order, across changes of the view.
 
-use crate::rig::{SHARD, commit, frame, machine, open, power_on, value};
+use crate::rig::{SHARD, commit, frame, machine, open, opened_nsd, power_on, value};
 use futures::future::join_all;
 use model::{EntryNumber, NodeId, NodeRun, NsdId, Scheme};
 use std::time::Duration;
@@ -25,10 +25,7 @@ fn an_acknowledged_entry_is_on_every_member_of_the_view() {
                 "numbers follow the order of calls"
             );
             for nsd in opened.log.view() {
-                let held = opening
-                    .pool
-                    .nsd(nsd)
-                    .unwrap()
+                let held = opened_nsd(nsd)
                     .log_read(SHARD, entries[0], 1000)
                     .await
                     .unwrap();
@@ -65,10 +62,7 @@ fn a_failed_member_is_replaced_before_the_next_acknowledgment() {
             assert_eq!(record.view, new);
             assert_eq!(record.closed.len(), 1);
             let missing = new.iter().find(|nsd| !old.contains(nsd)).unwrap();
-            let held = opening
-                .pool
-                .nsd(*missing)
-                .unwrap()
+            let held = opened_nsd(*missing)
                 .log_read(SHARD, record.first_entry, 100)
                 .await
                 .unwrap();
@@ -227,10 +221,7 @@ fn a_trimmed_log_replays_from_its_snapshot() {
                 .unwrap()
                 .value;
             assert!(record.trimmed_below > EntryNumber(64));
-            let left = opening
-                .pool
-                .nsd(NsdId(1))
-                .unwrap()
+            let left = opened_nsd(NsdId(1))
                 .log_read(SHARD, EntryNumber(1), 1000)
                 .await
                 .unwrap();

@@ -3,10 +3,11 @@
 use super::{Log, Shared};
 use coordination::{ClosedFragment, ShardRecord, Versioned};
 use model::{EntryNumber, Error, ErrorKind, NsdId, Result};
-use nsd::Nsd;
+use nsd::Handle;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+use world::call::Deadline;
 
 /// Most NSDs tried for one place in the view.
 const CANDIDATES_MAX: usize = 4;
@@ -122,22 +123,14 @@ impl Log {
             }
         }
         drop(record);
-        for nsd in holders.into_iter().filter_map(|nsd| shared.pool.nsd(nsd)) {
-            match shared
-                .world
-                .timeout(
-                    TRIM_DEADLINE,
-                    nsd.log_trim(shared.shard, shared.epoch, below),
-                )
-                .await
-            {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    tracing::info!(shard = %shared.shard, nsd = %nsd.id(), %error, "log not trimmed")
-                }
-                Err(_) => {
-                    tracing::info!(shard = %shared.shard, nsd = %nsd.id(), "log not trimmed in time")
-                }
+        for nsd in holders
+            .into_iter()
+            .filter_map(|nsd| shared.pool.handle(nsd))
+        {
+            let deadline = Deadline::after(&shared.world, TRIM_DEADLINE);
+            let trimmed = nsd.log_trim(shared.shard, shared.epoch, below, deadline);
+            if let Err(error) = trimmed.await {
+                tracing::info!(shard = %shared.shard, nsd = %nsd.id(), %error, "log not trimmed");
             }
         }
         Ok(())
@@ -238,7 +231,7 @@ impl Shared {
         record: &mut Versioned<ShardRecord>,
         cause: &Cause,
         first: EntryNumber,
-    ) -> Result<Vec<Arc<Nsd>>> {
+    ) -> Result<Vec<Arc<Handle>>> {
         let old = record.value.view.clone();
         let faulty = match cause {
             Cause::Faulty(nsd, _) | Cause::Leaving(nsd) => *nsd,
@@ -318,7 +311,7 @@ impl Shared {
                         format!("NSD {nsd} of the log's view can't be reached"),
                     )
                 };
-                self.pool.nsd(nsd).ok_or_else(missing)
+                self.pool.handle(nsd).ok_or_else(missing)
             })
             .collect()
     }
@@ -326,19 +319,21 @@ impl Shared {
     /// Makes an NSD ready to be a member: it must refuse older owners and hold nothing from `first`
     /// on.
     async fn prepare(&self, nsd: NsdId, first: EntryNumber) -> Result<bool> {
-        let Some(member) = self.pool.nsd(nsd) else {
+        let Some(member) = self.pool.handle(nsd) else {
             return Ok(false);
         };
+        let deadline = Deadline::after(&self.world, PREPARE_DEADLINE);
         let work = async {
-            member.seal(self.shard, self.epoch).await?;
+            member.seal(self.shard, self.epoch, deadline).await?;
+            let last = EntryNumber(first.0 - 1);
             member
-                .log_discard(self.shard, self.epoch, EntryNumber(first.0 - 1))
+                .log_discard(self.shard, self.epoch, last, deadline)
                 .await
         };
-        match self.world.timeout(PREPARE_DEADLINE, work).await {
-            Ok(Ok(())) => Ok(!member.needs_confirmation()),
-            Ok(Err(error)) if error.kind() == ErrorKind::OldEpoch => Err(error),
-            Ok(Err(_)) | Err(_) => Ok(false),
+        match work.await {
+            Ok(()) => Ok(!member.needs_confirmation()),
+            Err(error) if error.kind() == ErrorKind::OldEpoch => Err(error),
+            Err(_) => Ok(false),
         }
     }
 

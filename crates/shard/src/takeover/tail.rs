@@ -1,16 +1,16 @@
 //! Reads the tail of a log from the members that answer, finds its end and drops garbage.
 
-use super::{Opening, no_answer};
+use super::{Opening, away};
 use crate::frame::{Header, open_entry};
 use crate::log::IN_FLIGHT_MAX;
 use bytes::Bytes;
 use coordination::ShardRecord;
 use model::{EntryNumber, Error, ErrorKind, NsdId, Result, ShardEpoch};
-use nsd::Nsd;
+use nsd::Handle;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use world::Instant;
+use world::call::Deadline;
 
 /// Entries requested per read.
 const READ_LIMIT: usize = 64;
@@ -69,8 +69,8 @@ impl Tail {
 pub(super) async fn read(
     opening: &Opening,
     record: &ShardRecord,
-    answering: &[Arc<Nsd>],
-    until: Instant,
+    answering: &[Arc<Handle>],
+    until: Deadline,
 ) -> Result<Tail> {
     let mut found = BTreeMap::new();
     for fragment in &record.closed {
@@ -79,7 +79,7 @@ pub(super) async fn read(
         // minute.
         let mut view = fragment.view.clone();
         view.sort_by_key(|nsd| answering.iter().all(|member| member.id() != *nsd));
-        for nsd in view.iter().filter_map(|nsd| opening.pool.nsd(*nsd)) {
+        for nsd in view.iter().filter_map(|nsd| opening.pool.handle(*nsd)) {
             if has_all(&found, first, fragment.last) {
                 break;
             }
@@ -181,11 +181,11 @@ struct Collected {
 async fn collect(
     opening: &Opening,
     record: &ShardRecord,
-    nsd: &Arc<Nsd>,
+    nsd: &Arc<Handle>,
     first: EntryNumber,
     last: Option<EntryNumber>,
     found: &mut BTreeMap<EntryNumber, TailEntry>,
-    until: Instant,
+    until: Deadline,
 ) -> Result<Collected> {
     let mut numbers = BTreeSet::new();
     let mut damaged = BTreeSet::new();
@@ -194,14 +194,15 @@ async fn collect(
     let mut limit_max = READ_LIMIT;
     let mut limit = limit_max;
     while last.is_none_or(|last| from <= last) {
-        let read = nsd.log_read(record.shard, from, limit);
-        let left = until - opening.world.now();
-        let read = opening.world.timeout(READ_DEADLINE.min(left), read).await;
-        if read.is_err() && limit > 1 && !left.is_zero() {
+        let patience = READ_DEADLINE.min(until.rest(&opening.world));
+        let deadline = Deadline::after(&opening.world, patience);
+        let read = nsd.log_read(record.shard, from, limit, deadline).await;
+        let is_late = matches!(&read, Err(error) if error.kind() == ErrorKind::Unknown);
+        if is_late && limit > 1 && !until.has_passed(&opening.world) {
             (limit_max, limit) = (1, 1);
             continue;
         }
-        let entries = match read.unwrap_or_else(|_| Err(no_answer(nsd))) {
+        let entries = match read.map_err(|error| away(nsd, error)) {
             Ok(entries) => entries,
             Err(error) if error.kind() == ErrorKind::Corrupt && damaged.len() < DAMAGED_MAX => {
                 // Reads entries one by one around the damage; another member has the damaged ones.

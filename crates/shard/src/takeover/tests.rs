@@ -3,7 +3,8 @@
 
 use super::*;
 use crate::rig::{
-    COORDINATION, DISK_BYTES, SHARD, commit, frame, machine, open, open_nsd, power_on, value,
+    COORDINATION, DISK_BYTES, SHARD, commit, frame, machine, open, open_nsd, opened_nsd, power_on,
+    value,
 };
 use crate::takeover;
 use model::{NodeId, Scheme};
@@ -290,8 +291,8 @@ fn a_log_that_lost_acknowledged_entries_is_refused_as_corrupt() {
             let epoch = opened.epoch;
             drop(opened);
             // Entry `first` is gone, and the one after it says that it was acknowledged.
-            let opening = power_on_again(&world).await;
-            let nsd = opening.pool.nsd(NsdId(1)).unwrap();
+            let _on = power_on_again(&world).await;
+            let nsd = opened_nsd(NsdId(1));
             let kept = nsd.log_read(SHARD, EntryNumber(1), 1000).await.unwrap();
             nsd.log_discard(SHARD, epoch, EntryNumber(first.0 - 1))
                 .await
@@ -359,13 +360,7 @@ fn with_commits(seed: u64, commits: u64) -> Simulation {
                     .await
                     .unwrap();
             }
-            opening
-                .pool
-                .nsd(NsdId(1))
-                .unwrap()
-                .checkpoint()
-                .await
-                .unwrap();
+            opened_nsd(NsdId(1)).checkpoint().await.unwrap();
         })
         .finished();
     machine
@@ -412,10 +407,10 @@ fn the_only_nsd_of_a_log_may_be_slow_to_take_it_over() {
 }
 
 /// The shard's record, and the NSDs of its view.
-async fn record_and_members(opening: &Opening) -> (ShardRecord, Vec<Arc<Nsd>>) {
+async fn record_and_members(opening: &Opening) -> (ShardRecord, Vec<Arc<Handle>>) {
     let record = opening.coordination.shard(SHARD).await.unwrap();
     let record = record.unwrap().value;
-    let members = record.view.iter().map(|nsd| opening.pool.nsd(*nsd));
+    let members = record.view.iter().map(|nsd| opening.pool.handle(*nsd));
     let members = members.map(Option::unwrap).collect();
     (record, members)
 }
@@ -436,10 +431,15 @@ fn a_member_that_answers_no_more_after_the_seal_holds_up_no_take_over() {
             let end = opened.log.acknowledged();
             let (record, members) = record_and_members(&opening).await;
             for member in &members {
-                member.checkpoint().await.unwrap();
+                opened_nsd(member.id()).checkpoint().await.unwrap();
             }
             faults.slow(&members[0].id().to_string(), Duration::from_secs(86_400));
-            let read = tail::read(&opening, &record, &members, world.now() + READ_BUDGET);
+            let read = tail::read(
+                &opening,
+                &record,
+                &members,
+                Deadline::after(&world, READ_BUDGET),
+            );
             let read = world.timeout(Duration::from_secs(120), read).await.unwrap();
             let tail = read.unwrap();
             assert!(tail.end >= end, "{} of {end}", tail.end);
@@ -459,7 +459,7 @@ fn what_an_earlier_view_wrote_is_read_from_members_that_answer() {
             let opened = open(opening.clone()).await.unwrap();
             commit(&opened, 1, &[("a", Some("1"))]).await.unwrap();
             let silent = opened.log.view()[0];
-            let silent_nsd = opening.pool.nsd(silent).unwrap();
+            let silent_nsd = opened_nsd(silent);
             silent_nsd.checkpoint().await.unwrap();
             faults.slow(&silent.to_string(), Duration::from_secs(86_400));
             commit(&opened, 2, &[("b", Some("2"))]).await.unwrap();
@@ -469,9 +469,14 @@ fn what_an_earlier_view_wrote_is_read_from_members_that_answer() {
             assert_eq!(record.closed.len(), 1);
             assert_eq!(record.closed[0].view[0], silent);
             let begun = world.now();
-            let tail = tail::read(&opening, &record, &members, world.now() + READ_BUDGET)
-                .await
-                .unwrap();
+            let tail = tail::read(
+                &opening,
+                &record,
+                &members,
+                Deadline::after(&world, READ_BUDGET),
+            )
+            .await
+            .unwrap();
             assert!(world.now() - begun < Duration::from_secs(1));
             assert!(tail.end >= end, "{} of {end}", tail.end);
         })
@@ -578,13 +583,7 @@ fn unacknowledged_entries_of_a_dead_owner_stay_dead_once_an_end_is_recorded() {
                 number,
                 bytes: only_here,
             };
-            opening
-                .pool
-                .nsd(NsdId(1))
-                .unwrap()
-                .log_put(put)
-                .await
-                .unwrap();
+            opened_nsd(NsdId(1)).log_put(put).await.unwrap();
         })
         .finished();
     let _ = simulated;

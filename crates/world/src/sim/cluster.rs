@@ -20,7 +20,7 @@ use super::judge::{Judge, Timers};
 use super::machine::Machine;
 use super::network::HostNumber;
 use super::node::SimNode;
-use super::run::{SharedClock, SimWorld};
+use super::run::SharedClock;
 use super::step::Program;
 use super::wires::Wires;
 use parking_lot::Mutex;
@@ -45,18 +45,9 @@ pub(super) struct Shared {
     pub(super) machine: Arc<Mutex<Machine>>,
     pub(super) clock: SharedClock,
     pub(super) timers: Mutex<Timers>,
-    programs: Mutex<Vec<Slot>>,
+    programs: Mutex<Vec<Option<Program>>>,
     /// Programs that were replaced before their runtimes could be dropped.
     dead: Mutex<Vec<Program>>,
-}
-
-/// The program of one machine.
-#[derive(Default)]
-struct Slot {
-    /// The world of the newest one.
-    world: Option<Arc<SimWorld>>,
-    /// Not there while it takes a step.
-    program: Option<Program>,
 }
 
 impl Cluster {
@@ -81,7 +72,7 @@ impl Cluster {
         let mut machine = self.shared.machine.lock();
         let known = machine.nodes.iter().position(|node| node.name == name);
         let number = known.unwrap_or_else(|| {
-            self.shared.programs.lock().push(Slot::default());
+            self.shared.programs.lock().push(None);
             let number = machine.add_node(name, format!("{name}/"));
             machine.draw_clock(number);
             number
@@ -158,30 +149,20 @@ impl Shared {
 
     /// Puts a program on a machine that has none.
     pub(super) fn install(&self, node: HostNumber, program: Program) {
-        let slot = &mut self.programs.lock()[node];
-        slot.world = Some(program.world.clone());
-        let old = slot.program.replace(program);
+        let old = self.programs.lock()[node].replace(program);
         self.dead.lock().extend(old);
     }
 
-    /// The world of the program that runs on a machine.
-    pub(super) fn world_of(&self, node: HostNumber) -> Option<Arc<SimWorld>> {
-        let world = self.programs.lock()[node].world.clone()?;
-        let runs = self.machine.lock().is_running(world.run);
-        runs.then_some(world)
-    }
-
-    fn take_program(&self, node: HostNumber) -> Option<Program> {
-        self.programs.lock()[node].program.take()
-    }
-
-    /// Puts a program back, unless it was killed and another one started meanwhile.
-    fn put_back(&self, node: HostNumber, program: Program) {
-        let slot = &mut self.programs.lock()[node].program;
-        match slot {
-            Some(_) => self.dead.lock().push(program),
-            None => *slot = Some(program),
-        }
+    /// The program that runs on a machine.
+    pub(super) fn with_program<T>(
+        &self,
+        node: HostNumber,
+        with: impl FnOnce(&Program) -> T,
+    ) -> Option<T> {
+        let programs = self.programs.lock();
+        let program = programs[node].as_ref()?;
+        let runs = self.machine.lock().is_running(program.world.run);
+        runs.then(|| with(program))
     }
 
     /// One millisecond.
@@ -234,7 +215,7 @@ impl Shared {
             }
             state.clock
         };
-        let Some(mut program) = self.take_program(node) else {
+        let Some(mut program) = self.programs.lock()[node].take() else {
             return;
         };
         let result = program.step(clock);
@@ -250,7 +231,12 @@ impl Shared {
             drop(program);
             self.machine.lock().end_run(self.now(), run);
         } else {
-            self.put_back(node, program);
+            let mut programs = self.programs.lock();
+            match &mut programs[node] {
+                // It was killed and started again meanwhile.
+                Some(_) => self.dead.lock().push(program),
+                none => *none = Some(program),
+            }
         }
     }
 
@@ -278,12 +264,13 @@ impl Shared {
                 waiting.push(letter);
                 continue;
             }
-            if let Some(program) = self.take_program(letter.to) {
+            let program = self.programs.lock()[letter.to].take();
+            if let Some(program) = program {
                 if program.world.run == letter.run && self.machine.lock().is_running(letter.run) {
                     let result = program.receive(letter.work);
                     self.check(&program, result);
                 }
-                self.put_back(letter.to, program);
+                self.programs.lock()[letter.to] = Some(program);
             }
         }
         self.machine.lock().network.keep_letters(waiting);
@@ -295,10 +282,9 @@ impl Shared {
         {
             let machine = self.machine.lock();
             let mut programs = self.programs.lock();
-            for slot in programs.iter_mut() {
-                let is_dead = |world: &SimWorld| !machine.is_running(world.run);
-                dead.extend(slot.program.take_if(|program| is_dead(&program.world)));
-                slot.world.take_if(|world| is_dead(world));
+            for program in programs.iter_mut() {
+                let is_dead = |program: &mut Program| !machine.is_running(program.world.run);
+                dead.extend(program.take_if(is_dead));
             }
         }
         drop(dead);

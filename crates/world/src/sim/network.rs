@@ -39,9 +39,6 @@ const RETRY_FIRST: u64 = 200_000_000;
 /// Longest pause between two repetitions.
 const RETRY_MAX: u64 = 5_000_000_000;
 
-/// Most letters under way: more means that nobody waits for answers.
-const LETTERS_MAX: usize = 100_000;
-
 /// First port that connecting ends get.
 const PORT_FIRST: u16 = 32_768;
 
@@ -68,8 +65,6 @@ pub(super) struct Network {
     woken: BTreeSet<HostNumber>,
     /// Letters that have arrived.
     letters: VecDeque<Letter>,
-    /// Letters that haven't.
-    letters_sent: usize,
     /// Wakes the run of a single machine when an event becomes the next one.
     pub(super) on_event: Option<Waker>,
 }
@@ -151,7 +146,6 @@ impl Network {
             trace: seed,
             woken: BTreeSet::new(),
             letters: VecDeque::new(),
-            letters_sent: 0,
             on_event: None,
         }
     }
@@ -306,7 +300,6 @@ impl Network {
                 run,
                 work,
             } => {
-                self.letters_sent -= 1;
                 if self.hosts[to].run == Some(run) && self.links.is_open(from, to) {
                     self.woken.insert(to);
                     self.letters.push_back(Letter { to, run, work });
@@ -320,9 +313,6 @@ impl Network {
         let Some(run) = self.hosts[to].run else {
             return;
         };
-        self.letters_sent += 1;
-        let letters = self.letters_sent + self.letters.len();
-        assert!(letters <= LETTERS_MAX, "endless letters to {to}");
         let due = self.due(now, from, to, 0);
         let due = self.links.in_order(from, to, due);
         let letter = Event::Letter {

@@ -167,7 +167,9 @@ impl SimNode {
         F: Future<Output = T> + Send + 'static,
     {
         let (sender, receiver) = oneshot::channel();
-        let world = self.shared.world_of(self.number);
+        let world = self
+            .shared
+            .with_program(self.number, |program| program.world.clone());
         let world = world.expect("a program runs on this machine");
         let task = task(World::simulated(world.clone()));
         let task = async move {

@@ -1,0 +1,513 @@
+//! An NSD as others use it: a function call if it is on this node, a call to its node otherwise.
+//!
+//! Every request has a deadline. An answer that didn't come in time is `Unknown`: the NSD may have
+//! done what was asked, or may do it later; fences make that harmless.
+
+use crate::Nsd;
+use crate::checksum::{UNIT, all_match};
+use crate::key::Key;
+use bytes::Bytes;
+use model::call::Call;
+use model::nsd::{
+    AddressedRequest, BlobDelete, BlobInfo, BlobPut, GroupDigest, GroupFence, LIST_ANSWER_MAX,
+    LogEntry, LogPut, NSD_METHOD, NsdAnswer, NsdCondition, NsdHealth, NsdReply, NsdRequest,
+    NsdUsage,
+};
+use model::{BlobName, EntryNumber, Error, ErrorKind, GroupId, NsdId, Result, ShardEpoch, ShardId};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use world::call::{Deadline, Remote};
+use world::{Instant, World};
+
+/// Another node's NSD that hasn't answered anything for this long is avoided.
+const HEARD_MAX: Duration = Duration::from_secs(10);
+/// How often an NSD of another node is asked how it is, unless it has answered something meanwhile.
+const ASK_EVERY: Duration = Duration::from_secs(2);
+
+/// The way to one NSD.
+pub struct Handle {
+    id: NsdId,
+    world: World,
+    way: Way,
+}
+
+enum Way {
+    Local(Arc<Nsd>),
+    Call(Called),
+}
+
+/// An NSD of another node.
+struct Called {
+    node: Arc<dyn Remote>,
+    /// Its condition as it came with the newest answer.
+    heard: Mutex<Option<(NsdCondition, Instant)>>,
+}
+
+impl Handle {
+    /// An NSD that this process has opened.
+    #[must_use]
+    pub fn local(world: &World, nsd: Arc<Nsd>) -> Arc<Self> {
+        Arc::new(Self {
+            id: nsd.id(),
+            world: world.clone(),
+            way: Way::Local(nsd),
+        })
+    }
+
+    /// An NSD of another node. A task asks how it is for as long as the handle exists.
+    #[must_use]
+    pub fn remote(world: &World, id: NsdId, node: Arc<dyn Remote>) -> Arc<Self> {
+        let handle = Arc::new(Self {
+            id,
+            world: world.clone(),
+            way: Way::Call(Called {
+                node,
+                heard: Mutex::default(),
+            }),
+        });
+        let (world, weak) = (world.clone(), Arc::downgrade(&handle));
+        let asking = async move {
+            while let Some(handle) = weak.upgrade() {
+                if !handle.was_heard_within(ASK_EVERY) {
+                    let deadline = Deadline::after(&world, ASK_EVERY);
+                    if let Err(error) = handle.ask(&NsdRequest::Condition, deadline).await {
+                        tracing::debug!(nsd = %id, %error, "an NSD doesn't say how it is");
+                    }
+                }
+                drop(handle);
+                world.sleep(ASK_EVERY).await;
+            }
+        };
+        handle.world.spawn("nsd-condition", asking).detach();
+        handle
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> NsdId {
+        self.id
+    }
+
+    /// The NSD itself, if this process has opened it.
+    #[must_use]
+    pub fn opened(&self) -> Option<&Arc<Nsd>> {
+        match &self.way {
+            Way::Local(nsd) => Some(nsd),
+            Way::Call(_) => None,
+        }
+    }
+
+    /// Whether what is known of it is new enough to give it new pieces without a thought.
+    #[must_use]
+    pub fn is_heard(&self) -> bool {
+        self.was_heard_within(HEARD_MAX)
+    }
+
+    fn was_heard_within(&self, age: Duration) -> bool {
+        match &self.way {
+            Way::Local(_) => true,
+            Way::Call(called) => {
+                let heard = called.heard.lock();
+                heard.is_some_and(|(_, at)| self.world.now() - at <= age)
+            }
+        }
+    }
+
+    /// Whether it serves, as far as is known.
+    #[must_use]
+    pub fn health(&self) -> NsdHealth {
+        match &self.way {
+            Way::Local(nsd) => nsd.health(),
+            Way::Call(called) => {
+                let heard = called.heard.lock();
+                heard.map_or(NsdHealth::Online, |(condition, _)| condition.health)
+            }
+        }
+    }
+
+    /// How much it holds, as far as is known; zeros before the first answer.
+    #[must_use]
+    pub fn usage(&self) -> NsdUsage {
+        match &self.way {
+            Way::Local(nsd) => nsd.usage(),
+            Way::Call(called) => {
+                let heard = called.heard.lock();
+                heard.map_or_else(NsdUsage::default, |(condition, _)| condition.usage)
+            }
+        }
+    }
+
+    /// Whether its index was rebuilt and it waits for [`Handle::confirm_epochs`], as of its newest
+    /// answer.
+    #[must_use]
+    pub fn needs_confirmation(&self) -> bool {
+        match &self.way {
+            Way::Local(nsd) => nsd.needs_confirmation(),
+            Way::Call(called) => {
+                let heard = called.heard.lock();
+                heard.is_none_or(|(condition, _)| condition.needs_confirmation)
+            }
+        }
+    }
+
+    /// As [`Nsd::put`].
+    ///
+    /// # Errors
+    /// As [`Nsd::put`], and `Unknown` if it didn't answer by the deadline.
+    pub async fn put(&self, put: BlobPut, deadline: Deadline) -> Result<()> {
+        match &self.way {
+            Way::Local(nsd) => self.bound(nsd.put(put), deadline).await,
+            Way::Call(_) => Box::pin(self.put_by_call(put, deadline)).await,
+        }
+    }
+
+    async fn put_by_call(&self, put: BlobPut, deadline: Deadline) -> Result<()> {
+        let request = NsdRequest::Put {
+            name: put.name,
+            nonce: put.nonce,
+            header: put.header,
+            fence: put.fence,
+            units: put.payload.units().to_vec(),
+        };
+        let payload = put.payload.bytes().clone();
+        self.done(&request, payload, deadline).await
+    }
+
+    /// As [`Nsd::get`].
+    ///
+    /// # Errors
+    /// As [`Nsd::get`]; `Corrupt` also if bytes were damaged on their way; `Unknown` if it didn't
+    /// answer by the deadline.
+    pub async fn get(
+        &self,
+        name: BlobName,
+        offset: u32,
+        length: u32,
+        deadline: Deadline,
+    ) -> Result<Bytes> {
+        match &self.way {
+            Way::Local(nsd) => self.bound(nsd.get(name, offset, length), deadline).await,
+            Way::Call(_) => Box::pin(self.get_by_call(name, offset, length, deadline)).await,
+        }
+    }
+
+    async fn get_by_call(
+        &self,
+        name: BlobName,
+        offset: u32,
+        length: u32,
+        deadline: Deadline,
+    ) -> Result<Bytes> {
+        let request = NsdRequest::Get {
+            name,
+            offset,
+            length,
+        };
+        let (reply, bytes) = self.ask(&request, deadline).await?;
+        let NsdReply::Units { first, checksums } = reply else {
+            return Err(self.misunderstood());
+        };
+        if length == 0 {
+            return Ok(Bytes::new());
+        }
+        let start = (offset as usize).checked_sub(first as usize * UNIT);
+        let range = start.map(|start| start..start + length as usize);
+        let range = range.filter(|range| range.end <= bytes.len());
+        if !all_match(&Key::blob(name), first, &bytes, &checksums) {
+            let text = format!("blob {name} of NSD {} was damaged on its way", self.id);
+            return Err(Error::new(ErrorKind::Corrupt, text));
+        }
+        range
+            .map(|range| bytes.slice(range))
+            .ok_or_else(|| self.misunderstood())
+    }
+
+    /// As [`Nsd::info`].
+    ///
+    /// # Errors
+    /// As [`Nsd::info`], and `Unknown` if it didn't answer by the deadline.
+    pub async fn info(&self, name: BlobName, deadline: Deadline) -> Result<BlobInfo> {
+        match &self.way {
+            Way::Local(nsd) => self.bound(nsd.info(name), deadline).await,
+            Way::Call(_) => match self.ask(&NsdRequest::Info(name), deadline).await? {
+                (NsdReply::Info(info), _) => Ok(info),
+                _ => Err(self.misunderstood()),
+            },
+        }
+    }
+
+    /// As [`Nsd::delete`].
+    ///
+    /// # Errors
+    /// As [`Nsd::delete`], and `Unknown` if it didn't answer by the deadline.
+    pub async fn delete(&self, delete: BlobDelete, deadline: Deadline) -> Result<()> {
+        match &self.way {
+            Way::Local(nsd) => self.bound(nsd.delete(delete), deadline).await,
+            Way::Call(_) => {
+                let request = NsdRequest::Delete(delete);
+                self.done(&request, Bytes::new(), deadline).await
+            }
+        }
+    }
+
+    /// As [`Nsd::list`].
+    ///
+    /// # Errors
+    /// As [`Nsd::list`], and `Unknown` if it didn't answer by the deadline.
+    pub async fn list(
+        &self,
+        group: GroupId,
+        after: Option<BlobName>,
+        limit: usize,
+        deadline: Deadline,
+    ) -> Result<Vec<BlobInfo>> {
+        let Way::Call(_) = &self.way else {
+            let nsd = self.opened().expect("it isn't called");
+            return self.bound(nsd.list(group, after, limit), deadline).await;
+        };
+        let limit = limit.min(crate::LIST_MAX);
+        let (mut found, mut after) = (Vec::new(), after);
+        while found.len() < limit {
+            let part = (limit - found.len()).min(LIST_ANSWER_MAX);
+            let request = NsdRequest::List {
+                group,
+                after,
+                limit: u32::try_from(part).expect("an answer is small"),
+            };
+            let (NsdReply::Infos(infos), _) = self.ask(&request, deadline).await? else {
+                return Err(self.misunderstood());
+            };
+            let is_all = infos.len() < part;
+            after = infos.last().map(|info| info.name).or(after);
+            found.extend(infos);
+            if is_all {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// As [`Nsd::digest`].
+    ///
+    /// # Errors
+    /// As [`Nsd::digest`], and `Unknown` if it didn't answer by the deadline.
+    pub async fn digest(&self, group: GroupId, deadline: Deadline) -> Result<GroupDigest> {
+        match &self.way {
+            Way::Local(nsd) => self.bound(nsd.digest(group), deadline).await,
+            Way::Call(_) => match self.ask(&NsdRequest::Digest(group), deadline).await? {
+                (NsdReply::Digest(digest), _) => Ok(digest),
+                _ => Err(self.misunderstood()),
+            },
+        }
+    }
+
+    /// As [`Nsd::learn_groups`].
+    ///
+    /// # Errors
+    /// As [`Nsd::learn_groups`], and `Unknown` if it didn't answer by the deadline.
+    pub async fn learn_groups(&self, fences: &[GroupFence], deadline: Deadline) -> Result<()> {
+        match &self.way {
+            Way::Local(nsd) => self.bound(nsd.learn_groups(fences), deadline).await,
+            Way::Call(_) => {
+                let request = NsdRequest::Learn(fences.to_vec());
+                self.done(&request, Bytes::new(), deadline).await
+            }
+        }
+    }
+
+    /// As [`Nsd::log_put`].
+    ///
+    /// # Errors
+    /// As [`Nsd::log_put`], and `Unknown` if it didn't answer by the deadline.
+    pub async fn log_put(&self, put: LogPut, deadline: Deadline) -> Result<()> {
+        match &self.way {
+            Way::Local(nsd) => self.bound(nsd.log_put(put), deadline).await,
+            Way::Call(_) => {
+                let request = NsdRequest::LogPut {
+                    shard: put.shard,
+                    epoch: put.epoch,
+                    number: put.number,
+                };
+                Box::pin(self.done(&request, put.bytes, deadline)).await
+            }
+        }
+    }
+
+    /// As [`Nsd::log_read`].
+    ///
+    /// # Errors
+    /// As [`Nsd::log_read`], and `Unknown` if it didn't answer by the deadline.
+    pub async fn log_read(
+        &self,
+        shard: ShardId,
+        from: EntryNumber,
+        limit: usize,
+        deadline: Deadline,
+    ) -> Result<Vec<LogEntry>> {
+        let Way::Call(_) = &self.way else {
+            let nsd = self.opened().expect("it isn't called");
+            return self.bound(nsd.log_read(shard, from, limit), deadline).await;
+        };
+        let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+        let request = NsdRequest::LogRead { shard, from, limit };
+        let (NsdReply::Entries(listed), mut bytes) = self.ask(&request, deadline).await? else {
+            return Err(self.misunderstood());
+        };
+        let mut entries = Vec::with_capacity(listed.len());
+        for (epoch, number, length) in listed {
+            if length as usize > bytes.len() {
+                return Err(self.misunderstood());
+            }
+            entries.push(LogEntry {
+                epoch,
+                number,
+                bytes: bytes.split_to(length as usize),
+            });
+        }
+        Ok(entries)
+    }
+
+    /// As [`Nsd::log_trim`].
+    ///
+    /// # Errors
+    /// As [`Nsd::log_trim`], and `Unknown` if it didn't answer by the deadline.
+    pub async fn log_trim(
+        &self,
+        shard: ShardId,
+        epoch: ShardEpoch,
+        below: EntryNumber,
+        deadline: Deadline,
+    ) -> Result<()> {
+        match &self.way {
+            Way::Local(nsd) => {
+                self.bound(nsd.log_trim(shard, epoch, below), deadline)
+                    .await
+            }
+            Way::Call(_) => {
+                let request = NsdRequest::LogTrim {
+                    shard,
+                    epoch,
+                    below,
+                };
+                self.done(&request, Bytes::new(), deadline).await
+            }
+        }
+    }
+
+    /// As [`Nsd::log_discard`].
+    ///
+    /// # Errors
+    /// As [`Nsd::log_discard`], and `Unknown` if it didn't answer by the deadline.
+    pub async fn log_discard(
+        &self,
+        shard: ShardId,
+        epoch: ShardEpoch,
+        above: EntryNumber,
+        deadline: Deadline,
+    ) -> Result<()> {
+        match &self.way {
+            Way::Local(nsd) => {
+                let discard = nsd.log_discard(shard, epoch, above);
+                self.bound(discard, deadline).await
+            }
+            Way::Call(_) => {
+                let request = NsdRequest::LogDiscard {
+                    shard,
+                    epoch,
+                    above,
+                };
+                self.done(&request, Bytes::new(), deadline).await
+            }
+        }
+    }
+
+    /// As [`Nsd::seal`].
+    ///
+    /// # Errors
+    /// As [`Nsd::seal`], and `Unknown` if it didn't answer by the deadline.
+    pub async fn seal(&self, shard: ShardId, epoch: ShardEpoch, deadline: Deadline) -> Result<()> {
+        match &self.way {
+            Way::Local(nsd) => self.bound(nsd.seal(shard, epoch), deadline).await,
+            Way::Call(_) => {
+                let request = NsdRequest::Seal { shard, epoch };
+                self.done(&request, Bytes::new(), deadline).await
+            }
+        }
+    }
+
+    /// As [`Nsd::confirm_epochs`].
+    ///
+    /// # Errors
+    /// As [`Nsd::confirm_epochs`], and `Unknown` if it didn't answer by the deadline.
+    pub async fn confirm_epochs(
+        &self,
+        epochs: &[(ShardId, ShardEpoch)],
+        deadline: Deadline,
+    ) -> Result<()> {
+        match &self.way {
+            Way::Local(nsd) => self.bound(nsd.confirm_epochs(epochs), deadline).await,
+            Way::Call(_) => {
+                let request = NsdRequest::ConfirmEpochs(epochs.to_vec());
+                self.done(&request, Bytes::new(), deadline).await
+            }
+        }
+    }
+
+    async fn bound<T>(
+        &self,
+        work: impl Future<Output = Result<T>>,
+        deadline: Deadline,
+    ) -> Result<T> {
+        match deadline.bound(&self.world, work).await {
+            Ok(result) => result,
+            Err(_) => Err(self.late()),
+        }
+    }
+
+    async fn done(&self, request: &NsdRequest, payload: Bytes, deadline: Deadline) -> Result<()> {
+        match self.ask_with(request, payload, deadline).await? {
+            (NsdReply::Done, _) => Ok(()),
+            _ => Err(self.misunderstood()),
+        }
+    }
+
+    async fn ask(&self, request: &NsdRequest, deadline: Deadline) -> Result<(NsdReply, Bytes)> {
+        Box::pin(self.ask_with(request, Bytes::new(), deadline)).await
+    }
+
+    async fn ask_with(
+        &self,
+        request: &NsdRequest,
+        payload: Bytes,
+        deadline: Deadline,
+    ) -> Result<(NsdReply, Bytes)> {
+        let Way::Call(called) = &self.way else {
+            unreachable!("an NSD of this process isn't called");
+        };
+        let addressed: AddressedRequest = (self.id, request.clone());
+        let call = Call {
+            payload,
+            reply_bytes_max: request.reply_bytes_max(),
+            ..Call::new(NSD_METHOD, request.class(), &addressed)
+        };
+        let answer = deadline.bound(&self.world, called.node.call(call, deadline));
+        let answer = answer
+            .await
+            .map_err(|_| self.late())?
+            .map_err(Error::from)?;
+        let NsdAnswer { condition, reply } = answer.reply.decode()?;
+        *called.heard.lock() = Some((condition, self.world.now()));
+        Ok((reply?, answer.reply.payload))
+    }
+
+    fn late(&self) -> Error {
+        let text = format!("NSD {} didn't answer in time", self.id);
+        Error::new(ErrorKind::Unknown, text)
+    }
+
+    fn misunderstood(&self) -> Error {
+        let text = format!("NSD {} answered something else than was asked", self.id);
+        Error::new(ErrorKind::Unknown, text)
+    }
+}

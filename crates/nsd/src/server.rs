@@ -1,0 +1,179 @@
+//! Answers other nodes' requests to the NSDs that this process has opened.
+
+use crate::Nsd;
+use crate::key::Key;
+use bytes::{Bytes, BytesMut};
+use futures::future::{BoxFuture, FutureExt};
+use model::call::{Call, Reply};
+use model::nsd::{
+    AddressedRequest, BlobPut, LIST_ANSWER_MAX, LogPut, NSD_METHOD, NsdAnswer, NsdReply, NsdRequest,
+};
+use model::{Error, ErrorKind, NodeRun, NsdId, Payload, Result};
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use world::call::{Deadline, Service};
+
+/// The NSDs of this process, for other nodes.
+#[derive(Default)]
+pub struct NsdServer {
+    nsds: RwLock<BTreeMap<NsdId, Arc<Nsd>>>,
+}
+
+impl NsdServer {
+    /// Begins to answer for an NSD, or for its newly opened form.
+    pub fn add(&self, nsd: Arc<Nsd>) {
+        self.nsds.write().insert(nsd.id(), nsd);
+    }
+
+    /// Ends answering for an NSD.
+    pub fn remove(&self, nsd: NsdId) {
+        self.nsds.write().remove(&nsd);
+    }
+
+    async fn answer(&self, call: Call) -> Result<(NsdAnswer, Bytes)> {
+        if call.method != NSD_METHOD {
+            let text = format!("method {} is none of an NSD's", call.method.0);
+            return Err(Error::new(ErrorKind::NotSupported, text));
+        }
+        let (id, request): AddressedRequest = call.decode()?;
+        let nsd = self.nsds.read().get(&id).cloned();
+        let nsd = nsd.ok_or_else(|| {
+            let text = format!("this node doesn't serve NSD {id}");
+            Error::new(ErrorKind::Unavailable, text)
+        })?;
+        let (reply, payload) = match nsd.answer(request, call.payload).await {
+            Ok((reply, payload)) => (Ok(reply), payload),
+            Err(error) => (Err(error), Bytes::new()),
+        };
+        let condition = nsd.condition();
+        Ok((NsdAnswer { condition, reply }, payload))
+    }
+}
+
+impl Service for NsdServer {
+    fn serve(&self, _from: NodeRun, call: Call, _deadline: Deadline) -> BoxFuture<'_, Reply> {
+        async move {
+            match self.answer(call).await {
+                Ok((answer, payload)) => Reply::new(&Ok(answer), payload),
+                Err(error) => Reply::new::<NsdAnswer>(&Err(error), Bytes::new()),
+            }
+        }
+        .boxed()
+    }
+}
+
+impl Nsd {
+    /// Does what a request from another node asks.
+    async fn answer(&self, request: NsdRequest, payload: Bytes) -> Result<(NsdReply, Bytes)> {
+        let reply = match request {
+            NsdRequest::Put {
+                name,
+                nonce,
+                header,
+                fence,
+                units,
+            } => {
+                let payload = Payload::with_units(payload, units).ok_or_else(|| {
+                    let text = format!("blob {name} came without a checksum for each unit");
+                    Error::new(ErrorKind::InvalidArgument, text)
+                })?;
+                let put = BlobPut {
+                    name,
+                    nonce,
+                    header,
+                    payload,
+                    fence,
+                };
+                self.put(put).await?;
+                NsdReply::Done
+            }
+            NsdRequest::Get {
+                name,
+                offset,
+                length,
+            } => {
+                let end = offset.saturating_add(length);
+                let key = Key::blob(name);
+                let (_, proven) = self.core.read_proven(&key, Some(offset..end)).await?;
+                let reply = NsdReply::Units {
+                    first: proven.first,
+                    checksums: proven.checksums().to_vec(),
+                };
+                return Ok((reply, proven.bytes));
+            }
+            NsdRequest::Info(name) => NsdReply::Info(self.info(name).await?),
+            NsdRequest::Delete(delete) => {
+                self.delete(delete).await?;
+                NsdReply::Done
+            }
+            NsdRequest::List {
+                group,
+                after,
+                limit,
+            } => {
+                let limit = (limit as usize).min(LIST_ANSWER_MAX);
+                NsdReply::Infos(self.list(group, after, limit).await?)
+            }
+            NsdRequest::Digest(group) => NsdReply::Digest(self.digest(group).await?),
+            NsdRequest::Learn(fences) => {
+                self.learn_groups(&fences).await?;
+                NsdReply::Done
+            }
+            NsdRequest::LogPut {
+                shard,
+                epoch,
+                number,
+            } => {
+                let put = LogPut {
+                    shard,
+                    epoch,
+                    number,
+                    bytes: payload,
+                };
+                self.log_put(put).await?;
+                NsdReply::Done
+            }
+            NsdRequest::LogRead { shard, from, limit } => {
+                let entries = self.log_read(shard, from, limit as usize).await?;
+                let listed = entries.iter().map(|entry| {
+                    let length = u32::try_from(entry.bytes.len()).expect("an entry is small");
+                    (entry.epoch, entry.number, length)
+                });
+                let reply = NsdReply::Entries(listed.collect());
+                let total = entries.iter().map(|entry| entry.bytes.len()).sum();
+                let mut joined = BytesMut::with_capacity(total);
+                for entry in &entries {
+                    joined.extend_from_slice(&entry.bytes);
+                }
+                return Ok((reply, joined.freeze()));
+            }
+            NsdRequest::LogTrim {
+                shard,
+                epoch,
+                below,
+            } => {
+                self.log_trim(shard, epoch, below).await?;
+                NsdReply::Done
+            }
+            NsdRequest::LogDiscard {
+                shard,
+                epoch,
+                above,
+            } => {
+                self.log_discard(shard, epoch, above).await?;
+                NsdReply::Done
+            }
+            NsdRequest::Seal { shard, epoch } => {
+                self.seal(shard, epoch).await?;
+                NsdReply::Done
+            }
+            NsdRequest::ConfirmEpochs(epochs) => {
+                self.confirm_epochs(&epochs).await?;
+                NsdReply::Done
+            }
+            NsdRequest::Condition => NsdReply::Done,
+        };
+        Ok((reply, Bytes::new()))
+    }
+}
