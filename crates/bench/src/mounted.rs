@@ -139,6 +139,7 @@ impl Mounted {
             ..DoorSettings::default()
         };
         let door = Door::new(node.client().clone(), settings);
+        let door = self.world.block_on(door)?;
         let options = MountOptions {
             transport,
             no_acl,

@@ -70,7 +70,7 @@ impl Client {
             let Some((inode, at)) = first else { return };
             next = Bound::Excluded(inode);
             let operation = Operation::NoteAccess { inode, at };
-            if let Err(error) = self.execute(&operation).await {
+            if let Err(error) = self.execute(operation).await {
                 // The inode is gone or the owner unavailable: not worth a retry.
                 debug!(%inode, %error, "an access time wasn't recorded");
             }

@@ -36,7 +36,7 @@ impl Client {
                 self.publish_pending(state).await?;
             }
             let mut attributes = self
-                .attributes_after(&Operation::SetAttributes { inode, set })
+                .attributes_after(Operation::SetAttributes { inode, set })
                 .await?;
             if set.mode.is_some() {
                 self.note_grant(inode);
@@ -60,7 +60,7 @@ impl Client {
         // be lost if the cut fails.
         self.publish_pending(&state).await?;
         let attributes = self
-            .attributes_after(&Operation::SetAttributes { inode, set })
+            .attributes_after(Operation::SetAttributes { inode, set })
             .await?;
         if set.mode.is_some() {
             self.note_grant(inode);
@@ -94,7 +94,7 @@ impl Client {
     /// isn't one of the two for access control lists.
     pub async fn get_xattr(&self, inode: InodeId, name: &[u8]) -> Result<Bytes> {
         let name = xattr_name(name)?;
-        match self.execute(&Operation::GetXattr { inode, name }).await? {
+        match self.execute(Operation::GetXattr { inode, name }).await? {
             Reply::Value(value) => Ok(value),
             other => unexpected_reply(&other),
         }
@@ -105,7 +105,7 @@ impl Client {
     /// # Errors
     /// `NotFound`.
     pub async fn list_xattrs(&self, inode: InodeId) -> Result<Vec<Bytes>> {
-        match self.execute(&Operation::ListXattrs { inode }).await? {
+        match self.execute(Operation::ListXattrs { inode }).await? {
             Reply::Names(names) => Ok(names),
             other => unexpected_reply(&other),
         }
@@ -141,7 +141,7 @@ impl Client {
     ) -> Result<()> {
         let name = xattr_name(name)?;
         let value = Bytes::copy_from_slice(value);
-        self.attributes_after(&Operation::SetXattr {
+        self.attributes_after(Operation::SetXattr {
             inode,
             name,
             value,
@@ -159,7 +159,7 @@ impl Client {
     /// `NoSuchAttribute`.
     pub async fn remove_xattr(&self, inode: InodeId, name: &[u8]) -> Result<()> {
         let name = xattr_name(name)?;
-        self.attributes_after(&Operation::RemoveXattr { inode, name })
+        self.attributes_after(Operation::RemoveXattr { inode, name })
             .await
             .map(drop)
     }
@@ -171,7 +171,7 @@ impl Client {
     pub async fn usage(&self, inode: InodeId) -> Result<FileSystemUsage> {
         let _ = inode;
         self.check_open()?;
-        let inodes = self.metanode.usage().await?.inodes;
+        let inodes = self.owner.usage().await?.inodes;
         let usage = self.pool.usage();
         let used = usage.used + usage.held;
         Ok(FileSystemUsage {
@@ -202,11 +202,11 @@ impl Client {
     }
 
     pub(crate) async fn attributes_of_owner(&self, inode: InodeId) -> Result<Attributes> {
-        self.attributes_after(&Operation::GetAttributes { inode })
+        self.attributes_after(Operation::GetAttributes { inode })
             .await
     }
 
-    pub(crate) async fn attributes_after(&self, operation: &Operation) -> Result<Attributes> {
+    pub(crate) async fn attributes_after(&self, operation: Operation) -> Result<Attributes> {
         match self.execute(operation).await? {
             Reply::Attributes { attributes, .. } => Ok(attributes),
             other => unexpected_reply(&other),

@@ -4,16 +4,16 @@ use crate::atime::Accesses;
 use crate::flusher::Flusher;
 use crate::inode::Inodes;
 use crate::low_water::LowWater;
+use crate::owner::Owner;
 use crate::page_pool::PagePool;
 use crate::pages::memory::Blocks;
 use crate::privileges::Grants;
 use crate::settings::ClientSettings;
-use metanode::Metanode;
 use model::operation::Stamp;
 use model::{Error, ErrorKind, InodeId, Operation, Reply, Result, SessionId};
 use pool::{Pool, SegmentSource};
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::sync::Semaphore;
 use world::{WAITERS_MAX, Waiter, Waiters, World};
@@ -23,7 +23,7 @@ use world::{WAITERS_MAX, Waiter, Waiters, World};
 pub struct Client {
     pub(crate) me: Weak<Client>,
     pub(crate) world: World,
-    pub(crate) metanode: Arc<Metanode>,
+    pub(crate) owner: Owner,
     pub(crate) pool: Arc<Pool>,
     pub(crate) session: SessionId,
     pub(crate) settings: ClientSettings,
@@ -40,6 +40,10 @@ pub struct Client {
     pub(crate) segments_in_flight: Semaphore,
     /// One permit per read-ahead fetch.
     pub(crate) fetches_ahead: Arc<Semaphore>,
+    /// Mounts and other doors so far.
+    pub(crate) lock_doors: AtomicU32,
+    /// Waits for locks so far.
+    pub(crate) lock_waits: AtomicU64,
     closed: AtomicBool,
 }
 
@@ -50,12 +54,12 @@ const PAGE_POOL_BYTES_MIN: u64 = 16 * 1024 * 1024;
 const FETCHES_AHEAD_MAX: usize = 32;
 
 impl Client {
-    /// A client with its own session (`metanode.open_session()`). Starts its background task; end
+    /// A client with its own session ([`Owner::open_session`]). Starts its background task; end
     /// it with [`Client::close`].
     #[must_use]
     pub fn new(
         world: World,
-        metanode: Arc<Metanode>,
+        owner: Owner,
         pool: Arc<Pool>,
         session: SessionId,
         settings: ClientSettings,
@@ -64,7 +68,7 @@ impl Client {
         let blocks = Blocks::new(settings.block_bytes, budget);
         let client = Arc::new_cyclic(|me| Self {
             me: me.clone(),
-            metanode,
+            owner,
             session,
             settings,
             segments: SegmentSource::new(session),
@@ -79,6 +83,8 @@ impl Client {
             waiters: Waiters::default(),
             segments_in_flight: Semaphore::new(settings.segments_in_flight_max.max(1)),
             fetches_ahead: Arc::new(Semaphore::new(FETCHES_AHEAD_MAX)),
+            lock_doors: AtomicU32::new(0),
+            lock_waits: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             world,
         });
@@ -124,7 +130,7 @@ impl Client {
     pub async fn sync_all(&self) -> Result<()> {
         self.record_atimes().await;
         let published = self.publish_all().await;
-        published.and(self.metanode.sync().await)
+        published.and(self.owner.sync().await)
     }
 
     /// As `sync_all`, then ends the session (locks and opens end) and stops the client's task.
@@ -144,14 +150,14 @@ impl Client {
             let ended = self.segments_in_flight.acquire_many(all);
             let _ended = self.wait("segments of removed files", None, ended).await;
         }
-        result.and(self.metanode.close_session(self.session).await)
+        result.and(self.owner.close_session(self.session).await)
     }
 
-    /// All waits, longest first; at most 1,024.
+    /// The client's waits, longest first; at most 1,024.
     #[must_use]
     pub fn waiters(&self) -> Vec<Waiter> {
         let mut waiters = self.waiters.list(self.world.now());
-        waiters.extend(self.metanode.waiters());
+        waiters.extend(self.owner.waiters(&self.world));
         waiters.sort_by_key(|waiter| std::cmp::Reverse(waiter.since));
         waiters.truncate(WAITERS_MAX);
         waiters
@@ -165,9 +171,9 @@ impl Client {
         }
     }
 
-    pub(crate) async fn execute(&self, operation: &Operation) -> Result<Reply> {
+    pub(crate) async fn execute(&self, operation: Operation) -> Result<Reply> {
         self.check_open()?;
-        self.metanode.execute(operation, &self.stamp()).await
+        self.owner.execute(operation, self.stamp()).await
     }
 
     pub(crate) fn check_open(&self) -> Result<()> {

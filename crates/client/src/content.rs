@@ -100,7 +100,7 @@ impl Client {
                 change,
                 keep_size,
             };
-            let result = self.range_changed(&operation).await;
+            let result = self.range_changed(operation).await;
             let mut inner = state.lock();
             if change != RangeChange::Reserve {
                 self.pages.uncache(inode, &mut inner, offset, end);
@@ -126,7 +126,7 @@ impl Client {
                 length: to - at,
                 limit: EXTENTS_AT_ONCE_MAX,
             };
-            match self.execute(&operation).await? {
+            match self.execute(operation).await? {
                 Reply::Extents {
                     extents,
                     known_to,
@@ -246,7 +246,7 @@ impl Client {
                 to_offset: at - from_offset + to_offset,
                 length: end - at,
             };
-            let result = self.range_changed(&operation).await;
+            let result = self.range_changed(operation).await;
             let mut inner = target.lock();
             self.pages
                 .uncache(to, &mut inner, to_offset, to_offset + length);
@@ -302,7 +302,7 @@ impl Client {
         Ok(done)
     }
 
-    async fn range_changed(&self, operation: &Operation) -> Result<(Attributes, Option<u64>)> {
+    async fn range_changed(&self, operation: Operation) -> Result<(Attributes, Option<u64>)> {
         match self.execute(operation).await? {
             Reply::RangeChanged { attributes, next } => Ok((attributes, next)),
             other => Err(Error::new(

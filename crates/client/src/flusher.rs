@@ -5,10 +5,11 @@ use crate::inode::{Inner, InodeRef, Stage};
 use crate::publish::Urgency;
 use crate::store::Job;
 use futures::stream;
+use model::owner::OwnerRequest;
 use model::{InodeId, Result};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -32,6 +33,9 @@ pub(crate) struct Flusher {
     pressed: AtomicBool,
     /// Tasks publishing ready batches.
     publishing: AtomicUsize,
+    /// A task reports the session's low-water mark, and the last mark reported.
+    reporting: AtomicBool,
+    reported: AtomicU64,
     task: Mutex<Option<Task<()>>>,
 }
 
@@ -92,8 +96,8 @@ async fn run(client: Weak<Client>, world: world::World) {
         if retry {
             client.pages.tidy(&client.inodes);
         }
-        if retry && let Some(counter) = client.low_water.advance(client.segments.last_counter()) {
-            client.metanode.report_low_water(client.session, counter);
+        if retry {
+            client.spawn_report_low_water();
         }
         if now - last_atimes >= ATIMES_EVERY {
             last_atimes = now;
@@ -181,6 +185,31 @@ impl Client {
             client.flusher.publishing.fetch_sub(1, Ordering::Relaxed);
         };
         self.world.spawn("publish ready batches", work).detach();
+    }
+
+    /// Reports a new low-water mark in a separate task, one at a time: a later mark covers those
+    /// that couldn't be reported.
+    fn spawn_report_low_water(&self) {
+        let flusher = &self.flusher;
+        if flusher.reporting.load(Ordering::Acquire) {
+            return;
+        }
+        let mark = self.low_water.advance(self.segments.last_counter());
+        let reported = flusher.reported.load(Ordering::Relaxed);
+        let Some(counter) = mark.filter(|mark| *mark > reported) else {
+            return;
+        };
+        flusher.reporting.store(true, Ordering::Release);
+        let client = self.shared();
+        let work = async move {
+            let session = client.session;
+            let report = OwnerRequest::ReportLowWater { session, counter };
+            if client.owner.ask(&report).await.is_ok() {
+                client.flusher.reported.store(counter, Ordering::Relaxed);
+            }
+            client.flusher.reporting.store(false, Ordering::Release);
+        };
+        self.world.spawn("report the low-water mark", work).detach();
     }
 
     /// Whether some data has been dirty for so long that it must be written, however busy its file

@@ -20,6 +20,7 @@ mod low_water;
 mod names;
 mod neighbours;
 mod opens;
+mod owner;
 mod pace;
 mod page_pool;
 mod pages;
@@ -36,6 +37,7 @@ mod write;
 
 pub use client::Client;
 pub use model::lock::{HeldLock, LockDoor, LockOwner, LockTaker};
+pub use owner::{Owner, Owners, RemoteOwner};
 pub use settings::ClientSettings;
 pub use types::{Allocate, FileSystemUsage, Listing, OpenFlags, Opened, ReadTraces, Seek, Written};
 pub use world::Waiter;

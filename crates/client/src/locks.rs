@@ -1,26 +1,38 @@
 //! File locks: passes requests to the owner's tables, through a door of this client's session.
 
 use crate::client::Client;
+use futures::future::select;
 use model::lock::{HeldLock, LockDoor, LockOwner, LockRequest, LockSpace, LockTaker};
-use model::{InodeId, LockKind, LockRange, Result};
+use model::owner::{LockCall, OwnerReply, OwnerRequest};
+use model::{ErrorKind, InodeId, LockKind, LockRange, Result};
 use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::Ordering;
 
 impl Client {
     /// Registers a mount (or other door) of this client; lock requests need one.
-    #[must_use]
-    pub fn begin_lock_door(&self) -> LockDoor {
-        self.metanode.locks().begin_door(self.session)
+    ///
+    /// # Errors
+    /// If the owner can't be reached.
+    pub async fn begin_lock_door(&self) -> Result<LockDoor> {
+        let door = LockDoor {
+            session: self.session,
+            number: self.lock_doors.fetch_add(1, Ordering::Relaxed) + 1,
+        };
+        self.ask_about_locks(LockCall::BeginDoor(door)).await?;
+        Ok(door)
     }
 
     /// Ends a door: its locks end, its waiting requests are interrupted, later ones are refused.
     pub fn end_lock_door(&self, door: LockDoor) {
-        self.metanode.locks().end_door(door);
+        let end = OwnerRequest::Lock(LockCall::EndDoor(door));
+        self.owner.ask_later(&self.world, end);
     }
 
     /// F_GETLK: the first lock that conflicts with one of this kind.
     ///
     /// # Errors
-    /// None today; an owner on another node may be unavailable.
+    /// If the owner can't be reached.
     pub async fn get_lock(
         &self,
         inode: InodeId,
@@ -28,8 +40,13 @@ impl Client {
         range: LockRange,
         kind: LockKind,
     ) -> Result<Option<HeldLock>> {
-        let locks = self.metanode.locks();
-        Ok(locks.conflict(inode, owner, range, kind))
+        let test = LockCall::Test {
+            inode,
+            owner,
+            range,
+            kind,
+        };
+        self.owner.conflict(test).await
     }
 
     /// F_SETLK, or F_SETLKW until `interrupted` completes; an interrupted request changes nothing.
@@ -87,23 +104,83 @@ impl Client {
         interrupted: Option<I>,
     ) -> Result<()> {
         self.check_open()?;
-        let locks = self.metanode.locks();
         let Some(interrupted) = interrupted else {
-            return locks.try_set(request);
+            return self.ask_about_locks(LockCall::Set(request)).await.map(drop);
+        };
+        let wait = self.lock_waits.fetch_add(1, Ordering::Relaxed);
+        match self
+            .ask_about_locks(LockCall::Queue { wait, request })
+            .await?
+        {
+            OwnerReply::Waits => {}
+            _ => return Ok(()),
+        }
+        let mut queued = Queued {
+            client: self,
+            wait: Some(wait),
         };
         let now = self.world.now();
-        let waiters = &self.waiters;
-        let _listed = waiters.enter_for_program(cause, request.inode, now);
-        locks.set(request, interrupted).await
+        let _listed = self.waiters.enter_for_program(cause, request.inode, now);
+        let granted = pin!(self.await_lock(wait));
+        // Whichever comes first: the owner says whether the request was granted meanwhile.
+        select(granted, pin!(interrupted)).await;
+        queued.wait = None;
+        let session = self.session;
+        self.ask_about_locks(LockCall::EndWait { session, wait })
+            .await
+            .map(drop)
+    }
+
+    /// Until a queued request is granted or its door ends. Has no deadline: it waits for a program.
+    async fn await_lock(&self, wait: u64) {
+        let session = self.session;
+        loop {
+            match self
+                .ask_about_locks(LockCall::Await { session, wait })
+                .await
+            {
+                Ok(OwnerReply::Waits) => {}
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::Unknown | ErrorKind::Unavailable) => {}
+                _ => return,
+            }
+        }
     }
 
     /// A process closed a descriptor (FLUSH): ends its POSIX locks on the inode.
-    pub fn release_process_locks(&self, inode: InodeId, owner: LockOwner) {
-        self.metanode.locks().release_process(inode, owner);
+    pub async fn release_process_locks(&self, inode: InodeId, owner: LockOwner) {
+        self.end_locks(LockCall::EndProcess { inode, owner }).await;
     }
 
     /// The last descriptor of an open file is gone (RELEASE): ends the locks taken through it.
-    pub fn release_open_locks(&self, door: LockDoor, open: u64) {
-        self.metanode.locks().release_open(door, open);
+    pub async fn release_open_locks(&self, door: LockDoor, open: u64) {
+        self.end_locks(LockCall::EndOpen { door, open }).await;
+    }
+
+    async fn end_locks(&self, end: LockCall) {
+        if let Err(error) = self.ask_about_locks(end).await {
+            tracing::warn!(%error, "file locks of a closed file may last until the session ends");
+        }
+    }
+
+    async fn ask_about_locks(&self, call: LockCall) -> Result<OwnerReply> {
+        self.owner.ask(&OwnerRequest::Lock(call)).await
+    }
+}
+
+/// A queued request; withdrawn on drop.
+struct Queued<'a> {
+    client: &'a Client,
+    wait: Option<u64>,
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        if let Some(wait) = self.wait.take() {
+            // A granted wait is dropped only when its door ends; the lock ends with the door.
+            let session = self.client.session;
+            let end = OwnerRequest::Lock(LockCall::EndWait { session, wait });
+            self.client.owner.ask_later(&self.client.world, end);
+        }
     }
 }

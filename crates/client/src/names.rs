@@ -60,7 +60,7 @@ impl Client {
                 new,
             })
             .await?;
-        self.hold_new(&attributes, grants);
+        self.hold_new(&attributes, grants).await?;
         Ok(attributes)
     }
 
@@ -74,7 +74,7 @@ impl Client {
         let attributes = self
             .entry(Operation::CreateUnnamed { directory, new })
             .await?;
-        self.hold_new(&attributes, grants);
+        self.hold_new(&attributes, grants).await?;
         self.inodes.get(attributes.inode).lock().orphan = true;
         Ok(attributes)
     }
@@ -156,7 +156,7 @@ impl Client {
             to_name,
             mode,
         };
-        match self.execute(&operation).await? {
+        match self.execute(operation).await? {
             Reply::Renamed {
                 target, orphaned, ..
             } => {
@@ -174,7 +174,7 @@ impl Client {
     /// # Errors
     /// `InvalidArgument` if it isn't a symbolic link.
     pub async fn read_link(&self, inode: InodeId) -> Result<Bytes> {
-        match self.execute(&Operation::ReadLink { inode }).await? {
+        match self.execute(Operation::ReadLink { inode }).await? {
             Reply::Target(target) => Ok(target),
             other => unexpected_reply(&other),
         }
@@ -198,7 +198,7 @@ impl Client {
             limit,
             with_attributes,
         };
-        match self.execute(&operation).await? {
+        match self.execute(operation).await? {
             Reply::Listing { mut entries, end } => {
                 let attributes = entries
                     .iter_mut()
@@ -211,7 +211,7 @@ impl Client {
     }
 
     async fn entry(&self, operation: Operation) -> Result<Attributes> {
-        match self.execute(&operation).await? {
+        match self.execute(operation).await? {
             Reply::Entry { mut attributes, .. } => {
                 self.merge(&mut attributes);
                 Ok(attributes)
@@ -221,7 +221,7 @@ impl Client {
     }
 
     async fn remove(&self, operation: Operation) -> Result<()> {
-        match self.execute(&operation).await? {
+        match self.execute(operation).await? {
             Reply::Removed {
                 attributes,
                 orphaned,
@@ -260,7 +260,7 @@ impl Client {
             directory,
             name: name.clone(),
         };
-        let Reply::Entry { attributes, .. } = self.execute(&operation).await? else {
+        let Reply::Entry { attributes, .. } = self.execute(operation).await? else {
             return Ok(());
         };
         match self.inodes.find(attributes.inode) {

@@ -103,7 +103,7 @@ impl Client {
         };
         // Unlike other attribute changes, this doesn't publish dirty data first: a crash that loses
         // the last writes but keeps this change is safe, the reverse isn't.
-        self.attributes_after(&Operation::SetAttributes {
+        self.attributes_after(Operation::SetAttributes {
             inode: state.id,
             set,
         })

@@ -1,11 +1,13 @@
 //! Publishing: dirty runs become batches, batches become extents, in the order of their numbers.
 //! Also fsync and flush, which wait for that.
 
-use crate::client::{Client, unexpected_reply};
+use crate::client::Client;
 use crate::inode::{Batch, Inner, InodeRef, Pending, Stage, Stored};
+use crate::owner::unexpected;
 use crate::pages::dirty::Frozen;
 use crate::store::Job;
 use model::operation::Publish;
+use model::owner::{OwnerReply, OwnerRequest};
 use model::{
     Attributes, CommitNumber, Error, ErrorKind, Extent, ExtentKind, InodeId, Operation, Reply,
     Result, limits,
@@ -96,7 +98,7 @@ impl Client {
         if let Some(state) = self.inodes.find(inode) {
             self.publish_pending(&state).await?;
         }
-        self.metanode.sync().await
+        self.owner.sync().await
     }
 
     /// Publishes the data that is dirty now and waits until it and all earlier data is in the file.
@@ -333,12 +335,21 @@ impl Client {
         let mut steps = VecDeque::from(steps);
         while let Some(step) = steps.pop_front() {
             // Not `execute`: data written before the client was closed is published even after.
-            let operation = Operation::Publish(step);
-            match self.metanode.execute(&operation, &self.stamp()).await {
-                Ok(Reply::Attributes { attributes, .. }) => last = Some(attributes),
-                Ok(other) => unexpected_reply(&other),
+            let request = OwnerRequest::Execute {
+                operation: Operation::Publish(step),
+                stamp: self.stamp(),
+            };
+            match self.owner.ask(&request).await {
+                Ok(OwnerReply::Operation(Reply::Attributes { attributes, .. })) => {
+                    last = Some(attributes);
+                }
+                Ok(other) => unexpected(&other),
                 Err(error) => {
-                    let Operation::Publish(step) = operation else {
+                    let OwnerRequest::Execute {
+                        operation: Operation::Publish(step),
+                        ..
+                    } = request
+                    else {
                         unreachable!("made above")
                     };
                     // It would replace too many old extents at once.
@@ -404,7 +415,7 @@ impl Client {
             return false;
         }
         let operation = Operation::GetAttributes { inode };
-        let found = self.metanode.execute(&operation, &self.stamp()).await;
+        let found = self.owner.execute(operation, self.stamp()).await;
         found.is_err_and(|error| is_gone(&error))
     }
 

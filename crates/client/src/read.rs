@@ -268,7 +268,7 @@ impl Client {
             length,
             limit,
         };
-        let reply = match self.execute(&operation).await {
+        let reply = match self.execute(operation).await {
             Ok(reply) => reply,
             // Not a file: its attributes determine the error.
             Err(error) if error.kind() != ErrorKind::NotFound => {

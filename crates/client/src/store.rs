@@ -266,7 +266,7 @@ impl Client {
         }
         let client = self.shared();
         let work = async move {
-            if let Err(error) = client.metanode.give_up(places).await {
+            if let Err(error) = client.owner.give_up(&places).await {
                 warn!(%error, "unneeded segments stay until the sweep");
             }
         };

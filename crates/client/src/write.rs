@@ -142,7 +142,7 @@ impl Client {
                     });
                     // Boxed because it is rare and large: otherwise every write's future would
                     // contain it.
-                    let freeing = Box::pin(self.metanode.make_room());
+                    let freeing = Box::pin(self.owner.make_room());
                     if self.within_patience(SPACE_WAIT, freeing).await?? {
                         continue;
                     }

@@ -8,6 +8,7 @@
 mod broken;
 mod crashes;
 mod kept;
+mod owner;
 mod pieces;
 mod random;
 mod rig;

@@ -90,10 +90,12 @@ pub struct Door {
 
 impl Door {
     /// A door to all of `client`, the only door in this process.
-    #[must_use]
-    pub fn new(client: Arc<Client>, settings: DoorSettings) -> Self {
+    ///
+    /// # Errors
+    /// If the owner can't be reached.
+    pub async fn new(client: Arc<Client>, settings: DoorSettings) -> Result<Self> {
         let siblings = Arc::new(Siblings::default());
-        Self::of(client, settings, InodeId::ROOT, &siblings)
+        Self::of(client, settings, InodeId::ROOT, &siblings).await
     }
 
     /// A door to the directory at `path` inside `client` and everything below it. All doors of a
@@ -114,18 +116,18 @@ impl Door {
         if root != InodeId::ROOT {
             client.open(root, OpenFlags::default()).await?;
         }
-        Ok(Self::of(client, settings, root, siblings))
+        Self::of(client, settings, root, siblings).await
     }
 
-    fn of(
+    async fn of(
         client: Arc<Client>,
         settings: DoorSettings,
         root: InodeId,
         siblings: &Arc<Siblings>,
-    ) -> Self {
+    ) -> Result<Self> {
+        let lock_door = client.begin_lock_door().await?;
         let sibling = siblings.join(root, client.world().now(), settings.valid);
-        let lock_door = client.begin_lock_door();
-        Self {
+        Ok(Self {
             client,
             settings,
             root,
@@ -137,7 +139,7 @@ impl Door {
             specials: Specials::default(),
             lock_door,
             programs: Programs::default(),
-        }
+        })
     }
 
     /// Waits until no kernel trusts answers cached while its door was the only one. Must be called
@@ -700,7 +702,7 @@ impl FileSystem for Door {
         // Must be cheap: a program waits for it at each close.
         if self.opens.may_be_locked(inode) {
             let owner = self.lock_owner(owner);
-            self.client.release_process_locks(inode, owner);
+            self.client.release_process_locks(inode, owner).await;
         }
         if !self.opens.is_writing(handle) {
             return Ok(());
@@ -715,7 +717,7 @@ impl FileSystem for Door {
             return Ok(());
         };
         if open.may_have_locks {
-            self.client.release_open_locks(self.lock_door, handle);
+            self.client.release_open_locks(self.lock_door, handle).await;
         }
         let flushed = if is_writing(release.flags) {
             self.client.flush(inode).await

@@ -16,6 +16,7 @@ mod metanode;
 mod progress;
 mod reopening;
 mod room;
+mod serving;
 mod sessions;
 
 pub use crate::assignment::begin_alone;
@@ -24,5 +25,5 @@ pub use crate::metanode::{DATA_POOL, Metanode, Opening};
 pub use crate::progress::{Progress, Stage};
 pub use crate::report::{
     BackgroundReport, CheckOptions, CheckReport, Counters, Fault, FaultKind, RepairStatus,
-    ScrubOutcome, ShardStatus, UnreadableData, Usage,
+    ScrubOutcome, ShardStatus, UnreadableData,
 };

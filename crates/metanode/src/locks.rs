@@ -9,33 +9,32 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use futures::FutureExt;
+use futures::future::Shared;
 use model::lock::{HeldLock, LockDoor, LockOwner, LockRequest, LockSpace};
 use model::{Error, ErrorKind, InodeId, LockKind, LockRange, Result, SessionId};
 use parking_lot::Mutex;
-use std::future::Future;
 use table::{Answer, GaveUp, LockTable};
 use tokio::sync::oneshot;
+use world::Map;
 
 /// The lock tables of a file system. Short calls under one lock, which is never held while waiting.
 #[derive(Default)]
 pub struct Locks {
     table: Mutex<LockTable<oneshot::Sender<()>>>,
+    /// The requests queued and not ended, by session and number. Locked before the table.
+    waits: Mutex<Map<(SessionId, u64), Wait>>,
 }
 
-/// Withdraws a waiting request when its future is dropped.
-struct Waiting<'a> {
-    locks: &'a Locks,
-    ticket: Option<u64>,
+/// A queued request.
+struct Wait {
+    ticket: u64,
+    /// Ends with an error if the request's door ends.
+    granted: Shared<oneshot::Receiver<()>>,
 }
 
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            // A granted wait is dropped only when its door ends; the lock ends with the door.
-            self.locks.table.lock().give_up(ticket);
-        }
-    }
-}
+/// Most requests queued and not ended: those that wait, and as many that were granted meanwhile.
+const QUEUED_MAX: usize = 2 * charges::WAITS_MAX;
 
 impl Locks {
     /// An empty table.
@@ -44,9 +43,9 @@ impl Locks {
         Self::default()
     }
 
-    /// Registers a mount (or other door) of the session; lock requests need one.
-    pub fn begin_door(&self, session: SessionId) -> LockDoor {
-        self.table.lock().begin_door(session)
+    /// Registers a mount (or other door), which its session numbers; lock requests need one.
+    pub fn begin_door(&self, door: LockDoor) {
+        self.table.lock().begin_door(door);
     }
 
     /// Ends a door: its locks end, its waiting requests are interrupted, later ones are refused.
@@ -61,6 +60,8 @@ impl Locks {
         let mut table = self.table.lock();
         table.end_session(session);
         Self::wake(&mut table);
+        drop(table);
+        self.waits.lock().retain(|(owner, _), _| *owner != session);
     }
 
     /// Locks, changes the kind of a lock, or unlocks, without waiting.
@@ -78,56 +79,59 @@ impl Locks {
             .map(|answer| assert_eq!(answer, Answer::Granted, "only a request with a waker waits"))
     }
 
-    /// As `try_set`, but waits until it is granted or `interrupted` completes. An interrupted
-    /// request changes nothing, except that flock has given up its old lock. Dropping the future
-    /// withdraws the request; drop it only when the door ends.
+    /// As `try_set`, but a request that conflicts waits for its turn, under a number that its
+    /// session hasn't used before. True if it was granted at once; else it needs an `end_wait`.
     ///
     /// # Errors
-    /// `WouldDeadlock` if processes would wait for each other; `Interrupted`; `TooManyLocks` if too
-    /// many are held or waiting; `InvalidArgument`.
-    pub async fn set(
-        &self,
-        request: LockRequest,
-        interrupted: impl Future<Output = ()>,
-    ) -> Result<()> {
-        let (mut waiting, granted) = {
-            let mut table = self.table.lock();
-            let (sender, granted) = oneshot::channel();
-            let answer = table.request(request, Some(sender));
-            Self::wake(&mut table);
-            match answer? {
-                Answer::Granted => return Ok(()),
-                Answer::Waits(ticket) => (
-                    Waiting {
-                        locks: self,
-                        ticket: Some(ticket),
-                    },
-                    granted,
-                ),
-            }
-        };
-        let outcome = tokio::select! {
-            biased;
-            outcome = granted => Some(outcome),
-            () = interrupted => None,
-        };
-        let Some(ticket) = waiting.ticket.take() else {
-            unreachable!("only this function and the drop take the ticket");
-        };
+    /// `WouldDeadlock` if processes would wait for each other; `TooManyLocks` if too many are held
+    /// or waiting; `InvalidArgument`.
+    pub fn queue(&self, wait: u64, request: LockRequest) -> Result<bool> {
+        let mut waits = self.waits.lock();
+        if waits.len() >= QUEUED_MAX {
+            return Err(ErrorKind::TooManyLocks.into());
+        }
+        let (sender, granted) = oneshot::channel();
         let mut table = self.table.lock();
-        match outcome {
-            Some(Ok(())) => {
-                table.claim(ticket);
-                Ok(())
-            }
-            Some(Err(_)) => Err(Error::new(
-                ErrorKind::Interrupted,
-                "the mount ended while waiting for a lock",
-            )),
-            None => match table.give_up(ticket) {
-                GaveUp::Granted => Ok(()),
-                GaveUp::Cancelled => Err(ErrorKind::Interrupted.into()),
-            },
+        let answer = table.request(request, Some(sender));
+        Self::wake(&mut table);
+        let Answer::Waits(ticket) = answer? else {
+            return Ok(true);
+        };
+        let granted = granted.shared();
+        let key = (request.owner.door.session, wait);
+        let old = waits.insert(key, Wait { ticket, granted });
+        assert!(old.is_none(), "sessions number their waits");
+        Ok(false)
+    }
+
+    /// Waits until a queued request is granted. May be dropped and asked again.
+    ///
+    /// # Errors
+    /// `Interrupted` if its door ended; `Stale` if there is no such wait.
+    pub async fn granted(&self, session: SessionId, wait: u64) -> Result<()> {
+        let granted = {
+            let waits = self.waits.lock();
+            let found = waits.get(&(session, wait));
+            found.map(|wait| wait.granted.clone())
+        };
+        let Some(granted) = granted else {
+            return Err(Error::new(ErrorKind::Stale, "no lock is waited for"));
+        };
+        granted.await.map_err(|_| ended())
+    }
+
+    /// Ends a wait. The lock stays if it was granted; otherwise nothing changes, except that flock
+    /// has given up its old lock.
+    ///
+    /// # Errors
+    /// `Interrupted` if it wasn't granted.
+    pub fn end_wait(&self, session: SessionId, wait: u64) -> Result<()> {
+        let Some(wait) = self.waits.lock().remove(&(session, wait)) else {
+            return Err(ended());
+        };
+        match self.table.lock().give_up(wait.ticket) {
+            GaveUp::Granted => Ok(()),
+            GaveUp::Cancelled => Err(ErrorKind::Interrupted.into()),
         }
     }
 
@@ -176,4 +180,11 @@ impl Locks {
             let _ = sender.send(());
         }
     }
+}
+
+fn ended() -> Error {
+    Error::new(
+        ErrorKind::Interrupted,
+        "the mount ended while waiting for a lock",
+    )
 }

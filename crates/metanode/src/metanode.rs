@@ -4,21 +4,24 @@ use crate::background::{Background, Unpublished, count, recorded};
 use crate::holders::Holders;
 use crate::locks::Locks;
 use crate::reopening::Reopening;
-use crate::report::{ShardStatus, Usage};
-use crate::room::Room;
+use crate::report::ShardStatus;
+use crate::room::{Room, grows};
+use crate::serving::replays::Replays;
 use crate::sessions::Sessions;
 use arc_swap::ArcSwap;
 use coordination::Coordination;
 use model::operation::Stamp;
+use model::owner::Usage;
 use model::{
     Error, ErrorKind, FamilyId, InodeId, NodeRun, Operation, Reply, Result, SegmentPlace,
     SessionId, ShardId,
 };
-use namespace::Table;
+use namespace::{Record, Table};
 use pool::{Pool, SegmentSource};
 use shard::{Shard, ShardConfig, TreeCache, successor};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use world::call::Asked;
 use world::{Waiter, Waiters, World};
 
 /// Memory for blocks of the tree's tables.
@@ -62,6 +65,8 @@ pub struct Metanode {
     locks: Locks,
     /// Clients' sessions.
     pub(crate) sessions: Sessions,
+    /// Their last requests, of those on other nodes.
+    pub(crate) replays: Replays,
     /// The metanode's own session, for fold and clean.
     pub(crate) segments: SegmentSource,
     pub(crate) background: Background,
@@ -117,6 +122,7 @@ impl Metanode {
             holders: Arc::default(),
             locks: Locks::new(),
             sessions: Sessions::default(),
+            replays: Replays::default(),
             segments: SegmentSource::new(session),
             background: Background::default(),
             unpublished: Unpublished::default(),
@@ -141,7 +147,15 @@ impl Metanode {
     /// # Errors
     /// `Unavailable` if coordination doesn't answer.
     pub async fn open_session(&self) -> Result<SessionId> {
-        let session = self.sessions.begin(&self.coordination).await?;
+        let session = self.sessions.begin(&self.coordination, None).await?;
+        self.shard().begin_session(session);
+        Ok(session)
+    }
+
+    /// As [`Metanode::open_session`]: the session that was opened with this nonce if it is open.
+    pub(crate) async fn open_session_once(&self, nonce: u64) -> Result<SessionId> {
+        let session = self.sessions.begin(&self.coordination, Some(nonce));
+        let session = session.await?;
         self.shard().begin_session(session);
         Ok(session)
     }
@@ -152,13 +166,15 @@ impl Metanode {
     /// # Errors
     /// Errors of the releases; the session has ended in any case.
     pub async fn close_session(&self, session: SessionId) -> Result<()> {
+        // First, so that no late request adds an open or a lock.
+        self.sessions.end(session);
+        self.replays.forget(session);
         self.locks.release_session(session);
         let stamp = self.stamp();
         let mut result = Ok(());
         for inode in self.holders.end_session(session) {
             result = result.and(self.release(inode, &stamp).await);
         }
-        self.sessions.end(session);
         result.and(self.shard().end_session(session).await)
     }
 
@@ -198,8 +214,76 @@ impl Metanode {
     /// POSIX refusals as their kinds; `NoSpace` for an operation that would add metadata to a full
     /// pool; `Unavailable` if the shard couldn't be taken over for a minute.
     pub async fn execute(&self, operation: &Operation, stamp: &Stamp) -> Result<Reply> {
-        self.check_room(operation).await?;
-        let reply = self.run(operation, stamp).await;
+        self.execute_as(operation, stamp, false).await
+    }
+
+    /// As [`Metanode::execute`] for a client on another node: returns once everything that the
+    /// answer shows is durable.
+    ///
+    /// # Errors
+    /// As [`Metanode::execute`]; also `Unavailable` if it can't be made durable.
+    pub async fn execute_durable(&self, operation: &Operation, stamp: &Stamp) -> Result<Reply> {
+        self.execute_as(operation, stamp, true).await
+    }
+
+    async fn execute_as(
+        &self,
+        operation: &Operation,
+        stamp: &Stamp,
+        durable: bool,
+    ) -> Result<Reply> {
+        if !self.has_run(stamp).await? {
+            self.check_room(operation).await?;
+        }
+        let reply = self.run_as(operation, stamp, durable).await;
+        self.complete(operation, stamp, reply, durable).await
+    }
+
+    /// Whether the operation of the stamp's slot has been answered: it must not be refused now. Also
+    /// if that can't be seen before the shard is taken over again.
+    async fn has_run(&self, stamp: &Stamp) -> Result<bool> {
+        let Some((slot, number)) = stamp.slot else {
+            return Ok(false);
+        };
+        let session = stamp.session;
+        let key = namespace::Key::Slot { session, slot };
+        let shard = self.shard();
+        match shard.record(&key).await {
+            Ok(Some(Record::Slot(last))) => Ok(last.number == number),
+            Ok(_) => Ok(false),
+            Err(error) if is_of_given_up(&shard, &error) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// As [`Metanode::execute`]: on this thread, ready unless something is missing.
+    pub(crate) fn begin<'a>(
+        &'a self,
+        operation: &'a Operation,
+        stamp: &'a Stamp,
+    ) -> Asked<'a, Result<Reply>> {
+        if stamp.slot.is_none() && (!grows(operation) || self.measure_room()) {
+            let shard = self.shard.load();
+            match shard.execute_now(operation, stamp) {
+                Some(Err(error)) if is_of_given_up(&shard, &error) => {}
+                Some(reply) if is_complete(operation, &reply) => return Asked::Ready(reply),
+                Some(reply) => {
+                    return Asked::Waits(Box::pin(self.complete(operation, stamp, reply, false)));
+                }
+                None => {}
+            }
+        }
+        Asked::Waits(Box::pin(self.execute(operation, stamp)))
+    }
+
+    /// Does what an answer leaves to do, if it isn't [complete](is_complete).
+    async fn complete(
+        &self,
+        operation: &Operation,
+        stamp: &Stamp,
+        reply: Result<Reply>,
+        durable: bool,
+    ) -> Result<Reply> {
         match reply {
             Ok(Reply::Removed { orphaned: true, .. } | Reply::Renamed { orphaned: true, .. }) => {
                 // Boxed because it is rare: otherwise every operation's future would contain it.
@@ -217,13 +301,17 @@ impl Metanode {
             }) => {
                 let inode =
                     cut_inodes(operation)[0].expect("only operations on an inode leave a cut");
-                self.finish_cut(inode, stamp).await
+                let reply = self.finish_cut(inode, stamp).await;
+                if durable {
+                    self.sync().await?;
+                }
+                reply
             }
             Err(error) if error.kind() == ErrorKind::Busy && cut_inodes(operation)[0].is_some() => {
                 for inode in cut_inodes(operation).into_iter().flatten() {
                     self.finish_cut(inode, stamp).await?;
                 }
-                self.run(operation, stamp).await
+                self.run_as(operation, stamp, durable).await
             }
             reply => reply,
         }
@@ -253,7 +341,7 @@ impl Metanode {
 
     /// Releases an inode that was just unused. If it is in use again, it is noted so that its last
     /// close asks again; if that close came first, this asks again itself.
-    async fn release(&self, inode: InodeId, stamp: &Stamp) -> Result<()> {
+    pub(crate) async fn release(&self, inode: InodeId, stamp: &Stamp) -> Result<()> {
         let stamp = Stamp {
             slot: None,
             ..*stamp
@@ -422,19 +510,21 @@ impl Metanode {
     /// Runs an operation on the shard, taking it over again if it was given up. An operation
     /// refused by a given-up shard was not applied.
     pub(crate) async fn run(&self, operation: &Operation, stamp: &Stamp) -> Result<Reply> {
+        self.run_as(operation, stamp, false).await
+    }
+
+    /// As [`Metanode::run`]; durable if it must be, or has a slot.
+    async fn run_as(&self, operation: &Operation, stamp: &Stamp, durable: bool) -> Result<Reply> {
         loop {
             let shard = self.shard.load();
-            let answer = match stamp.slot {
-                None => shard
-                    .execute(operation, stamp)
-                    .await
-                    .map(|(reply, _)| reply),
-                Some(_) => shard.execute_durable(operation, stamp).await,
+            let answer = if durable || stamp.slot.is_some() {
+                shard.execute_durable(operation, stamp).await
+            } else {
+                let done = shard.execute(operation, stamp).await;
+                done.map(|(reply, _)| reply)
             };
             match answer {
-                Err(error)
-                    if error.kind() == ErrorKind::Unavailable && shard.check_alive().is_err() =>
-                {
+                Err(error) if is_of_given_up(&shard, &error) => {
                     Box::pin(self.take_over_again(&shard)).await?;
                 }
                 answer => return answer,
@@ -495,6 +585,22 @@ impl Metanode {
                 }
             }
         }
+    }
+}
+
+/// Whether an operation was refused because its shard was given up: it was not applied.
+fn is_of_given_up(shard: &Shard, error: &Error) -> bool {
+    error.kind() == ErrorKind::Unavailable && shard.check_alive().is_err()
+}
+
+/// Whether an answer leaves nothing to do.
+fn is_complete(operation: &Operation, reply: &Result<Reply>) -> bool {
+    match reply {
+        Ok(Reply::Removed { orphaned, .. } | Reply::Renamed { orphaned, .. }) => !orphaned,
+        Ok(Reply::Entry { .. }) => !matches!(operation, Operation::CreateUnnamed { .. }),
+        Ok(Reply::Attributes { unfinished, .. }) => !unfinished,
+        Err(error) => error.kind() != ErrorKind::Busy || cut_inodes(operation)[0].is_none(),
+        Ok(_) => true,
     }
 }
 

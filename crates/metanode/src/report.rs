@@ -4,23 +4,6 @@ use model::nsd::ScrubReport;
 use model::{CommitNumber, NsdId, ShardEpoch, ShardId};
 use serde::{Deserialize, Serialize};
 
-/// Space and inodes, as `df` shows them. Bytes are plain data, before redundancy is added.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Usage {
-    /// Bytes that the pool can hold for users.
-    pub capacity: u64,
-    /// Bytes in use.
-    pub used: u64,
-    /// Bytes that users may still write (without the reserve for log and deletes).
-    pub available: u64,
-    /// Inodes in use.
-    pub inodes: u64,
-    /// Sum of the sizes of regular files in bytes.
-    pub logical: u128,
-    /// Sum of the bytes stored or reserved for inodes, before redundancy.
-    pub allocated: u128,
-}
-
 /// State of a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ShardStatus {

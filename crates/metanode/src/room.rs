@@ -173,7 +173,7 @@ impl Metanode {
 
 /// Whether an operation adds records. Publishes don't count: their space was reserved when the data
 /// was written.
-fn grows(operation: &Operation) -> bool {
+pub(crate) fn grows(operation: &Operation) -> bool {
     matches!(
         operation,
         Operation::Create { .. }

@@ -10,23 +10,42 @@ use std::collections::BTreeMap;
 pub(crate) struct Sessions {
     /// For each session: the counter up to which its segments are decided.
     open: Mutex<BTreeMap<SessionId, u64>>,
+    /// The nonces of those that were opened with one.
+    nonces: Mutex<BTreeMap<u64, SessionId>>,
     /// Held from taking a session's number until it is listed; otherwise the session would seem to
     /// have ended.
     opening: tokio::sync::Mutex<()>,
 }
 
 impl Sessions {
-    /// Opens a new session.
-    pub(crate) async fn begin(&self, coordination: &Coordination) -> Result<SessionId> {
+    /// Opens a new session, unless one is open that was opened with this nonce.
+    pub(crate) async fn begin(
+        &self,
+        coordination: &Coordination,
+        nonce: Option<u64>,
+    ) -> Result<SessionId> {
         let _opening = self.opening.lock().await;
+        let known = nonce.and_then(|nonce| self.nonces.lock().get(&nonce).copied());
+        if let Some(session) = known {
+            return Ok(session);
+        }
         let session = coordination.next_session().await?;
         self.open.lock().insert(session, 0);
+        if let Some(nonce) = nonce {
+            self.nonces.lock().insert(nonce, session);
+        }
         Ok(session)
+    }
+
+    /// Whether the session is open.
+    pub(crate) fn is_open(&self, session: SessionId) -> bool {
+        self.open.lock().contains_key(&session)
     }
 
     /// Ends a session: its writer is gone, and all its segments are decided.
     pub(crate) fn end(&self, session: SessionId) {
         self.open.lock().remove(&session);
+        self.nonces.lock().retain(|_, other| *other != session);
     }
 
     /// The session's segments up to this counter are decided. Never goes back.

@@ -16,6 +16,7 @@ pub mod map;
 pub mod name;
 pub mod nsd;
 pub mod operation;
+pub mod owner;
 pub mod scheme;
 pub mod segment;
 pub mod time;

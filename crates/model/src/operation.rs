@@ -221,6 +221,25 @@ pub enum Operation {
     },
 }
 
+impl Operation {
+    /// Whether the operation changes no records.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        matches!(
+            self,
+            Self::Lookup { .. }
+                | Self::LookupParent { .. }
+                | Self::GetAttributes { .. }
+                | Self::ReadDirectory { .. }
+                | Self::ReadLink { .. }
+                | Self::GetXattr { .. }
+                | Self::ListXattrs { .. }
+                | Self::ReadExtents { .. }
+                | Self::GetUsage { .. }
+        )
+    }
+}
+
 /// A new inode.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NewInode {

@@ -8,7 +8,7 @@ mod returning;
 pub use nsds::NsdView;
 pub use returning::LOOK_EVERY;
 
-use client::{Client, ClientSettings};
+use client::{Client, ClientSettings, Owner};
 use coordination::Coordination;
 use metanode::{DATA_POOL, Metanode};
 use model::{
@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use pool::Pool;
 use regions::{make_disk, open_disk};
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
-use world::World;
+use world::{WAITERS_MAX, Waiter, World};
 
 /// The one shard of this release: the root shard.
 pub const ROOT_SHARD: ShardId = ShardId(0);
@@ -172,18 +172,13 @@ impl Node {
         let metanode = opened
             .await
             .map_err(|error| nsds::blame(error.while_doing("opening the metadata"), &regions))?;
-        let session = metanode.open_session().await?;
+        let owner = Owner::Here(metanode.clone());
+        let session = owner.open_session(world).await?;
         let settings = ClientSettings {
             block_bytes,
             ..settings
         };
-        let client = Client::new(
-            world.clone(),
-            metanode.clone(),
-            pool.clone(),
-            session,
-            settings,
-        );
+        let client = Client::new(world.clone(), owner, pool.clone(), session, settings);
         Ok(Arc::new(Self {
             world: world.clone(),
             coordination,
@@ -239,6 +234,16 @@ impl Node {
     /// The file system.
     pub fn client(&self) -> &Arc<Client> {
         &self.client
+    }
+
+    /// All waits, longest first.
+    #[must_use]
+    pub fn waiters(&self) -> Vec<Waiter> {
+        let mut waiters = self.client.waiters();
+        waiters.extend(self.metanode.waiters());
+        waiters.sort_by_key(|waiter| std::cmp::Reverse(waiter.since));
+        waiters.truncate(WAITERS_MAX);
+        waiters
     }
 
     /// Bytes per block.

@@ -5,48 +5,48 @@ use model::{InodeId, Operation, operation::Stamp};
 
 /// Whether an operation can change records (and so must wait when too much is unflushed).
 pub(crate) fn changes(operation: &Operation) -> bool {
-    verb(operation).1
+    !operation.is_read()
 }
 
 /// The note of an operation that changed something.
 pub(crate) fn note(operation: &Operation, stamp: &Stamp) -> OperationNote {
     OperationNote {
-        verb: verb(operation).0,
+        verb: verb(operation),
         session: stamp.session,
         inode: subject(operation),
         time: stamp.now,
     }
 }
 
-/// The verb's number in `docs/formats/log-frame.md` (never reused), and whether it changes records.
-fn verb(operation: &Operation) -> (u8, bool) {
+/// The verb's number in `docs/formats/log-frame.md` (never reused).
+fn verb(operation: &Operation) -> u8 {
     match operation {
-        Operation::Lookup { .. } => (1, false),
-        Operation::LookupParent { .. } => (2, false),
-        Operation::GetAttributes { .. } => (3, false),
-        Operation::SetAttributes { .. } => (4, true),
-        Operation::ContinueCut { .. } => (5, true),
-        Operation::Create { .. } => (6, true),
-        Operation::CreateUnnamed { .. } => (7, true),
-        Operation::Link { .. } => (8, true),
-        Operation::Unlink { .. } => (9, true),
-        Operation::RemoveDirectory { .. } => (10, true),
-        Operation::Rename { .. } => (11, true),
-        Operation::ReadDirectory { .. } => (12, false),
-        Operation::ReadLink { .. } => (13, false),
-        Operation::GetXattr { .. } => (14, false),
-        Operation::ListXattrs { .. } => (15, false),
-        Operation::SetXattr { .. } => (16, true),
-        Operation::RemoveXattr { .. } => (17, true),
-        Operation::ReadExtents { .. } => (18, false),
-        Operation::Publish(_) => (19, true),
-        Operation::ChangeRange { .. } => (20, true),
-        Operation::Share { .. } => (21, true),
-        Operation::Release { .. } => (22, true),
-        Operation::GetUsage { .. } => (23, false),
-        Operation::Reclaim { .. } => (24, true),
-        Operation::ForgetDead { .. } => (25, true),
-        Operation::NoteAccess { .. } => (26, true),
+        Operation::Lookup { .. } => 1,
+        Operation::LookupParent { .. } => 2,
+        Operation::GetAttributes { .. } => 3,
+        Operation::SetAttributes { .. } => 4,
+        Operation::ContinueCut { .. } => 5,
+        Operation::Create { .. } => 6,
+        Operation::CreateUnnamed { .. } => 7,
+        Operation::Link { .. } => 8,
+        Operation::Unlink { .. } => 9,
+        Operation::RemoveDirectory { .. } => 10,
+        Operation::Rename { .. } => 11,
+        Operation::ReadDirectory { .. } => 12,
+        Operation::ReadLink { .. } => 13,
+        Operation::GetXattr { .. } => 14,
+        Operation::ListXattrs { .. } => 15,
+        Operation::SetXattr { .. } => 16,
+        Operation::RemoveXattr { .. } => 17,
+        Operation::ReadExtents { .. } => 18,
+        Operation::Publish(_) => 19,
+        Operation::ChangeRange { .. } => 20,
+        Operation::Share { .. } => 21,
+        Operation::Release { .. } => 22,
+        Operation::GetUsage { .. } => 23,
+        Operation::Reclaim { .. } => 24,
+        Operation::ForgetDead { .. } => 25,
+        Operation::NoteAccess { .. } => 26,
     }
 }
 

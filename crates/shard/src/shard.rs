@@ -358,6 +358,15 @@ impl Shard {
         }
     }
 
+    /// As [`Shard::execute`], if everything that the operation needs is in memory; otherwise nothing
+    /// was done.
+    pub fn execute_now(&self, operation: &Operation, stamp: &Stamp) -> Option<Result<Reply>> {
+        match self.attempt(operation, stamp) {
+            Attempt::Done(answer, _) => Some(answer),
+            Attempt::Missing(_) | Attempt::Full => None,
+        }
+    }
+
     /// As [`Shard::execute`] for operations of other clients: returns once everything that the
     /// answer shows is durable.
     ///

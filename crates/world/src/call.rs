@@ -71,6 +71,33 @@ pub trait Remote: Send + Sync {
     fn call(&self, call: Call, deadline: Deadline) -> BoxFuture<'_, Result<Answer, NoAnswer>>;
 }
 
+/// A part of the same process that answers requests `Q` with `A`, as its callers see it: asking is a
+/// function call.
+pub trait Local<Q, A>: Send + Sync {
+    /// Does what the request asks on this thread, at once unless something must be waited for.
+    fn ask<'a>(&'a self, request: &'a Q) -> Asked<'a, A>;
+}
+
+/// The answer of a [`Local`] part, or what is left to do for it. Most answers are ready, and cost no
+/// allocation.
+#[must_use]
+pub enum Asked<'a, A> {
+    /// The answer.
+    Ready(A),
+    /// The rest of the work, which must be driven to its end unless the part says otherwise.
+    Waits(BoxFuture<'a, A>),
+}
+
+impl<A> Asked<'_, A> {
+    /// Waits for the answer if it isn't ready.
+    pub async fn answer(self) -> A {
+        match self {
+            Self::Ready(answer) => answer,
+            Self::Waits(rest) => rest.await,
+        }
+    }
+}
+
 /// What a node does for others.
 pub trait Service: Send + Sync {
     /// Does what `call` asks. `from`: the daemon that asks. After the deadline nobody waits for the

@@ -3,7 +3,7 @@
 #![allow(dead_code, unreachable_pub, reason = "an example uses a part of it")]
 
 use bytes::Bytes;
-use client::{Client, ClientSettings};
+use client::{Client, ClientSettings, Owner};
 use coordination::Coordination;
 use metanode::{Metanode, Opening};
 use model::map::{NsdEntry, NsdState};
@@ -97,6 +97,19 @@ impl Node {
 
     /// Opens it, as after a crash.
     pub async fn open(world: &World, place: &Place, settings: ClientSettings) -> Node {
+        Self::open_with(world, place, settings, |metanode| {
+            Owner::Here(metanode.clone())
+        })
+        .await
+    }
+
+    /// As `open`, with a client that reaches the metanode in this way.
+    pub async fn open_with(
+        world: &World,
+        place: &Place,
+        settings: ClientSettings,
+        owner: impl FnOnce(&Arc<Metanode>) -> Owner,
+    ) -> Node {
         let disk = world.open_disk(&place.coordination()).unwrap();
         let coordination = Coordination::embedded(world, disk).await.unwrap();
         let map = coordination.pool_map("data").await.unwrap().unwrap().value;
@@ -117,14 +130,9 @@ impl Node {
         })
         .await
         .unwrap();
-        let session = metanode.open_session().await.unwrap();
-        let client = Client::new(
-            world.clone(),
-            metanode.clone(),
-            pool.clone(),
-            session,
-            settings,
-        );
+        let owner = owner(&metanode);
+        let session = owner.open_session(world).await.unwrap();
+        let client = Client::new(world.clone(), owner, pool.clone(), session, settings);
         Node {
             world: world.clone(),
             pool,

@@ -44,7 +44,6 @@ pub(super) struct LockTable<W> {
     unclaimed: BTreeSet<u64>,
     granted: Vec<W>,
     next_ticket: u64,
-    next_door: u32,
 }
 
 impl<W> Default for LockTable<W> {
@@ -58,7 +57,6 @@ impl<W> Default for LockTable<W> {
             unclaimed: BTreeSet::new(),
             granted: Vec::new(),
             next_ticket: 1,
-            next_door: 1,
         }
     }
 }
@@ -69,12 +67,8 @@ const FOLLOWED_MAX: usize = 256;
 const STOPPERS_MAX: usize = 4096;
 
 impl<W> LockTable<W> {
-    pub(super) fn begin_door(&mut self, session: SessionId) -> LockDoor {
-        let number = self.next_door;
-        self.next_door = number.checked_add(1).expect("no 2^32 mounts in one run");
-        let door = LockDoor { session, number };
+    pub(super) fn begin_door(&mut self, door: LockDoor) {
         self.doors.insert(door);
-        door
     }
 
     /// Grants, refuses, or (with a waker) queues a request.
@@ -157,11 +151,6 @@ impl<W> LockTable<W> {
             owner,
         };
         self.held.conflict(place, range, kind)
-    }
-
-    /// The waiter of a granted ticket has taken its lock.
-    pub(super) fn claim(&mut self, ticket: u64) {
-        self.unclaimed.remove(&ticket);
     }
 
     /// The waiter stops waiting. It keeps a lock that was granted meanwhile: it may have had a part

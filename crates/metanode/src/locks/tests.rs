@@ -9,6 +9,11 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 const FILE: InodeId = InodeId(7);
+const SESSION: SessionId = SessionId(1);
+const DOOR: LockDoor = LockDoor {
+    session: SESSION,
+    number: 1,
+};
 const SHARED: Option<LockKind> = Some(LockKind::Shared);
 const EXCLUSIVE: Option<LockKind> = Some(LockKind::Exclusive);
 
@@ -21,8 +26,8 @@ struct Tables {
 impl Tables {
     fn new() -> Self {
         let mut table = LockTable::default();
-        let door = table.begin_door(SessionId(1));
-        Self { table, door }
+        table.begin_door(DOOR);
+        Self { table, door: DOOR }
     }
 
     fn owner(&self, id: u64) -> LockOwner {
@@ -256,7 +261,8 @@ fn a_change_of_kind_in_flock_gives_the_old_lock_up_first() {
 #[test]
 fn a_door_that_ends_frees_only_its_own_locks() {
     let mut all = Tables::new();
-    let second = all.table.begin_door(SessionId(1));
+    let second = LockDoor { number: 2, ..DOOR };
+    all.table.begin_door(second);
     let at_second = |request: LockRequest| LockRequest {
         owner: LockOwner {
             door: second,
@@ -352,37 +358,38 @@ fn no_user_can_take_all_locks_or_all_waits() {
 }
 
 #[test]
-fn a_dropped_or_interrupted_wait_takes_its_request_back() {
+fn a_wait_that_ends_takes_its_request_back_unless_it_was_granted() {
     let locks = Locks::new();
-    let door = locks.begin_door(SessionId(1));
+    locks.begin_door(DOOR);
     let all = Tables {
         table: LockTable::default(),
-        door,
+        door: DOOR,
     };
     locks.try_set(all.flock(1, EXCLUSIVE)).unwrap();
     let refused = locks.try_set(all.flock(2, EXCLUSIVE)).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::WouldBlock);
-    let never = std::future::pending::<()>;
-    let mut waiting = Box::pin(locks.set(all.flock(2, EXCLUSIVE), never()));
-    assert!(waiting.as_mut().now_or_never().is_none());
+    let wait = |number, id| {
+        assert!(!locks.queue(number, all.flock(id, EXCLUSIVE)).unwrap());
+        assert!(locks.granted(SESSION, number).now_or_never().is_none());
+    };
+    let end = |number| locks.end_wait(SESSION, number).map_err(|it| it.kind());
+    wait(1, 2);
     assert_eq!(locks.counts(), (1, 1));
-    drop(waiting);
+    assert_eq!(end(1), Err(ErrorKind::Interrupted));
     assert_eq!(locks.counts(), (1, 0));
-    let interrupted = locks.set(all.flock(2, EXCLUSIVE), std::future::ready(()));
-    let refused = interrupted.now_or_never().unwrap().unwrap_err();
-    assert_eq!(
-        (refused.kind(), locks.counts()),
-        (ErrorKind::Interrupted, (1, 0))
-    );
-    let mut waiting = Box::pin(locks.set(all.flock(3, EXCLUSIVE), never()));
-    assert!(waiting.as_mut().now_or_never().is_none());
+    // Granted before it was interrupted.
+    wait(2, 3);
     locks.try_set(all.flock(1, None)).unwrap();
-    waiting.now_or_never().unwrap().unwrap();
-    let mut waiting = Box::pin(locks.set(all.flock(4, EXCLUSIVE), never()));
-    assert!(waiting.as_mut().now_or_never().is_none());
-    locks.end_door(door);
-    let refused = waiting.now_or_never().unwrap().unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Interrupted);
+    assert_eq!((end(2), locks.counts()), (Ok(()), (1, 0)));
+    wait(3, 4);
+    locks.try_set(all.flock(3, None)).unwrap();
+    locks.granted(SESSION, 3).now_or_never().unwrap().unwrap();
+    assert_eq!(end(3), Ok(()));
+    wait(4, 5);
+    locks.end_door(DOOR);
+    let refused = locks.granted(SESSION, 4).now_or_never().unwrap();
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Interrupted);
+    assert_eq!(end(4), Err(ErrorKind::Interrupted));
     assert_eq!(locks.counts(), (0, 0));
 }
 

@@ -90,7 +90,7 @@ impl Serving {
                 format!("an operation on inode {inode}")
             })
         };
-        let inside = self.node.client().waiters();
+        let inside = self.node.waiters();
         let inside = inside.iter().map(|waiter| Waiter {
             what: name(waiter),
             cause: waiter.cause.into(),

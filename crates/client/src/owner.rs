@@ -1,0 +1,151 @@
+//! The client's side of its shard's owner: a function call if the owner is in this process,
+//! messages if it is on another node. Nothing else in the client knows which of them it is.
+//!
+//! It must not know what the requests are for: files, pages and times are its callers' matter.
+
+mod remote;
+mod slots;
+
+pub use remote::{Owners, RemoteOwner};
+
+use model::lock::HeldLock;
+use model::operation::Stamp;
+use model::owner::{GIVE_UP_MAX, LockCall, OwnerReply, OwnerRequest, Usage};
+use model::{InodeId, Operation, Reply, Result, SegmentPlace, SessionId};
+use std::sync::Arc;
+use world::call::{Asked, Local};
+use world::{Waiter, World};
+
+/// The owner of the client's shard.
+#[derive(Clone)]
+pub enum Owner {
+    /// In this process. Answers on the thread that asks, before its changes are durable.
+    Here(Arc<dyn Local<OwnerRequest, Result<OwnerReply>>>),
+    /// Wherever the map says, now and later.
+    There(Arc<RemoteOwner>),
+}
+
+impl Owner {
+    /// Opens a session. Its id is never reused, nor are segment ids, which begin with it.
+    ///
+    /// # Errors
+    /// `Unavailable` or `Unknown` if the owner or coordination doesn't answer.
+    pub async fn open_session(&self, world: &World) -> Result<SessionId> {
+        let nonce = world.random_u64();
+        match self.ask(&OwnerRequest::OpenSession { nonce }).await? {
+            OwnerReply::Session(session) => {
+                if let Self::There(remote) = self {
+                    remote.set_session(session);
+                }
+                Ok(session)
+            }
+            other => unexpected(&other),
+        }
+    }
+
+    /// Ends a session with its locks and opens.
+    pub(crate) async fn close_session(&self, session: SessionId) -> Result<()> {
+        let closed = self.ask(&OwnerRequest::CloseSession { session }).await;
+        if let Self::There(remote) = self {
+            remote.close();
+        }
+        closed.map(drop)
+    }
+
+    /// Asks, and waits for the answer: ready at once if the owner is here and misses nothing.
+    pub(crate) async fn ask(&self, request: &OwnerRequest) -> Result<OwnerReply> {
+        match self {
+            Self::Here(owner) => owner.ask(request).answer().await,
+            Self::There(owner) => Box::pin(owner.ask(request)).await,
+        }
+    }
+
+    /// Asks without waiting: a task does if the answer isn't ready. Nobody hears of an error.
+    pub(crate) fn ask_later(&self, world: &World, request: OwnerRequest) {
+        if let Self::Here(owner) = self
+            && let Asked::Ready(_) = owner.ask(&request)
+        {
+            return;
+        }
+        let owner = self.clone();
+        let asking = async move {
+            if let Err(error) = owner.ask(&request).await {
+                tracing::debug!(?request, %error, "the owner didn't do what it was asked");
+            }
+        };
+        world.spawn("a request to the owner", asking).detach();
+    }
+
+    pub(crate) async fn execute(&self, operation: Operation, stamp: Stamp) -> Result<Reply> {
+        match self
+            .ask(&OwnerRequest::Execute { operation, stamp })
+            .await?
+        {
+            OwnerReply::Operation(reply) => Ok(reply),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Makes everything answered so far durable.
+    pub(crate) async fn sync(&self) -> Result<()> {
+        self.ask(&OwnerRequest::Sync).await.map(drop)
+    }
+
+    /// Adds a use of an inode, which then survives losing its last name.
+    pub(crate) async fn hold(&self, session: SessionId, inode: InodeId) -> Result<()> {
+        let hold = OwnerRequest::Hold { session, inode };
+        self.ask(&hold).await.map(drop)
+    }
+
+    /// Removes a use of the stamp's session.
+    pub(crate) async fn unhold(&self, inode: InodeId, stamp: Stamp) -> Result<()> {
+        let unhold = OwnerRequest::Unhold { inode, stamp };
+        self.ask(&unhold).await.map(drop)
+    }
+
+    /// The lock that conflicts with one that would be taken.
+    pub(crate) async fn conflict(&self, test: LockCall) -> Result<Option<HeldLock>> {
+        match self.ask(&OwnerRequest::Lock(test)).await? {
+            OwnerReply::Conflict(held) => Ok(held),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Space and inodes.
+    pub(crate) async fn usage(&self) -> Result<Usage> {
+        match self.ask(&OwnerRequest::GetUsage).await? {
+            OwnerReply::Usage(usage) => Ok(usage),
+            other => unexpected(&other),
+        }
+    }
+
+    /// These segments won't be published.
+    pub(crate) async fn give_up(&self, places: &[SegmentPlace]) -> Result<()> {
+        for places in places.chunks(GIVE_UP_MAX) {
+            let places = places.to_vec();
+            self.ask(&OwnerRequest::GiveUp { places }).await?;
+        }
+        Ok(())
+    }
+
+    /// Frees space that removed data holds. False if there was none to free.
+    pub(crate) async fn make_room(&self) -> Result<bool> {
+        match self.ask(&OwnerRequest::MakeRoom).await? {
+            OwnerReply::Freed(any) => Ok(any),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Waits for an owner that doesn't answer.
+    pub(crate) fn waiters(&self, world: &World) -> Vec<Waiter> {
+        match self {
+            Self::Here(_) => Vec::new(),
+            Self::There(owner) => owner.waiters(world.now()),
+        }
+    }
+}
+
+/// Panics: the owner never sends this reply to the request.
+pub(crate) fn unexpected(reply: &OwnerReply) -> ! {
+    panic!("unexpected reply from the owner: {reply:?}")
+}

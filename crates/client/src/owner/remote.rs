@@ -1,0 +1,241 @@
+//! The owner on another node, and the one place that asks it again.
+//!
+//! *A create*: a slot is taken, the operation gets the slot and its next number in the stamp, the
+//! call goes to the node that the map names. *No answer*: after a short wait, or as soon as the map
+//! names another owner, the same call is sent again, with the same number: the owner that has applied
+//! it says what it answered. So an operation is applied once, however often it was sent.
+//!
+//! *The deadline passes*: the program gets an error. If the operation may have run, its slot isn't
+//! free: a task goes on asking until the owner says what became of it, since the slot's next number
+//! must not overtake it. The same happens if the caller stops waiting. There are 64 slots, so at most
+//! as many such tasks; they end with the session.
+
+use super::slots::{Slot, Slots};
+use futures::future::BoxFuture;
+use model::call::{BODY_BYTES_MAX, Call, NoAnswer};
+use model::owner::{CLASS, OWNER, OwnerCall, OwnerReply, OwnerRequest};
+use model::{Error, ErrorKind, Result, SessionId};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+use world::call::Remote;
+use world::{Deadline, Instant, Waiter, Waiters, World};
+
+/// The cause by which waits for an owner are listed.
+const OWNER_WAIT: &str = "the owner of the metadata";
+/// First and longest pause before a call is sent again. A new owner is asked at once.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How long the first attempt may take; each later one twice as long as the one before, so that
+/// work that takes long comes to its end.
+const ATTEMPT_MIN: Duration = Duration::from_secs(2);
+const ATTEMPT_MAX: Duration = Duration::from_secs(30);
+
+/// Finds the owner of the shard, as coordination names it.
+pub trait Owners: Send + Sync {
+    /// The node that owned the shard when last heard of.
+    fn owner(&self) -> Option<Arc<dyn Remote>>;
+
+    /// Asks again who owns the shard. Returns when another node does, at the deadline at the latest.
+    fn refresh(&self, deadline: Deadline) -> BoxFuture<'_, ()>;
+}
+
+/// An owner that is reached through messages.
+pub struct RemoteOwner {
+    me: Weak<Self>,
+    world: World,
+    owners: Arc<dyn Owners>,
+    /// How long a request is asked before its program gets an error.
+    patience: Duration,
+    session: OnceLock<SessionId>,
+    slots: Slots,
+    waiters: Waiters,
+    /// The session is over: nothing must be decided any more.
+    closed: AtomicBool,
+}
+
+/// The end of asking.
+enum Outcome {
+    /// The owner's answer.
+    Answered(Result<OwnerReply>),
+    /// The request certainly didn't run, and never will.
+    NotRun(Error),
+    /// The request may have run, or may run later.
+    Unknown(Error),
+}
+
+/// A slot with the request that it is used for; asks until that is decided if it is dropped before.
+struct Taken {
+    owner: Arc<RemoteOwner>,
+    slot: Option<Slot>,
+    undecided: Option<OwnerCall>,
+}
+
+impl RemoteOwner {
+    /// The owner that `owners` names.
+    #[must_use]
+    pub fn new(world: World, owners: Arc<dyn Owners>, patience: Duration) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            world,
+            owners,
+            patience,
+            session: OnceLock::new(),
+            slots: Slots::default(),
+            waiters: Waiters::default(),
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    /// Asks until there is an answer, or patience ends.
+    ///
+    /// # Errors
+    /// The owner's own; `Unavailable` if the request certainly didn't run; `Unknown`.
+    pub(super) async fn ask(&self, request: &OwnerRequest) -> Result<OwnerReply> {
+        let deadline = Deadline::after(&self.world, self.patience);
+        let mut call = OwnerCall {
+            session: self.session.get().copied().unwrap_or_default(),
+            order: None,
+            request: request.clone(),
+        };
+        let is_in_order = request.is_in_order();
+        let is_change = match request {
+            OwnerRequest::Execute { operation, .. } => !operation.is_read(),
+            _ => false,
+        };
+        if !is_in_order && !is_change {
+            return match self.ask_until(&call, deadline).await {
+                Outcome::Answered(answer) => answer,
+                Outcome::NotRun(error) | Outcome::Unknown(error) => Err(error),
+            };
+        }
+        let mut slot = self.take_slot(deadline).await?;
+        match &mut call.request {
+            OwnerRequest::Execute { stamp, .. } => stamp.slot = Some(slot.next_operation()),
+            _ => call.order = Some(slot.next_order()),
+        }
+        let mut taken = Taken {
+            owner: self.me.upgrade().expect("an owner is used through its Arc"),
+            slot: Some(slot),
+            undecided: Some(call.clone()),
+        };
+        match self.ask_until(&call, deadline).await {
+            Outcome::Answered(answer) => {
+                taken.undecided = None;
+                answer
+            }
+            Outcome::NotRun(error) => {
+                taken.undecided = None;
+                Err(error)
+            }
+            Outcome::Unknown(error) => Err(error),
+        }
+    }
+
+    async fn take_slot(&self, deadline: Deadline) -> Result<Slot> {
+        let _listed = self.waiters.enter("a slot", None, self.world.now());
+        let taken = deadline.bound(&self.world, self.slots.take()).await;
+        taken.map_err(|_| {
+            let text = "all slots of the session are in use";
+            Error::new(ErrorKind::Unavailable, text)
+        })
+    }
+
+    /// Sends a call again and again, always the same one.
+    async fn ask_until(&self, call: &OwnerCall, deadline: Deadline) -> Outcome {
+        let mut message = Call::new(OWNER, CLASS, call);
+        message.reply_bytes_max = BODY_BYTES_MAX as u32;
+        let (mut pause, mut attempt) = (PAUSE_MIN, ATTEMPT_MIN);
+        let mut may_have_run = false;
+        let mut listed = None;
+        loop {
+            let why = match self.owners.owner() {
+                None => Error::new(ErrorKind::Unavailable, "no node owns the shard"),
+                Some(owner) => {
+                    let until = Deadline::after(&self.world, attempt).min(deadline);
+                    match owner.call(message.clone(), until).await {
+                        Ok(answer) => match answer.reply.decode::<OwnerReply>() {
+                            // Not the owner any more: it has done nothing.
+                            Err(error) if error.kind() == ErrorKind::OldEpoch => error,
+                            // It may have done it, and couldn't make it durable.
+                            Err(error) if is_unknown(&error) => {
+                                may_have_run = true;
+                                error
+                            }
+                            answer => return Outcome::Answered(answer),
+                        },
+                        Err(NoAnswer::NotRun(error)) => error,
+                        Err(NoAnswer::Unknown(error)) => {
+                            may_have_run = true;
+                            error
+                        }
+                    }
+                }
+            };
+            if deadline.has_passed(&self.world) || self.closed.load(Ordering::Acquire) {
+                let kind = match may_have_run {
+                    true => ErrorKind::Unknown,
+                    false => ErrorKind::Unavailable,
+                };
+                let text = format!("waited {:?} for {OWNER_WAIT}", self.patience);
+                let error = Error::new(kind, why.to_string()).while_doing(text);
+                return match may_have_run {
+                    true => Outcome::Unknown(error),
+                    false => Outcome::NotRun(error),
+                };
+            }
+            let now = self.world.now();
+            listed.get_or_insert_with(|| self.waiters.enter(OWNER_WAIT, None, now));
+            let refreshed = Deadline::after(&self.world, pause).min(deadline);
+            self.owners.refresh(refreshed).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+            attempt = (attempt * 2).min(ATTEMPT_MAX);
+        }
+    }
+
+    /// Asks until it is known what became of a request, then frees its slot.
+    async fn decide(&self, call: &OwnerCall, slot: Slot) {
+        let _listed = self.waiters.enter(OWNER_WAIT, None, self.world.now());
+        while !self.closed.load(Ordering::Acquire) {
+            let deadline = Deadline::after(&self.world, self.patience);
+            if let Outcome::Answered(_) = self.ask_until(call, deadline).await {
+                self.slots.give_back(slot);
+                return;
+            }
+        }
+    }
+
+    /// The session of the calls from now on.
+    pub(super) fn set_session(&self, session: SessionId) {
+        let first = self.session.set(session);
+        assert!(first.is_ok(), "a client opens one session");
+    }
+
+    /// The session has ended.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    pub(super) fn waiters(&self, now: Instant) -> Vec<Waiter> {
+        self.waiters.list(now)
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let slot = self.slot.take().expect("only the drop takes it");
+        let Some(call) = self.undecided.take() else {
+            self.owner.slots.give_back(slot);
+            return;
+        };
+        let owner = self.owner.clone();
+        let deciding = async move { owner.decide(&call, slot).await };
+        let world = &self.owner.world;
+        world.spawn("an undecided request", deciding).detach();
+    }
+}
+
+/// Whether the owner couldn't say what became of a request.
+fn is_unknown(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unknown | ErrorKind::Unavailable)
+}

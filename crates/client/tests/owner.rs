@@ -1,0 +1,342 @@
+//! A client whose owner is reached through messages that get lost, late and doubled.
+
+use crate::rig::{self, Node, content, name, new_file};
+use client::{Client, ClientSettings, OpenFlags, Owner, Owners, RemoteOwner};
+use futures::future::{BoxFuture, join_all};
+use metanode::{CheckOptions, Metanode};
+use model::call::{Answer, Call, NoAnswer};
+use model::lock::{LockOwner, LockTaker};
+use model::operation::{NewInode, RenameMode};
+use model::{ErrorKind, FileKind, InodeId, LockKind, LockRange, NodeId, NodeRun, SetAttributes};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use world::call::{Remote, Service};
+use world::sim::Simulation;
+use world::{Deadline, World};
+
+const RUN: NodeRun = NodeRun {
+    node: NodeId(1),
+    incarnation: 1,
+};
+
+/// The way to a metanode.
+struct Way {
+    world: World,
+    metanode: Arc<Metanode>,
+    /// Of a hundred messages, how many meet a fault.
+    faults: u64,
+    /// Nothing arrives.
+    cut: AtomicBool,
+}
+
+/// A map that names one node.
+struct Map {
+    world: World,
+    owner: Mutex<Option<Arc<Way>>>,
+}
+
+impl Way {
+    /// Asks the metanode now or later; the answer gets lost.
+    fn send_on(&self, call: Call, delay: Duration) {
+        let (world, metanode) = (self.world.clone(), self.metanode.clone());
+        let late = async move {
+            world.sleep(delay).await;
+            let deadline = Deadline::after(&world, Duration::from_secs(60));
+            metanode.serve(RUN, call, deadline).await;
+        };
+        self.world.spawn("a late message", late).detach();
+    }
+
+    fn up_to(&self, longest: Duration) -> Duration {
+        Duration::from_millis(self.world.random_u64() % (longest.as_millis() as u64 + 1))
+    }
+}
+
+impl Remote for Way {
+    fn call(&self, call: Call, deadline: Deadline) -> BoxFuture<'_, Result<Answer, NoAnswer>> {
+        Box::pin(async move {
+            let silence = self.world.sleep(deadline.rest(&self.world));
+            if self.cut.load(Ordering::Relaxed) {
+                silence.await;
+                return Err(NoAnswer::unknown("cut"));
+            }
+            let is_faulty = self.world.random_u64() % 100 < self.faults;
+            let fault = if is_faulty {
+                self.world.random_u64() % 6
+            } else {
+                u64::MAX
+            };
+            match fault {
+                0 => return Err(NoAnswer::not_run("refused")),
+                1 => {
+                    silence.await;
+                    return Err(NoAnswer::unknown("the request was lost"));
+                }
+                2 => {
+                    self.send_on(call, Duration::ZERO);
+                    self.world.sleep(self.up_to(Duration::from_secs(1))).await;
+                    return Err(NoAnswer::unknown("the reply was lost"));
+                }
+                3 => {
+                    self.send_on(call, self.up_to(Duration::from_secs(30)));
+                    return Err(NoAnswer::unknown("the request is late"));
+                }
+                4 => self.send_on(call.clone(), self.up_to(Duration::from_secs(30))),
+                5 => self.world.sleep(self.up_to(Duration::from_secs(1))).await,
+                _ => {}
+            }
+            let serving = self.metanode.serve(RUN, call, deadline);
+            match deadline.bound(&self.world, serving).await {
+                Ok(reply) => Ok(Answer { from: RUN, reply }),
+                Err(_) => Err(NoAnswer::unknown("no reply in time")),
+            }
+        })
+    }
+}
+
+impl Owners for Map {
+    fn owner(&self) -> Option<Arc<dyn Remote>> {
+        let owner = self.owner.lock().clone()?;
+        Some(owner)
+    }
+
+    fn refresh(&self, deadline: Deadline) -> BoxFuture<'_, ()> {
+        Box::pin(self.world.sleep(deadline.rest(&self.world)))
+    }
+}
+
+fn settings() -> ClientSettings {
+    ClientSettings {
+        patience: Duration::from_secs(300),
+        ..rig::settings()
+    }
+}
+
+/// Runs `scenario` with a client on another node.
+fn run<F>(seed: u64, faults: u64, scenario: impl FnOnce(Node, Arc<Map>, Arc<Way>) -> F)
+where
+    F: Future<Output = ()>,
+{
+    let sim = Simulation::new(seed);
+    sim.limit_time(Duration::from_secs(24 * 60 * 60));
+    sim.run(|world| async move {
+        let place = rig::Place::default();
+        Node::create(&world, &place).await;
+        let mut made = None;
+        let node = Node::open_with(&world, &place, settings(), |metanode| {
+            let way = Arc::new(Way {
+                world: world.clone(),
+                metanode: metanode.clone(),
+                faults,
+                cut: AtomicBool::new(false),
+            });
+            let map = Arc::new(Map {
+                world: world.clone(),
+                owner: Mutex::new(Some(way.clone())),
+            });
+            made = Some((map.clone(), way));
+            Owner::There(RemoteOwner::new(world.clone(), map, settings().patience))
+        });
+        let node = node.await;
+        let (map, way) = made.unwrap();
+        scenario(node, map, way).await;
+    })
+    .finished();
+}
+
+/// Random changes of names in one directory, each of which fails if it is applied twice or not at
+/// all.
+async fn change_names(client: &Client, world: &World, number: u64) {
+    let directory = NewInode {
+        kind: FileKind::Directory,
+        ..new_file()
+    };
+    let directory = client
+        .create(InodeId::ROOT, name(&format!("d{number}")), directory)
+        .await
+        .unwrap()
+        .inode;
+    let mut names: BTreeMap<String, (InodeId, u32)> = BTreeMap::new();
+    for step in 0..60 {
+        let text = format!("n{}", world.random_u64() % 5);
+        match (names.get(&text).copied(), world.random_u64() % 4) {
+            (None, 0) => {
+                let other = names.values().next().copied();
+                let Some((inode, mode)) = other else { continue };
+                client.link(inode, directory, name(&text)).await.unwrap();
+                names.insert(text, (inode, mode));
+            }
+            (None, _) => {
+                let made = client.create(directory, name(&text), new_file()).await;
+                names.insert(text, (made.unwrap().inode, 0o644));
+            }
+            (Some(_), 0) => {
+                client.unlink(directory, name(&text)).await.unwrap();
+                names.remove(&text);
+            }
+            (Some((inode, _)), 1) => {
+                let mode = 0o600 + step % 64;
+                let set = SetAttributes {
+                    mode: Some(mode),
+                    ..SetAttributes::default()
+                };
+                client.set_attributes(inode, set).await.unwrap();
+                let all = names.values_mut().filter(|(other, _)| *other == inode);
+                all.for_each(|(_, known)| *known = mode);
+            }
+            (Some(moved), 2) => {
+                let target = format!("m{step}");
+                client
+                    .rename(
+                        directory,
+                        name(&text),
+                        directory,
+                        name(&target),
+                        RenameMode::NoReplace,
+                    )
+                    .await
+                    .unwrap();
+                names.remove(&text);
+                names.insert(target, moved);
+            }
+            (Some(_), _) => {
+                let made = client.create(directory, name(&text), new_file()).await;
+                assert_eq!(made.unwrap_err().kind(), ErrorKind::Exists);
+            }
+        }
+    }
+    // Whatever is still under way arrives.
+    world.sleep(Duration::from_secs(100)).await;
+    let listing = client
+        .read_directory(directory, 0, 1000, true)
+        .await
+        .unwrap();
+    let found: BTreeMap<String, (InodeId, u32)> = listing
+        .entries
+        .into_iter()
+        .map(|entry| {
+            let text = String::from_utf8(entry.name.as_bytes().to_vec()).unwrap();
+            let mode = entry.attributes.unwrap().mode & 0o7777;
+            (text, (entry.inode, mode))
+        })
+        .collect();
+    assert_eq!(found, names);
+}
+
+#[test]
+fn each_operation_is_applied_once_however_messages_go() {
+    for seed in 1..=4 {
+        run(seed, 50, |node, _, _| async move {
+            let tasks = (0..6).map(|number| change_names(&node.client, &node.world, number));
+            join_all(tasks).await;
+            node.close().await;
+        });
+    }
+}
+
+#[test]
+fn opens_and_their_ends_count_once_however_messages_go() {
+    run(7, 50, |node, _, _| async move {
+        let inodes = node.client.usage(InodeId::ROOT).await.unwrap().inodes;
+        let client = &node.client;
+        let use_one = async |number: u64| {
+            let text = format!("f{number}");
+            let inode = rig::file(client, &text).await;
+            let written = content(number, 10_000);
+            client.write(inode, 0, &written).await.unwrap();
+            client.open(inode, OpenFlags::default()).await.unwrap();
+            client.unlink(InodeId::ROOT, name(&text)).await.unwrap();
+            client.release(inode).await;
+            // Late messages of the first open and of its end arrive.
+            node.world.sleep(Duration::from_secs(40)).await;
+            client.fsync(inode, false).await.unwrap();
+            client.forget_clean();
+            assert_eq!(rig::read(client, inode, 0, 10_000).await, written);
+            client.release(inode).await;
+        };
+        join_all((0..20).map(use_one)).await;
+        node.world.sleep(Duration::from_secs(100)).await;
+        assert_eq!(client.usage(InodeId::ROOT).await.unwrap().inodes, inodes);
+        while node.metanode.run_background_once().await.unwrap().steps > 0 {}
+        let report = node.metanode.check(CheckOptions { deep: true }).await;
+        assert_eq!(report.unwrap().faults, []);
+        node.close().await;
+    });
+}
+
+#[test]
+fn a_lock_has_one_holder_however_messages_go() {
+    run(8, 50, |node, _, _| async move {
+        let client = &node.client;
+        let door = client.begin_lock_door().await.unwrap();
+        let inode = node.file("locked").await;
+        let inside = Mutex::new(0);
+        let (exclusive, all) = (LockKind::Exclusive, LockRange::ALL);
+        let use_lock = async |id: u64| {
+            let owner = LockOwner { door, id };
+            let taker = LockTaker {
+                open: id,
+                pid: id as u32,
+                user: 1,
+            };
+            for _ in 0..5 {
+                let never = Some(std::future::pending());
+                let lock = client.set_lock(inode, owner, all, Some(exclusive), taker, never);
+                lock.await.unwrap();
+                *inside.lock() += 1;
+                assert_eq!(*inside.lock(), 1);
+                node.world.sleep(Duration::from_secs(3)).await;
+                let other = LockOwner { door, id: 99 };
+                let held = client.get_lock(inode, other, all, exclusive).await;
+                assert_eq!(held.unwrap().unwrap().owner, owner);
+                *inside.lock() -= 1;
+                client.release_process_locks(inode, owner).await;
+            }
+        };
+        join_all((1..=4).map(use_lock)).await;
+        node.world.sleep(Duration::from_secs(100)).await;
+        let other = LockOwner { door, id: 99 };
+        let held = client.get_lock(inode, other, all, exclusive).await;
+        assert_eq!(held, Ok(None));
+        client.end_lock_door(door);
+        client.release(inode).await;
+        node.close().await;
+    });
+}
+
+#[test]
+fn programs_wait_for_an_owner_and_then_get_an_error() {
+    run(9, 0, |node, map, way| async move {
+        let client = &node.client;
+        let begun = node.world.now();
+        *map.owner.lock() = None;
+        let made = client.create(InodeId::ROOT, name("a"), new_file()).await;
+        assert_eq!(made.unwrap_err().kind(), ErrorKind::Unavailable);
+        let waited = node.world.now() - begun;
+        assert!(waited >= settings().patience && waited < settings().patience * 2);
+
+        // Whether the second one was made isn't known, so its slot waits for the answer.
+        *map.owner.lock() = Some(way.clone());
+        way.cut.store(true, Ordering::Relaxed);
+        let made = client.create(InodeId::ROOT, name("b"), new_file()).await;
+        assert_eq!(made.unwrap_err().kind(), ErrorKind::Unknown);
+        node.world.sleep(Duration::from_secs(1)).await;
+        let listed = client.waiters();
+        assert!(
+            listed
+                .iter()
+                .any(|waiter| waiter.cause == "the owner of the metadata")
+        );
+
+        way.cut.store(false, Ordering::Relaxed);
+        node.world.sleep(Duration::from_secs(60)).await;
+        let found = async |text| client.lookup(InodeId::ROOT, name(text)).await.is_ok();
+        assert!(!found("a").await, "it certainly didn't run");
+        assert!(found("b").await, "it was asked until it was decided");
+        assert_eq!(client.waiters(), []);
+        node.close().await;
+    });
+}

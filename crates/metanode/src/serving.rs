@@ -1,0 +1,202 @@
+//! Answers the requests of `model::owner`: as function calls of the client in this process, and as
+//! messages of clients on other nodes.
+//!
+//! A message's answer is durable before it leaves: the client may tell others about it. The answer to
+//! a function call needn't be, since both are lost together.
+
+pub(crate) mod replays;
+
+use crate::metanode::Metanode;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use model::call::{BODY_BYTES_MAX, Call, Reply as Message};
+use model::operation::Stamp;
+use model::owner::{LockCall, OWNER, OwnerCall, OwnerReply, OwnerRequest};
+use model::{Error, ErrorKind, InodeId, NodeRun, Operation, Result};
+use world::Deadline;
+use world::call::{Asked, Local, Service};
+
+/// An inode that lost its last use while it had no name, and the stamp to release it with.
+type LastUse = (InodeId, Stamp);
+
+impl Local<OwnerRequest, Result<OwnerReply>> for Metanode {
+    fn ask<'a>(&'a self, request: &'a OwnerRequest) -> Asked<'a, Result<OwnerReply>> {
+        match request {
+            OwnerRequest::Execute { operation, stamp } => match self.begin(operation, stamp) {
+                Asked::Ready(reply) => Asked::Ready(reply.map(OwnerReply::Operation)),
+                Asked::Waits(rest) => {
+                    Asked::Waits(Box::pin(rest.map(|reply| reply.map(OwnerReply::Operation))))
+                }
+            },
+            request if request.is_in_order() => match self.change(request) {
+                (reply, None) => Asked::Ready(reply),
+                (reply, Some((inode, stamp))) => Asked::Waits(Box::pin(async move {
+                    self.release(inode, &stamp).await?;
+                    reply
+                })),
+            },
+            request => Asked::Waits(Box::pin(self.wait_for(request))),
+        }
+    }
+}
+
+impl Service for Metanode {
+    fn serve(&self, _from: NodeRun, call: Call, deadline: Deadline) -> BoxFuture<'_, Message> {
+        Box::pin(async move {
+            let asked = if call.method == OWNER {
+                call.decode::<OwnerCall>()
+            } else {
+                let text = format!("an owner has no method {}", call.method.0);
+                Err(Error::new(ErrorKind::NotImplemented, text))
+            };
+            match asked {
+                Ok(asked) => self.serve_call(asked, deadline).await,
+                Err(error) => message(&Err(error)),
+            }
+        })
+    }
+}
+
+impl Metanode {
+    async fn serve_call(&self, asked: OwnerCall, deadline: Deadline) -> Message {
+        let OwnerCall {
+            session,
+            order,
+            request,
+        } = asked;
+        match request {
+            OwnerRequest::Execute { operation, stamp } => {
+                self.serve_operation(operation, &stamp).await
+            }
+            OwnerRequest::Lock(LockCall::Await { session, wait }) => {
+                // The client must get the answer before its deadline.
+                let patience = deadline.rest(&self.world) / 4 * 3;
+                let granted = self
+                    .world
+                    .timeout(patience, self.locks().granted(session, wait));
+                message(&match granted.await {
+                    Ok(outcome) => outcome.map(|()| OwnerReply::Done),
+                    Err(_) => Ok(OwnerReply::Waits),
+                })
+            }
+            request if request.is_in_order() => {
+                let Some(order) = order else {
+                    let text = "the request has no place in the order of its session";
+                    return message(&Err(Error::new(ErrorKind::InvalidArgument, text)));
+                };
+                let mut last_use = None;
+                let is_open = || self.sessions.is_open(session);
+                let reply = self.replays.once(session, order, is_open, || {
+                    let (reply, unused) = self.change(&request);
+                    last_use = unused;
+                    reply
+                });
+                if let Some((inode, stamp)) = last_use
+                    && let Err(error) = self.release(inode, &stamp).await
+                {
+                    tracing::warn!(%inode, %error, "an inode without names couldn't be released");
+                }
+                message(&reply)
+            }
+            request => message(&self.wait_for(&request).await),
+        }
+    }
+
+    /// A listing or a list of extents that is too large for a message is answered in part, as its
+    /// own limit would do.
+    async fn serve_operation(&self, mut operation: Operation, stamp: &Stamp) -> Message {
+        loop {
+            let reply = self.execute_durable(&operation, stamp).await;
+            let message = message(&reply.map(OwnerReply::Operation));
+            if message.body.len() <= BODY_BYTES_MAX {
+                return message;
+            }
+            match &mut operation {
+                Operation::ReadDirectory { limit, .. } | Operation::ReadExtents { limit, .. }
+                    if *limit > 1 =>
+                {
+                    *limit = (*limit).min(1 << 16) / 2;
+                }
+                _ => return self::message(&Err(ErrorKind::Overflow.into())),
+            }
+        }
+    }
+
+    /// Does what a request in order asks: without waiting, so that an interrupted one is done
+    /// completely or not at all.
+    fn change(&self, request: &OwnerRequest) -> (Result<OwnerReply>, Option<LastUse>) {
+        let mut last_use = None;
+        let mut reply = OwnerReply::Done;
+        let locks = self.locks();
+        match request {
+            OwnerRequest::Hold { session, inode } => self.holders.hold(*session, *inode),
+            OwnerRequest::Unhold { inode, stamp } => {
+                let is_last = self.holders.unhold(stamp.session, *inode);
+                last_use = is_last.then_some((*inode, *stamp));
+            }
+            OwnerRequest::Lock(call) => match call {
+                LockCall::BeginDoor(door) => locks.begin_door(*door),
+                LockCall::EndDoor(door) => locks.end_door(*door),
+                LockCall::Set(request) => {
+                    return (locks.try_set(*request).map(|()| reply), None);
+                }
+                LockCall::Queue { wait, request } => match locks.queue(*wait, *request) {
+                    Ok(true) => {}
+                    Ok(false) => reply = OwnerReply::Waits,
+                    Err(error) => return (Err(error), None),
+                },
+                LockCall::EndWait { session, wait } => {
+                    return (locks.end_wait(*session, *wait).map(|()| reply), None);
+                }
+                LockCall::EndProcess { inode, owner } => {
+                    locks.release_process(*inode, *owner);
+                }
+                LockCall::EndOpen { door, open } => {
+                    locks.release_open(*door, *open);
+                }
+                LockCall::Test { .. } | LockCall::Await { .. } => unreachable!("not in order"),
+            },
+            _ => unreachable!("not in order"),
+        }
+        (Ok(reply), last_use)
+    }
+
+    /// Does what any other request asks.
+    async fn wait_for(&self, request: &OwnerRequest) -> Result<OwnerReply> {
+        match request {
+            OwnerRequest::Sync => self.sync().await?,
+            OwnerRequest::OpenSession { nonce } => {
+                let session = self.open_session_once(*nonce).await?;
+                return Ok(OwnerReply::Session(session));
+            }
+            OwnerRequest::CloseSession { session } => self.close_session(*session).await?,
+            OwnerRequest::GetUsage => return self.usage().await.map(OwnerReply::Usage),
+            OwnerRequest::GiveUp { places } => self.give_up(places.clone()).await?,
+            OwnerRequest::ReportLowWater { session, counter } => {
+                self.report_low_water(*session, *counter);
+            }
+            OwnerRequest::MakeRoom => return self.make_room().await.map(OwnerReply::Freed),
+            OwnerRequest::Lock(LockCall::Await { session, wait }) => {
+                self.locks().granted(*session, *wait).await?;
+            }
+            OwnerRequest::Lock(LockCall::Test {
+                inode,
+                owner,
+                range,
+                kind,
+            }) => {
+                let held = self.locks().conflict(*inode, *owner, *range, *kind);
+                return Ok(OwnerReply::Conflict(held));
+            }
+            OwnerRequest::Execute { .. }
+            | OwnerRequest::Hold { .. }
+            | OwnerRequest::Unhold { .. }
+            | OwnerRequest::Lock(_) => unreachable!("answered by the callers"),
+        }
+        Ok(OwnerReply::Done)
+    }
+}
+
+fn message(reply: &Result<OwnerReply>) -> Message {
+    Message::new(reply, bytes::Bytes::new())
+}

@@ -1,0 +1,214 @@
+//! Requests of a client to the owner of a shard, and their replies: function arguments on one node,
+//! messages between nodes.
+//!
+//! *A create on one node*: the client gives [`OwnerRequest::Execute`] to the metanode of its
+//! process and gets the [`OwnerReply`] as the function's result. *On two*: the client takes a slot,
+//! numbers the operation in its stamp, and sends an [`OwnerCall`]. If no reply comes, it sends the
+//! same call again, perhaps to another owner: the slot's record says that the operation was applied,
+//! and what was answered.
+//!
+//! Opens and locks are in the owner's memory. Their requests have an [`Order`] instead: the owner
+//! remembers the last one of each slot with its reply, and runs none that is older.
+//!
+//! The kind of an error says what to do (`model::error::Advice`): *refresh the map* if another node
+//! owns the shard now; *wait* and ask again if the owner can't answer yet; ask again under the same
+//! number if the outcome is *unknown*; everything else is the program's answer.
+
+use crate::call::{Class, Method};
+use crate::lock::{HeldLock, LockDoor, LockOwner, LockRequest};
+use crate::operation::Stamp;
+use crate::{InodeId, LockKind, LockRange, Operation, Reply, SegmentPlace, SessionId};
+use serde::{Deserialize, Serialize};
+
+/// All requests to an owner.
+pub const OWNER: Method = Method(0x0200);
+
+/// The class of the requests: all are small, and programs wait for most of them.
+pub const CLASS: Class = Class::Metadata;
+
+/// Most segments in one [`OwnerRequest::GiveUp`].
+pub const GIVE_UP_MAX: usize = 4096;
+
+/// What a client asks of an owner.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum OwnerRequest {
+    /// Runs an operation. → `Operation`
+    Execute {
+        /// The operation.
+        operation: Operation,
+        /// When and for whom.
+        stamp: Stamp,
+    },
+    /// Makes everything answered so far durable. → `Done`
+    Sync,
+    /// Opens a session. → `Session`, the same one for the same nonce while it is open.
+    OpenSession {
+        /// Chosen at random by the client.
+        nonce: u64,
+    },
+    /// Ends a session with its locks and holds. → `Done`
+    CloseSession {
+        /// The session.
+        session: SessionId,
+    },
+    /// Adds a use of an inode, which then survives losing its last name. In order. → `Done`
+    Hold {
+        /// The session that uses it.
+        session: SessionId,
+        /// The inode.
+        inode: InodeId,
+    },
+    /// Removes a use. The last one of an inode without names releases it. In order. → `Done`
+    Unhold {
+        /// The inode.
+        inode: InodeId,
+        /// The session that used it, and when the use ended.
+        stamp: Stamp,
+    },
+    /// File locks of applications.
+    Lock(LockCall),
+    /// Space and inodes for `df`. → `Usage`
+    GetUsage,
+    /// Segments that their writer will never publish: those that nothing points at are deleted. →
+    /// `Done`
+    GiveUp {
+        /// At most [`GIVE_UP_MAX`].
+        places: Vec<SegmentPlace>,
+    },
+    /// Every segment of the session with a counter up to this one is published or given up. Never
+    /// goes back. → `Done`
+    ReportLowWater {
+        /// The session.
+        session: SessionId,
+        /// The counter.
+        counter: u64,
+    },
+    /// Frees space that removed and overwritten data holds. → `Freed`
+    MakeRoom,
+}
+
+/// A request about file locks. All but `Test` and `Await` are in order.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum LockCall {
+    /// Registers a mount (or other door), which the client numbers; the others need one. → `Done`
+    BeginDoor(LockDoor),
+    /// Ends a door: its locks end, its waiting requests are interrupted. → `Done`
+    EndDoor(LockDoor),
+    /// Locks or unlocks without waiting. → `Done`
+    Set(LockRequest),
+    /// As `Set`, but waits for its turn if it must. → `Done` if it is granted already; `Waits`
+    Queue {
+        /// The wait's number, which the client has never used before.
+        wait: u64,
+        /// The request.
+        request: LockRequest,
+    },
+    /// Waits until a queued request is granted. → `Done`; `Waits` at the deadline
+    Await {
+        /// The session that queued it.
+        session: SessionId,
+        /// The wait's number.
+        wait: u64,
+    },
+    /// Ends a wait, granted or not. → `Done` if the request was granted; else `Interrupted`
+    EndWait {
+        /// The session that queued it.
+        session: SessionId,
+        /// The wait's number.
+        wait: u64,
+    },
+    /// F_GETLK. → `Conflict`
+    Test {
+        /// The file.
+        inode: InodeId,
+        /// The owner of the lock that would be taken.
+        owner: LockOwner,
+        /// Its bytes.
+        range: LockRange,
+        /// Its kind.
+        kind: LockKind,
+    },
+    /// A process closed a descriptor of the inode: its POSIX locks there end. → `Done`
+    EndProcess {
+        /// The file.
+        inode: InodeId,
+        /// The process.
+        owner: LockOwner,
+    },
+    /// The last descriptor of an open file is gone: the locks taken through it end. → `Done`
+    EndOpen {
+        /// Its door.
+        door: LockDoor,
+        /// Its number there.
+        open: u64,
+    },
+}
+
+impl OwnerRequest {
+    /// Whether the request changes what the owner has in memory, so that repeating it or changing
+    /// its place among others would do harm: it needs an [`Order`] between nodes.
+    #[must_use]
+    pub fn is_in_order(&self) -> bool {
+        match self {
+            Self::Hold { .. } | Self::Unhold { .. } => true,
+            Self::Lock(call) => !matches!(call, LockCall::Test { .. } | LockCall::Await { .. }),
+            _ => false,
+        }
+    }
+}
+
+/// What an owner answers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum OwnerReply {
+    /// The operation's reply.
+    Operation(Reply),
+    /// Success without a result.
+    Done,
+    /// The session that was opened.
+    Session(SessionId),
+    /// The request for a lock waits for its turn.
+    Waits,
+    /// The first conflicting lock.
+    Conflict(Option<HeldLock>),
+    /// Space and inodes.
+    Usage(Usage),
+    /// Whether any space was freed.
+    Freed(bool),
+}
+
+/// A request as it is sent to another node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct OwnerCall {
+    /// The session that asks; 0 while it has none.
+    pub session: SessionId,
+    /// The place of a request that [is in order](OwnerRequest::is_in_order); `None` for others.
+    pub order: Option<Order>,
+    /// The request.
+    pub request: OwnerRequest,
+}
+
+/// A request's place: among those of one slot, each is run once and none after a later one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Order {
+    /// The slot, below `limits::SESSION_SLOTS`.
+    pub slot: u8,
+    /// Grows with each request of the slot, from 1.
+    pub number: u64,
+}
+
+/// Space and inodes, as `df` shows them. Bytes are plain data, before redundancy is added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Usage {
+    /// Bytes that the pool can hold for users.
+    pub capacity: u64,
+    /// Bytes in use.
+    pub used: u64,
+    /// Bytes that users may still write (without the reserve for log and deletes).
+    pub available: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Sum of the sizes of regular files in bytes.
+    pub logical: u128,
+    /// Sum of the bytes stored or reserved for inodes, before redundancy.
+    pub allocated: u128,
+}
