@@ -2,6 +2,7 @@
 
 use sim::scenario::{Scenario, crash, cut_everywhere, run};
 use sim::{by_suite, each_seed};
+use std::process::Command;
 
 #[test]
 fn nothing_synced_is_lost_wherever_the_power_is_cut() {
@@ -41,11 +42,33 @@ fn a_run_on_an_erasure_coded_pool_survives_a_cut_anywhere() {
     each_seed(0..by_suite(6, 100), |seed| crash(seed, &scenario));
 }
 
-#[test]
-fn the_same_seed_gives_the_same_trace() {
+/// Set in the process that runs a scenario for its parent: the seed.
+const TRACED_SEED: &str = "SIM_TRACED_SEED";
+
+fn traced(seed: u64) -> String {
     let scenario = Scenario {
         steps: 300,
         ..Scenario::LONG
     };
-    assert_eq!(run(5, &scenario), run(5, &scenario));
+    format!("trace {:016x}.", run(seed, &scenario))
+}
+
+/// Prints a trace for the test below, which starts it in another process.
+#[test]
+fn one_trace_of_a_pair() {
+    if let Some(seed) = std::env::var_os(TRACED_SEED) {
+        println!("{}", traced(seed.to_string_lossy().parse().unwrap()));
+    }
+}
+
+#[test]
+fn two_processes_give_the_same_trace() {
+    each_seed(5..by_suite(7, 25), |seed| {
+        let mut other = Command::new(std::env::current_exe().unwrap());
+        other.args(["--exact", "power_cut::one_trace_of_a_pair", "--nocapture"]);
+        let output = other.env(TRACED_SEED, seed.to_string()).output().unwrap();
+        let output = String::from_utf8(output.stdout).unwrap();
+        let own = traced(seed);
+        assert!(output.contains(&own), "{own} is not in {output}");
+    });
 }
