@@ -176,6 +176,7 @@ impl Metanode {
                 }
             }
         };
+        add(self.end_grace_if_over().await);
         add(self.free_some(pace).await);
         add(self.fold_if_due(pace).await);
         add(self.clean_segments(pace).await);

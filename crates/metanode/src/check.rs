@@ -14,6 +14,7 @@ use namespace::{Key, Record, Table};
 use pool::{Depth, PieceCondition};
 use shard::Snapshot;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How often and at what interval an inode without names and holders is checked again: its release
@@ -124,6 +125,9 @@ impl Metanode {
     /// Reports inodes without names and holders, except those whose last close came after the scan
     /// or is in progress.
     async fn report_orphans(&self, report: &mut CheckReport, scanned: &Scanned) -> Result<()> {
+        if self.in_grace.load(Ordering::SeqCst) {
+            return Ok(());
+        }
         let mut suspects = scanned.orphans.clone();
         suspects.retain(|inode| !self.holders.is_held(*inode));
         for _ in 0..ORPHAN_LOOKS {

@@ -48,6 +48,15 @@ impl Holders {
         }
     }
 
+    /// A session says to a new owner how often it uses an inode, which may have no names.
+    pub(crate) fn reclaim(&self, session: SessionId, inode: InodeId, count: u64) {
+        let mut table = self.part(inode);
+        if count > 0 {
+            table.held.entry(inode).or_default().push((session, count));
+            table.nameless.insert(inode);
+        }
+    }
+
     /// Removes a use. True if it was the last one and the inode must be released.
     pub(crate) fn unhold(&self, session: SessionId, inode: InodeId) -> bool {
         let mut table = self.part(inode);

@@ -14,6 +14,7 @@ mod files;
 mod holders;
 mod metanode;
 mod progress;
+mod reclaim;
 mod reopening;
 mod room;
 mod serving;

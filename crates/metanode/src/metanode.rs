@@ -3,11 +3,12 @@
 use crate::background::{Background, Unpublished, count, recorded};
 use crate::holders::Holders;
 use crate::locks::Locks;
+use crate::reclaim::Reclaim;
 use crate::reopening::Reopening;
 use crate::report::ShardStatus;
 use crate::room::{Room, grows};
 use crate::serving::replays::Replays;
-use crate::sessions::Sessions;
+use crate::sessions::ClientSessions;
 use arc_swap::ArcSwap;
 use coordination::Coordination;
 use model::operation::Stamp;
@@ -16,7 +17,9 @@ use model::{
     Error, ErrorKind, FamilyId, InodeId, NodeRun, Operation, Reply, Result, SegmentPlace,
     SessionId, ShardId,
 };
+use namespace::sessions::Standing;
 use namespace::{Record, Table};
+use parking_lot::Mutex;
 use pool::{Pool, SegmentSource};
 use shard::{Shard, ShardConfig, TreeCache, successor};
 use std::sync::Arc;
@@ -26,6 +29,8 @@ use world::{Waiter, Waiters, World};
 
 /// Memory for blocks of the tree's tables.
 const TREE_CACHE_BYTES: u64 = 64 * 1024 * 1024;
+/// Most segments condemned by one operation.
+const CONDEMNED_MAX: usize = 1024;
 /// Most steps of one truncate: 2^40 extents are more than any file has.
 const CUT_STEPS_MAX: u64 = 1 << 28;
 /// The pool of data, tables and logs, by its name in coordination.
@@ -63,8 +68,11 @@ pub struct Metanode {
     pub(crate) reopening: tokio::sync::Mutex<Reopening>,
     pub(crate) holders: Arc<Holders>,
     locks: Locks,
-    /// Clients' sessions.
-    pub(crate) sessions: Sessions,
+    /// Set while a new owner doesn't know yet what sessions hold; read by every operation.
+    pub(crate) in_grace: Arc<AtomicBool>,
+    reclaim: Mutex<Reclaim>,
+    /// What the records don't say of clients' sessions.
+    pub(crate) sessions: ClientSessions,
     /// Their last requests, of those on other nodes.
     pub(crate) replays: Replays,
     /// The metanode's own session, for fold and clean.
@@ -121,7 +129,9 @@ impl Metanode {
             reopening: tokio::sync::Mutex::default(),
             holders: Arc::default(),
             locks: Locks::new(),
-            sessions: Sessions::default(),
+            in_grace: Arc::new(AtomicBool::new(true)),
+            reclaim: Mutex::new(Reclaim::begin(&shard.sessions(), run, world.now())),
+            sessions: ClientSessions::default(),
             replays: Replays::default(),
             segments: SegmentSource::new(session),
             background: Background::default(),
@@ -135,8 +145,10 @@ impl Metanode {
             pool,
         });
         metanode.attach(&shard);
-        shard.begin_session(session);
-        metanode.release_orphans(&shard).await?;
+        shard.open_own_session(session).await?;
+        metanode.end_former_runs(&shard, run).await?;
+        *metanode.reclaim.lock() = Reclaim::begin(&shard.sessions(), run, metanode.world.now());
+        metanode.end_grace_if_over().await?;
         metanode.measure_room();
         Ok(metanode)
     }
@@ -147,17 +159,98 @@ impl Metanode {
     /// # Errors
     /// `Unavailable` if coordination doesn't answer.
     pub async fn open_session(&self) -> Result<SessionId> {
-        let session = self.sessions.begin(&self.coordination, None).await?;
-        self.shard().begin_session(session);
+        self.open_session_once(None, self.config.opening.run).await
+    }
+
+    /// As [`Metanode::open_session`] for a run of a daemon. With a nonce: the session that was opened
+    /// with it, if that is open.
+    pub(crate) async fn open_session_once(
+        &self,
+        nonce: Option<u64>,
+        run: NodeRun,
+    ) -> Result<SessionId> {
+        let _opening = self.sessions.opening.lock().await;
+        if let Some(session) = nonce.and_then(|nonce| self.sessions.opened_with(nonce)) {
+            return Ok(session);
+        }
+        let session = self.coordination.next_session().await?;
+        loop {
+            let shard = self.shard();
+            match shard.open_session(session, run).await {
+                Err(_) if shard.check_alive().is_err() => {
+                    Box::pin(self.take_over_again(&shard)).await?;
+                }
+                Err(error) => return Err(error.while_doing("opening a session")),
+                Ok(()) => break,
+            }
+        }
+        self.sessions.begin(session, nonce);
         Ok(session)
     }
 
-    /// As [`Metanode::open_session`]: the session that was opened with this nonce if it is open.
-    pub(crate) async fn open_session_once(&self, nonce: u64) -> Result<SessionId> {
-        let session = self.sessions.begin(&self.coordination, Some(nonce));
-        let session = session.await?;
-        self.shard().begin_session(session);
-        Ok(session)
+    /// A session says to a new owner what it holds: each inode as often as it holds it. After this
+    /// its operations are served again. The same message again changes nothing.
+    ///
+    /// # Errors
+    /// `OldEpoch` if the session has ended: its opens are lost, open a new session.
+    pub async fn reclaim(&self, session: SessionId, holds: &[(InodeId, u64)]) -> Result<()> {
+        if self.shard().session_standing(session) != Standing::Open {
+            return Err(namespace::sessions::ended(session));
+        }
+        {
+            let mut reclaim = self.reclaim.lock();
+            if self.in_grace.load(Ordering::SeqCst) && reclaim.awaits(session) {
+                for (inode, count) in holds {
+                    self.holders.reclaim(session, *inode, *count);
+                }
+                reclaim.is_told(session);
+            }
+        }
+        self.end_grace_if_over().await.map(drop)
+    }
+
+    /// Whether a client on another node may ask with this session.
+    pub(crate) fn check_open(&self, session: SessionId) -> Result<()> {
+        match self.shard().session_standing(session) {
+            Standing::Open => self.check_reclaimed(session),
+            Standing::Ended | Standing::Unknown => Err(namespace::sessions::ended(session)),
+        }
+    }
+
+    /// Refuses a session that has yet to say what it holds.
+    fn check_reclaimed(&self, session: SessionId) -> Result<()> {
+        let is_owed = self.in_grace.load(Ordering::Relaxed) && self.reclaim.lock().awaits(session);
+        match is_owed {
+            true => Err(ErrorKind::ReclaimFirst.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Releases inodes that nobody holds once all sessions have said what they hold, or their time
+    /// is over. Returns whether it did.
+    pub(crate) async fn end_grace_if_over(&self) -> Result<u64> {
+        let is_over =
+            self.in_grace.load(Ordering::SeqCst) && self.reclaim.lock().is_over(self.world.now());
+        if !is_over {
+            return Ok(0);
+        }
+        self.in_grace.store(false, Ordering::SeqCst);
+        let shard = self.shard();
+        let released = self.release_orphans(&shard).await;
+        if released.is_err() {
+            // Unless the inodes are in use, the next call releases the rest.
+            self.in_grace.store(true, Ordering::SeqCst);
+        }
+        released.map(|()| 1)
+    }
+
+    /// Ends the sessions of earlier runs of this node's daemon: it can't run twice, so they are
+    /// dead. Those of other nodes stay open until they end themselves or are ended by name.
+    async fn end_former_runs(&self, shard: &Shard, run: NodeRun) -> Result<()> {
+        for session in shard.sessions().of_former_runs(run) {
+            shard.end_session(session).await?;
+        }
+        Ok(())
     }
 
     /// Ends a client's session: its locks and holds end, and orphans that only it held are
@@ -175,16 +268,22 @@ impl Metanode {
         for inode in self.holders.end_session(session) {
             result = result.and(self.release(inode, &stamp).await);
         }
+        self.reclaim.lock().is_told(session);
         result.and(self.shard().end_session(session).await)
     }
 
     /// Every segment of the session with a counter up to this one is published or given up: if
     /// nothing points at it, it is garbage. Never goes back.
     pub fn report_low_water(&self, session: SessionId, counter: u64) {
-        self.sessions.settle(session, counter);
+        let is_open = || self.shard().session_standing(session) == Standing::Open;
+        if !self.sessions.settle(session, counter) && is_open() {
+            // It was opened under an owner before this one.
+            self.sessions.begin(session, None);
+            let _ = self.sessions.settle(session, counter);
+        }
     }
 
-    /// Segments that their writer will never publish: those that nothing points at are deleted now
+    /// Segments that their writer will never publish: those that nothing points at are condemned now
     /// instead of by a sweep. Pieces on absent NSDs are left to the sweep.
     ///
     /// # Errors
@@ -201,7 +300,21 @@ impl Metanode {
             &self.background.counts.segments_given_up,
             garbage.len() as u64,
         );
+        self.condemn(garbage.clone()).await?;
+        self.sync().await?;
+        // Nobody reads what was never published: it needs no time to be forgotten.
         self.pool.delete(&garbage).await
+    }
+
+    /// Puts segments on the dead list that nothing points at and nothing ever will: their blobs are
+    /// deleted once that is durable, so that a new owner knows what an old one may be deleting.
+    pub(crate) async fn condemn(&self, places: Vec<SegmentPlace>) -> Result<()> {
+        for part in places.chunks(CONDEMNED_MAX) {
+            let places = part.to_vec();
+            self.execute(&Operation::Condemn { places }, &self.stamp())
+                .await?;
+        }
+        Ok(())
     }
 
     /// Runs one operation. Ready at once if its records are in memory; otherwise reads them from
@@ -232,6 +345,7 @@ impl Metanode {
         stamp: &Stamp,
         durable: bool,
     ) -> Result<Reply> {
+        self.check_reclaimed(stamp.session)?;
         if !self.has_run(stamp).await? {
             self.check_room(operation).await?;
         }
@@ -262,7 +376,8 @@ impl Metanode {
         operation: &'a Operation,
         stamp: &'a Stamp,
     ) -> Asked<'a, Result<Reply>> {
-        if stamp.slot.is_none() && (!grows(operation) || self.measure_room()) {
+        let in_grace = self.in_grace.load(Ordering::Relaxed);
+        if stamp.slot.is_none() && !in_grace && (!grows(operation) || self.measure_room()) {
             let shard = self.shard.load();
             match shard.execute_now(operation, stamp) {
                 Some(Err(error)) if is_of_given_up(&shard, &error) => {}
@@ -349,7 +464,9 @@ impl Metanode {
         loop {
             let reply = self.run(&Operation::Release { inode }, &stamp).await?;
             let is_held = matches!(reply, Reply::Progress { more: true });
-            if !is_held || !self.holders.lost_names(inode) {
+            // During the grace time everything counts as held; its end releases what isn't.
+            let is_grace = self.in_grace.load(Ordering::SeqCst);
+            if !is_held || is_grace || !self.holders.lost_names(inode) {
                 return Ok(());
             }
         }
@@ -557,10 +674,13 @@ impl Metanode {
 
     pub(crate) fn attach(&self, shard: &Shard) {
         let holders = self.holders.clone();
-        shard.set_holders(Arc::new(move |inode| holders.is_held(inode)));
+        let in_grace = self.in_grace.clone();
+        shard.set_holders(Arc::new(move |inode| {
+            in_grace.load(Ordering::Relaxed) || holders.is_held(inode)
+        }));
     }
 
-    /// Releases all inodes without names: nothing can hold one yet.
+    /// Releases all inodes without names that nothing holds.
     async fn release_orphans(&self, shard: &Shard) -> Result<()> {
         let (mut from, to) = Table::Orphans.range();
         let stamp = self.stamp();

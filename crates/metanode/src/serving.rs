@@ -41,7 +41,7 @@ impl Local<OwnerRequest, Result<OwnerReply>> for Metanode {
 }
 
 impl Service for Metanode {
-    fn serve(&self, _from: NodeRun, call: Call, deadline: Deadline) -> BoxFuture<'_, Message> {
+    fn serve(&self, from: NodeRun, call: Call, deadline: Deadline) -> BoxFuture<'_, Message> {
         Box::pin(async move {
             let asked = if call.method == OWNER {
                 call.decode::<OwnerCall>()
@@ -50,7 +50,7 @@ impl Service for Metanode {
                 Err(Error::new(ErrorKind::NotImplemented, text))
             };
             match asked {
-                Ok(asked) => self.serve_call(asked, deadline).await,
+                Ok(asked) => self.serve_call(from, asked, deadline).await,
                 Err(error) => message(&Err(error)),
             }
         })
@@ -58,16 +58,21 @@ impl Service for Metanode {
 }
 
 impl Metanode {
-    async fn serve_call(&self, asked: OwnerCall, deadline: Deadline) -> Message {
+    async fn serve_call(&self, from: NodeRun, asked: OwnerCall, deadline: Deadline) -> Message {
         let OwnerCall {
             session,
             order,
             request,
         } = asked;
         match request {
-            OwnerRequest::Execute { operation, stamp } => {
-                self.serve_operation(operation, &stamp).await
+            OwnerRequest::OpenSession { nonce } => {
+                let session = self.open_session_once(Some(nonce), from).await;
+                message(&session.map(OwnerReply::Session))
             }
+            OwnerRequest::Execute { operation, stamp } => match self.check_open(stamp.session) {
+                Ok(()) => self.serve_operation(operation, &stamp).await,
+                Err(error) => message(&Err(error)),
+            },
             OwnerRequest::Lock(LockCall::Await { session, wait }) => {
                 // The client must get the answer before its deadline.
                 let patience = deadline.rest(&self.world) / 4 * 3;
@@ -85,7 +90,10 @@ impl Metanode {
                     return message(&Err(Error::new(ErrorKind::InvalidArgument, text)));
                 };
                 let mut last_use = None;
-                let is_open = || self.sessions.is_open(session);
+                if let Err(error) = self.check_open(session) {
+                    return message(&Err(error));
+                }
+                let is_open = || self.check_open(session).is_ok();
                 let reply = self.replays.once(session, order, is_open, || {
                     let (reply, unused) = self.change(&request);
                     last_use = unused;
@@ -166,7 +174,8 @@ impl Metanode {
         match request {
             OwnerRequest::Sync => self.sync().await?,
             OwnerRequest::OpenSession { nonce } => {
-                let session = self.open_session_once(*nonce).await?;
+                let run = self.config.opening.run;
+                let session = self.open_session_once(Some(*nonce), run).await?;
                 return Ok(OwnerReply::Session(session));
             }
             OwnerRequest::CloseSession { session } => self.close_session(*session).await?,

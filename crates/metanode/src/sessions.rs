@@ -1,67 +1,55 @@
-//! The open sessions, and which of their segments are decided: published or given up.
+//! Which segments are decided: published or given up. The shard's records say which sessions are open;
+//! how far those have decided theirs is in memory, and forgotten by a new owner: until a session
+//! says it again, nothing of it counts as decided.
 
-use coordination::Coordination;
-use model::{Result, SegmentId, SessionId};
+use model::{SegmentId, SessionId};
+use namespace::sessions::{Sessions, Standing};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
-/// The sessions open in this metanode.
+/// What this owner knows of open sessions besides their records.
 #[derive(Default)]
-pub(crate) struct Sessions {
-    /// For each session: the counter up to which its segments are decided.
-    open: Mutex<BTreeMap<SessionId, u64>>,
+pub(crate) struct ClientSessions {
+    /// For each: the counter up to which its segments are decided.
+    marks: Mutex<BTreeMap<SessionId, u64>>,
     /// The nonces of those that were opened with one.
     nonces: Mutex<BTreeMap<u64, SessionId>>,
-    /// Held from taking a session's number until it is listed; otherwise the session would seem to
-    /// have ended.
-    opening: tokio::sync::Mutex<()>,
+    /// Held while one is opened, so that a repeated request doesn't open a second.
+    pub(crate) opening: tokio::sync::Mutex<()>,
 }
 
-impl Sessions {
-    /// Opens a new session, unless one is open that was opened with this nonce.
-    pub(crate) async fn begin(
-        &self,
-        coordination: &Coordination,
-        nonce: Option<u64>,
-    ) -> Result<SessionId> {
-        let _opening = self.opening.lock().await;
-        let known = nonce.and_then(|nonce| self.nonces.lock().get(&nonce).copied());
-        if let Some(session) = known {
-            return Ok(session);
-        }
-        let session = coordination.next_session().await?;
-        self.open.lock().insert(session, 0);
+impl ClientSessions {
+    /// The open session that was opened with this nonce.
+    pub(crate) fn opened_with(&self, nonce: u64) -> Option<SessionId> {
+        self.nonces.lock().get(&nonce).copied()
+    }
+
+    /// A session was opened.
+    pub(crate) fn begin(&self, session: SessionId, nonce: Option<u64>) {
+        self.marks.lock().entry(session).or_insert(0);
         if let Some(nonce) = nonce {
             self.nonces.lock().insert(nonce, session);
         }
-        Ok(session)
     }
 
-    /// Whether the session is open.
-    pub(crate) fn is_open(&self, session: SessionId) -> bool {
-        self.open.lock().contains_key(&session)
-    }
-
-    /// Ends a session: its writer is gone, and all its segments are decided.
+    /// A session has ended.
     pub(crate) fn end(&self, session: SessionId) {
-        self.open.lock().remove(&session);
+        self.marks.lock().remove(&session);
         self.nonces.lock().retain(|_, other| *other != session);
     }
 
-    /// The session's segments up to this counter are decided. Never goes back.
-    pub(crate) fn settle(&self, session: SessionId, counter: u64) {
-        if let Some(mark) = self.open.lock().get_mut(&session) {
-            *mark = counter.max(*mark);
-        }
+    /// The session's segments up to this counter are decided. Never goes back. False if the session
+    /// is unknown here.
+    #[must_use]
+    pub(crate) fn settle(&self, session: SessionId, counter: u64) -> bool {
+        let mut marks = self.marks.lock();
+        let mark = marks.get_mut(&session);
+        mark.map(|mark| *mark = counter.max(*mark)).is_some()
     }
 
-    /// The segments decided now.
-    pub(crate) async fn decided(&self, coordination: &Coordination) -> Result<Decided> {
-        let _opening = self.opening.lock().await;
-        Ok(Decided {
-            below: coordination.sessions_below().await?,
-            marks: self.open.lock().clone(),
-        })
+    /// The marks now.
+    pub(crate) fn marks(&self) -> BTreeMap<SessionId, u64> {
+        self.marks.lock().clone()
     }
 }
 
@@ -70,15 +58,37 @@ impl Sessions {
 pub(crate) struct Decided {
     /// All sessions below this had been given out.
     below: SessionId,
-    /// For each session that was open: the counter up to which its segments were decided.
+    /// What the shard's records said.
+    sessions: Sessions,
+    /// For each session that was open and had said so: the counter up to which its segments were
+    /// decided.
     marks: BTreeMap<SessionId, u64>,
 }
 
 impl Decided {
-    /// Whether the segment was decided.
+    pub(crate) fn new(
+        below: SessionId,
+        sessions: Sessions,
+        marks: BTreeMap<SessionId, u64>,
+    ) -> Self {
+        Self {
+            below,
+            sessions,
+            marks,
+        }
+    }
+
+    /// Whether the segment was decided. A session that no record names may belong to a client that
+    /// another process serves.
     pub(crate) fn covers(&self, segment: SegmentId) -> bool {
-        let mark = self.marks.get(&segment.session);
-        self.was_given_out(segment.session) && mark.is_none_or(|mark| segment.counter <= *mark)
+        match self.sessions.standing(segment.session) {
+            Standing::Ended => true,
+            Standing::Open => {
+                let mark = self.marks.get(&segment.session);
+                mark.is_some_and(|mark| segment.counter <= *mark)
+            }
+            Standing::Unknown => false,
+        }
     }
 
     /// Whether the session had begun.
@@ -100,11 +110,21 @@ impl Decided {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::{NodeId, NodeRun};
+
+    const RUN: NodeRun = NodeRun {
+        node: NodeId(1),
+        incarnation: 1,
+    };
 
     fn decided(below: u64) -> Decided {
-        Decided {
-            below: SessionId(below),
-            marks: BTreeMap::new(),
+        Decided::new(SessionId(below), Sessions::default(), BTreeMap::new())
+    }
+
+    fn segment(session: u64, counter: u64) -> SegmentId {
+        SegmentId {
+            session: SessionId(session),
+            counter,
         }
     }
 
@@ -115,5 +135,24 @@ mod tests {
             .filter(|session| then.began_until(&now, SessionId(*session)))
             .collect();
         assert_eq!(began, [5, 6]);
+    }
+
+    #[test]
+    fn only_a_record_or_its_own_word_decides_the_segments_of_a_session() {
+        let mut sessions = Sessions::default();
+        for id in [1, 2, 3] {
+            sessions.open(SessionId(id), RUN).unwrap();
+        }
+        sessions.end(SessionId(1), RUN);
+        let marks = ClientSessions::default();
+        marks.begin(SessionId(2), None);
+        assert!(marks.settle(SessionId(2), 10) && marks.settle(SessionId(2), 7));
+        // 3 was opened under an owner before this one and hasn't said anything yet; 4 is unknown.
+        assert!(!marks.settle(SessionId(4), 10));
+        let decided = Decided::new(SessionId(100), sessions, marks.marks());
+        assert!(decided.covers(segment(1, 99)));
+        assert!(decided.covers(segment(2, 10)) && !decided.covers(segment(2, 11)));
+        assert!(!decided.covers(segment(3, 1)));
+        assert!(!decided.covers(segment(4, 1)));
     }
 }

@@ -405,6 +405,7 @@ fn what_a_writer_gives_up_is_deleted_unless_it_was_published() {
                 .await
                 .unwrap();
             assert_eq!(rig.metanode.counters().segments_given_up, 1);
+            rig.settle().await;
             assert_eq!(rig.data_blobs().await, 1);
             rig.must_be_clean("only the unpublished one is gone").await;
         })

@@ -11,6 +11,7 @@ mod faults;
 mod life;
 mod moving;
 mod rig;
+mod sessions;
 mod space;
 mod takeover;
 mod unreadable;

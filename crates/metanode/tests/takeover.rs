@@ -125,6 +125,8 @@ fn an_owner_that_meets_a_newer_one_drops_the_shard_until_it_is_assigned_to_it_ag
                 run,
             };
             let new = Metanode::open(opening).await.unwrap();
+            let session = old.source.session();
+            new.reclaim(session, &[]).await.unwrap();
             let epoch = record().await.epoch;
             let create = |text: &str| {
                 let kind = FileKind::Directory;

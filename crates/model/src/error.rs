@@ -118,6 +118,8 @@ kinds! {
     TooManyLocks => Retry, 37, "too_many_locks";
     /// A conditional publish found the file changed; nothing was done.
     Changed => GiveUp, 11, "changed";
+    /// The owner is new and doesn't know what the session holds: say that first, then ask again.
+    ReclaimFirst => Retry, 11, "reclaim_first";
 }
 
 /// An error: its kind, what was attempted on what, and why it failed.

@@ -213,6 +213,13 @@ pub enum Operation {
         /// The data id.
         data: DataId,
     },
+    /// Background: puts segments on the dead list that no record points at and none ever will. One
+    /// that is live or on the list already is left alone. Their blobs are deleted once the commit
+    /// is durable. → `Done`
+    Condemn {
+        /// The segments.
+        places: Vec<crate::SegmentPlace>,
+    },
     /// Background: drops segments from the dead list once their blobs are deleted everywhere. →
     /// `Done`
     ForgetDead {

@@ -1,8 +1,8 @@
 //! The entry point: runs an operation, once per number of a slot.
 
 use crate::{
-    Key, Outcome, Record, Slot, Stop, View, attributes, entries, lifetime, listing, publish,
-    ranges, rename,
+    Key, Need, Outcome, Record, Slot, Stop, View, attributes, entries, lifetime, listing, publish,
+    ranges, rename, sessions,
     transaction::{Step, Transaction},
     xattrs,
 };
@@ -56,18 +56,28 @@ fn run_once<V: View>(
         session: stamp.session,
         slot,
     };
-    let last = match tx.known(&key) {
-        None => {
-            // Names the operation's own needs too, so that fetching the slot costs no extra round.
-            let mut needs = match run(&mut tx, operation) {
-                Err(Stop::Missing(needs)) => needs,
-                _ => Vec::new(),
-            };
-            needs.push(crate::Need::Key(key));
-            return Err(Stop::Missing(needs));
-        }
-        Some(Some(Record::Slot(slot))) => Some(slot),
-        Some(_) => None,
+    let session = Key::Session(stamp.session);
+    let (Some(standing), Some(last)) = (tx.known(&session), tx.known(&key)) else {
+        // Names the operation's own needs too, so that fetching these costs no extra round.
+        let mut needs = match run(&mut tx, operation) {
+            Err(Stop::Missing(needs)) => needs,
+            _ => Vec::new(),
+        };
+        let own = [session, key];
+        needs.extend(
+            own.into_iter()
+                .filter(|key| tx.known(key).is_none())
+                .map(Need::Key),
+        );
+        return Err(Stop::Missing(needs));
+    };
+    // An absent slot would take an operation that ran long ago for a new one.
+    if !matches!(standing, Some(Record::Session(session)) if !session.ended) {
+        return Err(sessions::ended(stamp.session).into());
+    }
+    let last = match last {
+        Some(Record::Slot(slot)) => Some(slot),
+        _ => None,
     };
     let last_number = last.as_ref().map_or(0, |slot| slot.number);
     if let Some(last) = last.filter(|last| last.number == number) {
@@ -90,6 +100,8 @@ fn run_once<V: View>(
             effects.0.push((key, Some(record(Ok(reply.clone())))));
             Ok(Outcome { effects, reply })
         }
+        // No answer yet: the host finishes what is in the way and runs the same number again.
+        Err(Stop::Refused(error)) if error.kind() == ErrorKind::Busy => Err(error.into()),
         Err(Stop::Refused(error)) => {
             let effects = crate::Effects(vec![(key, Some(record(Err(error.clone()))))]);
             Err(Stop::RefusedInSlot(error, effects))
@@ -176,6 +188,7 @@ fn run<V: View>(tx: &mut Transaction<'_, V>, operation: &Operation) -> Step<Repl
         Operation::Release { inode } => lifetime::release(tx, *inode),
         Operation::GetUsage { inode } => usage(tx, inode.fileset()),
         Operation::Reclaim { fileset, data } => lifetime::reclaim(tx, *fileset, *data),
+        Operation::Condemn { places } => lifetime::condemn(tx, places),
         Operation::ForgetDead { segments } => lifetime::forget_dead(tx, segments),
     }
 }

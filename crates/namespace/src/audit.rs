@@ -121,7 +121,8 @@ impl Audit {
         match (key, record) {
             (Key::Fileset(_), Record::Fileset(_))
             | (Key::Slot { .. }, Record::Slot(_))
-            | (Key::Stream(_), Record::Stream(_)) => {}
+            | (Key::Stream(_), Record::Stream(_))
+            | (Key::Session(_), Record::Session(_)) => {}
             (Key::Counters(fileset), Record::Counters(counters)) => {
                 self.counters.insert(*fileset, (**counters).clone());
             }

@@ -100,7 +100,7 @@ fn allowance_of(operation: &Operation) -> Allowance {
             inodes: 0,
             ..content(OPERATION_RECORDS_MAX)
         },
-        Operation::ForgetDead { .. } => Allowance {
+        Operation::Condemn { .. } | Operation::ForgetDead { .. } => Allowance {
             tables: &[Table::Deads],
             inodes: 0,
             names: 0,

@@ -69,6 +69,8 @@ pub enum Key {
     /// How many delegated operations of a session are committed; written by the host.
     /// → `Record::Stream`
     Stream(SessionId),
+    /// A session that this shard knows, open or ended. → `Record::Session`
+    Session(SessionId),
 }
 
 /// A kind of record; all records of one table are neighbours.
@@ -102,6 +104,8 @@ pub enum Table {
     Slots,
     /// [`Key::Stream`]
     Streams,
+    /// [`Key::Session`]
+    Sessions,
 }
 
 const NO_SEGMENT: SegmentId = SegmentId {
@@ -111,7 +115,7 @@ const NO_SEGMENT: SegmentId = SegmentId {
 
 impl Table {
     /// All tables in key order.
-    pub const ALL: [Table; 14] = [
+    pub const ALL: [Table; 15] = [
         Self::Filesets,
         Self::Counters,
         Self::Inodes,
@@ -126,6 +130,7 @@ impl Table {
         Self::Cuts,
         Self::Slots,
         Self::Streams,
+        Self::Sessions,
     ];
 
     /// The tag byte of the table's keys.
@@ -146,6 +151,7 @@ impl Table {
             Self::Cuts => 0x63,
             Self::Slots => 0x70,
             Self::Streams => 0x71,
+            Self::Sessions => 0x72,
         }
     }
 
@@ -185,6 +191,7 @@ impl Table {
                 slot: 0,
             },
             Self::Streams => Key::Stream(SessionId(0)),
+            Self::Sessions => Key::Session(SessionId(0)),
         }
     }
 
@@ -198,7 +205,7 @@ impl Table {
         // No table follows the last one: session ids never reach the maximum.
         (
             self.first(),
-            next.map_or(Key::Stream(SessionId(u64::MAX)), |table| table.first()),
+            next.map_or(Key::Session(SessionId(u64::MAX)), |table| table.first()),
         )
     }
 }
@@ -225,6 +232,7 @@ impl Key {
             Self::Cut(_) => Table::Cuts,
             Self::Slot { .. } => Table::Slots,
             Self::Stream(_) => Table::Streams,
+            Self::Session(_) => Table::Sessions,
         }
     }
 
@@ -265,7 +273,9 @@ impl Key {
                 out.extend_from_slice(&session.0.to_be_bytes());
                 out.push(*slot);
             }
-            Self::Stream(session) => out.extend_from_slice(&session.0.to_be_bytes()),
+            Self::Stream(session) | Self::Session(session) => {
+                out.extend_from_slice(&session.0.to_be_bytes());
+            }
         }
     }
 
@@ -320,6 +330,7 @@ impl Key {
                 slot: fields.u8()?,
             },
             Table::Streams => Self::Stream(SessionId(fields.u64()?)),
+            Table::Sessions => Self::Session(SessionId(fields.u64()?)),
         };
         if fields.0.is_empty() {
             Ok((family, key))

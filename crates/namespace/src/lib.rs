@@ -31,6 +31,7 @@ mod ranges;
 mod record;
 mod rename;
 mod segments;
+pub mod sessions;
 mod sound;
 mod transaction;
 mod view;
@@ -44,6 +45,7 @@ pub use genesis::genesis;
 pub use key::{Key, Table};
 pub use names::{POSITION_END, position_hash};
 pub use record::{
-    Counters, Dead, Fileset, Inode, Name, NameEntry, Orphan, Reclaim, Record, Segment, Slot,
+    Counters, Dead, Fileset, Inode, Name, NameEntry, Orphan, Reclaim, Record, Segment, Session,
+    Slot,
 };
 pub use view::{Effects, Missing, Need, Outcome, Stop, View};

@@ -1,13 +1,13 @@
 //! How inodes and their records end: orphans, release, reclaim, dead segments.
 
 use crate::{
-    Key, Orphan, Reclaim, Record, View, counts, extents, numbers, segments,
+    Dead, Key, Orphan, Reclaim, Record, View, counts, extents, numbers, segments,
     transaction::{Step, Transaction, touch},
 };
 use bytes::Bytes;
 use model::{
     Attributes, CommitNumber, DataId, Error, ErrorKind, Extent, ExtentKind, FileKind, FilesetId,
-    InodeId, Reply, SegmentId, limits::OPERATION_RECORDS_MAX,
+    InodeId, Reply, SegmentId, SegmentPlace, limits::OPERATION_RECORDS_MAX,
 };
 use std::sync::Arc;
 
@@ -147,6 +147,35 @@ pub(crate) fn reclaim<V: View>(
     }
     tx.delete(key);
     Ok(Reply::Progress { more: false })
+}
+
+/// Background: nothing points at these segments, and nothing ever will.
+pub(crate) fn condemn<V: View>(
+    tx: &mut Transaction<'_, V>,
+    places: &[SegmentPlace],
+) -> Step<Reply> {
+    if places.len() > OPERATION_RECORDS_MAX {
+        let text = format!("at most {OPERATION_RECORDS_MAX} segments can be condemned at once");
+        return Err(Error::new(ErrorKind::InvalidArgument, text).into());
+    }
+    for place in places {
+        tx.ask(&Key::Segment(place.segment));
+        tx.ask(&Key::Dead(place.segment));
+    }
+    tx.stop_if_missing()?;
+    for place in places {
+        let (live, dead) = (Key::Segment(place.segment), Key::Dead(place.segment));
+        if tx.get(&live)?.is_some() || tx.get(&dead)?.is_some() {
+            continue;
+        }
+        let died = tx.commit;
+        let record = Dead {
+            place: *place,
+            died,
+        };
+        tx.put(dead, Record::Dead(Arc::new(record)));
+    }
+    Ok(Reply::Done)
 }
 
 /// Background: the blobs of these segments have been deleted.

@@ -4,7 +4,7 @@ use crate::{Key, Table, sound};
 use bytes::Bytes;
 use model::{
     Attributes, CommitNumber, DataId, Error, ErrorKind, Extent, FamilyId, FileKind, FileName,
-    InodeId, InodeNumber, Reply, Result, SegmentPlace, Timestamp,
+    InodeId, InodeNumber, NodeRun, Reply, Result, SegmentPlace, Timestamp,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::sync::Arc;
@@ -38,6 +38,8 @@ pub enum Record {
     Slot(Arc<Slot>),
     /// Under [`Key::Stream`]: number of the session's committed operations.
     Stream(u64),
+    /// Under [`Key::Session`].
+    Session(Session),
 }
 
 /// Constant facts of a fileset.
@@ -184,6 +186,19 @@ pub struct Reclaim {
     pub xattrs: bool,
 }
 
+/// A session's standing with the shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Session {
+    /// The run of the daemon that opened it.
+    pub run: NodeRun,
+    /// Whether an owner of the shard opened it for its own work: it ends with the owner, and holds
+    /// nothing.
+    pub of_owner: bool,
+    /// Whether it has ended: none of its operations is applied any more, and what it wrote and
+    /// didn't publish is garbage.
+    pub ended: bool,
+}
+
 /// The last operation of a slot.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Slot {
@@ -237,6 +252,7 @@ impl Record {
             Self::Mark => {}
             Self::Slot(record) => put(out, &**record),
             Self::Stream(record) => put(out, record),
+            Self::Session(record) => put(out, record),
         }
     }
 
@@ -286,6 +302,7 @@ impl Record {
             Table::Folds | Table::Cuts => Self::Mark,
             Table::Slots => Self::Slot(Arc::new(read(body).map_err(wrong)?)),
             Table::Streams => Self::Stream(read(body).map_err(wrong)?),
+            Table::Sessions => Self::Session(read(body).map_err(wrong)?),
         };
         match sound::fault(key, &record) {
             None => Ok(record),
@@ -319,7 +336,11 @@ impl Record {
             Self::Fileset(_) => size_of::<Fileset>(),
             // Replies are mostly attributes; a listing in a slot is rare and short-lived.
             Self::Slot(_) => 512,
-            Self::Orphan(_) | Self::Reclaim(_) | Self::Mark | Self::Stream(_) => 0,
+            Self::Orphan(_)
+            | Self::Reclaim(_)
+            | Self::Mark
+            | Self::Stream(_)
+            | Self::Session(_) => 0,
         };
         size_of::<Record>() + inside
     }

@@ -47,6 +47,7 @@ fn verb(operation: &Operation) -> u8 {
         Operation::Reclaim { .. } => 24,
         Operation::ForgetDead { .. } => 25,
         Operation::NoteAccess { .. } => 26,
+        Operation::Condemn { .. } => 27,
     }
 }
 
@@ -78,6 +79,6 @@ fn subject(operation: &Operation) -> InodeId {
         Operation::Publish(publish) => publish.inode,
         Operation::Share { to, .. } => *to,
         Operation::Reclaim { fileset, .. } => InodeId::new(*fileset, model::InodeNumber(0)),
-        Operation::ForgetDead { .. } => InodeId(0),
+        Operation::Condemn { .. } | Operation::ForgetDead { .. } => InodeId(0),
     }
 }

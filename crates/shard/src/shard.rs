@@ -13,9 +13,10 @@ use crate::takeover::{self, Lineage, Opened, Opening};
 use crate::tree::Tree;
 use model::operation::Stamp;
 use model::{
-    CommitNumber, Error, ErrorKind, FamilyId, FilesetId, InodeId, Operation, Reply, Result,
-    SessionId, ShardEpoch, ShardId, limits,
+    CommitNumber, Error, ErrorKind, FamilyId, FilesetId, InodeId, NodeRun, Operation, Reply,
+    Result, SessionId, ShardEpoch, ShardId, limits,
 };
+use namespace::sessions::{Sessions, Standing};
 use namespace::{Effects, Key, Need, Outcome, Record, Stop};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -42,7 +43,7 @@ pub fn hot_records_bytes(machine: u64) -> usize {
 /// Most rounds of fetching that one operation may need: a rename asks for the ancestors of two
 /// directories one by one, and paths have at most 4,096 bytes.
 const FETCH_ROUNDS_MAX: usize = 4100;
-/// Orphans read per scan when a shard is opened.
+/// Orphans or sessions read per scan when a shard is opened.
 const ORPHANS_PAGE: usize = 1024;
 /// Longest wait of an operation for the tree.
 const FETCH_DEADLINE: Duration = Duration::from_secs(120);
@@ -83,7 +84,10 @@ pub struct Shard {
     pub(crate) shard: ShardId,
     pub(crate) family: FamilyId,
     pub(crate) epoch: ShardEpoch,
+    run: NodeRun,
     pub(crate) session: SessionId,
+    /// The session of the owner before.
+    previous: SessionId,
     pub(crate) log: Log,
     pub(crate) catalog: Catalog,
     pub(crate) tree: Arc<Tree>,
@@ -105,6 +109,8 @@ pub(crate) struct ShardState {
     pub(crate) records: Records,
     pub(crate) ahead: Ahead,
     pub(crate) notes: Vec<OperationNote>,
+    /// The sessions that the records name.
+    sessions: Sessions,
     /// Delegated operations of the sessions that began under this owner.
     streams: BTreeMap<SessionId, Stream>,
     holders: Holders,
@@ -189,6 +195,7 @@ impl Shard {
         let Opened {
             epoch,
             session,
+            previous,
             log,
             catalog,
             tree,
@@ -202,6 +209,7 @@ impl Shard {
             records: records.with_seed(seed.unwrap_or_default()),
             ahead: Ahead::new(config.hot_records_bytes),
             notes: Vec::new(),
+            sessions: Sessions::default(),
             streams: BTreeMap::new(),
             holders: Arc::new(|_| false),
             durable: last_commit,
@@ -218,7 +226,9 @@ impl Shard {
             shard: config.opening.shard,
             family: config.opening.family,
             epoch,
+            run: config.opening.run,
             session,
+            previous,
             log,
             catalog,
             tree,
@@ -299,15 +309,61 @@ impl Shard {
         self.state.lock().holders = holders;
     }
 
-    /// Registers a session that never had records in this shard: the tree isn't searched for them,
-    /// and its delegated operations are counted in the log.
-    pub fn begin_session(&self, session: SessionId) {
-        let mut state = self.state.lock();
-        state.records.session_began(session);
-        state.streams.insert(session, Stream::default());
+    /// Opens a session for a run of a daemon; durable when it returns, so that the session may write
+    /// segments then. The same request again changes nothing.
+    ///
+    /// # Errors
+    /// `OldEpoch` if the session has ended or its id is too old: take a new id. `Exists` if another
+    /// run opened it. `Unavailable` if the shard was given up.
+    pub async fn open_session(&self, session: SessionId, run: NodeRun) -> Result<()> {
+        self.begin_session(session, |sessions| sessions.open(session, run))
+            .await
     }
 
-    /// Ends a session: its stream and slots are removed with the next commit.
+    /// As [`Shard::open_session`], for the work of this owner itself.
+    ///
+    /// # Errors
+    /// As [`Shard::open_session`].
+    pub async fn open_own_session(&self, session: SessionId) -> Result<()> {
+        self.begin_session(session, |sessions| sessions.open_own(session, self.run))
+            .await
+    }
+
+    async fn begin_session(
+        &self,
+        session: SessionId,
+        open: impl FnOnce(&mut Sessions) -> Result<Effects>,
+    ) -> Result<()> {
+        let commit = {
+            let mut state = self.state.lock();
+            state.alive()?;
+            let is_new = state.sessions.standing(session) == Standing::Unknown;
+            let effects = open(&mut state.sessions)?;
+            if is_new {
+                // It never had records here: the tree isn't searched for them.
+                state.records.session_began(session);
+                state.streams.insert(session, Stream::default());
+                state.change(effects, None);
+            }
+            state.newest_change()
+        };
+        self.sync_to(commit).await
+    }
+
+    /// What this shard knows of a session, as of the newest change.
+    #[must_use]
+    pub fn session_standing(&self, session: SessionId) -> Standing {
+        self.state.lock().sessions.standing(session)
+    }
+
+    /// The sessions that this shard knows, as of the newest change.
+    #[must_use]
+    pub fn sessions(&self) -> Sessions {
+        self.state.lock().sessions.clone()
+    }
+
+    /// Ends a session: with the next commit it has ended for ever, and its stream and slots are
+    /// removed.
     ///
     /// # Errors
     /// `Unavailable` if the shard was given up.
@@ -336,6 +392,7 @@ impl Shard {
         {
             gone.push((Key::Stream(session), None));
         }
+        gone.extend(state.sessions.end(session, self.run).0);
         if !gone.is_empty() {
             state.change(Effects(gone), None);
         }
@@ -547,7 +604,46 @@ impl Shard {
             self.sync().await?;
             tracing::info!(shard = self.shard.0, "empty file system made");
         }
+        self.learn_sessions().await?;
         self.learn_orphans().await
+    }
+
+    /// Reads the sessions, ends those of owners before, which can't commit anything any more, and
+    /// opens this owner's: durable before anything is served, because the next owner is told only
+    /// of this one.
+    async fn learn_sessions(&self) -> Result<()> {
+        let (mut from, to) = namespace::Table::Sessions.range();
+        let mut known = Vec::new();
+        loop {
+            let page = self.scan_readable(&from, &to, ORPHANS_PAGE).await?;
+            let Some((last, _)) = page.last() else { break };
+            from = successor(last);
+            known.extend(
+                page.into_iter()
+                    .filter_map(|(key, record)| match (key, record) {
+                        (Key::Session(id), Record::Session(session)) => Some((id, session)),
+                        _ => None,
+                    }),
+            );
+        }
+        let commit = {
+            let mut state = self.state.lock();
+            state.sessions = Sessions::of(known);
+            let mut former = state.sessions.of_former_owners(self.run);
+            if self.previous != SessionId(0) {
+                former.push(self.previous);
+            }
+            let mut changes = Vec::new();
+            for owner in former {
+                changes.extend(state.sessions.end(owner, self.run).0);
+            }
+            changes.extend(state.sessions.open_own(self.session, self.run)?.0);
+            if !changes.is_empty() {
+                state.change(Effects(changes), None);
+            }
+            state.newest_change()
+        };
+        self.sync_to(commit).await
     }
 
     /// Reads all orphans into the hot records: they are few and often looked up.

@@ -94,6 +94,8 @@ pub struct Opened {
     pub epoch: ShardEpoch,
     /// The owner's session, new with each opening. Only tables are written in it.
     pub session: SessionId,
+    /// The session of the owner before; 0 if this is the first.
+    pub previous: SessionId,
     /// The log.
     pub log: Log,
     /// The catalog of tables.
@@ -216,6 +218,7 @@ async fn within<T>(
 /// A log whose earlier owners can't write any more, with its end recorded.
 struct Settled {
     session: SessionId,
+    previous: SessionId,
     record: Versioned<ShardRecord>,
     /// The view; each member has every entry up to the end.
     members: Vec<Arc<Handle>>,
@@ -224,7 +227,8 @@ struct Settled {
 
 async fn settle(opening: &Opening, lineage: &mut Lineage) -> Result<Settled> {
     let raise = raise_epoch(opening, lineage);
-    let (session, record) = within(opening, RAISE_BUDGET, "raise its epoch", raise).await?;
+    let (session, previous, record) =
+        within(opening, RAISE_BUDGET, "raise its epoch", raise).await?;
     let answering = seal(opening, &record.value).await?;
     let tail = if record.value.marker == 0 {
         // The first owner never reported the shard as open: all entries are garbage.
@@ -238,6 +242,7 @@ async fn settle(opening: &Opening, lineage: &mut Lineage) -> Result<Settled> {
     let record = within(opening, RECORD_BUDGET, "record its end", record).await?;
     Ok(Settled {
         session,
+        previous,
         record,
         members,
         tail,
@@ -270,6 +275,7 @@ async fn discard_rest(opening: &Opening, settled: &Settled) -> Result<()> {
 async fn start(opening: &Opening, settled: Settled) -> Result<Opened> {
     let Settled {
         session,
+        previous,
         record,
         members,
         tail,
@@ -294,7 +300,8 @@ async fn start(opening: &Opening, settled: Settled) -> Result<Opened> {
         clock,
         sizes,
     });
-    let opened = open_tree(opening, &log, end, trimmed_below, session, replayed);
+    let owners = (session, previous);
+    let opened = open_tree(opening, &log, end, trimmed_below, owners, replayed);
     let opened = within(opening, OPEN_BUDGET, "open its tree", opened).await;
     if let Err(error) = &opened {
         // What goes on in the background must not write any more.
@@ -309,7 +316,7 @@ async fn open_tree(
     log: &Log,
     end: EntryNumber,
     trimmed_below: EntryNumber,
-    session: SessionId,
+    (session, previous): (SessionId, SessionId),
     replayed: Replayed,
 ) -> Result<Opened> {
     let epoch = log.epoch();
@@ -345,6 +352,7 @@ async fn open_tree(
     Ok(Opened {
         epoch,
         session,
+        previous,
         log: log.clone(),
         catalog,
         tree: Arc::new(tree),
@@ -352,11 +360,12 @@ async fn open_tree(
     })
 }
 
-/// Raises the epoch under a new session, if the record names this process.
+/// Raises the epoch under a new session, if the record names this process. Returns that session,
+/// the one of the owner before, and the record.
 async fn raise_epoch(
     opening: &Opening,
     lineage: &mut Lineage,
-) -> Result<(SessionId, Versioned<ShardRecord>)> {
+) -> Result<(SessionId, SessionId, Versioned<ShardRecord>)> {
     let session = opening.coordination.next_session().await?;
     for _ in 0..RAISES_MAX {
         let missing = || Error::new(ErrorKind::NotFound, "it was never created");
@@ -369,7 +378,8 @@ async fn raise_epoch(
         if next.assigned != Some(opening.run) {
             return Err(not_assigned(opening, next.assigned));
         }
-        lineage.attempt(next.owner, session);
+        let previous = next.owner;
+        lineage.attempt(previous, session);
         next.epoch = next.epoch.next();
         next.owner = session;
         match opening.coordination.set_shard(record.version, &next).await {
@@ -379,7 +389,7 @@ async fn raise_epoch(
                     value: next,
                     version,
                 };
-                return Ok((session, record));
+                return Ok((session, previous, record));
             }
             Err(error) if error.kind() == ErrorKind::Changed => {}
             Err(error) => return Err(error),

@@ -4,9 +4,7 @@
 use crate::background::{MOVING_EVERY, Pace, Repaired, SURVEY_EVERY, count};
 use crate::metanode::{Metanode, SCAN_PAGE};
 use crate::sessions::Decided;
-use model::{
-    BlobName, ErrorKind, GroupId, MapEpoch, NsdId, Result, SegmentId, SegmentPlace, SessionId,
-};
+use model::{ErrorKind, GroupId, MapEpoch, NsdId, Result, SegmentId, SegmentPlace, SessionId};
 use namespace::{Key, Record, Table};
 use pool::{Depth, MemberState, SurveyedSegment};
 use shard::{Shard, successor};
@@ -219,35 +217,25 @@ impl Metanode {
         let survey = self.pool.survey(group, pass.after, STEP_SEGMENTS).await?;
         let serves = |nsd: &NsdId| pass.nsds.serving.contains(&(*nsd, true));
         pass.incomplete |= survey.unreachable.iter().any(serves);
-        let mut garbage: BTreeMap<NsdId, Vec<BlobName>> = BTreeMap::new();
+        let mut garbage: Vec<SegmentPlace> = Vec::new();
         let mut changed = 0;
         for segment in &survey.segments {
             match self.standing(judge, segment).await? {
                 Standing::Live(place) => {
                     changed += self.repair_surveyed(pass, segment, &place).await?;
                 }
-                Standing::Garbage => {
-                    for (name, nsd) in &segment.present {
-                        garbage.entry(*nsd).or_default().push(*name);
-                    }
-                }
+                Standing::Garbage => garbage.push(segment.place),
                 Standing::Dead | Standing::Undecided => {}
                 // It may lack pieces that only an NSD has that left its group.
                 Standing::Damaged => pass.incomplete = true,
             }
         }
-        for (nsd, names) in garbage {
-            match self.pool.delete_blobs(nsd, &names).await {
-                Ok(()) => {
-                    count(&self.background.counts.garbage_deleted, names.len() as u64);
-                    changed += names.len() as u64;
-                }
-                Err(error) => {
-                    pass.incomplete = true;
-                    tracing::debug!(%nsd, %error, "garbage stays until the next pass");
-                }
-            }
-        }
+        count(
+            &self.background.counts.garbage_deleted,
+            garbage.len() as u64,
+        );
+        changed += garbage.len() as u64;
+        self.condemn(garbage).await?;
         pass.after = survey.resume;
         if pass.after.is_none() {
             pass.groups.pop_front();
@@ -390,7 +378,11 @@ impl Metanode {
 
     /// The segments that are published or given up now.
     pub(crate) async fn decided(&self) -> Result<Decided> {
-        let mut decided = self.sessions.decided(&self.coordination).await?;
+        // The sessions before the marks: one that is opened in between has no mark, or has none of
+        // its segments decided.
+        let below = self.coordination.sessions_below().await?;
+        let sessions = self.shard().sessions();
+        let mut decided = Decided::new(below, sessions, self.sessions.marks());
         decided.up_to(
             self.segments.session(),
             self.unpublished.settled(&self.segments),

@@ -9,7 +9,7 @@ use model::map::{NsdEntry, NsdState, PoolMap};
 use model::operation::{NewInode, Publish, Stamp};
 use model::{
     Attributes, Extent, ExtentKind, FailureGroupId, FamilyId, FileKind, FileName, InodeId, NsdId,
-    Operation, Reply, Result, Scheme, SetAttributes, ShardId,
+    Operation, Reply, Result, Scheme, SegmentPlace, SetAttributes, ShardId,
 };
 use nsd::{Nsd, NsdIdentity};
 use pool::{Pool, SegmentOwner, SegmentSource};
@@ -132,6 +132,18 @@ pub async fn open(world: &World) -> Rig {
     open_without(world, &[]).await
 }
 
+pub fn new_inode(kind: FileKind) -> NewInode {
+    NewInode {
+        kind,
+        mode: 0o755,
+        uid: 0,
+        gid: 0,
+        umask: 0,
+        rdev: 0,
+        target: Bytes::new(),
+    }
+}
+
 pub fn name(text: &str) -> FileName {
     FileName::new(text.as_bytes()).unwrap()
 }
@@ -169,15 +181,7 @@ impl Rig {
     }
 
     pub async fn make(&self, directory: InodeId, text: &str, kind: FileKind) -> Result<Attributes> {
-        let new = NewInode {
-            kind,
-            mode: 0o755,
-            uid: 0,
-            gid: 0,
-            umask: 0,
-            rdev: 0,
-            target: Bytes::new(),
-        };
+        let new = new_inode(kind);
         match self
             .run(Operation::Create {
                 directory,
@@ -224,17 +228,30 @@ impl Rig {
 
     /// Writes through a segment.
     pub async fn write(&self, inode: InodeId, offset: u64, bytes: &[u8]) {
+        let place = self.segment(inode, offset, bytes).await;
+        self.publish_segment(inode, offset, bytes, place).await;
+    }
+
+    /// Writes a segment, without publishing it.
+    pub async fn segment(&self, inode: InodeId, offset: u64, bytes: &[u8]) -> SegmentPlace {
         let owner = SegmentOwner {
             family: FAMILY,
             inode: inode.number(),
             data: model::DataId(0),
             file_offset: offset,
         };
-        let place = self
-            .pool
-            .write(&self.source, owner, Bytes::copy_from_slice(bytes))
-            .await
-            .unwrap();
+        let bytes = Bytes::copy_from_slice(bytes);
+        let written = self.pool.write(&self.source, owner, bytes).await;
+        written.unwrap()
+    }
+
+    pub async fn publish_segment(
+        &self,
+        inode: InodeId,
+        offset: u64,
+        bytes: &[u8],
+        place: SegmentPlace,
+    ) {
         let kind = ExtentKind::Data {
             place,
             at: 0,

@@ -176,6 +176,19 @@ fn samples() -> Vec<(Key, Record, &'static str, &'static str)> {
             "00000007710000000000000005",
             "01ac02",
         ),
+        (
+            Key::Session(SESSION),
+            Record::Session(crate::Session {
+                run: model::NodeRun {
+                    node: model::NodeId(2),
+                    incarnation: 300,
+                },
+                of_owner: false,
+                ended: true,
+            }),
+            "00000007720000000000000005",
+            "0102ac020001",
+        ),
     ]
 }
 
@@ -350,7 +363,7 @@ fn any_key() -> impl Strategy<Value = Key> {
     let number = prop_oneof![0..4u64, any::<u64>()];
     let fileset = prop_oneof![0..3u32, 0..(1u32 << 24)];
     (
-        0..14u8,
+        0..15u8,
         fileset,
         number.clone(),
         number.clone(),
@@ -393,7 +406,8 @@ fn any_key() -> impl Strategy<Value = Key> {
                     session: SessionId(a),
                     slot,
                 },
-                _ => Key::Stream(SessionId(a)),
+                13 => Key::Stream(SessionId(a)),
+                _ => Key::Session(SessionId(a)),
             }
         })
 }

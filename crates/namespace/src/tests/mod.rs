@@ -121,6 +121,24 @@ impl Store {
         }
     }
 
+    /// Makes the store's session open (`Some(false)`), ended, or unknown.
+    pub(super) fn set_session(&mut self, ended: Option<bool>) {
+        self.records.remove(&Key::Session(SESSION));
+        if let Some(ended) = ended {
+            let run = model::NodeRun {
+                node: model::NodeId(1),
+                incarnation: 1,
+            };
+            let of_owner = false;
+            let record = Record::Session(crate::Session {
+                run,
+                of_owner,
+                ended,
+            });
+            self.records.insert(Key::Session(SESSION), record);
+        }
+    }
+
     /// Runs an operation twice, on all records and on fetched records only: both must agree. Then
     /// applies the effects.
     pub(super) fn run(&mut self, operation: &Operation) -> Result<Reply, ErrorKind> {

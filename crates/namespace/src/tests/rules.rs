@@ -462,6 +462,7 @@ fn extended_attributes_obey_their_modes_and_the_limit() {
 #[test]
 fn a_slot_applies_each_number_once() {
     let mut store = Store::new();
+    store.set_session(Some(false));
     let create = Operation::Create {
         directory: ROOT,
         name: file_name("f"),
@@ -506,6 +507,50 @@ fn a_slot_applies_each_number_once() {
         "given up by the client, then late"
     );
     store.audit();
+    // Its slots are gone with it, so a late repetition would look like a first operation.
+    store.set_session(Some(true));
+    let slot = Key::Slot {
+        session: SESSION,
+        slot: 3,
+    };
+    store.records.remove(&slot);
+    assert_eq!(run(&mut store, &create, 1), Err(ErrorKind::OldEpoch));
+    store.set_session(None);
+    assert_eq!(run(&mut store, &create, 1), Err(ErrorKind::OldEpoch));
+}
+
+#[test]
+fn a_slot_remembers_no_answer_that_only_says_wait() {
+    let mut store = Store::new();
+    store.set_session(Some(false));
+    let file = store.file("f");
+    // More pieces than one step of a truncate takes.
+    for piece in 0..30 {
+        store.write(file, piece * 20, &[1; 10]).unwrap();
+    }
+    let (_, unfinished) = store.truncate(file, 65).unwrap();
+    assert!(unfinished);
+    let cut = Operation::SetAttributes {
+        inode: file,
+        set: SetAttributes {
+            size: Some(1_000),
+            ..SetAttributes::default()
+        },
+    };
+    let stamp = Stamp {
+        slot: Some((3, 1)),
+        ..store.stamp()
+    };
+    let attempt = |store: &Store| apply(&cut, &stamp, CommitNumber(store.commit), store);
+    let Err(Stop::Refused(error)) = attempt(&store) else {
+        panic!("another truncate is under way")
+    };
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    while let Reply::Attributes {
+        unfinished: true, ..
+    } = store.run(&Operation::ContinueCut { inode: file }).unwrap()
+    {}
+    attempt(&store).expect("the same number runs now");
 }
 
 #[test]
@@ -541,6 +586,7 @@ fn a_slot_costs_no_round_of_its_own() {
             directory: ROOT,
             position,
         },
+        Key::Session(SESSION),
         Key::Slot {
             session: SESSION,
             slot: 3,
@@ -549,7 +595,7 @@ fn a_slot_costs_no_round_of_its_own() {
     assert_eq!(
         needs,
         expected.map(Need::Key),
-        "directory, name and slot come in one round"
+        "directory, name, session and slot come in one round"
     );
 }
 

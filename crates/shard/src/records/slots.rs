@@ -821,5 +821,6 @@ pub fn successor(key: &Key) -> Key {
             },
         },
         Key::Stream(session) => Key::Stream(session.next()),
+        Key::Session(session) => Key::Session(session.next()),
     }
 }

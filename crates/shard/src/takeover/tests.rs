@@ -495,7 +495,7 @@ fn take_overs_that_write_nothing_make_the_record_no_longer() {
             let mut ended = Vec::new();
             for _ in 0..5 {
                 let mut lineage = Lineage::new(None);
-                let (_, record) = raise_epoch(&opening, &mut lineage).await.unwrap();
+                let (_, _, record) = raise_epoch(&opening, &mut lineage).await.unwrap();
                 let record = record_end(&opening, record, &[], end).await.unwrap();
                 ended.push(record.value.ended);
             }

@@ -1,0 +1,186 @@
+//! Sessions across a change of the owner: open ones lose nothing, ended ones can do nothing.
+
+use crate::rig::{self, FAMILY, Rig};
+use metanode::{Metanode, Opening};
+use model::operation::Stamp;
+use model::{ErrorKind, FileKind, InodeId, NodeId, NodeRun, Operation, Reply, Scheme, ShardId};
+use std::sync::Arc;
+use std::time::Duration;
+use world::sim::Simulation;
+
+const ROOT: InodeId = InodeId::ROOT;
+
+/// The shard's next owner, on another node; the one before stays as it is and doesn't know.
+async fn next_owner(rig: &Rig) -> Arc<Metanode> {
+    let shard = ShardId(0);
+    let record = rig.coordination.shard(shard).await.unwrap().unwrap().value;
+    let run = NodeRun {
+        node: NodeId(2),
+        incarnation: 1,
+    };
+    let assigned = rig.coordination.assign_shard(shard, record.assigned, run);
+    assigned.await.unwrap();
+    let opening = Opening {
+        world: rig.world.clone(),
+        shard,
+        family: FAMILY,
+        coordination: rig.coordination.clone(),
+        pool: rig.pool.clone(),
+        run,
+    };
+    Metanode::open(opening).await.unwrap()
+}
+
+async fn drain(metanode: &Metanode) {
+    for _ in 0..100 {
+        if metanode.run_background_once().await.unwrap().steps == 0 {
+            return;
+        }
+    }
+    panic!("background work never ends");
+}
+
+async fn exists(metanode: &Metanode, inode: InodeId, stamp: &Stamp) -> bool {
+    let asked = Operation::GetAttributes { inode };
+    match metanode.execute(&asked, stamp).await {
+        Ok(Reply::Attributes { .. }) => true,
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stale) => false,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_new_owner_condemns_nothing_that_an_open_session_may_still_publish() {
+    Simulation::new(50)
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let file = rig.file(ROOT, "f").await;
+            rig.metanode.sync().await.unwrap();
+            let bytes = rig::pattern(1, 100_000);
+            let written = rig.segment(file, 0, &bytes).await;
+            let new = next_owner(&rig).await;
+            world.sleep(Duration::from_secs(60)).await;
+            drain(&new).await;
+            let rig = Rig {
+                metanode: new,
+                ..rig
+            };
+            rig.metanode
+                .reclaim(rig.source.session(), &[])
+                .await
+                .unwrap();
+            rig.publish_segment(file, 0, &bytes, written).await;
+            assert_eq!(rig.read(file).await.unwrap(), bytes);
+            // What it gave up and what it wrote before its end goes.
+            rig.segment(file, 0, &bytes).await;
+            let session = rig.source.session();
+            rig.metanode.close_session(session).await.unwrap();
+            world.sleep(Duration::from_secs(600)).await;
+            drain(&rig.metanode).await;
+            rig.must_be_clean("after the session's end").await;
+        })
+        .finished();
+}
+
+#[test]
+fn an_open_inode_without_names_outlives_a_change_of_the_owner() {
+    Simulation::new(51)
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let session = rig.source.session();
+            let (held, also_held) = (rig.file(ROOT, "f").await, rig.file(ROOT, "g").await);
+            for inode in [held, also_held] {
+                rig.metanode.hold(session, inode);
+            }
+            rig.unlink(ROOT, "f").await;
+            rig.metanode.sync().await.unwrap();
+            let other = rig.metanode.open_session().await.unwrap();
+            let new = next_owner(&rig).await;
+            drain(&new).await;
+            let asked = Operation::GetAttributes { inode: held };
+            let early = new.execute(&asked, &rig.stamp()).await;
+            assert_eq!(early.unwrap_err().kind(), ErrorKind::ReclaimFirst);
+            for _ in 0..2 {
+                let holds = [(held, 1), (also_held, 1)];
+                new.reclaim(session, &holds).await.unwrap();
+            }
+            assert!(exists(&new, held, &rig.stamp()).await);
+            // The other session hasn't said anything: what loses its last name now may be open there.
+            let unlink = Operation::Unlink {
+                directory: ROOT,
+                name: rig::name("g"),
+            };
+            new.execute(&unlink, &rig.stamp()).await.unwrap();
+            new.unhold(also_held, &rig.stamp()).await.unwrap();
+            assert!(exists(&new, also_held, &rig.stamp()).await);
+            new.reclaim(other, &[]).await.unwrap();
+            assert!(!exists(&new, also_held, &rig.stamp()).await);
+            assert!(exists(&new, held, &rig.stamp()).await);
+            new.unhold(held, &rig.stamp()).await.unwrap();
+            assert!(!exists(&new, held, &rig.stamp()).await);
+            new.close().await.unwrap();
+        })
+        .finished();
+}
+
+#[test]
+fn a_silent_session_keeps_inodes_without_names_for_the_grace_time_only() {
+    Simulation::new(52)
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let held = rig.file(ROOT, "f").await;
+            rig.metanode.hold(rig.source.session(), held);
+            rig.unlink(ROOT, "f").await;
+            rig.metanode.sync().await.unwrap();
+            let new = next_owner(&rig).await;
+            let own = new.open_session().await.unwrap();
+            let stamp = Stamp {
+                session: own,
+                ..rig.stamp()
+            };
+            drain(&new).await;
+            assert!(exists(&new, held, &stamp).await);
+            world.sleep(Duration::from_secs(16)).await;
+            drain(&new).await;
+            assert!(!exists(&new, held, &stamp).await);
+            new.close().await.unwrap();
+        })
+        .finished();
+}
+
+#[test]
+fn a_node_that_starts_again_ends_the_sessions_of_its_former_run() {
+    let simulation = Simulation::new(53);
+    let create = Operation::Create {
+        directory: ROOT,
+        name: rig::name("once"),
+        new: rig::new_inode(FileKind::File),
+    };
+    let first = create.clone();
+    let stamp = simulation
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let stamp = Stamp {
+                slot: Some((0, 1)),
+                ..rig.stamp()
+            };
+            rig.metanode.execute(&first, &stamp).await.unwrap();
+            stamp
+        })
+        .finished();
+    simulation
+        .run(|world| async move {
+            let rig = rig::open(&world).await;
+            rig.unlink(ROOT, "once").await;
+            // A copy of the first request that was on its way all the time.
+            let late = rig.metanode.execute(&create, &stamp).await.unwrap_err();
+            assert_eq!(late.kind(), ErrorKind::OldEpoch, "{late}");
+            assert!(rig.look(ROOT, "once").await.is_none());
+            rig.must_be_clean("after the restart").await;
+        })
+        .finished();
+}
