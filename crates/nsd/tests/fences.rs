@@ -175,7 +175,7 @@ fn a_rebuilt_nsd_trims_and_discards_nothing_until_epochs_are_confirmed() {
 #[test]
 fn a_taught_fence_survives_a_power_cut_once_the_request_is_acknowledged() {
     /// What was acknowledged.
-    #[derive(Default)]
+    #[derive(Clone, Copy, Default)]
     struct Told {
         version: u32,
         epoch: u64,
@@ -212,7 +212,7 @@ fn a_taught_fence_survives_a_power_cut_once_the_request_is_acknowledged() {
         });
         simulation.run(async move |world| {
             let nsd = Scene { world }.open().await;
-            let told = told.lock();
+            let told = *told.lock();
             if told.version > 1 {
                 let older = blob_at(told.version - 1, 401, 50);
                 must_be_old(nsd.put(older).await, "put");

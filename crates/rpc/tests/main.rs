@@ -1,5 +1,7 @@
 //! Peers and servers in simulation, over connections that are slow, stall, break and lie.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod breaks;
 mod deadlines;
 mod machines;

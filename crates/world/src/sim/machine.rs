@@ -210,15 +210,12 @@ impl Machine {
                 self.finish(number, io);
             }
         }
-        let was_running = match self.node_of(run) {
-            Some(node) => {
-                self.network.end_run(now, node);
-                self.stop(node);
-                true
-            }
-            None => false,
-        };
-        was_running
+        let node = self.node_of(run);
+        if let Some(node) = node {
+            self.network.end_run(now, node);
+            self.stop(node);
+        }
+        node.is_some()
     }
 
     /// The process of `node` is no more.

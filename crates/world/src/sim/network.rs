@@ -238,7 +238,7 @@ impl Network {
 
     /// Breaks all connections between two machines: both sides are told.
     pub(super) fn reset(&mut self, one: HostNumber, other: HostNumber) {
-        for (_, ends) in &mut self.connections {
+        for ends in self.connections.values_mut() {
             let hosts = [ends[0].host, ends[1].host];
             if hosts == [one, other] || hosts == [other, one] {
                 for end in ends {
