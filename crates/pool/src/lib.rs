@@ -304,5 +304,6 @@ mod tests;
 
 /// The same tests with all NSDs on another node.
 #[cfg(test)]
+#[allow(clippy::duplicate_mod, reason = "the same tests, a second time")]
 #[path = "tests.rs"]
 mod tests_by_call;

@@ -14,6 +14,7 @@ mod late_by_call;
 mod tests;
 /// The same tests with all NSDs on another node.
 #[cfg(test)]
+#[allow(clippy::duplicate_mod, reason = "the same tests, a second time")]
 #[path = "log/tests.rs"]
 mod tests_by_call;
 

@@ -8,6 +8,7 @@ mod tail;
 mod tests;
 /// The same tests with all NSDs on another node.
 #[cfg(test)]
+#[allow(clippy::duplicate_mod, reason = "the same tests, a second time")]
 #[path = "takeover/tests.rs"]
 mod tests_by_call;
 

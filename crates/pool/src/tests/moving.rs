@@ -44,7 +44,7 @@ fn a_lost_nsd_is_replaced_by_an_added_one_and_redundancy_is_whole_again() {
             rig.disconnect(NsdId(nsd));
         }
         for (place, bytes) in &segments {
-            assert_eq!(rig.read(&place).await, bytes);
+            assert_eq!(rig.read(place).await, bytes);
         }
     });
 }
@@ -59,7 +59,7 @@ fn with_spare_failure_groups_a_lost_nsd_is_rebuilt_onto_all_others() {
         rig.repair_all().await;
         for (place, bytes) in &segments {
             assert!(rig.is_whole(place).await, "{place:?}");
-            assert_eq!(rig.read(&place).await, bytes);
+            assert_eq!(rig.read(place).await, bytes);
         }
     });
 }
@@ -71,14 +71,14 @@ fn an_added_nsd_takes_its_share_while_writers_and_readers_go_on() {
         rig.add_nsd(4).await;
         segments.extend(fill(&rig, 40).await);
         for (place, bytes) in &segments {
-            assert_eq!(rig.read(&place).await, bytes, "while slots move");
+            assert_eq!(rig.read(place).await, bytes, "while slots move");
         }
         rig.repair_all().await;
         assert_eq!(rig.pool.repair_progress().moving_slots, 0);
         assert!(rig.nsd(NsdId(4)).usage().blobs > 20);
         for (place, bytes) in &segments {
             assert!(rig.is_whole(place).await, "{place:?}");
-            assert_eq!(rig.read(&place).await, bytes);
+            assert_eq!(rig.read(place).await, bytes);
         }
     });
 }
@@ -104,7 +104,7 @@ fn a_drained_nsd_ends_empty_and_can_be_removed() {
         rig.disconnect(NsdId(2));
         for (place, bytes) in &segments {
             assert!(rig.is_whole(place).await, "{place:?}");
-            assert_eq!(rig.read(&place).await, bytes);
+            assert_eq!(rig.read(place).await, bytes);
         }
     });
 }
@@ -173,7 +173,7 @@ fn pieces_only_on_a_slots_old_nsd_are_handed_over() {
         }
         assert!(segments.len() > 10);
         for (place, bytes) in &segments {
-            assert_eq!(rig.read(&place).await, bytes);
+            assert_eq!(rig.read(place).await, bytes);
             assert!(rig.is_whole(place).await);
         }
     });
@@ -200,7 +200,7 @@ fn pieces_that_a_slots_new_nsd_cannot_take_stay_on_the_old_one() {
             .leave_group(NsdId(1), place.group)
             .await
             .expect("it is back");
-        assert_eq!(rig.read(&place).await, bytes);
+        assert_eq!(rig.read(place).await, bytes);
     });
 }
 

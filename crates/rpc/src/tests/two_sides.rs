@@ -124,12 +124,12 @@ impl Scene {
             }
             Task::Stop(number) => drop(self.running.remove(&number)),
         }
-        for class in 0..4 {
-            let of_class = |call: &&Call| call.class == Class::ALL[class];
+        for (class, credits) in Class::ALL.into_iter().zip(CREDITS) {
+            let of_class = |call: &&Call| call.class == class;
             let running: Vec<_> = self.running.values().filter(of_class).collect();
             let bytes: usize = running.iter().map(|call| call.payload.len()).sum();
-            assert!(running.len() <= CREDITS[class].requests as usize);
-            assert!(bytes as u64 <= CREDITS[class].bytes);
+            assert!(running.len() <= credits.requests as usize);
+            assert!(bytes as u64 <= credits.bytes);
         }
         Ok(())
     }

@@ -256,7 +256,8 @@ fn what_a_killed_program_submitted_keeps_a_hanging_disk_locked() {
 #[test]
 fn a_slow_disk_of_one_machine_is_slow() {
     let (cluster, a, b) = two(1);
-    (a.disk("nsd0", 1 << 20), b.disk("nsd0", 1 << 20));
+    a.disk("nsd0", 1 << 20);
+    b.disk("nsd0", 1 << 20);
     cluster.faults().slow("a/nsd0", SECOND);
     cluster.run(|_| async move {
         let program = |world: World| async move {

@@ -73,8 +73,8 @@ fn order_of_three(seed: u64) -> Vec<u8> {
                 }));
             }
             futures::future::join_all(receiving).await;
-            let order = order.lock().clone();
-            order
+
+            order.lock().clone()
         });
         let _sends = a.start(move |world| async move {
             let mut connections = Vec::new();
