@@ -211,7 +211,8 @@ fn bans() -> Vec<(String, &'static str, &'static [&'static str])> {
         (
             ["tokio::time::sl", "eep("].concat(),
             "wait for a condition: fixture/poll.rs",
-            &[],
+            // A library's own timers, under simulated time.
+            &["crates/world/src/sim/cluster/tests/repeats.rs"],
         ),
         (
             ["thread::yield_", "now("].concat(),
