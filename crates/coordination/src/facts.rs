@@ -231,7 +231,7 @@ fn encode<T: Serialize>(value: &T) -> Bytes {
     Bytes::from(out)
 }
 
-fn decode<T: DeserializeOwned>(key: &str, bytes: &[u8]) -> Result<T> {
+pub(crate) fn decode<T: DeserializeOwned>(key: &str, bytes: &[u8]) -> Result<T> {
     match bytes.split_first() {
         Some((&VALUE_FORMAT, rest)) => postcard::from_bytes(rest).map_err(|error| {
             Error::new(

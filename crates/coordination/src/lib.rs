@@ -46,6 +46,7 @@ mod embedded;
 mod facts;
 mod history;
 mod ids;
+mod roster;
 pub mod simulated;
 mod state;
 mod watch;
@@ -56,6 +57,7 @@ mod conformance;
 mod tests;
 
 pub use facts::{ClosedFragment, EndedEpoch, ShardRecord};
+pub use roster::{NodeAddress, Roster};
 pub use watch::{Event, News, Watch};
 
 use bytes::Bytes;

@@ -1,0 +1,260 @@
+//! The parts of the cluster as one process knows them: where daemons listen, which node has which
+//! NSD, the pools' maps, who owns the shards. Pure; [`Roster::read`] and a watch bring it up to date.
+
+use crate::facts::{self, ShardRecord};
+use crate::{Coordination, Event, Versioned};
+use bytes::Bytes;
+use model::map::PoolMap;
+use model::{Error, ErrorKind, NodeId, NodeRun, NsdId, Result, ShardId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+const ADDRESSES: &str = "address/";
+const HOMES: &str = "home/";
+const POOLS: &str = "pool/";
+const SHARDS: &str = "shard/";
+/// Attempts of a change that may collide with other writers.
+const ATTEMPTS_MAX: usize = 64;
+
+/// Where a run of a daemon listens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NodeAddress {
+    /// The run.
+    pub run: NodeRun,
+    /// Its address for other nodes.
+    pub address: SocketAddr,
+}
+
+/// What coordination says of the cluster's parts.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Roster {
+    /// Everything up to this revision of the store is in it.
+    pub revision: u64,
+    /// Where each node's newest daemon listens.
+    pub addresses: BTreeMap<NodeId, NodeAddress>,
+    /// The node that has each NSD.
+    pub homes: BTreeMap<NsdId, NodeId>,
+    /// The maps of storage pools.
+    pub pools: BTreeMap<String, PoolMap>,
+    /// The records of shards.
+    pub shards: BTreeMap<ShardId, Versioned<ShardRecord>>,
+}
+
+impl Roster {
+    /// The roster now.
+    ///
+    /// # Errors
+    /// `Unavailable`: no answer; ask again. `Corrupt` or `NotSupported`: a fact can't be read.
+    pub async fn read(coordination: &Coordination) -> Result<Self> {
+        let all = coordination.list("").await?;
+        let mut roster = Self {
+            revision: all.revision,
+            ..Self::default()
+        };
+        for (key, fact) in all.found {
+            roster.put(&key, fact.version, Some(fact.value))?;
+        }
+        Ok(roster)
+    }
+
+    /// Brings it up to a later revision. Facts about anything else change nothing.
+    ///
+    /// # Errors
+    /// `Corrupt` or `NotSupported`: a fact can't be read. The others of the revision may be in the
+    /// roster or not; read it anew.
+    pub fn change(&mut self, revision: u64, events: Vec<Event>) -> Result<()> {
+        for event in events {
+            self.put(&event.key, revision, event.value)?;
+        }
+        self.revision = revision;
+        Ok(())
+    }
+
+    fn put(&mut self, key: &str, version: u64, value: Option<Bytes>) -> Result<()> {
+        if let Some(node) = number(key, ADDRESSES) {
+            set(&mut self.addresses, NodeId(node), key, value)?;
+        } else if let Some(nsd) = number(key, HOMES) {
+            set(&mut self.homes, NsdId(nsd), key, value)?;
+        } else if let Some(pool) = key.strip_prefix(POOLS) {
+            set(&mut self.pools, pool.to_owned(), key, value)?;
+        } else if let Some(shard) = number(key, SHARDS) {
+            let shard = ShardId(shard);
+            match value {
+                None => drop(self.shards.remove(&shard)),
+                Some(value) => {
+                    let value = facts::decode(key, &value)?;
+                    self.shards.insert(shard, Versioned { value, version });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The run that owns the shard or shall take it over.
+    #[must_use]
+    pub fn assigned(&self, shard: ShardId) -> Option<NodeRun> {
+        self.shards.get(&shard)?.value.assigned
+    }
+}
+
+impl Coordination {
+    /// Tells the others where this run listens.
+    ///
+    /// # Errors
+    /// `OldEpoch` if a newer run of the node has told it: this one must end. After `Unavailable`,
+    /// tell it again.
+    pub async fn set_address(&self, own: NodeAddress) -> Result<()> {
+        let key = format!("{ADDRESSES}{:010}", own.run.node.0);
+        for _ in 0..ATTEMPTS_MAX {
+            let before = self.fact::<NodeAddress>(&key).await?;
+            let version = before.as_ref().map_or(0, |fact| fact.version);
+            if let Some(known) = before.map(|fact| fact.value) {
+                if known == own {
+                    return Ok(());
+                }
+                if known.run > own.run {
+                    let text = format!("{} runs; {} is over", known.run, own.run);
+                    return Err(Error::new(ErrorKind::OldEpoch, text));
+                }
+            }
+            match self.set_fact(&key, version, &own).await {
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Changed => {}
+                Err(error) => return Err(error.while_doing("telling where this node listens")),
+            }
+        }
+        Err(contended(&key))
+    }
+
+    /// Tells the others that a node has an NSD. It may have been another's before.
+    ///
+    /// # Errors
+    /// After `Unavailable`, tell it again.
+    pub async fn set_home(&self, nsd: NsdId, node: NodeId) -> Result<()> {
+        let key = format!("{HOMES}{:010}", nsd.0);
+        for _ in 0..ATTEMPTS_MAX {
+            let before = self.fact::<NodeId>(&key).await?;
+            let version = before.as_ref().map_or(0, |fact| fact.version);
+            if before.is_some_and(|fact| fact.value == node) {
+                return Ok(());
+            }
+            match self.set_fact(&key, version, &node).await {
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Changed => {}
+                Err(error) => return Err(error.while_doing("telling which node has an NSD")),
+            }
+        }
+        Err(contended(&key))
+    }
+}
+
+fn contended(key: &str) -> Error {
+    let text = format!("{key} was changed by others {ATTEMPTS_MAX} times");
+    Error::new(ErrorKind::Busy, text)
+}
+
+/// The number that a key names after its prefix.
+fn number(key: &str, prefix: &str) -> Option<u32> {
+    key.strip_prefix(prefix)?.parse().ok()
+}
+
+fn set<K: Ord, V: serde::de::DeserializeOwned>(
+    table: &mut BTreeMap<K, V>,
+    name: K,
+    key: &str,
+    value: Option<Bytes>,
+) -> Result<()> {
+    match value {
+        None => drop(table.remove(&name)),
+        Some(value) => drop(table.insert(name, facts::decode(key, &value)?)),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::News;
+    use crate::simulated::{Chances, Simulated};
+    use std::time::Duration;
+    use world::sim::Simulation;
+
+    fn address(node: u32, incarnation: u64) -> NodeAddress {
+        NodeAddress {
+            run: NodeRun {
+                node: NodeId(node),
+                incarnation,
+            },
+            address: format!("10.0.0.{node}:{incarnation}").parse().unwrap(),
+        }
+    }
+
+    #[test]
+    fn an_older_run_never_replaces_the_address_of_a_newer_one() {
+        let run = Simulation::new(1).run(|world| async move {
+            let store = Simulated::new(&world, 1);
+            let coordination = store.connect(NodeId(1), &world);
+            coordination.set_address(address(1, 2)).await.unwrap();
+            let late = coordination.set_address(address(1, 1)).await.unwrap_err();
+            assert_eq!(late.kind(), ErrorKind::OldEpoch);
+            coordination.set_address(address(1, 3)).await.unwrap();
+            let roster = Roster::read(&coordination).await.unwrap();
+            assert_eq!(roster.addresses[&NodeId(1)], address(1, 3));
+        });
+        run.finished();
+    }
+
+    /// A roster that follows a watch equals one that is read, whatever changed in which order.
+    #[test]
+    fn following_a_watch_gives_what_reading_gives() {
+        for seed in 0..20 {
+            let run = Simulation::new(seed).run(move |world| async move {
+                let store = Simulated::new(&world, seed);
+                store.set_chances(Chances {
+                    compaction: 50,
+                    ..Chances::NONE
+                });
+                let coordination = store.connect(NodeId(1), &world);
+                let mut followed = Roster::read(&coordination).await.unwrap();
+                let mut watch = coordination.watch("", followed.revision);
+                for step in 0..40_u64 {
+                    let node = (world.random_u64() % 3 + 1) as u32;
+                    match world.random_u64() % 4 {
+                        0 => coordination.set_address(address(node, step + 1)).await,
+                        1 => coordination.set_home(NsdId(node), NodeId(7 - node)).await,
+                        2 => coordination.next_session().await.map(drop),
+                        _ => {
+                            let key = format!("{HOMES}{node:010}");
+                            let found = coordination.get(&key).await.unwrap().found;
+                            let version = found.map_or(0, |fact| fact.version);
+                            let removed = coordination.compare_and_set(&key, version, None);
+                            removed.await.map(drop)
+                        }
+                    }
+                    .unwrap();
+                    if world.random_u64() % 3 > 0 {
+                        continue;
+                    }
+                    loop {
+                        match watch.next(Duration::from_secs(1)).await {
+                            News::Changed { revision, events } => {
+                                followed.change(revision, events).unwrap();
+                            }
+                            News::Quiet => break,
+                            News::Lost => {
+                                followed = Roster::read(&coordination).await.unwrap();
+                                watch = coordination.watch("", followed.revision);
+                            }
+                        }
+                    }
+                    let read = Roster::read(&coordination).await.unwrap();
+                    assert_eq!(read.addresses, followed.addresses, "seed {seed}");
+                    assert_eq!(read.homes, followed.homes, "seed {seed}");
+                }
+            });
+            run.finished();
+        }
+    }
+}
