@@ -86,6 +86,15 @@ pub struct Metanode {
 }
 
 impl Metanode {
+    /// Makes the shard with an empty file system, assigned to the run; doesn't open it.
+    ///
+    /// # Errors
+    /// `Exists` if it exists; `Unavailable` if the pool has no NSD for its log, or if coordination
+    /// doesn't answer: then it may exist.
+    pub async fn create(opening: &Opening) -> Result<()> {
+        Shard::create(&config(opening)).await
+    }
+
     /// Takes the shard over and opens it; creates an empty file system if the shard doesn't exist.
     /// Work left by a crash (inodes without names, queued data ids) is finished in the background.
     ///
@@ -93,6 +102,7 @@ impl Metanode {
     /// `Unavailable` if too few NSDs answer, `OldEpoch` if the shard is assigned to another process,
     /// and errors of coordination.
     pub async fn open(opening: Opening) -> Result<Arc<Self>> {
+        let config = config(&opening);
         let Opening {
             world,
             shard,
@@ -101,22 +111,6 @@ impl Metanode {
             pool,
             run,
         } = opening;
-        let config = ShardConfig {
-            opening: shard::Opening {
-                world: world.clone(),
-                shard,
-                family,
-                coordination: coordination.clone(),
-                pool: pool.clone(),
-                cache: TreeCache::new(TREE_CACHE_BYTES),
-                run,
-            },
-            hot_records_bytes: shard::hot_records_bytes(if world.is_simulated() {
-                0
-            } else {
-                world::host::memory_bytes()
-            }),
-        };
         if coordination.shard(shard).await?.is_none() {
             Shard::create(&config).await?;
         }
@@ -172,6 +166,11 @@ impl Metanode {
         let _opening = self.sessions.opening.lock().await;
         if let Some(session) = nonce.and_then(|nonce| self.sessions.opened_with(nonce)) {
             return Ok(session);
+        }
+        // A run that asks has replaced those before it of its node.
+        for dead in self.shard().sessions().of_former_runs(run) {
+            let ended = self.close_session(dead).await;
+            ended.map_err(|error| error.while_doing("ending the sessions of a former run"))?;
         }
         let session = self.coordination.next_session().await?;
         loop {
@@ -705,6 +704,25 @@ impl Metanode {
                 }
             }
         }
+    }
+}
+
+fn config(opening: &Opening) -> ShardConfig {
+    ShardConfig {
+        opening: shard::Opening {
+            world: opening.world.clone(),
+            shard: opening.shard,
+            family: opening.family,
+            coordination: opening.coordination.clone(),
+            pool: opening.pool.clone(),
+            cache: TreeCache::new(TREE_CACHE_BYTES),
+            run: opening.run,
+        },
+        hot_records_bytes: shard::hot_records_bytes(if opening.world.is_simulated() {
+            0
+        } else {
+            world::host::memory_bytes()
+        }),
     }
 }
 

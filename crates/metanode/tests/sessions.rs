@@ -2,10 +2,16 @@
 
 use crate::rig::{self, FAMILY, Rig};
 use metanode::{Metanode, Opening};
+use model::call::Call;
 use model::operation::Stamp;
-use model::{ErrorKind, FileKind, InodeId, NodeId, NodeRun, Operation, Reply, Scheme, ShardId};
+use model::owner::{CLASS, OWNER, Order, OwnerCall, OwnerReply, OwnerRequest};
+use model::{
+    ErrorKind, FileKind, InodeId, NodeId, NodeRun, Operation, Reply, Scheme, SessionId, ShardId,
+};
 use std::sync::Arc;
 use std::time::Duration;
+use world::Deadline;
+use world::call::Service;
 use world::sim::Simulation;
 
 const ROOT: InodeId = InodeId::ROOT;
@@ -181,6 +187,67 @@ fn a_node_that_starts_again_ends_the_sessions_of_its_former_run() {
             assert_eq!(late.kind(), ErrorKind::OldEpoch, "{late}");
             assert!(rig.look(ROOT, "once").await.is_none());
             rig.must_be_clean("after the restart").await;
+        })
+        .finished();
+}
+
+/// A client's message to the metanode.
+async fn send(
+    rig: &Rig,
+    from: NodeRun,
+    session: SessionId,
+    order: Option<Order>,
+    request: OwnerRequest,
+) -> model::Result<OwnerReply> {
+    let call = OwnerCall {
+        session,
+        order,
+        request,
+    };
+    let deadline = Deadline::after(&rig.world, Duration::from_secs(5));
+    let call = Call::new(OWNER, CLASS, &call);
+    rig.metanode.serve(from, call, deadline).await.decode()
+}
+
+#[test]
+fn a_session_of_a_new_run_ends_what_the_node_held_before() {
+    Simulation::new(54)
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let held = rig.file(ROOT, "f").await;
+            let run = |incarnation| NodeRun {
+                node: NodeId(7),
+                incarnation,
+            };
+            let nobody = SessionId::default();
+            let open = |nonce| OwnerRequest::OpenSession { nonce };
+            let opened = send(&rig, run(1), nobody, None, open(1)).await.unwrap();
+            let OwnerReply::Session(session) = opened else {
+                panic!("{opened:?}");
+            };
+            let hold = OwnerRequest::Hold {
+                session,
+                inode: held,
+            };
+            let first = Order { slot: 0, number: 1 };
+            let holds = send(&rig, run(1), session, Some(first), hold).await;
+            assert_eq!(holds, Ok(OwnerReply::Done));
+            rig.unlink(ROOT, "f").await;
+            assert!(exists(&rig.metanode, held, &rig.stamp()).await);
+            // The daemon died without a word, and asks again from its next run.
+            send(&rig, run(2), nobody, None, open(2)).await.unwrap();
+            assert!(!exists(&rig.metanode, held, &rig.stamp()).await);
+            let late = Operation::GetAttributes { inode: ROOT };
+            let late = OwnerRequest::Execute {
+                operation: late,
+                stamp: Stamp {
+                    session,
+                    ..rig.stamp()
+                },
+            };
+            let late = send(&rig, run(1), session, None, late).await;
+            assert_eq!(late.unwrap_err().kind(), ErrorKind::OldEpoch);
         })
         .finished();
 }
