@@ -1,23 +1,20 @@
 //! One node: coordination, NSDs, pool, metanode, client, started in order and ended in reverse. The
 //! program, the simulator and the benchmarks all start it this way.
 
+mod member;
 mod nsds;
 mod regions;
 mod returning;
 
-pub use nsds::NsdView;
+pub use member::{Founding, FoundingNsd, Member, MemberSettings};
+pub use nsds::{Failures, LocalNsds, NsdView};
 pub use returning::LOOK_EVERY;
 
 use client::{Client, ClientSettings, Owner};
 use coordination::Coordination;
 use metanode::{DATA_POOL, Metanode};
-use model::{
-    Error, ErrorKind, FailureGroupId, FamilyId, NsdId, Result, Scheme, ShardId,
-    map::{NsdEntry, NsdState},
-};
+use model::{Error, ErrorKind, FamilyId, NsdId, Result, Scheme, ShardId};
 use nsd::{Nsd, NsdIdentity};
-use nsds::Region;
-use parking_lot::Mutex;
 use pool::Pool;
 use regions::{make_disk, open_disk};
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
@@ -57,15 +54,10 @@ pub struct Creation {
 pub struct Node {
     world: World,
     coordination: Coordination,
-    pool: Arc<Pool>,
+    nsds: LocalNsds,
     metanode: Arc<Metanode>,
     client: Arc<Client>,
     block_bytes: u32,
-    /// Paths of regions, and for those that don't serve, why they didn't open.
-    regions: Mutex<BTreeMap<NsdId, Region>>,
-    /// Held while an NSD is reopened.
-    returning: tokio::sync::Mutex<()>,
-    cluster: u128,
 }
 
 impl Node {
@@ -92,7 +84,7 @@ impl Node {
             Nsd::format(world, &disk, identity)
                 .await
                 .map_err(|e| e.while_doing(format!("formatting {}", path.display())))?;
-            entries.push(entry(*nsd, creation.nsd_bytes));
+            entries.push(nsds::entry(*nsd, creation.nsd_bytes, Failures::ByDisk));
         }
         let map = placement::new_pool(creation.scheme, entries, world.random_u64())?;
         coordination
@@ -157,9 +149,10 @@ impl Node {
             .await?
             .ok_or_else(|| Error::new(ErrorKind::Corrupt, "coordination knows no storage pool"))?
             .value;
-        let (nsds, regions) =
-            nsds::open_all(world, &coordination, cluster, &map, &paths.nsds).await?;
-        let pool = Pool::new(world.clone(), map, nsds);
+        let failures = Failures::ByDisk;
+        let nsds =
+            LocalNsds::open(world, &coordination, cluster, failures, map, &paths.nsds).await?;
+        let pool = nsds.pool.clone();
         let block_bytes = block_bytes(&coordination).await?;
         let opened = Metanode::open(metanode::Opening {
             world: world.clone(),
@@ -171,24 +164,21 @@ impl Node {
         });
         let metanode = opened
             .await
-            .map_err(|error| nsds::blame(error.while_doing("opening the metadata"), &regions))?;
+            .map_err(|error| nsds.blame(error.while_doing("opening the metadata")))?;
         let owner = Owner::Here(metanode.clone());
         let session = owner.open_session(world).await?;
         let settings = ClientSettings {
             block_bytes,
             ..settings
         };
-        let client = Client::new(world.clone(), owner, pool.clone(), session, settings);
+        let client = Client::new(world.clone(), owner, pool, session, settings);
         Ok(Arc::new(Self {
             world: world.clone(),
             coordination,
-            pool,
+            nsds,
             metanode,
             client,
             block_bytes,
-            regions: Mutex::new(regions),
-            returning: tokio::sync::Mutex::new(()),
-            cluster,
         }))
     }
 
@@ -199,16 +189,7 @@ impl Node {
     pub async fn close(&self) -> Result<()> {
         let mut result = self.client.close().await;
         result = result.and(self.metanode.close().await);
-        for standing in self.pool.nsd_states() {
-            if let Some(nsd) = self.pool.nsd(standing.entry.nsd) {
-                let closed = nsd.close().await;
-                // A failed NSD can't be closed cleanly, and its loss is known.
-                if nsd.health() != model::nsd::NsdHealth::Failed {
-                    result = result.and(closed);
-                }
-            }
-        }
-        result
+        result.and(self.nsds.close().await)
     }
 
     /// Time, chance, disks.
@@ -223,7 +204,12 @@ impl Node {
 
     /// The storage pool.
     pub fn pool(&self) -> &Arc<Pool> {
-        &self.pool
+        &self.nsds.pool
+    }
+
+    /// The NSDs.
+    pub fn nsds(&self) -> &LocalNsds {
+        &self.nsds
     }
 
     /// The metadata service.
@@ -259,14 +245,4 @@ async fn block_bytes(coordination: &Coordination) -> Result<u32> {
         .map(|fact| fact.value);
     text.and_then(|text| text.parse().ok())
         .ok_or_else(|| Error::new(ErrorKind::Corrupt, "coordination knows no block size"))
-}
-
-/// On one node every NSD is its own failure group: disks fail one by one.
-fn entry(nsd: NsdId, bytes: u64) -> NsdEntry {
-    NsdEntry {
-        nsd,
-        failure_group: FailureGroupId(nsd.0),
-        weight: u32::try_from((bytes >> 30).max(1)).unwrap_or(u32::MAX),
-        state: NsdState::Active,
-    }
 }

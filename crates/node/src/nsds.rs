@@ -1,17 +1,17 @@
-//! The NSDs of a node: opened at start, added and given up while it runs.
+//! The NSDs of this node: opened at start, added and given up while it runs.
 
 use super::regions::{make_disk, open_disk};
 use super::returning::Look;
-use super::{Node, entry};
 use coordination::Coordination;
 use metanode::DATA_POOL;
 use model::{
-    Error, ErrorKind, NsdId, Result,
-    map::{NsdState, PoolMap},
+    Error, ErrorKind, FailureGroupId, NodeId, NsdId, Result,
+    map::{NsdEntry, NsdState, PoolMap},
     nsd::{NsdHealth, NsdUsage},
 };
-use nsd::{Nsd, NsdIdentity};
-use pool::NsdStatus;
+use nsd::{Nsd, NsdIdentity, NsdServer};
+use parking_lot::Mutex;
+use pool::{NsdStatus, Pool};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -77,8 +77,47 @@ pub struct NsdView {
     pub is_removed: bool,
 }
 
+/// The NSDs of this node, in the pool and (in a cluster) served to other nodes.
+pub struct LocalNsds {
+    pub(super) world: World,
+    pub(super) coordination: Coordination,
+    pub(super) pool: Arc<Pool>,
+    pub(super) cluster: u128,
+    /// Answers other nodes; empty on a node that is alone.
+    server: Arc<NsdServer>,
+    /// What the failure group of each NSD is.
+    failures: Failures,
+    /// Paths of regions, and for those that don't serve, why they didn't open.
+    pub(super) regions: Mutex<BTreeMap<NsdId, Region>>,
+    /// Held while an NSD is reopened.
+    pub(super) returning: tokio::sync::Mutex<()>,
+}
+
+/// What fails together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failures {
+    /// On a node that is alone, disks fail one by one.
+    ByDisk,
+    /// In a cluster all NSDs of a node may fail with it.
+    ByNode(NodeId),
+}
+
+/// A new NSD's entry in the map.
+pub(super) fn entry(nsd: NsdId, bytes: u64, failures: Failures) -> NsdEntry {
+    let failure_group = match failures {
+        Failures::ByDisk => nsd.0,
+        Failures::ByNode(node) => node.0,
+    };
+    NsdEntry {
+        nsd,
+        failure_group: FailureGroupId(failure_group),
+        weight: u32::try_from((bytes >> 30).max(1)).unwrap_or(u32::MAX),
+        state: NsdState::Active,
+    }
+}
+
 /// Opens every NSD of the map that has a region here.
-pub(super) async fn open_all(
+async fn open_all(
     world: &World,
     coordination: &Coordination,
     cluster: u128,
@@ -110,7 +149,7 @@ pub(super) async fn open_all(
 }
 
 /// Adds the NSDs that didn't open to the metadata's error: they are usually the cause.
-pub(super) fn blame(error: Error, regions: &BTreeMap<NsdId, Region>) -> Error {
+fn blame(error: Error, regions: &BTreeMap<NsdId, Region>) -> Error {
     let refused = regions
         .iter()
         .filter_map(|(nsd, region)| Some((nsd, region.refused.as_ref()?)));
@@ -162,7 +201,7 @@ pub(super) async fn open_one(
         other => other?,
     };
     if nsd.needs_confirmation() {
-        // On one node coordination is local and this process is the only owner.
+        // A later owner seals the log before it writes, so an epoch of now is never too high.
         let epochs: Vec<_> = coordination
             .shards()
             .await?
@@ -174,9 +213,73 @@ pub(super) async fn open_one(
     Ok((nsd, rebuilt))
 }
 
-impl Node {
+impl LocalNsds {
+    /// Opens the NSDs of the pool's map that have a region here.
+    pub(super) async fn open(
+        world: &World,
+        coordination: &Coordination,
+        cluster: u128,
+        failures: Failures,
+        map: PoolMap,
+        paths: &BTreeMap<NsdId, PathBuf>,
+    ) -> Result<Self> {
+        let (nsds, regions) = open_all(world, coordination, cluster, &map, paths).await?;
+        let server = Arc::new(NsdServer::default());
+        if failures != Failures::ByDisk {
+            nsds.iter().for_each(|nsd| server.add(nsd.clone()));
+        }
+        Ok(Self {
+            world: world.clone(),
+            coordination: coordination.clone(),
+            pool: Pool::new(world.clone(), map, nsds),
+            cluster,
+            server,
+            failures,
+            regions: Mutex::new(regions),
+            returning: tokio::sync::Mutex::default(),
+        })
+    }
+
+    /// Answers other nodes for them.
+    pub(super) fn server(&self) -> &Arc<NsdServer> {
+        &self.server
+    }
+
+    /// Takes an opened NSD into use, here and for other nodes.
+    pub(super) fn use_opened(&self, nsd: Arc<Nsd>) {
+        if self.failures != Failures::ByDisk {
+            self.server.add(nsd.clone());
+        }
+        self.pool.add_nsd(nsd);
+    }
+
+    /// Closes those that serve.
+    ///
+    /// # Errors
+    /// The first of an NSD that didn't fail before: a failed one can't be closed cleanly, and its
+    /// loss is known.
+    pub(super) async fn close(&self) -> Result<()> {
+        let mut result = Ok(());
+        for standing in self.pool.nsd_states() {
+            if let Some(nsd) = self.pool.nsd(standing.entry.nsd) {
+                self.server.remove(standing.entry.nsd);
+                let closed = nsd.close().await;
+                if nsd.health() != NsdHealth::Failed {
+                    result = result.and(closed);
+                }
+            }
+        }
+        result
+    }
+
+    /// Adds the NSDs that didn't open to the metadata's error: they are usually the cause.
+    pub(super) fn blame(&self, error: Error) -> Error {
+        blame(error, &self.regions.lock())
+    }
+
     /// All NSDs of the map.
-    pub fn nsds(&self) -> Vec<NsdView> {
+    #[must_use]
+    pub fn views(&self) -> Vec<NsdView> {
         let standings = self.pool.nsd_states();
         let regions = self.regions.lock();
         let view = |standing: &NsdStatus| {
@@ -206,11 +309,11 @@ impl Node {
     }
 
     /// Makes a new region (or takes an empty block device) and adds it to the pool under an id of
-    /// [`Node::next_nsd`]; lost slots move there first. Repair starts without being asked.
+    /// [`LocalNsds::next_id`]; lost slots move there first. Repair starts without being asked.
     ///
     /// # Errors
     /// `Exists`, `NoSpace`, or the disk's error; the pool is unchanged then.
-    pub async fn add_nsd(&self, id: NsdId, path: &Path, bytes: u64) -> Result<()> {
+    pub async fn add(&self, id: NsdId, path: &Path, bytes: u64) -> Result<()> {
         let is_device = host::at_path(path) == AtPath::Other;
         let disk = if is_device {
             open_disk(&self.world, path).await?
@@ -237,9 +340,10 @@ impl Node {
                 return Err(error.while_doing(format!("preparing {}", path.display())));
             }
         };
-        self.pool.add_nsd(nsd);
+        self.use_opened(nsd);
         self.regions.lock().insert(id, Region::new(path));
-        self.change_map(|map| placement::add_nsd(map, entry(id, bytes)))
+        let entry = entry(id, bytes, self.failures);
+        self.change_map(|map| placement::add_nsd(map, entry.clone()))
             .await?;
         tracing::info!(nsd = id.0, path = %path.display(), "NSD added");
         Ok(())
@@ -249,7 +353,7 @@ impl Node {
     ///
     /// # Errors
     /// `NotFound`; `InvalidArgument` if the pool can't do without it.
-    pub async fn remove_nsd(&self, nsd: NsdId) -> Result<()> {
+    pub async fn remove(&self, nsd: NsdId) -> Result<()> {
         if self
             .pool
             .map()
@@ -282,7 +386,7 @@ impl Node {
     ///
     /// # Errors
     /// Those of coordination.
-    pub async fn next_nsd(&self) -> Result<NsdId> {
+    pub async fn next_id(&self) -> Result<NsdId> {
         let map = self.pool.map();
         let highest = map.nsds.iter().map(|entry| entry.nsd).max();
         self.coordination

@@ -4,8 +4,7 @@
 //! them, pieces it should have deleted are garbage, and none of its blobs can pass for a newer one,
 //! because names are used once.
 
-use super::Node;
-use super::nsds::open_one;
+use super::nsds::{LocalNsds, open_one};
 use model::{Error, ErrorKind, NsdId, Result, map::NsdState, nsd::NsdHealth};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -43,11 +42,11 @@ impl Look {
     }
 }
 
-impl Node {
+impl LocalNsds {
     /// One round: tries every NSD that should serve, doesn't, and is due.
-    pub async fn look_for_returned_nsds(&self) {
+    pub async fn look_for_returned(&self) {
         let now = self.world.now();
-        let away = self.nsds().into_iter().filter(|view| {
+        let away = self.views().into_iter().filter(|view| {
             view.state != NsdState::Lost && matches!(view.health, None | Some(NsdHealth::Failed))
         });
         let due: Vec<NsdId> = {
@@ -59,7 +58,7 @@ impl Node {
             .collect()
         };
         for nsd in due {
-            if let Err(error) = self.reopen_nsd(nsd).await {
+            if let Err(error) = self.reopen(nsd).await {
                 tracing::debug!(%nsd, %error, "an NSD is still away");
             }
         }
@@ -69,7 +68,7 @@ impl Node {
     ///
     /// # Errors
     /// `NotFound` if the map has no such NSD; `Exists` if it serves; otherwise why it doesn't open.
-    pub async fn reopen_nsd(&self, id: NsdId) -> Result<()> {
+    pub async fn reopen(&self, id: NsdId) -> Result<()> {
         let _one_at_a_time = self.returning.lock().await;
         let path = self.path_of(id)?;
         if let Some(failed) = self.pool.nsd(id) {
@@ -94,7 +93,7 @@ impl Node {
         let opened = open_one(&self.world, &self.coordination, self.cluster, id, &path).await;
         let (nsd, rebuilt) = opened.map_err(|error| self.refuse(id, error))?;
         self.path_of(id)?;
-        self.pool.add_nsd(nsd);
+        self.use_opened(nsd);
         if let Some(region) = self.regions.lock().get_mut(&id) {
             region.refused = None;
             region.rebuilt += u64::from(rebuilt);

@@ -69,7 +69,7 @@ impl Serving {
         let (metanode, pool) = (self.node.metanode(), self.node.pool());
         let shard = metanode.hosted();
         Facts {
-            nsds: self.node.nsds(),
+            nsds: self.node.nsds().views(),
             tolerance: pool.map().scheme.tolerance(),
             repair: metanode.repair_status(),
             space: pool.usage(),

@@ -203,7 +203,7 @@ impl Serving {
             self.node.world().sleep(LOOK_EVERY).await;
             self.history.note(&self.facts());
             self.mounts.remind_umount().await;
-            self.node.look_for_returned_nsds().await;
+            self.node.nsds().look_for_returned().await;
         }
     }
 
@@ -212,7 +212,7 @@ impl Serving {
     /// # Errors
     /// Why it doesn't open.
     pub async fn open_nsd(&self, nsd: NsdId) -> Result<Vec<NsdLine>> {
-        self.node.reopen_nsd(nsd).await?;
+        self.node.nsds().reopen(nsd).await?;
         Ok(self.nsds())
     }
 
@@ -222,7 +222,7 @@ impl Serving {
     /// `Unavailable` while the metadata is.
     pub async fn df(&self) -> Result<Df> {
         let usage = self.node.metanode().usage().await?;
-        let nsds = self.node.nsds();
+        let nsds = self.node.nsds().views();
         Ok(Df {
             size: usage.capacity,
             used: usage.used,
@@ -276,7 +276,7 @@ impl Serving {
 
     /// `shale nsd list`.
     pub fn nsds(&self) -> Vec<NsdLine> {
-        self.node.nsds().iter().map(nsd_line).collect()
+        self.node.nsds().views().iter().map(nsd_line).collect()
     }
 
     /// `shale nsd add`.
@@ -285,7 +285,7 @@ impl Serving {
     /// As [`Node::add_nsd`]; `Busy` if another change of the NSDs takes too long.
     pub async fn add_nsd(&self, request: &AddNsd) -> Result<Vec<NsdLine>> {
         let _alone = self.change_nsds().await?;
-        let id = self.node.next_nsd().await?;
+        let id = self.node.nsds().next_id().await?;
         let path = match &request.path {
             Some(path) => PathBuf::from(path),
             None => self.dir.join("nsd").join(format!("{id}.region")),
@@ -294,8 +294,8 @@ impl Serving {
         // The path first: an NSD in the map without a path would be missing at the next start. A
         // path that the map doesn't name is harmless.
         self.note_path(id, Some(path.clone()))?;
-        if let Err(error) = self.node.add_nsd(id, &path, bytes).await {
-            if self.node.nsds().iter().all(|nsd| nsd.nsd != id) {
+        if let Err(error) = self.node.nsds().add(id, &path, bytes).await {
+            if self.node.nsds().views().iter().all(|nsd| nsd.nsd != id) {
                 self.note_path(id, None)?;
             }
             return Err(error);
@@ -327,7 +327,7 @@ impl Serving {
     /// As [`Node::remove_nsd`]; `Busy` if another change of the NSDs takes too long.
     pub async fn remove_nsd(&self, nsd: NsdId) -> Result<Vec<NsdLine>> {
         let _alone = self.change_nsds().await?;
-        self.node.remove_nsd(nsd).await?;
+        self.node.nsds().remove(nsd).await?;
         Ok(self.nsds())
     }
 

@@ -1,0 +1,297 @@
+//! One node of a cluster: serves its NSDs to the others, hosts the shard while coordination's record
+//! names it, and opens clients of the shard wherever its owner is.
+//!
+//! A member decides nothing about other nodes. Coordination says where daemons listen, which node
+//! has which NSD, what the pool's map is and which run owns the shard ([`coordination::Roster`]); a
+//! task follows it (`follow`), another one hosts the shard (`hosting`).
+//!
+//! *A read* of a client here: the owner's extents by a call (`owners` finds its node), then pieces
+//! from the pool's handles: functions for NSDs of this node, calls through `peers` for others.
+//! *A write*: pieces to the handles, then a publish to the owner. *A create*: one call to the owner,
+//! which is the same message to this node's own metanode if the shard is here: its answer is durable
+//! before it is given, so that it survives this node. *A failure* of the owner: calls to it end as
+//! unknown or not run; the client asks `owners` for another owner until its patience ends, and sends
+//! the same request under the same number. A member whose shard was assigned to another run refuses
+//! its requests from then on, and gives the shard up; one that hasn't heard of it is refused by the
+//! sealed log.
+
+mod follow;
+mod founding;
+mod hosting;
+mod owners;
+mod peers;
+mod services;
+
+pub use founding::{Founding, FoundingNsd};
+
+use crate::nsds::{Failures, LocalNsds, NsdView};
+use crate::{LOOK_EVERY, ROOT_FAMILY, ROOT_SHARD, block_bytes};
+use client::{Client, ClientSettings, Owner, RemoteOwner};
+use coordination::{Coordination, NodeAddress, Roster};
+use metanode::{DATA_POOL, Metanode};
+use model::{Error, ErrorKind, NodeId, NodeRun, NsdId, Result};
+use owners::ShardOwners;
+use parking_lot::Mutex;
+use peers::Peers;
+use pool::Pool;
+use rpc::{Admission, Credit, Identity, Server};
+use services::Services;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use world::{Deadline, Task, World};
+
+/// What this node takes on for others: of each class, from lease to repair, so many requests and
+/// bytes on each connection. A bulk request may carry the largest piece both ways.
+const ADMISSION: Admission = Admission {
+    credits: [
+        credit(16, 1),
+        credit(256, 96),
+        credit(64, 160),
+        credit(16, 80),
+    ],
+    // Requests that wait for another's lock are metadata requests too: they are cheap, and many.
+    running: [64, 8_192, 256, 64],
+    connections: 4_096,
+};
+
+/// How long a closing member waits for the requests of others that it has begun.
+const GOODBYE_MAX: Duration = Duration::from_secs(2);
+
+const fn credit(requests: u32, mebibytes: u64) -> Credit {
+    Credit {
+        requests,
+        bytes: mebibytes << 20,
+    }
+}
+
+/// How a member is started.
+#[derive(Clone, Debug)]
+pub struct MemberSettings {
+    /// Its node.
+    pub node: NodeId,
+    /// Where it listens for other nodes; port 0 stands for any free port.
+    pub listen: SocketAddr,
+    /// The regions of its NSDs.
+    pub nsds: BTreeMap<NsdId, PathBuf>,
+}
+
+/// A running node of a cluster. Dropping it ends its tasks; [`Member::close`] does so in order.
+pub struct Member {
+    parts: Arc<Parts>,
+    server: Server,
+    block_bytes: u32,
+    /// Clients that were opened here, for the lists of waits.
+    clients: Mutex<Vec<Weak<Client>>>,
+    tasks: Mutex<Vec<Task<()>>>,
+}
+
+/// What the tasks of a member share.
+struct Parts {
+    world: World,
+    coordination: Coordination,
+    run: NodeRun,
+    nsds: LocalNsds,
+    peers: Arc<Peers>,
+    services: Arc<Services>,
+    /// What coordination said last.
+    roster: watch::Sender<Arc<Roster>>,
+    /// Somebody needs to know it as of now.
+    ask: Notify,
+}
+
+impl Member {
+    /// Joins the cluster that coordination describes: a new run of the node, its NSDs opened and
+    /// served. Those that don't open are left out, as long as redundancy allows.
+    ///
+    /// # Errors
+    /// `NotFound` if no file system was founded; `OldEpoch` if a newer run of the node exists;
+    /// those of coordination and of the address. Nothing was promised to anyone: start it again.
+    pub async fn start(
+        world: &World,
+        coordination: Coordination,
+        settings: MemberSettings,
+    ) -> Result<Arc<Self>> {
+        let cluster = coordination.cluster().await?.ok_or_else(|| {
+            let text = "coordination knows no file system; found one first";
+            Error::new(ErrorKind::NotFound, text)
+        })?;
+        let listener = world.listen(settings.listen).await.map_err(|error| {
+            let text = format!("{error}; choose an address of this node that is free");
+            Error::new(ErrorKind::InvalidArgument, text)
+                .while_doing(format!("listening at {}", settings.listen))
+        })?;
+        let run = coordination.begin_run(settings.node).await?;
+        let roster = Roster::read(&coordination).await?;
+        let map =
+            roster.pools.get(DATA_POOL).cloned().ok_or_else(|| {
+                Error::new(ErrorKind::Corrupt, "coordination knows no storage pool")
+            })?;
+        let failures = Failures::ByNode(settings.node);
+        let nsds =
+            LocalNsds::open(world, &coordination, cluster, failures, map, &settings.nsds).await?;
+        let block_bytes = block_bytes(&coordination).await?;
+        let identity = Identity { cluster, run };
+        let services = Services::new(nsds.server().clone());
+        let server = Server::new(world, identity, ADMISSION, services.clone());
+        let own = NodeAddress {
+            run,
+            address: listener.address(),
+        };
+        server.listen(listener);
+        for opened in nsds.views().iter().filter(|view| view.health.is_some()) {
+            coordination.set_home(opened.nsd, settings.node).await?;
+        }
+        coordination.set_address(own).await?;
+        let parts = Arc::new(Parts {
+            world: world.clone(),
+            coordination,
+            run,
+            nsds,
+            peers: Peers::new(world, identity, services.clone()),
+            services,
+            roster: watch::Sender::new(Arc::new(roster)),
+            ask: Notify::new(),
+        });
+        parts.use_roster();
+        tracing::info!(%run, address = %own.address, "the node has joined the cluster");
+        let tasks = vec![
+            world.spawn("follows the cluster", follow::follow(parts.clone())),
+            world.spawn("follows the pool's map", follow::follow_map(parts.clone())),
+            world.spawn("hosts the shard", hosting::host(parts.clone())),
+            world.spawn("looks for NSDs", look_for_nsds(parts.clone())),
+        ];
+        Ok(Arc::new(Self {
+            parts,
+            server,
+            block_bytes,
+            clients: Mutex::default(),
+            tasks: Mutex::new(tasks),
+        }))
+    }
+
+    /// Makes the empty file system of a cluster that was just founded, owned by this run.
+    ///
+    /// # Errors
+    /// `Exists` if there is one; `Unavailable`: its outcome is unknown, ask again.
+    pub async fn create_shard(&self) -> Result<()> {
+        let coordination = &self.parts.coordination;
+        match coordination.shard(ROOT_SHARD).await? {
+            Some(record) if record.value.assigned == Some(self.parts.run) => Ok(()),
+            Some(_) => {
+                let text = format!("shard {ROOT_SHARD} exists");
+                Err(Error::new(ErrorKind::Exists, text))
+            }
+            None => Metanode::create(&self.parts.opening()).await,
+        }
+    }
+
+    /// Opens a client of the file system, with a session of its own.
+    ///
+    /// # Errors
+    /// `Unavailable` if no owner answers within the client's patience.
+    pub async fn open_client(&self, settings: ClientSettings) -> Result<Arc<Client>> {
+        let parts = &self.parts;
+        let owners = ShardOwners::new(parts);
+        let owner = RemoteOwner::new(parts.world.clone(), owners, settings.patience);
+        let owner = Owner::There(owner);
+        let session = owner.open_session(&parts.world).await?;
+        let settings = ClientSettings {
+            block_bytes: self.block_bytes,
+            ..settings
+        };
+        let pool = parts.nsds.pool.clone();
+        let client = Client::new(parts.world.clone(), owner, pool, session, settings);
+        let mut clients = self.clients.lock();
+        clients.retain(|client| client.strong_count() > 0);
+        clients.push(Arc::downgrade(&client));
+        Ok(client)
+    }
+
+    /// This run of the node.
+    #[must_use]
+    pub fn run(&self) -> NodeRun {
+        self.parts.run
+    }
+
+    /// The metadata service, while the shard is here.
+    #[must_use]
+    pub fn hosted(&self) -> Option<Arc<Metanode>> {
+        self.parts.services.hosted()
+    }
+
+    /// The storage pool, as this node sees it.
+    #[must_use]
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.parts.nsds.pool
+    }
+
+    /// The NSDs of this node.
+    #[must_use]
+    pub fn nsds(&self) -> Vec<NsdView> {
+        self.parts.nsds.views()
+    }
+
+    /// What this node knows of the cluster.
+    #[must_use]
+    pub fn roster(&self) -> Arc<Roster> {
+        self.parts.roster.borrow().clone()
+    }
+
+    /// All waits of this node's clients and of the metadata service, longest first.
+    #[must_use]
+    pub fn waiters(&self) -> Vec<world::Waiter> {
+        let clients: Vec<_> = self
+            .clients
+            .lock()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
+        let mut waiters: Vec<_> = clients.iter().flat_map(|client| client.waiters()).collect();
+        waiters.extend(self.hosted().iter().flat_map(|hosted| hosted.waiters()));
+        waiters.sort_by_key(|waiter| std::cmp::Reverse(waiter.since));
+        waiters.truncate(world::WAITERS_MAX);
+        waiters
+    }
+
+    /// Gives up the shard if it is here, ends all connections, and closes the NSDs. Clients should
+    /// have been closed before.
+    ///
+    /// # Errors
+    /// The first NSD that couldn't be closed.
+    pub async fn close(&self) -> Result<()> {
+        let tasks = std::mem::take(&mut *self.tasks.lock());
+        drop(tasks);
+        let parts = &self.parts;
+        parts.leave_shard().await;
+        let goodbye = Deadline::after(&parts.world, GOODBYE_MAX);
+        self.server.close(goodbye).await;
+        parts.peers.close(goodbye).await;
+        parts.nsds.close().await
+    }
+}
+
+impl Parts {
+    /// What the shard is opened with here.
+    fn opening(&self) -> metanode::Opening {
+        metanode::Opening {
+            world: self.world.clone(),
+            shard: ROOT_SHARD,
+            family: ROOT_FAMILY,
+            coordination: self.coordination.clone(),
+            pool: self.nsds.pool.clone(),
+            run: self.run,
+        }
+    }
+}
+
+/// Takes NSDs of this node into use again that failed and came back.
+async fn look_for_nsds(parts: Arc<Parts>) {
+    loop {
+        parts.world.sleep(LOOK_EVERY).await;
+        parts.nsds.look_for_returned().await;
+    }
+}

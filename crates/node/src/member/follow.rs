@@ -1,0 +1,114 @@
+//! Follows what coordination says of the cluster: peers' addresses, NSDs of other nodes, the map.
+//!
+//! A watch tells changes soon, but silence proves nothing: the roster is read anew from time to
+//! time, and whenever a request finds that what is known can't be right.
+
+use super::Parts;
+use coordination::{News, Roster};
+use metanode::DATA_POOL;
+use model::{NodeId, NsdId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a watch may say nothing until the roster is read.
+const READ_EVERY: Duration = Duration::from_secs(2);
+/// Pause after coordination didn't answer.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// The task that keeps the roster.
+pub(super) async fn follow(parts: Arc<Parts>) {
+    let mut remote = BTreeMap::new();
+    parts.use_homes(&mut remote);
+    loop {
+        let mut roster = match Roster::read(&parts.coordination).await {
+            Ok(roster) => roster,
+            Err(error) => {
+                tracing::warn!(%error, "coordination doesn't say what the cluster is like");
+                parts.world.sleep(PAUSE).await;
+                continue;
+            }
+        };
+        let mut watch = parts.coordination.watch("", roster.revision);
+        loop {
+            parts.publish(roster.clone());
+            parts.use_homes(&mut remote);
+            let news = tokio::select! {
+                news = watch.next(READ_EVERY) => news,
+                () = parts.ask.notified() => News::Quiet,
+            };
+            let is_known = match news {
+                News::Changed { revision, events } => {
+                    let changed = roster.change(revision, events);
+                    if let Err(error) = &changed {
+                        tracing::error!(%error, "a fact of the cluster can't be read");
+                        parts.world.sleep(PAUSE).await;
+                    }
+                    changed.is_ok()
+                }
+                News::Quiet | News::Lost => false,
+            };
+            if !is_known {
+                break;
+            }
+        }
+    }
+}
+
+/// The task that brings the pool's map up to date. Apart from the roster's, because NSDs that don't
+/// answer hold it up.
+pub(super) async fn follow_map(parts: Arc<Parts>) {
+    let mut roster = parts.roster.subscribe();
+    loop {
+        let map = roster.borrow_and_update().pools.get(DATA_POOL).cloned();
+        let pool = &parts.nsds.pool;
+        if let Some(map) = map.filter(|map| map.epoch > pool.map().epoch) {
+            let epoch = map.epoch.0;
+            match pool.set_map(map).await {
+                Ok(()) => tracing::info!(epoch, "the pool has a new map"),
+                // Whoever made the map sees to its fences.
+                Err(error) => tracing::debug!(epoch, %error, "not all NSDs know the new map"),
+            }
+        }
+        if roster.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+impl Parts {
+    /// Shows a roster to all parts of the node, unless they know a newer one.
+    fn publish(&self, roster: Roster) {
+        let is_newer = self.roster.send_if_modified(|known| {
+            let is_newer = roster.revision > known.revision;
+            if is_newer {
+                *known = Arc::new(roster);
+            }
+            is_newer
+        });
+        if is_newer {
+            self.use_roster();
+        }
+    }
+
+    /// Calls go to the newest addresses from now on.
+    pub(super) fn use_roster(&self) {
+        let roster = self.roster.borrow().clone();
+        for (node, known) in &roster.addresses {
+            self.peers.set_address(*node, known.address);
+        }
+    }
+
+    /// Reaches NSDs of other nodes where they are now. `used`: where they were reached so far.
+    fn use_homes(&self, used: &mut BTreeMap<NsdId, NodeId>) {
+        let roster = self.roster.borrow().clone();
+        for (nsd, node) in &roster.homes {
+            if *node == self.run.node {
+                used.remove(nsd);
+            } else if used.insert(*nsd, *node) != Some(*node) {
+                let pool = &self.nsds.pool;
+                pool.add_remote_nsd(*nsd, self.peers.to(*node));
+            }
+        }
+    }
+}
