@@ -27,6 +27,16 @@ impl Driver {
         }
     }
 
+    /// A driver for a client of a file system whose inodes are known.
+    pub fn with(client: Arc<Client>, inodes: BTreeMap<Number, InodeId>) -> Self {
+        Self { client, inodes }
+    }
+
+    /// The inodes by their numbers in the model.
+    pub fn inodes(&self) -> &BTreeMap<Number, InodeId> {
+        &self.inodes
+    }
+
     fn id(&self, number: Number) -> InodeId {
         self.inodes[&number]
     }
@@ -303,6 +313,7 @@ impl Driver {
 pub mod survey {
     use super::{BTreeMap, Client, FileKind, InodeId, Result};
     use crate::model::Shape;
+    use model::FileName;
 
     /// Shapes in the model's form, and the content of files by path.
     pub type Survey = (BTreeMap<Vec<u8>, Shape>, BTreeMap<Vec<u8>, Vec<u8>>);
@@ -342,6 +353,19 @@ pub mod survey {
             }
         }
         Ok((shapes, contents))
+    }
+
+    /// The inode at a path of a survey.
+    ///
+    /// # Errors
+    /// The first lookup that fails.
+    pub async fn find(client: &Client, path: &[u8]) -> Result<InodeId> {
+        let mut inode = InodeId::ROOT;
+        for name in path.split(|byte| *byte == b'/').skip(1) {
+            let name = FileName::new(name).expect("names are names");
+            inode = client.lookup(inode, name).await?.inode;
+        }
+        Ok(inode)
     }
 
     async fn shape(

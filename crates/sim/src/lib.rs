@@ -1,6 +1,7 @@
 //! Whole file systems from one seed, broken on purpose, checked.
 
 pub mod action;
+pub mod cluster;
 pub mod drive;
 pub mod model;
 pub mod recovered;

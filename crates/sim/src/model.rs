@@ -3,6 +3,7 @@
 //! It follows POSIX as far as the real one does and knows nothing of blocks, logs or disks. It
 //! leaves out everything unpredictable (times, inode numbers, allocated bytes).
 
+use crate::drive::survey::Survey;
 use model::{ErrorKind, FileKind, FileName};
 use std::collections::BTreeMap;
 
@@ -62,6 +63,49 @@ impl Default for ModelFs {
 }
 
 impl ModelFs {
+    /// The file system that a survey found, and its inodes by their first paths.
+    ///
+    /// # Panics
+    /// If the survey isn't one of a file system: it has names without directories, say.
+    pub fn from_survey(survey: &Survey) -> (Self, BTreeMap<Number, Vec<u8>>) {
+        let (shapes, contents) = survey;
+        let mut fs = Self::default();
+        let mut numbers = BTreeMap::from([(Vec::new(), ROOT)]);
+        let split = |path: &[u8]| {
+            let at = path.iter().rposition(|byte| *byte == b'/');
+            let at = at.expect("paths begin with a slash");
+            let name = FileName::new(&path[at + 1..]).expect("names are names");
+            (path[..at].to_vec(), name)
+        };
+        // A directory's path comes before those in it.
+        for (path, shape) in shapes
+            .iter()
+            .filter(|(path, shape)| **path == shape.same_as)
+        {
+            let (parent, name) = split(path);
+            let body = match shape.kind {
+                FileKind::Directory => Body::Directory(BTreeMap::new(), ROOT),
+                FileKind::Symlink => Body::Symlink(shape.target.clone()),
+                _ => Body::File(contents[path].clone()),
+            };
+            let made = fs.create(numbers[&parent], &name, body, shape.mode);
+            let made = made.expect("each path is there once");
+            fs.inode_mut(made).xattrs = shape.xattrs.clone();
+            numbers.insert(path.clone(), made);
+        }
+        for (path, shape) in shapes
+            .iter()
+            .filter(|(path, shape)| **path != shape.same_as)
+        {
+            let (parent, name) = split(path);
+            let linked = fs.link(numbers[&shape.same_as], numbers[&parent], &name);
+            linked.expect("each path is there once");
+        }
+        numbers.remove(&Vec::new());
+        let paths = numbers.into_iter().map(|(path, number)| (number, path));
+        (fs, paths.collect())
+    }
+
     /// The inode.
     pub fn inode(&self, number: Number) -> &Inode {
         self.inodes

@@ -16,6 +16,10 @@ use std::collections::BTreeMap;
 /// All actions, and which of them are known to be durable.
 #[derive(Default)]
 pub struct History {
+    /// What was there, durably, before the first of them.
+    base: ModelFs,
+    /// Changes of metadata are durable when they are answered, because they were shipped.
+    is_shipped: bool,
     actions: Vec<Action>,
     /// The metadata changes of actions before this one are durable.
     metadata_durable: usize,
@@ -24,6 +28,24 @@ pub struct History {
 }
 
 impl History {
+    /// The history of clients on other nodes than their owner.
+    #[must_use]
+    pub fn shipped() -> Self {
+        Self {
+            is_shipped: true,
+            ..Self::default()
+        }
+    }
+
+    /// As [`History::shipped`], of a file system that holds this durably.
+    #[must_use]
+    pub fn shipped_from(base: &ModelFs) -> Self {
+        Self {
+            base: base.clone(),
+            ..Self::shipped()
+        }
+    }
+
     /// Records an action that is about to start: from now on it may or may not have happened.
     pub fn begin(&mut self, action: &Action) {
         self.actions.push(action.clone());
@@ -32,6 +54,9 @@ impl History {
     /// Records that the last action has been answered.
     pub fn answered(&mut self, fs: &ModelFs) {
         let upto = self.actions.len();
+        if self.is_shipped {
+            self.metadata_durable = upto;
+        }
         match &self.actions[upto - 1] {
             Action::SyncAll => {
                 self.metadata_durable = upto;
@@ -54,7 +79,7 @@ impl History {
     /// A sentence that says which promise is broken, and where.
     pub fn check_recovered(&self, survey: &Survey) -> Result<(), String> {
         let (shapes, contents) = survey;
-        let mut fs = ModelFs::default();
+        let mut fs = self.base.clone();
         let mut nearest: Option<(usize, String)> = None;
         for done in 0..=self.actions.len() {
             if done > 0 {
@@ -114,8 +139,12 @@ impl History {
         found: &[u8],
     ) -> Result<(), String> {
         let from = self.content_durable.get(&file).copied().unwrap_or(0);
-        let mut fs = ModelFs::default();
+        let mut fs = self.base.clone();
+        let is_new = !fs.inodes.contains_key(&file);
         let mut versions: Vec<Vec<u8>> = Vec::new();
+        if !is_new {
+            versions.push(fs.bytes(file).clone());
+        }
         for (index, action) in self.actions.iter().enumerate() {
             let before = index < from;
             action.on_model(&mut fs);
@@ -135,7 +164,7 @@ impl History {
                 versions.push(bytes.clone());
             }
         }
-        if from == 0 {
+        if from == 0 && is_new {
             versions.insert(0, Vec::new());
         }
         let sizes = versions.iter().map(Vec::len);

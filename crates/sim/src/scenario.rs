@@ -182,13 +182,13 @@ fn expect(known: &Arc<Mutex<Known>>, action: &Action) -> (Seen, Option<crate::mo
 }
 
 /// A rename may be wrong in several ways at once; POSIX doesn't say which error it returns.
-fn agree(action: &Action, expected: &Seen, seen: &Seen) -> bool {
+pub(crate) fn agree(action: &Action, expected: &Seen, seen: &Seen) -> bool {
     let refused = |seen: &Seen| matches!(seen, Seen::Refused(_));
     expected == seen
         || (matches!(action, Action::Rename { .. }) && refused(expected) && refused(seen))
 }
 
-fn brief(seen: &Seen) -> String {
+pub(crate) fn brief(seen: &Seen) -> String {
     match seen {
         Seen::Bytes(bytes) if bytes.len() > 64 => format!(
             "{} bytes, beginning {:?}, sum {}",

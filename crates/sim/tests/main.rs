@@ -6,3 +6,4 @@
 mod power_cut;
 mod random_actions;
 mod scrub;
+mod several_nodes;

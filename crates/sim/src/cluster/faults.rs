@@ -1,0 +1,262 @@
+//! The faults of a cluster's script: one at a time, each with its end.
+
+use super::machines::{Machine, Machines};
+use crate::action::Draw;
+use model::{NodeRun, ShardId};
+use node::ROOT_SHARD;
+use std::time::Duration;
+use world::sim::Judge;
+
+/// How long the script's own changes may take.
+const ASSIGN_MAX: Duration = Duration::from_secs(60);
+/// Longest time for which something is broken: less than clients wait.
+const BROKEN_MAX: u64 = 8_000;
+
+/// What goes wrong.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum FaultKind {
+    /// A daemon is killed and starts again later.
+    Kill,
+    /// The daemon that hosts the shard is killed; another takes over at once.
+    KillOwner,
+    /// A machine loses its power, and unflushed writes.
+    CutPower,
+    /// A daemon stands still for a while.
+    Pause,
+    /// The machine that hosts the shard stands still; another takes over meanwhile.
+    PauseOwner,
+    /// A machine loses all links, also that to coordination.
+    Isolate,
+    /// Messages from one machine to another are lost.
+    CutOneWay,
+    /// A disk takes longer.
+    SlowDisk,
+    /// A disk doesn't answer at all.
+    HangDisk,
+    /// The shard is given to another node.
+    Move,
+    /// It is given away and back while the first owner can't hear of it.
+    MoveThereAndBack,
+    /// Coordination elects another leader.
+    ChangeLeader,
+    /// Coordination has no quorum for a while.
+    LoseQuorum,
+    /// A node doesn't reach coordination, and nothing else is wrong.
+    CutOffCoordination,
+    /// A node hears of changes late.
+    SilenceWatches,
+    /// A machine's calendar is set.
+    JumpClock,
+    /// A machine's clock goes too fast or too slowly.
+    Drift,
+}
+
+/// The faults that a script draws from.
+#[derive(Clone, Copy, Debug)]
+pub struct Mix(pub &'static [FaultKind]);
+
+impl Mix {
+    /// All of them.
+    pub const ALL: Self = Self(&[
+        FaultKind::Kill,
+        FaultKind::KillOwner,
+        FaultKind::CutPower,
+        FaultKind::Pause,
+        FaultKind::PauseOwner,
+        FaultKind::Isolate,
+        FaultKind::CutOneWay,
+        FaultKind::SlowDisk,
+        FaultKind::HangDisk,
+        FaultKind::Move,
+        FaultKind::MoveThereAndBack,
+        FaultKind::ChangeLeader,
+        FaultKind::LoseQuorum,
+        FaultKind::CutOffCoordination,
+        FaultKind::SilenceWatches,
+        FaultKind::JumpClock,
+        FaultKind::Drift,
+    ]);
+
+    pub(super) fn draw(&self, draw: &mut Draw) -> FaultKind {
+        *draw.one_of(self.0).expect("a mix has faults")
+    }
+}
+
+impl Machines {
+    /// Causes a fault, waits for its time, and ends it.
+    pub(super) async fn cause(self: &Machines, judge: &Judge, draw: &mut Draw, kind: FaultKind) {
+        let victim = self.any(draw);
+        let time = Duration::from_millis(100 + draw.below(BROKEN_MAX));
+        match kind {
+            FaultKind::Kill => {
+                let owned = self.owns(judge, victim).await;
+                victim.node.kill();
+                self.revive(judge, draw, victim, owned).await;
+            }
+            FaultKind::KillOwner => {
+                let victim = self.owner_or(victim);
+                let owned = self.owns(judge, victim).await;
+                victim.node.kill();
+                self.revive(judge, draw, victim, owned).await;
+            }
+            FaultKind::CutPower => {
+                let owned = self.owns(judge, victim).await;
+                victim.node.cut_power();
+                self.revive(judge, draw, victim, owned).await;
+            }
+            FaultKind::Pause => {
+                victim.node.pause();
+                judge.sleep(time).await;
+                victim.node.resume();
+            }
+            FaultKind::PauseOwner => {
+                let victim = self.owner_or(victim);
+                victim.node.pause();
+                judge.sleep(time / 4).await;
+                self.move_from(judge, draw, victim).await;
+                judge.sleep(time).await;
+                victim.node.resume();
+            }
+            FaultKind::Isolate => {
+                let owned = self.owns(judge, victim).await;
+                self.cluster.wires().isolate(&victim.node);
+                self.store.cut_off(victim.id);
+                judge.sleep(time / 4).await;
+                if owned && draw.below(2) == 0 {
+                    self.move_from(judge, draw, victim).await;
+                }
+                judge.sleep(time).await;
+                self.cluster.wires().heal_all();
+                self.store.reconnect(victim.id);
+            }
+            FaultKind::CutOneWay => {
+                let other = self.another(draw, victim);
+                self.cluster.wires().cut_one_way(&victim.node, &other.node);
+                judge.sleep(time).await;
+                self.cluster.wires().heal_all();
+            }
+            FaultKind::SlowDisk => {
+                let extra = Duration::from_millis(1 + draw.below(300));
+                self.cluster.faults().slow(&victim.disk(), extra);
+                judge.sleep(time).await;
+                self.cluster.faults().heal(&victim.disk());
+            }
+            FaultKind::HangDisk => {
+                self.cluster.faults().hang(&victim.disk());
+                judge.sleep(time).await;
+                self.cluster.faults().heal(&victim.disk());
+            }
+            FaultKind::Move => {
+                let owner = self.owner_or(victim);
+                self.move_from(judge, draw, owner).await;
+            }
+            FaultKind::MoveThereAndBack => {
+                let owner = self.owner_or(victim);
+                let (back, other) = (run_of(owner), run_of(self.another(draw, owner)));
+                self.store.silence_watches(owner.id, time);
+                if let (Some(back), Some(other)) = (back, other) {
+                    self.assign(judge, other).await;
+                    judge.sleep(time / 8).await;
+                    self.assign(judge, back).await;
+                }
+            }
+            FaultKind::ChangeLeader => self.store.change_leader(),
+            FaultKind::LoseQuorum => {
+                self.store.lose_quorum();
+                judge.sleep(time).await;
+                self.store.regain_quorum();
+            }
+            FaultKind::CutOffCoordination => {
+                self.store.cut_off(victim.id);
+                judge.sleep(time).await;
+                self.store.reconnect(victim.id);
+            }
+            FaultKind::SilenceWatches => self.store.silence_watches(victim.id, time),
+            FaultKind::JumpClock => {
+                let day = 86_400;
+                victim
+                    .node
+                    .jump_clock(draw.below(2 * day) as i64 - day as i64);
+            }
+            FaultKind::Drift => victim.node.drift(draw.below(2_000) as i64 - 1_000),
+        }
+    }
+
+    /// After a daemon's end: another node gets the shard if it was there, and the daemon starts
+    /// again.
+    async fn revive(&self, judge: &Judge, draw: &mut Draw, victim: &Machine, owned: bool) {
+        if owned {
+            self.move_from(judge, draw, victim).await;
+        }
+        judge.sleep(Duration::from_millis(draw.below(3_000))).await;
+        victim.start();
+        victim.is_up(judge).await;
+    }
+
+    /// Whether the shard's record names the machine's daemon.
+    async fn owns(&self, judge: &Judge, machine: &Machine) -> bool {
+        let run = run_of(machine);
+        run.is_some() && self.assigned(judge).await == run
+    }
+
+    /// The run that the shard's record names.
+    pub(super) async fn assigned(&self, judge: &Judge) -> Option<NodeRun> {
+        let asked = self.ask(|coordination| async move {
+            loop {
+                if let Ok(record) = coordination.shard(ROOT_SHARD).await {
+                    return record.and_then(|record| record.value.assigned);
+                }
+            }
+        });
+        judge
+            .within("coordination answers", ASSIGN_MAX, asked.done())
+            .await
+    }
+
+    /// Gives the shard to a node other than this one.
+    pub(super) async fn move_from(&self, judge: &Judge, draw: &mut Draw, from: &Machine) {
+        let to = self.another(draw, from);
+        to.is_up(judge).await;
+        if let Some(to) = run_of(to) {
+            self.assign(judge, to).await;
+        }
+    }
+
+    /// Gives the shard to a run, whoever has it.
+    pub(super) async fn assign(&self, judge: &Judge, to: NodeRun) {
+        let assigned = self.ask(move |coordination| async move {
+            let shard: ShardId = ROOT_SHARD;
+            loop {
+                let Ok(Some(record)) = coordination.shard(shard).await else {
+                    continue;
+                };
+                let before = record.value.assigned;
+                if coordination.assign_shard(shard, before, to).await.is_ok() {
+                    return;
+                }
+            }
+        });
+        judge
+            .within("the shard is assigned", ASSIGN_MAX, assigned.done())
+            .await;
+    }
+
+    fn any(&self, draw: &mut Draw) -> &Machine {
+        draw.one_of(&self.nodes).expect("a cluster has nodes")
+    }
+
+    /// Any machine but this one.
+    pub(super) fn another(&self, draw: &mut Draw, not: &Machine) -> &Machine {
+        let others: Vec<_> = self.nodes.iter().filter(|it| it.id != not.id).collect();
+        draw.one_of(&others).expect("a cluster has several nodes")
+    }
+
+    fn owner_or<'a>(&'a self, other: &'a Machine) -> &'a Machine {
+        self.owner().unwrap_or(other)
+    }
+}
+
+/// The run of a machine's daemon.
+pub(super) fn run_of(machine: &Machine) -> Option<NodeRun> {
+    machine.member().map(|member| member.run())
+}

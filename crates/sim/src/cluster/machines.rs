@@ -1,0 +1,224 @@
+//! The machines of a cluster, and the daemons that run on them.
+
+use super::ClusterScenario;
+use coordination::Coordination;
+use coordination::simulated::Simulated;
+use model::{NodeId, NsdId};
+use node::{Founding, FoundingNsd, Member, MemberSettings};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+use world::World;
+use world::sim::{Answer, Cluster, Judge, SimNode};
+
+/// Where daemons listen.
+const PORT: u16 = 7_000;
+/// Pause of a daemon that couldn't start.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How long a daemon may take to start when nothing is broken.
+const START_MAX: Duration = Duration::from_secs(30);
+/// The name of a node's region.
+const REGION: &str = "nsd";
+
+/// A cluster of simulated machines.
+pub struct Machines {
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) store: Simulated,
+    /// Runs the script's own requests to coordination; nothing happens to it.
+    pub(super) script: SimNode,
+    pub(super) nodes: Vec<Machine>,
+}
+
+/// One of the machines, and its daemon if one runs.
+#[derive(Clone)]
+pub(super) struct Machine {
+    pub(super) id: NodeId,
+    pub(super) node: SimNode,
+    store: Simulated,
+    member: Arc<Mutex<Weak<Member>>>,
+}
+
+impl Machines {
+    /// Machines with empty disks.
+    #[must_use]
+    pub fn new(cluster: &Arc<Cluster>, seed: u64, scenario: &ClusterScenario) -> Arc<Self> {
+        let script = cluster.node("script");
+        let clock = Arc::new(Mutex::new(None));
+        let put = clock.clone();
+        // The store needs a clock that always goes.
+        drop(script.start(move |world| {
+            *put.lock().expect("one thread") = Some(world);
+            std::future::pending::<()>()
+        }));
+        let clock = clock.lock().expect("one thread").take();
+        let store = Simulated::new(&clock.expect("the program has begun"), seed);
+        let machine = |number| {
+            let node = cluster.node(&format!("node{number}"));
+            Machine {
+                id: NodeId(number),
+                node,
+                store: store.clone(),
+                member: Arc::default(),
+            }
+        };
+        Arc::new(Self {
+            cluster: cluster.clone(),
+            nodes: (1..=scenario.nodes).map(machine).collect(),
+            script,
+            store,
+        })
+    }
+
+    /// Founds the file system and starts all daemons.
+    pub(super) async fn found(&self, judge: &Judge, scenario: &ClusterScenario) {
+        let founding = Founding {
+            scheme: scenario.scheme,
+            block_bytes: scenario.block_bytes,
+            nsds: self.nodes.iter().map(|it| it.founding(scenario)).collect(),
+        };
+        let store = self.store.clone();
+        let founded = self.script.run("founds", move |world| async move {
+            let coordination = store.connect(NodeId(0), &world);
+            let founded = Member::found(&world, &coordination, &founding).await;
+            founded.expect("founded");
+        });
+        judge.within("founded", START_MAX, founded.done()).await;
+        for machine in &self.nodes {
+            machine.format(judge, scenario).await;
+            machine.start();
+        }
+        for machine in &self.nodes {
+            machine.is_up(judge).await;
+        }
+        let first = self.nodes[0].run("creates the shard", |_, member| async move {
+            member.create_shard().await.expect("created");
+        });
+        judge.within("created", START_MAX, first.done()).await;
+        let owns = || {
+            self.nodes[0]
+                .member()
+                .is_some_and(|it| it.hosted().is_some())
+        };
+        judge.until("the shard is hosted", START_MAX, owns).await;
+    }
+
+    /// The machine that hosts the shard, as itself sees it.
+    pub(super) fn owner(&self) -> Option<&Machine> {
+        let hosts = |machine: &&Machine| machine.member().is_some_and(|it| it.hosted().is_some());
+        self.nodes.iter().find(hosts)
+    }
+
+    /// Runs a task of the script with coordination.
+    pub(super) fn ask<T, F>(
+        &self,
+        ask: impl FnOnce(Coordination) -> F + Send + 'static,
+    ) -> Answer<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let store = self.store.clone();
+        self.script.run("the script", move |world| {
+            ask(store.connect(NodeId(0), &world))
+        })
+    }
+}
+
+impl Machine {
+    /// The daemon that runs there now; `None` also while it starts.
+    pub(super) fn member(&self) -> Option<Arc<Member>> {
+        let member = self.member.lock().expect("one thread").upgrade();
+        member.filter(|_| self.node.is_running())
+    }
+
+    /// The name of its disk for faults.
+    pub(super) fn disk(&self) -> String {
+        format!("{}/{REGION}", self.node.name())
+    }
+
+    fn nsd(&self) -> NsdId {
+        NsdId(self.id.0)
+    }
+
+    fn founding(&self, scenario: &ClusterScenario) -> FoundingNsd {
+        FoundingNsd {
+            nsd: self.nsd(),
+            node: self.id,
+            bytes: scenario.region_bytes,
+        }
+    }
+
+    async fn format(&self, judge: &Judge, scenario: &ClusterScenario) {
+        let regions =
+            BTreeMap::from([(self.nsd(), (PathBuf::from(REGION), scenario.region_bytes))]);
+        let (store, id) = (self.store.clone(), self.id);
+        let formatted = self.node.start(move |world| async move {
+            let coordination = store.connect(id, &world);
+            let formatted = Member::format_nsds(&world, &coordination, &regions).await;
+            formatted.expect("formatted");
+        });
+        judge.within("formatted", START_MAX, formatted.done()).await;
+        judge
+            .until("the formatting has ended", START_MAX, || {
+                !self.node.is_running()
+            })
+            .await;
+    }
+
+    /// Starts the daemon; it tries until it has joined.
+    pub(super) fn start(&self) {
+        let settings = MemberSettings {
+            node: self.id,
+            listen: self.node.port(PORT),
+            nsds: BTreeMap::from([(self.nsd(), PathBuf::from(REGION))]),
+        };
+        let (store, slot) = (self.store.clone(), self.member.clone());
+        drop(
+            self.node
+                .start(move |world| daemon(world, store, settings, slot)),
+        );
+    }
+
+    /// Waits until the daemon has joined.
+    pub(super) async fn is_up(&self, judge: &Judge) {
+        let is_up = || self.member().is_some();
+        judge.until("the node is up", START_MAX, is_up).await;
+    }
+
+    /// Runs a task of the daemon.
+    ///
+    /// # Panics
+    /// If none has joined.
+    pub(super) fn run<T, F>(
+        &self,
+        name: &'static str,
+        task: impl FnOnce(World, Arc<Member>) -> F,
+    ) -> Answer<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let member = self.member().expect("a daemon runs on this machine");
+        self.node.run(name, move |world| task(world, member))
+    }
+}
+
+async fn daemon(
+    world: World,
+    store: Simulated,
+    settings: MemberSettings,
+    slot: Arc<Mutex<Weak<Member>>>,
+) {
+    let member = loop {
+        let coordination = store.connect(settings.node, &world);
+        match Member::start(&world, coordination, settings.clone()).await {
+            Ok(member) => break member,
+            Err(_) => world.sleep(PAUSE).await,
+        }
+    };
+    // The judge's side doesn't keep it alive: a kill ends all of it.
+    *slot.lock().expect("one thread") = Arc::downgrade(&member);
+    std::future::pending::<()>().await;
+    drop(member);
+}

@@ -1,0 +1,176 @@
+//! What happens in a run: faults and turns beside each other, then quiet, then the judgement.
+
+use super::ClusterScenario;
+use super::faults::{FaultKind, run_of};
+use super::machines::{Machine, Machines};
+use super::turn::{self, Known, Shared, lock};
+use crate::action::Draw;
+use metanode::CheckOptions;
+use node::Member;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use world::sim::{Cluster, Judge};
+
+/// How long a turn may take.
+const TURN_MAX: Duration = Duration::from_secs(600);
+/// How long the end may take: the rest of a fault, then everything looked at.
+const END_MAX: Duration = Duration::from_secs(300);
+/// Average time between two faults.
+const BETWEEN: u64 = 8_000;
+/// Most rounds of background work that an ended run leaves.
+const ROUNDS_MAX: usize = 200;
+
+/// What a run was like.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Report {
+    /// Hash of everything that happened.
+    pub trace: u64,
+    /// Actions that were answered.
+    pub steps: usize,
+    /// Simulated time.
+    pub time: Duration,
+    /// The faults, and the longest time after each kind until the client was answered again.
+    pub pauses: BTreeMap<FaultKind, Duration>,
+    /// How often each fault was caused.
+    pub faults: BTreeMap<FaultKind, usize>,
+}
+
+/// Runs a scenario.
+///
+/// # Panics
+/// If a promise is broken.
+pub fn run(seed: u64, scenario: &ClusterScenario) -> Report {
+    let cluster = Arc::new(Cluster::new(seed));
+    let scenario = *scenario;
+    let machines = Machines::new(&cluster, seed, &scenario);
+    let mut report = cluster.run(|judge| async move {
+        machines.found(&judge, &scenario).await;
+        let known = Known::new(seed);
+        let mut draw = Draw::new(seed ^ 0xFA_017);
+        let mut work = std::pin::pin!(work(&machines, &judge, &known, &scenario, seed));
+        let mut report = Report::default();
+        let faults = faults(&machines, &judge, &known, &scenario, &mut draw, &mut report);
+        futures::future::join(&mut work, faults).await;
+        end(&machines, &judge, &known, seed).await;
+        report.steps = lock(&known).steps;
+        report.time = judge.now();
+        report
+    });
+    report.trace = cluster.trace_hash();
+    report
+}
+
+/// Gives clients their turns until all actions are done.
+async fn work(
+    machines: &Machines,
+    judge: &Judge,
+    known: &Shared,
+    scenario: &ClusterScenario,
+    seed: u64,
+) {
+    let mut draw = Draw::new(seed ^ 0x7019);
+    let mut crashed: Option<Machine> = None;
+    let mut number = 0;
+    while lock(known).steps < scenario.steps {
+        number += 1;
+        // After a crash the same node is next: its new daemon's session ends those of its old one.
+        let machine = crashed.take().unwrap_or_else(|| {
+            let machine = draw.one_of(&machines.nodes);
+            machine.expect("a cluster has nodes").clone()
+        });
+        machine.is_up(judge).await;
+        let left = (scenario.steps - lock(known).steps) as u64;
+        let steps = 1 + draw.below(scenario.turn_steps).min(left);
+        let what = format!("seed {seed} turn {number} on {}", machine.node.name());
+        let (known, scenario) = (known.clone(), *scenario);
+        let turn = machine.run("a client's turn", |world, member| {
+            turn::turn(world, member, known, scenario, steps, what)
+        });
+        let ended = judge.within("a turn ends", TURN_MAX, turn).await;
+        if ended.is_none() {
+            crashed = Some(machine);
+        }
+    }
+}
+
+/// Causes the faults one after the other.
+async fn faults(
+    machines: &Machines,
+    judge: &Judge,
+    known: &Shared,
+    scenario: &ClusterScenario,
+    draw: &mut Draw,
+    report: &mut Report,
+) {
+    for _ in 0..scenario.faults {
+        judge
+            .sleep(Duration::from_millis(draw.below(2 * BETWEEN)))
+            .await;
+        let kind = scenario.mix.draw(draw);
+        let before = (judge.now(), lock(known).steps);
+        *report.faults.entry(kind).or_default() += 1;
+        let answered = async {
+            while lock(known).steps == before.1 && before.1 < scenario.steps {
+                judge.sleep(Duration::from_millis(1)).await;
+            }
+            judge.now() - before.0
+        };
+        let caused = machines.cause(judge, draw, kind);
+        let (pause, ()) = futures::future::join(answered, caused).await;
+        let longest = report.pauses.entry(kind).or_default();
+        *longest = pause.max(*longest);
+    }
+}
+
+/// All faults end; everything must be there, and nothing else.
+async fn end(machines: &Machines, judge: &Judge, known: &Shared, seed: u64) {
+    machines.cluster.wires().heal_all();
+    machines.store.heal();
+    for machine in &machines.nodes {
+        machine.is_up(judge).await;
+    }
+    let assigned = machines.assigned(judge).await;
+    let is_there = |machine: &Machine| run_of(machine) == assigned;
+    if !machines.nodes.iter().any(is_there) {
+        let first = run_of(&machines.nodes[0]).expect("it is up");
+        machines.assign(judge, first).await;
+    }
+    let mut draw = Draw::new(seed ^ 0xE0D);
+    let last = draw.one_of(&machines.nodes).expect("a cluster has nodes");
+    let (what, known) = (format!("seed {seed}, at the end"), known.clone());
+    let compared = last.run("compares", |_, member| turn::compare(member, known, what));
+    judge
+        .within("all is compared", END_MAX, compared.done())
+        .await;
+    let assigned = machines.assigned(judge).await;
+    let owner = machines.nodes.iter().find(|it| run_of(it) == assigned);
+    let owner = owner.expect("the owner is up");
+    let checked = owner.run("checks", |_, member| check(member, seed));
+    judge
+        .within("the check ends", END_MAX, checked.done())
+        .await;
+    for machine in &machines.nodes {
+        let closed = machine.run("closes", |_, member| async move { member.close().await });
+        let closed = judge.within("a node closes", END_MAX, closed.done()).await;
+        closed.unwrap_or_else(|error| panic!("seed {seed}: a node doesn't close: {error}"));
+        machine.node.kill();
+    }
+}
+
+async fn check(member: Arc<Member>, seed: u64) {
+    let metanode = member.hosted().expect("the shard is here");
+    for round in 0.. {
+        let done = metanode.run_background_once().await;
+        if done.expect("background work succeeds").steps == 0 {
+            break;
+        }
+        assert!(
+            round < ROUNDS_MAX,
+            "seed {seed}: background work never ends"
+        );
+    }
+    let report = metanode.check(CheckOptions { deep: true }).await;
+    let report = report.expect("the check runs");
+    assert!(report.is_clean(), "seed {seed}: {:?}", report.faults);
+}

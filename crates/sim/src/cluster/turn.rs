@@ -1,0 +1,160 @@
+//! A client's turn: random actions on a node, compared with the model.
+
+use super::ClusterScenario;
+use crate::action::{self, Action, Draw, Seen};
+use crate::drive::{Driver, survey};
+use crate::model::{ModelFs, Number, ROOT};
+use crate::recovered::History;
+use crate::scenario::{agree, brief};
+use client::{Client, ClientSettings};
+use model::InodeId;
+use node::Member;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use world::World;
+
+/// How long an operation may take under any fault of a script.
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What outlives clients: the model, and which actions are known to be durable.
+pub(super) struct Known {
+    pub(super) model: ModelFs,
+    history: History,
+    /// Inodes by their numbers in the model.
+    inodes: BTreeMap<Number, InodeId>,
+    pub(super) draw: Draw,
+    pub(super) steps: usize,
+    /// A client's node went down in its turn: what is there must be looked at.
+    pub(super) is_uncertain: bool,
+    /// When the newest answer was given.
+    pub(super) answered: Option<world::Instant>,
+}
+
+pub(super) type Shared = Arc<Mutex<Known>>;
+
+impl Known {
+    pub(super) fn new(seed: u64) -> Shared {
+        Arc::new(Mutex::new(Self {
+            model: ModelFs::default(),
+            history: History::shipped(),
+            inodes: BTreeMap::from([(ROOT, InodeId::ROOT)]),
+            draw: Draw::new(seed),
+            steps: 0,
+            is_uncertain: false,
+            answered: None,
+        }))
+    }
+}
+
+fn settings() -> ClientSettings {
+    ClientSettings {
+        page_pool_bytes: 16 << 20,
+        patience: PATIENCE,
+        ..ClientSettings::default()
+    }
+}
+
+/// Performs `steps` actions, then closes the client.
+///
+/// # Panics
+/// If an answer isn't the model's, or a change that was answered is gone.
+pub(super) async fn turn(
+    world: World,
+    member: Arc<Member>,
+    known: Shared,
+    scenario: ClusterScenario,
+    steps: u64,
+    what: String,
+) {
+    let client = loop {
+        match member.open_client(settings()).await {
+            Ok(client) => break client,
+            Err(error) => world.note("no session", error.kind() as u64),
+        }
+    };
+    if lock(&known).is_uncertain {
+        look(&client, &known, &what).await;
+    }
+    let mut driver = Driver::with(client.clone(), lock(&known).inodes.clone());
+    for step in 0..steps {
+        let action = {
+            let known = &mut *lock(&known);
+            let action = action::draw(&mut known.draw, &known.model, &scenario.sizes);
+            known.history.begin(&action);
+            known.is_uncertain = true;
+            action
+        };
+        let (expected, made) = expect(&mut lock(&known), &action);
+        let seen = driver
+            .run(&action, made)
+            .await
+            .unwrap_or_else(|error| panic!("{what}, step {step}: {error:?}"));
+        assert!(
+            agree(&action, &expected, &seen),
+            "{what}, step {step} {action:?}: expected {}, saw {}",
+            brief(&expected),
+            brief(&seen)
+        );
+        let known = &mut *lock(&known);
+        known.history.answered(&known.model);
+        known.inodes.clone_from(driver.inodes());
+        known.steps += 1;
+        known.answered = Some(world.now());
+    }
+    let closed = client.close().await;
+    closed.unwrap_or_else(|error| panic!("{what}, at its end: {error:?}"));
+    let known = &mut *lock(&known);
+    known.history.begin(&Action::SyncAll);
+    known.history.answered(&known.model);
+    known.is_uncertain = false;
+}
+
+/// Looks at everything after a crash, and makes it what is known.
+async fn look(client: &Client, known: &Shared, what: &str) {
+    let survey = survey::take(client).await;
+    let survey = survey.unwrap_or_else(|error| panic!("{what}, after a crash: {error}"));
+    let checked = lock(known).history.check_recovered(&survey);
+    checked.unwrap_or_else(|why| panic!("{what}, after a crash: {why}"));
+    let (model, paths) = ModelFs::from_survey(&survey);
+    let mut inodes = BTreeMap::from([(ROOT, InodeId::ROOT)]);
+    for (number, path) in paths {
+        let found = survey::find(client, &path).await;
+        let found = found.unwrap_or_else(|error| panic!("{what}, after a crash: {error}"));
+        inodes.insert(number, found);
+    }
+    let synced = client.sync_all().await;
+    synced.unwrap_or_else(|error| panic!("{what}, after a crash: {error}"));
+    let known = &mut *lock(known);
+    known.history = History::shipped_from(&model);
+    known.model = model;
+    known.inodes = inodes;
+    known.is_uncertain = false;
+}
+
+/// Everything must be as the model has it.
+pub(super) async fn compare(member: Arc<Member>, known: Shared, what: String) {
+    let client = member.open_client(settings()).await;
+    let client = client.unwrap_or_else(|error| panic!("{what}: {error}"));
+    if lock(&known).is_uncertain {
+        look(&client, &known, &what).await;
+    }
+    let survey = survey::take(&client).await;
+    let survey = survey.unwrap_or_else(|error| panic!("{what}: {error}"));
+    let checked = lock(&known).history.check_recovered(&survey);
+    checked.unwrap_or_else(|why| panic!("{what}: {why}"));
+    client.close().await.expect("the client closes");
+}
+
+pub(super) fn lock(known: &Shared) -> std::sync::MutexGuard<'_, Known> {
+    known.lock().expect("one thread")
+}
+
+fn expect(known: &mut Known, action: &Action) -> (Seen, Option<Number>) {
+    let expected = action.on_model(&mut known.model);
+    let made = match &expected {
+        Seen::Made(number) => Some(*number),
+        _ => None,
+    };
+    (expected, made)
+}
