@@ -1,5 +1,6 @@
 //! Checks the rules of STYLE.md and ARCHITECTURE.md that a machine can check.
 
+mod cycles;
 mod documents;
 mod manifests;
 mod sources;
