@@ -39,7 +39,9 @@ use crate::finish::Finish;
 use crate::key::{Key, Named};
 
 use bytes::Bytes;
+use futures::StreamExt;
 use futures::future::join_all;
+use futures::stream;
 use model::nsd::{
     BlobDelete, BlobInfo, BlobPut, GroupDigest, GroupFence, LOG_READ_BYTES, LogEntry, LogPut,
     NsdCondition, NsdHealth, NsdUsage, ScrubReport,
@@ -80,6 +82,8 @@ pub struct Nsd {
 
 /// Most log entries that [`Nsd::log_read`] returns, whatever the limit.
 pub const LOG_READ_MAX: usize = 1024;
+/// Entries that one request reads from the disk at the same time.
+const LOG_READS_AT_ONCE: usize = 16;
 /// Most blobs that [`Nsd::list`] returns, whatever the limit.
 pub const LIST_MAX: usize = 65_536;
 
@@ -310,13 +314,20 @@ impl Nsd {
         self.core.check_serving()?;
         let from = Key::log(shard, from);
         let to = Key::log(shard, EntryNumber(u64::MAX));
+        let found = self.core.range(&from, &to, limit.min(LOG_READ_MAX))?;
+        let reads = found.into_iter().filter_map(|(key, _)| match key.named() {
+            Named::Log(_, number) => {
+                Some(async move { (number, self.core.read_proven(&key, None).await) })
+            }
+            _ => None,
+        });
+        // A take-over waits for thousands of entries, most of them small: one after the other they
+        // would take a disk's latency each.
+        let mut reads = stream::iter(reads).buffered(LOG_READS_AT_ONCE);
         let mut entries = Vec::new();
         let mut bytes = 0;
-        for (key, _) in self.core.range(&from, &to, limit.min(LOG_READ_MAX))? {
-            let Named::Log(_, number) = key.named() else {
-                continue;
-            };
-            match self.core.read_proven(&key, None).await {
+        while let Some((number, read)) = reads.next().await {
+            match read {
                 Ok((entry, proven)) => {
                     bytes += entry.length as usize;
                     entries.push(LogEntry {
