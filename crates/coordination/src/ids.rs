@@ -59,20 +59,12 @@ impl Coordination {
         Ok(SessionId(first))
     }
 
-    /// This process gives out no session below this one any more. Those below were given out by it,
-    /// or belong to blocks of other processes, of which some may yet be given out by *them*: only
-    /// while no other process runs does it follow that a session below was given out or never will
-    /// be.
+    /// No process has a session at or above this one now. Those below were given out, or may yet be
+    /// by the process that took their block, or were lost with it.
     ///
     /// # Errors
     /// `Unavailable`: ask again.
-    pub async fn sessions_below(&self) -> Result<SessionId> {
-        let block = self.ids.sessions.lock().await;
-        // The rest of the block is reserved, but nobody has it: were it counted as given out, the
-        // sweep would take the first segments of a session from it for those of one that has ended.
-        if block.next < block.end {
-            return Ok(SessionId(block.next));
-        }
+    pub async fn sessions_taken_below(&self) -> Result<SessionId> {
         let next = self.fact::<u64>(SESSIONS).await?;
         Ok(SessionId(next.map_or(1, |fact| fact.value)))
     }

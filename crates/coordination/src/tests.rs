@@ -271,23 +271,6 @@ fn acknowledged_changes_survive_a_power_cut_at_every_io_and_sessions_never_repea
 }
 
 #[test]
-fn a_session_below_the_mark_was_given_out_and_none_at_it_or_above() {
-    let simulation = simulation(8);
-    for _ in 0..3 {
-        finished(simulation.run(|world| async move {
-            let facts = open(&world).await.unwrap();
-            let mut below = facts.sessions_below().await.unwrap();
-            for _ in 0..130 {
-                let session = facts.next_session().await.unwrap();
-                assert!(session >= below, "it wasn't given out before");
-                below = facts.sessions_below().await.unwrap();
-                assert_eq!(below, session.next(), "the rest of a block isn't given out");
-            }
-        }));
-    }
-}
-
-#[test]
 fn the_bytes_of_a_region_are_those_of_the_format_table() {
     let simulation = simulation(9);
     let disk = simulation.disk(DISK, EMBEDDED_REGION_BYTES);

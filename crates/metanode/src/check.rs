@@ -269,7 +269,7 @@ impl Metanode {
                     let is_leak = match self.standing(&judge, segment).await? {
                         Standing::Garbage => swept.as_ref().is_some_and(|swept| swept.covers(id)),
                         Standing::Damaged => false,
-                        _ => !judge.decided.was_given_out(id.session),
+                        _ => !judge.decided.may_have_begun(id.session),
                     };
                     if is_leak {
                         suspects.insert(id);

@@ -56,7 +56,7 @@ impl ClientSessions {
 /// The segments decided at one moment: those of them that nothing points at are garbage forever.
 #[derive(Clone, Debug)]
 pub(crate) struct Decided {
-    /// All sessions below this had been given out.
+    /// No process had taken a session at or above this.
     below: SessionId,
     /// What the shard's records said.
     sessions: Sessions,
@@ -91,14 +91,14 @@ impl Decided {
         }
     }
 
-    /// Whether the session had begun.
-    pub(crate) fn was_given_out(&self, session: SessionId) -> bool {
+    /// Whether the session may have begun, on any node.
+    pub(crate) fn may_have_begun(&self, session: SessionId) -> bool {
         session < self.below
     }
 
     /// Whether the session (of a mount or a take-over) began after this and before `later`.
     pub(crate) fn began_until(&self, later: &Self, session: SessionId) -> bool {
-        !self.was_given_out(session) && later.was_given_out(session)
+        !self.may_have_begun(session) && later.may_have_begun(session)
     }
 
     /// Sets the counter of a session that isn't a client's.

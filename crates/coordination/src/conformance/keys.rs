@@ -291,9 +291,9 @@ pub(super) async fn ids_are_given_out_once(body: Body) {
     let nsds: BTreeSet<_> = taken.iter().flat_map(|taken| &taken.1).collect();
     assert_eq!(nsds.len(), 9);
     let below = loop {
-        if let Ok(below) = body.processes[0].sessions_below().await {
+        if let Ok(below) = body.processes[0].sessions_taken_below().await {
             break below;
         }
     };
-    assert!(taken[0].0.iter().all(|session| *session < below));
+    assert!(sessions.iter().all(|session| **session < below));
 }

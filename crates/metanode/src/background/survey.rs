@@ -380,7 +380,7 @@ impl Metanode {
     pub(crate) async fn decided(&self) -> Result<Decided> {
         // The sessions before the marks: one that is opened in between has no mark, or has none of
         // its segments decided.
-        let below = self.coordination.sessions_below().await?;
+        let below = self.coordination.sessions_taken_below().await?;
         let sessions = self.shard().sessions();
         let mut decided = Decided::new(below, sessions, self.sessions.marks());
         decided.up_to(
