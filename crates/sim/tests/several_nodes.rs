@@ -10,3 +10,20 @@ fn several_nodes_without_faults() {
         assert!(report.steps >= ClusterScenario::CALM.steps, "seed {seed}");
     });
 }
+
+#[test]
+fn several_nodes_survive_faults() {
+    each_seed(100..100 + by_suite(10, 1_000), |seed| {
+        let report = run(seed, &ClusterScenario::USUAL);
+        println!("{seed}: {report:?}");
+    });
+}
+
+/// Runs one seed again: `SIM_SEED=100 SIM_LOG=info cargo test ... several_nodes_again`.
+#[test]
+fn one_seed_again() {
+    if let Some(seed) = std::env::var_os("SIM_SEED") {
+        let seed = seed.to_string_lossy().parse().unwrap();
+        println!("{:?}", run(seed, &ClusterScenario::USUAL));
+    }
+}

@@ -5,8 +5,10 @@ use super::faults::{FaultKind, run_of};
 use super::machines::{Machine, Machines};
 use super::turn::{self, Known, Shared, lock};
 use crate::action::Draw;
+use crate::log;
 use metanode::CheckOptions;
 use node::Member;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +18,8 @@ use world::sim::{Cluster, Judge};
 const TURN_MAX: Duration = Duration::from_secs(600);
 /// How long the end may take: the rest of a fault, then everything looked at.
 const END_MAX: Duration = Duration::from_secs(300);
-/// Average time between two faults.
-const BETWEEN: u64 = 8_000;
+/// For how long after a fault it may still be felt.
+const AFTERMATH: Duration = Duration::from_secs(1);
 /// Most rounds of background work that an ended run leaves.
 const ROUNDS_MAX: usize = 200;
 
@@ -30,7 +32,7 @@ pub struct Report {
     pub steps: usize,
     /// Simulated time.
     pub time: Duration,
-    /// The faults, and the longest time after each kind until the client was answered again.
+    /// For each kind of fault: the longest time without an answer while it lasted.
     pub pauses: BTreeMap<FaultKind, Duration>,
     /// How often each fault was caused.
     pub faults: BTreeMap<FaultKind, usize>,
@@ -51,7 +53,8 @@ pub fn run(seed: u64, scenario: &ClusterScenario) -> Report {
         let mut work = std::pin::pin!(work(&machines, &judge, &known, &scenario, seed));
         let mut report = Report::default();
         let faults = faults(&machines, &judge, &known, &scenario, &mut draw, &mut report);
-        futures::future::join(&mut work, faults).await;
+        let both = futures::future::join(&mut work, faults);
+        futures::future::select(std::pin::pin!(both), std::pin::pin!(clock(&judge))).await;
         end(&machines, &judge, &known, seed).await;
         report.steps = lock(&known).steps;
         report.time = judge.now();
@@ -59,6 +62,17 @@ pub fn run(seed: u64, scenario: &ClusterScenario) -> Report {
     });
     report.trace = cluster.trace_hash();
     report
+}
+
+/// Tells the log the time, for ever.
+async fn clock(judge: &Judge) {
+    if !log::is_on() {
+        std::future::pending::<()>().await;
+    }
+    loop {
+        log::set_time(judge.now());
+        judge.sleep(Duration::from_millis(1)).await;
+    }
 }
 
 /// Gives clients their turns until all actions are done.
@@ -103,24 +117,50 @@ async fn faults(
     draw: &mut Draw,
     report: &mut Report,
 ) {
-    for _ in 0..scenario.faults {
-        judge
-            .sleep(Duration::from_millis(draw.below(2 * BETWEEN)))
-            .await;
+    for fault in 0..scenario.faults {
+        // Spread over the work, so that each of them meets some.
+        let share = scenario.steps / (scenario.faults + 1);
+        let at = share * fault + share / 4 + draw.below(share as u64) as usize;
+        while lock(known).steps < at {
+            judge.sleep(Duration::from_millis(1)).await;
+        }
         let kind = scenario.mix.draw(draw);
-        let before = (judge.now(), lock(known).steps);
         *report.faults.entry(kind).or_default() += 1;
-        let answered = async {
-            while lock(known).steps == before.1 && before.1 < scenario.steps {
-                judge.sleep(Duration::from_millis(1)).await;
-            }
-            judge.now() - before.0
+        let is_over = Cell::new(false);
+        tracing::info!(?kind, "fault");
+        let caused = async {
+            machines.cause(judge, draw, kind).await;
+            judge.sleep(AFTERMATH).await;
+            is_over.set(true);
         };
-        let caused = machines.cause(judge, draw, kind);
-        let (pause, ()) = futures::future::join(answered, caused).await;
+        let pause = longest_pause(judge, known, scenario, &is_over);
+        let (pause, ()) = futures::future::join(pause, caused).await;
         let longest = report.pauses.entry(kind).or_default();
         *longest = pause.max(*longest);
     }
+}
+
+/// The longest time without an answer until `is_over`, and until the next answer then.
+async fn longest_pause(
+    judge: &Judge,
+    known: &Shared,
+    scenario: &ClusterScenario,
+    is_over: &Cell<bool>,
+) -> Duration {
+    let (mut steps, mut since) = (lock(known).steps, judge.now());
+    let mut longest = Duration::ZERO;
+    while steps < scenario.steps {
+        judge.sleep(Duration::from_millis(1)).await;
+        let now = lock(known).steps;
+        if now != steps {
+            longest = longest.max(judge.now() - since);
+            (steps, since) = (now, judge.now());
+            if is_over.get() {
+                break;
+            }
+        }
+    }
+    longest
 }
 
 /// All faults end; everything must be there, and nothing else.

@@ -27,8 +27,6 @@ pub(super) struct Known {
     pub(super) steps: usize,
     /// A client's node went down in its turn: what is there must be looked at.
     pub(super) is_uncertain: bool,
-    /// When the newest answer was given.
-    pub(super) answered: Option<world::Instant>,
 }
 
 pub(super) type Shared = Arc<Mutex<Known>>;
@@ -42,7 +40,6 @@ impl Known {
             draw: Draw::new(seed),
             steps: 0,
             is_uncertain: false,
-            answered: None,
         }))
     }
 }
@@ -100,7 +97,6 @@ pub(super) async fn turn(
         known.history.answered(&known.model);
         known.inodes.clone_from(driver.inodes());
         known.steps += 1;
-        known.answered = Some(world.now());
     }
     let closed = client.close().await;
     closed.unwrap_or_else(|error| panic!("{what}, at its end: {error:?}"));
