@@ -1,7 +1,7 @@
 //! File locks: passes requests to the owner's tables, through a door of this client's session.
 
 use crate::client::Client;
-use futures::future::select;
+use futures::future::{Either, select};
 use model::lock::{HeldLock, LockDoor, LockOwner, LockRequest, LockSpace, LockTaker};
 use model::owner::{LockCall, OwnerReply, OwnerRequest};
 use model::{ErrorKind, InodeId, LockKind, LockRange, Result};
@@ -107,32 +107,38 @@ impl Client {
         let Some(interrupted) = interrupted else {
             return self.ask_about_locks(LockCall::Set(request)).await.map(drop);
         };
-        let wait = self.lock_waits.fetch_add(1, Ordering::Relaxed);
-        match self
-            .ask_about_locks(LockCall::Queue { wait, request })
-            .await?
-        {
-            OwnerReply::Waits => {}
-            _ => return Ok(()),
+        let mut interrupted = pin!(interrupted);
+        let mut listed = None;
+        loop {
+            let wait = self.lock_waits.fetch_add(1, Ordering::Relaxed);
+            match self
+                .ask_about_locks(LockCall::Queue { wait, request })
+                .await?
+            {
+                OwnerReply::Waits => {}
+                _ => return Ok(()),
+            }
+            let mut queued = Queued {
+                client: self,
+                wait: Some(wait),
+            };
+            let now = self.world.now();
+            listed.get_or_insert_with(|| self.waiters.enter_for_program(cause, request.inode, now));
+            let granted = pin!(self.await_lock(wait));
+            // Whichever comes first: the owner says whether the request was granted meanwhile.
+            let ended = select(granted, interrupted.as_mut()).await;
+            queued.wait = None;
+            if let Either::Left((Awaited::Forgotten, _)) = ended {
+                continue;
+            }
+            let session = self.session;
+            let end = LockCall::EndWait { session, wait };
+            return self.ask_about_locks(end).await.map(drop);
         }
-        let mut queued = Queued {
-            client: self,
-            wait: Some(wait),
-        };
-        let now = self.world.now();
-        let _listed = self.waiters.enter_for_program(cause, request.inode, now);
-        let granted = pin!(self.await_lock(wait));
-        // Whichever comes first: the owner says whether the request was granted meanwhile.
-        select(granted, pin!(interrupted)).await;
-        queued.wait = None;
-        let session = self.session;
-        self.ask_about_locks(LockCall::EndWait { session, wait })
-            .await
-            .map(drop)
     }
 
     /// Until a queued request is granted or its door ends. Has no deadline: it waits for a program.
-    async fn await_lock(&self, wait: u64) {
+    async fn await_lock(&self, wait: u64) -> Awaited {
         let session = self.session;
         loop {
             match self
@@ -142,7 +148,8 @@ impl Client {
                 Ok(OwnerReply::Waits) => {}
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Unknown | ErrorKind::Unavailable) => {}
-                _ => return,
+                Err(error) if error.kind() == ErrorKind::Stale => return Awaited::Forgotten,
+                _ => return Awaited::Over,
             }
         }
     }
@@ -166,6 +173,14 @@ impl Client {
     async fn ask_about_locks(&self, call: LockCall) -> Result<OwnerReply> {
         self.owner.ask(&OwnerRequest::Lock(call)).await
     }
+}
+
+/// How waiting for a queued request ended.
+enum Awaited {
+    /// It was granted, or never will be.
+    Over,
+    /// A new owner knows no waits: it must be queued again.
+    Forgotten,
 }
 
 /// A queued request; withdrawn on drop.

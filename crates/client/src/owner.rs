@@ -3,6 +3,7 @@
 //!
 //! It must not know what the requests are for: files, pages and times are its callers' matter.
 
+mod book;
 mod remote;
 mod slots;
 
@@ -33,9 +34,9 @@ impl Owner {
     pub async fn open_session(&self, world: &World) -> Result<SessionId> {
         let nonce = world.random_u64();
         match self.ask(&OwnerRequest::OpenSession { nonce }).await? {
-            OwnerReply::Session(session) => {
+            OwnerReply::Session(session, tenure) => {
                 if let Self::There(remote) = self {
-                    remote.set_session(session);
+                    remote.set_session(session, tenure);
                 }
                 Ok(session)
             }

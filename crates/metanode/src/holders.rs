@@ -48,13 +48,19 @@ impl Holders {
         }
     }
 
-    /// A session says to a new owner how often it uses an inode, which may have no names.
+    /// A session says to a new owner how often it uses an inode, which may have no names. The same
+    /// again changes nothing.
     pub(crate) fn reclaim(&self, session: SessionId, inode: InodeId, count: u64) {
         let mut table = self.part(inode);
-        if count > 0 {
-            table.held.entry(inode).or_default().push((session, count));
-            table.nameless.insert(inode);
+        if count == 0 {
+            return;
         }
+        let uses = table.held.entry(inode).or_default();
+        match uses.iter_mut().find(|(holder, _)| *holder == session) {
+            Some((_, known)) => *known = count,
+            None => uses.push((session, count)),
+        }
+        table.nameless.insert(inode);
     }
 
     /// Removes a use. True if it was the last one and the inode must be released.

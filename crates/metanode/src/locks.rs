@@ -12,6 +12,7 @@ mod tests;
 use futures::FutureExt;
 use futures::future::Shared;
 use model::lock::{HeldLock, LockDoor, LockOwner, LockRequest, LockSpace};
+use model::owner::Reclaimed;
 use model::{Error, ErrorKind, InodeId, LockKind, LockRange, Result, SessionId};
 use parking_lot::Mutex;
 use table::{Answer, GaveUp, LockTable};
@@ -53,6 +54,18 @@ impl Locks {
         let mut table = self.table.lock();
         table.end_door(door);
         Self::wake(&mut table);
+    }
+
+    /// A session says to a new owner which doors it has begun and which locks it holds. The same
+    /// again changes nothing. Returns how many of the locks others have taken meanwhile.
+    pub fn reclaim(&self, session: SessionId, part: &Reclaimed) -> u32 {
+        let is_own = |door: LockDoor| door.session == session;
+        let doors = part.doors.iter().filter(|door| is_own(**door));
+        doors.for_each(|door| self.begin_door(*door));
+        let locks = part.locks.iter();
+        let locks = locks.filter(|lock| is_own(lock.owner.door) && lock.kind.is_some());
+        let lost = locks.filter(|lock| self.try_set(**lock).is_err()).count();
+        u32::try_from(lost).unwrap_or(u32::MAX)
     }
 
     /// Ends a session and all its doors.

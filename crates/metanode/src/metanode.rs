@@ -12,7 +12,7 @@ use crate::sessions::ClientSessions;
 use arc_swap::ArcSwap;
 use coordination::Coordination;
 use model::operation::Stamp;
-use model::owner::Usage;
+use model::owner::{Tenure, Usage};
 use model::{
     Error, ErrorKind, FamilyId, InodeId, NodeRun, Operation, Reply, Result, SegmentPlace,
     SessionId, ShardId,
@@ -66,11 +66,17 @@ pub struct Metanode {
     pub(crate) shard: ArcSwap<Shard>,
     /// Held by the caller that drives it.
     pub(crate) reopening: tokio::sync::Mutex<Reopening>,
+    /// Another owner has followed this one.
+    pub(crate) is_superseded: tokio::sync::watch::Sender<bool>,
     pub(crate) holders: Arc<Holders>,
     locks: Locks,
-    /// Set while a new owner doesn't know yet what sessions hold; read by every operation.
+    /// Set while inodes without names must stay and new locks must wait; read by every operation.
     pub(crate) in_grace: Arc<AtomicBool>,
-    reclaim: Mutex<Reclaim>,
+    /// Set while some session has yet to say what it holds; read by every operation.
+    pub(crate) is_owed: AtomicBool,
+    pub(crate) reclaim: Mutex<Reclaim>,
+    /// A metanode has one: it ends for good when another owner follows it.
+    pub(crate) tenure: Tenure,
     /// What the records don't say of clients' sessions.
     pub(crate) sessions: ClientSessions,
     /// Their last requests, of those on other nodes.
@@ -121,10 +127,13 @@ impl Metanode {
             config,
             shard: ArcSwap::new(shard.clone()),
             reopening: tokio::sync::Mutex::default(),
+            is_superseded: tokio::sync::watch::Sender::new(false),
             holders: Arc::default(),
             locks: Locks::new(),
             in_grace: Arc::new(AtomicBool::new(true)),
-            reclaim: Mutex::new(Reclaim::begin(&shard.sessions(), run, world.now())),
+            is_owed: AtomicBool::new(true),
+            reclaim: Mutex::new(Reclaim::begin(&shard.sessions(), world.now())),
+            tenure: Tenure(shard.epoch().0),
             sessions: ClientSessions::default(),
             replays: Replays::default(),
             segments: SegmentSource::new(session),
@@ -141,7 +150,7 @@ impl Metanode {
         metanode.attach(&shard);
         shard.open_own_session(session).await?;
         metanode.end_former_runs(&shard, run).await?;
-        *metanode.reclaim.lock() = Reclaim::begin(&shard.sessions(), run, metanode.world.now());
+        metanode.begin_grace();
         metanode.end_grace_if_over().await?;
         metanode.measure_room();
         Ok(metanode)
@@ -187,62 +196,6 @@ impl Metanode {
         Ok(session)
     }
 
-    /// A session says to a new owner what it holds: each inode as often as it holds it. After this
-    /// its operations are served again. The same message again changes nothing.
-    ///
-    /// # Errors
-    /// `OldEpoch` if the session has ended: its opens are lost, open a new session.
-    pub async fn reclaim(&self, session: SessionId, holds: &[(InodeId, u64)]) -> Result<()> {
-        if self.shard().session_standing(session) != Standing::Open {
-            return Err(namespace::sessions::ended(session));
-        }
-        {
-            let mut reclaim = self.reclaim.lock();
-            if self.in_grace.load(Ordering::SeqCst) && reclaim.awaits(session) {
-                for (inode, count) in holds {
-                    self.holders.reclaim(session, *inode, *count);
-                }
-                reclaim.is_told(session);
-            }
-        }
-        self.end_grace_if_over().await.map(drop)
-    }
-
-    /// Whether a client on another node may ask with this session.
-    pub(crate) fn check_open(&self, session: SessionId) -> Result<()> {
-        match self.shard().session_standing(session) {
-            Standing::Open => self.check_reclaimed(session),
-            Standing::Ended | Standing::Unknown => Err(namespace::sessions::ended(session)),
-        }
-    }
-
-    /// Refuses a session that has yet to say what it holds.
-    fn check_reclaimed(&self, session: SessionId) -> Result<()> {
-        let is_owed = self.in_grace.load(Ordering::Relaxed) && self.reclaim.lock().awaits(session);
-        match is_owed {
-            true => Err(ErrorKind::ReclaimFirst.into()),
-            false => Ok(()),
-        }
-    }
-
-    /// Releases inodes that nobody holds once all sessions have said what they hold, or their time
-    /// is over. Returns whether it did.
-    pub(crate) async fn end_grace_if_over(&self) -> Result<u64> {
-        let is_over =
-            self.in_grace.load(Ordering::SeqCst) && self.reclaim.lock().is_over(self.world.now());
-        if !is_over {
-            return Ok(0);
-        }
-        self.in_grace.store(false, Ordering::SeqCst);
-        let shard = self.shard();
-        let released = self.release_orphans(&shard).await;
-        if released.is_err() {
-            // Unless the inodes are in use, the next call releases the rest.
-            self.in_grace.store(true, Ordering::SeqCst);
-        }
-        released.map(|()| 1)
-    }
-
     /// Ends the sessions of earlier runs of this node's daemon: it can't run twice, so they are
     /// dead. Those of other nodes stay open until they end themselves or are ended by name.
     async fn end_former_runs(&self, shard: &Shard, run: NodeRun) -> Result<()> {
@@ -267,7 +220,7 @@ impl Metanode {
         for inode in self.holders.end_session(session) {
             result = result.and(self.release(inode, &stamp).await);
         }
-        self.reclaim.lock().is_told(session);
+        self.owes_nothing(session);
         result.and(self.shard().end_session(session).await)
     }
 
@@ -680,7 +633,7 @@ impl Metanode {
     }
 
     /// Releases all inodes without names that nothing holds.
-    async fn release_orphans(&self, shard: &Shard) -> Result<()> {
+    pub(crate) async fn release_orphans(&self, shard: &Shard) -> Result<()> {
         let (mut from, to) = Table::Orphans.range();
         let stamp = self.stamp();
         loop {

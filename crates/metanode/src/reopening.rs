@@ -35,17 +35,28 @@ pub(crate) enum Reopening {
     /// It is being opened.
     Opening(BoxFuture<'static, (Result<Arc<Shard>>, Unflushed)>),
     /// At this time the shard's record named another process. This one serves it again only after
-    /// the record names it again; the changes are brought in only if no other owner began meanwhile.
+    /// the record names it again.
     Elsewhere(Instant, Error, Unflushed),
+    /// Another owner began meanwhile. This metanode never serves the shard again: what it has in
+    /// memory (opens, locks, answers that aren't durable) is void.
+    Superseded(Error),
 }
 
 impl Metanode {
+    /// Returns once another owner has followed this one, which then refuses everything for good. The
+    /// process may open the shard anew.
+    pub async fn superseded(&self) {
+        let mut watch = self.is_superseded.subscribe();
+        // The sender is a part of this.
+        let _ = watch.wait_for(|is_superseded| *is_superseded).await;
+    }
+
     /// Takes a given-up shard over again, with growing pauses between attempts. Clients see a
     /// pause. Concurrent callers wait for the one that does it.
     ///
     /// # Errors
-    /// `OldEpoch` if the shard is assigned to another process: nothing was done. `Unavailable` after
-    /// a minute; the next caller continues. `ShuttingDown` after close.
+    /// `OldEpoch` if the shard is assigned to another process, or another owner served it since:
+    /// nothing was done. `Unavailable` after a minute; the next caller continues. `ShuttingDown` after close.
     pub(crate) async fn take_over_again(&self, given_up: &Arc<Shard>) -> Result<()> {
         self.world
             .timeout(PAUSE_MAX, self.reopen(given_up))
@@ -100,6 +111,7 @@ impl Metanode {
                     };
                     *reopening = Reopening::Ended(unflushed);
                 }
+                Reopening::Superseded(error) => return Err(error.clone()),
                 Reopening::Opening(opening) => match opening.await {
                     (Ok(shard), _) => {
                         self.attach(&shard);
@@ -112,6 +124,13 @@ impl Metanode {
                         self.shard.store(shard);
                         *reopening = Reopening::Idle;
                         return Ok(());
+                    }
+                    (Err(error), _) if error.kind() == ErrorKind::Superseded => {
+                        tracing::info!(%error, "another owner has followed this one");
+                        let error = Error::new(ErrorKind::OldEpoch, error.to_string());
+                        *reopening = Reopening::Superseded(error.clone());
+                        self.is_superseded.send_replace(true);
+                        return Err(error);
                     }
                     (Err(error), unflushed) if error.kind() == ErrorKind::OldEpoch => {
                         tracing::debug!(%error, "the shard stays dropped");

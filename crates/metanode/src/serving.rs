@@ -67,13 +67,17 @@ impl Metanode {
         match request {
             OwnerRequest::OpenSession { nonce } => {
                 let session = self.open_session_once(Some(nonce), from).await;
-                message(&session.map(OwnerReply::Session))
+                let opened = |session| OwnerReply::Session(session, self.tenure);
+                message(&session.map(opened))
             }
             OwnerRequest::Execute { operation, stamp } => match self.check_open(stamp.session) {
                 Ok(()) => self.serve_operation(operation, &stamp).await,
                 Err(error) => message(&Err(error)),
             },
             OwnerRequest::Lock(LockCall::Await { session, wait }) => {
+                if let Err(error) = self.check_open(session) {
+                    return message(&Err(error));
+                }
                 // The client must get the answer before its deadline.
                 let patience = deadline.rest(&self.world) / 4 * 3;
                 let granted = self
@@ -84,13 +88,22 @@ impl Metanode {
                     Err(_) => Ok(OwnerReply::Waits),
                 })
             }
+            request @ OwnerRequest::Lock(LockCall::Test { .. }) => match self.check_grace() {
+                Ok(()) => message(&self.wait_for(&request).await),
+                Err(error) => message(&Err(error)),
+            },
             request if request.is_in_order() => {
                 let Some(order) = order else {
                     let text = "the request has no place in the order of its session";
                     return message(&Err(Error::new(ErrorKind::InvalidArgument, text)));
                 };
                 let mut last_use = None;
-                if let Err(error) = self.check_open(session) {
+                let mut checked = self.check_open(session);
+                checked = checked.and_then(|()| self.check_tenure(order.tenure));
+                if request.takes_lock() {
+                    checked = checked.and_then(|()| self.check_grace());
+                }
+                if let Err(error) = checked {
                     return message(&Err(error));
                 }
                 let is_open = || self.check_open(session).is_ok();
@@ -176,7 +189,7 @@ impl Metanode {
             OwnerRequest::OpenSession { nonce } => {
                 let run = self.config.opening.run;
                 let session = self.open_session_once(Some(*nonce), run).await?;
-                return Ok(OwnerReply::Session(session));
+                return Ok(OwnerReply::Session(session, self.tenure));
             }
             OwnerRequest::CloseSession { session } => self.close_session(*session).await?,
             OwnerRequest::GetUsage => return self.usage().await.map(OwnerReply::Usage),
@@ -184,6 +197,11 @@ impl Metanode {
             OwnerRequest::ReportLowWater { session, counter } => {
                 self.report_low_water(*session, *counter);
             }
+            OwnerRequest::Reclaim {
+                session,
+                part,
+                is_last,
+            } => return self.reclaim(*session, part, *is_last).await,
             OwnerRequest::MakeRoom => return self.make_room().await.map(OwnerReply::Freed),
             OwnerRequest::Lock(LockCall::Await { session, wait }) => {
                 self.locks().granted(*session, *wait).await?;

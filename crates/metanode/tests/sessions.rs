@@ -4,7 +4,7 @@ use crate::rig::{self, FAMILY, Rig};
 use metanode::{Metanode, Opening};
 use model::call::Call;
 use model::operation::Stamp;
-use model::owner::{CLASS, OWNER, Order, OwnerCall, OwnerReply, OwnerRequest};
+use model::owner::{CLASS, OWNER, Order, OwnerCall, OwnerReply, OwnerRequest, Reclaimed};
 use model::{
     ErrorKind, FileKind, InodeId, NodeId, NodeRun, Operation, Reply, Scheme, SessionId, ShardId,
 };
@@ -73,7 +73,7 @@ fn a_new_owner_condemns_nothing_that_an_open_session_may_still_publish() {
                 ..rig
             };
             rig.metanode
-                .reclaim(rig.source.session(), &[])
+                .reclaim(rig.source.session(), &Reclaimed::default(), true)
                 .await
                 .unwrap();
             rig.publish_segment(file, 0, &bytes, written).await;
@@ -109,8 +109,11 @@ fn an_open_inode_without_names_outlives_a_change_of_the_owner() {
             let early = new.execute(&asked, &rig.stamp()).await;
             assert_eq!(early.unwrap_err().kind(), ErrorKind::ReclaimFirst);
             for _ in 0..2 {
-                let holds = [(held, 1), (also_held, 1)];
-                new.reclaim(session, &holds).await.unwrap();
+                let part = Reclaimed {
+                    holds: vec![(held, 1), (also_held, 1)],
+                    ..Reclaimed::default()
+                };
+                new.reclaim(session, &part, true).await.unwrap();
             }
             assert!(exists(&new, held, &rig.stamp()).await);
             // The other session hasn't said anything: what loses its last name now may be open there.
@@ -121,7 +124,8 @@ fn an_open_inode_without_names_outlives_a_change_of_the_owner() {
             new.execute(&unlink, &rig.stamp()).await.unwrap();
             new.unhold(also_held, &rig.stamp()).await.unwrap();
             assert!(exists(&new, also_held, &rig.stamp()).await);
-            new.reclaim(other, &[]).await.unwrap();
+            let nothing = Reclaimed::default();
+            new.reclaim(other, &nothing, true).await.unwrap();
             assert!(!exists(&new, also_held, &rig.stamp()).await);
             assert!(exists(&new, held, &rig.stamp()).await);
             new.unhold(held, &rig.stamp()).await.unwrap();
@@ -184,7 +188,7 @@ fn a_node_that_starts_again_ends_the_sessions_of_its_former_run() {
             rig.unlink(ROOT, "once").await;
             // A copy of the first request that was on its way all the time.
             let late = rig.metanode.execute(&create, &stamp).await.unwrap_err();
-            assert_eq!(late.kind(), ErrorKind::OldEpoch, "{late}");
+            assert_eq!(late.kind(), ErrorKind::SessionEnded, "{late}");
             assert!(rig.look(ROOT, "once").await.is_none());
             rig.must_be_clean("after the restart").await;
         })
@@ -223,14 +227,18 @@ fn a_session_of_a_new_run_ends_what_the_node_held_before() {
             let nobody = SessionId::default();
             let open = |nonce| OwnerRequest::OpenSession { nonce };
             let opened = send(&rig, run(1), nobody, None, open(1)).await.unwrap();
-            let OwnerReply::Session(session) = opened else {
+            let OwnerReply::Session(session, tenure) = opened else {
                 panic!("{opened:?}");
             };
             let hold = OwnerRequest::Hold {
                 session,
                 inode: held,
             };
-            let first = Order { slot: 0, number: 1 };
+            let first = Order {
+                slot: 0,
+                number: 1,
+                tenure,
+            };
             let holds = send(&rig, run(1), session, Some(first), hold).await;
             assert_eq!(holds, Ok(OwnerReply::Done));
             rig.unlink(ROOT, "f").await;
@@ -247,7 +255,7 @@ fn a_session_of_a_new_run_ends_what_the_node_held_before() {
                 },
             };
             let late = send(&rig, run(1), session, None, late).await;
-            assert_eq!(late.unwrap_err().kind(), ErrorKind::OldEpoch);
+            assert_eq!(late.unwrap_err().kind(), ErrorKind::SessionEnded);
         })
         .finished();
 }

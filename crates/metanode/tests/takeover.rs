@@ -1,7 +1,8 @@
 //! A given-up shard is taken over again; an older owner can't write.
 
-use crate::rig::{self, FAMILY, pattern};
+use crate::rig::{self, FAMILY, Rig, pattern};
 use metanode::{Metanode, Opening};
+use model::owner::Reclaimed;
 use model::{
     Error, ErrorKind, FileKind, InodeId, NodeId, NodeRun, NsdId, Operation, Scheme, ShardId,
 };
@@ -96,7 +97,7 @@ fn a_sync_while_a_shard_is_taken_over_again_does_not_succeed_before_the_changes_
 }
 
 #[test]
-fn an_owner_that_meets_a_newer_one_drops_the_shard_until_it_is_assigned_to_it_again() {
+fn an_owner_that_another_has_followed_never_serves_again_and_its_process_may() {
     let simulation = Simulation::new(40);
     simulation
         .run(|world| async move {
@@ -126,7 +127,8 @@ fn an_owner_that_meets_a_newer_one_drops_the_shard_until_it_is_assigned_to_it_ag
             };
             let new = Metanode::open(opening).await.unwrap();
             let session = old.source.session();
-            new.reclaim(session, &[]).await.unwrap();
+            let nothing = Reclaimed::default();
+            new.reclaim(session, &nothing, true).await.unwrap();
             let epoch = record().await.epoch;
             let create = |text: &str| {
                 let kind = FileKind::Directory;
@@ -167,13 +169,42 @@ fn an_owner_that_meets_a_newer_one_drops_the_shard_until_it_is_assigned_to_it_ag
                 .assign_shard(shard, Some(run), mine.unwrap())
                 .await
                 .unwrap();
-            world.sleep(Duration::from_secs(2)).await;
-            old.metanode.sync().await.unwrap();
+            // What it remembers of opens and locks is void, and what it hadn't made durable is gone.
+            for _ in 0..3 {
+                world.sleep(Duration::from_secs(2)).await;
+                let refused = old.metanode.sync().await.unwrap_err();
+                assert_eq!(refused.kind(), ErrorKind::OldEpoch, "{refused}");
+            }
+            old.metanode.superseded().await;
+            let tenure = old.metanode.tenure();
+            let opening = Opening {
+                world: world.clone(),
+                shard,
+                family: FAMILY,
+                coordination: old.coordination.clone(),
+                pool: old.pool.clone(),
+                run: mine.unwrap(),
+            };
+            let anew = Metanode::open(opening).await.unwrap();
+            assert!(anew.tenure() > tenure);
+            let old = Rig {
+                metanode: anew,
+                ..old
+            };
+            let lookup = Operation::Lookup {
+                directory: ROOT,
+                name: rig::name("synced"),
+            };
+            let early = old.metanode.execute(&lookup, &old.stamp()).await;
+            assert_eq!(early.unwrap_err().kind(), ErrorKind::ReclaimFirst);
+            let told = old.metanode.reclaim(session, &nothing, true);
+            told.await.unwrap();
             assert!(old.look(ROOT, "synced").await.is_some());
             assert!(old.look(ROOT, "by-the-new-owner").await.is_some());
             assert!(old.look(ROOT, number).await.is_some());
             assert!(old.look(ROOT, "not-synced").await.is_none());
-            old.must_be_clean("the old owner is the newest again").await;
+            old.must_be_clean("the first process is the newest again")
+                .await;
         })
         .finished();
 }

@@ -120,6 +120,12 @@ kinds! {
     Changed => GiveUp, 11, "changed";
     /// The owner is new and doesn't know what the session holds: say that first, then ask again.
     ReclaimFirst => Retry, 11, "reclaim_first";
+    /// EIO: the session has ended. What it held is lost, and what it hadn't published.
+    SessionEnded => GiveUp, 5, "session_ended";
+    /// Another process has owned the shard since: this one must forget what it had in memory.
+    Superseded => RefreshMap, 116, "superseded";
+    /// The owner is new and doesn't know all locks yet: ask again a little later.
+    InGrace => Retry, 11, "in_grace";
 }
 
 /// An error: its kind, what was attempted on what, and why it failed.

@@ -10,6 +10,11 @@
 //! Opens and locks are in the owner's memory. Their requests have an [`Order`] instead: the owner
 //! remembers the last one of each slot with its reply, and runs none that is older.
 //!
+//! *A new owner* knows no opens and locks, and answers "reclaim first" to sessions that it didn't
+//! open itself. Their clients say what they hold ([`OwnerRequest::Reclaim`]), learn the new owner's
+//! [`Tenure`], and ask again. A request in order names the tenure for which the client knows what it
+//! holds, so that no owner before or after runs it.
+//!
 //! The kind of an error says what to do (`model::error::Advice`): *refresh the map* if another node
 //! owns the shard now; *wait* and ask again if the owner can't answer yet; ask again under the same
 //! number if the outcome is *unknown*; everything else is the program's answer.
@@ -28,6 +33,14 @@ pub const CLASS: Class = Class::Metadata;
 
 /// Most segments in one [`OwnerRequest::GiveUp`].
 pub const GIVE_UP_MAX: usize = 4096;
+
+/// Most inodes, doors and locks together in one [`OwnerRequest::Reclaim`].
+pub const RECLAIM_MAX: usize = 4096;
+
+/// The time during which one owner remembers opens and locks: it has the number of the shard epoch
+/// with which it began. An owner that takes the shard over again before another did keeps it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+pub struct Tenure(pub u64);
 
 /// What a client asks of an owner.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -85,6 +98,27 @@ pub enum OwnerRequest {
     },
     /// Frees space that removed and overwritten data holds. → `Freed`
     MakeRoom,
+    /// Says to a new owner what a session holds. → `Reclaimed`. Once the last part was answered,
+    /// further copies change nothing.
+    Reclaim {
+        /// The session.
+        session: SessionId,
+        /// A part of what it holds.
+        part: Reclaimed,
+        /// There is nothing more.
+        is_last: bool,
+    },
+}
+
+/// What a session holds at the owner, or a part of it: at most [`RECLAIM_MAX`] in all.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Reclaimed {
+    /// Inodes, and how often each is held.
+    pub holds: Vec<(InodeId, u64)>,
+    /// Doors that have begun.
+    pub doors: Vec<LockDoor>,
+    /// Locks.
+    pub locks: Vec<LockRequest>,
 }
 
 /// A request about file locks. All but `Test` and `Await` are in order.
@@ -155,6 +189,17 @@ impl OwnerRequest {
             _ => false,
         }
     }
+
+    /// Whether the request may take a lock that conflicts with another session's.
+    #[must_use]
+    pub fn takes_lock(&self) -> bool {
+        match self {
+            Self::Lock(LockCall::Set(request) | LockCall::Queue { request, .. }) => {
+                request.kind.is_some()
+            }
+            _ => false,
+        }
+    }
 }
 
 /// What an owner answers.
@@ -164,8 +209,8 @@ pub enum OwnerReply {
     Operation(Reply),
     /// Success without a result.
     Done,
-    /// The session that was opened.
-    Session(SessionId),
+    /// The session that was opened, and the tenure of the owner that opened it.
+    Session(SessionId, Tenure),
     /// The request for a lock waits for its turn.
     Waits,
     /// The first conflicting lock.
@@ -174,6 +219,13 @@ pub enum OwnerReply {
     Usage(Usage),
     /// Whether any space was freed.
     Freed(bool),
+    /// The owner knows a part of what the session holds.
+    Reclaimed {
+        /// The owner's tenure.
+        tenure: Tenure,
+        /// Locks of the part that others have taken meanwhile, because the client came too late.
+        lost: u32,
+    },
 }
 
 /// A request as it is sent to another node.
@@ -194,6 +246,8 @@ pub struct Order {
     pub slot: u8,
     /// Grows with each request of the slot, from 1.
     pub number: u64,
+    /// The owner's tenure for which the client knows what it holds.
+    pub tenure: Tenure,
 }
 
 /// Space and inodes, as `df` shows them. Bytes are plain data, before redundancy is added.

@@ -69,7 +69,7 @@ impl Sessions {
     /// Opens a session for a run of a daemon. The same request again changes nothing.
     ///
     /// # Errors
-    /// `OldEpoch` if it has ended, or its id is too old: take a new id. `Exists` if another run has
+    /// `SessionEnded` if it has ended, or its id is too old: take a new id. `Exists` if another run has
     /// opened it. `Busy` if too many are open.
     pub fn open(&mut self, session: SessionId, run: NodeRun) -> Result<Effects> {
         self.begin(session, run, false)
@@ -175,7 +175,7 @@ impl Sessions {
 #[must_use]
 pub fn ended(session: SessionId) -> Error {
     let text = format!("session {session} has ended; open a new one");
-    Error::new(ErrorKind::OldEpoch, text)
+    Error::new(ErrorKind::SessionEnded, text)
 }
 
 #[cfg(test)]
@@ -211,7 +211,7 @@ mod tests {
         sessions.open(SessionId(5), run(1, 1)).unwrap();
         sessions.end(SessionId(5), run(1, 1));
         let again = sessions.open(SessionId(5), run(1, 1)).unwrap_err();
-        assert_eq!(again.kind(), ErrorKind::OldEpoch);
+        assert_eq!(again.kind(), ErrorKind::SessionEnded);
         // The message that opens 4 comes after the one that ended it.
         sessions.end(SessionId(4), run(1, 1));
         assert!(sessions.open(SessionId(4), run(1, 1)).is_err());

@@ -70,7 +70,7 @@ pub struct ShardConfig {
 /// Changes that were answered but not durable when a shard was given up; this process's next
 /// take-over applies them.
 pub struct Unflushed {
-    /// Whether another owner came in between.
+    /// Who may have owned it in between.
     lineage: Lineage,
     open: CommitNumber,
     commits: Vec<(CommitNumber, Arc<Rows>)>,
@@ -161,10 +161,11 @@ impl Shard {
     }
 
     /// As [`Shard::open`], after this process gave the shard up: changes that were answered but not
-    /// durable are applied again, unless another owner came in between.
+    /// durable are applied again.
     ///
     /// # Errors
-    /// As [`Shard::open`].
+    /// As [`Shard::open`]; `Superseded` if another owner came in between. This process may then
+    /// take the shard over only as one that has never had it.
     pub async fn open_after(
         config: ShardConfig,
         mut unflushed: Option<&mut Unflushed>,
@@ -313,7 +314,7 @@ impl Shard {
     /// segments then. The same request again changes nothing.
     ///
     /// # Errors
-    /// `OldEpoch` if the session has ended or its id is too old: take a new id. `Exists` if another
+    /// `SessionEnded` if the session has ended or its id is too old: take a new id. `Exists` if another
     /// run opened it. `Unavailable` if the shard was given up.
     pub async fn open_session(&self, session: SessionId, run: NodeRun) -> Result<()> {
         self.begin_session(session, |sessions| sessions.open(session, run))
@@ -700,13 +701,6 @@ impl Shard {
     /// Applies changes that this process answered as an earlier owner but didn't make durable.
     fn bring_in(&self, unflushed: &Unflushed) {
         let mut state = self.state.lock();
-        if !unflushed.lineage.is_unbroken() {
-            tracing::error!(
-                shard = self.shard.0,
-                "another owner came in between: unsynced operations are lost"
-            );
-            return;
-        }
         let durable = state.durable;
         state.records.raise_open_commit(unflushed.open);
         for (session, operations) in &unflushed.streams {

@@ -137,42 +137,49 @@ pub(crate) async fn create(opening: &Opening) -> Result<()> {
 }
 
 /// The owners that a process knows to be its own, from a shard that it gave up until it takes it
-/// over again.
+/// over again. It may do so only if no other owner began meanwhile: what it has in memory besides
+/// the records (opens, locks, answers that aren't durable) is void then.
 pub(crate) struct Lineage {
-    /// The sessions of its owners and attempts; the outcome of an attempt may be unknown.
-    ours: Vec<SessionId>,
-    /// Another owner came in between.
-    is_broken: bool,
+    /// The sessions of its owners and attempts; the outcome of an attempt may be unknown. `None`: it
+    /// had no owner, so anyone may have been before it.
+    ours: Option<Vec<SessionId>>,
 }
 
-/// Most attempts remembered while their outcomes are unknown.
+/// Most attempts remembered while their outcomes are unknown. Of more, the oldest are forgotten:
+/// they were decided long ago.
 const LINEAGE_MAX: usize = 64;
 
 impl Lineage {
     /// Begins with an owner of this process, or with none.
     pub(crate) fn new(owner: Option<SessionId>) -> Self {
         Self {
-            ours: Vec::from_iter(owner),
-            is_broken: owner.is_none(),
+            ours: owner.map(|owner| vec![owner]),
         }
     }
 
-    /// Whether every owner since the first was this process.
-    pub(crate) fn is_unbroken(&self) -> bool {
-        !self.is_broken
-    }
-
-    /// Notes the owner that an attempt found in the record, and the attempt.
-    fn attempt(&mut self, found: SessionId, session: SessionId) {
-        self.is_broken |= !self.ours.contains(&found) || self.ours.len() == LINEAGE_MAX;
-        if !self.is_broken && !self.ours.contains(&session) {
-            self.ours.push(session);
+    /// Notes the owner that an attempt found in the record, and the attempt. False if another owner
+    /// came in between: the attempt must not be made.
+    #[must_use]
+    fn attempt(&mut self, found: SessionId, session: SessionId) -> bool {
+        let Some(ours) = &mut self.ours else {
+            return true;
+        };
+        if !ours.contains(&found) {
+            return false;
         }
+        if !ours.contains(&session) {
+            if ours.len() >= LINEAGE_MAX {
+                ours.drain(..LINEAGE_MAX / 2);
+                ours.push(found);
+            }
+            ours.push(session);
+        }
+        true
     }
 
     /// Notes that an attempt succeeded: the record names no earlier session any more.
     fn succeeded(&mut self, session: SessionId) {
-        self.ours = vec![session];
+        self.ours = Some(vec![session]);
     }
 }
 
@@ -182,7 +189,8 @@ impl Lineage {
 /// # Errors
 /// `NotFound`: it was never created. `Unavailable`: no NSD of its log answers now, or a step took
 /// longer than its budget. `OldEpoch`: the shard's record names another process, or another process
-/// took it over meanwhile. `Corrupt`: acknowledged entries are gone.
+/// took it over meanwhile. `Superseded`: another owner served it since this process gave it up.
+/// `Corrupt`: acknowledged entries are gone.
 pub(crate) async fn open(opening: Opening, lineage: &mut Lineage) -> Result<Opened> {
     let story = |error: Error| error.while_doing(format!("take over shard {}", opening.shard));
     take(&opening, lineage).await.map_err(story)
@@ -380,7 +388,10 @@ async fn raise_epoch(
             return Err(not_assigned(opening, next.assigned));
         }
         let previous = next.owner;
-        lineage.attempt(previous, session);
+        if !lineage.attempt(previous, session) {
+            let text = "another owner came in between: this process must open it anew";
+            return Err(Error::new(ErrorKind::Superseded, text));
+        }
         next.epoch = next.epoch.next();
         next.owner = session;
         match opening.coordination.set_shard(record.version, &next).await {

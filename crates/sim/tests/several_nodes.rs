@@ -13,9 +13,13 @@ fn several_nodes_without_faults() {
 
 #[test]
 fn several_nodes_survive_faults() {
-    each_seed(100..100 + by_suite(10, 1_000), |seed| {
+    each_seed(100..100 + by_suite(40, 1_000), |seed| {
         let report = run(seed, &ClusterScenario::USUAL);
-        println!("{seed}: {report:?}");
+        assert_eq!(
+            report.faults.values().sum::<usize>(),
+            ClusterScenario::USUAL.faults
+        );
+        println!("seed {seed}: {report:?}");
     });
 }
 

@@ -10,14 +10,18 @@
 //! must not overtake it. The same happens if the caller stops waiting. There are 64 slots, so at most
 //! as many such tasks; they end with the session.
 
+use super::book::Book;
 use super::slots::{Slot, Slots};
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, Either, select};
 use model::call::{BODY_BYTES_MAX, Call, NoAnswer};
-use model::owner::{CLASS, OWNER, OwnerCall, OwnerReply, OwnerRequest};
+use model::owner::{CLASS, OWNER, OwnerCall, OwnerReply, OwnerRequest, Tenure};
 use model::{Error, ErrorKind, Result, SessionId};
+use parking_lot::Mutex;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
+use tokio::sync::watch;
 use world::call::Remote;
 use world::{Deadline, Instant, Waiter, Waiters, World};
 
@@ -48,11 +52,20 @@ pub struct RemoteOwner {
     /// How long a request is asked before its program gets an error.
     patience: Duration,
     session: OnceLock<SessionId>,
+    /// What the session holds at the owner.
+    book: Mutex<Book>,
+    /// Shared by requests in order under way; a reclaim is alone.
+    reclaiming: tokio::sync::RwLock<()>,
+    /// Counts the reclaims that were wanted: requests in order under way give way to them.
+    wanted: watch::Sender<u64>,
     slots: Slots,
     waiters: Waiters,
     /// The session is over: nothing must be decided any more.
     closed: AtomicBool,
 }
+
+/// An owner's answer, or why there is none.
+type Sent = std::result::Result<Result<OwnerReply>, NoAnswer>;
 
 /// The end of asking.
 enum Outcome {
@@ -81,6 +94,9 @@ impl RemoteOwner {
             owners,
             patience,
             session: OnceLock::new(),
+            book: Mutex::default(),
+            reclaiming: tokio::sync::RwLock::default(),
+            wanted: watch::Sender::new(0),
             slots: Slots::default(),
             waiters: Waiters::default(),
             closed: AtomicBool::new(false),
@@ -143,27 +159,35 @@ impl RemoteOwner {
 
     /// Sends a call again and again, always the same one.
     async fn ask_until(&self, call: &OwnerCall, deadline: Deadline) -> Outcome {
-        let mut message = Call::new(OWNER, CLASS, call);
-        message.reply_bytes_max = BODY_BYTES_MAX as u32;
         let (mut pause, mut attempt) = (PAUSE_MIN, ATTEMPT_MIN);
         let mut may_have_run = false;
         let mut listed = None;
         loop {
+            let known = self.book.lock().tenure();
             let why = match self.owners.owner() {
                 None => Error::new(ErrorKind::Unavailable, "no node owns the shard"),
                 Some(owner) => {
                     let until = Deadline::after(&self.world, attempt).min(deadline);
-                    match owner.call(message.clone(), until).await {
-                        Ok(answer) => match answer.reply.decode::<OwnerReply>() {
-                            // Not the owner any more: it has done nothing.
-                            Err(error) if error.kind() == ErrorKind::OldEpoch => error,
-                            // It may have done it, and couldn't make it durable.
-                            Err(error) if is_unknown(&error) => {
-                                may_have_run = true;
-                                error
+                    match self.attempt(&*owner, call, until).await {
+                        // Not the owner any more: it has done nothing.
+                        Ok(Err(error)) if error.kind() == ErrorKind::OldEpoch => error,
+                        Ok(Err(error)) if error.kind() == ErrorKind::InGrace => error,
+                        Ok(Err(error)) if error.kind() == ErrorKind::ReclaimFirst => {
+                            match self.reclaim(&*owner, known, until).await {
+                                Ok(()) if !deadline.has_passed(&self.world) => continue,
+                                Ok(()) => error,
+                                Err(error) if error.kind() == ErrorKind::SessionEnded => {
+                                    return Outcome::Answered(Err(error));
+                                }
+                                Err(error) => error,
                             }
-                            answer => return Outcome::Answered(answer),
-                        },
+                        }
+                        // It may have done it, and couldn't make it durable.
+                        Ok(Err(error)) if is_unknown(&error) => {
+                            may_have_run = true;
+                            error
+                        }
+                        Ok(answer) => return Outcome::Answered(answer),
                         Err(NoAnswer::NotRun(error)) => error,
                         Err(NoAnswer::Unknown(error)) => {
                             may_have_run = true;
@@ -193,6 +217,88 @@ impl RemoteOwner {
         }
     }
 
+    /// Sends a call once. The answer to a request in order enters the book before anything can be
+    /// reclaimed with it; while a reclaim wants to begin, such requests are given up.
+    async fn attempt(&self, owner: &dyn Remote, call: &OwnerCall, until: Deadline) -> Sent {
+        if call.order.is_none() {
+            return send(owner, call, until).await;
+        }
+        let alone = until.bound(&self.world, self.reclaiming.read()).await;
+        let Ok(_sharing) = alone else {
+            return Err(NoAnswer::not_run("what is held is being reclaimed"));
+        };
+        let mut wanted = self.wanted.subscribe();
+        let mut call = call.clone();
+        if let Some(order) = &mut call.order {
+            order.tenure = self.book.lock().tenure();
+        }
+        let sent = pin!(send(owner, &call, until));
+        match select(sent, pin!(wanted.changed())).await {
+            Either::Left((answer, _)) => {
+                if let Ok(answer) = &answer
+                    && !is_left_undone(answer)
+                {
+                    self.book.lock().answered(&call.request, answer);
+                }
+                answer
+            }
+            Either::Right(_) => Err(NoAnswer::unknown(
+                "a new owner must know first what is held",
+            )),
+        }
+    }
+
+    /// Says to a new owner what the session holds, unless that was done since its tenure was
+    /// `known`.
+    ///
+    /// # Errors
+    /// `SessionEnded`; others if the owner didn't take it: it is the same again later.
+    async fn reclaim(&self, owner: &dyn Remote, known: Tenure, until: Deadline) -> Result<()> {
+        self.wanted.send_modify(|reclaims| *reclaims += 1);
+        let late = |_| Error::new(ErrorKind::Unavailable, "what is held is being reclaimed");
+        let alone = until.bound(&self.world, self.reclaiming.write()).await;
+        let _alone = alone.map_err(late)?;
+        if self.book.lock().tenure() != known {
+            return Ok(());
+        }
+        let session = self.session.get().copied().unwrap_or_default();
+        let parts = self.book.lock().parts();
+        let (count, mut lost) = (parts.len(), 0);
+        let mut reclaimed = known;
+        for (at, part) in parts.into_iter().enumerate() {
+            let call = OwnerCall {
+                session,
+                order: None,
+                request: OwnerRequest::Reclaim {
+                    session,
+                    part,
+                    is_last: at + 1 == count,
+                },
+            };
+            let answer = send(owner, &call, until).await?;
+            let OwnerReply::Reclaimed { tenure, lost: more } = answer? else {
+                let text = "the owner's answer to a reclaim isn't understood";
+                return Err(Error::new(ErrorKind::Unavailable, text));
+            };
+            // Parts for two owners would leave each with half of it.
+            if at > 0 && tenure != reclaimed {
+                let text = "the owner changed while what is held was reclaimed";
+                return Err(Error::new(ErrorKind::Unavailable, text));
+            }
+            reclaimed = tenure;
+            lost += more;
+        }
+        if lost > 0 {
+            tracing::warn!(
+                lost,
+                "file locks were lost: the owner was away for too long, and others took them"
+            );
+        }
+        tracing::info!(%session, tenure = reclaimed.0, "a new owner knows what is held here");
+        self.book.lock().set_tenure(reclaimed);
+        Ok(())
+    }
+
     /// Asks until it is known what became of a request, then frees its slot.
     async fn decide(&self, call: &OwnerCall, slot: Slot) {
         let _listed = self.waiters.enter(OWNER_WAIT, None, self.world.now());
@@ -205,8 +311,9 @@ impl RemoteOwner {
         }
     }
 
-    /// The session of the calls from now on.
-    pub(super) fn set_session(&self, session: SessionId) {
+    /// The session of the calls from now on, opened by the owner of a tenure.
+    pub(super) fn set_session(&self, session: SessionId, tenure: Tenure) {
+        self.book.lock().set_tenure(tenure);
         let first = self.session.set(session);
         assert!(first.is_ok(), "a client opens one session");
     }
@@ -232,6 +339,26 @@ impl Drop for Taken {
         let deciding = async move { owner.decide(&call, slot).await };
         let world = &self.owner.world;
         world.spawn("an undecided request", deciding).detach();
+    }
+}
+
+/// Sends a call and decodes the answer.
+async fn send(owner: &dyn Remote, call: &OwnerCall, until: Deadline) -> Sent {
+    let mut message = Call::new(OWNER, CLASS, call);
+    message.reply_bytes_max = BODY_BYTES_MAX as u32;
+    let answer = owner.call(message, until).await?;
+    Ok(answer.reply.decode::<OwnerReply>())
+}
+
+/// Whether an answer says that the request must be asked again, and changed nothing if it didn't
+/// take effect.
+fn is_left_undone(answer: &Result<OwnerReply>) -> bool {
+    use ErrorKind::{InGrace, OldEpoch, ReclaimFirst};
+    match answer {
+        Ok(_) => false,
+        Err(error) => {
+            matches!(error.kind(), InGrace | OldEpoch | ReclaimFirst) || is_unknown(error)
+        }
     }
 }
 

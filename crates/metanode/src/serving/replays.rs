@@ -73,6 +73,7 @@ impl Replays {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::owner::Tenure;
     use std::cell::Cell;
 
     #[test]
@@ -80,7 +81,11 @@ mod tests {
         let replays = Replays::default();
         let runs = Cell::new(0);
         let ask = |slot, number, is_open| {
-            let order = Order { slot, number };
+            let order = Order {
+                slot,
+                number,
+                tenure: Tenure::default(),
+            };
             let reply = replays.once(
                 SessionId(1),
                 order,

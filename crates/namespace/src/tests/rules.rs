@@ -514,9 +514,9 @@ fn a_slot_applies_each_number_once() {
         slot: 3,
     };
     store.records.remove(&slot);
-    assert_eq!(run(&mut store, &create, 1), Err(ErrorKind::OldEpoch));
+    assert_eq!(run(&mut store, &create, 1), Err(ErrorKind::SessionEnded));
     store.set_session(None);
-    assert_eq!(run(&mut store, &create, 1), Err(ErrorKind::OldEpoch));
+    assert_eq!(run(&mut store, &create, 1), Err(ErrorKind::SessionEnded));
 }
 
 #[test]

@@ -20,7 +20,8 @@ pub(super) async fn host(parts: Arc<Parts>) {
     loop {
         let is_ours = roster.borrow_and_update().assigned(ROOT_SHARD) == Some(parts.run);
         let mut patience = None;
-        match (parts.services.hosted(), is_ours) {
+        let hosted = parts.services.hosted();
+        match (&hosted, is_ours) {
             // Runs to its end although the record may change meanwhile: whoever takes over next
             // raises the epoch, which ends it.
             (None, true) => match Metanode::open(parts.opening()).await {
@@ -46,16 +47,24 @@ pub(super) async fn host(parts: Arc<Parts>) {
             }
             (Some(_), true) | (None, false) => {}
         }
-        let changed = roster.changed();
-        let is_over = match patience {
-            Some(patience) => {
-                let changed = parts.world.timeout(patience, changed).await;
-                matches!(changed, Ok(Err(_)))
+        let superseded = async {
+            match &hosted {
+                Some(metanode) => metanode.superseded().await,
+                None => std::future::pending().await,
             }
-            None => changed.await.is_err(),
         };
-        if is_over {
-            return;
+        let pausing = async {
+            match patience {
+                Some(patience) => parts.world.sleep(patience).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            changed = roster.changed() => if changed.is_err() {
+                return;
+            },
+            () = superseded => parts.leave_shard().await,
+            () = pausing => {}
         }
     }
 }

@@ -136,7 +136,7 @@ fn a_process_that_the_record_does_not_name_takes_nothing_over() {
 }
 
 #[test]
-fn attempts_that_failed_before_they_raised_the_epoch_hide_no_other_owner() {
+fn an_owner_that_another_has_followed_never_goes_on_with_its_memory() {
     machine(24, SINGLE, 1)
         .run(|world| async move {
             let opening = power_on(&world, &[]).await;
@@ -158,16 +158,46 @@ fn attempts_that_failed_before_they_raised_the_epoch_hide_no_other_owner() {
             for _ in 0..3 {
                 assert!(takeover::open(opening.clone(), &mut lineage).await.is_err());
             }
-            assert!(lineage.is_unbroken(), "no other owner has begun");
-            drop(open(other).await.unwrap());
+            // No other owner has begun: given back, it goes on.
             coordination
                 .assign_shard(SHARD, Some(theirs), mine)
                 .await
                 .unwrap();
             drop(takeover::open(opening.clone(), &mut lineage).await.unwrap());
-            assert!(!lineage.is_unbroken());
-            drop(takeover::open(opening, &mut lineage).await.unwrap());
-            assert!(!lineage.is_unbroken(), "it stays broken");
+            coordination
+                .assign_shard(SHARD, Some(mine), theirs)
+                .await
+                .unwrap();
+            drop(open(other).await.unwrap());
+            coordination
+                .assign_shard(SHARD, Some(theirs), mine)
+                .await
+                .unwrap();
+            for _ in 0..2 {
+                let again = takeover::open(opening.clone(), &mut lineage).await;
+                let refused = again.err().map(|error| error.kind());
+                assert_eq!(refused, Some(ErrorKind::Superseded));
+            }
+            let epoch = || async {
+                coordination
+                    .shard(SHARD)
+                    .await
+                    .unwrap()
+                    .unwrap()
+                    .value
+                    .epoch
+            };
+            let before = epoch().await;
+            drop(
+                takeover::open(opening, &mut Lineage::new(None))
+                    .await
+                    .unwrap(),
+            );
+            assert_eq!(
+                epoch().await,
+                before.next(),
+                "the refused ones raised nothing"
+            );
         })
         .finished();
 }

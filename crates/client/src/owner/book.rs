@@ -1,0 +1,363 @@
+//! What a session holds at its owner, so that it can be said to the next one. Pure: it follows from
+//! the answers to requests in order, and from nothing else.
+//!
+//! Bounded by what the owner gives: holds by the inodes that the client has in use, locks by the
+//! owner's limits.
+
+use model::lock::{LockDoor, LockOwner, LockRequest, LockSpace};
+use model::owner::{LockCall, OwnerReply, OwnerRequest, RECLAIM_MAX, Reclaimed, Tenure};
+use model::{ErrorKind, InodeId, LockRange, Result};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The opens and locks of a session.
+#[derive(Default)]
+pub(super) struct Book {
+    /// The tenure of the owner that knows all of it.
+    tenure: Tenure,
+    holds: BTreeMap<InodeId, u64>,
+    doors: BTreeSet<LockDoor>,
+    /// The locks of an owner on an inode: ranges without overlaps, each as it would be asked for.
+    locks: BTreeMap<(InodeId, LockSpace, LockOwner), Vec<LockRequest>>,
+    /// Requests that wait for their turn, by number.
+    waits: BTreeMap<u64, LockRequest>,
+}
+
+impl Book {
+    pub(super) fn tenure(&self) -> Tenure {
+        self.tenure
+    }
+
+    /// An owner of this tenure knows everything from now on, except for waits.
+    pub(super) fn set_tenure(&mut self, tenure: Tenure) {
+        if tenure != self.tenure {
+            self.waits.clear();
+        }
+        self.tenure = tenure;
+    }
+
+    /// Takes in the answer to a request in order.
+    pub(super) fn answered(&mut self, request: &OwnerRequest, reply: &Result<OwnerReply>) {
+        match request {
+            OwnerRequest::Hold { inode, .. } if reply.is_ok() => {
+                *self.holds.entry(*inode).or_default() += 1;
+            }
+            // The use is removed whether or not the inode could be released.
+            OwnerRequest::Unhold { inode, .. } => {
+                if let Some(count) = self.holds.get_mut(inode) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.holds.remove(inode);
+                    }
+                }
+            }
+            OwnerRequest::Lock(call) => self.lock_answered(call, reply),
+            _ => {}
+        }
+    }
+
+    fn lock_answered(&mut self, call: &LockCall, reply: &Result<OwnerReply>) {
+        let is_done = matches!(reply, Ok(OwnerReply::Done));
+        match call {
+            LockCall::BeginDoor(door) if is_done => {
+                self.doors.insert(*door);
+            }
+            LockCall::EndDoor(door) if is_done => {
+                self.doors.remove(door);
+                self.locks.retain(|(_, _, owner), _| owner.door != *door);
+                self.waits.retain(|_, request| request.owner.door != *door);
+            }
+            LockCall::Set(request) | LockCall::Queue { request, .. } => {
+                let waits = matches!(reply, Ok(OwnerReply::Waits));
+                let is_refused =
+                    matches!(reply, Err(error) if error.kind() == ErrorKind::WouldBlock);
+                if is_done {
+                    self.set(request);
+                } else if request.space == LockSpace::Whole && (waits || is_refused) {
+                    // flock(2) gives the old lock up before it asks for one of another kind.
+                    let unlock = LockRequest {
+                        kind: None,
+                        ..*request
+                    };
+                    let known = self.locks.get(&key(request));
+                    let is_same = known.is_some_and(|it| it[0].kind == request.kind);
+                    if !is_same {
+                        self.set(&unlock);
+                    }
+                }
+                if let LockCall::Queue { wait, .. } = call
+                    && waits
+                {
+                    self.waits.insert(*wait, *request);
+                }
+            }
+            LockCall::EndWait { wait, .. } => {
+                if let Some(request) = self.waits.remove(wait)
+                    && is_done
+                {
+                    self.set(&request);
+                }
+            }
+            LockCall::EndProcess { inode, owner } if is_done => {
+                self.locks.remove(&(*inode, LockSpace::Range, *owner));
+            }
+            LockCall::EndOpen { door, open } if is_done => {
+                for ((_, _, owner), locks) in &mut self.locks {
+                    if owner.door == *door {
+                        locks.retain(|lock| lock.taker.open != *open);
+                    }
+                }
+                self.locks.retain(|_, locks| !locks.is_empty());
+            }
+            _ => {}
+        }
+    }
+
+    /// Locks or unlocks a range.
+    fn set(&mut self, request: &LockRequest) {
+        let locks = self.locks.entry(key(request)).or_default();
+        let mut kept = Vec::with_capacity(locks.len() + 2);
+        for lock in locks.drain(..) {
+            kept.extend(outside(&lock, request.range));
+        }
+        if request.kind.is_some() {
+            kept.push(*request);
+        }
+        kept.sort_by_key(|lock| lock.range.start);
+        // Neighbours of one kind and origin are one lock.
+        for lock in kept {
+            match locks.last_mut() {
+                Some(last) if continues(last, &lock) => last.range.end = lock.range.end,
+                _ => locks.push(lock),
+            }
+        }
+        if locks.is_empty() {
+            self.locks.remove(&key(request));
+        }
+    }
+
+    /// All of it, in parts for messages; at least one.
+    pub(super) fn parts(&self) -> Vec<Reclaimed> {
+        let mut parts = vec![Reclaimed::default()];
+        let mut count = 0;
+        let mut next = |parts: &mut Vec<Reclaimed>| {
+            if count == RECLAIM_MAX {
+                parts.push(Reclaimed::default());
+                count = 0;
+            }
+            count += 1;
+            parts.len() - 1
+        };
+        // Doors first: locks need theirs.
+        for door in &self.doors {
+            let at = next(&mut parts);
+            parts[at].doors.push(*door);
+        }
+        for lock in self.locks.values().flatten() {
+            let at = next(&mut parts);
+            parts[at].locks.push(*lock);
+        }
+        for (inode, count) in &self.holds {
+            let at = next(&mut parts);
+            parts[at].holds.push((*inode, *count));
+        }
+        parts
+    }
+}
+
+fn key(request: &LockRequest) -> (InodeId, LockSpace, LockOwner) {
+    (request.inode, request.space, request.owner)
+}
+
+/// What is left of a lock when a range is taken out of it.
+fn outside(lock: &LockRequest, range: LockRange) -> impl Iterator<Item = LockRequest> {
+    let with = |start, end| LockRequest {
+        range: LockRange { start, end },
+        ..*lock
+    };
+    if !lock.range.overlaps(range) {
+        return [Some(*lock), None].into_iter().flatten();
+    }
+    let before = (lock.range.start < range.start).then(|| with(lock.range.start, range.start - 1));
+    let after = (lock.range.end > range.end).then(|| with(range.end + 1, lock.range.end));
+    [before, after].into_iter().flatten()
+}
+
+/// Whether a lock begins where another of the same kind and origin ends.
+fn continues(first: &LockRequest, second: &LockRequest) -> bool {
+    first.kind == second.kind
+        && first.taker == second.taker
+        && first.range.end.checked_add(1) == Some(second.range.start)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use model::lock::LockTaker;
+    use model::operation::Stamp;
+    use model::{LockKind, SessionId, Timestamp};
+    use proptest::prelude::*;
+
+    const SESSION: SessionId = SessionId(3);
+    const DOOR: LockDoor = LockDoor {
+        session: SESSION,
+        number: 1,
+    };
+
+    fn request(owner: u64, open: u64, kind: Option<LockKind>, start: u64, end: u64) -> LockRequest {
+        LockRequest {
+            space: LockSpace::Range,
+            inode: InodeId(5),
+            owner: LockOwner {
+                door: DOOR,
+                id: owner,
+            },
+            kind,
+            range: LockRange { start, end },
+            taker: LockTaker {
+                open,
+                pid: 1,
+                user: 1,
+            },
+        }
+    }
+
+    fn whole(kind: Option<LockKind>) -> LockRequest {
+        LockRequest {
+            space: LockSpace::Whole,
+            range: LockRange::ALL,
+            ..request(1, 1, kind, 0, 0)
+        }
+    }
+
+    fn locks(book: &Book) -> Vec<LockRequest> {
+        book.parts()
+            .into_iter()
+            .flat_map(|part| part.locks)
+            .collect()
+    }
+
+    fn lock(book: &mut Book, call: LockCall, reply: Result<OwnerReply>) {
+        book.answered(&OwnerRequest::Lock(call), &reply);
+    }
+
+    #[test]
+    fn holds_follow_the_answers_and_not_the_requests() {
+        let mut book = Book::default();
+        let inode = InodeId(7);
+        let hold = OwnerRequest::Hold {
+            session: SESSION,
+            inode,
+        };
+        let stamp = Stamp {
+            now: Timestamp(0),
+            session: SESSION,
+            slot: None,
+        };
+        let unhold = OwnerRequest::Unhold { inode, stamp };
+        book.answered(&hold, &Err(ErrorKind::ReclaimFirst.into()));
+        assert_eq!(book.parts(), [Reclaimed::default()]);
+        book.answered(&hold, &Ok(OwnerReply::Done));
+        book.answered(&hold, &Ok(OwnerReply::Done));
+        assert_eq!(book.parts()[0].holds, [(inode, 2)]);
+        book.answered(&unhold, &Ok(OwnerReply::Done));
+        book.answered(&unhold, &Err(ErrorKind::Unavailable.into()));
+        assert_eq!(book.parts(), [Reclaimed::default()]);
+    }
+
+    #[test]
+    fn a_flock_that_is_refused_or_waits_has_given_up_the_old_one() {
+        for (reply, is_kept) in [
+            (Err(ErrorKind::WouldBlock.into()), false),
+            (Ok(OwnerReply::Waits), false),
+            (Err(ErrorKind::TooManyLocks.into()), true),
+        ] {
+            let mut book = Book::default();
+            let shared = whole(Some(LockKind::Shared));
+            let exclusive = whole(Some(LockKind::Exclusive));
+            lock(&mut book, LockCall::Set(shared), Ok(OwnerReply::Done));
+            let queue = LockCall::Queue {
+                wait: 1,
+                request: exclusive,
+            };
+            lock(&mut book, queue, reply);
+            assert_eq!(locks(&book), if is_kept { vec![shared] } else { vec![] });
+        }
+    }
+
+    #[test]
+    fn a_wait_becomes_a_lock_when_its_end_says_so() {
+        let mut book = Book::default();
+        let exclusive = request(1, 1, Some(LockKind::Exclusive), 0, 9);
+        for (wait, end) in [
+            (1, Err(ErrorKind::Interrupted.into())),
+            (2, Ok(OwnerReply::Done)),
+        ] {
+            assert_eq!(locks(&book), []);
+            let queue = LockCall::Queue {
+                wait,
+                request: exclusive,
+            };
+            lock(&mut book, queue, Ok(OwnerReply::Waits));
+            let session = SESSION;
+            lock(&mut book, LockCall::EndWait { session, wait }, end);
+        }
+        assert_eq!(locks(&book), [exclusive]);
+        lock(&mut book, LockCall::EndDoor(DOOR), Ok(OwnerReply::Done));
+        assert_eq!(locks(&book), []);
+    }
+
+    #[test]
+    fn much_is_said_in_several_parts_with_doors_first() {
+        let mut book = Book::default();
+        lock(&mut book, LockCall::BeginDoor(DOOR), Ok(OwnerReply::Done));
+        for inode in 0..RECLAIM_MAX as u64 {
+            let hold = OwnerRequest::Hold {
+                session: SESSION,
+                inode: InodeId(inode),
+            };
+            book.answered(&hold, &Ok(OwnerReply::Done));
+        }
+        let parts = book.parts();
+        assert_eq!(parts.len(), 2);
+        assert_eq!(
+            (parts[0].doors.len(), parts[0].holds.len()),
+            (1, RECLAIM_MAX - 1)
+        );
+        assert_eq!((parts[1].doors.len(), parts[1].holds.len()), (0, 1));
+    }
+
+    proptest! {
+        /// Byte by byte, the book has the kinds and opens that the requests leave.
+        #[test]
+        fn ranges_are_those_of_the_requests(
+            steps in prop::collection::vec(
+                (0_u8..6, 0_u64..20, 0_u64..20, 1_u64..3, 0_u8..3), 1..60)
+        ) {
+            let mut book = Book::default();
+            let mut bytes: [Option<(LockKind, u64)>; 40] = [None; 40];
+            for (what, start, length, open, kind) in steps {
+                if what == 0 {
+                    let end = LockCall::EndOpen { door: DOOR, open };
+                    lock(&mut book, end, Ok(OwnerReply::Done));
+                    bytes.iter_mut().for_each(|it| *it = it.filter(|(_, by)| *by != open));
+                    continue;
+                }
+                let kind = [None, Some(LockKind::Shared), Some(LockKind::Exclusive)][usize::from(kind)];
+                let asked = request(1, open, kind, start, start + length);
+                lock(&mut book, LockCall::Set(asked), Ok(OwnerReply::Done));
+                for byte in start..=start + length {
+                    bytes[byte as usize] = kind.map(|kind| (kind, open));
+                }
+                let mut found = [None; 40];
+                for held in locks(&book) {
+                    for byte in held.range.start..=held.range.end {
+                        prop_assert!(found[byte as usize].is_none(), "no overlaps");
+                        found[byte as usize] = Some((held.kind.unwrap(), held.taker.open));
+                    }
+                }
+                prop_assert_eq!(found, bytes);
+            }
+        }
+    }
+}
