@@ -9,7 +9,7 @@
 
 use crate::metanode::Metanode;
 use model::owner::{OwnerReply, Reclaimed, Tenure};
-use model::{Error, ErrorKind, Result, SessionId};
+use model::{Error, ErrorKind, Result, SessionId, ShardEpoch};
 use namespace::sessions::{Sessions, Standing};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -114,16 +114,45 @@ impl Metanode {
         }
     }
 
-    /// Refuses a request in order from a client that knows what it holds for another tenure.
-    pub(crate) fn check_tenure(&self, known: Tenure) -> Result<()> {
-        if known < self.tenure {
-            return Err(ErrorKind::ReclaimFirst.into());
+    /// Refuses a client that knows a later owner: this one would answer with what was.
+    pub(crate) fn check_owner(&self, known: Tenure) -> Result<()> {
+        if known <= self.tenure {
+            return Ok(());
         }
-        if known > self.tenure {
-            let text = "the client knows a later owner";
-            return Err(Error::new(ErrorKind::OldEpoch, text));
+        let text = "the client knows a later owner";
+        Err(Error::new(ErrorKind::OldEpoch, text))
+    }
+
+    /// Makes sure that this is the owner now, for an answer that nobody takes back.
+    ///
+    /// # Errors
+    /// `OldEpoch` if it isn't; those of coordination.
+    pub(crate) async fn confirm_ownership(&self) -> Result<()> {
+        let shard = self.shard();
+        let record = self.coordination.shard(shard.id()).await?;
+        match record {
+            Some(record) if record.value.epoch == shard.epoch() => Ok(()),
+            _ => {
+                let text = "the shard has had another owner since";
+                let error = Error::new(ErrorKind::OldEpoch, text);
+                shard.resign(&error);
+                Err(error)
+            }
         }
-        Ok(())
+    }
+
+    /// The shard's record has this epoch. A higher one than this owner's is another owner's, which
+    /// it would otherwise meet at its next append.
+    pub async fn meet(&self, epoch: ShardEpoch) {
+        let shard = self.shard();
+        if epoch > shard.epoch() && shard.check_alive().is_ok() {
+            let error = Error::new(ErrorKind::OldEpoch, "the shard has had another owner since");
+            shard.resign(&error);
+        }
+        if shard.check_alive().is_err() {
+            let again = self.take_over_again(&shard).await;
+            again.unwrap_or_else(|error| tracing::debug!(%error, "the shard stays dropped"));
+        }
     }
 
     /// Refuses a new lock while one that it conflicts with may not have been said yet.

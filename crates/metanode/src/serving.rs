@@ -11,8 +11,8 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use model::call::{BODY_BYTES_MAX, Call, Reply as Message};
 use model::operation::Stamp;
-use model::owner::{LockCall, OWNER, OwnerCall, OwnerReply, OwnerRequest};
-use model::{Error, ErrorKind, InodeId, NodeRun, Operation, Result};
+use model::owner::{LockCall, OWNER, Order, OwnerCall, OwnerReply, OwnerRequest, Tenure};
+use model::{Error, ErrorKind, InodeId, NodeRun, Operation, Result, SessionId};
 use world::Deadline;
 use world::call::{Asked, Local, Service};
 
@@ -59,67 +59,111 @@ impl Service for Metanode {
 
 impl Metanode {
     async fn serve_call(&self, from: NodeRun, asked: OwnerCall, deadline: Deadline) -> Message {
-        let OwnerCall {
-            session,
-            order,
-            request,
-        } = asked;
-        match request {
+        let (session, tenure) = (asked.session, asked.tenure);
+        let answer = match asked.request {
             OwnerRequest::OpenSession { nonce } => {
                 let session = self.open_session_once(Some(nonce), from).await;
-                let opened = |session| OwnerReply::Session(session, self.tenure);
-                message(&session.map(opened))
+                session.map(|session| OwnerReply::Session(session, self.tenure()))
             }
-            OwnerRequest::Execute { operation, stamp } => match self.check_open(stamp.session) {
-                Ok(()) => self.serve_operation(operation, &stamp).await,
-                Err(error) => message(&Err(error)),
+            OwnerRequest::Reclaim {
+                session,
+                part,
+                is_last,
+            } => match self.check_owner(tenure) {
+                Ok(()) => self.reclaim(session, &part, is_last).await,
+                Err(error) => Err(error),
             },
-            OwnerRequest::Lock(LockCall::Await { session, wait }) => {
-                if let Err(error) = self.check_open(session) {
-                    return message(&Err(error));
-                }
-                // The client must get the answer before its deadline.
-                let patience = deadline.rest(&self.world) / 4 * 3;
-                let granted = self
-                    .world
-                    .timeout(patience, self.locks().granted(session, wait));
-                message(&match granted.await {
-                    Ok(outcome) => outcome.map(|()| OwnerReply::Done),
-                    Err(_) => Ok(OwnerReply::Waits),
-                })
-            }
-            request @ OwnerRequest::Lock(LockCall::Test { .. }) => match self.check_grace() {
-                Ok(()) => message(&self.wait_for(&request).await),
-                Err(error) => message(&Err(error)),
+            // Also if it has ended: the first answer may have been lost.
+            OwnerRequest::CloseSession { session } => match self.check_owner(tenure) {
+                Ok(()) => self.close_session(session).await.map(|()| OwnerReply::Done),
+                Err(error) => Err(error),
             },
-            request if request.is_in_order() => {
-                let Some(order) = order else {
-                    let text = "the request has no place in the order of its session";
-                    return message(&Err(Error::new(ErrorKind::InvalidArgument, text)));
-                };
-                let mut last_use = None;
-                let mut checked = self.check_open(session);
-                checked = checked.and_then(|()| self.check_tenure(order.tenure));
-                if request.takes_lock() {
-                    checked = checked.and_then(|()| self.check_grace());
-                }
-                if let Err(error) = checked {
-                    return message(&Err(error));
-                }
-                let is_open = || self.check_open(session).is_ok();
-                let reply = self.replays.once(session, order, is_open, || {
-                    let (reply, unused) = self.change(&request);
-                    last_use = unused;
-                    reply
-                });
-                if let Some((inode, stamp)) = last_use
-                    && let Err(error) = self.release(inode, &stamp).await
-                {
-                    tracing::warn!(%inode, %error, "an inode without names couldn't be released");
-                }
-                message(&reply)
+            request => match self.check_caller(session, tenure, &request) {
+                Ok(()) => match request {
+                    OwnerRequest::Execute { operation, stamp } => {
+                        return self.serve_operation(operation, &stamp).await;
+                    }
+                    request if request.is_in_order() => {
+                        self.serve_in_order(session, asked.order, request).await
+                    }
+                    OwnerRequest::Lock(LockCall::Await { session, wait }) => {
+                        self.serve_await(session, wait, deadline).await
+                    }
+                    request => self.wait_for(&request).await,
+                },
+                Err(error) => Err(error),
+            },
+        };
+        match answer {
+            // Another owner may have opened the session since.
+            Err(error) if error.kind() == ErrorKind::SessionEnded => {
+                let owns = self.confirm_ownership().await;
+                message(&Err(owns.err().unwrap_or(error)))
             }
-            request => message(&self.wait_for(&request).await),
+            answer => message(&answer),
+        }
+    }
+
+    /// Waits for a lock, but so long only that the client gets the answer before its deadline.
+    async fn serve_await(
+        &self,
+        session: SessionId,
+        wait: u64,
+        deadline: Deadline,
+    ) -> Result<OwnerReply> {
+        let patience = deadline.rest(&self.world) / 4 * 3;
+        let granted = self.locks().granted(session, wait);
+        match self.world.timeout(patience, granted).await {
+            Ok(outcome) => outcome.map(|()| OwnerReply::Done),
+            Err(_) => Ok(OwnerReply::Waits),
+        }
+    }
+
+    async fn serve_in_order(
+        &self,
+        session: SessionId,
+        order: Option<Order>,
+        request: OwnerRequest,
+    ) -> Result<OwnerReply> {
+        let order = order.ok_or_else(|| {
+            let text = "the request has no place in the order of its session";
+            Error::new(ErrorKind::InvalidArgument, text)
+        })?;
+        let mut last_use = None;
+        let is_open = || self.check_open(session).is_ok();
+        let reply = self.replays.once(session, order, is_open, || {
+            let (reply, unused) = self.change(&request);
+            last_use = unused;
+            reply
+        });
+        if let Some((inode, stamp)) = last_use
+            && let Err(error) = self.release(inode, &stamp).await
+        {
+            tracing::warn!(%inode, %error, "an inode without names couldn't be released");
+        }
+        reply
+    }
+
+    /// Whether a client's request may be answered.
+    fn check_caller(
+        &self,
+        session: SessionId,
+        tenure: Tenure,
+        request: &OwnerRequest,
+    ) -> Result<()> {
+        self.check_owner(tenure)?;
+        self.check_open(session)?;
+        if matches!(request, OwnerRequest::Execute { stamp, .. } if stamp.session != session) {
+            let text = "the operation is another session's";
+            return Err(Error::new(ErrorKind::InvalidArgument, text));
+        }
+        if tenure < self.tenure() {
+            return Err(ErrorKind::ReclaimFirst.into());
+        }
+        let is_test = matches!(request, OwnerRequest::Lock(LockCall::Test { .. }));
+        match is_test || request.takes_lock() {
+            true => self.check_grace(),
+            false => Ok(()),
         }
     }
 

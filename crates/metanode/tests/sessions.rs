@@ -205,6 +205,7 @@ async fn send(
 ) -> model::Result<OwnerReply> {
     let call = OwnerCall {
         session,
+        tenure: rig.metanode.tenure(),
         order,
         request,
     };
@@ -227,18 +228,14 @@ fn a_session_of_a_new_run_ends_what_the_node_held_before() {
             let nobody = SessionId::default();
             let open = |nonce| OwnerRequest::OpenSession { nonce };
             let opened = send(&rig, run(1), nobody, None, open(1)).await.unwrap();
-            let OwnerReply::Session(session, tenure) = opened else {
+            let OwnerReply::Session(session, _) = opened else {
                 panic!("{opened:?}");
             };
             let hold = OwnerRequest::Hold {
                 session,
                 inode: held,
             };
-            let first = Order {
-                slot: 0,
-                number: 1,
-                tenure,
-            };
+            let first = Order { slot: 0, number: 1 };
             let holds = send(&rig, run(1), session, Some(first), hold).await;
             assert_eq!(holds, Ok(OwnerReply::Done));
             rig.unlink(ROOT, "f").await;

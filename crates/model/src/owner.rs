@@ -12,8 +12,8 @@
 //!
 //! *A new owner* knows no opens and locks, and answers "reclaim first" to sessions that it didn't
 //! open itself. Their clients say what they hold ([`OwnerRequest::Reclaim`]), learn the new owner's
-//! [`Tenure`], and ask again. A request in order names the tenure for which the client knows what it
-//! holds, so that no owner before or after runs it.
+//! [`Tenure`], and ask again. All requests name the tenure for which the client knows what it holds,
+//! so that no owner before or after answers them.
 //!
 //! The kind of an error says what to do (`model::error::Advice`): *refresh the map* if another node
 //! owns the shard now; *wait* and ask again if the owner can't answer yet; ask again under the same
@@ -233,6 +233,10 @@ pub enum OwnerReply {
 pub struct OwnerCall {
     /// The session that asks; 0 while it has none.
     pub session: SessionId,
+    /// The owner's tenure for which the client knows what it holds; 0 while it has no session. An
+    /// owner refuses requests with another one: it has yet to hear of what is held, or isn't the
+    /// owner any more and would answer with what was.
+    pub tenure: Tenure,
     /// The place of a request that [is in order](OwnerRequest::is_in_order); `None` for others.
     pub order: Option<Order>,
     /// The request.
@@ -246,8 +250,6 @@ pub struct Order {
     pub slot: u8,
     /// Grows with each request of the slot, from 1.
     pub number: u64,
-    /// The owner's tenure for which the client knows what it holds.
-    pub tenure: Tenure,
 }
 
 /// Space and inodes, as `df` shows them. Bytes are plain data, before redundancy is added.

@@ -82,8 +82,8 @@ pub struct Nsd {
 
 /// Most log entries that [`Nsd::log_read`] returns, whatever the limit.
 pub const LOG_READ_MAX: usize = 1024;
-/// Entries that one request reads from the disk at the same time.
-const LOG_READS_AT_ONCE: usize = 16;
+/// Most entries that one request reads from the disk at the same time; fewer if they are large.
+const LOG_READS_AT_ONCE: usize = 64;
 /// Most blobs that [`Nsd::list`] returns, whatever the limit.
 pub const LIST_MAX: usize = 65_536;
 
@@ -315,6 +315,8 @@ impl Nsd {
         let from = Key::log(shard, from);
         let to = Key::log(shard, EntryNumber(u64::MAX));
         let found = self.core.range(&from, &to, limit.min(LOG_READ_MAX))?;
+        let largest = found.iter().map(|(_, entry)| entry.length as usize).max();
+        let at_once = LOG_READ_BYTES / largest.unwrap_or(1).max(1);
         let reads = found.into_iter().filter_map(|(key, _)| match key.named() {
             Named::Log(_, number) => {
                 Some(async move { (number, self.core.read_proven(&key, None).await) })
@@ -323,7 +325,7 @@ impl Nsd {
         });
         // A take-over waits for thousands of entries, most of them small: one after the other they
         // would take a disk's latency each.
-        let mut reads = stream::iter(reads).buffered(LOG_READS_AT_ONCE);
+        let mut reads = stream::iter(reads).buffered(at_once.clamp(1, LOG_READS_AT_ONCE));
         let mut entries = Vec::new();
         let mut bytes = 0;
         while let Some((number, read)) = reads.next().await {

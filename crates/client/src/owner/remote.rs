@@ -111,6 +111,7 @@ impl RemoteOwner {
         let deadline = Deadline::after(&self.world, self.patience);
         let mut call = OwnerCall {
             session: self.session.get().copied().unwrap_or_default(),
+            tenure: Tenure::default(),
             order: None,
             request: request.clone(),
         };
@@ -220,18 +221,17 @@ impl RemoteOwner {
     /// Sends a call once. The answer to a request in order enters the book before anything can be
     /// reclaimed with it; while a reclaim wants to begin, such requests are given up.
     async fn attempt(&self, owner: &dyn Remote, call: &OwnerCall, until: Deadline) -> Sent {
+        let mut call = call.clone();
         if call.order.is_none() {
-            return send(owner, call, until).await;
+            call.tenure = self.book.lock().tenure();
+            return send(owner, &call, until).await;
         }
         let alone = until.bound(&self.world, self.reclaiming.read()).await;
         let Ok(_sharing) = alone else {
             return Err(NoAnswer::not_run("what is held is being reclaimed"));
         };
         let mut wanted = self.wanted.subscribe();
-        let mut call = call.clone();
-        if let Some(order) = &mut call.order {
-            order.tenure = self.book.lock().tenure();
-        }
+        call.tenure = self.book.lock().tenure();
         let sent = pin!(send(owner, &call, until));
         match select(sent, pin!(wanted.changed())).await {
             Either::Left((answer, _)) => {
@@ -268,6 +268,7 @@ impl RemoteOwner {
         for (at, part) in parts.into_iter().enumerate() {
             let call = OwnerCall {
                 session,
+                tenure: known,
                 order: None,
                 request: OwnerRequest::Reclaim {
                     session,

@@ -1,7 +1,7 @@
 //! The slots of a session: how many changes may be under way, and the number of each.
 
 use model::limits::SESSION_SLOTS;
-use model::owner::{Order, Tenure};
+use model::owner::Order;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
@@ -58,13 +58,12 @@ impl Slot {
         (self.index, self.operations)
     }
 
-    /// The place of a request that is in order; its tenure is filled in when it is sent.
+    /// The place of a request that is in order.
     pub(super) fn next_order(&mut self) -> Order {
         self.orders += 1;
         Order {
             slot: self.index,
             number: self.orders,
-            tenure: Tenure::default(),
         }
     }
 }
@@ -80,11 +79,7 @@ mod tests {
         let take = || slots.take().now_or_never();
         let mut first = take().unwrap();
         assert_eq!(first.next_operation(), (0, 1));
-        let order = |number| Order {
-            slot: 0,
-            number,
-            tenure: Tenure::default(),
-        };
+        let order = |number| Order { slot: 0, number };
         assert_eq!(first.next_order(), order(1));
         let others: Vec<Slot> = std::iter::from_fn(take).collect();
         assert_eq!(others.len(), usize::from(SESSION_SLOTS) - 1);

@@ -73,7 +73,6 @@ impl Replays {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::owner::Tenure;
     use std::cell::Cell;
 
     #[test]
@@ -81,11 +80,7 @@ mod tests {
         let replays = Replays::default();
         let runs = Cell::new(0);
         let ask = |slot, number, is_open| {
-            let order = Order {
-                slot,
-                number,
-                tenure: Tenure::default(),
-            };
+            let order = Order { slot, number };
             let reply = replays.once(
                 SessionId(1),
                 order,

@@ -13,7 +13,9 @@ use std::time::Duration;
 
 /// How long a watch may say nothing until the roster is read.
 const READ_EVERY: Duration = Duration::from_secs(2);
-/// Pause after coordination didn't answer.
+/// How long an answer of coordination is waited for until it is asked again.
+const READ_MAX: Duration = Duration::from_secs(1);
+/// Pause after coordination refused to answer.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// The task that keeps the roster.
@@ -21,13 +23,16 @@ pub(super) async fn follow(parts: Arc<Parts>) {
     let mut remote = BTreeMap::new();
     parts.use_homes(&mut remote);
     loop {
-        let mut roster = match Roster::read(&parts.coordination).await {
-            Ok(roster) => roster,
-            Err(error) => {
+        let read = Roster::read(&parts.coordination);
+        let mut roster = match parts.world.timeout(READ_MAX, read).await {
+            Ok(Ok(roster)) => roster,
+            Ok(Err(error)) => {
                 tracing::warn!(%error, "coordination doesn't say what the cluster is like");
                 parts.world.sleep(PAUSE).await;
                 continue;
             }
+            // A request or its answer was lost, perhaps; nothing else depends on this one.
+            Err(_) => continue,
         };
         let mut watch = parts.coordination.watch("", roster.revision);
         loop {

@@ -45,7 +45,13 @@ pub(super) async fn host(parts: Arc<Parts>) {
                 parts.leave_shard().await;
                 continue;
             }
-            (Some(_), true) | (None, false) => {}
+            (Some(metanode), true) => {
+                let record = parts.roster.borrow().shards.get(&ROOT_SHARD).cloned();
+                if let Some(record) = record {
+                    metanode.meet(record.value.epoch).await;
+                }
+            }
+            (None, false) => {}
         }
         let superseded = async {
             match &hosted {

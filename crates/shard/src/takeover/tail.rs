@@ -13,7 +13,7 @@ use std::time::Duration;
 use world::call::Deadline;
 
 /// Entries requested per read.
-const READ_LIMIT: usize = 64;
+const READ_LIMIT: usize = 512;
 /// Time limit of a read. A late NSD is then asked for one entry at a time, and if late again, for
 /// no more: it may have stopped answering after the seal, and others have the same entries.
 const READ_DEADLINE: Duration = Duration::from_secs(30);
