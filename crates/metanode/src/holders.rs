@@ -3,6 +3,7 @@
 use model::{InodeId, SessionId};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
+use std::collections::BTreeSet;
 use world::{Map, Set};
 
 /// Partitions of the table, so that threads rarely contend.
@@ -98,12 +99,16 @@ impl Holders {
 
     /// Ends all uses of a session. Returns the unused inodes that must be released, in order.
     pub(crate) fn end_session(&self, session: SessionId) -> Vec<InodeId> {
+        self.end_uses(|holder, _| holder == session)
+    }
+
+    fn end_uses(&self, ends: impl Fn(SessionId, InodeId) -> bool) -> Vec<InodeId> {
         let mut free = Vec::new();
         for part in &self.parts {
             let mut table = part.lock();
             let HolderTable { held, nameless } = &mut *table;
             held.retain(|inode, uses| {
-                uses.retain(|(holder, _)| *holder != session);
+                uses.retain(|(holder, _)| !ends(*holder, *inode));
                 if uses.is_empty() && nameless.remove(inode) {
                     free.push(*inode);
                 }
@@ -112,6 +117,12 @@ impl Holders {
         }
         free.sort_unstable();
         free
+    }
+
+    /// Ends all uses of a session except those of these inodes. Returns the unused inodes that must be
+    /// released, in order.
+    pub(crate) fn keep_only(&self, session: SessionId, kept: &BTreeSet<InodeId>) -> Vec<InodeId> {
+        self.end_uses(|holder, inode| holder == session && !kept.contains(&inode))
     }
 
     /// Whether any session uses the inode.
@@ -161,6 +172,21 @@ mod tests {
         holders.made_nameless(InodeId(7));
         holders.hold(SessionId(1), InodeId(7));
         assert!(holders.unhold(SessionId(1), InodeId(7)));
+    }
+
+    #[test]
+    fn a_session_that_names_its_inodes_again_lets_the_others_go() {
+        let holders = Holders::default();
+        for inode in [InodeId(7), InodeId(8)] {
+            holders.reclaim(SessionId(1), inode, 2);
+            holders.reclaim(SessionId(2), inode, 1);
+        }
+        holders.reclaim(SessionId(1), InodeId(9), 1);
+        let kept = BTreeSet::from([InodeId(7)]);
+        assert_eq!(holders.keep_only(SessionId(1), &kept), [InodeId(9)]);
+        assert!(holders.unhold(SessionId(2), InodeId(8)));
+        assert!(!holders.unhold(SessionId(2), InodeId(7)));
+        assert!(holders.is_held(InodeId(7)));
     }
 
     #[test]

@@ -5,14 +5,20 @@
 //! A session that comes later than that still says what it holds before anything else. What nobody
 //! else has taken meanwhile it has back.
 //!
+//! What a session holds can need several messages. They are the numbered parts of an attempt: an owner
+//! that hasn't heard the first ones refuses the later ones, and a new attempt replaces what an earlier
+//! one said. Attempts can replace each other until the session asks for something in order: then its
+//! client knows the outcome.
+//!
 //! NFS servers call this time the grace period (RFC 8881, section 8.4.2.1).
 
 use crate::metanode::Metanode;
 use model::owner::{OwnerReply, Reclaimed, Tenure};
-use model::{Error, ErrorKind, Result, SessionId, ShardEpoch};
+use model::{Error, ErrorKind, InodeId, Result, SessionId, ShardEpoch};
 use namespace::sessions::{Sessions, Standing};
-use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering as Memory;
 use std::time::Duration;
 use world::Instant;
 
@@ -21,37 +27,124 @@ use world::Instant;
 /// again within a few.
 pub(crate) const GRACE: Duration = Duration::from_secs(15);
 
-/// The sessions that haven't said yet what they hold.
+/// How often new locks of clients in this process look whether they may go on.
+const GRACE_PAUSE: Duration = Duration::from_millis(50);
+
+/// What the sessions of an owner before this one have said.
 #[derive(Debug)]
 pub(crate) struct Reclaim {
-    owing: BTreeSet<SessionId>,
+    sessions: BTreeMap<SessionId, Told>,
+    /// How many of them haven't said everything.
+    owing: usize,
     until: Instant,
+}
+
+/// What a session has said.
+#[derive(Debug, Default)]
+struct Told {
+    /// The newest attempt.
+    attempt: Option<u64>,
+    /// How many of its parts have come.
+    parts: u32,
+    is_complete: bool,
+    /// The inodes of the attempt, if an earlier one may have named others.
+    named: Option<BTreeSet<InodeId>>,
+}
+
+/// What to do with a part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Part {
+    /// It has come before, or everything is known.
+    Known,
+    /// Take it in.
+    Next,
+    /// Take it in instead of the locks that an earlier attempt named.
+    Anew,
 }
 
 impl Reclaim {
     /// For an owner that begins now, before it opens any session.
     pub(crate) fn begin(sessions: &Sessions, now: Instant) -> Self {
+        let clients = sessions.of_clients();
+        let sessions: BTreeMap<_, _> = clients.map(|(id, _)| (id, Told::default())).collect();
         Self {
-            owing: sessions.of_clients().map(|(session, _)| session).collect(),
+            owing: sessions.len(),
+            sessions,
             until: now + GRACE,
         }
     }
 
-    /// The session has said what it holds, or has ended.
-    fn is_told(&mut self, session: SessionId) {
-        self.owing.remove(&session);
+    /// A part of what a session holds has come.
+    ///
+    /// # Errors
+    /// `Stale` for an attempt that was followed by another; `ReclaimFirst` if parts before this one
+    /// haven't come to this owner.
+    fn hear(&mut self, session: SessionId, part: &Reclaimed) -> Result<Part> {
+        let Some(told) = self.sessions.get_mut(&session) else {
+            return Ok(Part::Known);
+        };
+        match told.attempt.cmp(&Some(part.attempt)) {
+            Ordering::Greater => {
+                let text = "this reclaim was given up by its session";
+                return Err(Error::new(ErrorKind::Stale, text));
+            }
+            Ordering::Equal if part.at < told.parts => return Ok(Part::Known),
+            Ordering::Equal if part.at == told.parts && !told.is_complete => {
+                told.parts += 1;
+                return Ok(Part::Next);
+            }
+            Ordering::Less if part.at == 0 => {}
+            _ => {
+                let text = "earlier parts of the reclaim went to another owner";
+                return Err(Error::new(ErrorKind::ReclaimFirst, text));
+            }
+        }
+        let is_first = told.attempt.is_none();
+        self.owing += usize::from(told.is_complete);
+        *told = Told {
+            attempt: Some(part.attempt),
+            parts: 1,
+            is_complete: false,
+            named: (!is_first).then(BTreeSet::new),
+        };
+        Ok(if is_first { Part::Next } else { Part::Anew })
+    }
+
+    /// A part was taken in. After the last one: the inodes of the attempt, if the session may hold
+    /// others that an earlier attempt named.
+    fn taken_in(&mut self, session: SessionId, part: &Reclaimed, is_last: bool) -> Named {
+        let told = self.sessions.get_mut(&session)?;
+        if let Some(named) = &mut told.named {
+            named.extend(part.holds.iter().map(|(inode, _)| *inode));
+        }
+        if !is_last || told.is_complete {
+            return None;
+        }
+        told.is_complete = true;
+        self.owing -= 1;
+        told.named.take()
+    }
+
+    /// The session's client knows that this owner knows everything, or the session has ended.
+    fn settle(&mut self, session: SessionId) {
+        let told = self.sessions.remove(&session);
+        self.owing -= usize::from(told.is_some_and(|told| !told.is_complete));
     }
 
     /// Whether the session has yet to say what it holds.
     fn owes(&self, session: SessionId) -> bool {
-        self.owing.contains(&session)
+        let told = self.sessions.get(&session);
+        told.is_some_and(|told| !told.is_complete)
     }
 
     /// Whether inodes without names and new locks needn't wait any more.
     fn is_over(&self, now: Instant) -> bool {
-        self.owing.is_empty() || now >= self.until
+        self.owing == 0 || now >= self.until
     }
 }
+
+/// The inodes of a complete attempt that has replaced another.
+type Named = Option<BTreeSet<InodeId>>;
 
 impl Metanode {
     /// The time during which this owner remembers opens and locks.
@@ -64,7 +157,8 @@ impl Metanode {
     /// served; copies that come later change nothing.
     ///
     /// # Errors
-    /// `SessionEnded`: its opens and locks are lost.
+    /// `SessionEnded`: its opens and locks are lost. `Stale` and `ReclaimFirst` for a part that is out
+    /// of its place.
     pub async fn reclaim(
         &self,
         session: SessionId,
@@ -74,19 +168,27 @@ impl Metanode {
         if self.shard().session_standing(session) != Standing::Open {
             return Err(namespace::sessions::ended(session));
         }
-        let mut lost = 0;
+        let (mut lost, mut freed) = (0, Vec::new());
         {
             let mut reclaim = self.reclaim.lock();
-            if reclaim.owes(session) {
+            let heard = reclaim.hear(session, part)?;
+            if heard == Part::Anew {
+                self.locks().release_session(session);
+            }
+            if heard != Part::Known {
                 for (inode, count) in &part.holds {
                     self.holders.reclaim(session, *inode, *count);
                 }
                 lost = self.locks().reclaim(session, part);
-                if is_last {
-                    reclaim.is_told(session);
-                    self.note_owing(&reclaim);
+                if let Some(named) = reclaim.taken_in(session, part, is_last) {
+                    freed = self.holders.keep_only(session, &named);
                 }
+                self.note_owing(&reclaim);
             }
+        }
+        let stamp = self.stamp();
+        for inode in freed {
+            self.release(inode, &stamp).await?;
         }
         if is_last {
             self.end_grace_if_over().await?;
@@ -107,7 +209,7 @@ impl Metanode {
 
     /// Refuses a session that has yet to say what it holds.
     pub(crate) fn check_reclaimed(&self, session: SessionId) -> Result<()> {
-        let owes = self.is_owed.load(Ordering::Relaxed) && self.reclaim.lock().owes(session);
+        let owes = self.is_owed.load(Memory::Relaxed) && self.reclaim.lock().owes(session);
         match owes {
             true => Err(ErrorKind::ReclaimFirst.into()),
             false => Ok(()),
@@ -157,22 +259,41 @@ impl Metanode {
 
     /// Refuses a new lock while one that it conflicts with may not have been said yet.
     pub(crate) fn check_grace(&self) -> Result<()> {
-        match self.in_grace.load(Ordering::SeqCst) {
+        match self.in_grace.load(Memory::SeqCst) {
             true => Err(ErrorKind::InGrace.into()),
             false => Ok(()),
         }
     }
 
-    /// A session has ended: it owes nothing any more.
+    /// A session has ended, or its client knows that this owner knows what it holds.
     pub(crate) fn owes_nothing(&self, session: SessionId) {
         let mut reclaim = self.reclaim.lock();
-        reclaim.is_told(session);
+        reclaim.settle(session);
         self.note_owing(&reclaim);
     }
 
+    /// Returns when new locks needn't wait any more.
+    ///
+    /// # Errors
+    /// `Unavailable` if the grace time doesn't end, because inodes without names can't be released.
+    pub(crate) async fn wait_for_grace(&self) -> Result<()> {
+        let over = async {
+            while self.in_grace.load(Memory::SeqCst) {
+                self.world.sleep(GRACE_PAUSE).await;
+            }
+        };
+        let over = self.world.timeout(2 * GRACE, over).await;
+        over.map_err(|_| {
+            Error::new(
+                ErrorKind::Unavailable,
+                "the owner doesn't know all locks yet",
+            )
+        })
+    }
+
     fn note_owing(&self, reclaim: &Reclaim) {
-        let is_owed = !reclaim.owing.is_empty();
-        self.is_owed.store(is_owed, Ordering::SeqCst);
+        let is_owed = reclaim.owing > 0;
+        self.is_owed.store(is_owed, Memory::SeqCst);
     }
 
     /// Begins with the sessions that are open.
@@ -186,17 +307,145 @@ impl Metanode {
     /// is over. Returns whether it did.
     pub(crate) async fn end_grace_if_over(&self) -> Result<u64> {
         let is_over =
-            self.in_grace.load(Ordering::SeqCst) && self.reclaim.lock().is_over(self.world.now());
+            self.in_grace.load(Memory::SeqCst) && self.reclaim.lock().is_over(self.world.now());
         if !is_over {
             return Ok(0);
         }
-        self.in_grace.store(false, Ordering::SeqCst);
+        self.in_grace.store(false, Memory::SeqCst);
         let shard = self.shard();
         let released = self.release_orphans(&shard).await;
         if released.is_err() {
             // Unless the inodes are in use, the next call releases the rest.
-            self.in_grace.store(true, Ordering::SeqCst);
+            self.in_grace.store(true, Memory::SeqCst);
         }
         released.map(|()| 1)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use model::{NodeId, NodeRun};
+    use proptest::prelude::*;
+    use std::sync::LazyLock;
+    use world::sim::Simulation;
+
+    const SESSION: SessionId = SessionId(4);
+    static NOW: LazyLock<Instant> = LazyLock::new(|| {
+        let simulation = Simulation::new(1);
+        simulation
+            .run(|world| async move { world.now() })
+            .finished()
+    });
+
+    fn part(attempt: u64, at: u32) -> Reclaimed {
+        Reclaimed {
+            attempt,
+            at,
+            ..Reclaimed::default()
+        }
+    }
+
+    fn new_owner() -> Reclaim {
+        let mut sessions = Sessions::default();
+        let run = NodeRun {
+            node: NodeId(1),
+            incarnation: 1,
+        };
+        sessions.open(SESSION, run).unwrap();
+        Reclaim::begin(&sessions, *NOW)
+    }
+
+    #[test]
+    fn an_owner_that_missed_the_first_part_does_not_take_the_last_one_for_everything() {
+        let mut owner = new_owner();
+        let early = owner.hear(SESSION, &part(1, 1)).unwrap_err();
+        assert_eq!(early.kind(), ErrorKind::ReclaimFirst);
+        assert!(owner.owes(SESSION));
+    }
+
+    #[test]
+    fn an_attempt_replaces_those_before_it_until_the_session_is_settled() {
+        let mut owner = new_owner();
+        assert_eq!(owner.hear(SESSION, &part(1, 0)).unwrap(), Part::Next);
+        assert!(owner.taken_in(SESSION, &part(1, 0), true).is_none());
+        assert!(!owner.owes(SESSION) && owner.owing == 0);
+        // The client didn't get the answer.
+        assert_eq!(owner.hear(SESSION, &part(2, 0)).unwrap(), Part::Anew);
+        assert!(owner.owes(SESSION));
+        let late = owner.hear(SESSION, &part(1, 0)).unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::Stale);
+        assert!(owner.taken_in(SESSION, &part(2, 0), true).is_some());
+        owner.settle(SESSION);
+        assert_eq!(owner.hear(SESSION, &part(3, 0)).unwrap(), Part::Known);
+        assert!(!owner.owes(SESSION) && owner.owing == 0);
+    }
+
+    /// What an owner has taken in.
+    struct Owner {
+        reclaim: Reclaim,
+        holds: BTreeSet<InodeId>,
+    }
+
+    impl Owner {
+        fn take(&mut self, part: &Reclaimed, is_last: bool) -> Result<()> {
+            if self.reclaim.hear(SESSION, part)? != Part::Known {
+                self.holds
+                    .extend(part.holds.iter().map(|(inode, _)| *inode));
+                if let Some(named) = self.reclaim.taken_in(SESSION, part, is_last) {
+                    self.holds.retain(|inode| named.contains(inode));
+                }
+            }
+            Ok(())
+        }
+    }
+
+    proptest! {
+        /// Parts get lost or come late, twice, and to owners that have just begun; what is held
+        /// changes between attempts. The owner that answers all parts knows exactly what is held.
+        #[test]
+        fn the_owner_that_answers_a_whole_attempt_knows_what_is_held(
+            attempts in prop::collection::vec(
+                (prop::collection::btree_set(0_u64..9, 0..7), prop::collection::vec(0_u8..8, 9)),
+                1..12)
+        ) {
+            let mut owner = Owner { reclaim: new_owner(), holds: BTreeSet::new() };
+            let mut sent: Vec<(Reclaimed, bool)> = Vec::new();
+            for (attempt, (held, faults)) in attempts.into_iter().enumerate() {
+                let held: Vec<InodeId> = held.into_iter().map(InodeId).collect();
+                let mut chunks: Vec<&[InodeId]> = held.chunks(2).collect();
+                if chunks.is_empty() {
+                    chunks.push(&[]);
+                }
+                let mut answered = 0;
+                for (at, chunk) in chunks.iter().enumerate() {
+                    let mut part = part(attempt as u64, at as u32);
+                    part.holds = chunk.iter().map(|inode| (*inode, 1)).collect();
+                    sent.push((part.clone(), at + 1 == chunks.len()));
+                    let fault = faults[at];
+                    if fault == 0 {
+                        owner = Owner { reclaim: new_owner(), holds: BTreeSet::new() };
+                    }
+                    if fault == 1 {
+                        let (late, is_last) = &sent[usize::from(faults[8]) % sent.len()];
+                        let _ = owner.take(late, *is_last);
+                    }
+                    if fault == 2 {
+                        break;
+                    }
+                    let taken = owner.take(&part, at + 1 == chunks.len());
+                    if fault == 3 || taken.is_err() {
+                        break;
+                    }
+                    answered += 1;
+                }
+                if answered == chunks.len() && !faults[..answered].contains(&0) {
+                    prop_assert!(!owner.reclaim.owes(SESSION));
+                    prop_assert_eq!(&owner.holds, &held.iter().copied().collect());
+                }
+                prop_assert_eq!(owner.reclaim.owing, usize::from(owner.reclaim.owes(SESSION)));
+            }
+        }
     }
 }

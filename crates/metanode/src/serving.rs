@@ -28,6 +28,12 @@ impl Local<OwnerRequest, Result<OwnerReply>> for Metanode {
                     Asked::Waits(Box::pin(rest.map(|reply| reply.map(OwnerReply::Operation))))
                 }
             },
+            request if request.takes_lock() && self.check_grace().is_err() => {
+                Asked::Waits(Box::pin(async move {
+                    self.wait_for_grace().await?;
+                    self.change(request).0
+                }))
+            }
             request if request.is_in_order() => match self.change(request) {
                 (reply, None) => Asked::Ready(reply),
                 (reply, Some((inode, stamp))) => Asked::Waits(Box::pin(async move {
@@ -129,6 +135,8 @@ impl Metanode {
             let text = "the request has no place in the order of its session";
             Error::new(ErrorKind::InvalidArgument, text)
         })?;
+        // It names this owner's tenure, so its client knows what was reclaimed.
+        self.owes_nothing(session);
         let mut last_use = None;
         let is_open = || self.check_open(session).is_ok();
         let reply = self.replays.once(session, order, is_open, || {

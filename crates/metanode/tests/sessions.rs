@@ -3,15 +3,17 @@
 use crate::rig::{self, FAMILY, Rig};
 use metanode::{Metanode, Opening};
 use model::call::Call;
+use model::lock::{LockDoor, LockOwner, LockRequest, LockSpace, LockTaker};
 use model::operation::Stamp;
-use model::owner::{CLASS, OWNER, Order, OwnerCall, OwnerReply, OwnerRequest, Reclaimed};
+use model::owner::{CLASS, LockCall, OWNER, Order, OwnerCall, OwnerReply, OwnerRequest, Reclaimed};
 use model::{
-    ErrorKind, FileKind, InodeId, NodeId, NodeRun, Operation, Reply, Scheme, SessionId, ShardId,
+    ErrorKind, FileKind, InodeId, LockKind, LockRange, NodeId, NodeRun, Operation, Reply, Scheme,
+    SessionId, ShardId,
 };
 use std::sync::Arc;
 use std::time::Duration;
 use world::Deadline;
-use world::call::Service;
+use world::call::{Local, Service};
 use world::sim::Simulation;
 
 const ROOT: InodeId = InodeId::ROOT;
@@ -191,6 +193,110 @@ fn a_node_that_starts_again_ends_the_sessions_of_its_former_run() {
             assert_eq!(late.kind(), ErrorKind::SessionEnded, "{late}");
             assert!(rig.look(ROOT, "once").await.is_none());
             rig.must_be_clean("after the restart").await;
+        })
+        .finished();
+}
+
+#[test]
+fn a_new_lock_of_a_client_beside_the_owner_waits_for_the_locks_of_others() {
+    Simulation::new(55)
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let session = rig.source.session();
+            let inode = rig.file(ROOT, "f").await;
+            rig.metanode.sync().await.unwrap();
+            let new = next_owner(&rig).await;
+            let own = new.open_session().await.unwrap();
+            let ask = async |call| {
+                let request = OwnerRequest::Lock(call);
+                Local::ask(&*new, &request).answer().await
+            };
+            let door = LockDoor {
+                session: own,
+                number: 1,
+            };
+            let began = ask(LockCall::BeginDoor(door)).await;
+            assert_eq!(began, Ok(OwnerReply::Done));
+            let set = async { ask(LockCall::Set(exclusive(inode, door))).await };
+            let reclaim = async {
+                world.sleep(Duration::from_secs(5)).await;
+                let door = LockDoor { session, number: 1 };
+                let part = Reclaimed {
+                    doors: vec![door],
+                    locks: vec![exclusive(inode, door)],
+                    ..Reclaimed::default()
+                };
+                new.reclaim(session, &part, true).await.unwrap()
+            };
+            let (set, reclaimed) = futures::future::join(set, reclaim).await;
+            assert_eq!(set.unwrap_err().kind(), ErrorKind::WouldBlock);
+            let OwnerReply::Reclaimed { lost, .. } = reclaimed else {
+                panic!("{reclaimed:?}");
+            };
+            assert_eq!(
+                lost, 0,
+                "nobody took the lock before its holder had it back"
+            );
+            new.close().await.unwrap();
+        })
+        .finished();
+}
+
+fn exclusive(inode: InodeId, door: LockDoor) -> LockRequest {
+    LockRequest {
+        space: LockSpace::Whole,
+        inode,
+        owner: LockOwner { door, id: 1 },
+        kind: Some(LockKind::Exclusive),
+        range: LockRange::ALL,
+        taker: LockTaker {
+            open: 1,
+            pid: 1,
+            user: 1,
+        },
+    }
+}
+
+#[test]
+fn an_attempt_to_reclaim_replaces_what_the_one_before_it_said() {
+    Simulation::new(56)
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let session = rig.source.session();
+            let inode = rig.file(ROOT, "f").await;
+            rig.metanode.hold(session, inode);
+            rig.unlink(ROOT, "f").await;
+            rig.metanode.sync().await.unwrap();
+            let new = next_owner(&rig).await;
+            let door = LockDoor { session, number: 1 };
+            let part = |attempt, at| Reclaimed {
+                attempt,
+                at,
+                ..Reclaimed::default()
+            };
+            let half = Reclaimed {
+                holds: vec![(inode, 1)],
+                doors: vec![door],
+                locks: vec![exclusive(inode, door)],
+                ..part(1, 0)
+            };
+            new.reclaim(session, &half, false).await.unwrap();
+            // The client gave that up, and has closed the file since.
+            let rest = Reclaimed {
+                doors: vec![door],
+                ..part(2, 0)
+            };
+            new.reclaim(session, &rest, true).await.unwrap();
+            let late = new.reclaim(session, &half, false).await.unwrap_err();
+            assert_eq!(late.kind(), ErrorKind::Stale);
+            assert!(!exists(&new, inode, &rig.stamp()).await);
+            let other = LockOwner { door, id: 2 };
+            let mut request = exclusive(inode, door);
+            request.owner = other;
+            new.locks().try_set(request).unwrap();
+            new.close().await.unwrap();
         })
         .finished();
 }

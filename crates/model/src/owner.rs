@@ -113,6 +113,10 @@ pub enum OwnerRequest {
 /// What a session holds at the owner, or a part of it: at most [`RECLAIM_MAX`] in all.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Reclaimed {
+    /// Grows each time the client begins to say what it holds.
+    pub attempt: u64,
+    /// How many parts of the attempt the owner has answered before this one.
+    pub at: u32,
     /// Inodes, and how often each is held.
     pub holds: Vec<(InodeId, u64)>,
     /// Doors that have begun.

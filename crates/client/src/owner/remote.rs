@@ -18,7 +18,7 @@ use model::owner::{CLASS, OWNER, OwnerCall, OwnerReply, OwnerRequest, Tenure};
 use model::{Error, ErrorKind, Result, SessionId};
 use parking_lot::Mutex;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -56,6 +56,8 @@ pub struct RemoteOwner {
     book: Mutex<Book>,
     /// Shared by requests in order under way; a reclaim is alone.
     reclaiming: tokio::sync::RwLock<()>,
+    /// Counts the reclaims that were begun: their parts name it.
+    attempts: AtomicU64,
     /// Counts the reclaims that were wanted: requests in order under way give way to them.
     wanted: watch::Sender<u64>,
     slots: Slots,
@@ -96,6 +98,7 @@ impl RemoteOwner {
             session: OnceLock::new(),
             book: Mutex::default(),
             reclaiming: tokio::sync::RwLock::default(),
+            attempts: AtomicU64::new(0),
             wanted: watch::Sender::new(0),
             slots: Slots::default(),
             waiters: Waiters::default(),
@@ -263,9 +266,11 @@ impl RemoteOwner {
         }
         let session = self.session.get().copied().unwrap_or_default();
         let parts = self.book.lock().parts();
+        let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
         let (count, mut lost) = (parts.len(), 0);
         let mut reclaimed = known;
-        for (at, part) in parts.into_iter().enumerate() {
+        for (at, mut part) in parts.into_iter().enumerate() {
+            (part.attempt, part.at) = (attempt, at as u32);
             let call = OwnerCall {
                 session,
                 tenure: known,
