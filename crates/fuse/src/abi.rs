@@ -2,7 +2,7 @@
 //!
 //! Field names are the kernel's, so that its documentation applies.
 
-use crate::file_system::{FileSystemSpace, InodeEntry, Shown};
+use crate::verbs::{FileSystemSpace, InodeEntry, Shown};
 use model::{Attributes, FileName, Timestamp};
 use std::time::Duration;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};

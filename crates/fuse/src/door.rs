@@ -4,11 +4,7 @@
 //! kernel may cache answers, and the end of POSIX locks.
 
 use crate::extended;
-use crate::file_system::{
-    Caller, CopyRange, Create, Fallocate, FileSystem, FileSystemSpace, Found, InodeEntry, Lock,
-    LockConflict, Make, Open, OpenMode, Opened, Read, Release, SetXattr, Shown, Validity, Write,
-    is_writing,
-};
+use crate::file_system::FileSystem;
 use crate::listed::{Listed, ListedPage};
 use crate::listing::Listing;
 use crate::locks::{Interrupted, LockScope};
@@ -17,6 +13,10 @@ use crate::opens::Opens;
 use crate::programs::Programs;
 use crate::siblings::{Sibling, Siblings};
 use crate::specials::{Lookup, Specials, is_special};
+use crate::verbs::{
+    Caller, CopyRange, Create, Fallocate, FileSystemSpace, Found, InodeEntry, Lock, LockConflict,
+    Make, Open, OpenMode, Opened, Read, Release, SetXattr, Shown, Validity, Write, is_writing,
+};
 use bytes::Bytes;
 use client::{Allocate, Client, LockDoor, LockOwner, LockTaker, OpenFlags, ReadTraces, Seek};
 use model::limits::LISTING_ENTRIES_MAX;

@@ -32,6 +32,7 @@ mod mount;
 mod mounting;
 mod notifier;
 mod opens;
+mod options;
 mod programs;
 mod reply;
 mod request;
@@ -44,22 +45,25 @@ mod specials;
 mod table;
 mod transport;
 mod umount_table;
+mod verbs;
 mod waiting;
 
 pub use cpus::run_on_all_cpus;
 pub use door::{Door, DoorSettings};
 pub use extended::node_has_selinux;
-pub use file_system::{
-    Caller, CopyRange, Create, Fallocate, FileSystem, FileSystemSpace, Found, InodeEntry, Lock,
-    LockConflict, Make, Open, OpenMode, Opened, Read, Release, SetXattr, Shown, Validity, Write,
-};
+pub use file_system::FileSystem;
 pub use listing::Listing;
 pub use locks::{Interrupted, LockScope};
-pub use mount::{Mount, MountOptions, Unmount};
-pub use mounting::{KernelFlags, detach, remount, unmount_bind, unmount_foreign};
+pub use mount::Mount;
+pub use mounting::{detach, remount, unmount_bind, unmount_foreign};
 pub use notifier::{Notice, Notifier};
+pub use options::{KernelFlags, MountOptions, Unmount};
 pub use siblings::Siblings;
 pub use table::{MountedShale, mounted_below, mounted_shales, shale_on};
 pub use transport::{Transport, TransportChoice};
 pub use umount_table::{forget_ended, is_told, tell_umount};
+pub use verbs::{
+    Caller, CopyRange, Create, Fallocate, FileSystemSpace, Found, InodeEntry, Lock, LockConflict,
+    Make, Open, OpenMode, Opened, Read, Release, SetXattr, Shown, Validity, Write,
+};
 pub use waiting::WaitingRequest;

@@ -1,7 +1,7 @@
 //! One part of a directory listing: the reply to READDIR and READDIRPLUS.
 
 use crate::abi::{Dirent, EntryOut};
-use crate::file_system::InodeEntry;
+use crate::verbs::InodeEntry;
 use model::{Attributes, FileKind, InodeId};
 use zerocopy::IntoBytes;
 

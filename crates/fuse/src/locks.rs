@@ -1,21 +1,16 @@
-//! Waits for file locks, ended by INTERRUPT. Each wait is a task and holds no thread, except over
-//! io_uring, where only the thread with the request can answer it.
+//! Waits for file locks, ended by INTERRUPT: their number, and how a wait learns that it must end.
 
-use crate::file_system::{Caller, FileSystem, Lock};
-use crate::reply::Reply;
-use crate::serving::{ReplyTo, Serving};
-use model::{ErrorKind, LockKind, Result};
+use model::LockKind;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::sync::oneshot;
 use world::Map;
 
 /// Most concurrent lock waits of one mount; further ones get ENOLCK.
-const WAITS_MAX: usize = 4096;
+pub(crate) const WAITS_MAX: usize = 4096;
 /// Interrupts remembered for lock requests that another thread has read but not begun yet.
 const EARLY_MAX: usize = 256;
 
@@ -70,7 +65,7 @@ struct Wait {
 
 /// Why a wait can't begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum NoWait {
+pub(crate) enum NoWait {
     Interrupted,
     TooMany,
 }
@@ -104,12 +99,12 @@ impl LockWaits {
 
     /// `waits_max`: of all users together. A user may have at most two thirds of what the others
     /// leave, so that later users get some.
-    fn begin(
+    pub(crate) fn begin(
         &self,
         unique: u64,
         user: u32,
         waits_max: usize,
-    ) -> std::result::Result<Interrupted, NoWait> {
+    ) -> Result<Interrupted, NoWait> {
         let mut state = self.state.lock();
         if let Some(at) = state.early.iter().position(|early| *early == unique) {
             state.early.remove(at);
@@ -130,7 +125,7 @@ impl LockWaits {
         Ok(Interrupted(interrupted))
     }
 
-    fn end(&self, unique: u64) {
+    pub(crate) fn end(&self, unique: u64) {
         let mut state = self.state.lock();
         let wait = state.waits.remove(&unique).expect("each wait ends once");
         let own = state
@@ -144,82 +139,11 @@ impl LockWaits {
     }
 }
 
-impl<F: FileSystem> Serving<F> {
-    pub(crate) async fn set_lock(
-        self: &Arc<Self>,
-        caller: &Caller,
-        lock: Lock,
-        wait: bool,
-        reply_to: &ReplyTo<'_>,
-    ) -> Result<Reply> {
-        match self.fs.set_lock(caller, lock, None).await {
-            Ok(()) => Ok(Reply::Empty),
-            Err(error) if wait && error.kind() == ErrorKind::WouldBlock => {
-                Ok(self.wait_for_lock(*caller, lock, reply_to).await)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    async fn wait_for_lock(
-        self: &Arc<Self>,
-        caller: Caller,
-        lock: Lock,
-        reply_to: &ReplyTo<'_>,
-    ) -> Reply {
-        let waits_max = match reply_to {
-            ReplyTo::Device(_) => WAITS_MAX,
-            ReplyTo::Place(place) => place.lock_waits_max(),
-        };
-        let interrupted = match self.locks.begin(caller.unique, caller.uid, waits_max) {
-            Ok(interrupted) => interrupted,
-            Err(NoWait::Interrupted) => return Reply::Errno(libc::EINTR),
-            Err(NoWait::TooMany) => return Reply::Errno(libc::ENOLCK),
-        };
-        match reply_to {
-            ReplyTo::Place(place) => {
-                let refusal = if has_signal(caller.pid) {
-                    Some(libc::EINTR)
-                } else if place.leave_for_long() {
-                    None
-                } else {
-                    Some(libc::ENOLCK)
-                };
-                if let Some(errno) = refusal {
-                    self.locks.end(caller.unique);
-                    return Reply::Errno(errno);
-                }
-                self.lock_or_interrupt(&caller, lock, interrupted).await
-            }
-            ReplyTo::Device(device) => {
-                let (serving, device) = (Arc::clone(self), Arc::clone(device));
-                let wait = async move {
-                    let reply = serving.lock_or_interrupt(&caller, lock, interrupted).await;
-                    device.answer(caller.unique, &reply);
-                };
-                self.world.spawn("lock wait", wait).detach();
-                Reply::Later
-            }
-        }
-    }
-
-    async fn lock_or_interrupt(
-        &self,
-        caller: &Caller,
-        lock: Lock,
-        interrupted: Interrupted,
-    ) -> Reply {
-        let result = self.fs.set_lock(caller, lock, Some(interrupted)).await;
-        self.locks.end(caller.unique);
-        result.map_or_else(|error| Reply::Errno(error.errno()), |()| Reply::Empty)
-    }
-}
-
 /// Whether a signal is pending for a thread that has just sent a request over io_uring. If the
 /// signal came before the request was handed over, the kernel sends no INTERRUPT (at least in Linux
 /// 6.14 to 6.18), and the thread would wait until the lock is granted. A thread without a pending
 /// signal must not get EINTR: its program would see errno 512.
-fn has_signal(thread: u32) -> bool {
+pub(crate) fn has_signal(thread: u32) -> bool {
     if thread == 0 {
         // The thread belongs to another process id namespace.
         return false;

@@ -24,7 +24,7 @@
 //! ([`Mapped::store`]). If a WRITE fails, a store into the same bytes that was written back while
 //! it ran is lost too.
 
-use crate::file_system::is_writing;
+use crate::verbs::is_writing;
 use model::InodeId;
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::Range;

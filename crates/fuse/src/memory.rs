@@ -4,12 +4,13 @@
 
 mod behind;
 
-use crate::file_system::{
-    Caller, Create, FileSystem, FileSystemSpace, Found, InodeEntry, Lock, LockConflict, Make, Open,
-    OpenMode, Opened, Read, Release, SetXattr, Shown, Validity, Write, is_writing,
-};
+use crate::file_system::FileSystem;
 use crate::listing::Listing;
 use crate::locks::Interrupted;
+use crate::verbs::{
+    Caller, Create, FileSystemSpace, Found, InodeEntry, Lock, LockConflict, Make, Open, OpenMode,
+    Opened, Read, Release, SetXattr, Shown, Validity, Write, is_writing,
+};
 use behind::Behind;
 use bytes::Bytes;
 use model::operation::{RenameMode, XattrMode};

@@ -6,9 +6,9 @@ use crate::crew::{Crew, CrewSize};
 use crate::device::{Device, Received};
 use crate::file_system::FileSystem;
 use crate::init::{self, Agreement, DATA_BYTES_MAX};
-use crate::locks::LockScope;
-use crate::mounting::{self, KernelFlags};
+use crate::mounting;
 use crate::notifier::Notifier;
+use crate::options::{MountOptions, Unmount};
 use crate::reply::Reply;
 use crate::request::{Incoming, Request};
 use crate::ring_crew::RingCrew;
@@ -24,70 +24,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 use world::World;
-
-/// How a file system is mounted.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct MountOptions {
-    /// An existing directory.
-    pub mountpoint: PathBuf,
-    /// Shown by `mount` and `df` as the device.
-    pub name: String,
-    /// Flags that the kernel enforces. nosuid and nodev always apply unless root mounts.
-    pub flags: KernelFlags,
-    /// Users other than the mounting one may use it. Needs `user_allow_other` in /etc/fuse.conf
-    /// unless root mounts.
-    pub allow_other: bool,
-    /// Bytes that the kernel reads ahead of files that it caches. More than 128 KiB takes effect
-    /// only if root mounts.
-    pub read_ahead_bytes: u32,
-    /// The path of requests from the kernel.
-    pub transport: TransportChoice,
-    /// Who manages file locks.
-    pub locks: LockScope,
-    /// The kernel neither asks for access control lists nor obeys them.
-    pub no_acl: bool,
-    /// Threads that read requests from /dev/fuse at all times, if that is the transport.
-    pub threads: usize,
-    /// Most threads: each operation that waits for a disk holds one. With io_uring, each CPU's
-    /// first thread comes on top, and each lock wait holds one too: at most three quarters of
-    /// these, further lock waits get ENOLCK.
-    pub threads_max: usize,
-}
-
-impl MountOptions {
-    /// The defaults for a directory: for all users if root mounts, otherwise for the mounting user.
-    #[must_use]
-    pub fn new(mountpoint: impl Into<PathBuf>) -> Self {
-        Self {
-            mountpoint: mountpoint.into(),
-            name: "shale".to_owned(),
-            flags: KernelFlags::default(),
-            allow_other: mounting::is_root(),
-            read_ahead_bytes: 1024 * 1024,
-            transport: TransportChoice::Auto,
-            locks: LockScope::Cluster,
-            no_acl: false,
-            threads: std::thread::available_parallelism().map_or(2, |cpus| cpus.get().clamp(2, 8)),
-            threads_max: THREADS_MAX,
-        }
-    }
-}
-
-/// Default limit of a mount's threads. Enough for a disk queue of 64 on each of a few disks, and
-/// for some hundred lock waits.
-const THREADS_MAX: usize = 256;
-
-/// How a mount is ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Unmount {
-    /// Only if no program uses it; `Busy` otherwise.
-    IfIdle,
-    /// It disappears from the tree of files at once; its users continue until the last descriptor
-    /// is closed.
-    Lazy,
-    /// It ends now: running and later requests fail. Never waits for users.
-    Forced,
-}
 
 /// A mounted file system. Dropping it ends the mount as [`Unmount::Forced`] does.
 pub struct Mount {

@@ -1,14 +1,13 @@
 //! Mounts and unmounts: mount(2), umount(2), fusermount3, and removing a killed daemon's mount.
 
 use crate::device::Device;
-use crate::mount::{MountOptions, Unmount};
-use crate::table::{self, DeviceNumber, MountedShale, mount_on};
+use crate::options::{KernelFlags, MountOptions, Unmount, is_root};
+use crate::table::{self, DeviceNumber, FS_TYPE, MountedShale, mount_on};
 use model::{Error, ErrorKind, Result};
 use rustix::io::{Errno, FdFlags};
 use rustix::mount as kernel;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::UnmountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
-use rustix::process::geteuid;
 use std::ffi::CString;
 use std::fs;
 use std::io::{self, IoSliceMut};
@@ -20,51 +19,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Type of the file system in the mount table.
-pub(crate) const FS_TYPE: &str = "fuse.shale";
-
 /// How long a mounted directory may take to answer stat(2).
 const LOOK_MAX: Duration = Duration::from_secs(3);
-
-pub(crate) fn is_root() -> bool {
-    geteuid().is_root()
-}
 
 /// How long files that were just closed may keep a mount from becoming read-only.
 const RELEASED_MAX: Duration = Duration::from_secs(2);
 /// How long an unmount waits for programs that use the mount.
 const PASSING_MAX: Duration = Duration::from_secs(1);
 const RELEASED_PAUSE: Duration = Duration::from_millis(10);
-
-/// Flags that the kernel enforces on any mount.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct KernelFlags {
-    /// ro.
-    pub read_only: bool,
-    /// noatime.
-    pub no_atime: bool,
-    /// nosuid.
-    pub no_suid: bool,
-    /// nodev.
-    pub no_dev: bool,
-    /// noexec.
-    pub no_exec: bool,
-}
-
-impl KernelFlags {
-    fn bits(self) -> MountFlags {
-        [
-            (self.read_only, MountFlags::RDONLY),
-            (self.no_atime, MountFlags::NOATIME),
-            (self.no_suid, MountFlags::NOSUID),
-            (self.no_dev, MountFlags::NODEV),
-            (self.no_exec, MountFlags::NOEXEC),
-        ]
-        .into_iter()
-        .filter_map(|(wanted, bit)| wanted.then_some(bit))
-        .collect()
-    }
-}
 
 /// Changes the flags of one of our mounts (`mount -o remount`). Sends the file system no request.
 ///
@@ -530,7 +492,7 @@ mod tests {
         };
         let _of_user = mount_at("theirs/boot");
         let found = crate::table::shale_on(&home.join("theirs/boot")).unwrap();
-        assert_eq!(found.user, Some(geteuid().as_raw()));
+        assert_eq!(found.user, Some(rustix::process::geteuid().as_raw()));
         let _of_system = mount_at("boot");
         fs::rename(home.join("theirs"), home.join("moved")).unwrap();
         std::os::unix::fs::symlink(&home, home.join("theirs")).unwrap();

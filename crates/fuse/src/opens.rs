@@ -1,7 +1,7 @@
 //! The opens of a mount, and the locks taken through them: everything that must be released when
 //! the kernel goes away without closing files.
 
-use crate::file_system::Lock;
+use crate::verbs::Lock;
 use model::InodeId;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,7 +1,7 @@
 //! Replies to the kernel, made of as few pieces of memory as possible.
 
 use crate::abi::{self, OpenOut, fopen};
-use crate::file_system::Opened;
+use crate::verbs::Opened;
 use bytes::Bytes;
 use std::fmt;
 use zerocopy::{Immutable, IntoBytes};
@@ -98,7 +98,7 @@ impl OpenOut {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file_system::OpenMode;
+    use crate::verbs::OpenMode;
 
     #[test]
     fn old_kernels_are_asked_for_neither_direct_files_nor_copies_of_directories() {

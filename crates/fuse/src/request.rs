@@ -4,7 +4,7 @@
 //! separately: /dev/fuse delivers them in one piece, FUSE over io_uring in separate buffers.
 
 use crate::abi::{self, InHeader, RingHeader, opcode};
-use crate::file_system::{Caller, Lock};
+use crate::verbs::{Caller, Lock};
 use model::InodeId;
 use zerocopy::FromBytes;
 

@@ -3,11 +3,12 @@
 mod attributes;
 mod data;
 mod files;
+mod locks;
 mod names;
 
 use crate::abi;
 use crate::device::Device;
-use crate::file_system::{Caller, FileSystem, Lock};
+use crate::file_system::FileSystem;
 use crate::init::Agreement;
 use crate::locks::LockWaits;
 use crate::mapped::Mapped;
@@ -15,7 +16,7 @@ use crate::notifier::Notifier;
 use crate::reply::Reply;
 use crate::request::{Incoming, Malformed, Request, forgets};
 use crate::waiting::{Waiting, WithWaitHook};
-use model::{Error, ErrorKind, Result};
+use model::{Error, ErrorKind};
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::watch;
@@ -147,24 +148,6 @@ impl<F: FileSystem> Serving<F> {
             Request::Init(_) => Ok(Reply::Errno(libc::EIO)),
         };
         result.unwrap_or_else(|error| refusal(&error, incoming))
-    }
-
-    async fn get_lock(&self, caller: &Caller, lock: Lock) -> Result<Reply> {
-        let lk = match self.fs.get_lock(caller, lock).await? {
-            Some(held) => abi::FileLock {
-                start: held.range.start,
-                end: held.range.end,
-                kind: crate::locks::number_of(Some(held.kind)),
-                pid: held.pid,
-            },
-            None => abi::FileLock {
-                start: lock.range.start,
-                end: lock.range.end,
-                kind: crate::locks::number_of(None),
-                pid: 0,
-            },
-        };
-        Ok(Reply::fixed(&abi::LkOut { lk }))
     }
 }
 

@@ -1,10 +1,12 @@
 //! The kernel's table of mounts, as this process sees it. Reading it never blocks on a file system.
 
-use crate::mounting::FS_TYPE;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+/// Type of the file system in the mount table.
+pub(crate) const FS_TYPE: &str = "fuse.shale";
 
 /// The number of a mount's device: names its connection and its read-ahead setting in /sys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,7 +5,7 @@
 //! reading the mount table, and so without our helper, which waits until everything is durable. A
 //! line here makes it read the table, and names the helper.
 
-use crate::mounting::is_root;
+use crate::options::is_root;
 use crate::table::{shale_on, unescape};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;

@@ -4,7 +4,7 @@ use super::{
     AttributeRequest, DataRequest, FileRequest, Incoming, Malformed, NameRequest, Request,
 };
 use crate::abi::{self, opcode};
-use crate::file_system::Lock;
+use crate::verbs::Lock;
 use model::{InodeId, LockKind, LockRange};
 use zerocopy::FromBytes;
 

@@ -2,9 +2,10 @@
 
 use super::Serving;
 use crate::abi::{self, AttrOut, StatfsOut, StatxOut, fattr};
-use crate::file_system::{Caller, FileSystem, SetXattr};
+use crate::file_system::FileSystem;
 use crate::reply::Reply;
 use crate::request::AttributeRequest;
+use crate::verbs::{Caller, SetXattr};
 use bytes::Bytes;
 use model::operation::XattrMode;
 use model::{Error, ErrorKind, InodeId, Privileges, Result, SetAttributes, TimeChange, Timestamp};

@@ -2,11 +2,12 @@
 
 use super::Serving;
 use crate::abi;
-use crate::file_system::{Caller, FileSystem, Read, Write};
+use crate::file_system::FileSystem;
 use crate::mapped::Writing;
 use crate::notifier::Notice;
 use crate::reply::Reply;
 use crate::request::DataRequest;
+use crate::verbs::{Caller, Read, Write};
 use bytes::Bytes;
 use model::{InodeId, Result};
 

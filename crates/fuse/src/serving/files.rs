@@ -2,10 +2,11 @@
 
 use super::Serving;
 use crate::abi::{self, CreateOut, EntryOut, OpenOut};
-use crate::file_system::{Caller, CopyRange, Create, Fallocate, FileSystem, Open, Opened, Release};
+use crate::file_system::FileSystem;
 use crate::listing::Listing;
 use crate::reply::Reply;
 use crate::request::FileRequest;
+use crate::verbs::{Caller, CopyRange, Create, Fallocate, Open, Opened, Release};
 use model::{FileName, InodeId, Result};
 
 impl<F: FileSystem> Serving<F> {

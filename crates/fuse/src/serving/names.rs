@@ -2,9 +2,10 @@
 
 use super::Serving;
 use crate::abi::EntryOut;
-use crate::file_system::{Caller, FileSystem, Found, InodeEntry, Make, Validity};
+use crate::file_system::FileSystem;
 use crate::reply::Reply;
 use crate::request::NameRequest;
+use crate::verbs::{Caller, Found, InodeEntry, Make, Validity};
 use model::operation::RenameMode;
 use model::{ErrorKind, FileKind, FileName, InodeId, Result};
 use std::time::Duration;

@@ -19,7 +19,6 @@ const ALLOWED: &[(&str, &str, &str, &str, &str)] = &[];
 const NOT_OPENED: &[&str] = &[
     "client",
     "coordination",
-    "fuse",
     "metanode",
     "namespace",
     "node",

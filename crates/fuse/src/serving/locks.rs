@@ -1,0 +1,100 @@
+//! Requests about file locks. Each wait is a task and holds no thread, except over io_uring, where only
+//! the thread with the request can answer it.
+
+use super::{ReplyTo, Serving};
+use crate::abi;
+use crate::file_system::FileSystem;
+use crate::locks::{Interrupted, NoWait, WAITS_MAX, has_signal, number_of};
+use crate::reply::Reply;
+use crate::verbs::{Caller, Lock};
+use model::{ErrorKind, Result};
+use std::sync::Arc;
+
+impl<F: FileSystem> Serving<F> {
+    pub(super) async fn get_lock(&self, caller: &Caller, lock: Lock) -> Result<Reply> {
+        let lk = match self.fs.get_lock(caller, lock).await? {
+            Some(held) => abi::FileLock {
+                start: held.range.start,
+                end: held.range.end,
+                kind: number_of(Some(held.kind)),
+                pid: held.pid,
+            },
+            None => abi::FileLock {
+                start: lock.range.start,
+                end: lock.range.end,
+                kind: number_of(None),
+                pid: 0,
+            },
+        };
+        Ok(Reply::fixed(&abi::LkOut { lk }))
+    }
+
+    pub(super) async fn set_lock(
+        self: &Arc<Self>,
+        caller: &Caller,
+        lock: Lock,
+        wait: bool,
+        reply_to: &ReplyTo<'_>,
+    ) -> Result<Reply> {
+        match self.fs.set_lock(caller, lock, None).await {
+            Ok(()) => Ok(Reply::Empty),
+            Err(error) if wait && error.kind() == ErrorKind::WouldBlock => {
+                Ok(self.wait_for_lock(*caller, lock, reply_to).await)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn wait_for_lock(
+        self: &Arc<Self>,
+        caller: Caller,
+        lock: Lock,
+        reply_to: &ReplyTo<'_>,
+    ) -> Reply {
+        let waits_max = match reply_to {
+            ReplyTo::Device(_) => WAITS_MAX,
+            ReplyTo::Place(place) => place.lock_waits_max(),
+        };
+        let interrupted = match self.locks.begin(caller.unique, caller.uid, waits_max) {
+            Ok(interrupted) => interrupted,
+            Err(NoWait::Interrupted) => return Reply::Errno(libc::EINTR),
+            Err(NoWait::TooMany) => return Reply::Errno(libc::ENOLCK),
+        };
+        match reply_to {
+            ReplyTo::Place(place) => {
+                let refusal = if has_signal(caller.pid) {
+                    Some(libc::EINTR)
+                } else if place.leave_for_long() {
+                    None
+                } else {
+                    Some(libc::ENOLCK)
+                };
+                if let Some(errno) = refusal {
+                    self.locks.end(caller.unique);
+                    return Reply::Errno(errno);
+                }
+                self.lock_or_interrupt(&caller, lock, interrupted).await
+            }
+            ReplyTo::Device(device) => {
+                let (serving, device) = (Arc::clone(self), Arc::clone(device));
+                let wait = async move {
+                    let reply = serving.lock_or_interrupt(&caller, lock, interrupted).await;
+                    device.answer(caller.unique, &reply);
+                };
+                self.world.spawn("lock wait", wait).detach();
+                Reply::Later
+            }
+        }
+    }
+
+    async fn lock_or_interrupt(
+        &self,
+        caller: &Caller,
+        lock: Lock,
+        interrupted: Interrupted,
+    ) -> Reply {
+        let result = self.fs.set_lock(caller, lock, Some(interrupted)).await;
+        self.locks.end(caller.unique);
+        result.map_or_else(|error| Reply::Errno(error.errno()), |()| Reply::Empty)
+    }
+}
