@@ -1,12 +1,22 @@
 //! The newest changes, kept for watches. Pure.
 
-use crate::{Event, STATE_BYTES_MAX};
+use crate::STATE_BYTES_MAX;
+use bytes::Bytes;
 use std::collections::VecDeque;
 
 /// Most changes of keys that are kept ...
 const EVENTS_MAX: usize = 1024;
 /// ... and most bytes of their keys and values.
 const BYTES_MAX: usize = 2 * STATE_BYTES_MAX;
+
+/// A key that was changed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Event {
+    /// The key.
+    pub key: String,
+    /// Its new value; `None` if it was removed.
+    pub value: Option<Bytes>,
+}
 
 /// The changes of one revision.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -57,8 +57,9 @@ mod conformance;
 mod tests;
 
 pub use facts::{ClosedFragment, EndedEpoch, ShardRecord};
+pub use history::Event;
 pub use roster::{NodeAddress, Roster};
-pub use watch::{Event, News, Watch};
+pub use watch::{News, Watch};
 
 use bytes::Bytes;
 use model::{Error, ErrorKind, Result};

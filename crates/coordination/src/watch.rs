@@ -1,17 +1,8 @@
 //! Watches: the changes after a revision, in order.
 
-use crate::{Backend, history::Batch};
-use bytes::Bytes;
+use crate::Backend;
+use crate::history::{Batch, Event};
 use std::time::Duration;
-
-/// A key that was changed.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Event {
-    /// The key.
-    pub key: String,
-    /// Its new value; `None` if it was removed.
-    pub value: Option<Bytes>,
-}
 
 /// What a watch has to tell.
 #[derive(Clone, PartialEq, Eq, Debug)]

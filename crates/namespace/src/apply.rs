@@ -2,9 +2,7 @@
 
 use crate::{
     Key, Need, Outcome, Record, Slot, Stop, View, attributes, entries, lifetime, listing, publish,
-    ranges, rename, sessions,
-    transaction::{Step, Transaction},
-    xattrs,
+    ranges, rename, sessions, transaction::Transaction, view::Step, xattrs,
 };
 use model::{
     CommitNumber, Error, ErrorKind, Operation, Reply, limits::SESSION_SLOTS, operation::Stamp,

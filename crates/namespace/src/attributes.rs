@@ -1,8 +1,9 @@
 //! Reads and changes attributes, including by truncate.
 
 use crate::{
-    Inode, Key, Record, View, acl, counts, extents, lifetime,
-    transaction::{Step, Transaction, touch},
+    Inode, Key, Record, View, acl, allocated, extents, lifetime,
+    transaction::{Transaction, touch},
+    view::Step,
     xattrs,
 };
 use model::{
@@ -179,7 +180,7 @@ fn truncate<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, size: u64) -> Ste
         let cut = (inode.content.len() - keep) as u64;
         let inode = tx.inode_mut(id)?;
         inode.content = extents::owned(&inode.content[..keep]);
-        counts::take_allocated(tx, id, cut)?;
+        allocated::take_allocated(tx, id, cut)?;
     } else if size < inode.extents_end {
         cut(tx, id, size)?;
     }

@@ -8,9 +8,18 @@
 use crate::{Counters, Inode, Key, Record, Table};
 use model::{
     DataId, ExtentKind, FileKind, FilesetId, InodeId, Operation, SegmentId,
-    limits::OPERATION_RECORDS_MAX,
+    limits::{OPERATION_RECORDS_MAX, PUBLISH_EXTENTS_MAX},
 };
 use std::collections::BTreeMap;
+
+/// Old extents that one publish may replace: with a segment and a dead record for each, and the
+/// records that the new extents add, it stays under `OPERATION_RECORDS_MAX`. A publish that would
+/// replace more gets `Overflow`; any part of it that is small enough can be published separately.
+pub(crate) const REPLACED_EXTENTS_MAX: usize = 896;
+/// Most records that one publish changes: each replaced extent with its segment's accounting and a
+/// dead record; each new one with its segment's, and the two ends of an old one that it cuts.
+const PUBLISH_RECORDS_MAX: usize = 3 * REPLACED_EXTENTS_MAX + 4 * PUBLISH_EXTENTS_MAX + 8;
+const _: () = assert!(PUBLISH_RECORDS_MAX <= OPERATION_RECORDS_MAX);
 
 type Change = (Key, Option<Record>);
 
@@ -95,7 +104,7 @@ fn allowance_of(operation: &Operation) -> Allowance {
         | Operation::ContinueCut { .. }
         | Operation::ChangeRange { .. }
         | Operation::Share { .. } => content(OPERATION_RECORDS_MAX),
-        Operation::Publish(_) => content(crate::publish::RECORDS_MAX),
+        Operation::Publish(_) => content(PUBLISH_RECORDS_MAX),
         Operation::Reclaim { .. } => Allowance {
             inodes: 0,
             ..content(OPERATION_RECORDS_MAX)

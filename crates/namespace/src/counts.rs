@@ -1,10 +1,7 @@
 //! Counts in records that go up and down: refuses, never wraps, when damaged records would take one
 //! below zero or a user would overflow one.
 
-use crate::{
-    Inode, Stop, View,
-    transaction::{Step, Transaction},
-};
+use crate::{Inode, Stop, view::Step};
 use model::{Error, ErrorKind, InodeId};
 use std::fmt::Display;
 
@@ -58,33 +55,5 @@ pub(crate) fn add_link(links: &mut u32, is_directory: bool) -> Step<()> {
 pub(crate) fn take_name(directory: &mut Inode, id: InodeId, is_directory: bool) -> Step<()> {
     directory.entries = subtract(directory.entries, 1, id, "entries")?;
     directory.links = subtract(directory.links, u32::from(is_directory), id, "links")?;
-    Ok(())
-}
-
-/// Adds bytes to an inode and its fileset.
-pub(crate) fn add_allocated<V: View>(
-    tx: &mut Transaction<'_, V>,
-    id: InodeId,
-    bytes: u64,
-) -> Step<()> {
-    let inode = tx.inode_mut(id)?;
-    inode.allocated = add(inode.allocated, bytes, id, "allocated bytes")?;
-    let fileset = id.fileset();
-    let counters = tx.counters_mut(fileset)?;
-    counters.allocated = add(counters.allocated, bytes.into(), fileset, "allocated bytes")?;
-    Ok(())
-}
-
-/// Takes bytes off an inode and its fileset.
-pub(crate) fn take_allocated<V: View>(
-    tx: &mut Transaction<'_, V>,
-    id: InodeId,
-    bytes: u64,
-) -> Step<()> {
-    let inode = tx.inode_mut(id)?;
-    inode.allocated = subtract(inode.allocated, bytes, id, "allocated bytes")?;
-    let fileset = id.fileset();
-    let counters = tx.counters_mut(fileset)?;
-    counters.allocated = subtract(counters.allocated, bytes.into(), fileset, "allocated bytes")?;
     Ok(())
 }

@@ -6,7 +6,8 @@ use crate::{
     lifetime,
     names::{self, Found},
     numbers,
-    transaction::{Step, Transaction, touch, touch_content},
+    transaction::{Transaction, touch, touch_content},
+    view::Step,
     xattrs,
 };
 use model::{

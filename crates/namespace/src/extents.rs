@@ -1,8 +1,7 @@
 //! A file's extents: finds those that touch a range, clears a range, inserts extents.
 
 use crate::{
-    Inode, Key, Record, View, counts, segments,
-    transaction::{Step, Transaction},
+    Inode, Key, Record, View, allocated, counts, segments, transaction::Transaction, view::Step,
 };
 use bytes::Bytes;
 use model::{CommitNumber, Extent, ExtentKind, FileKind, InodeId};
@@ -200,7 +199,7 @@ pub(crate) fn clear<V: View>(
     let inline = counts::subtract(inode.inline_extents, gone_inline, id, "inline extents")?;
     inode.inline_extents = inline + kept_inline;
     let has_inline = inode.inline_extents > 0;
-    counts::take_allocated(tx, id, removed)?;
+    allocated::take_allocated(tx, id, removed)?;
     if had_inline && !has_inline {
         tx.delete_known(Key::Fold(id), Record::Mark);
     }
@@ -221,7 +220,7 @@ pub(crate) fn insert<V: View>(
     let data = inode.data;
     let first_inline = is_inline && inode.inline_extents == 0;
     inode.inline_extents += u64::from(is_inline);
-    counts::add_allocated(tx, id, length)?;
+    allocated::add_allocated(tx, id, length)?;
     let key = Key::Extent {
         fileset: id.fileset(),
         data,

@@ -13,6 +13,7 @@
 //!    [`Table::Folds`] and [`Table::Deads`], each entry with the operation that its doc names.
 
 mod acl;
+mod allocated;
 mod apply;
 mod attributes;
 pub mod audit;
@@ -32,7 +33,6 @@ mod record;
 mod rename;
 mod segments;
 pub mod sessions;
-mod sound;
 mod transaction;
 mod view;
 mod xattrs;

@@ -2,7 +2,8 @@
 
 use crate::{
     Dead, Key, Orphan, Reclaim, Record, View, counts, extents, numbers, segments,
-    transaction::{Step, Transaction, touch},
+    transaction::{Transaction, touch},
+    view::Step,
 };
 use bytes::Bytes;
 use model::{

@@ -1,9 +1,6 @@
 //! Lists a directory.
 
-use crate::{
-    Key, Need, POSITION_END, Record, View,
-    transaction::{Step, Transaction},
-};
+use crate::{Key, Need, POSITION_END, Record, View, transaction::Transaction, view::Step};
 use model::{
     Error, ErrorKind, InodeId, Reply, limits::LISTING_ENTRIES_MAX, operation::DirectoryEntry,
 };

@@ -1,9 +1,6 @@
 //! Directory entries: positions of names, and names whose hashes collide.
 
-use crate::{
-    Key, Name, NameEntry, Record, View,
-    transaction::{Step, Transaction},
-};
+use crate::{Key, Name, NameEntry, Record, View, transaction::Transaction, view::Step};
 use model::{Error, ErrorKind, FileKind, FileName, InodeId, InodeNumber};
 use siphasher::sip::SipHasher24;
 use std::sync::Arc;

@@ -3,10 +3,7 @@
 //! A number that an inode once had is never reused: programs and kernels identify inodes by it.
 //! When a directory is removed, the unused rest of its run is reused.
 
-use crate::{
-    View, counts,
-    transaction::{Step, Transaction},
-};
+use crate::{View, counts, transaction::Transaction, view::Step};
 use model::{Error, ErrorKind, FileKind, InodeId, InodeNumber};
 
 /// Length of a directory's first run and of its longest; each is twice the one before. Most

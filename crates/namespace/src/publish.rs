@@ -1,28 +1,17 @@
 //! Publishes extents, and reads them.
 
 use crate::{
-    Inode, View, counts, extents, segments,
-    transaction::{Step, Transaction},
+    Inode, View, allocated, balance::REPLACED_EXTENTS_MAX, extents, segments,
+    transaction::Transaction, view::Step,
 };
 use bytes::{Bytes, BytesMut};
 use model::{
     Error, ErrorKind, Extent, ExtentKind, InodeId, Reply,
-    limits::{
-        FILE_BYTES_MAX, INLINE_FILE_BYTES_MAX, INLINE_WRITE_BYTES_MAX, OPERATION_RECORDS_MAX,
-        PUBLISH_EXTENTS_MAX,
-    },
+    limits::{FILE_BYTES_MAX, INLINE_FILE_BYTES_MAX, INLINE_WRITE_BYTES_MAX, PUBLISH_EXTENTS_MAX},
     operation::Publish,
 };
 use std::{borrow::Cow, sync::Arc};
 
-/// Old extents that one publish may replace: with a segment and a dead record for each, and the
-/// records that the new extents add, it stays under `OPERATION_RECORDS_MAX`. A publish that would
-/// replace more gets `Overflow`; any part of it that is small enough can be published separately.
-const REPLACED_EXTENTS_MAX: usize = 896;
-/// Most records that one publish changes: each replaced extent with its segment's accounting and a
-/// dead record; each new one with its segment's, and the two ends of an old one that it cuts.
-pub(crate) const RECORDS_MAX: usize = 3 * REPLACED_EXTENTS_MAX + 4 * PUBLISH_EXTENTS_MAX + 8;
-const _: () = assert!(RECORDS_MAX <= OPERATION_RECORDS_MAX);
 /// Most extents that one read returns.
 const READ_EXTENTS_MAX: usize = 4096;
 
@@ -198,8 +187,8 @@ fn put_content<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, content: Bytes
     let (old, new) = (inode.content.len() as u64, content.len() as u64);
     inode.content = content;
     inode.content_birth = commit;
-    counts::take_allocated(tx, id, old)?;
-    counts::add_allocated(tx, id, new)
+    allocated::take_allocated(tx, id, old)?;
+    allocated::add_allocated(tx, id, new)
 }
 
 fn put_extents<V: View>(tx: &mut Transaction<'_, V>, publish: &Publish) -> Step<()> {

@@ -2,7 +2,8 @@
 
 use crate::{
     Inode, Key, View, extents, segments,
-    transaction::{Step, Transaction, touch_content},
+    transaction::{Transaction, touch_content},
+    view::Step,
 };
 use model::{
     Error, ErrorKind, Extent, ExtentKind, InodeId, Reply, limits::FILE_BYTES_MAX,

@@ -1,6 +1,8 @@
 //! The records: the values stored under the keys.
 
-use crate::{Key, Table, sound};
+pub(crate) mod sound;
+
+use crate::{Key, Table};
 use bytes::Bytes;
 use model::{
     Attributes, CommitNumber, DataId, Error, ErrorKind, Extent, FamilyId, FileKind, FileName,

@@ -3,7 +3,8 @@
 use crate::{
     Inode, Key, View, counts, lifetime,
     names::{self, Found},
-    transaction::{Step, Transaction, touch, touch_content},
+    transaction::{Transaction, touch, touch_content},
+    view::Step,
 };
 use model::{
     Attributes, Error, ErrorKind, FileKind, FileName, InodeId, InodeNumber, Reply,

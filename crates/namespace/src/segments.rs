@@ -1,9 +1,6 @@
 //! Accounting of segments: how many bytes of each are still referenced.
 
-use crate::{
-    Dead, Key, Record, Segment, Stop, View, counts,
-    transaction::{Step, Transaction},
-};
+use crate::{Dead, Key, Record, Segment, Stop, View, counts, transaction::Transaction, view::Step};
 use model::{DataId, Error, ErrorKind, Extent, ExtentKind, InodeId, SegmentId, SegmentPlace};
 use std::sync::Arc;
 

@@ -1,16 +1,14 @@
 //! The records as one operation sees them: the view with the operation's own changes on top.
 
 use crate::{
-    Counters, Effects, Inode, Key, Missing, Need, Record, Stop, View, balance, counts, sound,
+    Counters, Effects, Inode, Key, Missing, Need, Record, Stop, View, balance, counts,
+    record::sound, view::Step,
 };
 use model::{
     CommitNumber, Error, ErrorKind, FileKind, FilesetId, InodeId, Operation, SessionId, Timestamp,
     operation::Stamp,
 };
 use std::{collections::BTreeMap, sync::Arc};
-
-/// The result of a part of an operation.
-pub(crate) type Step<T> = Result<T, Stop>;
 
 /// Up to this many changes are searched linearly; most operations make four.
 const LINEAR: usize = 12;

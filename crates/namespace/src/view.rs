@@ -41,6 +41,9 @@ pub enum Need {
     },
 }
 
+/// The result of a part of an operation.
+pub(crate) type Step<T> = Result<T, Stop>;
+
 /// Why an operation wasn't applied.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Stop {

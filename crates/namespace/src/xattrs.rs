@@ -4,7 +4,8 @@ use crate::{
     Key, Record, View,
     acl::{self, Acl},
     counts,
-    transaction::{Step, Transaction, touch},
+    transaction::{Transaction, touch},
+    view::Step,
 };
 use bytes::Bytes;
 use model::{

@@ -1,6 +1,7 @@
 //! One node: coordination, NSDs, pool, metanode, client, started in order and ended in reverse. The
 //! program, the simulator and the benchmarks all start it this way.
 
+mod attempts;
 mod member;
 mod nsds;
 mod regions;

@@ -1,7 +1,7 @@
 //! The NSDs of this node: opened at start, added and given up while it runs.
 
+use super::attempts::Look;
 use super::regions::{make_disk, open_disk};
-use super::returning::Look;
 use coordination::Coordination;
 use metanode::DATA_POOL;
 use model::{

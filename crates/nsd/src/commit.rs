@@ -2,10 +2,9 @@
 
 use crate::checksum::UNIT;
 use crate::core::Core;
-use crate::ledger::Ledger;
+use crate::queue::{Fences, Item, Turn};
 use crate::record::{Record, encode_group, group_bytes};
-use model::{Error, ErrorKind, GroupId, GroupVersion, Result, ShardEpoch, ShardId};
-use std::collections::{BTreeMap, VecDeque};
+use model::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -16,68 +15,6 @@ const GROUP_BYTES_MAX: u64 = 4 << 20;
 const ROOM_WAIT_MAX: Duration = Duration::from_secs(60);
 /// Pause before checking a full journal again.
 const ROOM_PAUSE: Duration = Duration::from_millis(20);
-
-/// Records waiting for the journal, and the fences as they will be once all of these are applied.
-pub(crate) struct Queue {
-    waiting: VecDeque<Item>,
-    led: bool,
-    fences: Fences,
-}
-
-/// Lowest epochs and versions that are still accepted.
-#[derive(Default)]
-pub(crate) struct Fences {
-    pub(crate) epochs: BTreeMap<ShardId, ShardEpoch>,
-    pub(crate) versions: BTreeMap<GroupId, GroupVersion>,
-}
-
-struct Item {
-    record: Record,
-    bytes: usize,
-    turn: oneshot::Sender<Turn>,
-}
-
-/// What a waiting caller is told to do.
-enum Turn {
-    Done(Result<()>),
-    /// Write the next group; the receiver gets the outcome of the caller's own record.
-    Lead(oneshot::Receiver<Turn>),
-}
-
-impl Queue {
-    pub(crate) fn new(ledger: &Ledger) -> Self {
-        Self {
-            waiting: VecDeque::new(),
-            led: false,
-            fences: Fences {
-                epochs: ledger.seals.clone(),
-                versions: ledger.versions.clone(),
-            },
-        }
-    }
-
-    /// Whether no record is waiting or being written.
-    pub(crate) fn is_idle(&self) -> bool {
-        !self.led
-    }
-
-    pub(crate) fn fences(&self) -> &Fences {
-        &self.fences
-    }
-
-    fn take_group(&mut self, bytes_max: usize) -> Vec<Item> {
-        let mut group = Vec::new();
-        let mut bytes = 0;
-        while let Some(item) = self.waiting.front() {
-            if !group.is_empty() && bytes + item.bytes > bytes_max {
-                break;
-            }
-            bytes += item.bytes;
-            group.extend(self.waiting.pop_front());
-        }
-        group
-    }
-}
 
 impl Core {
     /// Makes a record durable and applies it. `check` runs under the queue's lock, decides whether

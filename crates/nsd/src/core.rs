@@ -1,11 +1,11 @@
 //! The inside of an NSD: the state that all its operations share.
 
-use crate::commit::Queue;
 use crate::entry::IndexEntry;
 use crate::flush::Flusher;
 use crate::index::Index;
 use crate::journal::Ring;
 use crate::key::Key;
+use crate::queue::Queue;
 use crate::record::Stamp;
 use crate::space::Purpose;
 use crate::state::{CoreState, Found, merged};

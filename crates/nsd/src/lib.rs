@@ -20,6 +20,7 @@ mod journal;
 mod key;
 mod ledger;
 mod open;
+mod queue;
 mod read;
 mod rebuild;
 mod record;

@@ -1,11 +1,11 @@
 //! Putting and deleting blobs and log entries.
 
 use crate::checksum::{UNIT, table_checksum, unit_checksums};
-use crate::commit::Fences;
 use crate::core::Core;
 use crate::entry::{INLINE_CHECKSUMS_MAX, IndexEntry, Place, RUNS_MAX, header_units};
 use crate::extent::{placed, writes_of};
 use crate::key::Key;
+use crate::queue::Fences;
 use crate::record::Record;
 use crate::space::Purpose;
 use bytes::Bytes;

@@ -4,20 +4,15 @@ use crate::Pool;
 use crate::members::Member;
 use crate::progress::count;
 use crate::read::{fits_pool, get_from};
+use crate::requests::{delete_on, put_to};
 use crate::segment::place_of;
-use crate::write::put_to;
 use futures::future::join_all;
 use model::nsd::{BlobDelete, BlobInfo, BlobPut, GroupFence};
 use model::{BlobName, Error, ErrorKind, GroupId, NsdId, Result, SegmentPlace, limits};
 use placement::Groups;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 use tracing::warn;
-use world::World;
-use world::call::Deadline;
 
-/// An NSD that hasn't answered a delete after this time counts as away.
-const DELETE_DEADLINE: Duration = Duration::from_secs(30);
 /// Blobs listed in one step of [`Pool::leave_group`].
 const LIST_STEP: usize = 1000;
 
@@ -231,10 +226,4 @@ pub(crate) fn fenced(groups: &Groups, names: &[BlobName]) -> BlobDelete {
         names: names.to_vec(),
         fences: fences.collect(),
     }
-}
-
-/// One delete request with its deadline.
-pub(crate) async fn delete_on(world: &World, member: &Member, delete: BlobDelete) -> Result<()> {
-    let deadline = Deadline::after(world, DELETE_DEADLINE);
-    member.nsd.delete(delete, deadline).await
 }

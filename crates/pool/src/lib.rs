@@ -12,6 +12,7 @@ mod progress;
 mod read;
 mod read_times;
 mod repair;
+mod requests;
 mod segment;
 mod space;
 mod survey;

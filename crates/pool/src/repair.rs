@@ -1,12 +1,12 @@
 //! Determines the state of a segment's pieces, and rebuilds missing ones.
 
 use crate::Pool;
-use crate::deletion::{delete_on, fenced};
+use crate::deletion::fenced;
 use crate::members::{Member, is_nsd_failure};
 use crate::progress::count;
 use crate::read::{fits_pool, get_from};
+use crate::requests::{delete_on, put_to};
 use crate::segment::{Recycled, SegmentOwner, nonce};
-use crate::write::put_to;
 use bytes::Bytes;
 use model::map::NsdState;
 use model::nsd::{BlobHeader, BlobPut};

@@ -2,8 +2,8 @@
 //! group.
 
 use crate::Pool;
-use crate::deletion::delete_on;
 use crate::members::{Member, MemberState, free_share, is_nsd_failure};
+use crate::requests::{delete_on, put_to};
 use crate::segment::{Recycled, SegmentOwner, SegmentSource, nonce};
 use crate::suspects::SuspectCause;
 use bytes::Bytes;
@@ -22,12 +22,9 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::{debug, warn};
 use world::World;
-use world::call::Deadline;
 
 /// Most groups that one write tries.
 const ATTEMPTS_MAX: u32 = 4;
-/// An NSD that hasn't answered a put after this time counts as failed.
-const PUT_DEADLINE: Duration = Duration::from_secs(30);
 /// How long a write waits for its turn while too many bytes are in flight.
 const TURN_DEADLINE: Duration = Duration::from_secs(120);
 /// Bounds of the time that a write waits for stragglers.
@@ -579,17 +576,4 @@ fn put_piece(world: &World, attempt: &Attempt, piece: u8, payload: Payload) -> P
         PieceDone { piece, failures }
     }
     .boxed()
-}
-
-/// One put with its deadline.
-pub(crate) async fn put_to(
-    world: &World,
-    member: &Member,
-    put: BlobPut,
-) -> std::result::Result<(), (NsdId, Error)> {
-    let nsd = member.nsd.id();
-    let _request = member.begin(world);
-    let deadline = Deadline::after(world, PUT_DEADLINE);
-    let put = member.nsd.put(put, deadline).await;
-    put.map_err(|error| (nsd, error))
 }

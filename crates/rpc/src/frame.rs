@@ -1,7 +1,7 @@
 //! Frames as bytes (`docs/formats/rpc.md`).
 
 use crate::Fault;
-use crate::hello::Hello;
+use crate::hello::{Hello, VERSION};
 use bytes::Bytes;
 use model::call::{BODY_BYTES_MAX, Call, Class, Method, PAYLOAD_BYTES_MAX, Reply};
 use model::checksum::crc32c;
@@ -9,9 +9,6 @@ use std::time::Duration;
 
 /// Bytes of a frame's header.
 pub(crate) const HEADER_BYTES: usize = 64;
-
-/// The version of frames that this build writes.
-pub(crate) const VERSION: u8 = 1;
 
 /// The version of hello and goodbye, which every build reads: the others' version follows from hello.
 const LASTING_VERSION: u8 = 0;

@@ -1,9 +1,11 @@
 //! The first frame of each side: who it is, which versions it speaks, what it grants.
 
 use crate::Fault;
-use crate::frame::VERSION;
 use bytes::Bytes;
 use model::{NodeId, NodeRun};
+
+/// The version of frames that this build writes.
+pub(crate) const VERSION: u8 = 1;
 
 /// Oldest version of frames that this build speaks. There is none before the first.
 const VERSION_MIN: u16 = VERSION as u16;

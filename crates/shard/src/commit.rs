@@ -3,22 +3,18 @@
 //! One commit runs at a time. A task or thread that needs durability drives the commit itself; the
 //! committer task drives the others. Records of a running commit stay readable in the hot records.
 
-use crate::Shard;
 use crate::frame::{CommitFrame, OperationNote};
+use crate::state::{Frozen, Rows, Running, Shard};
 use bytes::Bytes;
 use futures::future::{Either, select};
-use model::{CommitNumber, Error, ErrorKind, FamilyId, Result, limits};
-use namespace::{Key, Record};
+use model::{CommitNumber, FamilyId, Result};
 use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use world::{Driven, World};
 
-/// A commit starts once this many records have changed,
-pub(crate) const COMMIT_RECORDS: usize = 4096;
-/// or this many bytes,
-pub(crate) const COMMIT_BYTES: usize = 1024 * 1024;
-/// or nothing has changed for this long, so that a user's last change is durable soon and the rest
+/// A commit starts once enough has changed ([`COMMIT_RECORDS`], [`COMMIT_BYTES`]), or nothing has
+/// changed for this long, so that a user's last change is durable soon and the rest
 /// of a burst isn't left for later,
 const IDLE: Duration = Duration::from_millis(100);
 /// or the first change is this old. Together with the age at which dirty data is published, this
@@ -26,20 +22,6 @@ const IDLE: Duration = Duration::from_millis(100);
 const AGE_MAX: Duration = Duration::from_secs(2);
 /// How often the committer checks idle time and age.
 const TICK: Duration = Duration::from_millis(100);
-
-/// The running commit; one of its waiters drives it.
-pub(crate) type Running = Driven<Result<()>>;
-
-/// New values of records; `None` for removed ones.
-pub(crate) type Rows = Vec<(Key, Option<Record>)>;
-
-/// A frozen commit that isn't in the tree yet.
-pub(crate) struct Frozen {
-    pub(crate) number: CommitNumber,
-    pub(crate) rows: Arc<Rows>,
-    pub(crate) operations: usize,
-    pub(crate) bytes: usize,
-}
 
 /// The next log entry.
 struct Batch {
@@ -82,19 +64,6 @@ impl Shard {
             }
         }
         Ok(())
-    }
-
-    /// The newest commit that is durable with all before it.
-    #[must_use]
-    pub fn durable(&self) -> CommitNumber {
-        self.state.lock().durable
-    }
-
-    /// Whether every change is durable.
-    #[must_use]
-    pub fn is_clean(&self) -> bool {
-        let state = self.state.lock();
-        state.newest_change() <= state.durable
     }
 
     fn is_durable(&self, target: CommitNumber) -> Result<bool> {
@@ -178,23 +147,6 @@ impl Shard {
             rows,
             notes,
         })
-    }
-
-    /// Ends this owner: no operation is answered until the shard is taken over again.
-    pub(crate) fn give_up(&self, cause: &Error) {
-        let mut state = self.state.lock();
-        if state.failed.is_some() {
-            return;
-        }
-        if cause.kind() == ErrorKind::ShuttingDown {
-            tracing::info!(shard = self.shard.0, "shard closed");
-        } else {
-            tracing::warn!(shard = self.shard.0, %cause, "shard given up, to be taken over again");
-        }
-        let text = format!("shard {} was given up by this owner: {cause}", self.shard);
-        state.failed = Some(Error::new(ErrorKind::Unavailable, text));
-        drop(state);
-        self.durable_changed.notify_waiters();
     }
 
     /// Waits until there is memory for another change.
@@ -301,6 +253,3 @@ fn encode(family: FamilyId, batch: Batch) -> CommitFrame {
         rows: rows.collect(),
     }
 }
-
-const _: () = assert!(COMMIT_BYTES < limits::UNFLUSHED_BYTES_MAX);
-const _: () = assert!(COMMIT_RECORDS < limits::UNFLUSHED_OPERATIONS_MAX);

@@ -5,10 +5,10 @@ mod listing;
 #[cfg(test)]
 mod tests;
 
-use crate::Shard;
 use crate::ahead::{Part, Stretch};
 use crate::records::successor;
 use crate::rows::{behind, decoded};
+use crate::state::Shard;
 use bytes::Bytes;
 use futures::future::try_join_all;
 use model::{Error, FamilyId, InodeId, Operation, Result};

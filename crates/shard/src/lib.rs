@@ -17,6 +17,7 @@ mod rig;
 mod rows;
 mod shard;
 mod snapshot;
+mod state;
 mod store;
 mod takeover;
 mod tree;
@@ -26,9 +27,8 @@ pub use frame::{CommitFrame, OperationNote};
 pub use log::Log;
 pub use records::{NewWork, successor};
 pub use rows::Damaged;
-pub use shard::{
-    HOT_RECORDS_BYTES_DEFAULT, Holders, Shard, ShardConfig, Unflushed, hot_records_bytes,
-};
+pub use shard::{HOT_RECORDS_BYTES_DEFAULT, ShardConfig, Unflushed, hot_records_bytes};
 pub use snapshot::{Page, Snapshot, Walk};
+pub use state::{Holders, Shard};
 pub use takeover::{Opened, Opening, TAKE_OVER_MAX};
 pub use tree::{Tree, TreeCache};

@@ -380,3 +380,8 @@ fn push_mark(marks: &mut VecDeque<Mark>, mark: Mark) {
     }
     marks.push_back(mark);
 }
+
+/// NSDs that a log should be on: one more than the pool may lose.
+pub(crate) fn view_size(pool: &Pool) -> usize {
+    pool.map().scheme.tolerance() + 1
+}

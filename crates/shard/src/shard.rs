@@ -1,29 +1,23 @@
-//! The shard itself: opens, runs operations on the hot records, closes.
+//! A shard opens, runs operations on the hot records, closes.
 
 use crate::ahead::Ahead;
-use crate::catalog::Catalog;
-use crate::commit::{COMMIT_BYTES, COMMIT_RECORDS, Frozen, Rows, Running, committer};
+use crate::commit::committer;
 use crate::fetch::Pinned;
-use crate::frame::OperationNote;
-use crate::log::Log;
 use crate::notes;
-use crate::records::{NewWork, Records, successor};
-use crate::snapshot::Wanted;
+use crate::records::{Records, successor};
+use crate::state::{Rows, Shard, ShardState, Stream, Wanted};
 use crate::takeover::{self, Lineage, Opened, Opening};
-use crate::tree::Tree;
 use model::operation::Stamp;
 use model::{
-    CommitNumber, Error, ErrorKind, FamilyId, FilesetId, InodeId, NodeRun, Operation, Reply,
-    Result, SessionId, ShardEpoch, ShardId, limits,
+    CommitNumber, Error, ErrorKind, FilesetId, NodeRun, Operation, Reply, Result, SessionId, limits,
 };
 use namespace::sessions::{Sessions, Standing};
 use namespace::{Effects, Key, Need, Outcome, Record, Stop};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
-use world::{Task, World};
 
 /// Memory for decoded records: the least, which simulations have.
 pub const HOT_RECORDS_BYTES_DEFAULT: usize = 384 * 1024 * 1024;
@@ -55,9 +49,6 @@ const LEARN_MAX: Duration = Duration::from_secs(600);
 const LEARN_PAUSE_MIN: Duration = Duration::from_millis(100);
 const LEARN_PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Tells whether an inode is in use here: open files, kernels' references.
-pub type Holders = Arc<dyn Fn(InodeId) -> bool + Send + Sync>;
-
 /// Configuration of a shard.
 #[derive(Clone)]
 pub struct ShardConfig {
@@ -75,62 +66,6 @@ pub struct Unflushed {
     open: CommitNumber,
     commits: Vec<(CommitNumber, Arc<Rows>)>,
     streams: BTreeMap<SessionId, u64>,
-}
-
-/// One shard, owned by this process.
-pub struct Shard {
-    pub(crate) me: Weak<Shard>,
-    pub(crate) world: World,
-    pub(crate) shard: ShardId,
-    pub(crate) family: FamilyId,
-    pub(crate) epoch: ShardEpoch,
-    run: NodeRun,
-    pub(crate) session: SessionId,
-    /// The session of the owner before.
-    previous: SessionId,
-    pub(crate) log: Log,
-    pub(crate) catalog: Catalog,
-    pub(crate) tree: Arc<Tree>,
-    pub(crate) state: Mutex<ShardState>,
-    pub(crate) running: Mutex<Option<Running>>,
-    /// Callers that wait for a snapshot at a commit boundary.
-    pub(crate) wanted: Wanted,
-    /// Wakes callers that wait for durability.
-    pub(crate) durable_changed: Notify,
-    /// Wakes the committer.
-    pub(crate) nudge: Arc<Notify>,
-    committer: Mutex<Option<Task<()>>>,
-    /// Reads names ahead of a listing.
-    pub(crate) listing: Mutex<Option<Task<()>>>,
-}
-
-/// State under the one lock. Held for one operation at a time, never across a wait.
-pub(crate) struct ShardState {
-    pub(crate) records: Records,
-    pub(crate) ahead: Ahead,
-    pub(crate) notes: Vec<OperationNote>,
-    /// The sessions that the records name.
-    sessions: Sessions,
-    /// Delegated operations of the sessions that began under this owner.
-    streams: BTreeMap<SessionId, Stream>,
-    holders: Holders,
-    pub(crate) durable: CommitNumber,
-    pub(crate) frozen: Option<Frozen>,
-    /// Operations that changed something, in total.
-    pub(crate) changes: u64,
-    /// Records removed by commits, in total.
-    pub(crate) removals: u64,
-    /// The committer was told to run.
-    pub(crate) nudged: bool,
-    pub(crate) failed: Option<Error>,
-    /// The newest change that was taken out to be applied by a later owner: it isn't durable.
-    taken: Option<CommitNumber>,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Stream {
-    operations: u64,
-    changed: bool,
 }
 
 /// Result of one attempt on the hot records.
@@ -243,73 +178,6 @@ impl Shard {
         })
     }
 
-    /// The shard's id.
-    #[must_use]
-    pub fn id(&self) -> ShardId {
-        self.shard
-    }
-
-    /// The family whose records the shard holds.
-    #[must_use]
-    pub fn family(&self) -> FamilyId {
-        self.family
-    }
-
-    /// This owner's epoch.
-    #[must_use]
-    pub fn epoch(&self) -> ShardEpoch {
-        self.epoch
-    }
-
-    /// The session of this owner's table segments.
-    #[must_use]
-    pub fn session(&self) -> SessionId {
-        self.session
-    }
-
-    /// The catalog of the tree's tables and their segments.
-    #[must_use]
-    pub fn catalog(&self) -> &Catalog {
-        &self.catalog
-    }
-
-    /// The tree, for flushes and statistics.
-    #[must_use]
-    pub fn tree(&self) -> &Arc<Tree> {
-        &self.tree
-    }
-
-    /// Number of changes since this owner began: if equal before and after a look, nothing changed
-    /// meanwhile.
-    #[must_use]
-    pub fn changes(&self) -> u64 {
-        self.state.lock().changes
-    }
-
-    /// Number of records that this owner's commits removed: a compaction of the tree can drop them.
-    #[must_use]
-    pub fn removals(&self) -> u64 {
-        self.state.lock().removals
-    }
-
-    /// Number of hot records, and their bytes.
-    #[must_use]
-    pub fn hot_records(&self) -> (usize, usize) {
-        self.state.lock().records.size()
-    }
-
-    /// Background work found in changes since the last call, under this owner.
-    #[must_use]
-    pub fn take_work(&self) -> NewWork {
-        self.state.lock().records.take_work()
-    }
-
-    /// Sets the function that tells which inodes are in use. It is called under the shard's lock:
-    /// it must be quick and must not call the shard.
-    pub fn set_holders(&self, holders: Holders) {
-        self.state.lock().holders = holders;
-    }
-
     /// Opens a session for a run of a daemon; durable when it returns, so that the session may write
     /// segments then. The same request again changes nothing.
     ///
@@ -349,18 +217,6 @@ impl Shard {
             state.newest_change()
         };
         self.sync_to(commit).await
-    }
-
-    /// What this shard knows of a session, as of the newest change.
-    #[must_use]
-    pub fn session_standing(&self, session: SessionId) -> Standing {
-        self.state.lock().sessions.standing(session)
-    }
-
-    /// The sessions that this shard knows, as of the newest change.
-    #[must_use]
-    pub fn sessions(&self) -> Sessions {
-        self.state.lock().sessions.clone()
     }
 
     /// Ends a session: with the next commit it has ended for ever, and its stream and slots are
@@ -529,21 +385,6 @@ impl Shard {
     #[doc(hidden)]
     pub fn forge(&self, effects: Effects) {
         self.state.lock().change(effects, None);
-    }
-
-    /// This owner gives the shard up: no operation is answered any more. The host may take it over
-    /// again and apply changes that weren't durable ([`Shard::end_given_up`],
-    /// [`Shard::open_after`]).
-    pub fn resign(&self, why: &Error) {
-        self.give_up(why);
-    }
-
-    /// Whether this owner still serves.
-    ///
-    /// # Errors
-    /// `Unavailable`, with the cause, once it was given up.
-    pub fn check_alive(&self) -> Result<()> {
-        self.state.lock().alive()
     }
 
     /// Makes everything durable, flushes the tree's memory to tables, closes.
@@ -717,70 +558,6 @@ impl Shard {
                 state.changes += 1;
                 state.records.restore(rows);
             }
-        }
-    }
-}
-
-impl ShardState {
-    fn alive(&self) -> Result<()> {
-        self.failed.clone().map_or(Ok(()), Err)
-    }
-
-    /// The newest commit that has changes.
-    pub(crate) fn newest_change(&self) -> CommitNumber {
-        if let Some(taken) = self.taken {
-            return taken;
-        }
-        let open = self.records.open_commit();
-        if self.records.changed().0 > 0 {
-            return open;
-        }
-        self.frozen
-            .as_ref()
-            .map_or(self.durable, |frozen| frozen.number.max(self.durable))
-    }
-
-    /// Whether the open commit is large enough to start it.
-    pub(crate) fn wants_commit(&self) -> bool {
-        let (records, bytes) = self.records.changed();
-        records >= COMMIT_RECORDS || bytes >= COMMIT_BYTES
-    }
-
-    fn is_full(&self) -> bool {
-        let (operations, bytes) = self
-            .frozen
-            .as_ref()
-            .map_or((0, 0), |frozen| (frozen.operations, frozen.bytes));
-        self.notes.len() + operations >= limits::UNFLUSHED_OPERATIONS_MAX
-            || self.records.changed().1 + bytes >= limits::UNFLUSHED_BYTES_MAX
-    }
-
-    fn change(&mut self, effects: Effects, by: Option<(&Operation, &Stamp)>) {
-        self.changes += 1;
-        self.records.apply(effects);
-        let Some((operation, stamp)) = by else { return };
-        self.notes.push(notes::note(operation, stamp));
-        if stamp.slot.is_none()
-            && let Some(stream) = self.streams.get_mut(&stamp.session)
-        {
-            stream.operations += 1;
-            stream.changed = true;
-        }
-    }
-
-    /// Writes the streams' last numbers into the open commit.
-    pub(crate) fn note_streams(&mut self) {
-        let mut changed = Vec::new();
-        for (session, stream) in &mut self.streams {
-            if std::mem::take(&mut stream.changed) {
-                changed.push((
-                    Key::Stream(*session),
-                    Some(Record::Stream(stream.operations)),
-                ));
-            }
-        }
-        if !changed.is_empty() {
-            self.records.apply(Effects(changed));
         }
     }
 }

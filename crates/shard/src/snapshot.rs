@@ -1,11 +1,11 @@
 //! All records as of one commit, for scans of the whole shard while operations and commits
 //! continue.
 
-use crate::Shard;
 use crate::rows::{Damaged, behind, decoded};
+use crate::state::Shard;
+use crate::tree::TreeSnapshot;
 use model::{Error, ErrorKind, FamilyId, Result};
 use namespace::{Key, Record};
-use parking_lot::Mutex;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -16,13 +16,7 @@ const SNAPSHOT_DEADLINE: Duration = Duration::from_secs(120);
 /// soon.
 pub struct Snapshot {
     family: FamilyId,
-    tree: crate::tree::TreeSnapshot,
-}
-
-/// Callers that wait for the end of the running commit.
-#[derive(Default)]
-pub(crate) struct Wanted {
-    waiting: Mutex<Vec<oneshot::Sender<Result<crate::tree::TreeSnapshot>>>>,
+    tree: TreeSnapshot,
 }
 
 impl Shard {
@@ -48,7 +42,7 @@ impl Shard {
         })
     }
 
-    async fn tree_between_commits(&self) -> Result<crate::tree::TreeSnapshot> {
+    async fn tree_between_commits(&self) -> Result<TreeSnapshot> {
         loop {
             let (answer, mut taken) = oneshot::channel();
             let running = {

@@ -12,12 +12,11 @@ mod tests;
 #[path = "takeover/tests.rs"]
 mod tests_by_call;
 
-pub(crate) use replay::ReplayCommit;
 use replay::Replayed;
 
 use crate::catalog::{self, Catalog};
 use crate::frame::EntryKind;
-use crate::log::{Clock, Log, Start};
+use crate::log::{Clock, Log, Start, view_size};
 use crate::tree::{Tree, TreeCache, TreeSetup};
 use bytes::Bytes;
 use coordination::{Coordination, EndedEpoch, ShardRecord, Versioned};
@@ -194,11 +193,6 @@ impl Lineage {
 pub(crate) async fn open(opening: Opening, lineage: &mut Lineage) -> Result<Opened> {
     let story = |error: Error| error.while_doing(format!("take over shard {}", opening.shard));
     take(&opening, lineage).await.map_err(story)
-}
-
-/// NSDs that a log should be on: one more than the pool may lose.
-pub(crate) fn view_size(pool: &Pool) -> usize {
-    pool.map().scheme.tolerance() + 1
 }
 
 async fn take(opening: &Opening, lineage: &mut Lineage) -> Result<Opened> {

@@ -9,11 +9,12 @@ mod wal;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use wal::ReplayCommit;
+
 use crate::catalog::Catalog;
 use crate::frame::CommitFrame;
 use crate::log::Log;
 use crate::store::CatalogStore;
-use crate::takeover::ReplayCommit;
 use bytes::Bytes;
 use maintain::Maintenance;
 use model::{EntryNumber, Error, ErrorKind, Result};

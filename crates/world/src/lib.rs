@@ -18,8 +18,10 @@ mod hash;
 pub mod host;
 mod instant;
 mod net;
+mod net_limits;
 mod real;
 pub mod sim;
+mod split_mix;
 mod task;
 mod waiters;
 
@@ -29,7 +31,8 @@ pub use disk::Disk;
 pub use driven::Driven;
 pub use hash::{FixedHasher, Map, Set};
 pub use instant::Instant;
-pub use net::{BACKLOG_MAX, Connection, ConnectionReader, ConnectionWriter, Listener, SILENCE_MAX};
+pub use net::{Connection, ConnectionReader, ConnectionWriter, Listener};
+pub use net_limits::{BACKLOG_MAX, SILENCE_MAX};
 pub use task::Task;
 pub use waiters::{SPACE_WAIT, WAITERS_MAX, Wait, Waiter, Waiters};
 
@@ -238,8 +241,8 @@ impl World {
     /// `AlreadyExists`, no space, or the file system's error. A failed call leaves no file.
     pub fn create_disk(&self, path: &Path, bytes: u64) -> io::Result<Disk> {
         match &self.inner {
-            Inner::Real(world) => world.create_disk(path, bytes),
-            Inner::Simulated(world) => world.create_disk(path, bytes),
+            Inner::Real(world) => world.create_disk(path, bytes).map(Disk::real),
+            Inner::Simulated(world) => world.create_disk(path, bytes).map(Disk::simulated),
         }
     }
 
@@ -250,8 +253,8 @@ impl World {
     /// `InvalidInput` if its size is no multiple of 4 KiB; `NotFound` and others.
     pub fn open_disk(&self, path: &Path) -> io::Result<Disk> {
         match &self.inner {
-            Inner::Real(world) => world.open_disk(path),
-            Inner::Simulated(world) => world.open_disk(path),
+            Inner::Real(world) => world.open_disk(path).map(Disk::real),
+            Inner::Simulated(world) => world.open_disk(path).map(Disk::simulated),
         }
     }
 }

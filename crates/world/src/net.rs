@@ -9,7 +9,7 @@
 //! A connection ends in one of these ways, in both bodies:
 //! * the peer closed it or its process ended: reads give the rest, then end (or `ConnectionReset` if
 //!   the peer had not read everything);
-//! * the peer's machine is gone or can't be reached: nothing tells; after [`SILENCE_MAX`] without a
+//! * the peer's machine is gone or can't be reached: nothing tells; after [`crate::SILENCE_MAX`] without a
 //!   sign of it reads and writes fail with `TimedOut`;
 //! * the peer's machine started again: `ConnectionReset`.
 
@@ -25,17 +25,8 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-
-/// How long the peer of a connection may be silent, although it is probed or bytes are under way to
-/// it, before the connection fails.
-pub const SILENCE_MAX: Duration = Duration::from_secs(10);
-
-/// Most connections of one listener that nobody has accepted yet. Further ones wait for room until
-/// their deadline.
-pub const BACKLOG_MAX: usize = 128;
 
 /// Takes connections at one address. Dropping it frees the address.
 pub struct Listener {

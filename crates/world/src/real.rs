@@ -11,7 +11,7 @@ mod threads;
 pub(crate) use net::{RealListener, connect_tcp};
 pub(crate) use region::RealDisk;
 
-use crate::Disk;
+use crate::split_mix::split_mix;
 use std::cell::Cell;
 use std::future::Future;
 use std::io;
@@ -44,12 +44,12 @@ impl RealWorld {
         threads::block_on(future)
     }
 
-    pub(crate) fn create_disk(&self, path: &Path, bytes: u64) -> io::Result<Disk> {
-        RealDisk::create(path, bytes).map(Disk::real)
+    pub(crate) fn create_disk(&self, path: &Path, bytes: u64) -> io::Result<RealDisk> {
+        RealDisk::create(path, bytes)
     }
 
-    pub(crate) fn open_disk(&self, path: &Path) -> io::Result<Disk> {
-        RealDisk::open(path).map(Disk::real)
+    pub(crate) fn open_disk(&self, path: &Path) -> io::Result<RealDisk> {
+        RealDisk::open(path)
     }
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn random_u64() -> u64 {
         if current == 0 {
             current = seed_of_kernel();
         }
-        let (next, number) = crate::sim::split_mix(current);
+        let (next, number) = split_mix(current);
         state.set(next);
         number
     })

@@ -39,7 +39,6 @@ pub use judge::Judge;
 pub use loopback::{Held, Loopback, Loss};
 pub use network::Link;
 pub use node::{Answer, SimNode};
-pub(crate) use random::split_mix;
 pub(crate) use run::{SimWorld, ready_at_once};
 pub use wires::Wires;
 

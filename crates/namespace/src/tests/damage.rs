@@ -5,7 +5,7 @@ use super::{
     random::{Chance, filled},
     *,
 };
-use crate::{Inode, Orphan, sound};
+use crate::{Inode, Orphan, record::sound};
 use model::{
     DataId, InodeNumber,
     operation::{RangeChange, XattrMode},

@@ -165,7 +165,7 @@ impl Store {
             assert!(keys.insert(key.clone()), "{key:?} appears twice");
             let fault = record
                 .as_ref()
-                .and_then(|record| crate::sound::fault(&key, record));
+                .and_then(|record| crate::record::sound::fault(&key, record));
             assert_eq!(fault, None, "records are valid after an operation: {key:?}");
             match record {
                 Some(record) => self.records.insert(key, record),

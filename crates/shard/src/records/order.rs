@@ -6,7 +6,6 @@
 //! are only appended, and which are sorted when listed or full. A new name touches only one piece.
 //! After the buffered trees of Bender, Brodal and Fagerberg (SODA 2003), with one level of buffers.
 
-use super::table::Place;
 use model::InodeId;
 use namespace::Key;
 use std::cell::{Cell, RefCell};
@@ -21,6 +20,9 @@ const PIECE_NAMES_MIN: usize = PIECE_MAX / 8;
 /// A piece with more entries than this is sorted once fewer than a quarter are names, so that
 /// removed names don't take memory for long.
 const ENTRIES_FEW: usize = 64;
+
+/// Number of a slot; stays the same while the record is in the table.
+pub(super) type Place = u32;
 
 /// A directory's number and a position in it.
 type At = (u64, u64);

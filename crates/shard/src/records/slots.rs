@@ -2,7 +2,8 @@
 
 use super::absent::{Absent, NOTED_MIN};
 use super::known::{Known, Line};
-use super::table::{Complete, Place, Slot, SlotTable, weight};
+use super::order::Place;
+use super::table::{Complete, Slot, SlotTable, weight};
 use super::work::NewWork;
 use model::{
     CommitNumber, DataId, FileKind, FilesetId, InodeId, InodeNumber, SegmentId, SessionId,

@@ -4,7 +4,7 @@
 //! Every record is stored once; index and order hold its place, a number. A lookup touches the
 //! index and the slot, and the hand walks memory sequentially.
 
-use super::order::Order;
+use super::order::{Order, Place};
 use hashbrown::HashTable;
 use model::CommitNumber;
 use namespace::{Key, Record};
@@ -18,9 +18,6 @@ pub(super) const SLOT_BYTES: usize = 192;
 const EMPTY_MAX: usize = 1024;
 /// Slots per chunk of memory.
 const PIECE: usize = 1024;
-
-/// Number of a slot; stays the same while the record is in the table.
-pub(super) type Place = u32;
 
 /// Which records under an inode are completely in the table.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

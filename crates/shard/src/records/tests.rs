@@ -274,7 +274,7 @@ fn segments_of_a_session_that_began_here_are_never_looked_for() {
 }
 
 /// A commit reaches the tree.
-fn apply_to(tree: &mut BTreeMap<Key, Record>, rows: crate::commit::Rows) {
+fn apply_to(tree: &mut BTreeMap<Key, Record>, rows: crate::state::Rows) {
     for (key, value) in rows {
         match value {
             Some(value) => tree.insert(key, value),
@@ -343,7 +343,7 @@ proptest! {
         let mut records = Records::new(2000, CommitNumber(0));
         let mut tree: BTreeMap<Key, Record> = BTreeMap::new();
         let mut truth: BTreeMap<Key, Record> = BTreeMap::new();
-        let mut frozen: Option<(CommitNumber, crate::commit::Rows)> = None;
+        let mut frozen: Option<(CommitNumber, crate::state::Rows)> = None;
         let mut late: Option<Late> = None;
         for step in steps {
             match step {

@@ -3,17 +3,9 @@
 use super::tail::{Tail, TailEntry};
 use crate::catalog::{self, CatalogState};
 use crate::frame::{EntryKind, Header};
+use crate::tree::ReplayCommit;
 use bytes::{Bytes, BytesMut};
 use model::{CommitNumber, EntryNumber, Error, ErrorKind, Result, ShardId, Timestamp};
-
-/// A commit of the log's tail.
-pub(crate) struct ReplayCommit {
-    /// Its (last) entry.
-    pub(crate) number: EntryNumber,
-    pub(crate) time: Timestamp,
-    /// The encoded frame, decoded when the tree needs it.
-    pub(crate) frame: Bytes,
-}
 
 /// Result of reading the tail.
 pub(super) struct Replayed {

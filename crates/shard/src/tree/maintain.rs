@@ -3,8 +3,7 @@
 
 use super::wal::REPLAY_AGE_MAX;
 use crate::catalog::Catalog;
-use crate::log::Log;
-use crate::takeover::view_size;
+use crate::log::{Log, view_size};
 use model::{EntryNumber, Result};
 use pool::Pool;
 use slatedb::VersionedManifest;

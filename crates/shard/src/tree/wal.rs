@@ -3,9 +3,9 @@
 
 use crate::frame::CommitFrame;
 use crate::log::Log;
-use crate::takeover::ReplayCommit;
 use async_trait::async_trait;
-use model::EntryNumber;
+use bytes::Bytes;
+use model::{EntryNumber, Timestamp};
 use parking_lot::Mutex;
 use slatedb::wal::{
     WalError, WalEvent, WalFlushResult, WalIterator, WalObserver, WalRows, WalStatus,
@@ -19,6 +19,15 @@ use std::time::Duration;
 const REPLAY_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// The same limit by age.
 pub(super) const REPLAY_AGE_MAX: Duration = Duration::from_secs(60);
+
+/// A commit of the log's tail.
+pub(crate) struct ReplayCommit {
+    /// Its (last) entry.
+    pub(crate) number: EntryNumber,
+    pub(crate) time: Timestamp,
+    /// The encoded frame, decoded when the tree needs it.
+    pub(crate) frame: Bytes,
+}
 
 /// Starts the log of an owner whose take-over is already done.
 pub(super) struct LogInit {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::sim::Simulation;
 use std::net::Ipv4Addr;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn any_port() -> SocketAddr {

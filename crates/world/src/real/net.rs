@@ -1,6 +1,6 @@
 //! Connections through the kernel: TCP, each write sent at once, silent peers given up.
 
-use crate::net::{BACKLOG_MAX, SILENCE_MAX};
+use crate::net_limits::{BACKLOG_MAX, SILENCE_MAX};
 use rustix::net::sockopt;
 use std::io;
 use std::net::SocketAddr;

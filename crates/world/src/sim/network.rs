@@ -22,7 +22,7 @@ use link::Links;
 use pipe::{End, Packet, State};
 
 use super::random::RandomStream;
-use crate::net::{BACKLOG_MAX, SILENCE_MAX};
+use crate::net_limits::{BACKLOG_MAX, SILENCE_MAX};
 use crate::{FixedHasher, World};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::Hasher;

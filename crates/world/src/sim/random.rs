@@ -1,5 +1,7 @@
 //! Random numbers of the simulation: independent streams from one seed.
 
+use crate::split_mix::split_mix;
+
 /// A stream of random numbers determined by its seed.
 #[derive(Clone, Debug)]
 pub(super) struct RandomStream {
@@ -36,13 +38,4 @@ impl RandomStream {
             items.swap(last, other);
         }
     }
-}
-
-/// One step of the SplitMix64 generator: next state and number.
-pub(crate) fn split_mix(state: u64) -> (u64, u64) {
-    let state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut number = state;
-    number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (state, number ^ (number >> 31))
 }

@@ -5,7 +5,7 @@ use super::disk::OpenSimDisk;
 use super::machine::Machine;
 use super::network::HostNumber;
 use super::step::Watch;
-use crate::{Disk, Instant, Task, World};
+use crate::{Instant, Task, World};
 use parking_lot::Mutex;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -118,7 +118,11 @@ impl SimWorld {
         Task::new(self.handle.spawn(future))
     }
 
-    pub(crate) fn create_disk(self: &Arc<Self>, path: &Path, bytes: u64) -> io::Result<Disk> {
+    pub(crate) fn create_disk(
+        self: &Arc<Self>,
+        path: &Path,
+        bytes: u64,
+    ) -> io::Result<OpenSimDisk> {
         let name = self.name_of(path);
         {
             let mut machine = self.machine.lock();
@@ -134,7 +138,7 @@ impl SimWorld {
         self.open_disk(path)
     }
 
-    pub(crate) fn open_disk(self: &Arc<Self>, path: &Path) -> io::Result<Disk> {
+    pub(crate) fn open_disk(self: &Arc<Self>, path: &Path) -> io::Result<OpenSimDisk> {
         let name = self.name_of(path);
         let mut machine = self.machine.lock();
         let opening = machine.take_number();
@@ -149,12 +153,7 @@ impl SimWorld {
         device.opened = Some((opening, self.run));
         let bytes = device.bytes;
         drop(machine);
-        Ok(Disk::simulated(OpenSimDisk::new(
-            self.clone(),
-            name,
-            bytes,
-            opening,
-        )))
+        Ok(OpenSimDisk::new(self.clone(), name, bytes, opening))
     }
 
     /// The name of a disk among those of all machines.

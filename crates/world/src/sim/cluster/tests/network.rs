@@ -1,7 +1,7 @@
 //! Properties and faults of the network between machines.
 
 use super::*;
-use crate::net::{BACKLOG_MAX, SILENCE_MAX};
+use crate::net_limits::{BACKLOG_MAX, SILENCE_MAX};
 use crate::sim::Link;
 use std::collections::BTreeSet;
 use std::io::ErrorKind;

@@ -1,0 +1,69 @@
+//! Records that wait for the journal, and the fences that new ones must pass.
+
+use crate::ledger::Ledger;
+use crate::record::Record;
+use model::{GroupId, GroupVersion, Result, ShardEpoch, ShardId};
+use std::collections::{BTreeMap, VecDeque};
+use tokio::sync::oneshot;
+
+/// Records waiting for the journal, and the fences as they will be once all of these are applied.
+pub(crate) struct Queue {
+    pub(crate) waiting: VecDeque<Item>,
+    pub(crate) led: bool,
+    pub(crate) fences: Fences,
+}
+
+/// Lowest epochs and versions that are still accepted.
+#[derive(Default)]
+pub(crate) struct Fences {
+    pub(crate) epochs: BTreeMap<ShardId, ShardEpoch>,
+    pub(crate) versions: BTreeMap<GroupId, GroupVersion>,
+}
+
+pub(crate) struct Item {
+    pub(crate) record: Record,
+    pub(crate) bytes: usize,
+    pub(crate) turn: oneshot::Sender<Turn>,
+}
+
+/// What a waiting caller is told to do.
+pub(crate) enum Turn {
+    Done(Result<()>),
+    /// Write the next group; the receiver gets the outcome of the caller's own record.
+    Lead(oneshot::Receiver<Turn>),
+}
+
+impl Queue {
+    pub(crate) fn new(ledger: &Ledger) -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            led: false,
+            fences: Fences {
+                epochs: ledger.seals.clone(),
+                versions: ledger.versions.clone(),
+            },
+        }
+    }
+
+    /// Whether no record is waiting or being written.
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.led
+    }
+
+    pub(crate) fn fences(&self) -> &Fences {
+        &self.fences
+    }
+
+    pub(crate) fn take_group(&mut self, bytes_max: usize) -> Vec<Item> {
+        let mut group = Vec::new();
+        let mut bytes = 0;
+        while let Some(item) = self.waiting.front() {
+            if !group.is_empty() && bytes + item.bytes > bytes_max {
+                break;
+            }
+            bytes += item.bytes;
+            group.extend(self.waiting.pop_front());
+        }
+        group
+    }
+}
