@@ -1,10 +1,10 @@
 //! The floor of everything that goes through a mount: the same transport with a file system in
 //! memory.
 
-use fuse::memory::{MemoryFileSystem, MemorySettings};
 use fuse::{Mount, MountOptions, TransportChoice};
 use std::path::Path;
 use std::sync::Arc;
+use testkit::memory::{MemoryFileSystem, MemorySettings};
 use world::{Disk, World};
 
 /// Mounts the floor file system in `directory`, with the door's open modes and validity. With

@@ -14,6 +14,9 @@
     reason = "this crate is the door to the kernel: it opens /dev/fuse, /proc and /sys"
 )]
 
+#[cfg(test)]
+extern crate self as fuse;
+
 mod abi;
 mod copies;
 mod cpus;
@@ -27,7 +30,14 @@ mod listed;
 mod listing;
 mod locks;
 mod mapped;
-pub mod memory;
+#[cfg(test)]
+#[path = "../../testkit/src/memory.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "the file system of the tests, as one of this build of the crate"
+)]
+mod memory;
 mod mount;
 mod mounting;
 mod notifier;

@@ -2,7 +2,6 @@
 
 use crate::mounted::{self, both_ways, memory, on_both_transports};
 use fuse::TransportChoice;
-use fuse::memory::MemorySettings;
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -10,6 +9,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use testkit::memory::MemorySettings;
 
 on_both_transports! {
     written_bytes_come_back_at_every_length,

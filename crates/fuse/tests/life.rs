@@ -1,7 +1,6 @@
 //! Start, waits and end of a mount.
 
 use crate::mounted::{self, Mounted, Waiter, memory, on_both_transports};
-use fuse::memory::{MemoryFileSystem, MemorySettings};
 use fuse::{
     Caller, Create, FileSystem, FileSystemSpace, Found, InodeEntry, Listing, Lock, Make, Mount,
     MountOptions, Notice, Open, Opened, Read, Shown, TransportChoice, Unmount, Validity, Write,
@@ -17,6 +16,7 @@ use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
+use testkit::memory::{MemoryFileSystem, MemorySettings};
 use tokio::sync::Notify;
 use world::World;
 

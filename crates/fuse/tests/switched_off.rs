@@ -2,10 +2,10 @@
 //! need io_uring don't run meanwhile.
 
 use crate::mounted::{SWITCH, TURN, skipped::skipped};
-use fuse::memory::{MemoryFileSystem, MemorySettings};
 use fuse::{Mount, MountOptions, TransportChoice, Unmount};
 use std::fs;
 use std::sync::Arc;
+use testkit::memory::{MemoryFileSystem, MemorySettings};
 use world::World;
 
 const TEST: &str = "a_mount_is_served_by_the_device_and_says_how_to_switch_io_uring_on";

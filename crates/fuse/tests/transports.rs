@@ -3,7 +3,6 @@
 use crate::mounted::{
     self, Mounted, Waiter, io_uring, memory, on_both_transports, skipped::skipped,
 };
-use fuse::memory::{MemoryFileSystem, MemorySettings};
 use fuse::{Mount, MountOptions, Transport, TransportChoice, Unmount};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -11,6 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
+use testkit::memory::{MemoryFileSystem, MemorySettings};
 use world::World;
 
 on_both_transports! {

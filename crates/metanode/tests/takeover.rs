@@ -133,13 +133,8 @@ fn an_owner_that_another_has_followed_never_serves_again_and_its_process_may() {
             let create = |text: &str| {
                 let kind = FileKind::Directory;
                 let new = model::operation::NewInode {
-                    kind,
                     mode: 0o700,
-                    uid: 0,
-                    gid: 0,
-                    umask: 0,
-                    rdev: 0,
-                    target: bytes::Bytes::new(),
+                    ..rig::new_inode(kind)
                 };
                 Operation::Create {
                     directory: ROOT,
@@ -221,13 +216,8 @@ fn operations_with_a_slot_are_applied_once_and_answered_durably() {
                 ..rig.stamp()
             };
             let new = model::operation::NewInode {
-                kind: FileKind::File,
                 mode: 0o600,
-                uid: 0,
-                gid: 0,
-                umask: 0,
-                rdev: 0,
-                target: bytes::Bytes::new(),
+                ..rig::new_inode(FileKind::File)
             };
             let create = Operation::Create {
                 directory: ROOT,

@@ -24,6 +24,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use testkit::disks::entry;
 use world::World;
 use world::sim::{Faults, Loopback, Simulation};
 
@@ -47,27 +48,11 @@ struct Rig {
     source: SegmentSource,
 }
 
-fn entry(nsd: u32) -> NsdEntry {
-    NsdEntry {
-        nsd: NsdId(nsd),
-        failure_group: FailureGroupId(nsd),
-        weight: 1,
-        state: NsdState::Active,
-    }
-}
-
 async fn make_nsd(world: &World, nsd: u32) -> Arc<Nsd> {
     let disk = world
         .open_disk(Path::new(&nsd.to_string()))
         .expect("the simulation has the disk");
-    let identity = NsdIdentity {
-        cluster: 1,
-        nsd: NsdId(nsd),
-        pool: 0,
-    };
-    Nsd::format(world, &disk, identity)
-        .await
-        .expect("a new disk");
+    testkit::disks::format(world, &disk, 1, nsd).await;
     Nsd::open(world, disk).await.expect("just formatted")
 }
 
@@ -92,17 +77,7 @@ fn with_pool<F: Future<Output = ()>>(
 
 /// Bytes that differ everywhere, so that a piece can be found on a disk.
 fn plain(length: usize, seed: u64) -> Bytes {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    };
-    (0..length.div_ceil(8))
-        .flat_map(|_| next())
-        .take(length)
-        .collect()
+    testkit::content::content(seed, length).into()
 }
 
 /// Whether these are the tests with all NSDs on another node.

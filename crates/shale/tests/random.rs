@@ -1,10 +1,7 @@
 //! Random operations through the kernel and the mount give the same results as the model.
 
 use crate::fixture::Node;
-use sim::{
-    action::{Action, Draw, Seen, Sizes, content, draw},
-    model::{Body, ModelFs, Number, ROOT},
-};
+use sim::action::{Action, Draw, Seen, Sizes, content, draw};
 use std::{
     collections::BTreeMap,
     ffi::CString,
@@ -17,6 +14,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
+use testkit::model_fs::{Body, ModelFs, Number, ROOT};
 
 const SIZES: Sizes = Sizes {
     names: 30,

@@ -1,16 +1,14 @@
-//! Test machines: coordination, NSDs and a pool on simulated disks, with a shard on them.
+//! Test machines: coordination, NSDs and a pool on simulated disks, with a shard on them. The crate
+//! for tests can't have them: they take over with parts of this crate that others don't see.
 
 use crate::frame::CommitFrame;
 use crate::takeover::{self, Lineage, Opened, Opening};
 use crate::tree::TreeCache;
 use bytes::Bytes;
 use coordination::{Coordination, EMBEDDED_REGION_BYTES};
-use model::map::{NsdEntry, NsdState, PoolMap};
-use model::{
-    CommitNumber, FailureGroupId, FamilyId, MapEpoch, NodeId, NodeRun, NsdId, Result, Scheme,
-    ShardId,
-};
-use nsd::{Nsd, NsdIdentity, NsdServer};
+use model::map::PoolMap;
+use model::{CommitNumber, FamilyId, MapEpoch, NodeId, NodeRun, NsdId, Result, Scheme, ShardId};
+use nsd::{Nsd, NsdServer};
 use pool::Pool;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -41,12 +39,7 @@ pub(crate) fn machine(seed: u64, scheme: Scheme, nsds: u32) -> Simulation {
         .run(|world| async move {
             for nsd in 1..=nsds {
                 let disk = world.open_disk(Path::new(&nsd.to_string())).unwrap();
-                let identity = NsdIdentity {
-                    cluster: 1,
-                    nsd: NsdId(nsd),
-                    pool: 0,
-                };
-                Nsd::format(&world, &disk, identity).await.unwrap();
+                testkit::disks::format(&world, &disk, 1, nsd).await;
             }
             let disk = world.open_disk(Path::new(COORDINATION)).unwrap();
             let coordination = Coordination::embedded(&world, disk).await.unwrap();
@@ -131,19 +124,11 @@ pub(crate) async fn open(opening: Opening) -> Result<Opened> {
 }
 
 pub(crate) async fn open_nsd(world: &World, nsd: u32) -> Arc<Nsd> {
-    Nsd::open(world, world.open_disk(Path::new(&nsd.to_string())).unwrap())
-        .await
-        .unwrap()
+    testkit::disks::open(world, Path::new(&nsd.to_string())).await
 }
 
 pub(crate) fn map(scheme: Scheme, nsds: u32) -> PoolMap {
-    let entry = |nsd| NsdEntry {
-        nsd: NsdId(nsd),
-        failure_group: FailureGroupId(nsd),
-        weight: 1,
-        state: NsdState::Active,
-    };
-    let nsds: Vec<NsdEntry> = (1..=nsds).map(entry).collect();
+    let nsds = testkit::disks::entries(nsds);
     PoolMap {
         epoch: MapEpoch(1),
         scheme,

@@ -1,8 +1,8 @@
 //! Random actions on a file system, drawn from a seed so that each run can be replayed.
 
-use crate::model::{Body, ModelFs, Number};
 use model::{ErrorKind, FileKind, FileName};
 use std::collections::BTreeMap;
+use testkit::model_fs::{Body, ModelFs, Number};
 
 /// Our own small generator: the same numbers on every machine and in every version.
 #[derive(Clone)]

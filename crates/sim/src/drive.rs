@@ -1,9 +1,6 @@
 //! Performs actions through a client and returns the results that a user sees.
 
-use crate::{
-    action::{Action, Seen, content},
-    model::{Number, ROOT},
-};
+use crate::action::{Action, Seen, content};
 use bytes::Bytes;
 use client::{Allocate, Client};
 use model::{
@@ -11,6 +8,7 @@ use model::{
     operation::{NewInode, RenameMode, XattrMode},
 };
 use std::{collections::BTreeMap, sync::Arc};
+use testkit::model_fs::{Number, ROOT};
 
 /// A client, and its inode ids for the model's inode numbers.
 pub struct Driver {
@@ -312,11 +310,8 @@ impl Driver {
 /// The whole content of a file system, read through a client: paths, attributes, content.
 pub mod survey {
     use super::{BTreeMap, Client, FileKind, InodeId, Result};
-    use crate::model::Shape;
     use model::FileName;
-
-    /// Shapes in the model's form, and the content of files by path.
-    pub type Survey = (BTreeMap<Vec<u8>, Shape>, BTreeMap<Vec<u8>, Vec<u8>>);
+    use testkit::model_fs::{Shape, Survey};
 
     /// Reads everything below the root.
     ///

@@ -4,7 +4,6 @@ pub mod action;
 pub mod cluster;
 pub mod drive;
 mod log;
-pub mod model;
 pub mod recovered;
 pub mod scenario;
 

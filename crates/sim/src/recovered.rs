@@ -6,12 +6,9 @@
 //! action. Content is checked per file: each byte must be one that the file held at its last sync or
 //! later, and so must the size.
 
-use crate::{
-    action::Action,
-    drive::survey::Survey,
-    model::{Body, ModelFs, Number, Shape},
-};
+use crate::action::Action;
 use std::collections::BTreeMap;
+use testkit::model_fs::{Body, ModelFs, Number, Shape, Survey};
 
 /// All actions, and which of them are known to be durable.
 #[derive(Default)]
@@ -119,7 +116,7 @@ impl History {
         contents: &BTreeMap<Vec<u8>, Vec<u8>>,
     ) -> Result<(), String> {
         let mut paths: BTreeMap<Number, Vec<u8>> = BTreeMap::new();
-        collect_files(names, crate::model::ROOT, &mut Vec::new(), &mut paths);
+        collect_files(names, testkit::model_fs::ROOT, &mut Vec::new(), &mut paths);
         for (file, path) in &paths {
             let found = contents
                 .get(path)

@@ -4,7 +4,6 @@
 use crate::{
     action::{self, Action, Draw, Seen, Sizes},
     drive::{Driver, many_files, survey},
-    model::ModelFs,
     recovered::History,
 };
 use client::ClientSettings;
@@ -16,6 +15,7 @@ use std::{
     sync::{Arc, Mutex},
     time::Duration,
 };
+use testkit::model_fs::ModelFs;
 use world::{
     World,
     sim::{Cut, Outcome, Simulation},
@@ -170,7 +170,7 @@ fn act(
 }
 
 /// Performs the action on the model.
-fn expect(known: &Arc<Mutex<Known>>, action: &Action) -> (Seen, Option<crate::model::Number>) {
+fn expect(known: &Arc<Mutex<Known>>, action: &Action) -> (Seen, Option<testkit::model_fs::Number>) {
     let mut known = known.lock().expect("one thread");
     let expected = action.on_model(&mut known.model);
     let made = if let Seen::Made(number) = &expected {

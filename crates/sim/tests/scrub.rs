@@ -1,8 +1,7 @@
 //! A scrub whose node goes down.
 
-use bytes::Bytes;
 use client::ClientSettings;
-use model::{FileKind, FileName, InodeId, NsdId, Scheme, operation::NewInode};
+use model::{FileKind, FileName, InodeId, NsdId, Scheme};
 use node::{Creation, Node, NodePaths};
 use sim::action::content;
 use std::{
@@ -40,15 +39,7 @@ async fn with_a_file(world: World) {
     let created = Node::create(&world, &paths(), creation).await;
     created.expect("a new file system is made");
     let node = open(&world).await;
-    let new = NewInode {
-        kind: FileKind::File,
-        mode: 0o644,
-        uid: 0,
-        gid: 0,
-        umask: 0,
-        rdev: 0,
-        target: Bytes::new(),
-    };
+    let new = testkit::inodes::new_inode(FileKind::File);
     let name = FileName::new(b"file").expect("a name");
     let client = node.client();
     let file = client.create(InodeId::ROOT, name, new).await.expect("made");

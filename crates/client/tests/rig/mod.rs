@@ -2,18 +2,20 @@
 
 #![allow(dead_code, unreachable_pub, reason = "an example uses a part of it")]
 
-use bytes::Bytes;
 use client::{Client, ClientSettings, Owner};
 use coordination::Coordination;
 use metanode::{Metanode, Opening};
-use model::map::{NsdEntry, NsdState};
 use model::operation::NewInode;
-use model::{FailureGroupId, FamilyId, FileKind, FileName, InodeId, NsdId, Scheme, ShardId};
-use nsd::{Nsd, NsdIdentity};
+use model::{FamilyId, FileKind, InodeId, Scheme, ShardId};
+use nsd::Nsd;
 use pool::Pool;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+pub use testkit::content::content;
+use testkit::disks::entries;
+pub use testkit::inodes::name;
+use testkit::inodes::new_inode;
 use world::World;
 use world::sim::Simulation;
 
@@ -72,25 +74,11 @@ impl Node {
             .create_disk(&place.coordination(), coordination::EMBEDDED_REGION_BYTES)
             .unwrap();
         let coordination = Coordination::embedded(world, disk).await.unwrap();
-        let mut entries = Vec::new();
         for nsd in 1..=place.nsds {
             let disk = world.create_disk(&place.nsd(nsd), place.nsd_bytes).unwrap();
-            let identity = NsdIdentity {
-                cluster: 7,
-                nsd: NsdId(nsd),
-                pool: 0,
-            };
-            Nsd::format(world, &disk, identity).await.unwrap();
-            let failure_group = FailureGroupId(nsd);
-            let state = NsdState::Active;
-            entries.push(NsdEntry {
-                nsd: NsdId(nsd),
-                failure_group,
-                weight: 1,
-                state,
-            });
+            testkit::disks::format(world, &disk, 7, nsd).await;
         }
-        let map = placement::new_pool(place.scheme, entries, 1).unwrap();
+        let map = placement::new_pool(place.scheme, entries(place.nsds), 1).unwrap();
         coordination.set_pool_map("data", 0, &map).await.unwrap();
         coordination.set_cluster(7).await.unwrap();
     }
@@ -184,19 +172,12 @@ where
     .finished()
 }
 
-pub fn name(text: &str) -> FileName {
-    FileName::new(text.as_bytes()).unwrap()
-}
-
 pub fn new_file() -> NewInode {
     NewInode {
-        kind: FileKind::File,
         mode: 0o644,
         uid: 1,
         gid: 1,
-        umask: 0,
-        rdev: 0,
-        target: Bytes::new(),
+        ..new_inode(FileKind::File)
     }
 }
 
@@ -211,18 +192,4 @@ pub async fn file(client: &Client, text: &str) -> InodeId {
 
 pub async fn read(client: &Client, inode: InodeId, offset: u64, length: usize) -> Vec<u8> {
     client.read(inode, offset, length).await.unwrap().concat()
-}
-
-/// Bytes that vary, with a different sequence for each seed.
-pub fn content(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut out = Vec::with_capacity(length + 8);
-    while out.len() < length {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        out.extend_from_slice(&state.to_le_bytes());
-    }
-    out.truncate(length);
-    out
 }

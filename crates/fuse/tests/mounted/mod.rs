@@ -7,7 +7,6 @@ mod poll;
 #[allow(unreachable_pub, reason = "shared with the tests of the program")]
 pub(crate) mod skipped;
 
-use fuse::memory::{MemoryFileSystem, MemorySettings};
 use fuse::{FileSystem, Mount, MountOptions, TransportChoice};
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::os::unix::fs::PermissionsExt;
@@ -17,6 +16,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tempfile::TempDir;
+use testkit::memory::{MemoryFileSystem, MemorySettings};
 use tokio::runtime::Runtime;
 use world::World;
 

@@ -5,16 +5,19 @@
 use bytes::Bytes;
 use coordination::Coordination;
 use metanode::{CheckOptions, CheckReport, Metanode, Opening};
-use model::map::{NsdEntry, NsdState, PoolMap};
-use model::operation::{NewInode, Publish, Stamp};
+use model::map::{NsdState, PoolMap};
+use model::operation::{Publish, Stamp};
 use model::{
-    Attributes, Extent, ExtentKind, FailureGroupId, FamilyId, FileKind, FileName, InodeId, NsdId,
-    Operation, Reply, Result, Scheme, SegmentPlace, SetAttributes, ShardId,
+    Attributes, Extent, ExtentKind, FamilyId, FileKind, InodeId, Operation, Reply, Result, Scheme,
+    SegmentPlace, SetAttributes, ShardId,
 };
-use nsd::{Nsd, NsdIdentity};
+use nsd::Nsd;
 use pool::{Pool, SegmentOwner, SegmentSource};
 use std::path::Path;
 use std::sync::Arc;
+use testkit::disks::entries;
+pub use testkit::disks::entry;
+pub use testkit::inodes::{name, new_inode};
 use world::World;
 
 /// Bytes of each simulated region.
@@ -31,15 +34,6 @@ pub struct Rig {
     pub source: SegmentSource,
 }
 
-pub fn entry(nsd: u32) -> NsdEntry {
-    NsdEntry {
-        nsd: NsdId(nsd),
-        failure_group: FailureGroupId(nsd),
-        weight: 1,
-        state: NsdState::Active,
-    }
-}
-
 fn disk_name(nsd: u32) -> String {
     format!("nsd{nsd}")
 }
@@ -49,17 +43,7 @@ pub async fn format(world: &World, nsd: u32) {
     let disk = world
         .create_disk(Path::new(&disk_name(nsd)), REGION_BYTES)
         .unwrap();
-    Nsd::format(
-        world,
-        &disk,
-        NsdIdentity {
-            cluster: 1,
-            nsd: NsdId(nsd),
-            pool: 0,
-        },
-    )
-    .await
-    .unwrap();
+    testkit::disks::format(world, &disk, 1, nsd).await;
 }
 
 pub async fn open_nsd(world: &World, nsd: u32) -> Result<Arc<Nsd>> {
@@ -81,8 +65,7 @@ pub async fn create(world: &World, scheme: Scheme, nsds: u32) {
     for nsd in 1..=nsds {
         format(world, nsd).await;
     }
-    let entries: Vec<NsdEntry> = (1..=nsds).map(entry).collect();
-    let map = placement::new_pool(scheme, entries, 7).unwrap();
+    let map = placement::new_pool(scheme, entries(nsds), 7).unwrap();
     coordination
         .set_pool_map(metanode::DATA_POOL, 0, &map)
         .await
@@ -130,22 +113,6 @@ pub async fn open_without(world: &World, without: &[u32]) -> Rig {
 
 pub async fn open(world: &World) -> Rig {
     open_without(world, &[]).await
-}
-
-pub fn new_inode(kind: FileKind) -> NewInode {
-    NewInode {
-        kind,
-        mode: 0o755,
-        uid: 0,
-        gid: 0,
-        umask: 0,
-        rdev: 0,
-        target: Bytes::new(),
-    }
-}
-
-pub fn name(text: &str) -> FileName {
-    FileName::new(text.as_bytes()).unwrap()
 }
 
 /// Bytes that vary everywhere and depend on the file's seed.

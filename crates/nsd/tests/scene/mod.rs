@@ -14,6 +14,11 @@ use std::sync::Arc;
 use world::World;
 use world::sim::Simulation;
 
+/// Content derived from a seed.
+pub fn content(seed: u64, length: usize) -> Bytes {
+    testkit::content::content(seed, length).into()
+}
+
 pub const IDENTITY: NsdIdentity = NsdIdentity {
     cluster: 0xfeed,
     nsd: NsdId(7),
@@ -32,20 +37,6 @@ pub fn small_options() -> FormatOptions {
         journal_bytes: Some(512 << 10),
         index_bytes: Some(4 << 20),
     }
-}
-
-/// Content derived from a seed.
-pub fn content(seed: u64, length: usize) -> Bytes {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = Vec::with_capacity(length + 8);
-    while bytes.len() < length {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(length);
-    bytes.into()
 }
 
 pub fn name(number: u64) -> BlobName {

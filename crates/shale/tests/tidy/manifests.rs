@@ -93,6 +93,26 @@ fn crates_depend_only_as_the_architecture_says() {
     }
 }
 
+/// Crates for tests and measurements.
+const NOT_IN_THE_PROGRAM: [&str; 3] = ["testkit", "sim", "bench"];
+
+#[test]
+fn the_program_contains_no_crate_for_tests() {
+    let all = crates();
+    let (mut open, mut program) = (vec!["shale".to_owned()], BTreeSet::new());
+    while let Some(name) = open.pop() {
+        let manifest = manifest(&root().join("crates").join(&name));
+        let used = names(&manifest, &["dependencies"]);
+        open.extend(used.intersection(&all).cloned());
+        program.insert(name);
+    }
+    assert!(program.len() > 10, "the walk found the program's crates");
+    for name in NOT_IN_THE_PROGRAM {
+        assert!(!program.contains(name), "the program contains {name}");
+        assert!(all.contains(name), "there is no crate {name}");
+    }
+}
+
 #[test]
 fn every_dependency_has_its_line() {
     let document = fs::read_to_string(root().join("docs/dependencies.md")).unwrap();

@@ -3,7 +3,6 @@
 use super::ClusterScenario;
 use crate::action::{self, Action, Draw, Seen};
 use crate::drive::{Driver, survey};
-use crate::model::{ModelFs, Number, ROOT};
 use crate::recovered::History;
 use crate::scenario::{agree, brief};
 use client::{Client, ClientSettings};
@@ -12,6 +11,7 @@ use node::Member;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use testkit::model_fs::{ModelFs, Number, ROOT};
 use world::World;
 
 /// How long an operation may take under any fault of a script.

@@ -2,17 +2,15 @@
 //!
 //! Deliberately simple: nothing is stored, one lock, no quotas, no holes.
 
+#[path = "memory/behind.rs"]
 mod behind;
 
-use crate::file_system::FileSystem;
-use crate::listing::Listing;
-use crate::locks::Interrupted;
-use crate::verbs::{
-    Caller, Create, FileSystemSpace, Found, InodeEntry, Lock, LockConflict, Make, Open, OpenMode,
-    Opened, Read, Release, SetXattr, Shown, Validity, Write, is_writing,
-};
 use behind::Behind;
 use bytes::Bytes;
+use fuse::{
+    Caller, Create, FileSystem, FileSystemSpace, Found, InodeEntry, Interrupted, Listing, Lock,
+    LockConflict, Make, Open, OpenMode, Opened, Read, Release, SetXattr, Shown, Validity, Write,
+};
 use model::operation::{RenameMode, XattrMode};
 use model::{
     Attributes, ErrorKind, FileKind, FileName, InodeId, LockKind, LockRange, Result, SetAttributes,
@@ -24,6 +22,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 use world::{Disk, Map, World};
+
+/// More than the kernel reads at once.
+const READ_BYTES_MAX: usize = 4 << 20;
 
 /// How a [`MemoryFileSystem`] behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,7 +104,7 @@ impl MemoryFileSystem {
             next: InodeId(2),
             locks: Vec::new(),
         };
-        let zeros = Bytes::from(vec![0; crate::init::DATA_BYTES_MAX as usize]);
+        let zeros = Bytes::from(vec![0; READ_BYTES_MAX]);
         Self {
             world: world.clone(),
             settings,
@@ -143,7 +144,7 @@ impl MemoryFileSystem {
     }
 
     fn opened(&self, flags: i32) -> Opened {
-        let direct = self.settings.direct && is_writing(flags);
+        let direct = self.settings.direct && flags & libc::O_ACCMODE != libc::O_RDONLY;
         let no_flush = self.settings.direct;
         Opened {
             handle: self.next_handle.fetch_add(1, Ordering::Relaxed),

@@ -3,7 +3,6 @@
 //! It follows POSIX as far as the real one does and knows nothing of blocks, logs or disks. It
 //! leaves out everything unpredictable (times, inode numbers, allocated bytes).
 
-use crate::drive::survey::Survey;
 use model::{ErrorKind, FileKind, FileName};
 use std::collections::BTreeMap;
 
@@ -22,6 +21,10 @@ pub enum Body {
     /// A symbolic link.
     Symlink(Vec<u8>),
 }
+
+/// A whole file system as a user sees it: shapes as of [`ModelFs::shape`], and the content of files by
+/// path.
+pub type Survey = (BTreeMap<Vec<u8>, Shape>, BTreeMap<Vec<u8>, Vec<u8>>);
 
 /// An inode: body, permissions, extended attributes.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,0 +1,12 @@
+//! What tests of several crates share: test machines, models, a file system in memory.
+//!
+//! No part of the program depends on it. A crate's unit tests can use it for what is below their crate;
+//! types of the crate itself would be those of another build of it.
+
+#![allow(clippy::unwrap_used, reason = "a test that can't be set up has failed")]
+
+pub mod content;
+pub mod disks;
+pub mod inodes;
+pub mod memory;
+pub mod model_fs;
