@@ -13,12 +13,11 @@ mod room;
 
 use crate::{Depth, PieceCondition, Pool, SegmentOwner, SegmentSource, SurveyedSegment};
 use bytes::Bytes;
-use model::map::{NsdEntry, NsdState, PoolMap};
+use model::map::PoolMap;
 use model::{
-    DataId, FailureGroupId, FamilyId, GroupId, InodeNumber, NsdId, Scheme, SegmentId, SegmentPlace,
-    SessionId,
+    DataId, FamilyId, GroupId, InodeNumber, NsdId, Scheme, SegmentId, SegmentPlace, SessionId,
 };
-use nsd::{Nsd, NsdIdentity, NsdServer};
+use nsd::{Nsd, NsdServer};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::Path;
