@@ -3,169 +3,269 @@
 //!
 //! No state survives the process: every kind of work finds its tasks in the records and
 //! inventories, so a crash at any point only repeats a step.
+//!
+//! Each kind is a job with its own state. Jobs know the [`Host`], to which they give operations as
+//! any client does; none knows sessions' opens, locks or requests.
 
-mod backlog;
 mod blocks;
 mod clean;
-mod dead;
+mod counts;
 mod fold;
-mod free;
+mod freeing;
 mod live;
-mod reclaim;
 mod repair;
 mod rewrite;
 mod scrub;
-mod sparse;
-mod strangers;
+mod slots;
 mod survey;
 mod tree;
 mod unreadable;
+mod width;
 
-use crate::metanode::Metanode;
-use crate::report::{BackgroundReport, Counters, RepairStatus};
-use model::Result;
-use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
-use tokio::sync::Notify;
-use world::{Instant, Task, World};
+use crate::background::blocks::Blocks;
+use crate::background::clean::Clean;
+use crate::background::counts::Counts;
+use crate::background::fold::Fold;
+use crate::background::freeing::Freeing;
+use crate::background::repair::Repair;
+use crate::background::rewrite::Rewriter;
+use crate::background::scrub::Scrub;
+use crate::background::slots::Slots;
+use crate::background::survey::Survey;
+use crate::background::tree::TreeTidying;
+use crate::background::unreadable::Unreadable;
+use crate::host::Host;
+use crate::judging::Judging;
+use crate::progress::Progress;
+use crate::report::{Counters, RepairStatus, ScrubOutcome, UnreadableData};
+use crate::room::Room;
+use crate::sessions::Decided;
+use model::{ErrorKind, GroupId, NsdId, Result, SegmentId, SegmentPlace};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio::sync::{Mutex, MutexGuard};
 
-pub(crate) use rewrite::Unpublished;
-pub(crate) use survey::{Judge, Standing, is_undecodable, recorded};
-pub(crate) use unreadable::Repaired;
-
-/// Pause after a round that found nothing to do.
-const IDLE_PAUSE: Duration = Duration::from_secs(1);
-/// Pause after a round that did something, so that operations go first.
-const BUSY_PAUSE: Duration = Duration::from_millis(10);
-/// How long blobs of a dead segment are kept for reads that began before it died.
-const GRACE: Duration = Duration::from_secs(2);
-/// A full survey of the NSDs is made this often, and at once after they change.
-const SURVEY_EVERY: Duration = Duration::from_secs(300);
-/// Groups with moving slots are surveyed this often until the slots have moved.
-const MOVING_EVERY: Duration = Duration::from_secs(5);
-/// How long inline extents wait to be folded together with others.
-const FOLD_EVERY: Duration = Duration::from_secs(5);
-/// How often segments are searched for mostly dead ones.
-const CLEAN_EVERY: Duration = Duration::from_secs(30);
+pub(crate) use survey::Nsds;
 
 /// How a round is paced.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Pace {
+pub(crate) enum Pace {
     /// Everything now, without grace for readers: a caller waits for the end.
     Drain,
     /// Only work that is due.
     Gentle,
 }
 
-/// State of the background work.
-#[derive(Default)]
+/// The jobs, and the order in which a round does them.
 pub(crate) struct Background {
+    host: Arc<Host>,
     /// Held by a round: one at a time.
-    pub(crate) round: tokio::sync::Mutex<()>,
-    /// Held by one step of freeing at a time, briefly, never for a whole round: writers wait for
-    /// it.
-    freeing: tokio::sync::Mutex<()>,
-    /// Steps that freed something.
-    frees: AtomicU64,
-    /// Bytes in use that nothing points at, as of the last round.
-    unfreed: AtomicU64,
-    task: Mutex<Option<Task<()>>>,
-    stopping: AtomicBool,
-    wake: Notify,
-    pub(crate) counts: Counts,
-    pub(crate) memory: Mutex<Memory>,
-    pub(crate) repair: Mutex<RepairStatus>,
-    unreadable: Mutex<unreadable::Unreadable>,
+    round: Arc<Mutex<()>>,
+    counts: Arc<Counts>,
+    room: Arc<Room>,
+    freeing: Arc<Freeing>,
+    fold: Fold,
+    clean: Arc<Clean>,
+    blocks: Blocks,
+    unreadable: Arc<Unreadable>,
+    slots: Arc<Slots>,
+    survey: Arc<Survey>,
+    repair: Repair,
+    scrub: Scrub,
+    tree: TreeTidying,
 }
 
-/// Statistics, read only by people and tests.
-#[derive(Default)]
-pub(crate) struct Counts {
-    pub(crate) reclaim_steps: AtomicU64,
-    pub(crate) segments_deleted: AtomicU64,
-    pub(crate) extents_folded: AtomicU64,
-    pub(crate) segments_cleaned: AtomicU64,
-    pub(crate) publishes_void: AtomicU64,
-    pub(crate) garbage_deleted: AtomicU64,
-    pub(crate) segments_given_up: AtomicU64,
-}
-
-/// State kept between rounds; losing it only costs time.
-#[derive(Default)]
-pub(crate) struct Memory {
-    pub(crate) backlog: backlog::Backlog,
-    pub(crate) sparse: sparse::Sparse,
-    pub(crate) survey: survey::Progress,
-    pub(crate) clean: clean::Progress,
-    pub(crate) blocks: blocks::Progress,
-    last_fold: Option<Instant>,
-    pub(crate) tree: tree::Progress,
-    /// When a commit was last made so that the log could leave an earlier view.
-    pub(crate) log_pushed: Option<Instant>,
-    /// When a drained NSD last failed to hand over its pieces.
-    pub(crate) hand_over_failed: Option<Instant>,
+/// The right to do a round.
+pub(crate) struct Round<'a> {
+    of: &'a Background,
+    _one_at_a_time: MutexGuard<'a, ()>,
 }
 
 impl Background {
-    /// Prevents further rounds.
-    pub(crate) fn stop(&self) {
-        self.stopping.store(true, Ordering::SeqCst);
-        self.wake.notify_waiters();
-        drop(self.task.lock().take());
-        self.unreadable.lock().end_naming();
-    }
-}
-
-pub(crate) fn count(counter: &AtomicU64, by: u64) {
-    counter.fetch_add(by, Ordering::Relaxed);
-}
-
-impl Metanode {
-    /// Starts the background task: reclaim, dead segments, fold, clean, sweep, repair.
-    pub fn start_background(self: &Arc<Self>) {
-        let task = self.world.spawn(
-            "background",
-            rounds(self.world.clone(), Arc::downgrade(self)),
-        );
-        *self.background.task.lock() = Some(task);
-    }
-
-    /// One round of all background work, for tests and for a drained shutdown. Call until `steps`
-    /// is 0. Gives readers no grace for dying segments: nothing else should be reading.
-    ///
-    /// # Errors
-    /// The first error that stopped a kind of work; the other kinds were done.
-    pub async fn run_background_once(&self) -> Result<BackgroundReport> {
-        let steps = self.round(Pace::Drain).await?;
-        Ok(BackgroundReport {
-            steps,
-            counters: self.counters(),
-        })
-    }
-
-    /// Totals of background work since start.
-    #[must_use]
-    pub fn counters(&self) -> Counters {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counts = &self.background.counts;
-        Counters {
-            reclaim_steps: read(&counts.reclaim_steps),
-            segments_deleted: read(&counts.segments_deleted),
-            extents_folded: read(&counts.extents_folded),
-            segments_cleaned: read(&counts.segments_cleaned),
-            publishes_void: read(&counts.publishes_void),
-            garbage_deleted: read(&counts.garbage_deleted),
-            segments_given_up: read(&counts.segments_given_up),
-            pieces_rebuilt: self.pool.repair_progress().rebuilt_pieces,
-            takeovers: self.takeovers.load(Ordering::Relaxed),
+    pub(crate) fn new(host: &Arc<Host>, judging: &Judging, room: &Arc<Room>) -> Self {
+        let (host, judging, room) = (host.clone(), judging.clone(), room.clone());
+        let (round, counts) = (Arc::default(), Arc::<Counts>::default());
+        let rewriter = Rewriter::new(host.clone(), counts.clone());
+        let freeing = Arc::new(Freeing::new(
+            host.clone(),
+            judging.clone(),
+            rewriter.clone(),
+            room.clone(),
+            counts.clone(),
+        ));
+        let clean = Arc::new(Clean::new(
+            host.clone(),
+            rewriter.clone(),
+            freeing.clone(),
+            counts.clone(),
+        ));
+        let unreadable = Arc::new(Unreadable::new(host.clone(), judging.clone()));
+        let slots = Arc::new(Slots::new(host.clone()));
+        let survey = Arc::new(Survey::new(
+            host.clone(),
+            judging.clone(),
+            unreadable.clone(),
+            slots.clone(),
+            counts.clone(),
+        ));
+        Self {
+            fold: Fold::new(host.clone(), rewriter.clone(), counts.clone()),
+            blocks: Blocks::new(host.clone(), rewriter, room.clone()),
+            repair: Repair::new(
+                host.clone(),
+                judging.clone(),
+                unreadable.clone(),
+                survey.clone(),
+                clean.clone(),
+            ),
+            scrub: Scrub::new(
+                host.clone(),
+                judging,
+                unreadable.clone(),
+                Arc::clone(&round),
+            ),
+            tree: TreeTidying::new(host.clone()),
+            host,
+            round,
+            counts,
+            room,
+            freeing,
+            clean,
+            unreadable,
+            slots,
+            survey,
         }
     }
 
-    async fn round(&self, pace: Pace) -> Result<u64> {
-        let _round = self.background.round.lock().await;
-        self.measure_room();
+    /// Waits for a running round to end. None begins until this is dropped.
+    pub(crate) async fn begin_round(&self) -> Round<'_> {
+        Round {
+            of: self,
+            _one_at_a_time: self.round.lock().await,
+        }
+    }
+
+    /// Ends work that runs beside the rounds.
+    pub(crate) fn stop(&self) {
+        self.unreadable.end_naming();
+    }
+
+    /// Starts to look up the names of unreadable files concurrently with the rounds, if it is time.
+    pub(crate) fn begin_naming(&self) {
+        self.unreadable.begin_naming();
+    }
+
+    /// Totals since start.
+    pub(crate) fn counters(&self) -> Counters {
+        let counts = &self.counts;
+        let [reclaim, deleted, folded, cleaned, void, garbage, given_up] = [
+            &counts.reclaim_steps,
+            &counts.segments_deleted,
+            &counts.extents_folded,
+            &counts.segments_cleaned,
+            &counts.publishes_void,
+            &counts.garbage_deleted,
+            &counts.segments_given_up,
+        ]
+        .map(|counter| counter.load(Ordering::Relaxed));
+        Counters {
+            reclaim_steps: reclaim,
+            segments_deleted: deleted,
+            extents_folded: folded,
+            segments_cleaned: cleaned,
+            publishes_void: void,
+            garbage_deleted: garbage,
+            segments_given_up: given_up,
+            pieces_rebuilt: self.host.pool().repair_progress().rebuilt_pieces,
+            takeovers: self.host.takeovers(),
+        }
+    }
+
+    /// As [`crate::Metanode::make_room`].
+    pub(crate) async fn make_room(&self) -> Result<bool> {
+        self.freeing.make_room().await
+    }
+
+    /// As [`crate::Metanode::unfreed`].
+    pub(crate) fn unfreed(&self) -> u64 {
+        self.freeing.unfreed()
+    }
+
+    /// As [`crate::Metanode::give_up`].
+    pub(crate) async fn give_up(&self, places: Vec<SegmentPlace>) -> Result<()> {
+        self.freeing.give_up(places).await
+    }
+
+    /// Progress of repair.
+    pub(crate) fn repair_status(&self) -> RepairStatus {
+        self.repair.status()
+    }
+
+    /// As [`crate::Metanode::scrub_showing`].
+    pub(crate) async fn scrub(
+        &self,
+        only: Option<NsdId>,
+        progress: &Progress,
+    ) -> Result<Vec<ScrubOutcome>> {
+        self.scrub.scrub(only, progress).await
+    }
+
+    /// The unreadable data found so far.
+    pub(crate) fn unreadable_data(&self) -> UnreadableData {
+        self.unreadable.data()
+    }
+
+    /// Looks up the files in the unreadable segments.
+    ///
+    /// # Errors
+    /// If the records can't be read.
+    pub(crate) async fn name_unreadable(&self) -> Result<()> {
+        self.unreadable.name_unreadable().await
+    }
+
+    /// How many unreadable segments couldn't be remembered so far.
+    pub(crate) fn unreadable_beyond(&self) -> u64 {
+        self.unreadable.unreadable_beyond()
+    }
+
+    /// A check has read all segments since [`Background::unreadable_beyond`] had this value.
+    pub(crate) fn checked_all(&self, beyond: u64) {
+        self.unreadable.checked_all(beyond);
+    }
+
+    /// Notes whether a check could read this segment.
+    pub(crate) fn note_checked(
+        &self,
+        segment: SegmentId,
+        read: std::result::Result<(), ErrorKind>,
+    ) {
+        self.unreadable.note_checked(segment, read);
+    }
+
+    /// The segments among which garbage was deleted from the current NSDs, if it was.
+    pub(crate) fn swept(&self) -> Option<Decided> {
+        self.survey.swept()
+    }
+
+    /// Serving NSDs, with the groups whose blobs they hold without being members.
+    pub(crate) async fn strangers(&self) -> Result<Vec<(NsdId, GroupId)>> {
+        self.survey.strangers().await
+    }
+
+    /// The NSDs and the map over which there should be none, if still unchanged.
+    pub(crate) fn rid_of_strangers(&self) -> Option<Nsds> {
+        self.survey.rid_of_strangers()
+    }
+}
+
+impl Round<'_> {
+    /// Does the round. Returns how many steps changed something.
+    ///
+    /// # Errors
+    /// The first error that stopped a kind of work; the other kinds were done.
+    pub(crate) async fn run(&self, pace: Pace) -> Result<u64> {
+        let jobs = self.of;
+        jobs.room.measure();
         let mut steps = 0;
         let mut result = Ok(());
         let mut add = |done: Result<u64>| match done {
@@ -176,64 +276,21 @@ impl Metanode {
                 }
             }
         };
-        add(self.end_grace_if_over().await);
-        add(self.free_some(pace).await);
-        add(self.fold_if_due(pace).await);
-        add(self.clean_segments(pace).await);
-        add(self.join_blocks(pace).await);
-        add(self.free_some(pace).await);
-        add(self.note_unfreed().await);
-        add(self.repair_suspects().await);
-        add(self.survey_some(pace).await);
-        add(self.revisit_unreadable(pace).await);
-        add(self.finish_leaving().await);
+        add(jobs.freeing.free_some(pace).await);
+        add(jobs.fold.fold_if_due(pace).await);
+        add(jobs.clean.clean_segments(pace).await);
+        add(jobs.blocks.join_blocks(pace).await);
+        add(jobs.freeing.free_some(pace).await);
+        add(jobs.freeing.note_unfreed().await);
+        add(jobs.repair.repair_suspects().await);
+        add(jobs.survey.survey_some(pace).await);
+        add(jobs.unreadable.revisit_unreadable(pace).await);
+        add(jobs.slots.finish_leaving().await);
         if pace == Pace::Gentle {
-            add(self.tidy_tree().await);
+            add(jobs.tree.tidy_tree().await);
         } else {
-            add(self.name_unreadable().await.map(|()| 0));
+            add(jobs.unreadable.name_unreadable().await.map(|()| 0));
         }
         result.map(|()| steps)
-    }
-
-    async fn fold_if_due(&self, pace: Pace) -> Result<u64> {
-        let now = self.world.now();
-        {
-            let mut memory = self.background.memory.lock();
-            let is_due = memory.last_fold.is_none_or(|last| now - last >= FOLD_EVERY);
-            if pace == Pace::Gentle && !is_due {
-                return Ok(0);
-            }
-            memory.last_fold = Some(now);
-        }
-        self.fold_some().await
-    }
-}
-
-/// Runs rounds until the metanode ends.
-async fn rounds(world: World, metanode: Weak<Metanode>) {
-    let mut pause = BUSY_PAUSE;
-    loop {
-        world.sleep(pause).await;
-        let Some(metanode) = metanode.upgrade() else {
-            return;
-        };
-        if metanode.background.stopping.load(Ordering::SeqCst) {
-            return;
-        }
-        let shard = metanode.shard();
-        if shard.check_alive().is_err() {
-            // There may be no requests to trigger the take-over: the shard must come back all the
-            // same.
-            let _ = metanode.take_over_again(&shard).await;
-        }
-        metanode.begin_naming();
-        pause = match metanode.round(Pace::Gentle).await {
-            Ok(0) => IDLE_PAUSE,
-            Ok(_) => BUSY_PAUSE,
-            Err(error) => {
-                tracing::warn!(%error, "background work was stopped; it will be retried");
-                IDLE_PAUSE
-            }
-        };
     }
 }

@@ -2,9 +2,11 @@
 
 mod pieces;
 
-use crate::background::Standing;
+use crate::background::Background;
 use crate::check::pieces::Pieces;
-use crate::metanode::{Metanode, SCAN_PAGE};
+use crate::files::FileNames;
+use crate::host::{Host, SCAN_PAGE};
+use crate::judging::{Judging, Standing};
 use crate::progress::Progress;
 use crate::report::{CheckOptions, CheckReport, FaultKind};
 use crate::sessions::Decided;
@@ -14,7 +16,7 @@ use namespace::{Key, Record, Table};
 use pool::{Depth, PieceCondition};
 use shard::Snapshot;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often and at what interval an inode without names and holders is checked again: its release
@@ -34,7 +36,28 @@ struct Scanned {
     published: BTreeMap<SegmentId, InodeId>,
 }
 
-impl Metanode {
+/// Looks at everything; changes nothing.
+pub(crate) struct Check<'a> {
+    host: &'a Host,
+    judging: &'a Judging,
+    background: &'a Background,
+    names: FileNames,
+}
+
+impl<'a> Check<'a> {
+    pub(crate) fn new(
+        host: &'a Arc<Host>,
+        judging: &'a Judging,
+        background: &'a Background,
+    ) -> Self {
+        Self {
+            host,
+            judging,
+            background,
+            names: FileNames::new(host.clone()),
+        }
+    }
+
     /// Verifies the live file system: every extent readable and right, counters equal sums, names
     /// and inodes match, no orphan without a holder, no leak. Reads the records as of one commit
     /// while operations and background work continue. Apparent faults are checked again, so data
@@ -42,24 +65,16 @@ impl Metanode {
     ///
     /// # Errors
     /// Only if the check itself couldn't continue; faults are in the report.
-    pub async fn check(&self, options: CheckOptions) -> Result<CheckReport> {
-        self.check_showing(options, &Progress::default()).await
-    }
-
-    /// As [`Metanode::check`]; reports its progress.
-    ///
-    /// # Errors
-    /// As [`Metanode::check`].
-    pub async fn check_showing(
+    pub(crate) async fn check(
         &self,
         options: CheckOptions,
         progress: &Progress,
     ) -> Result<CheckReport> {
         // Before the records are read: they don't contain later decisions.
-        let swept = self.swept();
-        let beyond = self.unreadable_beyond();
+        let swept = self.background.swept();
+        let beyond = self.background.unreadable_beyond();
         progress.begin("reading names and inodes", "records", None);
-        let scanned = scan(&self.shard().snapshot().await?, progress).await?;
+        let scanned = scan(&self.host.shard().snapshot().await?, progress).await?;
         let mut report = CheckReport {
             inodes: scanned.audit.inodes,
             names: scanned.names,
@@ -69,7 +84,7 @@ impl Metanode {
         let mut pieces = Pieces::default();
         self.report_records(&mut report, &scanned).await?;
         self.report_orphans(&mut report, &scanned).await?;
-        let tables = self.shard().catalog().live_segments();
+        let tables = self.host.shard().catalog().live_segments();
         let all = scanned.audit.live.iter().chain(&tables);
         let bytes = all.map(|place| u64::from(place.length)).sum();
         progress.begin("reading segments", "bytes", Some(bytes));
@@ -83,15 +98,15 @@ impl Metanode {
             let (mut own, mut own_pieces) = (CheckReport::default(), Pieces::default());
             self.check_segment(&mut own, &mut own_pieces, place, &subject, options)
                 .await?;
-            let is_live =
-                (own.is_clean() && own_pieces.is_empty()) || self.is_live(place.segment).await?;
+            let is_live = (own.is_clean() && own_pieces.is_empty())
+                || self.judging.is_live(place.segment).await?;
             take_in(&mut report, &mut pieces, (own, own_pieces), is_live);
         }
         self.check_tables(&mut report, &mut pieces, options, progress)
             .await?;
         // Segments with damaged records weren't read.
         if scanned.audit.finding_count == 0 {
-            self.checked_all(beyond);
+            self.background.checked_all(beyond);
         }
         self.report_pieces(&mut report, pieces).await?;
         self.check_leaks(&mut report, &scanned, swept, progress)
@@ -106,7 +121,7 @@ impl Metanode {
         let names = if inodes.is_empty() {
             BTreeMap::new()
         } else {
-            self.names_of(&inodes).await?
+            self.names.names_of(&inodes).await?
         };
         for finding in findings {
             let kind = if finding.subject.starts_with("fileset") {
@@ -125,19 +140,21 @@ impl Metanode {
     /// Reports inodes without names and holders, except those whose last close came after the scan
     /// or is in progress.
     async fn report_orphans(&self, report: &mut CheckReport, scanned: &Scanned) -> Result<()> {
-        if self.in_grace.load(Ordering::SeqCst) {
-            return Ok(());
-        }
         let mut suspects = scanned.orphans.clone();
-        suspects.retain(|inode| !self.holders.is_held(*inode));
+        suspects.retain(|inode| !self.host.is_in_use(*inode));
         for _ in 0..ORPHAN_LOOKS {
             if suspects.is_empty() {
                 return Ok(());
             }
-            self.world.sleep(ORPHAN_PAUSE).await;
+            self.host.world().sleep(ORPHAN_PAUSE).await;
             for inode in std::mem::take(&mut suspects) {
-                let is_there = self.shard().record(&Key::Orphan(inode)).await?.is_some();
-                if is_there && !self.holders.is_held(inode) {
+                let is_there = self
+                    .host
+                    .shard()
+                    .record(&Key::Orphan(inode))
+                    .await?
+                    .is_some();
+                if is_there && !self.host.is_in_use(inode) {
                     suspects.push(inode);
                 }
             }
@@ -160,15 +177,16 @@ impl Metanode {
         options: CheckOptions,
     ) -> Result<()> {
         report.segments += 1;
-        match self.pool.read_whole(place).await {
+        match self.host.pool().read_whole(place).await {
             Ok(plain) => {
                 report.bytes += plain.len() as u64;
-                self.note_checked(place.segment, Ok(()));
+                self.background.note_checked(place.segment, Ok(()));
             }
             // Removed during the check.
-            Err(_) if !self.is_live(place.segment).await? => return Ok(()),
+            Err(_) if !self.judging.is_live(place.segment).await? => return Ok(()),
             Err(error) => {
-                self.note_checked(place.segment, Err(error.kind()));
+                self.background
+                    .note_checked(place.segment, Err(error.kind()));
                 pieces.unreadable(subject, &error);
             }
         }
@@ -177,7 +195,7 @@ impl Metanode {
         } else {
             Depth::Index
         };
-        let states = match self.pool.verify(place, depth).await {
+        let states = match self.host.pool().verify(place, depth).await {
             Ok(states) => states,
             Err(error) => {
                 report.fault(
@@ -214,14 +232,14 @@ impl Metanode {
         options: CheckOptions,
         progress: &Progress,
     ) -> Result<()> {
-        for place in self.shard().catalog().live_segments() {
+        for place in self.host.shard().catalog().live_segments() {
             progress.add(u64::from(place.length));
             let mut own = CheckReport::default();
             let mut own_pieces = Pieces::default();
             let subject = format!("segment {} of the metadata's tables", place.segment);
             self.check_segment(&mut own, &mut own_pieces, &place, &subject, options)
                 .await?;
-            let tables = self.shard().catalog().live_segments();
+            let tables = self.host.shard().catalog().live_segments();
             let is_live = tables.iter().any(|now| now.segment == place.segment);
             take_in(report, pieces, (own, own_pieces), is_live);
         }
@@ -236,7 +254,7 @@ impl Metanode {
         swept: Option<Decided>,
         progress: &Progress,
     ) -> Result<()> {
-        let judge = self.judge(self.decided().await?).await?;
+        let judge = self.judging.judge(self.judging.decided().await?).await?;
         let known: BTreeSet<SegmentId> = scanned
             .audit
             .live
@@ -246,14 +264,14 @@ impl Metanode {
             .collect();
         // Their number, and where the first is.
         let mut leaks: (u64, Option<String>) = (0, None);
-        let groups = self.pool.map().groups;
+        let groups = self.host.pool().map().groups;
         progress.begin("looking for lost space", "groups", Some(u64::from(groups)));
         for group in 0..groups {
             progress.add(1);
             let mut after = None;
             loop {
                 let group = GroupId(group);
-                let survey = self.pool.survey(group, after, STEP_SEGMENTS).await?;
+                let survey = self.host.pool().survey(group, after, STEP_SEGMENTS).await?;
                 let mut suspects = BTreeSet::new();
                 for segment in &survey.segments {
                     report.blobs += segment.present.len() as u64;
@@ -266,7 +284,7 @@ impl Metanode {
                     if known.contains(&id) {
                         continue;
                     }
-                    let is_leak = match self.standing(&judge, segment).await? {
+                    let is_leak = match self.judging.standing(&judge, segment).await? {
                         Standing::Garbage => swept.as_ref().is_some_and(|swept| swept.covers(id)),
                         Standing::Damaged => false,
                         _ => !judge.decided.may_have_begun(id.session),
@@ -276,14 +294,14 @@ impl Metanode {
                     }
                 }
                 if !suspects.is_empty() {
-                    let now = self.decided().await?;
+                    let now = self.judging.decided().await?;
                     suspects.retain(|id| !judge.decided.began_until(&now, id.session));
                 }
                 // One that was just being deleted is gone now.
                 let again = match suspects.is_empty() {
                     true => Vec::new(),
                     false => {
-                        let again = self.pool.survey(group, after, STEP_SEGMENTS).await?;
+                        let again = self.host.pool().survey(group, after, STEP_SEGMENTS).await?;
                         again.segments
                     }
                 };
@@ -313,12 +331,12 @@ impl Metanode {
     /// Reports blobs on NSDs that aren't members of the blobs' group (any more), although the last
     /// survey should have deleted them.
     async fn check_strangers(&self, report: &mut CheckReport) -> Result<()> {
-        let Some(before) = self.rid_of_strangers() else {
+        let Some(before) = self.background.rid_of_strangers() else {
             return Ok(());
         };
-        let strangers = self.strangers().await?;
+        let strangers = self.background.strangers().await?;
         // Slots moved meanwhile: their previous NSDs are deleting pieces right now.
-        if self.rid_of_strangers() != Some(before) {
+        if self.background.rid_of_strangers() != Some(before) {
             return Ok(());
         }
         for (nsd, group) in strangers {

@@ -3,12 +3,13 @@
 //! No index leads from a segment to all its files, or from a file to its names, because only people
 //! need these answers: whole tables are read. That takes about a second for a million files.
 
-use crate::background::is_undecodable;
-use crate::metanode::{Metanode, SCAN_PAGE};
+use crate::host::{Host, SCAN_PAGE};
+use crate::judging::is_undecodable;
 use model::{DataId, ExtentKind, FileName, FilesetId, InodeId, InodeNumber, Result, SegmentId};
 use namespace::{Key, POSITION_END, Record, Table};
 use shard::{Shard, successor};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Files reported by name; further ones are only counted.
@@ -46,13 +47,13 @@ impl Pages {
     }
 
     /// The next page; empty at the end.
-    async fn next(&mut self, metanode: &Metanode, shard: &Shard) -> Result<Vec<(Key, Record)>> {
+    async fn next(&mut self, host: &Host, shard: &Shard) -> Result<Vec<(Key, Record)>> {
         let Some(from) = self.from.take() else {
             return Ok(Vec::new());
         };
         self.read += 1;
         if self.read.is_multiple_of(PAGES_AT_ONCE) {
-            metanode.world.sleep(PAUSE).await;
+            host.world().sleep(PAUSE).await;
         }
         let page = shard.scan_readable(&from, &self.to, SCAN_PAGE).await?;
         if page.len() == SCAN_PAGE {
@@ -62,7 +63,17 @@ impl Pages {
     }
 }
 
-impl Metanode {
+/// Finds them.
+#[derive(Clone)]
+pub(crate) struct FileNames {
+    host: Arc<Host>,
+}
+
+impl FileNames {
+    pub(crate) fn new(host: Arc<Host>) -> Self {
+        Self { host }
+    }
+
     /// The files that have parts in any of these segments. Removed files whose data is being
     /// reclaimed don't count.
     ///
@@ -73,12 +84,12 @@ impl Metanode {
         if segments.is_empty() {
             return Ok(files);
         }
-        let shard = self.shard();
+        let shard = self.host.shard();
         let mut first: Vec<(FilesetId, DataId)> = Vec::new();
         let mut pages = Pages::of(Table::Extents.range());
         let mut last = None;
         loop {
-            let page = pages.next(self, &shard).await?;
+            let page = pages.next(&self.host, &shard).await?;
             if page.is_empty() {
                 break;
             }
@@ -135,7 +146,7 @@ impl Metanode {
         }
         let mut pages = Pages::of(Table::Inodes.range());
         while !open.is_empty() {
-            let page = pages.next(self, shard).await?;
+            let page = pages.next(&self.host, shard).await?;
             if page.is_empty() {
                 break;
             }
@@ -159,11 +170,11 @@ impl Metanode {
         &self,
         inodes: &BTreeSet<InodeId>,
     ) -> Result<BTreeMap<InodeId, String>> {
-        let shard = self.shard();
+        let shard = self.host.shard();
         let mut found: BTreeMap<InodeId, (InodeId, FileName)> = BTreeMap::new();
         let mut pages = Pages::of(Table::Names.range());
         while found.len() < inodes.len() {
-            let page = pages.next(self, &shard).await?;
+            let page = pages.next(&self.host, &shard).await?;
             if page.is_empty() {
                 break;
             }
@@ -217,7 +228,7 @@ impl Metanode {
             };
             let mut pages = Pages::of((position(0), position(POSITION_END)));
             while !wanted.is_empty() {
-                let page = pages.next(self, shard).await?;
+                let page = pages.next(&self.host, shard).await?;
                 if page.is_empty() {
                     break;
                 }

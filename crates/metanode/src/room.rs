@@ -4,13 +4,14 @@
 //! A log that can't be appended to takes its shard down, and deleting needs the log: a pool filled
 //! with names would stay full forever.
 
-use crate::metanode::Metanode;
+use crate::host::Host;
 use model::operation::RangeChange;
 use model::{Error, ErrorKind, Operation, Reply, Result};
 use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use world::{Instant, SPACE_WAIT};
+use world::{Instant, SPACE_WAIT, Waiter, Waiters};
 
 /// Longest time between two measurements. Records created meanwhile fit into the margin.
 const MEASURE_TIME: Duration = Duration::from_millis(100);
@@ -28,8 +29,11 @@ const SHORT_PART_OF_LARGE: u64 = 16;
 /// An operation is refused if other writers take all freed space for this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The last measurement.
+/// Measures the space for metadata, and waits for it.
 pub(crate) struct Room {
+    host: Arc<Host>,
+    waiters: Waiters,
+    /// The last measurement's reference.
     begun: Instant,
     /// Until when there is plenty, in nanoseconds after `begun`: most operations read only this.
     plenty_until: AtomicU64,
@@ -43,9 +47,11 @@ struct Seen {
 
 impl Room {
     /// Nothing measured yet.
-    pub(crate) fn new(now: Instant) -> Self {
+    pub(crate) fn new(host: Arc<Host>) -> Self {
         Self {
-            begun: now,
+            begun: host.world().now(),
+            host,
+            waiters: Waiters::default(),
             plenty_until: AtomicU64::new(0),
             seen: Mutex::default(),
         }
@@ -58,21 +64,28 @@ impl Room {
     fn has_plenty(&self, now: Instant) -> bool {
         self.nanoseconds(now) < self.plenty_until.load(Ordering::Relaxed)
     }
-}
 
-impl Metanode {
-    /// Refuses an operation that adds metadata if the pool is full. Frees removed data first.
-    pub(crate) async fn check_room(&self, operation: &Operation) -> Result<()> {
+    /// Waits for space, longest first.
+    pub(crate) fn waiters(&self) -> Vec<Waiter> {
+        self.waiters.list(self.host.world().now())
+    }
+
+    /// Refuses an operation that adds metadata if the pool is full. First frees removed data with
+    /// steps of `free`, each of which says whether it freed something.
+    pub(crate) async fn check<F>(&self, operation: &Operation, free: impl Fn() -> F) -> Result<()>
+    where
+        F: Future<Output = Result<bool>>,
+    {
         if !grows(operation) {
             return Ok(());
         }
-        if self.measure_room() {
+        if self.measure() {
             return Ok(());
         }
-        if self.pool.usage().available_to_users == 0 {
-            self.pool.refresh();
+        if self.host.pool().usage().available_to_users == 0 {
+            self.host.pool().refresh();
         }
-        let space = self.pool.usage();
+        let space = self.host.pool().usage();
         // Without any NSD the space is unknown; operations that need one will report it.
         if space.available_to_users > 0 || space.raw_capacity == 0 {
             return Ok(());
@@ -81,7 +94,7 @@ impl Metanode {
             return Ok(());
         }
         // Boxed because it is rare and large: otherwise every operation's future would contain it.
-        if Box::pin(self.wait_for_space()).await? {
+        if Box::pin(self.wait_for_space(free)).await? {
             return Ok(());
         }
         Err(Error::new(
@@ -109,7 +122,7 @@ impl Metanode {
             length: length.saturating_add(2),
             limit: 1,
         };
-        match self.run(&around, &self.stamp()).await {
+        match self.host.run(&around, &self.host.stamp()).await {
             Ok(Reply::Extents { extents, .. }) => extents.first().is_some_and(|extent| {
                 extent.offset < *offset && extent.end() > offset.saturating_add(*length)
             }),
@@ -119,13 +132,16 @@ impl Metanode {
     }
 
     /// Frees until there is space, or nothing can be freed. Returns whether there is space.
-    async fn wait_for_space(&self) -> Result<bool> {
-        let begun = self.world.now();
+    async fn wait_for_space<F>(&self, free: impl Fn() -> F) -> Result<bool>
+    where
+        F: Future<Output = Result<bool>>,
+    {
+        let begun = self.host.world().now();
         let _listed = self.waiters.enter(SPACE_WAIT, None, begun);
-        while self.world.now() - begun < PATIENCE {
-            let freed = self.world.timeout(PATIENCE, self.make_room()).await;
+        while self.host.world().now() - begun < PATIENCE {
+            let freed = self.host.world().timeout(PATIENCE, free()).await;
             let has_freed = freed.unwrap_or(Ok(false))?;
-            if self.pool.usage().available_to_users > 0 {
+            if self.host.pool().usage().available_to_users > 0 {
                 return Ok(true);
             }
             if !has_freed {
@@ -137,7 +153,7 @@ impl Metanode {
 
     /// Whether so little space is left that it should be freed before writers need it.
     pub(crate) fn is_short(&self) -> bool {
-        let space = self.pool.usage();
+        let space = self.host.pool().usage();
         let little = SHORT.min(space.capacity / SHORT_PART);
         let little = little.max(space.capacity / SHORT_PART_OF_LARGE);
         space.raw_capacity > 0 && space.available_to_users < little
@@ -146,26 +162,26 @@ impl Metanode {
     /// Tells the pool how much the metadata needs: a second copy of its tables, because a
     /// compaction may rewrite all of them, and a table for records that are only in the log so far.
     /// True if users have plenty besides.
-    pub(crate) fn measure_room(&self) -> bool {
-        let now = self.world.now();
-        if self.room.has_plenty(now) {
+    pub(crate) fn measure(&self) -> bool {
+        let now = self.host.world().now();
+        if self.has_plenty(now) {
             return true;
         }
         {
-            let mut seen = self.room.seen.lock();
+            let mut seen = self.seen.lock();
             if seen.measured.is_some_and(|at| now - at < MEASURE_TIME) {
-                return self.room.has_plenty(now);
+                return self.has_plenty(now);
             }
             seen.measured = Some(now);
         }
-        let shard = self.shard();
-        let margin = (self.pool.usage().capacity / MARGIN_PART).min(MARGIN_MAX);
+        let shard = self.host.shard();
+        let margin = (self.host.pool().usage().capacity / MARGIN_PART).min(MARGIN_MAX);
         let needed = shard.catalog().usage().bytes + shard.tree().log().bytes() + margin;
-        self.pool.keep_for_metadata(needed);
-        let plenty = self.pool.usage().available_to_users >= PLENTY;
+        self.host.pool().keep_for_metadata(needed);
+        let plenty = self.host.pool().usage().available_to_users >= PLENTY;
         if plenty {
-            let until = self.room.nanoseconds(now + MEASURE_TIME);
-            self.room.plenty_until.store(until, Ordering::Relaxed);
+            let until = self.nanoseconds(now + MEASURE_TIME);
+            self.plenty_until.store(until, Ordering::Relaxed);
         }
         plenty
     }

@@ -1,14 +1,20 @@
 //! Joins blocks of files that are scattered over too many places, for their readers.
 
-use crate::background::clean::segment_of;
-use crate::background::rewrite::Part;
-use crate::background::{CLEAN_EVERY, Pace};
-use crate::metanode::{Metanode, SCAN_PAGE};
+use crate::background::Pace;
+use crate::background::rewrite::{Part, Rewriter, segment_of};
+use crate::host::Host;
+use crate::host::SCAN_PAGE;
+use crate::room::Room;
 use model::{CommitNumber, DataId, Extent, FilesetId, InodeId, Result, limits};
 use namespace::{Key, Record, Table};
+use parking_lot::Mutex;
 use shard::successor;
+use std::sync::Arc;
+use std::time::Duration;
 use world::Instant;
 
+/// A pass begins this often.
+const EVERY: Duration = Duration::from_secs(30);
 /// Pages of extents examined by one gentle round.
 const PAGES_MAX: usize = 8;
 /// Most parts of one rewrite, unless one block has more.
@@ -20,7 +26,7 @@ const BLOCK_BYTES: u64 = limits::BLOCK_BYTES_DEFAULT as u64;
 
 /// Progress of the passes.
 #[derive(Default)]
-pub(crate) struct Progress {
+struct Progress {
     /// Where the running pass continues.
     next: Option<Key>,
     /// When the last pass began, and the newest durable commit then.
@@ -36,26 +42,42 @@ struct Block {
     extents: Vec<Extent>,
 }
 
-impl Metanode {
+/// Joins blocks in passes.
+pub(super) struct Blocks {
+    host: Arc<Host>,
+    rewriter: Rewriter,
+    room: Arc<Room>,
+    progress: Mutex<Progress>,
+}
+
+impl Blocks {
+    pub(super) fn new(host: Arc<Host>, rewriter: Rewriter, room: Arc<Room>) -> Self {
+        Self {
+            host,
+            rewriter,
+            room,
+            progress: Mutex::default(),
+        }
+    }
+
     /// Rewrites blocks scattered over too many places, once they haven't changed since the previous
     /// pass began: a block under random overwrites would be rewritten completely for every few
     /// changed pages, and be scattered again before it is read.
     pub(super) async fn join_blocks(&self, pace: Pace) -> Result<u64> {
         // It takes space before it frees any.
-        if self.is_short() {
+        if self.room.is_short() {
             return Ok(0);
         }
-        let shard = self.shard();
+        let shard = self.host.shard();
         let (first, to) = Table::Extents.range();
-        let now = self.world.now();
+        let now = self.host.world().now();
         let (mut from, resting) = {
-            let mut memory = self.background.memory.lock();
-            let progress = &mut memory.blocks;
+            let mut progress = self.progress.lock();
             let from = match progress.next.take() {
                 Some(from) => from,
                 None => {
                     let last = progress.begun;
-                    let is_due = last.is_none_or(|(begun, _)| now - begun >= CLEAN_EVERY);
+                    let is_due = last.is_none_or(|(begun, _)| now - begun >= EVERY);
                     if pace == Pace::Gentle && !is_due {
                         return Ok(0);
                     }
@@ -95,11 +117,11 @@ impl Metanode {
             }
         }
         parts.extend(self.scattered(block, resting).await?);
-        self.background.memory.lock().blocks.next = (!ended).then_some(from);
+        self.progress.lock().next = (!ended).then_some(from);
         Ok(if parts.is_empty() {
             0
         } else {
-            self.rewrite(parts).await?.replaced
+            self.rewriter.rewrite(parts).await?.replaced
         })
     }
 
@@ -148,12 +170,14 @@ impl Metanode {
             let Some(segment) = segment_of(extent) else {
                 continue;
             };
-            let Some(Record::Segment(record)) = self.shard().record(&Key::Segment(segment)).await?
+            let Some(Record::Segment(record)) =
+                self.host.shard().record(&Key::Segment(segment)).await?
             else {
                 continue;
             };
             if record.data == data && record.inode.fileset() == fileset {
                 let is_current = self
+                    .host
                     .inode_record(record.inode)
                     .await?
                     .is_some_and(|inode| inode.data == data);

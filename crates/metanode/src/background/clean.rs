@@ -1,17 +1,26 @@
 //! Cleans: rewrites the live parts of mostly dead segments, and segments written narrower while NSDs
 //! were missing.
 
-use crate::background::rewrite::Part;
-use crate::background::sparse::{Need, STEP_BYTES, frees};
-use crate::background::{CLEAN_EVERY, Pace, count};
-use crate::metanode::{Metanode, SCAN_PAGE};
+use crate::background::Pace;
+use crate::background::counts::{Counts, count};
+use crate::background::freeing::{Freeing, Need, STEP_BYTES, frees, units};
+use crate::background::live::{Chosen, LiveParts};
+use crate::background::rewrite::{Part, Rewriter};
+use crate::background::width::{Width, width};
+use crate::host::Host;
+use crate::host::SCAN_PAGE;
+use model::Result;
 use model::map::NsdState;
-use model::{Extent, ExtentKind, MapEpoch, Result, SegmentId, limits};
 use namespace::{Key, Record, Segment, Table};
+use parking_lot::Mutex;
 use pool::MemberState;
 use shard::successor;
+use std::sync::Arc;
+use std::time::Duration;
 use world::Instant;
 
+/// A pass begins this often.
+const EVERY: Duration = Duration::from_secs(30);
 /// Pages of segments examined by one gentle round.
 const PAGES_MAX: usize = 8;
 /// A pass begins early if this many bytes, and this fraction of those in use, have died since the
@@ -23,7 +32,7 @@ const SEGMENTS_MAX: usize = 64;
 
 /// Progress of the passes.
 #[derive(Default)]
-pub(crate) struct Progress {
+struct Progress {
     /// Where the running pass continues.
     next: Option<Key>,
     /// When the last pass began.
@@ -44,9 +53,6 @@ pub(crate) struct Progress {
     /// Those found by the pass before it: without progress there is no further pass.
     narrow_before: Option<u64>,
 }
-
-/// The possible width of segments depends on this: the map, and the changes of members under it.
-pub(super) type Width = (MapEpoch, u64);
 
 impl Progress {
     /// Whether so much has died since the last pass that the next one is worth its cost. Random
@@ -70,17 +76,43 @@ impl Progress {
     }
 }
 
-impl Metanode {
+/// Cleans in passes over all segments.
+pub(super) struct Clean {
+    host: Arc<Host>,
+    rewriter: Rewriter,
+    live: LiveParts,
+    freeing: Arc<Freeing>,
+    counts: Arc<Counts>,
+    progress: Mutex<Progress>,
+}
+
+impl Clean {
+    pub(super) fn new(
+        host: Arc<Host>,
+        rewriter: Rewriter,
+        freeing: Arc<Freeing>,
+        counts: Arc<Counts>,
+    ) -> Self {
+        Self {
+            live: LiveParts::new(host.clone()),
+            host,
+            rewriter,
+            freeing,
+            counts,
+            progress: Mutex::default(),
+        }
+    }
+
     /// Whether segments were written narrow since NSDs came or went, and haven't been widened.
     pub(super) fn is_narrow_left(&self) -> bool {
         let came_or_went = {
-            let clean = &self.background.memory.lock().clean;
+            let clean = self.progress.lock();
             clean.narrow_before.is_some()
                 || clean
                     .changes_at_start
-                    .is_some_and(|changes| changes != self.pool.changes_of_members())
+                    .is_some_and(|changes| changes != self.host.pool().changes_of_members())
         };
-        self.shard().tree().is_compacting() || (came_or_went && !self.is_widened())
+        self.host.shard().tree().is_compacting() || (came_or_went && !self.is_widened())
     }
 
     /// Whether everything that can be widened in the current pool has been.
@@ -88,11 +120,7 @@ impl Metanode {
         // A suspect member is only late and will be used again soon.
         let is_there =
             |state: MemberState| matches!(state, MemberState::Online | MemberState::Suspect);
-        !self.is_pool(is_there) || self.background.memory.lock().clean.widened == Some(self.width())
-    }
-
-    pub(super) fn width(&self) -> Width {
-        (self.pool.map().epoch, self.pool.changes_of_members())
+        !self.is_pool(is_there) || self.progress.lock().widened == Some(width(self.host.pool()))
     }
 
     /// Examines some segments and cleans those worth it. Returns the number of extents replaced.
@@ -110,20 +138,19 @@ impl Metanode {
 
     /// Whether a pass is running; begins one if it is due.
     async fn begin_pass(&self, pace: Pace) -> Result<bool> {
-        let now = self.world.now();
-        let space = self.pool.usage();
+        let now = self.host.world().now();
+        let space = self.host.pool().usage();
         let used = space.capacity.saturating_sub(space.free);
-        let width = self.width();
+        let width = width(self.host.pool());
         {
-            let mut memory = self.background.memory.lock();
-            let progress = &mut memory.clean;
+            let mut progress = self.progress.lock();
             if progress.next.is_some() {
                 return Ok(true);
             }
             progress.changes_at_start.get_or_insert(width.1);
             let widens = progress.widened != Some(width) && self.is_pool_whole();
-            let is_due = progress.begun.is_none_or(|last| now - last >= CLEAN_EVERY)
-                || progress.has_much_died(self.unfreed(), used)
+            let is_due = progress.begun.is_none_or(|last| now - last >= EVERY)
+                || progress.has_much_died(self.freeing.unfreed(), used)
                 || (widens && (progress.narrow_before.is_some() || progress.tried != Some(width)));
             if pace == Pace::Gentle && !is_due {
                 return Ok(false);
@@ -148,19 +175,21 @@ impl Metanode {
 
     /// Whether all NSDs of the map are in such a state, and no slot is moving.
     fn is_pool(&self, is_good: impl Fn(MemberState) -> bool) -> bool {
-        let states = self.pool.nsd_states();
+        let states = self.host.pool().nsd_states();
         let mut kept = states
             .iter()
             .filter(|state| state.entry.state != NsdState::Lost);
-        kept.all(|state| is_good(state.member)) && self.pool.groups().moving().is_empty()
+        kept.all(|state| is_good(state.member)) && self.host.pool().groups().moving().is_empty()
     }
 
     /// Rewrites tables of the tree that have too little redundancy. Segments of files can be
     /// matched to their extents; tables are only replaced by compaction.
     async fn widen_tables(&self) -> Result<()> {
-        let shard = self.shard();
+        let shard = self.host.shard();
         let tables = shard.catalog().live_segments();
-        let narrow = tables.iter().filter(|place| self.pool.is_narrow(place));
+        let narrow = tables
+            .iter()
+            .filter(|place| self.host.pool().is_narrow(place));
         let count = narrow.count();
         if count > 0 && shard.tree().compact().await? {
             tracing::info!(count, "rewriting tables with too little redundancy");
@@ -169,18 +198,11 @@ impl Metanode {
     }
 
     async fn clean_pages(&self, pages: usize) -> Result<u64> {
-        let shard = self.shard();
+        let shard = self.host.shard();
         let (first, to) = Table::Segments.range();
-        let mut from = self
-            .background
-            .memory
-            .lock()
-            .clean
-            .next
-            .take()
-            .unwrap_or(first);
-        let widening = self.background.memory.lock().clean.widening;
-        let width = self.width();
+        let mut from = self.progress.lock().next.take().unwrap_or(first);
+        let widening = self.progress.lock().widening;
+        let width = width(self.host.pool());
         let mut chosen = Vec::new();
         let mut ended = false;
         'pages: for _ in 0..pages {
@@ -189,14 +211,8 @@ impl Metanode {
                 let (Key::Segment(id), Record::Segment(segment)) = (key, record) else {
                     continue;
                 };
-                let is_narrow = widening.is_some() && self.pool.is_narrow(&segment.place);
-                let is_stubborn = || {
-                    self.background
-                        .memory
-                        .lock()
-                        .sparse
-                        .is_stubborn(*id, segment, width)
-                };
+                let is_narrow = widening.is_some() && self.host.pool().is_narrow(&segment.place);
+                let is_stubborn = || self.freeing.is_stubborn(*id, segment, width);
                 if !is_narrow && (!is_mostly_dead(segment) || is_stubborn()) {
                     continue;
                 }
@@ -222,10 +238,10 @@ impl Metanode {
         let goes_on = !ended && !chosen.is_empty();
         let replaced = self.clean_chosen(chosen, width).await?;
         {
-            let mut memory = self.background.memory.lock();
-            memory.clean.next = (!ended).then_some(from);
-            if ended && let Some(width) = memory.clean.widening.take() {
-                memory.clean.end_widening(width);
+            let mut progress = self.progress.lock();
+            progress.next = (!ended).then_some(from);
+            if ended && let Some(width) = progress.widening.take() {
+                progress.end_widening(width);
             }
         }
         Ok(replaced.max(u64::from(goes_on)))
@@ -244,25 +260,24 @@ impl Metanode {
             let (step, rest) = chosen.split_at(step_of(chosen));
             chosen = rest;
             let mut parts = Vec::new();
-            for (of, mut live) in step.iter().zip(self.live_parts(step).await?) {
+            for (of, mut live) in step.iter().zip(self.live.live_parts(step).await?) {
                 let widens = of.is_narrow && !live.parts.is_empty();
                 if widens {
-                    self.background.memory.lock().clean.narrow += 1;
+                    self.progress.lock().narrow += 1;
                     narrow += 1;
                 }
                 if !widens && !frees(&live, &of.segment, Need::Soon) {
-                    let mut memory = self.background.memory.lock();
-                    memory.sparse.note_stubborn(of.id, &of.segment, width);
+                    self.freeing.note_stubborn(of.id, &of.segment, width);
                     continue;
                 }
                 // Unreadable data is left to repair; cleaning skips it.
-                if self.load(&of.segment.place, &mut live).await.is_ok() {
+                if self.live.load(&of.segment.place, &mut live).await.is_ok() {
                     cleaned += 1;
                     parts.extend(live.parts);
                 }
             }
             parts.sort_by_key(Part::place);
-            replaced += self.rewrite(parts).await?.replaced;
+            replaced += self.rewriter.rewrite(parts).await?.replaced;
         }
         if narrow > 0 {
             tracing::info!(
@@ -271,17 +286,9 @@ impl Metanode {
                 "rewrote data with too little redundancy"
             );
         }
-        count(&self.background.counts.segments_cleaned, cleaned);
+        count(&self.counts.segments_cleaned, cleaned);
         Ok(replaced)
     }
-}
-
-/// A segment whose live parts are to be rewritten.
-pub(super) struct Chosen {
-    pub(super) id: SegmentId,
-    pub(super) segment: Segment,
-    /// Written with less redundancy than is possible now.
-    pub(super) is_narrow: bool,
 }
 
 /// How many of these segments one step rewrites: at least one.
@@ -297,17 +304,6 @@ fn step_of(chosen: &[Chosen]) -> usize {
 /// Whether less than half of the units are live.
 fn is_mostly_dead(segment: &Segment) -> bool {
     units(segment.live) * 2 < units(u64::from(segment.place.length))
-}
-
-pub(super) fn units(bytes: u64) -> u64 {
-    bytes.div_ceil(u64::from(limits::UNIT_BYTES))
-}
-
-pub(super) fn segment_of(extent: &Extent) -> Option<SegmentId> {
-    match &extent.kind {
-        ExtentKind::Data { place, .. } => Some(place.segment),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

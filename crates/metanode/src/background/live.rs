@@ -1,19 +1,28 @@
 //! Finds and reads the live parts of mostly dead segments.
 
-use crate::background::clean::{Chosen, segment_of};
 use crate::background::rewrite::Part;
-use crate::metanode::Metanode;
+use crate::background::rewrite::segment_of;
+use crate::host::Host;
 use bytes::{Bytes, BytesMut};
 use model::{DataId, Extent, ExtentKind, InodeId, Result, SegmentId, SegmentPlace};
-use namespace::{Key, Record};
+use namespace::{Key, Record, Segment};
 use pool::pack::{self, PackEntry};
 use shard::successor;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Extents per page of the search.
 const PAGE: usize = 256;
 /// A segment with more parts than this is read completely.
 const READS_MAX: usize = 16;
+
+/// A segment whose live parts are to be rewritten.
+pub(super) struct Chosen {
+    pub(super) id: SegmentId,
+    pub(super) segment: Segment,
+    /// Written with less redundancy than is possible now.
+    pub(super) is_narrow: bool,
+}
 
 /// The live parts of a segment.
 pub(super) struct Live {
@@ -42,7 +51,17 @@ type Found = BTreeMap<u64, Extent>;
 /// Segments to find, with the live bytes of each that weren't found yet.
 type Unfound = BTreeMap<SegmentId, u64>;
 
-impl Metanode {
+/// Finds them.
+#[derive(Clone)]
+pub(super) struct LiveParts {
+    host: Arc<Host>,
+}
+
+impl LiveParts {
+    pub(super) fn new(host: Arc<Host>) -> Self {
+        Self { host }
+    }
+
     /// Finds the extents that point at each of these segments: in the files that they were
     /// published for, and, if they are packed, in the files that their tables name. Extents keep
     /// their offsets, so only these ranges are searched, once for all segments.
@@ -104,7 +123,7 @@ impl Metanode {
             // A busy file changes while it is searched: compare with the bytes that are live now.
             // Extents found and overwritten since do no harm.
             if live.unfound > 0 {
-                let live_now = match self.shard().record(&Key::Segment(*id)).await? {
+                let live_now = match self.host.shard().record(&Key::Segment(*id)).await? {
                     Some(Record::Segment(now)) => now.live,
                     _ => 0,
                 };
@@ -122,7 +141,7 @@ impl Metanode {
     ) -> Result<BTreeMap<(InodeId, DataId), Ranges>> {
         let mut out: BTreeMap<(InodeId, DataId), Ranges> = BTreeMap::new();
         for ((inode, data), ranges) in places {
-            let Some(record) = self.inode_record(inode).await? else {
+            let Some(record) = self.host.inode_record(inode).await? else {
                 continue;
             };
             // Clients don't know data ids when they pack; only extents that point here now count.
@@ -141,7 +160,7 @@ impl Metanode {
         found: &mut Found,
         unfound: &mut Unfound,
     ) -> Result<()> {
-        let shard = self.shard();
+        let shard = self.host.shard();
         let fileset = inode.fileset();
         let to = Key::Extent {
             fileset,
@@ -200,7 +219,7 @@ impl Metanode {
     /// Reads the bytes of the parts.
     pub(super) async fn load(&self, place: &SegmentPlace, live: &mut Live) -> Result<()> {
         let whole = if live.extents().count() > READS_MAX {
-            Some(self.pool.read_whole(place).await?)
+            Some(self.host.pool().read_whole(place).await?)
         } else {
             None
         };
@@ -227,7 +246,7 @@ impl Metanode {
     }
 
     async fn read_part(&self, place: &SegmentPlace, at: u32, length: u32) -> Result<Bytes> {
-        let mut chunks = self.pool.read(place, at, length).await?;
+        let mut chunks = self.host.pool().read(place, at, length).await?;
         if chunks.len() == 1 {
             return Ok(chunks.remove(0));
         }

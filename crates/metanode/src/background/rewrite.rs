@@ -1,25 +1,21 @@
 //! Rewrites parts of files into packed segments, and publishes them only if the parts haven't
 //! changed. Fold and clean differ only in their choice of parts.
 
-use crate::background::count;
-use crate::metanode::{Metanode, SCAN_PAGE};
+use crate::background::counts::{Counts, count};
+use crate::host::Host;
 use bytes::{Bytes, BytesMut};
 use model::operation::Publish;
 use model::{
-    DataId, ErrorKind, Extent, ExtentKind, InodeId, InodeNumber, Operation, Result, SegmentPlace,
-    limits,
+    DataId, ErrorKind, Extent, ExtentKind, InodeId, InodeNumber, Operation, Result, SegmentId,
+    SegmentPlace, limits,
 };
-use namespace::{Key, Record};
-use parking_lot::Mutex;
+use namespace::Key;
+use pool::SegmentOwner;
 use pool::pack::{PackEntry, PackWriter};
-use pool::{SegmentOwner, SegmentSource};
-use shard::successor;
+use std::sync::Arc;
 
 /// Plain bytes of a packed segment.
 const PACK_BYTES: u32 = limits::BLOCK_BYTES_DEFAULT;
-/// Most pages of extents searched for one inode.
-const PAGES_MAX: usize = 1024;
-
 /// Neighbouring extents of a file, to be merged into one.
 pub(super) struct Part {
     pub(super) inode: InodeId,
@@ -47,44 +43,6 @@ impl Part {
     }
 }
 
-/// Tracks which of the metanode's own segments may still be published: those numbered after the
-/// start of the oldest running rewrite.
-#[derive(Default)]
-pub(crate) struct Unpublished {
-    /// The last counter given out before each running rewrite.
-    begun: Mutex<Vec<u64>>,
-}
-
-/// A running rewrite.
-struct Rewriting<'a> {
-    of: &'a Unpublished,
-    after: u64,
-}
-
-impl Unpublished {
-    fn begin(&self, source: &SegmentSource) -> Rewriting<'_> {
-        let mut begun = self.begun.lock();
-        let after = source.last_counter();
-        begun.push(after);
-        Rewriting { of: self, after }
-    }
-
-    /// The counter up to which all segments are published or given up.
-    pub(crate) fn settled(&self, source: &SegmentSource) -> u64 {
-        let begun = self.begun.lock();
-        let oldest = begun.iter().min().copied();
-        oldest.unwrap_or_else(|| source.last_counter())
-    }
-}
-
-impl Drop for Rewriting<'_> {
-    fn drop(&mut self) {
-        let mut begun = self.of.begun.lock();
-        let own = begun.iter().position(|after| *after == self.after);
-        begun.swap_remove(own.expect("it was noted when it began"));
-    }
-}
-
 /// Packs that one rewrite writes for the same ranges, because the pack before died with those that
 /// were published first. More than two need a file that loses all of a publish's ranges at once,
 /// again and again.
@@ -104,10 +62,21 @@ pub(super) struct Rewritten {
     pub(super) replaced: u64,
 }
 
-impl Metanode {
+/// Writes packs and publishes them.
+#[derive(Clone)]
+pub(super) struct Rewriter {
+    host: Arc<Host>,
+    counts: Arc<Counts>,
+}
+
+impl Rewriter {
+    pub(super) fn new(host: Arc<Host>, counts: Arc<Counts>) -> Self {
+        Self { host, counts }
+    }
+
     /// Rewrites the parts in order. Concurrent changes by others win.
     pub(super) async fn rewrite(&self, parts: Vec<Part>) -> Result<Rewritten> {
-        let _under_way = self.unpublished.begin(&self.segments);
+        let _under_way = self.host.own().begin();
         let mut done = Rewritten::default();
         let mut pack = PackWriter::new(PACK_BYTES);
         let mut packed = Vec::new();
@@ -153,7 +122,7 @@ impl Metanode {
             ExtentKind::Data { place, at, .. } => {
                 let length =
                     u32::try_from(extent.length).expect("an extent lies inside one segment");
-                match self.pool.read(place, *at, length).await {
+                match self.host.pool().read(place, *at, length).await {
                     Ok(chunks) => Ok(Some(joined(chunks))),
                     Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
                     Err(error) => Err(error),
@@ -188,7 +157,7 @@ impl Metanode {
             }
         }
         if !packed.is_empty() {
-            count(&self.background.counts.publishes_void, 1);
+            count(&self.counts.publishes_void, 1);
         }
         Ok(replaced)
     }
@@ -197,12 +166,16 @@ impl Metanode {
     /// were refused because the pack was dead already.
     async fn publish_packed(&self, bytes: Bytes, packed: &[Packed]) -> Result<(u64, Vec<Packed>)> {
         let owner = SegmentOwner {
-            family: self.family,
+            family: self.host.family(),
             inode: InodeNumber(0),
             data: DataId(0),
             file_offset: 0,
         };
-        let place = self.pool.write(&self.segments, owner, bytes).await?;
+        let place = self
+            .host
+            .pool()
+            .write(self.host.own().source(), owner, bytes)
+            .await?;
         let mut replaced = 0;
         let mut refused = Vec::new();
         for group in packed.chunk_by(goes_on) {
@@ -222,10 +195,7 @@ impl Metanode {
                     written: None,
                     replaces: Some(old),
                 };
-                match self
-                    .execute(&Operation::Publish(publish), &self.stamp())
-                    .await
-                {
+                match self.host.run_own(&Operation::Publish(publish)).await {
                     Ok(_) => replaced += batch.len() as u64,
                     // So much of it was overwritten that it takes several steps.
                     Err(error) if error.kind() == ErrorKind::Overflow && batch.len() > 1 => {
@@ -236,17 +206,17 @@ impl Metanode {
                     Err(error) if error.kind() == ErrorKind::Stale && replaced > 0 => {
                         let of_pack = Key::Segment(place.segment);
                         let entry = &batch[0].entry;
-                        let file = self.inode_record(entry.inode).await?;
+                        let file = self.host.inode_record(entry.inode).await?;
                         let is_there = file.is_some_and(|file| file.data == entry.data);
-                        if is_there && self.shard().record(&of_pack).await?.is_none() {
+                        if is_there && self.host.shard().record(&of_pack).await?.is_none() {
                             refused.extend_from_slice(batch);
                         } else {
-                            count(&self.background.counts.publishes_void, 1);
+                            count(&self.counts.publishes_void, 1);
                         }
                     }
                     // Changed, truncated or removed meanwhile: no effect.
                     Err(error) if is_overtaken(error.kind()) => {
-                        count(&self.background.counts.publishes_void, 1);
+                        count(&self.counts.publishes_void, 1);
                     }
                     Err(error) => return Err(error),
                 }
@@ -254,57 +224,9 @@ impl Metanode {
         }
         if replaced == 0 {
             // No extent ever pointed at it.
-            self.pool.delete(&[place]).await?;
+            self.host.pool().delete(&[place]).await?;
         }
         Ok((replaced, refused))
-    }
-
-    /// Visits the extents of a data id from `offset` on, in order, as long as `more` returns true.
-    pub(super) async fn each_extent(
-        &self,
-        inode: InodeId,
-        data: DataId,
-        offset: u64,
-        mut more: impl FnMut(&Extent) -> bool,
-    ) -> Result<()> {
-        let shard = self.shard();
-        let fileset = inode.fileset();
-        let mut from = Key::Extent {
-            fileset,
-            data,
-            end: offset.saturating_add(1),
-        };
-        let to = Key::Extent {
-            fileset,
-            data: data.next(),
-            end: 0,
-        };
-        for _ in 0..PAGES_MAX {
-            let page = shard.scan(&from, &to, SCAN_PAGE).await?;
-            let Some((last, _)) = page.last() else {
-                return Ok(());
-            };
-            from = successor(last);
-            for (_, record) in &page {
-                if let Record::Extent(extent) = record
-                    && !more(extent)
-                {
-                    return Ok(());
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The record of an inode.
-    pub(super) async fn inode_record(
-        &self,
-        inode: InodeId,
-    ) -> Result<Option<std::sync::Arc<namespace::Inode>>> {
-        Ok(match self.shard().record(&Key::Inode(inode)).await? {
-            Some(Record::Inode(record)) => Some(record),
-            _ => None,
-        })
     }
 }
 
@@ -342,6 +264,14 @@ fn extent_of(entry: &PackEntry, place: SegmentPlace) -> Extent {
             key_id: 0,
         },
         birth: model::CommitNumber(0),
+    }
+}
+
+/// The segment that an extent points at.
+pub(super) fn segment_of(extent: &Extent) -> Option<SegmentId> {
+    match &extent.kind {
+        ExtentKind::Data { place, .. } => Some(place.segment),
+        _ => None,
     }
 }
 

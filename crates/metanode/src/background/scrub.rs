@@ -1,29 +1,47 @@
 //! Scrub: every NSD verifies its blobs; damaged pieces are rebuilt from the others.
 
-use crate::background::{Repaired, Standing};
-use crate::metanode::Metanode;
+use crate::background::unreadable::{Repaired, Unreadable};
+use crate::host::Host;
+use crate::judging::{Judging, Standing};
 use crate::progress::Progress;
 use crate::report::ScrubOutcome;
 use model::nsd::ScrubReport;
 use model::{BlobName, NsdId, Result};
 use pool::{Depth, RepairOutcome};
+use std::sync::Arc;
+use tokio::sync::Mutex;
 
-impl Metanode {
-    /// Verifies every blob on one NSD or all and rebuilds damaged pieces from the others.
+/// Scrubs on request.
+pub(super) struct Scrub {
+    host: Arc<Host>,
+    judging: Judging,
+    unreadable: Arc<Unreadable>,
+    /// Held by a round of background work, which may be repairing the same.
+    round: Arc<Mutex<()>>,
+}
+
+impl Scrub {
+    pub(super) fn new(
+        host: Arc<Host>,
+        judging: Judging,
+        unreadable: Arc<Unreadable>,
+        round: Arc<Mutex<()>>,
+    ) -> Self {
+        Self {
+            host,
+            judging,
+            unreadable,
+            round,
+        }
+    }
+
+    /// Verifies every blob on one NSD or all and rebuilds damaged pieces from the others. When the
+    /// metanode closes, it stops: damaged pieces not rebuilt by then count as left.
     ///
     /// # Errors
     /// The first error of an NSD that couldn't be read at all or is already being scrubbed; the
     /// others were scrubbed.
-    pub async fn scrub(&self, only: Option<NsdId>) -> Result<Vec<ScrubOutcome>> {
-        self.scrub_showing(only, &Progress::default()).await
-    }
-
-    /// As [`Metanode::scrub`]; reports its progress. When the metanode closes, it stops: damaged
-    /// pieces not rebuilt by then count as left.
-    ///
-    /// # Errors
-    /// As [`Metanode::scrub`].
-    pub async fn scrub_showing(
+    pub(super) async fn scrub(
         &self,
         only: Option<NsdId>,
         progress: &Progress,
@@ -31,22 +49,23 @@ impl Metanode {
         let ids: Vec<NsdId> = match only {
             Some(nsd) => vec![nsd],
             None => self
-                .pool
+                .host
+                .pool()
                 .nsd_states()
                 .iter()
                 .map(|state| state.entry.nsd)
                 .collect(),
         };
-        let nsds = ids.iter().filter_map(|id| self.pool.nsd(*id));
+        let nsds = ids.iter().filter_map(|id| self.host.pool().nsd(*id));
         let bytes = nsds.map(|nsd| nsd.usage().used).sum();
         progress.begin("reading NSDs", "bytes", Some(bytes));
         let mut outcomes = Vec::new();
         let mut refused = None;
         for id in ids {
-            if self.closes() {
+            if self.host.closes() {
                 break;
             }
-            let Some(nsd) = self.pool.nsd(id) else {
+            let Some(nsd) = self.host.pool().nsd(id) else {
                 continue;
             };
             match nsd.scrub_counting(progress.counter()).await {
@@ -68,36 +87,38 @@ impl Metanode {
         if damaged.is_empty() {
             return Ok(outcome);
         }
-        let round = self.background.round.lock().await;
-        if self.closes() {
+        let round = self.round.lock().await;
+        if self.host.closes() {
             outcome.left = damaged.len() as u64;
             return Ok(outcome);
         }
-        let judge = self.judge(self.decided().await?).await?;
+        let judge = self.judging.judge(self.judging.decided().await?).await?;
         for (at, name) in damaged.iter().copied().enumerate() {
             // Rebuilding many pieces takes long, and closing waits until the round is over.
-            if self.closes() {
+            if self.host.closes() {
                 outcome.left += (damaged.len() - at) as u64;
                 return Ok(outcome);
             }
-            match self.standing_of(&judge, name.segment).await? {
+            match self.judging.standing_of(&judge, name.segment).await? {
                 Standing::Live(place) => {
                     let is_there = |done: RepairOutcome| done.missing & 1 << name.piece == 0;
-                    match self.repair_live(&place, Depth::Bytes).await? {
+                    match self.unreadable.repair_live(&place, Depth::Bytes).await? {
                         Repaired::Done(done) if is_there(done) => outcome.rebuilt += 1,
                         // It died meanwhile, and its pieces were deleted with it.
                         Repaired::Gone => outcome.rebuilt += 1,
                         Repaired::Unreadable => outcome.lost += 1,
                         Repaired::Done(_) | Repaired::Later => {
-                            self.pool.suspect_damage(&place, name.piece);
+                            self.host.pool().suspect_damage(&place, name.piece);
                             outcome.left += 1;
                         }
                     }
                 }
                 // Its death may not survive a power cut: keep the damaged piece until it does.
-                Standing::Dead if !self.is_gone_for_good(name.segment).await? => outcome.left += 1,
+                Standing::Dead if !self.judging.is_gone_for_good(name.segment).await? => {
+                    outcome.left += 1
+                }
                 Standing::Dead | Standing::Garbage => {
-                    match self.pool.delete_blobs(nsd, &[name]).await {
+                    match self.host.pool().delete_blobs(nsd, &[name]).await {
                         Ok(()) => outcome.rebuilt += 1,
                         Err(error) => {
                             tracing::warn!(%nsd, blob = %name, %error, "damaged garbage couldn't be deleted");
@@ -110,7 +131,7 @@ impl Metanode {
             }
         }
         drop(round);
-        self.name_unreadable().await?;
+        self.unreadable.name_unreadable().await?;
         Ok(outcome)
     }
 }

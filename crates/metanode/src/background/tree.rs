@@ -1,8 +1,10 @@
 //! Frees the tree's space while nothing changes: flushes, so that the log can be trimmed, and
 //! compacts after many removals.
 
-use crate::metanode::Metanode;
+use crate::host::Host;
 use model::Result;
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 use world::Instant;
 
@@ -18,7 +20,7 @@ const BLOATED_BYTES_PER_INODE: u64 = 4096;
 
 /// State at the last check.
 #[derive(Default)]
-pub(crate) struct Progress {
+struct Progress {
     epoch: u64,
     changes: u64,
     since: Option<Instant>,
@@ -28,15 +30,27 @@ pub(crate) struct Progress {
     owed: bool,
 }
 
-impl Metanode {
+/// Tidies the tree of the shard hosted now.
+pub(super) struct TreeTidying {
+    host: Arc<Host>,
+    progress: Mutex<Progress>,
+}
+
+impl TreeTidying {
+    pub(super) fn new(host: Arc<Host>) -> Self {
+        Self {
+            host,
+            progress: Mutex::default(),
+        }
+    }
+
     /// Flushes and compacts if it is time.
     pub(super) async fn tidy_tree(&self) -> Result<u64> {
-        let shard = self.shard();
+        let shard = self.host.shard();
         let (changes, removals) = (shard.changes(), shard.removals());
-        let now = self.world.now();
+        let now = self.host.world().now();
         let (compact, owed) = {
-            let mut memory = self.background.memory.lock();
-            let progress = &mut memory.tree;
+            let mut progress = self.progress.lock();
             if progress.epoch != shard.epoch().0 {
                 // Records removed by the previous owner may still be in the tables.
                 *progress = Progress {
@@ -64,10 +78,10 @@ impl Metanode {
         if compact {
             shard.tree().compact().await?;
         }
-        let mut memory = self.background.memory.lock();
-        memory.tree.flushed = changes;
+        let mut progress = self.progress.lock();
+        progress.flushed = changes;
         if compact {
-            memory.tree.compacted = removals;
+            progress.compacted = removals;
         }
         Ok(0)
     }
@@ -75,8 +89,8 @@ impl Metanode {
     /// Whether the tables are so large for the number of inodes that they must consist mostly of
     /// removed records.
     async fn is_tree_bloated(&self) -> Result<bool> {
-        let bytes = self.shard().catalog().usage().bytes;
-        let inodes = self.usage().await?.inodes;
+        let bytes = self.host.shard().catalog().usage().bytes;
+        let inodes = self.host.usage().await?.inodes;
         Ok(bytes > BLOATED_BYTES_MIN && bytes > inodes.saturating_mul(BLOATED_BYTES_PER_INODE))
     }
 }

@@ -1,16 +1,18 @@
 //! Live segments that can't be read: found by readers, scrub, repair, surveys or checks, reported
 //! with their files, and forgotten once they are readable again or no longer live.
 
-use crate::background::{Pace, Standing, recorded};
-use crate::files::Files;
-use crate::metanode::Metanode;
+use crate::background::Pace;
+use crate::files::{FileNames, Files};
+use crate::host::Host;
+use crate::judging::{Judging, Standing};
 use crate::report::UnreadableData;
 use model::{ErrorKind, MapEpoch, Result, SegmentId, SegmentPlace};
-use namespace::{Key, Record};
+use parking_lot::Mutex;
 use pool::{Depth, PieceCondition, RepairOutcome};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use world::{Instant, Task};
 
@@ -29,7 +31,7 @@ const NAME_SHARE: u32 = 10;
 
 /// The remembered segments; a lost entry only has to be found again.
 #[derive(Default)]
-pub(crate) struct Unreadable {
+struct Memory {
     segments: BTreeMap<SegmentId, Known>,
     beyond: Beyond,
     /// Counts changes of `segments`.
@@ -76,7 +78,7 @@ type PoolState = (MapEpoch, u64);
 
 /// Result of a repair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Repaired {
+pub(super) enum Repaired {
     /// Done as far as NSDs are available.
     Done(RepairOutcome),
     /// The segment died meanwhile.
@@ -87,7 +89,7 @@ pub(crate) enum Repaired {
     Later,
 }
 
-impl Unreadable {
+impl Memory {
     fn insert(&mut self, segment: SegmentId, known: Known, loss: Loss) {
         if self.segments.len() >= SEGMENTS_MAX && !self.segments.contains_key(&segment) {
             self.beyond.met += 1;
@@ -131,7 +133,7 @@ impl Unreadable {
     }
 
     /// Stops looking up names.
-    pub(super) fn end_naming(&mut self) {
+    fn end_naming(&mut self) {
         drop(self.naming.take());
     }
 
@@ -140,10 +142,40 @@ impl Unreadable {
     }
 }
 
-impl Metanode {
+/// Remembers them, and repairs live segments.
+pub(super) struct Unreadable {
+    host: Arc<Host>,
+    judging: Judging,
+    names: FileNames,
+    known: Mutex<Memory>,
+    /// Segments of which pieces were rebuilt.
+    repaired: AtomicU64,
+}
+
+impl Unreadable {
+    pub(super) fn new(host: Arc<Host>, judging: Judging) -> Self {
+        Self {
+            names: FileNames::new(host.clone()),
+            host,
+            judging,
+            known: Mutex::default(),
+            repaired: AtomicU64::new(0),
+        }
+    }
+
+    /// How many segments were repaired.
+    pub(super) fn repaired(&self) -> u64 {
+        self.repaired.load(Ordering::Relaxed)
+    }
+
+    /// Stops looking up names.
+    pub(super) fn end_naming(&self) {
+        self.known.lock().end_naming();
+    }
+
     /// The unreadable data found so far.
-    pub(crate) fn unreadable_data(&self) -> UnreadableData {
-        let unreadable = self.background.unreadable.lock();
+    pub(super) fn data(&self) -> UnreadableData {
+        let unreadable = self.known.lock();
         let (_, files) = &unreadable.named;
         let is_empty = unreadable.segments.is_empty();
         UnreadableData {
@@ -160,38 +192,38 @@ impl Metanode {
     }
 
     /// How many unreadable segments couldn't be remembered so far.
-    pub(crate) fn unreadable_beyond(&self) -> u64 {
-        self.background.unreadable.lock().beyond.met
+    pub(super) fn unreadable_beyond(&self) -> u64 {
+        self.known.lock().beyond.met
     }
 
     /// Whether there may be more unreadable segments than are remembered.
     pub(super) fn may_be_more_unreadable(&self) -> bool {
-        self.background.unreadable.lock().has_more()
+        self.known.lock().has_more()
     }
 
-    /// A survey has examined all segments since [`Metanode::unreadable_beyond`] had this value.
+    /// A survey has examined all segments since [`Unreadable::unreadable_beyond`] had this value.
     pub(super) fn surveyed_all(&self, beyond: u64) {
-        let mut unreadable = self.background.unreadable.lock();
+        let mut unreadable = self.known.lock();
         unreadable.saw_all(beyond, Loss::ByIndex);
     }
 
-    /// A check has read all segments since [`Metanode::unreadable_beyond`] had this value.
-    pub(crate) fn checked_all(&self, beyond: u64) {
-        let mut unreadable = self.background.unreadable.lock();
+    /// A check has read all segments since [`Unreadable::unreadable_beyond`] had this value.
+    pub(super) fn checked_all(&self, beyond: u64) {
+        let mut unreadable = self.known.lock();
         unreadable.saw_all(beyond, Loss::ByBytes);
     }
 
     /// Repairs a live segment and records whether it can be read.
-    pub(crate) async fn repair_live(&self, place: &SegmentPlace, depth: Depth) -> Result<Repaired> {
+    pub(super) async fn repair_live(&self, place: &SegmentPlace, depth: Depth) -> Result<Repaired> {
         if self.is_known_unreadable(place.segment) {
             return Ok(Repaired::Unreadable);
         }
-        let repaired = self.pool.repair_segment(place, depth).await;
-        if !self.is_live(place.segment).await? {
-            self.background.unreadable.lock().remove(place.segment);
+        let repaired = self.host.pool().repair_segment(place, depth).await;
+        if !self.judging.is_live(place.segment).await? {
+            self.known.lock().remove(place.segment);
             // It may have been deleted before the last piece was rebuilt: delete its pieces again.
-            if self.is_gone_for_good(place.segment).await? {
-                self.pool.delete(&[*place]).await?;
+            if self.judging.is_gone_for_good(place.segment).await? {
+                self.host.pool().delete(&[*place]).await?;
             }
             return Ok(Repaired::Gone);
         }
@@ -204,8 +236,9 @@ impl Metanode {
                 Ok(Repaired::Unreadable)
             }
             Ok(outcome) => {
-                self.background.unreadable.lock().remove(place.segment);
-                self.note_repaired(&outcome);
+                self.known.lock().remove(place.segment);
+                self.repaired
+                    .fetch_add(u64::from(outcome.rebuilt > 0), Ordering::Relaxed);
                 Ok(Repaired::Done(outcome))
             }
             Err(_) if self.note_if_unreadable(place).await? => Ok(Repaired::Unreadable),
@@ -215,8 +248,8 @@ impl Metanode {
 
     /// Whether it couldn't be read recently, and nothing has changed since.
     fn is_known_unreadable(&self, segment: SegmentId) -> bool {
-        let (now, pool) = (self.world.now(), self.pool_state());
-        let unreadable = self.background.unreadable.lock();
+        let (now, pool) = (self.host.world().now(), self.pool_state());
+        let unreadable = self.known.lock();
         unreadable
             .segments
             .get(&segment)
@@ -224,28 +257,31 @@ impl Metanode {
     }
 
     fn pool_state(&self) -> PoolState {
-        (self.pool.map().epoch, self.pool.changes_of_members())
+        (
+            self.host.pool().map().epoch,
+            self.host.pool().changes_of_members(),
+        )
     }
 
     /// Checks whether a segment that should be live can be read, and remembers it if not.
-    pub(crate) async fn note_if_unreadable(&self, place: &SegmentPlace) -> Result<bool> {
+    pub(super) async fn note_if_unreadable(&self, place: &SegmentPlace) -> Result<bool> {
         let state = self.pool_state();
         let loss = self.look_for_loss(place).await;
         match loss {
-            Some(loss) if self.is_live(place.segment).await? => {
+            Some(loss) if self.judging.is_live(place.segment).await? => {
                 self.note_unreadable(place.segment, state, loss);
                 Ok(true)
             }
             _ => {
-                self.background.unreadable.lock().remove(place.segment);
+                self.known.lock().remove(place.segment);
                 Ok(false)
             }
         }
     }
 
     fn note_unreadable(&self, segment: SegmentId, pool: PoolState, loss: Loss) {
-        let tried = self.world.now();
-        let mut unreadable = self.background.unreadable.lock();
+        let tried = self.host.world().now();
+        let mut unreadable = self.known.lock();
         if unreadable.segments.is_empty() {
             tracing::error!(%segment, "data can't be read: more pieces are gone than its scheme tolerates");
         }
@@ -253,13 +289,13 @@ impl Metanode {
     }
 
     /// Notes whether a check could read this segment.
-    pub(crate) fn note_checked(
+    pub(super) fn note_checked(
         &self,
         segment: SegmentId,
         read: std::result::Result<(), ErrorKind>,
     ) {
         let loss = match read {
-            Ok(()) => return self.background.unreadable.lock().remove(segment),
+            Ok(()) => return self.known.lock().remove(segment),
             Err(ErrorKind::NotFound | ErrorKind::Unavailable) => Loss::ByIndex,
             Err(_) => Loss::ByBytes,
         };
@@ -269,7 +305,7 @@ impl Metanode {
     /// How a segment is unreadable, if it is.
     async fn look_for_loss(&self, place: &SegmentPlace) -> Option<Loss> {
         // Indexes first: they cost nothing and suffice where NSDs are gone.
-        let Ok(states) = self.pool.verify(place, Depth::Index).await else {
+        let Ok(states) = self.host.pool().verify(place, Depth::Index).await else {
             // No group of this pool could hold it: surveys don't see it.
             return Some(Loss::ByBytes);
         };
@@ -281,31 +317,9 @@ impl Metanode {
         if good.len() < place.scheme.data_pieces() {
             return Some(Loss::ByIndex);
         }
-        let read = self.pool.read_whole(place).await;
+        let read = self.host.pool().read_whole(place).await;
         let is_lost = read.is_err_and(|error| is_loss(error.kind()));
         is_lost.then_some(Loss::ByBytes)
-    }
-
-    /// Whether a segment is live, or may be: its record can't be decoded.
-    pub(crate) async fn is_live(&self, segment: SegmentId) -> Result<bool> {
-        let shard = self.shard();
-        let recorded = recorded(&shard, segment).await?;
-        if matches!(recorded, Some(Standing::Live(_) | Standing::Damaged)) {
-            return Ok(true);
-        }
-        let tables = shard.catalog().live_segments();
-        Ok(tables.iter().any(|table| table.segment == segment))
-    }
-
-    /// Whether a segment is dead even after a power cut, which would bring back segments removed
-    /// just before it.
-    pub(super) async fn is_gone_for_good(&self, segment: SegmentId) -> Result<bool> {
-        self.sync().await?;
-        let shard = self.shard();
-        match shard.record(&Key::Dead(segment)).await? {
-            Some(Record::Dead(dead)) => Ok(dead.died <= shard.durable()),
-            _ => Ok(!self.is_live(segment).await?),
-        }
     }
 
     /// Checks some unreadable segments: forgets those no longer live, reads those due. Returns how
@@ -313,16 +327,16 @@ impl Metanode {
     pub(super) async fn revisit_unreadable(&self, pace: Pace) -> Result<u64> {
         let is_drain = pace == Pace::Drain;
         let limit = if is_drain { SEGMENTS_MAX } else { LOOK_UPS };
-        let looks = self.background.unreadable.lock().next(limit);
+        let looks = self.known.lock().next(limit);
         if looks.is_empty() {
             return Ok(0);
         }
-        let judge = self.judge(self.decided().await?).await?;
+        let judge = self.judging.judge(self.judging.decided().await?).await?;
         let mut forgotten = 0;
         let mut reads = 0;
         for segment in looks {
-            let Standing::Live(place) = self.standing_of(&judge, segment).await? else {
-                self.background.unreadable.lock().remove(segment);
+            let Standing::Live(place) = self.judging.standing_of(&judge, segment).await? else {
+                self.known.lock().remove(segment);
                 forgotten += 1;
                 continue;
             };
@@ -338,19 +352,19 @@ impl Metanode {
     ///
     /// # Errors
     /// If the records can't be read.
-    pub(crate) async fn name_unreadable(&self) -> Result<()> {
+    pub(super) async fn name_unreadable(&self) -> Result<()> {
         let (version, segments) = {
-            let unreadable = self.background.unreadable.lock();
+            let unreadable = self.known.lock();
             if !unreadable.needs_names() {
                 return Ok(());
             }
             let segments: BTreeSet<SegmentId> = unreadable.segments.keys().copied().collect();
             (unreadable.version, segments)
         };
-        let begun = self.world.now();
-        let files = self.files_in(&segments).await?;
-        let now = self.world.now();
-        let mut unreadable = self.background.unreadable.lock();
+        let begun = self.host.world().now();
+        let files = self.names.files_in(&segments).await?;
+        let now = self.host.world().now();
+        let mut unreadable = self.known.lock();
         if version > unreadable.named.0 {
             unreadable.named = (version, files);
         }
@@ -360,8 +374,8 @@ impl Metanode {
 
     /// Starts to look up names concurrently with the rounds, if it is time.
     pub(super) fn begin_naming(self: &Arc<Self>) {
-        let now = self.world.now();
-        let mut unreadable = self.background.unreadable.lock();
+        let now = self.host.world().now();
+        let mut unreadable = self.known.lock();
         let is_running = unreadable
             .naming
             .as_ref()
@@ -371,15 +385,15 @@ impl Metanode {
             return;
         }
         unreadable.name_after = Some(now + NAME_EVERY);
-        let metanode = Arc::downgrade(self);
+        let weak = Arc::downgrade(self);
         let task = async move {
-            if let Some(metanode) = metanode.upgrade()
-                && let Err(error) = metanode.name_unreadable().await
+            if let Some(this) = weak.upgrade()
+                && let Err(error) = this.name_unreadable().await
             {
                 tracing::debug!(%error, "the names of unreadable files are looked up later");
             }
         };
-        unreadable.naming = Some(self.world.spawn("names of unreadable files", task));
+        unreadable.naming = Some(self.host.world().spawn("names of unreadable files", task));
     }
 }
 
@@ -403,12 +417,12 @@ mod tests {
             .run(async |world: world::World| world.now())
             .finished();
         let pool = (MapEpoch(1), 0);
-        let mut unreadable = Unreadable::default();
+        let mut unreadable = Memory::default();
         let segment = |counter: usize| SegmentId {
             session: SessionId(1),
             counter: counter as u64,
         };
-        let lose = |unreadable: &mut Unreadable, counter: usize, loss: Loss| {
+        let lose = |unreadable: &mut Memory, counter: usize, loss: Loss| {
             unreadable.insert(segment(counter), Known { tried, pool }, loss);
         };
         for counter in 0..=SEGMENTS_MAX {

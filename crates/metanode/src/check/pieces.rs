@@ -1,7 +1,7 @@
 //! Sums up a check's findings about segments: unreadable ones with their files, and missing
 //! redundancy by NSD.
 
-use crate::metanode::Metanode;
+use crate::check::Check;
 use crate::report::{CheckReport, FaultKind};
 use model::{NsdId, Result};
 use pool::{PieceCondition, PieceState};
@@ -60,16 +60,16 @@ impl Pieces {
     }
 }
 
-impl Metanode {
+impl Check<'_> {
     /// Reports one fault for all unreadable segments, and one for each NSD with bad pieces.
     pub(super) async fn report_pieces(
         &self,
         report: &mut CheckReport,
         pieces: Pieces,
     ) -> Result<()> {
-        self.name_unreadable().await?;
+        self.background.name_unreadable().await?;
         if let Some(first) = &pieces.first_error {
-            let data = self.unreadable_data();
+            let data = self.background.unreadable_data();
             let text = format!(
                 "{}. In all {} segments can't be read; the first: {first}",
                 data.sentence(NAMED_IN_TEXT),

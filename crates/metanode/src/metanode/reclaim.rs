@@ -25,14 +25,14 @@ use world::Instant;
 /// How long inodes without names and new locks wait for sessions. A client that lives notices the
 /// new owner at its next request or renewal, within the six seconds that its tokens last, and asks
 /// again within a few.
-pub(crate) const GRACE: Duration = Duration::from_secs(15);
+pub(super) const GRACE: Duration = Duration::from_secs(15);
 
 /// How often new locks of clients in this process look whether they may go on.
 const GRACE_PAUSE: Duration = Duration::from_millis(50);
 
 /// What the sessions of an owner before this one have said.
 #[derive(Debug)]
-pub(crate) struct Reclaim {
+pub(super) struct Reclaim {
     sessions: BTreeMap<SessionId, Told>,
     /// How many of them haven't said everything.
     owing: usize,
@@ -64,7 +64,7 @@ enum Part {
 
 impl Reclaim {
     /// For an owner that begins now, before it opens any session.
-    pub(crate) fn begin(sessions: &Sessions, now: Instant) -> Self {
+    pub(super) fn begin(sessions: &Sessions, now: Instant) -> Self {
         let clients = sessions.of_clients();
         let sessions: BTreeMap<_, _> = clients.map(|(id, _)| (id, Told::default())).collect();
         Self {
@@ -186,7 +186,7 @@ impl Metanode {
                 self.note_owing(&reclaim);
             }
         }
-        let stamp = self.stamp();
+        let stamp = self.host.stamp();
         for inode in freed {
             self.release(inode, &stamp).await?;
         }
@@ -200,7 +200,7 @@ impl Metanode {
     }
 
     /// Whether a client on another node may ask with this session.
-    pub(crate) fn check_open(&self, session: SessionId) -> Result<()> {
+    pub(super) fn check_open(&self, session: SessionId) -> Result<()> {
         match self.shard().session_standing(session) {
             Standing::Open => self.check_reclaimed(session),
             Standing::Ended | Standing::Unknown => Err(namespace::sessions::ended(session)),
@@ -208,7 +208,7 @@ impl Metanode {
     }
 
     /// Refuses a session that has yet to say what it holds.
-    pub(crate) fn check_reclaimed(&self, session: SessionId) -> Result<()> {
+    pub(super) fn check_reclaimed(&self, session: SessionId) -> Result<()> {
         let owes = self.is_owed.load(Memory::Relaxed) && self.reclaim.lock().owes(session);
         match owes {
             true => Err(ErrorKind::ReclaimFirst.into()),
@@ -217,7 +217,7 @@ impl Metanode {
     }
 
     /// Refuses a client that knows a later owner: this one would answer with what was.
-    pub(crate) fn check_owner(&self, known: Tenure) -> Result<()> {
+    pub(super) fn check_owner(&self, known: Tenure) -> Result<()> {
         if known <= self.tenure {
             return Ok(());
         }
@@ -229,9 +229,9 @@ impl Metanode {
     ///
     /// # Errors
     /// `OldEpoch` if it isn't; those of coordination.
-    pub(crate) async fn confirm_ownership(&self) -> Result<()> {
+    pub(super) async fn confirm_ownership(&self) -> Result<()> {
         let shard = self.shard();
-        let record = self.coordination.shard(shard.id()).await?;
+        let record = self.host.coordination().shard(shard.id()).await?;
         match record {
             Some(record) if record.value.epoch == shard.epoch() => Ok(()),
             _ => {
@@ -252,13 +252,13 @@ impl Metanode {
             shard.resign(&error);
         }
         if shard.check_alive().is_err() {
-            let again = self.take_over_again(&shard).await;
+            let again = self.host.take_over_again(&shard).await;
             again.unwrap_or_else(|error| tracing::debug!(%error, "the shard stays dropped"));
         }
     }
 
     /// Refuses a new lock while one that it conflicts with may not have been said yet.
-    pub(crate) fn check_grace(&self) -> Result<()> {
+    pub(super) fn check_grace(&self) -> Result<()> {
         match self.in_grace.load(Memory::SeqCst) {
             true => Err(ErrorKind::InGrace.into()),
             false => Ok(()),
@@ -266,7 +266,7 @@ impl Metanode {
     }
 
     /// A session has ended, or its client knows that this owner knows what it holds.
-    pub(crate) fn owes_nothing(&self, session: SessionId) {
+    pub(super) fn owes_nothing(&self, session: SessionId) {
         let mut reclaim = self.reclaim.lock();
         reclaim.settle(session);
         self.note_owing(&reclaim);
@@ -276,7 +276,7 @@ impl Metanode {
     ///
     /// # Errors
     /// `Unavailable` if the grace time doesn't end, because inodes without names can't be released.
-    pub(crate) async fn wait_for_grace(&self) -> Result<()> {
+    pub(super) async fn wait_for_grace(&self) -> Result<()> {
         let over = async {
             while self.in_grace.load(Memory::SeqCst) {
                 self.world.sleep(GRACE_PAUSE).await;
@@ -297,7 +297,7 @@ impl Metanode {
     }
 
     /// Begins with the sessions that are open.
-    pub(crate) fn begin_grace(&self) {
+    pub(super) fn begin_grace(&self) {
         let mut reclaim = self.reclaim.lock();
         *reclaim = Reclaim::begin(&self.shard().sessions(), self.world.now());
         self.note_owing(&reclaim);
@@ -305,7 +305,7 @@ impl Metanode {
 
     /// Releases inodes that nobody holds once all sessions have said what they hold, or their time
     /// is over. Returns whether it did.
-    pub(crate) async fn end_grace_if_over(&self) -> Result<u64> {
+    pub(super) async fn end_grace_if_over(&self) -> Result<u64> {
         let is_over =
             self.in_grace.load(Memory::SeqCst) && self.reclaim.lock().is_over(self.world.now());
         if !is_over {

@@ -1,22 +1,22 @@
 //! Removes the records under queued data ids, and continues interrupted truncates.
 
-use crate::background::count;
-use crate::metanode::Metanode;
+use crate::background::counts::count;
+use crate::background::freeing::Freeing;
 use model::{ErrorKind, Operation, Reply, Result};
 use namespace::Key;
 
 /// Most steps per call; each removes up to about a thousand extents.
 const STEPS_MAX: u64 = 64;
 
-impl Metanode {
+impl Freeing {
     /// Makes a bounded number of reclaim steps. Returns how many.
     ///
     /// The caller holds `freeing`.
     pub(super) async fn reclaim_some(&self) -> Result<u64> {
         self.look_at_backlog().await?;
         let removals: Vec<Key> = {
-            let memory = self.background.memory.lock();
-            let removals = memory.backlog.removals.iter();
+            let backlog = self.backlog.lock();
+            let removals = backlog.removals.iter();
             removals.take(STEPS_MAX as usize).cloned().collect()
         };
         let mut steps = 0;
@@ -27,17 +27,17 @@ impl Metanode {
                 more = match self.remove_more(&key).await {
                     Err(error) if error.kind() == ErrorKind::Corrupt => {
                         tracing::error!(?key, %error, "removed data can't be freed: run `shale fs check`");
-                        self.background.memory.lock().backlog.set_aside(&key);
+                        self.backlog.lock().set_aside(&key);
                         false
                     }
                     more => more?,
                 };
             }
             if !more {
-                self.background.memory.lock().backlog.removals.remove(&key);
+                self.backlog.lock().removals.remove(&key);
             }
         }
-        count(&self.background.counts.reclaim_steps, steps);
+        count(&self.counts.reclaim_steps, steps);
         Ok(steps)
     }
 
@@ -49,7 +49,7 @@ impl Metanode {
             _ => unreachable!("only these are noted as removals"),
         };
         // Not `execute`, which runs a truncate to its end.
-        match self.run(&operation, &self.stamp()).await {
+        match self.host.run(&operation, &self.host.stamp()).await {
             Ok(Reply::Progress { more }) => Ok(more),
             Ok(Reply::Attributes { unfinished, .. }) => Ok(unfinished),
             Ok(_) => Ok(false),

@@ -3,7 +3,8 @@
 //! Remembered as it arrives, because finding it in its tables means scanning past everything
 //! removed earlier. The tables are read after an opening, and when more arrived than is remembered.
 
-use crate::metanode::{Metanode, SCAN_PAGE};
+use crate::background::freeing::Freeing;
+use crate::host::SCAN_PAGE;
 use model::{CommitNumber, Result, SegmentId, ShardEpoch};
 use namespace::{Dead, Key, Record, Table};
 use shard::{Shard, successor};
@@ -29,7 +30,7 @@ const TABLES: [Table; 3] = [Table::Cuts, Table::Reclaims, Table::Deads];
 
 /// Known remaining work.
 #[derive(Default)]
-pub(crate) struct Backlog {
+pub(super) struct Backlog {
     /// The opening to which this belongs.
     epoch: Option<ShardEpoch>,
     /// Truncates and data ids.
@@ -218,14 +219,13 @@ impl Backlog {
     }
 }
 
-impl Metanode {
+impl Freeing {
     /// Updates the backlog. Returns the shard to which it belongs.
     pub(super) async fn look_at_backlog(&self) -> Result<Arc<Shard>> {
-        let shard = self.shard();
-        let now = self.world.now();
+        let shard = self.host.shard();
+        let now = self.host.world().now();
         {
-            let mut memory = self.background.memory.lock();
-            let backlog = &mut memory.backlog;
+            let mut backlog = self.backlog.lock();
             if backlog.epoch != Some(shard.epoch()) {
                 backlog.begin(shard.epoch(), now);
             }
@@ -241,15 +241,14 @@ impl Metanode {
         let mut decided = None;
         loop {
             let (unread, is_again) = {
-                let memory = self.background.memory.lock();
-                let backlog = &memory.backlog;
+                let backlog = self.backlog.lock();
                 (backlog.next_unread(), backlog.deleted_to.is_some())
             };
             let Some((table, from)) = unread else {
                 return Ok(shard);
             };
             if table == Table::Deads && is_again && decided.is_none() {
-                decided = Some(self.decided().await?);
+                decided = Some(self.judging.decided().await?);
             }
             let durable = shard.durable();
             let page = shard.scan(&from, &table.range().1, SCAN_PAGE).await?;
@@ -258,8 +257,7 @@ impl Metanode {
                     .as_ref()
                     .is_some_and(|decided| decided.covers(segment))
             };
-            let mut memory = self.background.memory.lock();
-            let backlog = &mut memory.backlog;
+            let mut backlog = self.backlog.lock();
             backlog.take_page((table, from), page, durable, now, is_settled);
         }
     }

@@ -2,12 +2,13 @@
 //! small steps that fit into the space kept for cleaning, so that writers get space at the pace of
 //! freeing.
 
-use crate::background::clean::{Chosen, Width, units};
-use crate::background::count;
-use crate::background::live::Live;
+use crate::background::counts::count;
+use crate::background::freeing::Freeing;
+use crate::background::live::{Chosen, Live};
 use crate::background::rewrite::Part;
-use crate::metanode::{Metanode, SCAN_PAGE};
-use model::{Result, SegmentId};
+use crate::background::width::{Width, width};
+use crate::host::SCAN_PAGE;
+use model::{Result, SegmentId, limits};
 use namespace::{Key, Record, Segment, Table};
 use pool::pack;
 use shard::successor;
@@ -15,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use world::Instant;
 
 /// Most live bytes rewritten by one step.
-pub(super) const STEP_BYTES: u64 = 16 << 20;
+pub(in crate::background) const STEP_BYTES: u64 = 16 << 20;
 /// A step's copies need space until the originals are deleted: at most this fraction of the free,
 /// unreserved space; less if even that is too much.
 pub(super) const STEP_PARTS: [u64; 2] = [4, 32];
@@ -36,7 +37,7 @@ const STUBBORN_MAX: usize = 65_536;
 
 /// How urgently space is needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Need {
+pub(in crate::background) enum Need {
     /// The pool runs short: clean segments that are half dead.
     Soon,
     /// A writer waits: clean everything that frees more than it takes.
@@ -72,7 +73,7 @@ pub(super) enum Cleaned {
 
 /// Knowledge about partly dead segments.
 #[derive(Default)]
-pub(crate) struct Sparse {
+pub(super) struct Sparse {
     /// Candidates, by their live share in thousandths.
     best: BTreeSet<(u64, SegmentId)>,
     walk: Option<Walk>,
@@ -142,41 +143,33 @@ impl Sparse {
     }
 }
 
-impl Metanode {
+impl Freeing {
     /// Rewrites the live parts of some segments, so that the segments die.
     ///
     /// The caller holds `freeing`.
     pub(super) async fn clean_sparse(&self, need: Need, step_part: u64) -> Result<Cleaned> {
         let mut parts: Vec<Part> = Vec::new();
         let (mut bytes, mut segments, mut too_large, mut refused) = (0, 0, 0, 0);
-        let width = self.width();
-        let space = self.pool.usage();
+        let width = width(self.host.pool());
+        let space = self.host.pool().usage();
         let most = STEP_BYTES.min(space.free.saturating_sub(space.held) / step_part);
         while bytes < most {
             let Some(id) = self.next_sparse(parts.is_empty() && too_large == 0).await? else {
                 break;
             };
-            let found = self.shard().record(&Key::Segment(id)).await?;
+            let found = self.host.shard().record(&Key::Segment(id)).await?;
             let Some(Record::Segment(segment)) = found else {
                 continue;
             };
             if !need.is_met_by(segment.live, &segment) {
                 // The best one left, kept for more urgent needs.
-                self.background
-                    .memory
-                    .lock()
-                    .sparse
-                    .offer(id, &segment, width);
+                self.sparse.lock().offer(id, &segment, width);
                 break;
             }
             if bytes + segment.live > most {
                 // Its turn comes once the others are deleted; alone it must fit somehow.
                 if !parts.is_empty() {
-                    self.background
-                        .memory
-                        .lock()
-                        .sparse
-                        .offer(id, &segment, width);
+                    self.sparse.lock().offer(id, &segment, width);
                     break;
                 }
                 if segment.live > most * (step_part - 1) {
@@ -189,13 +182,14 @@ impl Metanode {
                 segment: (*segment).clone(),
                 is_narrow: false,
             }];
-            let mut found = self.live_parts(&chosen).await?;
+            let mut found = self.live.live_parts(&chosen).await?;
             let mut live = found.remove(0);
-            if !frees(&live, &segment, need) || self.load(&segment.place, &mut live).await.is_err()
+            if !frees(&live, &segment, need)
+                || self.live.load(&segment.place, &mut live).await.is_err()
             {
-                let mut memory = self.background.memory.lock();
-                memory.sparse.note_stubborn(id, &segment, width);
-                memory.sparse.refused += 1;
+                let mut sparse = self.sparse.lock();
+                sparse.note_stubborn(id, &segment, width);
+                sparse.refused += 1;
                 refused += 1;
                 if refused < REFUSED_MAX {
                     continue;
@@ -215,19 +209,19 @@ impl Metanode {
         }
         // Neighbours in a file become neighbours in the pack, and one extent.
         parts.sort_by_key(Part::place);
-        let done = self.rewrite(parts).await?;
-        count(&self.background.counts.segments_cleaned, segments);
+        let done = self.rewriter.rewrite(parts).await?;
+        count(&self.counts.segments_cleaned, segments);
         if done.replaced == 0 {
             return Ok(Cleaned::Nothing);
         }
-        self.background.memory.lock().sparse.refused = 0;
+        self.sparse.lock().refused = 0;
         Ok(Cleaned::Some)
     }
 
     /// The best candidate, after a walk if none is remembered and a walk is allowed.
     async fn next_sparse(&self, may_walk: bool) -> Result<Option<SegmentId>> {
         loop {
-            let best = self.background.memory.lock().sparse.best.pop_first();
+            let best = self.sparse.lock().best.pop_first();
             if let Some((_, id)) = best {
                 return Ok(Some(id));
             }
@@ -240,16 +234,16 @@ impl Metanode {
     /// Examines some segments. False once all were examined without success.
     async fn walk_segments(&self) -> Result<bool> {
         let (first, to) = Table::Segments.range();
-        let shard = self.shard();
-        let (now, changes) = (self.world.now(), shard.changes());
-        let width = self.width();
+        let shard = self.host.shard();
+        let (now, changes) = (self.host.world().now(), shard.changes());
+        let width = width(self.host.pool());
         let mut walk = {
-            let mut memory = self.background.memory.lock();
+            let mut sparse = self.sparse.lock();
             let rests = |vain: Vain| now < vain.until && changes < vain.changes;
-            if memory.sparse.vain.is_some_and(rests) {
+            if sparse.vain.is_some_and(rests) {
                 return Ok(false);
             }
-            memory.sparse.walk.take().unwrap_or(Walk {
+            sparse.walk.take().unwrap_or(Walk {
                 from: first,
                 begun: now,
                 changes,
@@ -259,9 +253,8 @@ impl Metanode {
         };
         for _ in 0..WINDOW_PAGES {
             let page = shard.scan(&walk.from, &to, SCAN_PAGE).await?;
-            let now = self.world.now();
-            let mut memory = self.background.memory.lock();
-            let sparse = &mut memory.sparse;
+            let now = self.host.world().now();
+            let mut sparse = self.sparse.lock();
             for (key, record) in &page {
                 if let (Key::Segment(id), Record::Segment(segment)) = (key, record) {
                     sparse.offer(*id, segment, width);
@@ -274,14 +267,19 @@ impl Metanode {
                 _ => return Ok(sparse.end_walk(&walk, now)),
             }
         }
-        self.background.memory.lock().sparse.walk = Some(walk);
+        self.sparse.lock().walk = Some(walk);
         Ok(true)
     }
 }
 
+/// Units of storage that so many bytes take.
+pub(in crate::background) fn units(bytes: u64) -> u64 {
+    bytes.div_ceil(u64::from(limits::UNIT_BYTES))
+}
+
 /// Whether rewriting frees the segment, and more space than it takes. A pack of many tiny ranges is
 /// mostly table: judged by its live bytes alone, it would be rewritten forever.
-pub(super) fn frees(live: &Live, segment: &Segment, need: Need) -> bool {
+pub(in crate::background) fn frees(live: &Live, segment: &Segment, need: Need) -> bool {
     let table = live.extents().count() * pack::ENTRY_BYTES + pack::FOOTER_BYTES;
     let is_whole = live.unfound == 0 && !live.parts.is_empty();
     is_whole && need.is_met_by(live.bytes() + table as u64, segment)

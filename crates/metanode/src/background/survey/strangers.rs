@@ -1,19 +1,19 @@
 //! Deletes blobs from NSDs that left the blobs' group: left over if a crash, or an absent NSD, came
 //! between moving a slot and deleting its previous pieces.
 
-use crate::background::survey::{Nsds, Pass};
-use crate::metanode::Metanode;
+use crate::background::slots::nsds_away;
+use crate::background::survey::{Nsds, Pass, Survey};
 use model::{ErrorKind, GroupId, NsdId, Result};
 use pool::MemberState;
 use std::collections::BTreeSet;
 
-impl Metanode {
+impl Survey {
     /// Deletes blobs of groups from NSDs that aren't members of them, after a full pass that found
     /// nothing missing: until then each may be the last copy. Not while an NSD is away, which may
     /// come back without the pieces moved to it. Returns how many were deleted.
     pub(super) async fn delete_strangers(&self, pass: &Pass) -> Result<u64> {
         // A pass doesn't count as missing the pieces on absent NSDs.
-        if !self.nsds_away().is_empty() {
+        if !nsds_away(self.host.pool()).is_empty() {
             return Ok(0);
         }
         let mut deleted = 0;
@@ -24,7 +24,7 @@ impl Metanode {
             if silent.contains(&nsd) {
                 continue;
             }
-            match self.pool.leave_group(nsd, group).await {
+            match self.host.pool().leave_group(nsd, group).await {
                 Ok(blobs) => deleted += blobs,
                 Err(error) => {
                     is_rid = false;
@@ -35,63 +35,28 @@ impl Metanode {
                 }
             }
         }
-        let mut memory = self.background.memory.lock();
-        memory.survey.rid_of_strangers = is_rid.then(|| pass.nsds.clone());
+        self.progress.lock().rid_of_strangers = is_rid.then(|| pass.nsds.clone());
         Ok(deleted)
     }
 
     /// Serving NSDs, with the groups whose blobs they hold without being members.
-    pub(crate) async fn strangers(&self) -> Result<Vec<(NsdId, GroupId)>> {
+    pub(in crate::background) async fn strangers(&self) -> Result<Vec<(NsdId, GroupId)>> {
         let mut found = Vec::new();
-        for state in self.pool.nsd_states() {
+        for state in self.host.pool().nsd_states() {
             let nsd = state.entry.nsd;
             if matches!(state.member, MemberState::Failed | MemberState::Missing) {
                 continue;
             }
-            let left = self.groups_left_by(nsd).await?;
+            let left = self.slots.groups_left_by(nsd).await?;
             found.extend(left.into_iter().map(|group| (nsd, group)));
         }
         Ok(found)
     }
 
-    /// The groups whose blobs an NSD holds without being a member; none if it doesn't serve.
-    async fn groups_left_by(&self, nsd: NsdId) -> Result<Vec<GroupId>> {
-        let groups = self.pool.groups();
-        let mut found = Vec::new();
-        for group in (0..groups.count()).map(GroupId) {
-            if groups.is_member(nsd, group) {
-                continue;
-            }
-            match self.pool.list(nsd, group, None, 1).await {
-                Ok(blobs) if !blobs.is_empty() => found.push(group),
-                Err(error) if error.kind() != ErrorKind::Unavailable => return Err(error),
-                _ => {}
-            }
-        }
-        Ok(found)
-    }
-
-    /// Hands over blobs that an NSD without slots still holds and that may be the last copies.
-    ///
-    /// # Errors
-    /// If an NSD that should get them is away or full.
-    pub(super) async fn hand_over_all(&self, nsd: NsdId) -> Result<()> {
-        for group in self.groups_left_by(nsd).await? {
-            self.pool.leave_group(nsd, group).await?;
-        }
-        Ok(())
-    }
-
     /// The NSDs and the map over which no strangers should be left, if still unchanged: while slots
     /// move, their previous pieces are being deleted.
-    pub(crate) fn rid_of_strangers(&self) -> Option<Nsds> {
-        let known = self
-            .background
-            .memory
-            .lock()
-            .survey
-            .rid_of_strangers
-            .clone();
-        known.filter(|nsds| *nsds == self.nsds_now())
+    pub(in crate::background) fn rid_of_strangers(&self) -> Option<Nsds> {
+        let known = self.progress.lock().rid_of_strangers.clone();
+        known.filter(|nsds| *nsds == Nsds::now(self.host.pool()))
     }
 }

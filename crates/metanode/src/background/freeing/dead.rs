@@ -1,9 +1,13 @@
 //! Deletes the blobs of segments that nothing points at any more.
 
-use crate::background::{GRACE, Pace, count};
-use crate::metanode::Metanode;
+use crate::background::Pace;
+use crate::background::counts::count;
+use crate::background::freeing::Freeing;
 use model::{Operation, Result, SegmentId, SegmentPlace};
+use std::time::Duration;
 
+/// How long blobs of a dead segment are kept for reads that began before it died.
+const GRACE: Duration = Duration::from_secs(2);
 /// Most dead segments deleted per step.
 const DELETED_MAX: usize = 8192;
 /// Most segments forgotten by one operation.
@@ -18,7 +22,7 @@ pub(super) struct Deleted {
     pub(super) records: u64,
 }
 
-impl Metanode {
+impl Freeing {
     /// Deletes the blobs of dead segments, then their records. The order: the commit that killed
     /// them is durable, the blobs are deleted, then the record, once no writer can publish part of
     /// the segment any more. A pack may die with the first of its files while others are still to
@@ -27,15 +31,15 @@ impl Metanode {
     /// The caller holds `freeing`.
     pub(super) async fn delete_dead(&self, pace: Pace) -> Result<Deleted> {
         let shard = self.look_at_backlog().await?;
-        let is_anything_left = !self.background.memory.lock().backlog.deaths.is_empty();
+        let is_anything_left = !self.backlog.lock().deaths.is_empty();
         if is_anything_left && pace == Pace::Drain {
-            self.sync().await?;
+            self.host.sync().await?;
         }
         let durable = shard.durable();
-        let now = self.world.now();
+        let now = self.host.world().now();
         let due: Vec<(SegmentId, SegmentPlace)> = {
-            let memory = self.background.memory.lock();
-            let due = memory.backlog.deaths.iter().filter(|(_, death)| {
+            let backlog = self.backlog.lock();
+            let due = backlog.deaths.iter().filter(|(_, death)| {
                 let is_unread = pace == Pace::Drain || now - death.since >= GRACE;
                 death.dead.died <= durable && is_unread
             });
@@ -45,39 +49,40 @@ impl Metanode {
         };
         if !due.is_empty() {
             let places: Vec<SegmentPlace> = due.iter().map(|(_, place)| *place).collect();
-            self.pool.delete(&places).await?;
-            let mut memory = self.background.memory.lock();
+            self.host.pool().delete(&places).await?;
+            let mut backlog = self.backlog.lock();
             for (segment, _) in &due {
-                memory.backlog.note_deleted(*segment);
+                backlog.note_deleted(*segment);
             }
         }
         let done = Deleted {
             segments: due.len() as u64,
             records: self.forget_deleted().await?,
         };
-        count(&self.background.counts.segments_deleted, done.segments);
+        count(&self.counts.segments_deleted, done.segments);
         Ok(done)
     }
 
     /// Removes the records of segments whose blobs are deleted and that no writer can publish.
     async fn forget_deleted(&self) -> Result<u64> {
-        if self.background.memory.lock().backlog.deleted.is_empty() {
+        if self.backlog.lock().deleted.is_empty() {
             return Ok(0);
         }
-        let decided = self.decided().await?;
+        let decided = self.judging.decided().await?;
         let settled: Vec<SegmentId> = {
-            let memory = self.background.memory.lock();
-            let deleted = memory.backlog.deleted.iter().copied();
+            let backlog = self.backlog.lock();
+            let deleted = backlog.deleted.iter().copied();
             let settled = deleted.filter(|segment| decided.covers(*segment));
             settled.take(DELETED_MAX).collect()
         };
         for part in settled.chunks(FORGOTTEN_MAX) {
             let segments = part.to_vec();
-            self.execute(&Operation::ForgetDead { segments }, &self.stamp())
+            self.host
+                .run_own(&Operation::ForgetDead { segments })
                 .await?;
-            let mut memory = self.background.memory.lock();
+            let mut backlog = self.backlog.lock();
             for segment in part {
-                memory.backlog.deleted.remove(segment);
+                backlog.deleted.remove(segment);
             }
         }
         Ok(settled.len() as u64)

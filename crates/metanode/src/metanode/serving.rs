@@ -4,7 +4,7 @@
 //! A message's answer is durable before it leaves: the client may tell others about it. The answer to
 //! a function call needn't be, since both are lost together.
 
-pub(crate) mod replays;
+pub(super) mod replays;
 
 use crate::metanode::Metanode;
 use futures::FutureExt;
@@ -239,7 +239,7 @@ impl Metanode {
         match request {
             OwnerRequest::Sync => self.sync().await?,
             OwnerRequest::OpenSession { nonce } => {
-                let run = self.config.opening.run;
+                let run = self.host.node_run();
                 let session = self.open_session_once(Some(*nonce), run).await?;
                 return Ok(OwnerReply::Session(session, self.tenure));
             }

@@ -4,7 +4,7 @@
 //! The waiting callers drive the work, one at a time. If a caller stops waiting, its step is kept
 //! and the next caller continues it: on slow disks a step takes longer than callers wait.
 
-use crate::metanode::Metanode;
+use crate::host::Host;
 use futures::future::BoxFuture;
 use model::{Error, ErrorKind, Result};
 use shard::{Shard, Unflushed};
@@ -24,7 +24,7 @@ const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 
 /// Progress of taking a shard over again.
 #[derive(Default)]
-pub(crate) enum Reopening {
+pub(super) enum Reopening {
     /// No shard was given up, or the work hasn't begun.
     #[default]
     Idle,
@@ -42,10 +42,10 @@ pub(crate) enum Reopening {
     Superseded(Error),
 }
 
-impl Metanode {
+impl Host {
     /// Returns once another owner has followed this one, which then refuses everything for good. The
     /// process may open the shard anew.
-    pub async fn superseded(&self) {
+    pub(crate) async fn superseded(&self) {
         let mut watch = self.is_superseded.subscribe();
         // The sender is a part of this.
         let _ = watch.wait_for(|is_superseded| *is_superseded).await;
@@ -58,7 +58,7 @@ impl Metanode {
     /// `OldEpoch` if the shard is assigned to another process, or another owner served it since:
     /// nothing was done. `Unavailable` after a minute; the next caller continues. `ShuttingDown` after close.
     pub(crate) async fn take_over_again(&self, given_up: &Arc<Shard>) -> Result<()> {
-        self.world
+        self.world()
             .timeout(PAUSE_MAX, self.reopen(given_up))
             .await
             .unwrap_or_else(|_| {
@@ -103,7 +103,7 @@ impl Metanode {
                     *reopening = Reopening::Opening(Box::pin(opening));
                 }
                 Reopening::Elsewhere(at, error, _) => {
-                    if self.world.now() - *at < ELSEWHERE_PAUSE {
+                    if self.world().now() - *at < ELSEWHERE_PAUSE {
                         return Err(error.clone());
                     }
                     let Reopening::Elsewhere(_, _, unflushed) = mem::take(&mut *reopening) else {
@@ -114,7 +114,7 @@ impl Metanode {
                 Reopening::Superseded(error) => return Err(error.clone()),
                 Reopening::Opening(opening) => match opening.await {
                     (Ok(shard), _) => {
-                        self.attach(&shard);
+                        shard.set_holders(self.holders.clone());
                         self.takeovers.fetch_add(1, Ordering::Relaxed);
                         tracing::info!(
                             shard = shard.id().0,
@@ -135,13 +135,13 @@ impl Metanode {
                     (Err(error), unflushed) if error.kind() == ErrorKind::OldEpoch => {
                         tracing::debug!(%error, "the shard stays dropped");
                         *reopening =
-                            Reopening::Elsewhere(self.world.now(), error.clone(), unflushed);
+                            Reopening::Elsewhere(self.world().now(), error.clone(), unflushed);
                         return Err(error);
                     }
                     (Err(error), unflushed) => {
                         *reopening = Reopening::Ended(unflushed);
                         tracing::warn!(%error, ?pause, "the shard can't be taken over yet");
-                        self.world.sleep(pause).await;
+                        self.world().sleep(pause).await;
                         pause = (pause * 2).min(BACK_OFF_MAX);
                     }
                 },

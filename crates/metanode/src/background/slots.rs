@@ -1,0 +1,192 @@
+//! Slots of groups that move from one NSD to another, and NSDs that leave.
+
+use crate::host::{DATA_POOL, Host};
+use model::map::{NsdState, PoolMap};
+use model::{ErrorKind, GroupId, InodeId, NsdId, Operation, Result};
+use parking_lot::Mutex;
+use pool::{MemberState, Pool};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use world::Instant;
+
+/// The shard commits this often while an earlier view holds entries.
+const LOG_PUSH_EVERY: Duration = Duration::from_secs(5);
+/// Pause before a drained NSD's failed hand-over is tried again.
+const HAND_OVER_AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+/// Changes the pool's map when something has arrived or left.
+pub(super) struct Slots {
+    host: Arc<Host>,
+    progress: Mutex<Progress>,
+}
+
+#[derive(Default)]
+struct Progress {
+    /// When a commit was last made so that the log could leave an earlier view.
+    log_pushed: Option<Instant>,
+    /// When a drained NSD last failed to hand over its pieces.
+    hand_over_failed: Option<Instant>,
+}
+
+impl Slots {
+    pub(super) fn new(host: Arc<Host>) -> Self {
+        Self {
+            host,
+            progress: Mutex::default(),
+        }
+    }
+
+    /// The groups whose blobs an NSD holds without being a member; none if it doesn't serve.
+    pub(super) async fn groups_left_by(&self, nsd: NsdId) -> Result<Vec<GroupId>> {
+        let groups = self.host.pool().groups();
+        let mut found = Vec::new();
+        for group in (0..groups.count()).map(GroupId) {
+            if groups.is_member(nsd, group) {
+                continue;
+            }
+            match self.host.pool().list(nsd, group, None, 1).await {
+                Ok(blobs) if !blobs.is_empty() => found.push(group),
+                Err(error) if error.kind() != ErrorKind::Unavailable => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
+
+    /// Hands over blobs that an NSD without slots still holds and that may be the last copies.
+    ///
+    /// # Errors
+    /// If an NSD that should get them is away or full.
+    async fn hand_over_all(&self, nsd: NsdId) -> Result<()> {
+        for group in self.groups_left_by(nsd).await? {
+            self.host.pool().leave_group(nsd, group).await?;
+        }
+        Ok(())
+    }
+
+    /// Moves the log off NSDs of earlier views, and gives up drained NSDs that hold nothing any
+    /// more.
+    pub(super) async fn finish_leaving(&self) -> Result<u64> {
+        let shard = self.host.shard();
+        let log = shard.tree().log().clone();
+        if log.closed_end().is_some() {
+            let now = self.host.world().now();
+            {
+                let mut progress = self.progress.lock();
+                let is_due = progress
+                    .log_pushed
+                    .is_none_or(|last| now - last >= LOG_PUSH_EVERY);
+                if !is_due {
+                    return Ok(0);
+                }
+                progress.log_pushed = Some(now);
+            }
+            // The tree's replay begins after a commit: an idle shard needs one.
+            let operation = Operation::NoteAccess {
+                inode: InodeId::ROOT,
+                at: self.host.world().wall(),
+            };
+            self.host.run_own(&operation).await?;
+            self.host.sync().await?;
+            return Ok(0);
+        }
+        let Some(holders) = log.holders() else {
+            return Ok(0);
+        };
+        let groups = self.host.pool().groups();
+        let entries = groups.map().nsds.iter();
+        let drained: Vec<NsdId> = entries
+            .filter(|entry| entry.state == NsdState::Draining)
+            .map(|entry| entry.nsd)
+            .filter(|nsd| groups.slots_of(*nsd).is_empty() && !holders.contains(nsd))
+            .collect();
+        let now = self.host.world().now();
+        let failed = self.progress.lock().hand_over_failed;
+        if failed.is_some_and(|last| now - last < HAND_OVER_AGAIN_AFTER) {
+            return Ok(0);
+        }
+        let mut given_up = 0;
+        for nsd in &drained {
+            // A crash, or an NSD that now has its slots, may have prevented it from handing
+            // everything over.
+            if let Err(error) = self.hand_over_all(*nsd).await {
+                tracing::warn!(%nsd, %error, "a drained NSD still holds pieces that others should have");
+                self.progress.lock().hand_over_failed = Some(now);
+                continue;
+            }
+            let Some(fact) = self.host.coordination().pool_map(DATA_POOL).await? else {
+                return Ok(0);
+            };
+            let next = pool::mark_lost(&fact.value, *nsd)?;
+            self.host
+                .coordination()
+                .set_pool_map(DATA_POOL, fact.version, &next)
+                .await?;
+            self.host.pool().set_map(next).await?;
+            tracing::info!(%nsd, "a drained NSD is empty; its region may be removed");
+            given_up += 1;
+        }
+        Ok(given_up)
+    }
+
+    /// Makes the next NSD of these slots current, in coordination and here, then lets the previous
+    /// NSDs delete the moved pieces.
+    pub(super) async fn switch(
+        &self,
+        seen: &PoolMap,
+        moved: &[(GroupId, u8, NsdId)],
+    ) -> Result<u64> {
+        let Some(fact) = self.host.coordination().pool_map(DATA_POOL).await? else {
+            return Ok(0);
+        };
+        if fact.value.epoch != seen.epoch {
+            return Ok(0);
+        }
+        let arrived: Vec<(GroupId, u8)> = moved
+            .iter()
+            .map(|(group, slot, _)| (*group, *slot))
+            .collect();
+        let next = pool::finish_moves(&fact.value, &arrived);
+        match self
+            .host
+            .coordination()
+            .set_pool_map(DATA_POOL, fact.version, &next)
+            .await
+        {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Changed => return Ok(0),
+            Err(error) => return Err(error),
+        }
+        if let Err(error) = self.host.pool().set_map(next).await {
+            tracing::warn!(%error, "not every NSD knows the new group versions yet; writers will tell them");
+        }
+        tracing::info!(slots = moved.len(), "slots have moved");
+        // Each NSD is asked until it fails to answer: a hanging one would block the round for every
+        // group.
+        let mut silent = BTreeSet::from([NsdId::NONE]);
+        for (group, _, left) in moved {
+            if !silent.contains(left)
+                && self.host.pool().nsd(*left).is_some()
+                && let Err(error) = self.host.pool().leave_group(*left, *group).await
+            {
+                tracing::debug!(nsd = %left, %group, %error, "moved pieces stay until the NSD is gone");
+                if error.kind() == ErrorKind::Unknown {
+                    silent.insert(*left);
+                }
+            }
+        }
+        Ok(moved.len() as u64)
+    }
+}
+
+/// NSDs that don't serve and weren't given up.
+pub(super) fn nsds_away(pool: &Pool) -> Vec<NsdId> {
+    let is_away = |state: MemberState| matches!(state, MemberState::Failed | MemberState::Missing);
+    let states = pool.nsd_states();
+    states
+        .iter()
+        .filter(|state| is_away(state.member) && state.entry.state != NsdState::Lost)
+        .map(|state| state.entry.nsd)
+        .collect()
+}

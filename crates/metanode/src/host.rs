@@ -1,0 +1,169 @@
+//! Hosts the shard: hands operations to it, and takes it over again when it was given up.
+//!
+//! It owns the shard, its take-overs and the metanode's own session. It knows no client, no lock and
+//! no background work.
+
+mod own_segments;
+mod reading;
+mod reopening;
+mod running;
+
+use crate::host::reopening::Reopening;
+use crate::report::ShardStatus;
+use arc_swap::{ArcSwap, Guard};
+use coordination::Coordination;
+use model::operation::Stamp;
+use model::{FamilyId, InodeId, NodeRun, Result};
+use pool::Pool;
+use shard::{Holders, Shard, ShardConfig};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tokio::sync::{Mutex, watch};
+use world::World;
+
+pub(crate) use own_segments::OwnSegments;
+pub(crate) use running::{has_cuts, is_of_given_up};
+
+/// The pool of data, tables and logs, by its name in coordination.
+pub const DATA_POOL: &str = "data";
+/// Records per page of a scan.
+pub(crate) const SCAN_PAGE: usize = 1024;
+
+/// The shard in this process, from opening to close.
+pub(crate) struct Host {
+    config: ShardConfig,
+    /// Loaded by every operation; loading must not write to shared memory.
+    shard: ArcSwap<Shard>,
+    /// Tells each shard taken over which inodes are in use.
+    holders: Holders,
+    /// Held by the caller that drives it.
+    reopening: Mutex<Reopening>,
+    /// Another owner has followed this one.
+    is_superseded: watch::Sender<bool>,
+    takeovers: AtomicU64,
+    closed: AtomicBool,
+    /// Those that fold and clean write.
+    own: OwnSegments,
+}
+
+impl Host {
+    /// Takes the shard over and opens it, with a session of the metanode's own; creates an empty
+    /// file system if the shard doesn't exist.
+    ///
+    /// # Errors
+    /// `Unavailable` if too few NSDs answer, `OldEpoch` if the shard is assigned to another process,
+    /// and errors of coordination.
+    pub(crate) async fn open(config: ShardConfig, holders: Holders) -> Result<Arc<Self>> {
+        let coordination = &config.opening.coordination;
+        if coordination.shard(config.opening.shard).await?.is_none() {
+            Shard::create(&config).await?;
+        }
+        let shard = Shard::open(config.clone()).await?;
+        let session = coordination.next_session().await?;
+        shard.set_holders(holders.clone());
+        shard.open_own_session(session).await?;
+        Ok(Arc::new(Self {
+            config,
+            shard: ArcSwap::new(shard),
+            holders,
+            reopening: Mutex::default(),
+            is_superseded: watch::Sender::new(false),
+            takeovers: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            own: OwnSegments::new(session),
+        }))
+    }
+
+    /// The shard hosted now; a different one after a take-over.
+    pub(crate) fn shard(&self) -> Arc<Shard> {
+        self.shard.load_full()
+    }
+
+    /// As [`Host::shard`], without writing to shared memory.
+    pub(crate) fn load(&self) -> Guard<Arc<Shard>> {
+        self.shard.load()
+    }
+
+    /// The machine.
+    pub(crate) fn world(&self) -> &World {
+        &self.config.opening.world
+    }
+
+    /// Stores data, tables and log.
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        &self.config.opening.pool
+    }
+
+    /// Epochs, sessions, maps.
+    pub(crate) fn coordination(&self) -> &Coordination {
+        &self.config.opening.coordination
+    }
+
+    /// The family whose records the shard holds.
+    pub(crate) fn family(&self) -> FamilyId {
+        self.config.opening.family
+    }
+
+    /// The run of this node.
+    pub(crate) fn node_run(&self) -> NodeRun {
+        self.config.opening.run
+    }
+
+    /// The segments that the metanode itself writes.
+    pub(crate) fn own(&self) -> &OwnSegments {
+        &self.own
+    }
+
+    /// The stamp of the metanode's own operations.
+    pub(crate) fn stamp(&self) -> Stamp {
+        Stamp {
+            now: self.world().wall(),
+            session: self.own.session(),
+            slot: None,
+        }
+    }
+
+    /// Whether an inode is in use, so that it outlives its last name.
+    pub(crate) fn is_in_use(&self, inode: InodeId) -> bool {
+        (self.holders)(inode)
+    }
+
+    /// How often the shard was taken over again.
+    pub(crate) fn takeovers(&self) -> u64 {
+        self.takeovers.load(Ordering::Relaxed)
+    }
+
+    /// State of the shard.
+    pub(crate) fn status(&self) -> ShardStatus {
+        let shard = self.shard();
+        ShardStatus {
+            shard: shard.id(),
+            epoch: shard.epoch(),
+            durable: shard.durable(),
+        }
+    }
+
+    /// Bytes of the records in memory, and their budget.
+    pub(crate) fn hot_records(&self) -> (u64, u64) {
+        let (_, bytes) = self.shard().hot_records();
+        (bytes as u64, self.config.hot_records_bytes as u64)
+    }
+
+    /// From now on the shard isn't taken over again.
+    pub(crate) fn begin_close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the metanode is being closed.
+    pub(crate) fn closes(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// Makes everything durable and closes the tree.
+    ///
+    /// # Errors
+    /// `Unavailable` if the last commit couldn't be made durable.
+    pub(crate) async fn close(&self) -> Result<()> {
+        self.shard().close().await
+    }
+}

@@ -1,0 +1,202 @@
+//! Runs operations on the shard to their ends, across take-overs.
+
+use crate::host::Host;
+use model::operation::Stamp;
+use model::owner::Usage;
+use model::{Error, ErrorKind, InodeId, Operation, Reply, Result, SegmentPlace};
+use namespace::{Key, Record};
+use shard::Shard;
+
+/// Most segments condemned by one operation.
+const CONDEMNED_MAX: usize = 1024;
+/// Most steps of one truncate: 2^40 extents are more than any file has.
+const CUT_STEPS_MAX: u64 = 1 << 28;
+
+impl Host {
+    /// Runs an operation on the shard, taking it over again if it was given up. An operation
+    /// refused by a given-up shard was not applied.
+    pub(crate) async fn run(&self, operation: &Operation, stamp: &Stamp) -> Result<Reply> {
+        self.run_as(operation, stamp, false).await
+    }
+
+    /// As [`Host::run`]; durable if it must be, or has a slot.
+    pub(crate) async fn run_as(
+        &self,
+        operation: &Operation,
+        stamp: &Stamp,
+        durable: bool,
+    ) -> Result<Reply> {
+        loop {
+            let shard = self.load();
+            let answer = if durable || stamp.slot.is_some() {
+                shard.execute_durable(operation, stamp).await
+            } else {
+                let done = shard.execute(operation, stamp).await;
+                done.map(|(reply, _)| reply)
+            };
+            match answer {
+                Err(error) if is_of_given_up(&shard, &error) => {
+                    Box::pin(self.take_over_again(&shard)).await?;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Runs an operation of the metanode itself, which neither adds names nor removes any.
+    pub(crate) async fn run_own(&self, operation: &Operation) -> Result<Reply> {
+        let stamp = self.stamp();
+        let reply = self.run(operation, &stamp).await;
+        self.finish_cuts(operation, &stamp, reply, false).await
+    }
+
+    /// Puts segments on the dead list that nothing points at and nothing ever will: their blobs are
+    /// deleted once that is durable, so that a new owner knows what an old one may be deleting.
+    pub(crate) async fn condemn(&self, places: Vec<SegmentPlace>) -> Result<()> {
+        for part in places.chunks(CONDEMNED_MAX) {
+            let places = part.to_vec();
+            self.run_own(&Operation::Condemn { places }).await?;
+        }
+        Ok(())
+    }
+
+    /// Finishes the truncates that an answer left or met; then the answer is the operation's.
+    pub(crate) async fn finish_cuts(
+        &self,
+        operation: &Operation,
+        stamp: &Stamp,
+        reply: Result<Reply>,
+        durable: bool,
+    ) -> Result<Reply> {
+        match reply {
+            Ok(Reply::Attributes {
+                unfinished: true, ..
+            }) => {
+                let inode =
+                    cut_inodes(operation)[0].expect("only operations on an inode leave a cut");
+                let reply = self.finish_cut(inode, stamp).await;
+                if durable {
+                    self.sync().await?;
+                }
+                reply
+            }
+            Err(error) if error.kind() == ErrorKind::Busy && cut_inodes(operation)[0].is_some() => {
+                for inode in cut_inodes(operation).into_iter().flatten() {
+                    self.finish_cut(inode, stamp).await?;
+                }
+                self.run_as(operation, stamp, durable).await
+            }
+            reply => reply,
+        }
+    }
+
+    async fn finish_cut(&self, inode: InodeId, stamp: &Stamp) -> Result<Reply> {
+        let stamp = Stamp {
+            slot: None,
+            ..*stamp
+        };
+        for _ in 0..CUT_STEPS_MAX {
+            let reply = self.run(&Operation::ContinueCut { inode }, &stamp).await?;
+            if !matches!(
+                reply,
+                Reply::Attributes {
+                    unfinished: true,
+                    ..
+                }
+            ) {
+                return Ok(reply);
+            }
+        }
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            format!("the truncate of inode {inode} doesn't end"),
+        ))
+    }
+
+    /// Whether the operation of the stamp's slot has been answered: it must not be refused now. Also
+    /// if that can't be seen before the shard is taken over again.
+    pub(crate) async fn has_run(&self, stamp: &Stamp) -> Result<bool> {
+        let Some((slot, number)) = stamp.slot else {
+            return Ok(false);
+        };
+        let session = stamp.session;
+        let key = Key::Slot { session, slot };
+        let shard = self.shard();
+        match shard.record(&key).await {
+            Ok(Some(Record::Slot(last))) => Ok(last.number == number),
+            Ok(_) => Ok(false),
+            Err(error) if is_of_given_up(&shard, &error) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes everything answered so far durable. Concurrent calls share one commit.
+    ///
+    /// # Errors
+    /// `Unavailable` if that isn't possible now; it is retried in the background.
+    pub(crate) async fn sync(&self) -> Result<()> {
+        loop {
+            let shard = self.shard();
+            match shard.sync().await {
+                // Boxed: the take-over's future is large and rare, and every caller's would contain
+                // it.
+                Err(_) if shard.check_alive().is_err() => {
+                    Box::pin(self.take_over_again(&shard)).await?
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Space and inodes for `df` and statfs. No I/O if the counters are in memory.
+    ///
+    /// # Errors
+    /// `Unavailable` while the shard is being taken over.
+    pub(crate) async fn usage(&self) -> Result<Usage> {
+        let inode = InodeId::ROOT;
+        let reply = self.run_own(&Operation::GetUsage { inode }).await?;
+        let Reply::Usage {
+            inodes,
+            logical,
+            allocated,
+        } = reply
+        else {
+            unreachable!("GetUsage answers Usage")
+        };
+        let pool = self.pool().usage();
+        Ok(Usage {
+            capacity: pool.capacity,
+            used: pool.used,
+            available: pool.available_to_users,
+            inodes,
+            logical,
+            allocated,
+        })
+    }
+}
+
+/// Whether an operation was refused because its shard was given up: it was not applied.
+pub(crate) fn is_of_given_up(shard: &Shard, error: &Error) -> bool {
+    error.kind() == ErrorKind::Unavailable && shard.check_alive().is_err()
+}
+
+/// The inodes whose unfinished truncate an operation may leave or find.
+fn cut_inodes(operation: &Operation) -> [Option<InodeId>; 2] {
+    match operation {
+        Operation::SetAttributes { inode, .. }
+        | Operation::ContinueCut { inode }
+        | Operation::ChangeRange { inode, .. } => [Some(*inode), None],
+        Operation::Publish(publish) => [Some(publish.inode), None],
+        Operation::Share { from, to, .. } => [Some(*to), Some(*from)],
+        _ => [None, None],
+    }
+}
+
+/// Whether an answer may have left or met an unfinished truncate.
+pub(crate) fn has_cuts(operation: &Operation, reply: &Result<Reply>) -> bool {
+    match reply {
+        Ok(Reply::Attributes { unfinished, .. }) => *unfinished,
+        Ok(_) => false,
+        Err(error) => error.kind() == ErrorKind::Busy && cut_inodes(operation)[0].is_some(),
+    }
+}

@@ -1,0 +1,151 @@
+//! Sessions of clients, and the inodes that they hold.
+
+use crate::host::SCAN_PAGE;
+use crate::metanode::Metanode;
+use model::operation::Stamp;
+use model::{ErrorKind, InodeId, NodeRun, Operation, Result, SegmentPlace, SessionId};
+use namespace::Table;
+use namespace::sessions::Standing;
+use shard::{Shard, successor};
+
+impl Metanode {
+    /// Opens a client's session. Its id comes from coordination and is never reused, nor are
+    /// segment ids, which begin with it. Waits for coordination.
+    ///
+    /// # Errors
+    /// `Unavailable` if coordination doesn't answer.
+    pub async fn open_session(&self) -> Result<SessionId> {
+        self.open_session_once(None, self.host.node_run()).await
+    }
+
+    /// As [`Metanode::open_session`] for a run of a daemon. With a nonce: the session that was opened
+    /// with it, if that is open.
+    pub(super) async fn open_session_once(
+        &self,
+        nonce: Option<u64>,
+        run: NodeRun,
+    ) -> Result<SessionId> {
+        let _opening = self.sessions.opening.lock().await;
+        if let Some(session) = nonce.and_then(|nonce| self.sessions.opened_with(nonce)) {
+            return Ok(session);
+        }
+        // A run that asks has replaced those before it of its node.
+        for dead in self.shard().sessions().of_former_runs(run) {
+            let ended = self.close_session(dead).await;
+            ended.map_err(|error| error.while_doing("ending the sessions of a former run"))?;
+        }
+        let session = self.host.coordination().next_session().await?;
+        loop {
+            let shard = self.shard();
+            match shard.open_session(session, run).await {
+                Err(_) if shard.check_alive().is_err() => {
+                    Box::pin(self.host.take_over_again(&shard)).await?;
+                }
+                Err(error) => return Err(error.while_doing("opening a session")),
+                Ok(()) => break,
+            }
+        }
+        self.sessions.begin(session, nonce);
+        Ok(session)
+    }
+
+    /// Ends the sessions of earlier runs of this node's daemon: it can't run twice, so they are
+    /// dead. Those of other nodes stay open until they end themselves or are ended by name.
+    pub(super) async fn end_former_runs(&self, shard: &Shard, run: NodeRun) -> Result<()> {
+        for session in shard.sessions().of_former_runs(run) {
+            shard.end_session(session).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends a client's session: its locks and holds end, and orphans that only it held are
+    /// released.
+    ///
+    /// # Errors
+    /// Errors of the releases; the session has ended in any case.
+    pub async fn close_session(&self, session: SessionId) -> Result<()> {
+        // First, so that no late request adds an open or a lock.
+        self.sessions.end(session);
+        self.replays.forget(session);
+        self.locks.release_session(session);
+        let stamp = self.host.stamp();
+        let mut result = Ok(());
+        for inode in self.holders.end_session(session) {
+            result = result.and(self.release(inode, &stamp).await);
+        }
+        self.owes_nothing(session);
+        result.and(self.shard().end_session(session).await)
+    }
+
+    /// Every segment of the session with a counter up to this one is published or given up: if
+    /// nothing points at it, it is garbage. Never goes back.
+    pub fn report_low_water(&self, session: SessionId, counter: u64) {
+        let is_open = || self.shard().session_standing(session) == Standing::Open;
+        if !self.sessions.settle(session, counter) && is_open() {
+            // It was opened under an owner before this one.
+            self.sessions.begin(session, None);
+            let _ = self.sessions.settle(session, counter);
+        }
+    }
+
+    /// Segments that their writer will never publish: those that nothing points at are condemned now
+    /// instead of by a sweep. Pieces on absent NSDs are left to the sweep.
+    ///
+    /// # Errors
+    /// Errors of reading records; what isn't deleted is left to a sweep.
+    pub async fn give_up(&self, places: Vec<SegmentPlace>) -> Result<()> {
+        self.background.give_up(places).await
+    }
+
+    /// Adds a use of an inode (open, or looked up by a kernel), which then survives losing its last
+    /// name. Counted; cheap; no I/O.
+    pub fn hold(&self, session: SessionId, inode: InodeId) {
+        self.holders.hold(session, inode);
+    }
+
+    /// Removes a use of the stamp's session. The last one of an inode without names releases it.
+    ///
+    /// # Errors
+    /// Errors of the release; the use is removed in any case.
+    pub async fn unhold(&self, inode: InodeId, stamp: &Stamp) -> Result<()> {
+        if self.holders.unhold(stamp.session, inode) {
+            self.release(inode, stamp).await?;
+        }
+        Ok(())
+    }
+
+    /// Releases all inodes without names that nothing holds.
+    pub(super) async fn release_orphans(&self, shard: &Shard) -> Result<()> {
+        let (mut from, to) = Table::Orphans.range();
+        let stamp = self.host.stamp();
+        loop {
+            let page = shard.scan_readable(&from, &to, SCAN_PAGE).await?;
+            let Some((last, _)) = page.last() else {
+                return Ok(());
+            };
+            from = successor(last);
+            for (key, _) in &page {
+                let namespace::Key::Orphan(inode) = key else {
+                    continue;
+                };
+                let release = Operation::Release { inode: *inode };
+                match shard.execute(&release, &stamp).await {
+                    Ok(_) => {}
+                    // One damaged inode must not make the whole file system unavailable.
+                    Err(error) if is_damage(error.kind()) => {
+                        tracing::error!(%inode, %error, "an inode without names can't be released: run `shale fs check`");
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+    }
+}
+
+/// Whether records contradict each other.
+fn is_damage(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::Corrupt | ErrorKind::Stale | ErrorKind::NotFound
+    )
+}

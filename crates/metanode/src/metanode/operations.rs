@@ -1,0 +1,147 @@
+//! Runs operations for clients: room before, what answers leave to do after.
+
+use crate::host::{has_cuts, is_of_given_up};
+use crate::metanode::Metanode;
+use crate::room::grows;
+use model::operation::Stamp;
+use model::{InodeId, Operation, Reply, Result};
+use std::sync::atomic::Ordering;
+use world::call::Asked;
+
+impl Metanode {
+    /// Runs one operation. Ready at once if its records are in memory; otherwise reads them from
+    /// the tree. The change is in the open commit: durable after [`Metanode::sync`], or without it
+    /// after at most 5 s. Truncates of large files run to their end inside.
+    ///
+    /// With a slot in the stamp (shipped operations) it returns once the reply is durable.
+    ///
+    /// # Errors
+    /// POSIX refusals as their kinds; `NoSpace` for an operation that would add metadata to a full
+    /// pool; `Unavailable` if the shard couldn't be taken over for a minute.
+    pub async fn execute(&self, operation: &Operation, stamp: &Stamp) -> Result<Reply> {
+        self.execute_as(operation, stamp, false).await
+    }
+
+    /// As [`Metanode::execute`] for a client on another node: returns once everything that the
+    /// answer shows is durable.
+    ///
+    /// # Errors
+    /// As [`Metanode::execute`]; also `Unavailable` if it can't be made durable.
+    pub async fn execute_durable(&self, operation: &Operation, stamp: &Stamp) -> Result<Reply> {
+        self.execute_as(operation, stamp, true).await
+    }
+
+    async fn execute_as(
+        &self,
+        operation: &Operation,
+        stamp: &Stamp,
+        durable: bool,
+    ) -> Result<Reply> {
+        self.check_reclaimed(stamp.session)?;
+        if !self.host.has_run(stamp).await? {
+            let free = || self.background.make_room();
+            self.room.check(operation, free).await?;
+        }
+        let reply = self.host.run_as(operation, stamp, durable).await;
+        self.complete(operation, stamp, reply, durable).await
+    }
+
+    /// As [`Metanode::execute`]: on this thread, ready unless something is missing.
+    pub(super) fn begin<'a>(
+        &'a self,
+        operation: &'a Operation,
+        stamp: &'a Stamp,
+    ) -> Asked<'a, Result<Reply>> {
+        let in_grace = self.in_grace.load(Ordering::Relaxed);
+        if stamp.slot.is_none() && !in_grace && (!grows(operation) || self.room.measure()) {
+            let shard = self.host.load();
+            match shard.execute_now(operation, stamp) {
+                Some(Err(error)) if is_of_given_up(&shard, &error) => {}
+                Some(reply) if is_complete(operation, &reply) => return Asked::Ready(reply),
+                Some(reply) => {
+                    return Asked::Waits(Box::pin(self.complete(operation, stamp, reply, false)));
+                }
+                None => {}
+            }
+        }
+        Asked::Waits(Box::pin(self.execute(operation, stamp)))
+    }
+
+    /// Does what an answer leaves to do, if it isn't [complete](is_complete).
+    async fn complete(
+        &self,
+        operation: &Operation,
+        stamp: &Stamp,
+        reply: Result<Reply>,
+        durable: bool,
+    ) -> Result<Reply> {
+        match reply {
+            Ok(Reply::Removed { orphaned: true, .. } | Reply::Renamed { orphaned: true, .. }) => {
+                // Boxed because it is rare: otherwise every operation's future would contain it.
+                Box::pin(self.note_orphan(&reply, stamp)).await;
+                reply
+            }
+            Ok(Reply::Entry { attributes, .. })
+                if matches!(operation, Operation::CreateUnnamed { .. }) =>
+            {
+                self.holders.made_nameless(attributes.inode);
+                reply
+            }
+            reply if has_cuts(operation, &reply) => {
+                self.host
+                    .finish_cuts(operation, stamp, reply, durable)
+                    .await
+            }
+            reply => reply,
+        }
+    }
+
+    /// An inode in use lost its last name: its last close releases it. If that close came before
+    /// this note, it is released here; if that fails, at the next start.
+    async fn note_orphan(&self, reply: &Result<Reply>, stamp: &Stamp) {
+        let Ok(
+            Reply::Removed { attributes, .. }
+            | Reply::Renamed {
+                target: Some(attributes),
+                ..
+            },
+        ) = reply
+        else {
+            return;
+        };
+        let inode = attributes.inode;
+        if !self.holders.lost_names(inode) {
+            return;
+        }
+        if let Err(error) = self.release(inode, stamp).await {
+            tracing::warn!(%inode, %error, "an inode without names couldn't be released");
+        }
+    }
+
+    /// Releases an inode that was just unused. If it is in use again, it is noted so that its last
+    /// close asks again; if that close came first, this asks again itself.
+    pub(super) async fn release(&self, inode: InodeId, stamp: &Stamp) -> Result<()> {
+        let stamp = Stamp {
+            slot: None,
+            ..*stamp
+        };
+        loop {
+            let reply = self.host.run(&Operation::Release { inode }, &stamp).await?;
+            let is_held = matches!(reply, Reply::Progress { more: true });
+            // During the grace time everything counts as held; its end releases what isn't.
+            let is_grace = self.in_grace.load(Ordering::SeqCst);
+            if !is_held || is_grace || !self.holders.lost_names(inode) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Whether an answer leaves nothing to do.
+fn is_complete(operation: &Operation, reply: &Result<Reply>) -> bool {
+    match reply {
+        Ok(Reply::Removed { orphaned, .. } | Reply::Renamed { orphaned, .. }) => !orphaned,
+        Ok(Reply::Entry { .. }) => !matches!(operation, Operation::CreateUnnamed { .. }),
+        reply => !has_cuts(operation, reply),
+    }
+}
