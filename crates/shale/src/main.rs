@@ -10,6 +10,7 @@ mod admin;
 mod cli;
 mod commands;
 mod daemon;
+mod directory;
 mod options;
 mod output;
 
@@ -23,7 +24,7 @@ use std::{path::Path, process::ExitCode};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    daemon::private::keep_files_private();
+    directory::private::keep_files_private();
     let mut arguments = std::env::args_os().peekable();
     let name = arguments.next().unwrap_or_default();
     let first = arguments.peek().map(Path::new);

@@ -1,7 +1,7 @@
 //! The command line's side of the admin API: sends one request to the daemon and reads the answer.
 
 use super::Refusal;
-use crate::daemon::{lock, log, private};
+use crate::directory::{lock, log, private};
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode, body::Bytes};
 use hyper_util::rt::TokioIo;

@@ -1,8 +1,6 @@
 //! Requests and answers of the daemon's admin API: JSON over a UNIX socket in the node's directory.
 
 pub mod client;
-mod door;
-pub mod server;
 
 use serde::{Deserialize, Serialize};
 

@@ -4,10 +4,8 @@ use super::start::{ask, running};
 use crate::{
     admin::Stopping,
     cli::Down,
-    daemon::{
-        lock,
-        mounts::{mounts_of, source_of},
-    },
+    daemon::mounts::{mounts_of, source_of},
+    directory::lock,
     output::{self, say},
 };
 use model::{Error, ErrorKind, Result};

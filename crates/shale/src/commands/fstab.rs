@@ -10,9 +10,9 @@ use crate::{
     admin::How,
     daemon::{
         config::NodeConfig,
-        lock,
         mounts::{real_path, source_of},
     },
+    directory::lock,
     options::Options,
 };
 use model::{Error, ErrorKind, Result};

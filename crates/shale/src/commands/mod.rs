@@ -4,6 +4,7 @@ mod ask;
 mod down;
 pub mod fstab;
 mod mount;
+mod present;
 mod progress;
 mod shell;
 mod start;
@@ -13,10 +14,6 @@ mod wait;
 use crate::cli::{Cli, Command};
 use model::Error;
 use std::process::ExitCode;
-
-/// First line on the daemon's standard output once it serves; any other line is the reason why it
-/// doesn't.
-pub const READY: &str = "ready";
 
 /// Runs the command. An error comes with whether to print it as JSON.
 pub fn run(cli: Cli) -> Result<ExitCode, (Error, bool)> {

@@ -4,7 +4,8 @@ use super::{down::wait_for_end, start::ask};
 use crate::{
     admin::{How, MountRequest, UnmountRequest, Unmounted, client::SOCKET},
     cli::{Mount, Umount},
-    daemon::{lock, log, mounts::real_path},
+    daemon::mounts::real_path,
+    directory::{lock, log},
     options::Options,
     output::{self, say},
 };

@@ -1,12 +1,12 @@
 //! Starts the daemon in the background and waits until it serves.
 
-use super::READY;
 use crate::{
     admin::{
         Status,
         client::{Admin, SOCKET},
     },
-    daemon::{lock, log, private},
+    daemon::READY,
+    directory::{lock, log, private},
 };
 use hyper::Method;
 use model::{Error, ErrorKind, Result};

@@ -1,7 +1,7 @@
 //! Waits for the daemon's background work: repair, and emptying an NSD.
 
 use super::{
-    ask::{nsds, present_last, repair},
+    present::{nsds, present_last, repair},
     progress::{Looked, UntilInterrupted, stuck, wait_showing},
 };
 use crate::admin::{NsdLine, Progress, RepairStatus, client::Admin};

@@ -1,7 +1,7 @@
 //! The node's own file: where its NSDs are and where it mounts. Facts of the cluster are in
 //! coordination, not here.
 
-use super::private;
+use crate::directory::private;
 use crate::{cli::Up, options::Options};
 use model::{Error, ErrorKind, Result, Scheme, limits};
 use serde::{Deserialize, Serialize};

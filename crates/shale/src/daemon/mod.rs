@@ -3,17 +3,16 @@
 
 mod answers;
 pub mod config;
+mod door;
 pub mod health;
-pub mod lock;
-pub mod log;
 pub mod mounts;
-pub mod private;
+mod server;
 pub mod serving;
 mod supervisor;
 mod users;
 mod work;
 
-use crate::commands::READY;
+use crate::directory::{lock, log};
 use config::NodeConfig;
 use model::{Error, ErrorKind, NsdId, Result};
 use node::{Creation, Node, NodePaths};
@@ -25,6 +24,10 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 use world::World;
+
+/// First line on the daemon's standard output once it serves; any other line is the reason why it
+/// doesn't.
+pub const READY: &str = "ready";
 
 /// Worker threads for commits, disks and the tree; operations run on the FUSE threads.
 const WORKERS_MAX: usize = 4;
@@ -107,7 +110,7 @@ async fn live(dir: &Path, on_demand: bool) -> Result<()> {
         let _ = node.close().await;
         return Err(error);
     }
-    let admin = match crate::admin::server::listen(&serving) {
+    let admin = match server::listen(&serving) {
         Ok(admin) => admin,
         Err(error) => {
             // Nothing else ends the mount: the runtime isn't shut down.

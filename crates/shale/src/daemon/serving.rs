@@ -3,8 +3,8 @@
 use super::config::NodeConfig;
 use super::health::History;
 use super::mounts::{Mounts, source_of};
-use super::private;
 use super::work::Works;
+use crate::directory::private;
 use crate::{
     admin::{AddNsd, CheckResult, Df, MountRequest, NsdLine, ScrubLine, UnmountRequest},
     options::Options,

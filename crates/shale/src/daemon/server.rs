@@ -1,9 +1,9 @@
 //! Routes of the admin API: decodes requests, calls the node, encodes answers and refusals.
 
-use super::{
-    AddNsd, MountRequest, Refusal, Stopping, UnmountRequest, Unmounted, client::SOCKET, door,
+use super::{door, serving::Serving};
+use crate::admin::{
+    AddNsd, MountRequest, Refusal, Stopping, UnmountRequest, Unmounted, client::SOCKET,
 };
-use crate::daemon::serving::Serving;
 use axum::{
     Json, Router,
     extract::{Path, Query, State},

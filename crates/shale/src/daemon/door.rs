@@ -1,8 +1,8 @@
 //! The admin API's socket: open to the node's user and root only, with limits on connections,
 //! request sizes and times.
 
-use super::Refusal;
-use crate::daemon::private;
+use crate::admin::Refusal;
+use crate::directory::private;
 use axum::{
     Json, Router,
     body::{Body, to_bytes},

@@ -1,0 +1,270 @@
+//! Prints the daemon's answers.
+
+use crate::{
+    admin::{CheckResult, Df, Health, NsdLine, RepairStatus, ScrubLine, Status, Waiter},
+    output::{self, bytes, say, table},
+};
+use model::{Error, ErrorKind, Result};
+use serde::{Serialize, de::DeserializeOwned};
+use std::process::ExitCode;
+
+/// Faults printed of a check.
+const FAULTS_SHOWN: usize = 50;
+/// Unreadable files printed of a check.
+const FILES_SHOWN: usize = 100;
+
+/// Prints an answer after lines of progress: as JSON it is one line, the last one.
+pub(super) fn present_last<A: DeserializeOwned + Serialize>(
+    answer: serde_json::Value,
+    json: bool,
+    print: impl FnOnce(&A) -> ExitCode,
+) -> Result<ExitCode> {
+    present(answer, json, |answer| say!("{answer}"), print)
+}
+
+pub(super) fn present<A: DeserializeOwned + Serialize>(
+    answer: serde_json::Value,
+    json: bool,
+    as_json: impl FnOnce(&serde_json::Value),
+    print: impl FnOnce(&A) -> ExitCode,
+) -> Result<ExitCode> {
+    let typed: A = serde_json::from_value(answer.clone()).map_err(|e| {
+        Error::new(
+            ErrorKind::Unavailable,
+            format!("the daemon's version differs from this command's ({e})"),
+        )
+    })?;
+    if !json {
+        return Ok(print(&typed));
+    }
+    as_json(&answer);
+    // The exit code doesn't depend on --json.
+    let bad = answer.get("clean") == Some(&serde_json::Value::Bool(false))
+        || answer
+            .get("state")
+            .is_some_and(|state| state == "degraded" || state == "critical")
+        || answer.as_array().is_some_and(|rows| {
+            rows.iter().any(|row| {
+                row.get("lost")
+                    .and_then(serde_json::Value::as_u64)
+                    .is_some_and(|lost| lost > 0)
+            })
+        });
+    Ok(if bad {
+        ExitCode::from(1)
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+pub(super) fn status(status: &Status) -> ExitCode {
+    say!(
+        "shale {} (pid {}), up {} s",
+        status.version,
+        status.pid,
+        status.up_seconds
+    );
+    say!(
+        "{}, block size {}",
+        status.scheme,
+        bytes(status.block_bytes)
+    );
+    for line in &status.mounts {
+        say!("{} at {} ({})", line.state, line.path, line.options);
+        say!("  requests through {}", line.transport);
+    }
+    for shard in &status.shards {
+        say!(
+            "shard {}: epoch {}, commit {}",
+            shard.shard,
+            shard.epoch,
+            shard.durable_commit
+        );
+    }
+    let work = &status.background;
+    say!(
+        "in the background: {} extents packed, {} segments cleaned, {} deleted; {} pieces rebuilt",
+        work.extents_folded,
+        work.segments_cleaned,
+        work.segments_deleted,
+        work.pieces_rebuilt
+    );
+    say!("resident {}; budgets:", bytes(status.resident_bytes));
+    let rows: Vec<_> = status
+        .memory
+        .iter()
+        .map(|line| {
+            vec![
+                line.what.clone(),
+                line.used.map_or("-".into(), bytes),
+                bytes(line.budget),
+            ]
+        })
+        .collect();
+    table(&["memory", "used", "at most"], &rows);
+    ExitCode::SUCCESS
+}
+
+pub(super) fn health(health: &Health) -> ExitCode {
+    say!("{}", health.state);
+    for event in &health.events {
+        say!(
+            "{}: {}: {}\n    {}",
+            event.severity,
+            event.subject,
+            event.message,
+            event.remedy
+        );
+    }
+    if health.state == "healthy" {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(1)
+    }
+}
+
+#[allow(clippy::ptr_arg, reason = "it prints the answer as it is decoded")]
+pub(super) fn waiters(waiters: &Vec<Waiter>) -> ExitCode {
+    if waiters.is_empty() {
+        say!("nothing waits");
+        return ExitCode::SUCCESS;
+    }
+    let rows: Vec<_> = waiters
+        .iter()
+        .map(|waiter| {
+            vec![
+                format!("{} ms", waiter.milliseconds),
+                waiter.what.clone(),
+                waiter.cause.clone(),
+            ]
+        })
+        .collect();
+    table(&["since", "what", "waits for"], &rows);
+    ExitCode::SUCCESS
+}
+
+pub(super) fn df(df: &Df) -> ExitCode {
+    table(
+        &["", "size", "used", "available"],
+        &[
+            vec![
+                "for files".into(),
+                bytes(df.size),
+                bytes(df.used),
+                bytes(df.available),
+            ],
+            vec![
+                "on NSDs".into(),
+                bytes(df.raw_size),
+                bytes(df.raw_used),
+                bytes(df.raw_size.saturating_sub(df.raw_used)),
+            ],
+        ],
+    );
+    say!("{} inodes, {} in files", df.inodes, bytes(df.logical));
+    ExitCode::SUCCESS
+}
+
+pub(super) fn check(check: &CheckResult) -> ExitCode {
+    say!(
+        "{} inodes, {} extents, {} segments, {} read and verified",
+        check.inodes,
+        check.extents,
+        check.segments,
+        bytes(check.bytes)
+    );
+    if check.clean {
+        say!("no faults found");
+        return ExitCode::SUCCESS;
+    }
+    for fault in check.faults.iter().take(FAULTS_SHOWN) {
+        say!("fault: {fault}");
+    }
+    if check.faults.len() > FAULTS_SHOWN {
+        say!(
+            "and {} more; --json lists them",
+            check.faults.len() - FAULTS_SHOWN
+        );
+    }
+    for file in check.unreadable.iter().take(FILES_SHOWN) {
+        say!("can't be read: {file}");
+    }
+    if check.unreadable_files > FILES_SHOWN as u64 {
+        say!(
+            "and {} more files; --json lists a thousand",
+            check.unreadable_files - FILES_SHOWN as u64
+        );
+    }
+    ExitCode::from(1)
+}
+
+#[allow(clippy::ptr_arg, reason = "it prints the answer as it is decoded")]
+pub(super) fn nsds(nsds: &Vec<NsdLine>) -> ExitCode {
+    let rows: Vec<_> = nsds
+        .iter()
+        .map(|nsd| {
+            vec![
+                nsd.nsd.to_string(),
+                nsd.state.clone(),
+                nsd.health.clone(),
+                bytes(nsd.capacity),
+                bytes(nsd.used),
+                nsd.blobs.to_string(),
+                nsd.path.clone(),
+            ]
+        })
+        .collect();
+    table(
+        &["nsd", "state", "health", "size", "used", "blobs", "region"],
+        &rows,
+    );
+    ExitCode::SUCCESS
+}
+
+pub(super) fn scrub(lines: &Vec<ScrubLine>) -> ExitCode {
+    let rows: Vec<_> = lines
+        .iter()
+        .map(|line| {
+            vec![
+                line.nsd.to_string(),
+                line.checked.to_string(),
+                bytes(line.bytes),
+                line.damaged.to_string(),
+                line.rebuilt.to_string(),
+                line.left.to_string(),
+                line.lost.to_string(),
+            ]
+        })
+        .collect();
+    table(
+        &[
+            "nsd", "checked", "read", "damaged", "rebuilt", "left", "lost",
+        ],
+        &rows,
+    );
+    for line in lines {
+        for mended in &line.mended {
+            say!("nsd {}: mended: {mended}", line.nsd);
+        }
+    }
+    if lines.iter().all(|line| line.lost == 0) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(1)
+    }
+}
+
+pub(super) fn repair(repair: &RepairStatus) -> ExitCode {
+    say!(
+        "{}: {} segments to do, {} done ({} pieces, {} written)",
+        repair.state,
+        repair.segments_to_do,
+        repair.segments_done,
+        repair.pieces_done,
+        bytes(repair.bytes_done)
+    );
+    if !repair.reason.is_empty() {
+        say!("{}", repair.reason);
+    }
+    ExitCode::SUCCESS
+}
