@@ -28,7 +28,7 @@ BASHDIR ?= $(PREFIX)/share/bash-completion/completions
 ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
 FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 
-.PHONY: help build deps test-deps none-skipped run stop install uninstall deb test test-all test-deb lint bench bench-parts clean
+.PHONY: help build deps test-deps none-skipped run stop install uninstall deb test test-all test-deb sim lint bench bench-parts clean
 
 help:
 	@echo "make run       build, mount a file system in target/run, use it, say how to stop"
@@ -39,6 +39,7 @@ help:
 	@echo "make deb       a Debian package in target/package"
 	@echo "make test      everything that must hold (under 30 minutes on 2 cores)"
 	@echo "make test-all  the longer suites as well"
+	@echo "make sim       simulations of other seeds (SEEDS=100 START=0 KINDS=storm,cut,erasure,nodes)"
 	@echo "make bench     measured value, floor, ratio"
 	@echo "make bench-parts  single parts: operations in memory, NSDs, segments, durable writes, calls"
 	@echo "make lint      format and lints"
@@ -118,6 +119,16 @@ test test-all: test-deps
 		sort $(SHALE_SKIPPED) | uniq -c; \
 	else echo "no test was skipped"; fi; \
 	exit $$result
+
+# Simulations from seeds of one's own; a failure prints the line that repeats it.
+SEEDS ?= 100
+START ?= 0
+KINDS ?= storm,cut,erasure,nodes
+sim: export SIM_SEEDS := $(SEEDS)
+sim: export SIM_START := $(START)
+sim: export SIM_KINDS := $(KINDS)
+sim: deps
+	@$(CARGO) test --quiet --workspace --test sim_tests -- --exact seeds::seeds_of_every_kind --nocapture
 
 lint: deps
 	$(CARGO) fmt --all --check

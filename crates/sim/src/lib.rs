@@ -6,6 +6,8 @@ pub mod drive;
 mod log;
 pub mod recovered;
 pub mod scenario;
+pub mod seeds;
+pub mod storm;
 
 use std::{
     ops::Range,

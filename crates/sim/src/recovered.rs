@@ -34,6 +34,15 @@ impl History {
         }
     }
 
+    /// The history of a file system that holds this durably.
+    #[must_use]
+    pub fn from_base(base: &ModelFs) -> Self {
+        Self {
+            base: base.clone(),
+            ..Self::default()
+        }
+    }
+
     /// As [`History::shipped`], of a file system that holds this durably.
     #[must_use]
     pub fn shipped_from(base: &ModelFs) -> Self {

@@ -11,6 +11,7 @@ use metanode::CheckOptions;
 use model::{NsdId, Scheme};
 use node::{Creation, Node, NodePaths};
 use std::{
+    collections::BTreeMap,
     path::PathBuf,
     sync::{Arc, Mutex},
     time::Duration,
@@ -36,7 +37,47 @@ pub struct Scenario {
     pub region_bytes: u64,
 }
 
+/// What a run was like.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Report {
+    /// Hash of everything that happened.
+    pub trace: u64,
+    /// Actions that were answered.
+    pub steps: usize,
+    /// Simulated time.
+    pub time: Duration,
+    /// How often each fault was caused.
+    pub faults: BTreeMap<String, usize>,
+}
+
 impl Scenario {
+    /// 10,000 actions through several faults.
+    pub const STORM: Self = Self {
+        steps: 10_000,
+        sizes: Sizes {
+            names: 20,
+            inodes: 80,
+            file_bytes: 120_000,
+            write_bytes: 30_000,
+            sync_every: 100,
+        },
+        region_bytes: 128 << 20,
+        ..Self::MANY
+    };
+
+    /// Some thousand actions for one power cut.
+    pub const CUT: Self = Self {
+        steps: 6_000,
+        ..Self::MANY
+    };
+
+    /// An erasure-coded pool for one power cut.
+    pub const ERASURE: Self = Self {
+        scheme: Scheme::Erasure { k: 4, m: 2 },
+        steps: 300,
+        ..Self::LONG
+    };
+
     /// Few actions on few files with many syncs: for a power cut at every I/O.
     pub const SMALL: Self = Self {
         scheme: Scheme::Replicate(1),
@@ -129,6 +170,7 @@ pub fn create(simulation: &Simulation, scenario: &Scenario) {
 struct Known {
     model: ModelFs,
     history: History,
+    steps: usize,
 }
 
 /// Performs actions drawn from `seed` on an empty file system; every answer must be the model's.
@@ -151,7 +193,7 @@ fn act(
                 known.history.begin(&action);
                 action
             };
-            let (expected, made) = expect(&known, &action);
+            let (expected, made) = expect(&mut known.lock().expect("one thread").model, &action);
             let seen = driver
                 .run(&action, made)
                 .await
@@ -164,15 +206,18 @@ fn act(
             );
             let known = &mut *known.lock().expect("one thread");
             known.history.answered(&known.model);
+            known.steps += 1;
         }
         node.close().await.expect("the node closes");
     })
 }
 
 /// Performs the action on the model.
-fn expect(known: &Arc<Mutex<Known>>, action: &Action) -> (Seen, Option<testkit::model_fs::Number>) {
-    let mut known = known.lock().expect("one thread");
-    let expected = action.on_model(&mut known.model);
+pub(crate) fn expect(
+    model: &mut ModelFs,
+    action: &Action,
+) -> (Seen, Option<testkit::model_fs::Number>) {
+    let expected = action.on_model(model);
     let made = if let Seen::Made(number) = &expected {
         Some(*number)
     } else {
@@ -200,7 +245,7 @@ pub(crate) fn brief(seen: &Seen) -> String {
     }
 }
 
-async fn open(world: &World, scheme: Scheme) -> Arc<Node> {
+pub(crate) async fn open(world: &World, scheme: Scheme) -> Arc<Node> {
     let node = Node::open(world, &paths(scheme), settings())
         .await
         .unwrap_or_else(|error| panic!("the node doesn't open: {error:?}"));
@@ -240,7 +285,7 @@ fn recover_and_check(
 
 /// `fs check` must find nothing: exact counters (P9 in `docs/promises.md`), no orphan, no leak,
 /// every extent readable.
-async fn check(node: &Node, seed: u64, what: &str) {
+pub(crate) async fn check(node: &Node, seed: u64, what: &str) {
     node.client().sync_all().await.expect("syncs");
     settle(node).await;
     let report = node
@@ -266,8 +311,8 @@ async fn settle(node: &Node) {
     panic!("background work never ends");
 }
 
-/// Random actions without faults, then a restart; returns the trace hash.
-pub fn run(seed: u64, scenario: &Scenario) -> u64 {
+/// Random actions without faults, then a restart.
+pub fn run(seed: u64, scenario: &Scenario) -> Report {
     let simulation = Simulation::new(seed);
     create(&simulation, scenario);
     let known = Arc::new(Mutex::new(Known::default()));
@@ -279,7 +324,7 @@ pub fn run(seed: u64, scenario: &Scenario) -> u64 {
         known.history.answered(&known.model);
     }
     recover_and_check(&simulation, scenario, seed, &known, "after a clean end");
-    simulation.trace_hash()
+    report(&simulation, &known, None)
 }
 
 /// Random actions and many files, then everything is removed: ten minutes later no data blob is
@@ -315,27 +360,33 @@ pub fn space_returns(seed: u64, scenario: &Scenario, files: u32) {
 }
 
 /// Random actions, ended by a power cut at a random I/O.
-pub fn crash(seed: u64, scenario: &Scenario) {
+pub fn crash(seed: u64, scenario: &Scenario) -> Report {
     let simulation = Simulation::new(seed);
     create(&simulation, scenario);
     let begun = simulation.io_count();
     let known = Arc::new(Mutex::new(Known::default()));
     let mut draw = Draw::new(seed ^ 0x00C0_FFEE);
     let cut = [Cut::Before, Cut::After, Cut::Torn][draw.below(3) as usize];
-    // About the number of I/Os in such a run; most come from syncs.
-    let ios = scenario.steps as u64 * 240 / scenario.sizes.sync_every;
-    let at = begun + 1 + draw.below(ios);
+    // The same run without a cut says how many I/Os there are; an estimate was once so far off that
+    // hardly a run was cut.
+    let whole = simulation.fork();
+    act(&whole, scenario, seed, &Arc::default()).finished();
+    let at = begun + draw.below(whole.io_count() - begun);
     simulation.faults().cut_at_io(at, cut);
     let outcome = act(&simulation, scenario, seed, &known);
-    let what = format!(
-        "cut {cut:?} at I/O {at} ({})",
-        if outcome.is_crashed() {
-            "crashed"
-        } else {
-            "ended before"
-        }
-    );
+    assert!(outcome.is_crashed(), "seed {seed}: no cut at I/O {at}");
+    let what = format!("cut {cut:?} at I/O {at}");
     recover_and_check(&simulation, scenario, seed, &known, &what);
+    report(&simulation, &known, Some(format!("Cut{cut:?}")))
+}
+
+fn report(simulation: &Simulation, known: &Mutex<Known>, fault: Option<String>) -> Report {
+    Report {
+        trace: simulation.trace_hash(),
+        steps: known.lock().expect("one thread").steps,
+        time: simulation.time(),
+        faults: fault.map(|fault| (fault, 1)).into_iter().collect(),
+    }
 }
 
 /// Cuts the power at every I/O that changes data, in all three ways; returns the number of cuts.

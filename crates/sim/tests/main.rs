@@ -6,4 +6,5 @@
 mod power_cut;
 mod random_actions;
 mod scrub;
+mod seeds;
 mod several_nodes;

@@ -18,7 +18,7 @@ fn a_long_run_survives_a_cut_anywhere() {
         steps: 600,
         ..Scenario::LONG
     };
-    each_seed(0..by_suite(20, 400), |seed| crash(seed, &scenario));
+    each_seed(0..by_suite(20, 400), |seed| drop(crash(seed, &scenario)));
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn very_many_actions_survive_a_cut_anywhere() {
         steps,
         ..Scenario::MANY
     };
-    each_seed(0..seeds, |seed| crash(seed, &scenario));
+    each_seed(0..seeds, |seed| drop(crash(seed, &scenario)));
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn a_run_on_an_erasure_coded_pool_survives_a_cut_anywhere() {
         steps: 300,
         ..Scenario::LONG
     };
-    each_seed(0..by_suite(6, 100), |seed| crash(seed, &scenario));
+    each_seed(0..by_suite(6, 100), |seed| drop(crash(seed, &scenario)));
 }
 
 /// Set in the process that runs a scenario for its parent: the seed.
@@ -50,7 +50,7 @@ fn traced(seed: u64) -> String {
         steps: 300,
         ..Scenario::LONG
     };
-    format!("trace {:016x}.", run(seed, &scenario))
+    format!("trace {:016x}.", run(seed, &scenario).trace)
 }
 
 /// Prints a trace for the test below, which starts it in another process.

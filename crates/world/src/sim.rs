@@ -125,6 +125,12 @@ impl Simulation {
         Faults::new(self.machine.clone())
     }
 
+    /// Simulated time so far, over all runs.
+    #[must_use]
+    pub fn time(&self) -> Duration {
+        Duration::from_nanos(self.machine.lock().nodes[run::ONLY].clock)
+    }
+
     /// I/Os so far, over all runs; this is the number of the next I/O.
     #[must_use]
     pub fn io_count(&self) -> u64 {
