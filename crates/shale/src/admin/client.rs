@@ -1,7 +1,7 @@
 //! The command line's side of the admin API: sends one request to the daemon and reads the answer.
 
 use super::Refusal;
-use crate::directory::{lock, log, private};
+use crate::directory::{lock, private};
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode, body::Bytes};
 use hyper_util::rt::TokioIo;
@@ -52,13 +52,13 @@ impl Admin {
                 () = tokio::time::sleep(SILENCE_MAX) => {}
             }
             if lock::is_holder_stopped(self.directory()) {
-                return Err(silent(self.directory()));
+                return Err(lock::silent(self.directory()));
             }
             // Requests that only read are answered at once or never.
             let ping = self.exchange(Method::GET, "/v1/ping", Vec::new());
             let alive = tokio::time::timeout(SILENCE_MAX, ping).await;
             if is_look || alive.is_err() {
-                return Err(silent(self.directory()));
+                return Err(lock::silent(self.directory()));
             }
         };
         serde_json::from_slice(&bytes).map_err(|e| {
@@ -143,23 +143,4 @@ impl Admin {
     fn directory(&self) -> &Path {
         self.socket.parent().unwrap_or(Path::new("."))
     }
-}
-
-/// The error for a daemon that holds its directory but doesn't answer: the cause, as far as the
-/// lock file and /proc show it, and what to do.
-pub fn silent(dir: &Path) -> Error {
-    let shown = dir.display();
-    let who = match lock::holder(dir) {
-        Some(process) if lock::is_stopped(process) => format!(
-            "the daemon in {shown} (process {process}) is stopped; `kill -CONT {process}` resumes \
-             it"
-        ),
-        Some(process) => format!(
-            "the daemon in {shown} (process {process}) doesn't answer; see {}",
-            log::place(dir)
-        ),
-        None => format!("the daemon in {shown} went away without an answer"),
-    };
-    let text = format!("{who}; `shale down --kill --dir {shown}` ends it; synced data is kept");
-    Error::new(ErrorKind::Unavailable, text)
 }

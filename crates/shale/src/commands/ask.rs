@@ -7,15 +7,12 @@ use super::{
     wait,
 };
 use crate::{
-    admin::{
-        AddNsd, CheckResult, Df, Health, NsdLine, RepairStatus, ScrubLine, Status, Waiter,
-        client::Admin,
-    },
+    admin::{AddNsd, client::Admin},
     cli::{Command, Dir, Fs, Nsd, Repair},
-    output::{self, bytes, say, table},
+    output::{self, say},
 };
 use hyper::Method;
-use model::{Error, ErrorKind, Result};
+use model::Result;
 use serde::{Serialize, de::DeserializeOwned};
 use std::process::ExitCode;
 

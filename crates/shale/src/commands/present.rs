@@ -2,7 +2,7 @@
 
 use crate::{
     admin::{CheckResult, Df, Health, NsdLine, RepairStatus, ScrubLine, Status, Waiter},
-    output::{self, bytes, say, table},
+    output::{bytes, say, table},
 };
 use model::{Error, ErrorKind, Result};
 use serde::{Serialize, de::DeserializeOwned};

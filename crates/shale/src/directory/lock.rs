@@ -1,6 +1,6 @@
 //! One daemon per directory: a file lock that ends with the process, however it ends.
 
-use super::private;
+use super::{log, private};
 use model::{Error, ErrorKind, Result};
 use rustix::fs::{FlockOperation, flock};
 use std::{
@@ -149,9 +149,28 @@ pub fn wait_until_free(dir: &Path, patience: Duration) -> Result<()> {
         stopped_since = is_holder_stopped(dir).then(|| stopped_since.unwrap_or_else(Instant::now));
         let stopped_for = stopped_since.map_or(Duration::ZERO, |since| since.elapsed());
         if begun.elapsed() > patience || stopped_for > STOPPED_MAX {
-            return Err(crate::admin::client::silent(dir));
+            return Err(silent(dir));
         }
         std::thread::sleep(PAUSE);
     }
     Ok(())
+}
+
+/// The error for a daemon that holds its directory but doesn't answer: the cause, as far as the
+/// lock file and /proc show it, and what to do.
+pub fn silent(dir: &Path) -> Error {
+    let shown = dir.display();
+    let who = match holder(dir) {
+        Some(process) if is_stopped(process) => format!(
+            "the daemon in {shown} (process {process}) is stopped; `kill -CONT {process}` resumes \
+             it"
+        ),
+        Some(process) => format!(
+            "the daemon in {shown} (process {process}) doesn't answer; see {}",
+            log::place(dir)
+        ),
+        None => format!("the daemon in {shown} went away without an answer"),
+    };
+    let text = format!("{who}; `shale down --kill --dir {shown}` ends it; synced data is kept");
+    Error::new(ErrorKind::Unavailable, text)
 }
