@@ -30,17 +30,26 @@ impl Owner {
     /// Opens a session. Its id is never reused, nor are segment ids, which begin with it.
     ///
     /// # Errors
-    /// `Unavailable` or `Unknown` if the owner or coordination doesn't answer.
+    /// `Unavailable` or `Unknown` if the owner or coordination doesn't answer: then no session stays
+    /// open, unless the owner doesn't answer for as long once more.
     pub async fn open_session(&self, world: &World) -> Result<SessionId> {
-        let nonce = world.random_u64();
-        match self.ask(&OwnerRequest::OpenSession { nonce }).await? {
-            OwnerReply::Session(session, tenure) => {
+        let session = match self.ask(&OwnerRequest::NewSession).await? {
+            OwnerReply::NewSession(session) => session,
+            other => unexpected(&other),
+        };
+        match self.ask(&OwnerRequest::OpenSession { session }).await {
+            Ok(OwnerReply::Session(tenure)) => {
                 if let Self::There(remote) = self {
                     remote.set_session(session, tenure);
                 }
                 Ok(session)
             }
-            other => unexpected(&other),
+            Ok(other) => unexpected(&other),
+            Err(error) => {
+                // The request may still be on its way: after the end it opens nothing.
+                self.ask_later(world, OwnerRequest::CloseSession { session });
+                Err(error)
+            }
         }
     }
 

@@ -12,30 +12,17 @@ use std::collections::BTreeMap;
 pub(crate) struct ClientSessions {
     /// For each: the counter up to which its segments are decided.
     marks: Mutex<BTreeMap<SessionId, u64>>,
-    /// The nonces of those that were opened with one.
-    nonces: Mutex<BTreeMap<u64, SessionId>>,
-    /// Held while one is opened, so that a repeated request doesn't open a second.
-    pub(crate) opening: tokio::sync::Mutex<()>,
 }
 
 impl ClientSessions {
-    /// The open session that was opened with this nonce.
-    pub(crate) fn opened_with(&self, nonce: u64) -> Option<SessionId> {
-        self.nonces.lock().get(&nonce).copied()
-    }
-
     /// A session was opened.
-    pub(crate) fn begin(&self, session: SessionId, nonce: Option<u64>) {
+    pub(crate) fn begin(&self, session: SessionId) {
         self.marks.lock().entry(session).or_insert(0);
-        if let Some(nonce) = nonce {
-            self.nonces.lock().insert(nonce, session);
-        }
     }
 
     /// A session has ended.
     pub(crate) fn end(&self, session: SessionId) {
         self.marks.lock().remove(&session);
-        self.nonces.lock().retain(|_, other| *other != session);
     }
 
     /// The session's segments up to this counter are decided. Never goes back. False if the session
@@ -145,7 +132,7 @@ mod tests {
         }
         sessions.end(SessionId(1), RUN);
         let marks = ClientSessions::default();
-        marks.begin(SessionId(2), None);
+        marks.begin(SessionId(2));
         assert!(marks.settle(SessionId(2), 10) && marks.settle(SessionId(2), 7));
         // 3 was opened under an owner before this one and hasn't said anything yet; 4 is unknown.
         assert!(!marks.settle(SessionId(4), 10));

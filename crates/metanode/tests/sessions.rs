@@ -320,6 +320,82 @@ async fn send(
     rig.metanode.serve(from, call, deadline).await.decode()
 }
 
+/// A client's first message.
+async fn new_session(rig: &Rig) -> SessionId {
+    let new = OwnerRequest::NewSession;
+    let first = NodeRun {
+        node: NodeId(7),
+        incarnation: 1,
+    };
+    let given = send(rig, first, SessionId::default(), None, new).await;
+    let Ok(OwnerReply::NewSession(session)) = given else {
+        panic!("{given:?}");
+    };
+    session
+}
+
+#[test]
+fn messages_that_open_a_session_leave_none_open_when_they_come_late() {
+    Simulation::new(57)
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let run = |node, incarnation| NodeRun {
+                node: NodeId(node),
+                incarnation,
+            };
+            let open = || rig.metanode.hosted().sessions().of_clients().count();
+            let before = open();
+            let ask =
+                async |from, request| send(&rig, from, SessionId::default(), None, request).await;
+            let session = new_session(&rig).await;
+            let begin = OwnerRequest::OpenSession { session };
+            for _ in 0..2 {
+                assert!(ask(run(7, 1), begin.clone()).await.is_ok());
+                assert_eq!(open(), before + 1);
+            }
+            let close = OwnerRequest::CloseSession { session };
+            ask(run(7, 1), close).await.unwrap();
+            // Copies of both messages, and one of a mount that was given up before it was answered.
+            new_session(&rig).await;
+            let late = ask(run(7, 1), begin.clone()).await.unwrap_err();
+            assert_eq!(late.kind(), ErrorKind::SessionEnded);
+            let abandoned = new_session(&rig).await;
+            let close = OwnerRequest::CloseSession { session: abandoned };
+            ask(run(7, 1), close).await.unwrap();
+            let late = OwnerRequest::OpenSession { session: abandoned };
+            assert!(ask(run(7, 1), late).await.is_err());
+            assert_eq!(open(), before);
+            // One of a daemon that has been replaced meanwhile.
+            let (dead, alive) = (new_session(&rig).await, new_session(&rig).await);
+            let next = OwnerRequest::OpenSession { session: alive };
+            ask(run(7, 2), next).await.unwrap();
+            let late = OwnerRequest::OpenSession { session: dead };
+            assert!(ask(run(7, 1), late).await.is_err());
+            assert_eq!(open(), before + 1);
+            // The next owner knows of the ends as well.
+            let new = next_owner(&rig).await;
+            let serve = async |request| {
+                let call = OwnerCall {
+                    session: SessionId::default(),
+                    tenure: rig.metanode.tenure(),
+                    order: None,
+                    request,
+                };
+                let deadline = Deadline::after(&rig.world, Duration::from_secs(5));
+                let call = Call::new(OWNER, CLASS, &call);
+                let reply = new.serve(run(7, 2), call, deadline).await;
+                reply.decode::<OwnerReply>()
+            };
+            assert!(serve(begin).await.is_err());
+            let again = OwnerRequest::OpenSession { session: alive };
+            assert_eq!(serve(again).await, Ok(OwnerReply::Session(new.tenure())));
+            assert_eq!(new.hosted().sessions().of_clients().count(), before + 1);
+            new.close().await.unwrap();
+        })
+        .finished();
+}
+
 #[test]
 fn a_session_of_a_new_run_ends_what_the_node_held_before() {
     Simulation::new(54)
@@ -332,9 +408,10 @@ fn a_session_of_a_new_run_ends_what_the_node_held_before() {
                 incarnation,
             };
             let nobody = SessionId::default();
-            let open = |nonce| OwnerRequest::OpenSession { nonce };
-            let opened = send(&rig, run(1), nobody, None, open(1)).await.unwrap();
-            let OwnerReply::Session(session, _) = opened else {
+            let session = new_session(&rig).await;
+            let open = |session| OwnerRequest::OpenSession { session };
+            let opened = send(&rig, run(1), nobody, None, open(session)).await;
+            let Ok(OwnerReply::Session(_)) = opened else {
                 panic!("{opened:?}");
             };
             let hold = OwnerRequest::Hold {
@@ -347,7 +424,8 @@ fn a_session_of_a_new_run_ends_what_the_node_held_before() {
             rig.unlink(ROOT, "f").await;
             assert!(exists(&rig.metanode, held, &rig.stamp()).await);
             // The daemon died without a word, and asks again from its next run.
-            send(&rig, run(2), nobody, None, open(2)).await.unwrap();
+            let next = open(new_session(&rig).await);
+            send(&rig, run(2), nobody, None, next).await.unwrap();
             assert!(!exists(&rig.metanode, held, &rig.stamp()).await);
             let late = Operation::GetAttributes { inode: ROOT };
             let late = OwnerRequest::Execute {

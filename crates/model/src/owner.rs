@@ -54,10 +54,14 @@ pub enum OwnerRequest {
     },
     /// Makes everything answered so far durable. → `Done`
     Sync,
-    /// Opens a session. → `Session`, the same one for the same nonce while it is open.
+    /// Gives out a session's id, never the same again, and does nothing else: a copy that comes late
+    /// costs a number. → `NewSession`
+    NewSession,
+    /// Opens a session. → `Session`. The same again changes nothing; after the session's end it is
+    /// refused.
     OpenSession {
-        /// Chosen at random by the client.
-        nonce: u64,
+        /// From `NewSession`.
+        session: SessionId,
     },
     /// Ends a session with its locks and holds. → `Done`
     CloseSession {
@@ -213,8 +217,10 @@ pub enum OwnerReply {
     Operation(Reply),
     /// Success without a result.
     Done,
-    /// The session that was opened, and the tenure of the owner that opened it.
-    Session(SessionId, Tenure),
+    /// The id for a session.
+    NewSession(SessionId),
+    /// The session is open; the owner's tenure.
+    Session(Tenure),
     /// The request for a lock waits for its turn.
     Waits,
     /// The first conflicting lock.

@@ -69,8 +69,8 @@ impl Sessions {
     /// Opens a session for a run of a daemon. The same request again changes nothing.
     ///
     /// # Errors
-    /// `SessionEnded` if it has ended, or its id is too old: take a new id. `Exists` if another run has
-    /// opened it. `Busy` if too many are open.
+    /// `SessionEnded` if it has ended, its id is too old, or a later run of the node is known: take a new
+    /// id. `Exists` if another run has opened it. `Busy` if too many are open.
     pub fn open(&mut self, session: SessionId, run: NodeRun) -> Result<Effects> {
         self.begin(session, run, false)
     }
@@ -92,6 +92,12 @@ impl Sessions {
             }
             Standing::Ended => return Err(ended(session)),
             Standing::Unknown => {}
+        }
+        // The message comes from a daemon that is dead, and nobody else would end the session.
+        let is_later =
+            |known: &Session| known.run.node == run.node && known.run.incarnation > run.incarnation;
+        if self.known.values().any(is_later) {
+            return Err(ended(session));
         }
         if self.known.len() - self.ended >= OPEN_MAX {
             let text = format!("{OPEN_MAX} sessions are open");
@@ -231,6 +237,16 @@ mod tests {
         // Open for a long time, and still open.
         assert_eq!(sessions.standing(SessionId(3)), Standing::Open);
         assert_eq!(sessions.known.len(), TOMBSTONES_MAX + 1);
+    }
+
+    #[test]
+    fn a_daemon_that_has_been_replaced_opens_no_session_any_more() {
+        let mut sessions = Sessions::default();
+        sessions.open(SessionId(5), run(1, 2)).unwrap();
+        sessions.end(SessionId(5), run(1, 2));
+        let late = sessions.open(SessionId(6), run(1, 1)).unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::SessionEnded);
+        sessions.open(SessionId(6), run(2, 1)).unwrap();
     }
 
     #[test]

@@ -15,26 +15,19 @@ impl Metanode {
     /// # Errors
     /// `Unavailable` if coordination doesn't answer.
     pub async fn open_session(&self) -> Result<SessionId> {
-        self.open_session_once(None, self.host.node_run()).await
+        let session = self.host.coordination().next_session().await?;
+        self.open_session_of(session, self.host.node_run()).await?;
+        Ok(session)
     }
 
-    /// As [`Metanode::open_session`] for a run of a daemon. With a nonce: the session that was opened
-    /// with it, if that is open.
-    pub(super) async fn open_session_once(
-        &self,
-        nonce: Option<u64>,
-        run: NodeRun,
-    ) -> Result<SessionId> {
-        let _opening = self.sessions.opening.lock().await;
-        if let Some(session) = nonce.and_then(|nonce| self.sessions.opened_with(nonce)) {
-            return Ok(session);
-        }
+    /// Opens the session of a client in a run of a daemon, if it hasn't ended. The same again changes
+    /// nothing.
+    pub(super) async fn open_session_of(&self, session: SessionId, run: NodeRun) -> Result<()> {
         // A run that asks has replaced those before it of its node.
         for dead in self.shard().sessions().of_former_runs(run) {
             let ended = self.close_session(dead).await;
             ended.map_err(|error| error.while_doing("ending the sessions of a former run"))?;
         }
-        let session = self.host.coordination().next_session().await?;
         loop {
             let shard = self.shard();
             match shard.open_session(session, run).await {
@@ -45,8 +38,8 @@ impl Metanode {
                 Ok(()) => break,
             }
         }
-        self.sessions.begin(session, nonce);
-        Ok(session)
+        self.sessions.begin(session);
+        Ok(())
     }
 
     /// Ends the sessions of earlier runs of this node's daemon: it can't run twice, so they are
@@ -83,7 +76,7 @@ impl Metanode {
         let is_open = || self.shard().session_standing(session) == Standing::Open;
         if !self.sessions.settle(session, counter) && is_open() {
             // It was opened under an owner before this one.
-            self.sessions.begin(session, None);
+            self.sessions.begin(session);
             let _ = self.sessions.settle(session, counter);
         }
     }

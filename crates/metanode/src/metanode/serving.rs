@@ -67,9 +67,10 @@ impl Metanode {
     async fn serve_call(&self, from: NodeRun, asked: OwnerCall, deadline: Deadline) -> Message {
         let (session, tenure) = (asked.session, asked.tenure);
         let answer = match asked.request {
-            OwnerRequest::OpenSession { nonce } => {
-                let session = self.open_session_once(Some(nonce), from).await;
-                session.map(|session| OwnerReply::Session(session, self.tenure()))
+            OwnerRequest::NewSession => self.wait_for(&OwnerRequest::NewSession).await,
+            OwnerRequest::OpenSession { session } => {
+                let opened = self.open_session_of(session, from).await;
+                opened.map(|()| OwnerReply::Session(self.tenure()))
             }
             OwnerRequest::Reclaim {
                 session,
@@ -238,10 +239,14 @@ impl Metanode {
     async fn wait_for(&self, request: &OwnerRequest) -> Result<OwnerReply> {
         match request {
             OwnerRequest::Sync => self.sync().await?,
-            OwnerRequest::OpenSession { nonce } => {
+            OwnerRequest::NewSession => {
+                let session = self.host.coordination().next_session().await?;
+                return Ok(OwnerReply::NewSession(session));
+            }
+            OwnerRequest::OpenSession { session } => {
                 let run = self.host.node_run();
-                let session = self.open_session_once(Some(*nonce), run).await?;
-                return Ok(OwnerReply::Session(session, self.tenure));
+                self.open_session_of(*session, run).await?;
+                return Ok(OwnerReply::Session(self.tenure));
             }
             OwnerRequest::CloseSession { session } => self.close_session(*session).await?,
             OwnerRequest::GetUsage => return self.usage().await.map(OwnerReply::Usage),
