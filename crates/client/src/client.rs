@@ -164,11 +164,7 @@ impl Client {
     }
 
     pub(crate) fn stamp(&self) -> Stamp {
-        Stamp {
-            now: self.world.wall(),
-            session: self.session,
-            slot: None,
-        }
+        Stamp::own(self.world.wall(), self.session)
     }
 
     pub(crate) async fn execute(&self, operation: Operation) -> Result<Reply> {

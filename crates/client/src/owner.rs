@@ -10,7 +10,7 @@ mod slots;
 pub use remote::{Owners, RemoteOwner};
 
 use model::lock::HeldLock;
-use model::operation::Stamp;
+use model::operation::{Stamp, Turn};
 use model::owner::{GIVE_UP_MAX, LockCall, OwnerReply, OwnerRequest, Usage};
 use model::{InodeId, Operation, Reply, Result, SegmentPlace, SessionId};
 use std::sync::Arc;
@@ -86,7 +86,10 @@ impl Owner {
         world.spawn("a request to the owner", asking).detach();
     }
 
-    pub(crate) async fn execute(&self, operation: Operation, stamp: Stamp) -> Result<Reply> {
+    pub(crate) async fn execute(&self, operation: Operation, mut stamp: Stamp) -> Result<Reply> {
+        if operation.is_read() {
+            stamp.turn = Turn::Read;
+        }
         match self
             .ask(&OwnerRequest::Execute { operation, stamp })
             .await?

@@ -82,11 +82,7 @@ async fn extents(node: &Node, inode: InodeId) -> Vec<Extent> {
         length: 1 << 40,
         limit: 1000,
     };
-    let stamp = model::operation::Stamp {
-        now: node.world.wall(),
-        session: model::SessionId(1),
-        slot: None,
-    };
+    let stamp = model::operation::Stamp::own(node.world.wall(), model::SessionId(1));
     match node.metanode.execute(&operation, &stamp).await.unwrap() {
         Reply::Extents { extents, .. } => extents,
         other => panic!("{other:?}"),

@@ -116,11 +116,7 @@ impl Host {
 
     /// The stamp of the metanode's own operations.
     pub(crate) fn stamp(&self) -> Stamp {
-        Stamp {
-            now: self.world().wall(),
-            session: self.own.session(),
-            slot: None,
-        }
+        Stamp::own(self.world().wall(), self.own.session())
     }
 
     /// Whether an inode is in use, so that it outlives its last name.

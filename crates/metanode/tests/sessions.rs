@@ -4,7 +4,7 @@ use crate::rig::{self, FAMILY, Rig};
 use metanode::{Metanode, Opening};
 use model::call::Call;
 use model::lock::{LockDoor, LockOwner, LockRequest, LockSpace, LockTaker};
-use model::operation::Stamp;
+use model::operation::{Stamp, Turn};
 use model::owner::{CLASS, LockCall, OWNER, Order, OwnerCall, OwnerReply, OwnerRequest, Reclaimed};
 use model::{
     ErrorKind, FileKind, InodeId, LockKind, LockRange, NodeId, NodeRun, Operation, Reply, Scheme,
@@ -177,7 +177,7 @@ fn a_node_that_starts_again_ends_the_sessions_of_its_former_run() {
             rig::create(&world, Scheme::Replicate(1), 1).await;
             let rig = rig::open(&world).await;
             let stamp = Stamp {
-                slot: Some((0, 1)),
+                turn: Turn::Slot { slot: 0, number: 1 },
                 ..rig.stamp()
             };
             rig.metanode.execute(&first, &stamp).await.unwrap();
@@ -397,6 +397,66 @@ fn messages_that_open_a_session_leave_none_open_when_they_come_late() {
 }
 
 #[test]
+fn a_read_of_another_client_waits_until_what_it_shows_is_durable() {
+    Simulation::new(58)
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let session = rig.source.session();
+            rig.metanode.sync().await.unwrap();
+            let ask = async |operation, stamp: Stamp| {
+                let execute = OwnerRequest::Execute { operation, stamp };
+                let run = NodeRun {
+                    node: NodeId(7),
+                    incarnation: 1,
+                };
+                send(&rig, run, session, None, execute).await
+            };
+            let read = |text: &str| Operation::Lookup {
+                directory: ROOT,
+                name: rig::name(text),
+            };
+            let of_read = || Stamp {
+                turn: Turn::Read,
+                ..rig.stamp()
+            };
+            // Answered to a client in this process, and in memory only.
+            rig.file(ROOT, "f").await;
+            assert!(!rig.metanode.is_clean());
+            let found = ask(read("f"), of_read()).await.unwrap();
+            assert!(matches!(found, OwnerReply::Operation(Reply::Entry { .. })));
+            assert!(rig.metanode.is_clean(), "the answer shows it");
+            // A name's absence shows the unlink as well.
+            rig.unlink(ROOT, "f").await;
+            assert!(!rig.metanode.is_clean());
+            let gone = ask(read("f"), of_read()).await.unwrap_err();
+            assert_eq!(gone.kind(), ErrorKind::NotFound);
+            assert!(rig.metanode.is_clean(), "the refusal shows it");
+
+            // What another node changes is counted, and dated by no clock far ahead.
+            let create = Operation::Create {
+                directory: ROOT,
+                name: rig::name("g"),
+                new: rig::new_inode(FileKind::File),
+            };
+            let refused = ask(create.clone(), rig.stamp()).await.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+            let hour = Duration::from_secs(3600);
+            let stamp = Stamp {
+                turn: Turn::Slot { slot: 0, number: 1 },
+                ..Stamp::own(rig.world.wall().plus(hour), session)
+            };
+            let made = ask(create, stamp).await.unwrap();
+            let OwnerReply::Operation(Reply::Entry { attributes, .. }) = made else {
+                panic!("{made:?}");
+            };
+            let second = Duration::from_secs(1);
+            assert!(attributes.ctime <= rig.world.wall().plus(second));
+        })
+        .finished();
+}
+
+#[test]
 fn a_session_of_a_new_run_ends_what_the_node_held_before() {
     Simulation::new(54)
         .run(|world| async move {
@@ -432,6 +492,7 @@ fn a_session_of_a_new_run_ends_what_the_node_held_before() {
                 operation: late,
                 stamp: Stamp {
                     session,
+                    turn: Turn::Read,
                     ..rig.stamp()
                 },
             };

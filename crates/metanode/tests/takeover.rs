@@ -2,6 +2,7 @@
 
 use crate::rig::{self, FAMILY, Rig, pattern};
 use metanode::{Metanode, Opening};
+use model::operation::{Stamp, Turn};
 use model::owner::Reclaimed;
 use model::{
     Error, ErrorKind, FileKind, InodeId, NodeId, NodeRun, NsdId, Operation, Scheme, ShardId,
@@ -211,8 +212,8 @@ fn operations_with_a_slot_are_applied_once_and_answered_durably() {
         .run(|world| async move {
             rig::create(&world, Scheme::Replicate(1), 1).await;
             let rig = rig::open(&world).await;
-            let stamp = model::operation::Stamp {
-                slot: Some((3, 1)),
+            let stamp = Stamp {
+                turn: Turn::Slot { slot: 3, number: 1 },
                 ..rig.stamp()
             };
             let new = model::operation::NewInode {

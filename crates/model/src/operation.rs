@@ -9,6 +9,7 @@ use crate::{
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// One file system operation. Reads and changes are one type, so that the shard runs them in one
 /// order.
@@ -324,11 +325,65 @@ pub struct Publish {
 pub struct Stamp {
     /// The client's clock.
     pub now: Timestamp,
+    /// No change is dated later: the owner's clock and [`CLOCK_AHEAD_MAX`].
+    pub latest: Timestamp,
     /// The client's session.
     pub session: SessionId,
-    /// For shipped operations: the slot and number that make it exactly once. Delegated operations
-    /// have none; their stream is counted per commit.
-    pub slot: Option<(u8, u64)>,
+    /// What makes it happen once.
+    pub turn: Turn,
+}
+
+/// How far a client's clock may be ahead of the owner's. Changes of one object are dated one after
+/// the other, so a clock far ahead would otherwise date all later changes.
+pub const CLOCK_AHEAD_MAX: Duration = Duration::from_secs(1);
+
+/// How an operation counts among those of its session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Turn {
+    /// It changes nothing, so it isn't counted. A change that comes as a read is refused.
+    Read,
+    /// A change that was sent to the owner, and may be sent again until it is answered: its slot
+    /// remembers the last number with its answer.
+    Slot {
+        /// Below `limits::SESSION_SLOTS`.
+        slot: u8,
+        /// Grows with each operation of the slot, from 1.
+        number: u64,
+    },
+    /// A change that its client has applied and answered already. The session's stream is in order
+    /// and without gaps, and remembers the last number only.
+    Stream {
+        /// Counted by the client, from 1.
+        number: u64,
+    },
+    /// Of the owner's own process, or a step of an operation that is counted: never sent, so never
+    /// sent again. A read may be asked so, too.
+    Own,
+}
+
+impl Stamp {
+    /// For an operation of the process whose clock this is.
+    #[must_use]
+    pub fn own(now: Timestamp, session: SessionId) -> Self {
+        Self {
+            now,
+            latest: now.plus(CLOCK_AHEAD_MAX),
+            session,
+            turn: Turn::Own,
+        }
+    }
+
+    /// As the owner takes it from another node: the client's clock counts only as far as the owner's
+    /// own allows.
+    #[must_use]
+    pub fn received(self, owner_now: Timestamp) -> Self {
+        let latest = owner_now.plus(CLOCK_AHEAD_MAX);
+        Self {
+            now: self.now.min(latest),
+            latest,
+            ..self
+        }
+    }
 }
 
 /// The answer to an operation.

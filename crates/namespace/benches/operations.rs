@@ -57,11 +57,7 @@ impl Memory {
 }
 
 fn stamp(now: u32) -> Stamp {
-    Stamp {
-        now: Timestamp(i64::from(now)),
-        session: SESSION,
-        slot: None,
-    }
+    Stamp::own(Timestamp(i64::from(now)), SESSION)
 }
 
 /// Runs one operation per file; measures only `apply`.

@@ -1,11 +1,13 @@
-//! The entry point: runs an operation, once per number of a slot.
+//! The entry point: runs an operation, once per number of a slot or stream.
 
 use crate::{
     Key, Need, Outcome, Record, Slot, Stop, View, attributes, entries, lifetime, listing, publish,
     ranges, rename, sessions, transaction::Transaction, view::Step, xattrs,
 };
 use model::{
-    CommitNumber, Error, ErrorKind, Operation, Reply, limits::SESSION_SLOTS, operation::Stamp,
+    CommitNumber, Error, ErrorKind, Operation, Reply,
+    limits::SESSION_SLOTS,
+    operation::{Stamp, Turn},
 };
 use std::sync::Arc;
 
@@ -23,37 +25,41 @@ pub fn apply(
     view: &impl View,
 ) -> Result<Outcome, Stop> {
     let mut tx = Transaction::new(view, stamp, commit);
-    match stamp.slot {
-        None => {
+    let is_counted = matches!(stamp.turn, Turn::Slot { .. } | Turn::Stream { .. });
+    if operation.is_read() == is_counted && stamp.turn != Turn::Own {
+        let text = "changes are counted between nodes, and reads aren't";
+        return Err(Error::new(ErrorKind::InvalidArgument, text).into());
+    }
+    match stamp.turn {
+        Turn::Read | Turn::Own => {
             let reply = run(&mut tx, operation)?;
             Ok(Outcome {
                 effects: tx.finish(operation)?,
                 reply,
             })
         }
-        Some((slot, number)) => run_once(tx, operation, stamp, slot, number),
+        Turn::Slot { slot, number } => {
+            if slot >= SESSION_SLOTS {
+                let text = format!("sessions have {SESSION_SLOTS} slots");
+                return Err(Error::new(ErrorKind::InvalidArgument, text).into());
+            }
+            let session = stamp.session;
+            run_once(tx, operation, stamp, Key::Slot { session, slot }, number)
+        }
+        Turn::Stream { number } => {
+            run_once(tx, operation, stamp, Key::Stream(stamp.session), number)
+        }
     }
 }
 
-/// Runs an operation unless its slot shows that it has already run.
+/// Runs an operation unless the record of its slot or stream shows that it has already run.
 fn run_once<V: View>(
     mut tx: Transaction<'_, V>,
     operation: &Operation,
     stamp: &Stamp,
-    slot: u8,
+    key: Key,
     number: u64,
 ) -> Result<Outcome, Stop> {
-    if slot >= SESSION_SLOTS {
-        return Err(Error::new(
-            ErrorKind::InvalidArgument,
-            format!("sessions have {SESSION_SLOTS} slots"),
-        )
-        .into());
-    }
-    let key = Key::Slot {
-        session: stamp.session,
-        slot,
-    };
     let session = Key::Session(stamp.session);
     let (Some(standing), Some(last)) = (tx.known(&session), tx.known(&key)) else {
         // Names the operation's own needs too, so that fetching these costs no extra round.
@@ -69,29 +75,21 @@ fn run_once<V: View>(
         );
         return Err(Stop::Missing(needs));
     };
-    // An absent slot would take an operation that ran long ago for a new one.
+    // An absent record would take an operation that ran long ago for a new one.
     if !matches!(standing, Some(Record::Session(session)) if !session.ended) {
         return Err(sessions::ended(stamp.session).into());
     }
-    let last = match last {
-        Some(Record::Slot(slot)) => Some(slot),
-        _ => None,
-    };
-    let last_number = last.as_ref().map_or(0, |slot| slot.number);
-    if let Some(last) = last.filter(|last| last.number == number) {
-        let reply = last.answer.clone()?;
+    if let Some(reply) = answered(&key, last, number)? {
         return Ok(Outcome {
             effects: crate::Effects::default(),
             reply,
         });
     }
-    if number < last_number || number == 0 {
-        let text = format!(
-            "operation {number} of slot {slot} was answered and forgotten; the last is {last_number}"
-        );
-        return Err(Error::new(ErrorKind::Stale, text).into());
-    }
-    let record = |answer| Record::Slot(Arc::new(Slot { number, answer }));
+    let is_stream = matches!(key, Key::Stream(_));
+    let record = |answer| match is_stream {
+        true => Record::Stream(number),
+        false => Record::Slot(Arc::new(Slot { number, answer })),
+    };
     let done = run(&mut tx, operation).and_then(|reply| Ok((tx.finish(operation)?, reply)));
     match done {
         Ok((mut effects, reply)) => {
@@ -105,6 +103,31 @@ fn run_once<V: View>(
             Err(Stop::RefusedInSlot(error, effects))
         }
         Err(stop) => Err(stop),
+    }
+}
+
+/// The answer to a number that has been applied before; `None` if it is the next one.
+fn answered(key: &Key, last: Option<Record>, number: u64) -> Step<Option<Reply>> {
+    let refused = |text| Err(Error::new(ErrorKind::Stale, text).into());
+    match last {
+        Some(Record::Slot(last)) if last.number == number => {
+            last.answer.clone().map(Some).map_err(Stop::from)
+        }
+        Some(Record::Slot(last)) if last.number > number => refused(format!(
+            "operation {number} of {key:?} was answered and forgotten; the last is {}",
+            last.number
+        )),
+        // Its client has answered it long ago.
+        Some(Record::Stream(last)) if last >= number && number > 0 => Ok(Some(Reply::Done)),
+        _ if number == 0 => refused(format!("the operations of {key:?} are counted from 1")),
+        last if matches!(key, Key::Stream(_)) => match last {
+            Some(Record::Stream(last)) if last + 1 == number => Ok(None),
+            None if number == 1 => Ok(None),
+            last => refused(format!(
+                "operation {number} of {key:?} came before others; the last is {last:?}"
+            )),
+        },
+        _ => Ok(None),
     }
 }
 

@@ -33,10 +33,12 @@ pub(crate) fn publish<V: View>(tx: &mut Transaction<'_, V>, publish: &Publish) -
     if by_writer {
         let size = inode.size.max(publish.size_at_least);
         extents::set_size(tx, id, size)?;
+        let latest = tx.now.latest;
         let inode = tx.inode_mut(id)?;
         if let Some((written, generation)) = publish.written
             && generation == inode.generation
         {
+            let written = written.min(latest);
             inode.mtime = inode.mtime.max(written);
             inode.ctime = inode.ctime.max(written);
         }

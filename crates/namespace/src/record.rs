@@ -38,7 +38,7 @@ pub enum Record {
     Mark,
     /// Under [`Key::Slot`].
     Slot(Arc<Slot>),
-    /// Under [`Key::Stream`]: number of the session's committed operations.
+    /// Under [`Key::Stream`]: the number of the last operation of the session's stream.
     Stream(u64),
     /// Under [`Key::Session`].
     Session(Session),

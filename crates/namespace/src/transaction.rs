@@ -19,7 +19,7 @@ const SEEN_MAX: usize = 6;
 /// One run of one operation.
 pub(crate) struct Transaction<'a, V> {
     view: &'a V,
-    pub(crate) now: Timestamp,
+    pub(crate) now: Now,
     pub(crate) session: SessionId,
     pub(crate) commit: CommitNumber,
     /// In the order of first change, each key once.
@@ -38,7 +38,10 @@ impl<'a, V: View> Transaction<'a, V> {
     pub(crate) fn new(view: &'a V, stamp: &Stamp, commit: CommitNumber) -> Self {
         Self {
             view,
-            now: stamp.now,
+            now: Now {
+                client: stamp.now,
+                latest: stamp.latest,
+            },
             session: stamp.session,
             commit,
             changes: Vec::new(),
@@ -375,14 +378,29 @@ fn no_counters(fileset: FilesetId) -> Error {
     )
 }
 
+/// When an operation runs.
+#[derive(Clone, Copy)]
+pub(crate) struct Now {
+    client: Timestamp,
+    pub(crate) latest: Timestamp,
+}
+
+impl Now {
+    /// The time of a change of an object that last changed then: an object that a clock far ahead has
+    /// dated returns to the time of the others.
+    pub(crate) fn after(self, last_change: Timestamp) -> Timestamp {
+        self.client.after(last_change).min(self.latest)
+    }
+}
+
 /// Advances an inode's ctime and returns it.
-pub(crate) fn touch(inode: &mut Inode, now: Timestamp) -> Timestamp {
+pub(crate) fn touch(inode: &mut Inode, now: Now) -> Timestamp {
     inode.ctime = now.after(inode.ctime);
     inode.ctime
 }
 
 /// Like [`touch`], for a change of content: also sets mtime.
-pub(crate) fn touch_content(inode: &mut Inode, now: Timestamp) -> Timestamp {
+pub(crate) fn touch_content(inode: &mut Inode, now: Now) -> Timestamp {
     inode.mtime = touch(inode, now);
     inode.mtime
 }

@@ -129,7 +129,6 @@ impl Shard {
         if state.newest_change() <= state.durable {
             return None;
         }
-        state.note_streams();
         let bytes = state.records.changed().1;
         let (number, rows) = state.records.freeze();
         state.removals += rows.iter().filter(|(_, value)| value.is_none()).count() as u64;

@@ -5,7 +5,7 @@ use crate::commit::committer;
 use crate::fetch::Pinned;
 use crate::notes;
 use crate::records::{Records, successor};
-use crate::state::{Rows, Shard, ShardState, Stream, Wanted};
+use crate::state::{Rows, Shard, ShardState, Wanted};
 use crate::takeover::{self, Lineage, Opened, Opening};
 use model::operation::Stamp;
 use model::{
@@ -14,7 +14,6 @@ use model::{
 use namespace::sessions::{Sessions, Standing};
 use namespace::{Effects, Key, Need, Outcome, Record, Stop};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -65,7 +64,6 @@ pub struct Unflushed {
     lineage: Lineage,
     open: CommitNumber,
     commits: Vec<(CommitNumber, Arc<Rows>)>,
-    streams: BTreeMap<SessionId, u64>,
 }
 
 /// Result of one attempt on the hot records.
@@ -146,7 +144,6 @@ impl Shard {
             ahead: Ahead::new(config.hot_records_bytes),
             notes: Vec::new(),
             sessions: Sessions::default(),
-            streams: BTreeMap::new(),
             holders: Arc::new(|_| false),
             durable: last_commit,
             frozen: None,
@@ -211,7 +208,6 @@ impl Shard {
             if is_new {
                 // It never had records here: the tree isn't searched for them.
                 state.records.session_began(session);
-                state.streams.insert(session, Stream::default());
                 state.change(effects, None);
             }
             state.newest_change()
@@ -239,7 +235,6 @@ impl Shard {
         let mut state = self.state.lock();
         state.alive()?;
         state.records.session_ended(session);
-        state.streams.remove(&session);
         let mut gone: Vec<_> = slots.into_iter().map(|(key, _)| (key, None)).collect();
         if stream.is_some()
             || state
@@ -517,7 +512,6 @@ impl Shard {
         }
         let _ = self.world.timeout(FETCH_DEADLINE, self.tree.close()).await;
         let mut state = self.state.lock();
-        state.note_streams();
         let mut commits = Vec::new();
         if let Some(frozen) = state.frozen.take() {
             commits.push((frozen.number, frozen.rows));
@@ -526,16 +520,10 @@ impl Shard {
         let (number, rows) = state.records.freeze();
         commits.push((number, Arc::new(rows)));
         state.taken = is_dirty.then_some(number);
-        let streams = state
-            .streams
-            .iter()
-            .map(|(session, stream)| (*session, stream.operations))
-            .collect();
         Unflushed {
             lineage: Lineage::new(Some(self.session)),
             open: number,
             commits,
-            streams,
         }
     }
 
@@ -544,15 +532,6 @@ impl Shard {
         let mut state = self.state.lock();
         let durable = state.durable;
         state.records.raise_open_commit(unflushed.open);
-        for (session, operations) in &unflushed.streams {
-            state.streams.insert(
-                *session,
-                Stream {
-                    operations: *operations,
-                    changed: false,
-                },
-            );
-        }
         for (number, rows) in &unflushed.commits {
             if *number > durable && !rows.is_empty() {
                 state.changes += 1;

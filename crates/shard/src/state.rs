@@ -15,7 +15,6 @@ use model::{
 use namespace::sessions::{Sessions, Standing};
 use namespace::{Effects, Key, Record};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use tokio::sync::{Notify, oneshot};
 use world::{Driven, Task, World};
@@ -75,8 +74,6 @@ pub(crate) struct ShardState {
     pub(crate) notes: Vec<OperationNote>,
     /// The sessions that the records name.
     pub(crate) sessions: Sessions,
-    /// Delegated operations of the sessions that began under this owner.
-    pub(crate) streams: BTreeMap<SessionId, Stream>,
     pub(crate) holders: Holders,
     pub(crate) durable: CommitNumber,
     pub(crate) frozen: Option<Frozen>,
@@ -89,12 +86,6 @@ pub(crate) struct ShardState {
     pub(crate) failed: Option<Error>,
     /// The newest change that was taken out to be applied by a later owner: it isn't durable.
     pub(crate) taken: Option<CommitNumber>,
-}
-
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Stream {
-    pub(crate) operations: u64,
-    pub(crate) changed: bool,
 }
 
 /// Callers that wait for the end of the running commit.
@@ -268,28 +259,6 @@ impl ShardState {
         self.records.apply(effects);
         let Some((operation, stamp)) = by else { return };
         self.notes.push(notes::note(operation, stamp));
-        if stamp.slot.is_none()
-            && let Some(stream) = self.streams.get_mut(&stamp.session)
-        {
-            stream.operations += 1;
-            stream.changed = true;
-        }
-    }
-
-    /// Writes the streams' last numbers into the open commit.
-    pub(crate) fn note_streams(&mut self) {
-        let mut changed = Vec::new();
-        for (session, stream) in &mut self.streams {
-            if std::mem::take(&mut stream.changed) {
-                changed.push((
-                    Key::Stream(*session),
-                    Some(Record::Stream(stream.operations)),
-                ));
-            }
-        }
-        if !changed.is_empty() {
-            self.records.apply(Effects(changed));
-        }
     }
 }
 

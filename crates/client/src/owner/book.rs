@@ -249,11 +249,7 @@ mod tests {
             session: SESSION,
             inode,
         };
-        let stamp = Stamp {
-            now: Timestamp(0),
-            session: SESSION,
-            slot: None,
-        };
+        let stamp = Stamp::own(Timestamp(0), SESSION);
         let unhold = OwnerRequest::Unhold { inode, stamp };
         book.answered(&hold, &Err(ErrorKind::ReclaimFirst.into()));
         assert_eq!(book.parts(), [Reclaimed::default()]);

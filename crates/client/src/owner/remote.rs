@@ -131,7 +131,7 @@ impl RemoteOwner {
         }
         let mut slot = self.take_slot(deadline).await?;
         match &mut call.request {
-            OwnerRequest::Execute { stamp, .. } => stamp.slot = Some(slot.next_operation()),
+            OwnerRequest::Execute { stamp, .. } => stamp.turn = slot.next_operation(),
             _ => call.order = Some(slot.next_order()),
         }
         let mut taken = Taken {

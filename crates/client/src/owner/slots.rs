@@ -1,6 +1,7 @@
 //! The slots of a session: how many changes may be under way, and the number of each.
 
 use model::limits::SESSION_SLOTS;
+use model::operation::Turn;
 use model::owner::Order;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
@@ -53,9 +54,12 @@ impl Slots {
 
 impl Slot {
     /// The slot and number for an operation.
-    pub(super) fn next_operation(&mut self) -> (u8, u64) {
+    pub(super) fn next_operation(&mut self) -> Turn {
         self.operations += 1;
-        (self.index, self.operations)
+        Turn::Slot {
+            slot: self.index,
+            number: self.operations,
+        }
     }
 
     /// The place of a request that is in order.
@@ -78,7 +82,8 @@ mod tests {
         let slots = Slots::default();
         let take = || slots.take().now_or_never();
         let mut first = take().unwrap();
-        assert_eq!(first.next_operation(), (0, 1));
+        let operation = |number| Turn::Slot { slot: 0, number };
+        assert_eq!(first.next_operation(), operation(1));
         let order = |number| Order { slot: 0, number };
         assert_eq!(first.next_order(), order(1));
         let others: Vec<Slot> = std::iter::from_fn(take).collect();
@@ -86,7 +91,7 @@ mod tests {
         assert!(others.iter().all(|slot| slot.index != first.index));
         slots.give_back(first);
         let mut again = take().unwrap();
-        assert_eq!(again.next_operation(), (0, 2));
+        assert_eq!(again.next_operation(), operation(2));
         assert_eq!(again.next_order(), order(2));
     }
 }

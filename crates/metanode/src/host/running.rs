@@ -1,7 +1,7 @@
 //! Runs operations on the shard to their ends, across take-overs.
 
 use crate::host::Host;
-use model::operation::Stamp;
+use model::operation::{Stamp, Turn};
 use model::owner::Usage;
 use model::{Error, ErrorKind, InodeId, Operation, Reply, Result, SegmentPlace};
 use namespace::{Key, Record};
@@ -28,7 +28,7 @@ impl Host {
     ) -> Result<Reply> {
         loop {
             let shard = self.load();
-            let answer = if durable || stamp.slot.is_some() {
+            let answer = if durable || matches!(stamp.turn, Turn::Slot { .. }) {
                 shard.execute_durable(operation, stamp).await
             } else {
                 let done = shard.execute(operation, stamp).await;
@@ -92,7 +92,7 @@ impl Host {
 
     async fn finish_cut(&self, inode: InodeId, stamp: &Stamp) -> Result<Reply> {
         let stamp = Stamp {
-            slot: None,
+            turn: Turn::Own,
             ..*stamp
         };
         for _ in 0..CUT_STEPS_MAX {
@@ -116,7 +116,7 @@ impl Host {
     /// Whether the operation of the stamp's slot has been answered: it must not be refused now. Also
     /// if that can't be seen before the shard is taken over again.
     pub(crate) async fn has_run(&self, stamp: &Stamp) -> Result<bool> {
-        let Some((slot, number)) = stamp.slot else {
+        let Turn::Slot { slot, number } = stamp.turn else {
             return Ok(false);
         };
         let session = stamp.session;

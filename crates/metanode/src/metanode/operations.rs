@@ -3,7 +3,7 @@
 use crate::host::{has_cuts, is_of_given_up};
 use crate::metanode::Metanode;
 use crate::room::grows;
-use model::operation::Stamp;
+use model::operation::{Stamp, Turn};
 use model::{InodeId, Operation, Reply, Result};
 use std::sync::atomic::Ordering;
 use world::call::Asked;
@@ -53,7 +53,8 @@ impl Metanode {
         stamp: &'a Stamp,
     ) -> Asked<'a, Result<Reply>> {
         let in_grace = self.in_grace.load(Ordering::Relaxed);
-        if stamp.slot.is_none() && !in_grace && (!grows(operation) || self.room.measure()) {
+        let is_local = matches!(stamp.turn, Turn::Read | Turn::Own);
+        if is_local && !in_grace && (!grows(operation) || self.room.measure()) {
             let shard = self.host.load();
             match shard.execute_now(operation, stamp) {
                 Some(Err(error)) if is_of_given_up(&shard, &error) => {}
@@ -122,7 +123,7 @@ impl Metanode {
     /// close asks again; if that close came first, this asks again itself.
     pub(super) async fn release(&self, inode: InodeId, stamp: &Stamp) -> Result<()> {
         let stamp = Stamp {
-            slot: None,
+            turn: Turn::Own,
             ..*stamp
         };
         loop {

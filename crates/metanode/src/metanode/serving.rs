@@ -10,7 +10,7 @@ use crate::metanode::Metanode;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use model::call::{BODY_BYTES_MAX, Call, Reply as Message};
-use model::operation::Stamp;
+use model::operation::{Stamp, Turn};
 use model::owner::{LockCall, OWNER, Order, OwnerCall, OwnerReply, OwnerRequest, Tenure};
 use model::{Error, ErrorKind, InodeId, NodeRun, Operation, Result, SessionId};
 use world::Deadline;
@@ -88,6 +88,7 @@ impl Metanode {
             request => match self.check_caller(session, tenure, &request) {
                 Ok(()) => match request {
                     OwnerRequest::Execute { operation, stamp } => {
+                        let stamp = stamp.received(self.world.wall());
                         return self.serve_operation(operation, &stamp).await;
                     }
                     request if request.is_in_order() => {
@@ -162,9 +163,17 @@ impl Metanode {
     ) -> Result<()> {
         self.check_owner(tenure)?;
         self.check_open(session)?;
-        if matches!(request, OwnerRequest::Execute { stamp, .. } if stamp.session != session) {
-            let text = "the operation is another session's";
-            return Err(Error::new(ErrorKind::InvalidArgument, text));
+        if let OwnerRequest::Execute { stamp, .. } = request {
+            let wrong = if stamp.session != session {
+                Some("the operation is another session's")
+            } else if stamp.turn == Turn::Own {
+                Some("the operation has no place among those of its session")
+            } else {
+                None
+            };
+            if let Some(text) = wrong {
+                return Err(Error::new(ErrorKind::InvalidArgument, text));
+            }
         }
         if tenure < self.tenure() {
             return Err(ErrorKind::ReclaimFirst.into());
@@ -206,7 +215,7 @@ impl Metanode {
             OwnerRequest::Hold { session, inode } => self.holders.hold(*session, *inode),
             OwnerRequest::Unhold { inode, stamp } => {
                 let is_last = self.holders.unhold(stamp.session, *inode);
-                last_use = is_last.then_some((*inode, *stamp));
+                last_use = is_last.then(|| (*inode, stamp.received(self.world.wall())));
             }
             OwnerRequest::Lock(call) => match call {
                 LockCall::BeginDoor(door) => locks.begin_door(*door),

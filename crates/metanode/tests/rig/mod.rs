@@ -136,11 +136,7 @@ impl Rig {
     }
 
     pub fn stamp(&self) -> Stamp {
-        Stamp {
-            now: self.world.wall(),
-            session: self.source.session(),
-            slot: None,
-        }
+        Stamp::own(self.world.wall(), self.source.session())
     }
 
     pub async fn run(&self, operation: Operation) -> Result<Reply> {

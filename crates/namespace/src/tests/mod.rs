@@ -18,7 +18,7 @@ use model::{
     Attributes, CommitNumber, ErrorKind, Extent, ExtentKind, FamilyId, FileKind, FileName,
     FilesetId, GroupId, InodeId, Operation, Reply, Scheme, SegmentId, SegmentPlace, SessionId,
     SetAttributes, Timestamp,
-    operation::{NewInode, Publish, RenameMode, Stamp},
+    operation::{NewInode, Publish, RenameMode, Stamp, Turn},
 };
 use std::{
     cell::RefCell,
@@ -114,11 +114,7 @@ impl Store {
     pub(super) fn stamp(&mut self) -> Stamp {
         self.clock += 1_000;
         self.commit += 1;
-        Stamp {
-            now: Timestamp(self.clock),
-            session: SESSION,
-            slot: None,
-        }
+        Stamp::own(Timestamp(self.clock), SESSION)
     }
 
     /// Makes the store's session open (`Some(false)`), ended, or unknown.

@@ -470,7 +470,7 @@ fn a_slot_applies_each_number_once() {
     };
     let run = |store: &mut Store, operation: &Operation, number| {
         let stamp = Stamp {
-            slot: Some((3, number)),
+            turn: Turn::Slot { slot: 3, number },
             ..store.stamp()
         };
         match apply(operation, &stamp, CommitNumber(store.commit), store) {
@@ -519,6 +519,134 @@ fn a_slot_applies_each_number_once() {
     assert_eq!(run(&mut store, &create, 1), Err(ErrorKind::SessionEnded));
 }
 
+/// Runs an operation of a stream on the store.
+fn run_in_stream(
+    store: &mut Store,
+    operation: &Operation,
+    number: u64,
+) -> Result<Reply, ErrorKind> {
+    let stamp = Stamp {
+        turn: Turn::Stream { number },
+        ..store.stamp()
+    };
+    match apply(operation, &stamp, CommitNumber(store.commit), store) {
+        Ok(outcome) => Ok(store.take(outcome)),
+        Err(Stop::RefusedInSlot(error, effects)) => {
+            let reply = Reply::Done;
+            store.take(Outcome { effects, reply });
+            Err(error.kind())
+        }
+        Err(Stop::Refused(error)) => Err(error.kind()),
+        Err(Stop::Missing(needs)) => panic!("{needs:?}"),
+    }
+}
+
+proptest::proptest! {
+    /// Operations of a stream come late, twice and too early: a prefix of them is applied, each once.
+    #[test]
+    fn a_stream_is_applied_in_order_and_once(
+        numbers in proptest::collection::vec(0_u64..7, 1..60)
+    ) {
+        let mut store = Store::new();
+        store.set_session(Some(false));
+        let mut last = 0;
+        for number in numbers {
+            // Each third one is refused by the rules: its client applied it all the same.
+            let text = format!("f{}", number - u64::from(number > 0 && number % 3 == 0));
+            let create = Operation::Create {
+                directory: ROOT,
+                name: file_name(&text),
+                new: new_inode(FileKind::File),
+            };
+            let done = run_in_stream(&mut store, &create, number);
+            let expected = match number {
+                0 => Err(ErrorKind::Stale),
+                _ if number <= last => Ok(true),
+                _ if number > last + 1 => Err(ErrorKind::Stale),
+                _ => {
+                    last = number;
+                    if number % 3 == 0 { Err(ErrorKind::Exists) } else { Ok(false) }
+                }
+            };
+            proptest::prop_assert_eq!(done.map(|reply| reply == Reply::Done), expected);
+            let key = Key::Stream(SESSION);
+            let known = store.records.get(&key).cloned();
+            proptest::prop_assert_eq!(known, (last > 0).then_some(Record::Stream(last)));
+            let made = store.count(Table::Names) as u64;
+            proptest::prop_assert_eq!(made, last - last / 3);
+        }
+        store.audit();
+        store.set_session(Some(true));
+        let late = Operation::Unlink { directory: ROOT, name: file_name("f1") };
+        let late = run_in_stream(&mut store, &late, last + 1);
+        proptest::prop_assert_eq!(late, Err(ErrorKind::SessionEnded));
+    }
+}
+
+#[test]
+fn changes_are_counted_between_nodes_and_reads_are_not() {
+    let mut store = Store::new();
+    store.set_session(Some(false));
+    let read = Operation::GetAttributes { inode: ROOT };
+    let change = Operation::Create {
+        directory: ROOT,
+        name: file_name("f"),
+        new: new_inode(FileKind::File),
+    };
+    let slot = Turn::Slot { slot: 0, number: 1 };
+    let stream = Turn::Stream { number: 1 };
+    for (operation, turn) in [(&change, Turn::Read), (&read, slot), (&read, stream)] {
+        let stamp = Stamp {
+            turn,
+            ..store.stamp()
+        };
+        let refused = apply(operation, &stamp, CommitNumber(store.commit), &store);
+        let Err(Stop::Refused(error)) = refused else {
+            panic!("{operation:?} as {turn:?}")
+        };
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    }
+    for (operation, turn) in [(&read, Turn::Read), (&read, Turn::Own), (&change, slot)] {
+        let stamp = Stamp {
+            turn,
+            ..store.stamp()
+        };
+        assert!(apply(operation, &stamp, CommitNumber(store.commit), &store).is_ok());
+    }
+}
+
+#[test]
+fn a_clock_that_was_far_ahead_once_does_not_stop_the_time_of_an_object() {
+    let mut store = Store::new();
+    let file = store.file("f");
+    let ahead = Timestamp(i64::MAX / 2);
+    store.records.entry(Key::Inode(file)).and_modify(|record| {
+        if let Record::Inode(inode) = record {
+            std::sync::Arc::make_mut(inode).ctime = ahead;
+        }
+    });
+    let chmod = |mode| Operation::SetAttributes {
+        inode: file,
+        set: SetAttributes {
+            mode: Some(mode),
+            ..SetAttributes::default()
+        },
+    };
+    let stamp = store.stamp();
+    store.run(&chmod(0o600)).unwrap();
+    let first = store.attributes(file).unwrap().ctime;
+    assert!(
+        first < stamp.latest.plus(std::time::Duration::from_secs(1)),
+        "{first:?}"
+    );
+    // A client whose clock is behind changes it next: that isn't dated before its cause.
+    store.run(&chmod(0o640)).unwrap();
+    assert!(store.attributes(file).unwrap().ctime > first);
+    let received = Stamp::own(ahead, SESSION).received(Timestamp(5));
+    assert_eq!(received.now, received.latest);
+    assert!(received.latest < Timestamp(2_000_000_000));
+}
+
 #[test]
 fn a_slot_remembers_no_answer_that_only_says_wait() {
     let mut store = Store::new();
@@ -538,7 +666,7 @@ fn a_slot_remembers_no_answer_that_only_says_wait() {
         },
     };
     let stamp = Stamp {
-        slot: Some((3, 1)),
+        turn: Turn::Slot { slot: 3, number: 1 },
         ..store.stamp()
     };
     let attempt = |store: &Store| apply(&cut, &stamp, CommitNumber(store.commit), store);
@@ -568,19 +696,19 @@ fn a_slot_costs_no_round_of_its_own() {
         }
     }
     let stamp = Stamp {
-        now: Timestamp(1),
-        session: SESSION,
-        slot: Some((3, 1)),
+        turn: Turn::Slot { slot: 3, number: 1 },
+        ..Stamp::own(Timestamp(1), SESSION)
     };
-    let lookup = Operation::Lookup {
+    let unlink = Operation::Unlink {
         directory: ROOT,
         name: file_name("f"),
     };
-    let Err(Stop::Missing(needs)) = apply(&lookup, &stamp, CommitNumber(1), &Nothing) else {
+    let Err(Stop::Missing(needs)) = apply(&unlink, &stamp, CommitNumber(1), &Nothing) else {
         panic!()
     };
     let position = crate::position_hash(ROOT.number(), b"f") << 8;
     let expected = [
+        Key::Counters(ROOT.fileset()),
         Key::Inode(ROOT),
         Key::Name {
             directory: ROOT,
@@ -595,7 +723,7 @@ fn a_slot_costs_no_round_of_its_own() {
     assert_eq!(
         needs,
         expected.map(Need::Key),
-        "directory, name, session and slot come in one round"
+        "counters, directory, name, session and slot come in one round"
     );
 }
 

@@ -75,11 +75,7 @@ async fn read_on(shard: Weak<Shard>, directory: InodeId, mut after: u64) {
             limit: NAMES,
             with_attributes: true,
         };
-        let stamp = Stamp {
-            now: shard.world.wall(),
-            session: shard.session,
-            slot: None,
-        };
+        let stamp = Stamp::own(shard.world.wall(), shard.session);
         let Ok((Reply::Listing { entries, end }, _)) = shard.execute(&page, &stamp).await else {
             return;
         };

@@ -25,11 +25,7 @@ async fn open(world: &World, hot_records_bytes: usize) -> Arc<Shard> {
 }
 
 fn stamp(world: &World, shard: &Shard) -> Stamp {
-    Stamp {
-        now: world.wall(),
-        session: shard.session(),
-        slot: None,
-    }
+    Stamp::own(world.wall(), shard.session())
 }
 
 async fn run(world: &World, shard: &Shard, operation: Operation) -> Result<Reply> {
