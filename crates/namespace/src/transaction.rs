@@ -386,10 +386,11 @@ pub(crate) struct Now {
 }
 
 impl Now {
-    /// The time of a change of an object that last changed then: an object that a clock far ahead has
-    /// dated returns to the time of the others.
+    /// The time of a change of an object that last changed then. Always later, also if a clock far
+    /// ahead has dated that change: clients take the attributes with the later ctime for the newer
+    /// ones.
     pub(crate) fn after(self, last_change: Timestamp) -> Timestamp {
-        self.client.after(last_change).min(self.latest)
+        self.client.min(self.latest).after(last_change)
     }
 }
 

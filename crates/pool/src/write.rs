@@ -21,6 +21,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::{debug, warn};
+use world::Planted;
 use world::World;
 
 /// Most groups that one write tries.
@@ -380,6 +381,10 @@ impl Pool {
             pending.push(put_piece(&self.world, &attempt, piece as u8, payload));
         }
         let mut waiting: u32 = (1u32 << place.scheme.width()) - 1;
+        if self.world.has_planted(Planted::PublishEarly) {
+            self.finish_in_background(&attempt, waiting, pending, &mut turn);
+            return Ok(place);
+        }
         let stragglers_max = place.scheme.stragglers_max() as u32;
         let mut failed = 0u32;
         let mut straggler_wait = None;

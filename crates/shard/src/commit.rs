@@ -90,6 +90,13 @@ impl Shard {
         commit
     }
 
+    /// Lets go of a commit that will never end: it holds the shard, and would keep it, with the
+    /// tree's memory, for ever.
+    pub(crate) fn drop_running(&self) {
+        let running = self.running.lock().take();
+        drop(running);
+    }
+
     /// Freezes the open commit, appends it to the log, applies it to the tree.
     async fn commit(self: Arc<Self>) -> Result<()> {
         let outcome = self.commit_once().await;
@@ -169,6 +176,23 @@ impl Shard {
 
 /// Runs commits that no caller waits for. Ends with the shard.
 pub(crate) async fn committer(world: World, shard: Weak<Shard>, nudge: Arc<tokio::sync::Notify>) {
+    let mut abandoned = Abandoned(shard.clone());
+    drive_commits(world, shard, nudge).await;
+    abandoned.0 = Weak::new();
+}
+
+/// Lets go of the running commit if the committer's task is dropped: its process ends.
+struct Abandoned(Weak<Shard>);
+
+impl Drop for Abandoned {
+    fn drop(&mut self) {
+        if let Some(shard) = self.0.upgrade() {
+            shard.drop_running();
+        }
+    }
+}
+
+async fn drive_commits(world: World, shard: Weak<Shard>, nudge: Arc<tokio::sync::Notify>) {
     let mut watch = Watch {
         changes: 0,
         quiet_since: world.now(),

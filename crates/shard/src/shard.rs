@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
+use world::Planted;
 
 /// Memory for decoded records: the least, which simulations have.
 pub const HOT_RECORDS_BYTES_DEFAULT: usize = 384 * 1024 * 1024;
@@ -208,7 +209,9 @@ impl Shard {
             if is_new {
                 // It never had records here: the tree isn't searched for them.
                 state.records.session_began(session);
-                state.change(effects, None);
+                if !self.world.has_planted(Planted::DropSessionRecord) {
+                    state.change(effects, None);
+                }
             }
             state.newest_change()
         };
@@ -398,6 +401,7 @@ impl Shard {
             let _ = running.wait().await;
         }
         drop(self.committer.lock().take());
+        self.drop_running();
         drop(self.listing.lock().take());
         self.give_up(&ErrorKind::ShuttingDown.into());
         let closed = self.tree.close().await;
@@ -504,12 +508,13 @@ impl Shard {
     /// Ends a shard that was given up and returns the changes that aren't durable.
     pub async fn end_given_up(&self) -> Unflushed {
         self.give_up(&ErrorKind::ShuttingDown.into());
+        let running = self.running.lock().clone();
         drop(self.committer.lock().take());
         drop(self.listing.lock().take());
-        let running = self.running.lock().clone();
         if let Some(running) = running {
             let _ = self.world.timeout(FETCH_DEADLINE, running.wait()).await;
         }
+        self.drop_running();
         let _ = self.world.timeout(FETCH_DEADLINE, self.tree.close()).await;
         let mut state = self.state.lock();
         let mut commits = Vec::new();

@@ -14,7 +14,7 @@ mod turn;
 
 pub use faults::{FaultKind, Mix};
 pub use machines::Machines;
-pub use script::{Report, run};
+pub use script::{Report, run, run_with};
 
 use crate::action::Sizes;
 use model::Scheme;

@@ -19,6 +19,7 @@ pub mod host;
 mod instant;
 mod net;
 mod net_limits;
+mod planted;
 mod real;
 pub mod sim;
 mod split_mix;
@@ -33,6 +34,7 @@ pub use hash::{FixedHasher, Map, Set};
 pub use instant::Instant;
 pub use net::{Connection, ConnectionReader, ConnectionWriter, Listener};
 pub use net_limits::{BACKLOG_MAX, SILENCE_MAX};
+pub use planted::Planted;
 pub use task::Task;
 pub use waiters::{SPACE_WAIT, WAITERS_MAX, Wait, Waiter, Waiters};
 

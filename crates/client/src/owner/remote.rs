@@ -368,7 +368,9 @@ fn is_left_undone(answer: &Result<OwnerReply>) -> bool {
     }
 }
 
-/// Whether the owner couldn't say what became of a request.
+/// Whether the owner couldn't say what became of a request. One that gives the shard up can't, and
+/// the next one can.
 fn is_unknown(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Unknown | ErrorKind::Unavailable)
+    use ErrorKind::{ShuttingDown, Unavailable, Unknown};
+    matches!(error.kind(), Unknown | Unavailable | ShuttingDown)
 }

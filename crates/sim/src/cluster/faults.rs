@@ -21,6 +21,8 @@ pub enum FaultKind {
     KillOwner,
     /// A machine loses its power, and unflushed writes.
     CutPower,
+    /// All machines lose their power at once.
+    CutAllPower,
     /// A daemon stands still for a while.
     Pause,
     /// The machine that hosts the shard stands still; another takes over meanwhile.
@@ -35,6 +37,8 @@ pub enum FaultKind {
     HangDisk,
     /// The shard is given to another node.
     Move,
+    /// It is given to another node, and its owner hears of it late.
+    MoveUnheard,
     /// It is given away and back while the first owner can't hear of it.
     MoveThereAndBack,
     /// Coordination elects another leader.
@@ -61,6 +65,7 @@ impl Mix {
         FaultKind::Kill,
         FaultKind::KillOwner,
         FaultKind::CutPower,
+        FaultKind::CutAllPower,
         FaultKind::Pause,
         FaultKind::PauseOwner,
         FaultKind::Isolate,
@@ -68,6 +73,7 @@ impl Mix {
         FaultKind::SlowDisk,
         FaultKind::HangDisk,
         FaultKind::Move,
+        FaultKind::MoveUnheard,
         FaultKind::MoveThereAndBack,
         FaultKind::ChangeLeader,
         FaultKind::LoseQuorum,
@@ -103,6 +109,21 @@ impl Machines {
                 let owned = self.owns(judge, victim).await;
                 victim.node.cut_power();
                 self.revive(judge, draw, victim, owned).await;
+            }
+            FaultKind::CutAllPower => {
+                for machine in &self.nodes {
+                    machine.node.cut_power();
+                }
+                judge.sleep(time / 8).await;
+                for machine in &self.nodes {
+                    machine.start();
+                }
+                for machine in &self.nodes {
+                    machine.is_up(judge).await;
+                }
+                if let Some(first) = run_of(victim) {
+                    self.assign(judge, first).await;
+                }
             }
             FaultKind::Pause => {
                 victim.node.pause();
@@ -149,6 +170,12 @@ impl Machines {
             FaultKind::Move => {
                 let owner = self.owner_or(victim);
                 self.move_from(judge, draw, owner).await;
+            }
+            FaultKind::MoveUnheard => {
+                let owner = self.owner_or(victim);
+                self.store.silence_watches(owner.id, time);
+                self.move_from(judge, draw, owner).await;
+                judge.sleep(time).await;
             }
             FaultKind::MoveThereAndBack => {
                 let owner = self.owner_or(victim);

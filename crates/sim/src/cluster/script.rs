@@ -3,7 +3,7 @@
 use super::ClusterScenario;
 use super::faults::{FaultKind, run_of};
 use super::machines::{Machine, Machines};
-use super::turn::{self, Known, Shared, lock};
+use super::turn::{self, Ended, Known, Shared, lock};
 use crate::action::Draw;
 use crate::log;
 use metanode::CheckOptions;
@@ -12,6 +12,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use world::Planted;
 use world::sim::{Cluster, Judge};
 
 /// How long a turn may take.
@@ -43,7 +44,16 @@ pub struct Report {
 /// # Panics
 /// If a promise is broken.
 pub fn run(seed: u64, scenario: &ClusterScenario) -> Report {
+    run_with(seed, scenario, None)
+}
+
+/// As [`run`], with a fault planted in all daemons.
+///
+/// # Panics
+/// If a promise is broken: it should be.
+pub fn run_with(seed: u64, scenario: &ClusterScenario, planted: Option<Planted>) -> Report {
     let cluster = Arc::new(Cluster::new(seed));
+    cluster.plant(planted);
     let scenario = *scenario;
     let machines = Machines::new(&cluster, seed, &scenario);
     let mut report = cluster.run(|judge| async move {
@@ -102,7 +112,12 @@ async fn work(
             turn::turn(world, member, known, scenario, steps, what)
         });
         let ended = judge.within("a turn ends", TURN_MAX, turn).await;
-        if ended.is_none() {
+        if ended == Some(Ended::CutOff) {
+            machine.node.kill();
+            judge.sleep(Duration::from_millis(100)).await;
+            machine.start();
+        }
+        if ended != Some(Ended::Closed) {
             crashed = Some(machine);
         }
     }
@@ -128,6 +143,8 @@ async fn faults(
         *report.faults.entry(kind).or_default() += 1;
         let is_over = Cell::new(false);
         tracing::info!(?kind, "fault");
+        let cuts = matches!(kind, FaultKind::Isolate | FaultKind::CutOneWay);
+        lock(known).is_cut_off = cuts;
         let caused = async {
             machines.cause(judge, draw, kind).await;
             judge.sleep(AFTERMATH).await;

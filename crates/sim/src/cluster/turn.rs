@@ -1,12 +1,14 @@
 //! A client's turn: random actions on a node, compared with the model.
 
 use super::ClusterScenario;
-use crate::action::{self, Action, Draw, Seen};
+use crate::action::{self, Action, Draw, Seen, content};
 use crate::drive::{Driver, survey};
 use crate::recovered::History;
 use crate::scenario::{agree, brief};
+use bytes::Bytes;
 use client::{Client, ClientSettings};
-use model::InodeId;
+use model::operation::NewInode;
+use model::{ErrorKind, FileKind, InodeId};
 use node::Member;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -16,6 +18,10 @@ use world::World;
 
 /// How long an operation may take under any fault of a script.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The content of the file that a client holds open during its turn.
+const HELD_SEED: u64 = 77;
+const HELD_BYTES: usize = 50_000;
 
 /// What outlives clients: the model, and which actions are known to be durable.
 pub(super) struct Known {
@@ -27,6 +33,17 @@ pub(super) struct Known {
     pub(super) steps: usize,
     /// A client's node went down in its turn: what is there must be looked at.
     pub(super) is_uncertain: bool,
+    /// Some node's links are cut, or were until a moment ago.
+    pub(super) is_cut_off: bool,
+}
+
+/// How a turn ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ended {
+    /// All actions were performed, and the client is closed.
+    Closed,
+    /// An operation failed on a node that is cut off.
+    CutOff,
 }
 
 pub(super) type Shared = Arc<Mutex<Known>>;
@@ -40,6 +57,7 @@ impl Known {
             draw: Draw::new(seed),
             steps: 0,
             is_uncertain: false,
+            is_cut_off: false,
         }))
     }
 }
@@ -63,7 +81,7 @@ pub(super) async fn turn(
     scenario: ClusterScenario,
     steps: u64,
     what: String,
-) {
+) -> Ended {
     let client = loop {
         match member.open_client(settings()).await {
             Ok(client) => break client,
@@ -73,6 +91,7 @@ pub(super) async fn turn(
     if lock(&known).is_uncertain {
         look(&client, &known, &what).await;
     }
+    let held = hold(&client, &what).await;
     let mut driver = Driver::with(client.clone(), lock(&known).inodes.clone());
     for step in 0..steps {
         let action = {
@@ -83,10 +102,15 @@ pub(super) async fn turn(
             action
         };
         let (expected, made) = expect(&mut lock(&known), &action);
-        let seen = driver
-            .run(&action, made)
-            .await
-            .unwrap_or_else(|error| panic!("{what}, step {step}: {error:?}"));
+        tracing::debug!(step, ?action, "asks");
+        let seen = match driver.run(&action, made).await {
+            Ok(seen) => seen,
+            // A program on a node that is cut off may be told so; others see a pause.
+            Err(error) if error.kind() == ErrorKind::Unavailable && lock(&known).is_cut_off => {
+                return Ended::CutOff;
+            }
+            Err(error) => panic!("{what}, step {step}: {error:?}"),
+        };
         assert!(
             agree(&action, &expected, &seen),
             "{what}, step {step} {action:?}: expected {}, saw {}",
@@ -98,12 +122,43 @@ pub(super) async fn turn(
         known.inodes.clone_from(driver.inodes());
         known.steps += 1;
     }
+    let found = client.read(held, 0, HELD_BYTES).await;
+    let found = found.unwrap_or_else(|error| panic!("{what}, a file without names: {error:?}"));
+    assert!(
+        found.concat() == content(HELD_SEED, HELD_BYTES),
+        "{what}: a file without names"
+    );
+    client.release(held).await;
     let closed = client.close().await;
     closed.unwrap_or_else(|error| panic!("{what}, at its end: {error:?}"));
     let known = &mut *lock(&known);
     known.history.begin(&Action::SyncAll);
     known.history.answered(&known.model);
     known.is_uncertain = false;
+    Ended::Closed
+}
+
+/// Makes a file without names that only this client holds open, wherever the shard moves.
+async fn hold(client: &Client, what: &str) -> InodeId {
+    let new = NewInode {
+        kind: FileKind::File,
+        mode: 0o600,
+        uid: 0,
+        gid: 0,
+        umask: 0,
+        rdev: 0,
+        target: Bytes::new(),
+    };
+    let written = async {
+        let inode = client.create_unnamed(InodeId::ROOT, new).await?.inode;
+        client
+            .write(inode, 0, &content(HELD_SEED, HELD_BYTES))
+            .await?;
+        client.fsync(inode, false).await?;
+        Ok::<_, model::Error>(inode)
+    };
+    let written = written.await;
+    written.unwrap_or_else(|error| panic!("{what}, a file without names: {error:?}"))
 }
 
 /// Looks at everything after a crash, and makes it what is known.

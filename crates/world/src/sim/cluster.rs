@@ -23,6 +23,7 @@ use super::node::SimNode;
 use super::run::SharedClock;
 use super::step::Program;
 use super::wires::Wires;
+use crate::Planted;
 use parking_lot::Mutex;
 use std::future::Future;
 use std::pin::pin;
@@ -90,6 +91,11 @@ impl Cluster {
     #[must_use]
     pub fn wires(&self) -> Wires {
         Wires::new(self.shared.machine.clone())
+    }
+
+    /// Plants a fault in all programs, or none.
+    pub fn plant(&self, fault: Option<Planted>) {
+        self.shared.machine.lock().planted = fault;
     }
 
     /// I/Os so far, on all disks.

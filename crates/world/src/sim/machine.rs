@@ -6,8 +6,9 @@ use super::network::{HostNumber, Network};
 use super::node::NodeState;
 use super::random::RandomStream;
 use super::{RUN_IO_MAX, RUN_TIME_MAX};
-use crate::{AlignedBuffer, FixedHasher};
+use crate::{AlignedBuffer, FixedHasher, Planted};
 use bytes::Bytes;
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::hash::Hasher;
 use std::io;
@@ -41,6 +42,10 @@ pub(super) struct Machine {
     /// The tasks of all machines, by number.
     pub(super) tasks: BTreeMap<u64, (HostNumber, &'static str)>,
     pub(super) next_number: u64,
+    /// The fault that is planted in all programs.
+    pub(super) planted: Option<Planted>,
+    /// The panic of a task, by the run of its program.
+    pub(super) panics: BTreeMap<u64, Box<dyn Any + Send>>,
     run_io_start: u64,
     powerless_ios: u64,
     /// Submitted I/Os by due time and number.
@@ -98,6 +103,8 @@ pub(super) enum Progress {
 impl Machine {
     pub(super) fn new(seed: u64) -> Self {
         Self {
+            planted: None,
+            panics: BTreeMap::new(),
             nodes: Vec::new(),
             network: Network::new(seed),
             devices: BTreeMap::new(),
@@ -144,6 +151,8 @@ impl Machine {
             run: self.run,
             tasks: BTreeMap::new(),
             next_number: self.next_number,
+            planted: self.planted,
+            panics: BTreeMap::new(),
             run_io_start: self.run_io_start,
             powerless_ios: 0,
             under_way: BTreeMap::new(),

@@ -5,7 +5,7 @@ use super::disk::OpenSimDisk;
 use super::machine::Machine;
 use super::network::HostNumber;
 use super::step::Watch;
-use crate::{Instant, Task, World};
+use crate::{Instant, Planted, Task, World};
 use parking_lot::Mutex;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -94,6 +94,10 @@ impl SimWorld {
         self.machine.lock().trace_note(self.node, what, number);
     }
 
+    pub(crate) fn has_planted(&self, fault: Planted) -> bool {
+        self.machine.lock().planted == Some(fault)
+    }
+
     pub(crate) fn random_u64(&self) -> u64 {
         self.machine.lock().program_random.next()
     }
@@ -112,8 +116,10 @@ impl SimWorld {
         let machine = self.machine.clone();
         let future = NamedTask {
             number,
+            run: self.run,
             machine,
             future: Box::pin(future),
+            catches: self.shared.is_some(),
         };
         Task::new(self.handle.spawn(future))
     }
@@ -298,8 +304,12 @@ async fn arrivals(world: &Arc<SimWorld>) {
 /// A task that is listed while it lives, and that sometimes lets other tasks go first.
 struct NamedTask<F> {
     number: u64,
+    run: u64,
     machine: Arc<Mutex<Machine>>,
     future: Pin<Box<F>>,
+    /// Of several machines' programs panics are kept until the step is over: a runtime that tokio
+    /// shuts down in the middle of a task panics again where it drops the others.
+    catches: bool,
 }
 
 impl<F: Future> Future for NamedTask<F> {
@@ -312,7 +322,18 @@ impl<F: Future> Future for NamedTask<F> {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
-        self.future.as_mut().poll(context)
+        if !self.catches {
+            return self.future.as_mut().poll(context);
+        }
+        let future = &mut self.future;
+        match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+            Ok(polled) => polled,
+            Err(panic) => {
+                let run = self.run;
+                self.machine.lock().panics.entry(run).or_insert(panic);
+                Poll::Pending
+            }
+        }
     }
 }
 

@@ -120,7 +120,7 @@ impl Program {
         self.moved += by;
         let watch = &self.watch;
         watch.begin_step();
-        catch_unwind(AssertUnwindSafe(|| {
+        let stepped = catch_unwind(AssertUnwindSafe(|| {
             self.runtime.block_on(async {
                 if by > 0 {
                     let mut moving = pin!(tokio::time::advance(Duration::from_nanos(by)));
@@ -136,7 +136,9 @@ impl Program {
                 })
                 .await;
             });
-        }))
+        }));
+        let panic = self.world.machine.lock().panics.remove(&self.world.run);
+        stepped.and(panic.map_or(Ok(()), Err))
     }
 
     /// Hash of its tasks' polls so far.

@@ -1,0 +1,52 @@
+//! Faults planted in the program on purpose, to see that the simulations find them. Only a simulated
+//! world can have them: in a real one [`World::has_planted`] is false, whatever happens.
+//!
+//! A fault is one wrong line where the program decides something. `docs/planted-faults.md` lists them
+//! with the seeds that found them.
+
+use crate::{Inner, World};
+
+macro_rules! faults {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// A fault that can be planted.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        pub enum Planted { $($(#[$doc])* $name,)* }
+
+        impl Planted {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+        }
+    };
+}
+
+faults! {
+    /// An NSD answers a put before its journal is flushed.
+    SkipFlush,
+    /// An NSD takes log entries of owners that it sealed out.
+    IgnoreSeal,
+    /// An NSD answers a seal without taking note of it.
+    ForgetSeal,
+    /// A log entry counts as durable when one NSD of the view has it.
+    AcknowledgeEarly,
+    /// A take-over leaves the newest entry out.
+    ReplayShort,
+    /// An operation in a slot is applied again when it is repeated.
+    ApplyTwice,
+    /// The record of a new session isn't written.
+    DropSessionRecord,
+    /// Extents are published while their pieces are on the way.
+    PublishEarly,
+    /// An owner answers clients that know a later one.
+    AnswerLate,
+}
+
+impl World {
+    /// Whether this fault is planted here. False in the real world.
+    #[must_use]
+    pub fn has_planted(&self, fault: Planted) -> bool {
+        match &self.inner {
+            Inner::Real(_) => false,
+            Inner::Simulated(world) => world.has_planted(fault),
+        }
+    }
+}
