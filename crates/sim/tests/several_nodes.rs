@@ -1,7 +1,8 @@
 //! Several whole nodes, and one client at a time on any of them.
 
-use sim::cluster::{ClusterScenario, run};
+use sim::cluster::{ClusterScenario, FaultKind, Mix, run};
 use sim::{by_suite, each_seed};
+use std::time::Duration;
 
 #[test]
 fn several_nodes_without_faults() {
@@ -20,6 +21,25 @@ fn several_nodes_survive_faults() {
             ClusterScenario::USUAL.faults
         );
         println!("seed {seed}: {report:?}");
+    });
+}
+
+/// In simulated time, which no machine's load changes.
+#[test]
+fn a_client_goes_on_within_half_a_second_when_its_shard_moves() {
+    let scenario = ClusterScenario {
+        steps: 4_000,
+        faults: 8,
+        mix: Mix(&[FaultKind::Move]),
+        ..ClusterScenario::USUAL
+    };
+    each_seed(0..by_suite(8, 100), |seed| {
+        let report = run(seed, &scenario);
+        let moved = report.pauses[&FaultKind::Move];
+        assert!(
+            moved <= Duration::from_millis(500),
+            "seed {seed}: {report:?}"
+        );
     });
 }
 

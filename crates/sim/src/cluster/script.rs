@@ -35,6 +35,8 @@ pub struct Report {
     pub time: Duration,
     /// For each kind of fault: the longest time without an answer while it lasted.
     pub pauses: BTreeMap<FaultKind, Duration>,
+    /// The longest time without an answer after another node, which owned the shard, was killed.
+    pub owner_killed: Duration,
     /// How often each fault was caused.
     pub faults: BTreeMap<FaultKind, usize>,
 }
@@ -100,10 +102,14 @@ async fn work(
         number += 1;
         // After a crash the same node is next: its new daemon's session ends those of its old one.
         let machine = crashed.take().unwrap_or_else(|| {
-            let machine = draw.one_of(&machines.nodes);
+            // Programs start on nodes that are up.
+            let all = &machines.nodes;
+            let up: Vec<_> = all.iter().filter(|it| it.member().is_some()).collect();
+            let machine = draw.one_of(&up).copied().or_else(|| all.first());
             machine.expect("a cluster has nodes").clone()
         });
         machine.is_up(judge).await;
+        lock(known).client_on = machine.id;
         let left = (scenario.steps - lock(known).steps) as u64;
         let steps = 1 + draw.below(scenario.turn_steps).min(left);
         let what = format!("seed {seed} turn {number} on {}", machine.node.name());
@@ -141,6 +147,9 @@ async fn faults(
         }
         let kind = scenario.mix.draw(draw);
         *report.faults.entry(kind).or_default() += 1;
+        // What a client sees whose own node isn't the one that is killed.
+        let owner = machines.owner().map(|machine| machine.id);
+        let is_elsewhere = owner != Some(lock(known).client_on);
         let is_over = Cell::new(false);
         tracing::info!(?kind, "fault");
         let cuts = matches!(kind, FaultKind::Isolate | FaultKind::CutOneWay);
@@ -154,6 +163,9 @@ async fn faults(
         let (pause, ()) = futures::future::join(pause, caused).await;
         let longest = report.pauses.entry(kind).or_default();
         *longest = pause.max(*longest);
+        if is_elsewhere && kind == FaultKind::KillOwner {
+            report.owner_killed = pause.max(report.owner_killed);
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::scenario::{agree, brief};
 use bytes::Bytes;
 use client::{Client, ClientSettings};
 use model::operation::NewInode;
-use model::{ErrorKind, FileKind, InodeId};
+use model::{ErrorKind, FileKind, InodeId, NodeId};
 use node::Member;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -33,6 +33,8 @@ pub(super) struct Known {
     pub(super) steps: usize,
     /// A client's node went down in its turn: what is there must be looked at.
     pub(super) is_uncertain: bool,
+    /// The node of the client whose turn it is.
+    pub(super) client_on: NodeId,
     /// Some node's links are cut, or were until a moment ago.
     pub(super) is_cut_off: bool,
 }
@@ -57,6 +59,7 @@ impl Known {
             draw: Draw::new(seed),
             steps: 0,
             is_uncertain: false,
+            client_on: NodeId(0),
             is_cut_off: false,
         }))
     }
