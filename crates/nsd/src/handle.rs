@@ -104,6 +104,15 @@ impl Handle {
         self.was_heard_within(HEARD_MAX)
     }
 
+    /// Whether it ever said how it is.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        match &self.way {
+            Way::Local(_) => true,
+            Way::Call(called) => called.heard.lock().is_some(),
+        }
+    }
+
     fn was_heard_within(&self, age: Duration) -> bool {
         match &self.way {
             Way::Local(_) => true,

@@ -126,8 +126,12 @@ impl Member {
             .is_some_and(|until| now < until)
     }
 
-    /// Whether a piece of `bytes` fits and still leaves room for deletes.
+    /// Whether a piece of `bytes` fits and still leaves room for deletes. An NSD that never said how
+    /// much it holds may be away, but nothing says that it is full.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
+        if !self.nsd.is_known() {
+            return true;
+        }
         let usage = self.nsd.usage();
         let keep = FREE_MIN.min(usage.capacity / 64);
         self.nsd.health() == NsdHealth::Online && usage.available >= bytes + keep

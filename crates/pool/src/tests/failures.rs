@@ -2,9 +2,13 @@
 
 use super::*;
 use crate::MemberState;
+use futures::future::BoxFuture;
 use model::ErrorKind;
+use model::call::{Answer, Call, NoAnswer};
 use model::nsd::GroupFence;
 use std::collections::BTreeSet;
+use world::Deadline;
+use world::call::Remote;
 
 #[test]
 fn writes_get_narrower_when_nsds_die_and_stop_before_redundancy_is_lost() {
@@ -174,5 +178,28 @@ fn a_log_view_has_different_failure_groups_and_avoids_what_failed() {
             ErrorKind::Unavailable
         );
         assert_eq!(rig.pool.log_view(1).expect("one is enough"), [next[0]]);
+    });
+}
+
+/// Another node that is down.
+struct Down;
+
+impl Remote for Down {
+    fn call(&self, _: Call, _: Deadline) -> BoxFuture<'_, Result<Answer, NoAnswer>> {
+        Box::pin(async { Err(NoAnswer::not_run("it is down")) })
+    }
+}
+
+#[test]
+fn a_node_that_was_never_heard_of_is_away_and_not_full() {
+    with_pool(Scheme::Replicate(3), 3, DISK_BYTES, async |rig| {
+        rig.pool.remove_nsd(NsdId(2));
+        rig.pool.add_remote_nsd(NsdId(2), Arc::new(Down));
+        let bytes = plain(MIB, 1);
+        for _ in 0..8 {
+            let place = rig.write(&bytes).await;
+            assert_eq!(place.scheme, Scheme::Replicate(2));
+            assert_eq!(rig.read(&place).await, bytes);
+        }
     });
 }
