@@ -1,10 +1,11 @@
 //! Another node, from the asking side: connects when it is asked, and again when that breaks.
 //!
-//! *A call*: [`Peer`] takes the open connection, or starts the task that opens one and waits for it
-//! until the deadline; the call goes into the connection's `Caller`; the connection's task sends it
-//! and hands over its outcome. *A break*: the task ends, and with it every call that was sent
-//! (`Unknown`); unsent ones wait for the next connection. Between attempts that fail there is a
-//! pause, and without calls there are no attempts.
+//! *A call*: [`Peer`] takes the open connection, or starts the task that opens one and waits for it;
+//! the call goes into the connection's `Caller`; the connection's task sends it and hands over its
+//! outcome. *A break*: the task ends, and with it every call that was sent (`Unknown`); unsent ones
+//! wait for the next connection. *No connection*: a call waits for one attempt. If that fails, so do
+//! the calls, because whoever asks has other nodes to turn to; after it there is a pause, in which
+//! calls are refused at once. Without calls there are no attempts.
 
 use crate::caller::{Caller, Outcome};
 use crate::drive::{Next, Side, Stream, drive, idle};
@@ -66,6 +67,8 @@ struct State {
     ending: Vec<Connection>,
     /// Attempts in a row that came to no hello.
     failures: u32,
+    /// Such attempts altogether: a call that sees another one end gives up.
+    failures_ever: u64,
     /// No attempt before this.
     not_before: Option<Instant>,
     /// Why the last connection ended, or wasn't opened.
@@ -116,6 +119,7 @@ impl Peer {
                     current: Current::None,
                     ending: Vec::new(),
                     failures: 0,
+                    failures_ever: 0,
                     not_before: None,
                     last_fault: None,
                     incarnation: 0,
@@ -159,8 +163,9 @@ impl Shared {
         mut call: Call,
         deadline: Deadline,
     ) -> Result<Answer, NoAnswer> {
+        let failures = self.state.lock().failures_ever;
         loop {
-            let link = self.link(deadline).await?;
+            let link = self.link(failures, deadline).await?;
             match link.call(call, deadline).await {
                 Outcome::Ended(ended) => return ended,
                 // It never left, so another connection may take it.
@@ -169,12 +174,16 @@ impl Shared {
         }
     }
 
-    /// An open connection.
-    async fn link(self: &Arc<Self>, deadline: Deadline) -> Result<Arc<Link>, NoAnswer> {
+    /// An open connection, for a call that began after `failures` attempts had failed.
+    async fn link(
+        self: &Arc<Self>,
+        failures: u64,
+        deadline: Deadline,
+    ) -> Result<Arc<Link>, NoAnswer> {
         loop {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
-            if deadline.has_passed(&self.world) {
+            if deadline.has_passed(&self.world) || self.state.lock().failures_ever > failures {
                 return Err(self.no_link());
             }
             if let Some(link) = self.open_link()? {
@@ -193,7 +202,8 @@ impl Shared {
         NoAnswer::not_run(format!("no connection to node {}: {why}", self.node))
     }
 
-    /// The connection, if it is open; otherwise sees to it that one is being opened.
+    /// The connection, if it is open; otherwise sees to it that one is being opened. Refuses that
+    /// in the pause after an attempt that failed.
     fn open_link(self: &Arc<Self>) -> Result<Option<Arc<Link>>, NoAnswer> {
         let mut dropped = None;
         let mut state = self.state.lock();
@@ -205,6 +215,11 @@ impl Shared {
             }
             Current::Open(_) | Current::None => {}
         }
+        let now = self.world.now();
+        if state.not_before.is_some_and(|time| now < time) {
+            drop(state);
+            return Err(self.no_link());
+        }
         if let Current::Open(old) = std::mem::replace(&mut state.current, Current::None) {
             state
                 .ending
@@ -214,8 +229,8 @@ impl Shared {
             }
             state.ending.push(old);
         }
-        let dialing = dial(self.clone(), state.not_before);
-        state.current = Current::Dialing(self.world.spawn("rpc connects", dialing));
+        let dialing = self.world.spawn("rpc connects", dial(self.clone()));
+        state.current = Current::Dialing(dialing);
         drop(state);
         drop(dropped);
         Ok(None)
@@ -258,6 +273,7 @@ impl Shared {
             let longest = PAUSE_MIN * 2_u32.saturating_pow(state.failures.min(16));
             let longest = longest.min(PAUSE_MAX);
             state.failures += 1;
+            state.failures_ever += 1;
             // Between half and all of it, so that nodes don't come in step.
             let part = self.world.random_u64() % 512 + 512;
             let pause = longest.mul_f64(part as f64 / 1024.0);
@@ -306,11 +322,7 @@ impl Shared {
 }
 
 /// Opens a connection, once.
-async fn dial(shared: Arc<Shared>, not_before: Option<Instant>) {
-    let now = shared.world.now();
-    if let Some(pause) = not_before.map(|time| time.since(now)) {
-        shared.world.sleep(pause).await;
-    }
+async fn dial(shared: Arc<Shared>) {
     let deadline = Deadline::after(&shared.world, DIAL_MAX);
     let attempt = shared.dial.dial(shared.node, deadline);
     let fault = match deadline.bound(&shared.world, attempt).await {

@@ -2,7 +2,7 @@
 
 use crate::scene::{ANSWERING, ASKING, Counter, admission, identity, ms, request};
 use model::NodeId;
-use model::call::{Class, NoAnswer};
+use model::call::{Answer, Class, NoAnswer};
 use rpc::{Addresses, Peer, Server};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -33,6 +33,17 @@ async fn start(world: &World, incarnation: u64, counter: &Arc<Counter>) -> (Serv
     (server, address)
 }
 
+/// Asks until there is a connection: in the pause after an attempt that failed calls are refused.
+async fn connected(world: &World, peer: &Peer, ticket: u64) -> Answer {
+    let deadline = Deadline::after(world, ms(20_000));
+    loop {
+        match peer.call(request(ticket, 0), deadline).await {
+            Err(NoAnswer::NotRun(_)) if !deadline.has_passed(world) => world.sleep(ms(5)).await,
+            answer => return answer.unwrap(),
+        }
+    }
+}
+
 #[test]
 fn calls_go_over_the_network_to_the_node_that_listens() {
     on_both(|world| async move {
@@ -47,6 +58,7 @@ fn calls_go_over_the_network_to_the_node_that_listens() {
 
         let (server, address) = start(&world, 1, &counter).await;
         addresses.set(ANSWERING, address);
+        connected(&world, &peer, 2).await;
         let calls: Vec<_> = (10..60)
             .map(|ticket| {
                 let (peer, deadline) = (peer.clone(), long());
@@ -75,7 +87,7 @@ fn calls_go_over_the_network_to_the_node_that_listens() {
         );
         let (_server, address) = start(&world, 2, &counter).await;
         addresses.set(ANSWERING, address);
-        let answer = peer.call(request(71, 0), long()).await.unwrap();
+        let answer = connected(&world, &peer, 71).await;
         assert_eq!(answer.from.incarnation, 2);
         addresses.remove(ANSWERING);
         peer.call(request(72, 0), long()).await.unwrap();

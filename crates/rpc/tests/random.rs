@@ -44,6 +44,10 @@ fn start_caller(scene: &Arc<Scene>, caller: u64) -> Task<Learned> {
                 Err(NoAnswer::Unknown(_)) => None,
             };
             learned.push((ticket, has_run));
+            if has_run == Some(false) {
+                // Without a connection calls are refused at once.
+                scene.world.sleep(patience).await;
+            }
         }
         learned
     })

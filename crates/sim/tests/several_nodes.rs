@@ -2,6 +2,7 @@
 
 use sim::cluster::{ClusterScenario, FaultKind, Mix, run};
 use sim::{by_suite, each_seed};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 #[test]
@@ -41,6 +42,28 @@ fn a_client_goes_on_within_half_a_second_when_its_shard_moves() {
             "seed {seed}: {report:?}"
         );
     });
+}
+
+/// In simulated time. The client is on a node that stays, two of three NSDs too.
+#[test]
+fn a_client_goes_on_within_three_seconds_when_the_owner_is_killed() {
+    let scenario = ClusterScenario {
+        steps: 4_000,
+        faults: 8,
+        mix: Mix(&[FaultKind::KillOwner]),
+        ..ClusterScenario::USUAL
+    };
+    let seen = AtomicUsize::new(0);
+    each_seed(0..by_suite(8, 100), |seed| {
+        let report = run(seed, &scenario);
+        let was_seen = report.owner_killed > Duration::ZERO;
+        seen.fetch_add(usize::from(was_seen), Ordering::Relaxed);
+        let limit = Duration::from_secs(3);
+        assert!(report.owner_killed <= limit, "seed {seed}: {report:?}");
+        println!("seed {seed}: {:?}", report.owner_killed);
+    });
+    let seen = seen.into_inner();
+    assert!(seen > 0, "no owner was killed while a client was elsewhere");
 }
 
 /// Runs one seed again: `SIM_SEED=100 SIM_LOG=info cargo test ... several_nodes_again`.
