@@ -61,6 +61,10 @@ const ADMISSION: Admission = Admission {
 /// How long a closing member waits for the requests of others that it has begun.
 const GOODBYE_MAX: Duration = Duration::from_secs(2);
 
+/// How long a new client waits for enough NSDs to say how much they hold, and how often it looks.
+const SPACE_KNOWN_MAX: Duration = Duration::from_secs(3);
+const SPACE_LOOK_EVERY: Duration = Duration::from_millis(10);
+
 const fn credit(requests: u32, mebibytes: u64) -> Credit {
     Credit {
         requests,
@@ -204,6 +208,11 @@ impl Member {
             ..settings
         };
         let pool = parts.nsds.pool.clone();
+        // Until then its first writes would be refused for want of space.
+        let deadline = Deadline::after(&parts.world, SPACE_KNOWN_MAX);
+        while pool.usage().capacity == 0 && !deadline.has_passed(&parts.world) {
+            parts.world.sleep(SPACE_LOOK_EVERY).await;
+        }
         let client = Client::new(parts.world.clone(), owner, pool, session, settings);
         let mut clients = self.clients.lock();
         clients.retain(|client| client.strong_count() > 0);

@@ -24,6 +24,8 @@ use world::{Instant, World};
 const HEARD_MAX: Duration = Duration::from_secs(10);
 /// How often an NSD of another node is asked how it is, unless it has answered something meanwhile.
 const ASK_EVERY: Duration = Duration::from_secs(2);
+/// How often one that never answered is asked.
+const ASK_FIRST_EVERY: Duration = Duration::from_millis(100);
 
 /// The way to one NSD.
 pub struct Handle {
@@ -55,15 +57,25 @@ impl Handle {
         })
     }
 
-    /// An NSD of another node. A task asks how it is for as long as the handle exists.
+    /// An NSD of another node; `before` is the way to it until now, and what was heard there holds.
+    /// A task asks how it is for as long as the handle exists.
     #[must_use]
-    pub fn remote(world: &World, id: NsdId, node: Arc<dyn Remote>) -> Arc<Self> {
+    pub fn remote(
+        world: &World,
+        id: NsdId,
+        node: Arc<dyn Remote>,
+        before: Option<&Self>,
+    ) -> Arc<Self> {
+        let heard = before.and_then(|before| match &before.way {
+            Way::Local(_) => None,
+            Way::Call(called) => *called.heard.lock(),
+        });
         let handle = Arc::new(Self {
             id,
             world: world.clone(),
             way: Way::Call(Called {
                 node,
-                heard: Mutex::default(),
+                heard: Mutex::new(heard),
             }),
         });
         let (world, weak) = (world.clone(), Arc::downgrade(&handle));
@@ -75,8 +87,12 @@ impl Handle {
                         tracing::debug!(nsd = %id, %error, "an NSD doesn't say how it is");
                     }
                 }
+                let pause = match handle.is_known() {
+                    true => ASK_EVERY,
+                    false => ASK_FIRST_EVERY,
+                };
                 drop(handle);
-                world.sleep(ASK_EVERY).await;
+                world.sleep(pause).await;
             }
         };
         handle.world.spawn("nsd-condition", asking).detach();

@@ -191,7 +191,8 @@ impl Pool {
     /// Adds an NSD of another node, or that NSD on a node where it is now. The map decides whether
     /// it gets pieces.
     pub fn add_remote_nsd(&self, nsd: NsdId, node: Arc<dyn Remote>) {
-        self.add(Handle::remote(&self.world, nsd, node));
+        let before = self.handle(nsd);
+        self.add(Handle::remote(&self.world, nsd, node, before.as_deref()));
     }
 
     fn add(&self, nsd: Arc<Handle>) {
