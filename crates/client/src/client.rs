@@ -16,7 +16,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::sync::Semaphore;
-use world::{WAITERS_MAX, Waiter, Waiters, World};
+use world::{Instant, WAITERS_MAX, Waiter, Waiters, World};
 
 /// A POSIX file system as a library; one per mounted file system and process. Used as
 /// `Arc<Client>`; every method may be called from any thread.
@@ -206,6 +206,14 @@ impl Client {
                     format!("waited {waited} s for {cause}"),
                 )
             })
+    }
+
+    /// Whether data that couldn't be read or stored since `since`, for the reason `error`, may be
+    /// reached soon: nodes are away. Programs then see a pause, unless it exceeds the patience.
+    pub(crate) fn is_pause(&self, error: &Error, since: Instant) -> bool {
+        matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown)
+            && self.pool.misses_nodes()
+            && self.world.now() - since < self.settings.patience
     }
 
     pub(crate) fn shared(&self) -> Arc<Self> {

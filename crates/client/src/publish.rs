@@ -63,7 +63,8 @@ impl Client {
             if inner.is_published() {
                 return Ok(());
             }
-            if let Some(error) = untold_failure(&mut inner) {
+            if let Some(error) = self.untold_failure(&inner).cloned() {
+                mark_told(&mut inner);
                 return Err(error);
             }
             let small = u64::from(limits::INLINE_FILE_BYTES_MAX);
@@ -80,9 +81,20 @@ impl Client {
     #[must_use]
     pub fn write_failure(&self, inode: InodeId) -> Option<Error> {
         let state = self.inodes.find(inode)?;
-        let inner = state.lock();
+        self.untold_failure(&state.lock()).cloned()
+    }
+
+    /// The first failure not reported to a program yet. What may go well soon isn't one.
+    fn untold_failure<'a>(&self, inner: &'a Inner) -> Option<&'a Error> {
         let untold = inner.flushing.iter().filter(|batch| !batch.told);
-        untold.filter_map(Batch::failure).next().cloned()
+        let error = untold.filter_map(Batch::failure).next()?;
+        (!self.is_pause_of(inner, error)).then_some(error)
+    }
+
+    /// Whether the inode's data, which couldn't be stored, may be stored soon.
+    fn is_pause_of(&self, inner: &Inner, error: &Error) -> bool {
+        let since = inner.failing_since.unwrap_or_else(|| self.world.now());
+        self.is_pause(error, since)
     }
 
     /// Makes data and attributes of the inode, and its name if it is new, durable. Also for
@@ -90,7 +102,8 @@ impl Client {
     ///
     /// # Errors
     /// Why data couldn't be stored (it is kept and tried again), or `Unavailable` if the
-    /// metadata couldn't be made durable.
+    /// metadata couldn't be made durable. While nodes are away it waits first, as long as the
+    /// patience allows.
     pub async fn fsync(&self, inode: InodeId, data_only: bool) -> Result<()> {
         // Times are part of the publish, so leaving them out would save nothing.
         let _ = data_only;
@@ -132,7 +145,9 @@ impl Client {
                     return Ok(());
                 }
                 let mut waited_for = inner.flushing.iter().take_while(|b| b.number <= target);
-                if let Some(error) = waited_for.find_map(Batch::failure) {
+                if let Some(error) = waited_for.find_map(Batch::failure)
+                    && !self.is_pause_of(&inner, error)
+                {
                     let error = error.clone();
                     mark_told(&mut inner);
                     return Err(error);
@@ -548,14 +563,6 @@ fn halved(step: &Publish) -> Option<[Publish; 2]> {
             ..step.clone()
         },
     ])
-}
-
-/// The first failure not reported to a program yet; it counts as reported now.
-fn untold_failure(inner: &mut Inner) -> Option<Error> {
-    let untold = inner.flushing.iter().filter(|batch| !batch.told);
-    let error = untold.filter_map(Batch::failure).next()?.clone();
-    mark_told(inner);
-    Some(error)
 }
 
 /// A program now knows that unpublished data wasn't stored.

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use futures::future::try_join_all;
 use model::{Error, ErrorKind, FileKind, InodeId, Operation, Reply, Result, SegmentPlace, limits};
 use std::collections::VecDeque;
+use std::time::Duration;
 use tokio::sync::futures::Notified;
 use tracing::debug;
 
@@ -28,6 +29,10 @@ const ROUNDS_WHOLE_MAX: usize = 4;
 /// Each takes some KiB of state, and dozens of reads may run.
 const FETCHES_AT_ONCE: usize = 64;
 const FETCHED_BYTES_AT_ONCE: u64 = 8 << 20;
+/// The cause by which waits for nodes that are away are listed.
+const NODES_WAIT: &str = "nodes that hold the data";
+/// How often a read looks again for data whose nodes are away.
+const NODES_LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How far beyond a read extents are requested, so that a stream asks rarely.
 pub(crate) const EXTENTS_AHEAD: u64 = 1 << 30;
 
@@ -88,6 +93,7 @@ impl Client {
         let state = self.inodes.get(inode);
         let mut fetched = Vec::new();
         let mut lost_at = None;
+        let mut unreadable_since = None;
         // Whether the read still has to be noted, and if so, whether it moves atime.
         let mut unnoted = Some(traces.atime);
         let keep = if traces.cached { Keep::Read } else { Keep::No };
@@ -139,7 +145,17 @@ impl Client {
                     inner.extents.forget_all();
                     inner.mapping += 1;
                 }
-                Err(error) => return Err(unreadable(inode, error)),
+                Err(error) => {
+                    let now = self.world.now();
+                    let since = *unreadable_since.get_or_insert(now);
+                    if !self.is_pause(&error, since) {
+                        return Err(unreadable(inode, error));
+                    }
+                    let _listed = self.waiters.enter(NODES_WAIT, Some(inode), since);
+                    // Boxed because it is rare: every read's future would be larger.
+                    Box::pin(self.world.sleep(NODES_LOOK_EVERY)).await;
+                    (lost_at, round) = (None, 0);
+                }
             }
         }
         let text =

@@ -203,6 +203,20 @@ impl Pool {
         self.space.forget();
     }
 
+    /// Whether NSDs of other nodes don't answer now. What can't be read or written without them may
+    /// be possible later.
+    #[must_use]
+    pub fn misses_nodes(&self) -> bool {
+        let now = self.world.now();
+        let map = self.map();
+        let counted = map
+            .nsds
+            .iter()
+            .filter(|entry| entry.state != NsdState::Lost);
+        let mut members = counted.filter_map(|entry| self.member(entry.nsd));
+        members.any(|member| member.is_unreached(now))
+    }
+
     /// Changes whenever an NSD is added or removed: conclusions about redundancy made under another
     /// number may now be wrong.
     #[must_use]

@@ -119,6 +119,13 @@ impl Member {
         }
     }
 
+    /// Whether its node doesn't answer. Nodes come back; an NSD that says that it failed doesn't.
+    pub(crate) fn is_unreached(&self, now: Instant) -> bool {
+        self.nsd.opened().is_none()
+            && self.nsd.health() != NsdHealth::Failed
+            && (self.is_avoided(now) || !self.nsd.is_heard())
+    }
+
     fn is_avoided(&self, now: Instant) -> bool {
         self.record
             .lock()

@@ -10,11 +10,13 @@
 mod faults;
 mod machines;
 mod script;
+mod stage;
 mod turn;
 
 pub use faults::{FaultKind, Mix};
 pub use machines::Machines;
 pub use script::{Report, run, run_with};
+pub use stage::{Stage, client};
 
 use crate::action::Sizes;
 use model::Scheme;

@@ -9,3 +9,4 @@ mod random_actions;
 mod scrub;
 mod seeds;
 mod several_nodes;
+mod stories;

@@ -173,6 +173,8 @@ impl Machine {
             listen: self.node.port(PORT),
             nsds: BTreeMap::from([(self.nsd(), PathBuf::from(REGION))]),
         };
+        // The daemon before may have been killed in this instant, and not be gone yet.
+        *self.member.lock().expect("one thread") = Weak::new();
         let (store, slot) = (self.store.clone(), self.member.clone());
         drop(
             self.node

@@ -3,7 +3,7 @@
 use super::ClusterScenario;
 use super::faults::{FaultKind, run_of};
 use super::machines::{Machine, Machines};
-use super::turn::{self, Ended, Known, Shared, lock};
+use super::turn::{self, Known, Shared, lock};
 use crate::action::Draw;
 use crate::log;
 use metanode::CheckOptions;
@@ -67,7 +67,9 @@ pub fn run_with(seed: u64, scenario: &ClusterScenario, planted: Option<Planted>)
         let faults = faults(&machines, &judge, &known, &scenario, &mut draw, &mut report);
         let both = futures::future::join(&mut work, faults);
         futures::future::select(std::pin::pin!(both), std::pin::pin!(clock(&judge))).await;
-        end(&machines, &judge, &known, seed).await;
+        come_back(&machines, &judge).await;
+        compare(&machines, &judge, &known, seed).await;
+        end(&machines, &judge, seed).await;
         report.steps = lock(&known).steps;
         report.time = judge.now();
         report
@@ -118,12 +120,7 @@ async fn work(
             turn::turn(world, member, known, scenario, steps, what)
         });
         let ended = judge.within("a turn ends", TURN_MAX, turn).await;
-        if ended == Some(Ended::CutOff) {
-            machine.node.kill();
-            judge.sleep(Duration::from_millis(100)).await;
-            machine.start();
-        }
-        if ended != Some(Ended::Closed) {
+        if ended.is_none() {
             crashed = Some(machine);
         }
     }
@@ -152,8 +149,6 @@ async fn faults(
         let is_elsewhere = owner != Some(lock(known).client_on);
         let is_over = Cell::new(false);
         tracing::info!(?kind, "fault");
-        let cuts = matches!(kind, FaultKind::Isolate | FaultKind::CutOneWay);
-        lock(known).is_cut_off = cuts;
         let caused = async {
             machines.cause(judge, draw, kind).await;
             judge.sleep(AFTERMATH).await;
@@ -192,8 +187,8 @@ async fn longest_pause(
     longest
 }
 
-/// All faults end; everything must be there, and nothing else.
-async fn end(machines: &Machines, judge: &Judge, known: &Shared, seed: u64) {
+/// All faults end, all daemons run, and one of them is the owner.
+async fn come_back(machines: &Machines, judge: &Judge) {
     machines.cluster.wires().heal_all();
     machines.store.heal();
     for machine in &machines.nodes {
@@ -205,6 +200,10 @@ async fn end(machines: &Machines, judge: &Judge, known: &Shared, seed: u64) {
         let first = run_of(&machines.nodes[0]).expect("it is up");
         machines.assign(judge, first).await;
     }
+}
+
+/// Everything must be as the model has it.
+async fn compare(machines: &Machines, judge: &Judge, known: &Shared, seed: u64) {
     let mut draw = Draw::new(seed ^ 0xE0D);
     let last = draw.one_of(&machines.nodes).expect("a cluster has nodes");
     let (what, known) = (format!("seed {seed}, at the end"), known.clone());
@@ -212,6 +211,11 @@ async fn end(machines: &Machines, judge: &Judge, known: &Shared, seed: u64) {
     judge
         .within("all is compared", END_MAX, compared.done())
         .await;
+}
+
+/// Background work ends, a deep check finds nothing, and all nodes close.
+pub(super) async fn end(machines: &Machines, judge: &Judge, seed: u64) {
+    come_back(machines, judge).await;
     let assigned = machines.assigned(judge).await;
     let owner = machines.nodes.iter().find(|it| run_of(it) == assigned);
     let owner = owner.expect("the owner is up");

@@ -8,7 +8,7 @@ use crate::scenario::{agree, brief};
 use bytes::Bytes;
 use client::{Client, ClientSettings};
 use model::operation::NewInode;
-use model::{ErrorKind, FileKind, InodeId, NodeId};
+use model::{FileKind, InodeId, NodeId};
 use node::Member;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -35,17 +35,6 @@ pub(super) struct Known {
     pub(super) is_uncertain: bool,
     /// The node of the client whose turn it is.
     pub(super) client_on: NodeId,
-    /// Some node's links are cut, or were until a moment ago.
-    pub(super) is_cut_off: bool,
-}
-
-/// How a turn ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Ended {
-    /// All actions were performed, and the client is closed.
-    Closed,
-    /// An operation failed on a node that is cut off.
-    CutOff,
 }
 
 pub(super) type Shared = Arc<Mutex<Known>>;
@@ -60,7 +49,6 @@ impl Known {
             steps: 0,
             is_uncertain: false,
             client_on: NodeId(0),
-            is_cut_off: false,
         }))
     }
 }
@@ -84,7 +72,7 @@ pub(super) async fn turn(
     scenario: ClusterScenario,
     steps: u64,
     what: String,
-) -> Ended {
+) {
     let client = loop {
         match member.open_client(settings()).await {
             Ok(client) => break client,
@@ -108,10 +96,7 @@ pub(super) async fn turn(
         tracing::debug!(step, ?action, "asks");
         let seen = match driver.run(&action, made).await {
             Ok(seen) => seen,
-            // A program on a node that is cut off may be told so; others see a pause.
-            Err(error) if error.kind() == ErrorKind::Unavailable && lock(&known).is_cut_off => {
-                return Ended::CutOff;
-            }
+            // Programs see a pause, also on a node that is cut off.
             Err(error) => panic!("{what}, step {step}: {error:?}"),
         };
         assert!(
@@ -138,7 +123,6 @@ pub(super) async fn turn(
     known.history.begin(&Action::SyncAll);
     known.history.answered(&known.model);
     known.is_uncertain = false;
-    Ended::Closed
 }
 
 /// Makes a file without names that only this client holds open, wherever the shard moves.

@@ -1,0 +1,171 @@
+//! Nodes on which a test plays one story, step by step.
+
+use super::ClusterScenario;
+use super::faults::run_of;
+use super::machines::{Machine, Machines};
+use super::script;
+use client::{Client, ClientSettings};
+use node::Member;
+use std::sync::Arc;
+use std::time::Duration;
+use world::sim::{Answer, Cluster, Judge};
+use world::{Planted, World};
+
+/// How long a step may take unless it says otherwise.
+const STEP_MAX: Duration = Duration::from_secs(300);
+
+/// Nodes, numbered from 0, with their daemons; the first owns the shard at the beginning.
+pub struct Stage {
+    judge: Judge,
+    machines: Arc<Machines>,
+}
+
+impl Stage {
+    /// Plays a story on the nodes of `scenario`, then looks at everything: each node is up again,
+    /// background work ends, and a deep check finds nothing. A fault can be planted in all daemons.
+    /// Returns a hash of what happened.
+    ///
+    /// # Panics
+    /// If the story does, or the check finds something.
+    pub fn play<F: Future<Output = ()>>(
+        seed: u64,
+        scenario: &ClusterScenario,
+        planted: Option<Planted>,
+        story: impl FnOnce(Arc<Self>) -> F,
+    ) -> u64 {
+        let cluster = Arc::new(Cluster::new(seed));
+        cluster.plant(planted);
+        let machines = Machines::new(&cluster, seed, scenario);
+        cluster.run(|judge| async move {
+            machines.found(&judge, scenario).await;
+            let stage = Arc::new(Self { judge, machines });
+            story(stage.clone()).await;
+            script::end(&stage.machines, &stage.judge, seed).await;
+        });
+        cluster.trace_hash()
+    }
+
+    /// Waits while the nodes run.
+    pub async fn sleep(&self, time: Duration) {
+        self.judge.sleep(time).await;
+    }
+
+    /// Runs a task on a node, for as long as its daemon runs.
+    ///
+    /// # Panics
+    /// If the daemon isn't up.
+    pub fn start_task<T, F>(
+        &self,
+        node: usize,
+        task: impl FnOnce(World, Arc<Member>) -> F,
+    ) -> Answer<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        self.machine(node).run("a step of the story", task)
+    }
+
+    /// Runs a task on a node to its end.
+    ///
+    /// # Panics
+    /// If it doesn't end, or the node goes down.
+    pub async fn run<T, F>(&self, node: usize, task: impl FnOnce(World, Arc<Member>) -> F) -> T
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        self.end_of(self.start_task(node, task)).await
+    }
+
+    /// Waits for a task's end.
+    ///
+    /// # Panics
+    /// If it doesn't end, or its node went down.
+    pub async fn end_of<T>(&self, task: Answer<T>) -> T {
+        let ended = task.done();
+        self.judge.within("a step ends", STEP_MAX, ended).await
+    }
+
+    /// The daemon's process ends, as by SIGKILL.
+    pub fn kill(&self, node: usize) {
+        self.machine(node).node.kill();
+    }
+
+    /// A daemon starts and joins.
+    pub async fn start(&self, node: usize) {
+        self.machine(node).start();
+        self.machine(node).is_up(&self.judge).await;
+    }
+
+    /// The daemon stands still, as by SIGSTOP.
+    pub fn pause(&self, node: usize) {
+        self.machine(node).node.pause();
+    }
+
+    /// It goes on.
+    pub fn resume(&self, node: usize) {
+        self.machine(node).node.resume();
+    }
+
+    /// No message goes to the node or comes from it, coordination's included.
+    pub fn isolate(&self, node: usize) {
+        let machine = self.machine(node);
+        self.machines.cluster.wires().isolate(&machine.node);
+        self.machines.store.cut_off(machine.id);
+    }
+
+    /// No message goes from one node to another.
+    pub fn cut_one_way(&self, from: usize, to: usize) {
+        let (from, to) = (self.machine(from), self.machine(to));
+        self.machines
+            .cluster
+            .wires()
+            .cut_one_way(&from.node, &to.node);
+    }
+
+    /// All links and coordination work again.
+    pub fn heal(&self) {
+        self.machines.cluster.wires().heal_all();
+        for machine in &self.machines.nodes {
+            self.machines.store.reconnect(machine.id);
+        }
+    }
+
+    /// Gives the shard to a node. The one before may not hear of it yet.
+    ///
+    /// # Panics
+    /// If the daemon isn't up.
+    pub async fn assign(&self, node: usize) {
+        let run = run_of(self.machine(node)).expect("its daemon is up");
+        self.machines.assign(&self.judge, run).await;
+    }
+
+    /// Gives the shard to a node, and waits until it serves there.
+    ///
+    /// # Panics
+    /// If it doesn't.
+    pub async fn move_shard(&self, node: usize) {
+        self.assign(node).await;
+        let machine = self.machine(node);
+        let serves = || machine.member().is_some_and(|it| it.hosted().is_some());
+        self.judge.until("the shard serves", STEP_MAX, serves).await;
+    }
+
+    fn machine(&self, node: usize) -> &Machine {
+        &self.machines.nodes[node]
+    }
+}
+
+/// A client that waits for two minutes, longer than anything in a story is broken.
+///
+/// # Panics
+/// If no owner gives it a session.
+pub async fn client(member: &Member) -> Arc<Client> {
+    let settings = ClientSettings {
+        page_pool_bytes: 16 << 20,
+        patience: super::turn::PATIENCE,
+        ..ClientSettings::default()
+    };
+    member.open_client(settings).await.expect("a session")
+}

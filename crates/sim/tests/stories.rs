@@ -1,0 +1,372 @@
+//! Stories of failures with several nodes, each as a scenario of its own: `docs/failure-stories.md`.
+
+use bytes::Bytes;
+use client::Client;
+use model::{FileKind, InodeId, Result};
+use sim::cluster::{ClusterScenario, Stage, client};
+use sim::{by_suite, each_seed};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use testkit::content::content;
+use testkit::inodes::{name, new_inode};
+use world::Planted;
+
+/// More than an fsync takes into the log.
+const BYTES: usize = 400_000;
+
+const fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+async fn make(client: &Client, file: &str) -> Result<InodeId> {
+    let made = client.create_and_open(InodeId::ROOT, name(file), new_inode(FileKind::File));
+    Ok(made.await?.inode)
+}
+
+async fn find(client: &Client, file: &str) -> Result<InodeId> {
+    Ok(client.lookup(InodeId::ROOT, name(file)).await?.inode)
+}
+
+async fn read(client: &Client, inode: InodeId) -> Result<Bytes> {
+    let pieces = client.read(inode, 0, BYTES + 1).await?;
+    Ok(pieces.concat().into())
+}
+
+/// Would be broken if a write, an fsync or a read failed with EIO because NSDs can't be reached for
+/// a while, or if it never went on.
+#[test]
+fn programs_on_a_node_that_is_cut_off_see_a_pause_and_no_error() {
+    each_seed(0..by_suite(4, 40), |seed| cut_off(seed, None));
+}
+
+pub(crate) fn cut_off(seed: u64, planted: Option<Planted>) {
+    Stage::play(seed, &ClusterScenario::USUAL, planted, async |stage| {
+        // On NSDs of the other nodes, and not in the client's memory.
+        let written = stage.run(2, async |_, member| {
+            let client = client(&member).await;
+            for file in 0..8 {
+                let inode = make(&client, &format!("f{file}")).await?;
+                client.write(inode, 0, &content(file, BYTES)).await?;
+            }
+            client.close().await
+        });
+        written.await.expect("written");
+        let worked = stage.start_task(1, async |world, member| {
+            let client = client(&member).await;
+            let inode = make(&client, "new").await?;
+            let mut files = Vec::new();
+            for file in 0..8 {
+                files.push(find(&client, &format!("f{file}")).await?);
+            }
+            world.sleep(ms(1_000)).await;
+            // The node is cut off here.
+            client.write(inode, 0, &content(9, BYTES)).await?;
+            client.fsync(inode, false).await?;
+            for (file, inode) in files.into_iter().enumerate() {
+                assert!(read(&client, inode).await? == content(file as u64, BYTES));
+            }
+            client.close().await
+        });
+        stage.sleep(ms(900)).await;
+        stage.isolate(1);
+        stage.sleep(ms(30_000)).await;
+        stage.heal();
+        let worked = stage.end_of(worked).await;
+        worked.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    });
+}
+
+/// Would be broken if a reader were answered before what it sees is durable.
+#[test]
+fn what_a_node_has_seen_survives_the_owner_that_showed_it() {
+    each_seed(0..by_suite(8, 80), |seed| seen(seed, None));
+}
+
+pub(crate) fn seen(seed: u64, planted: Option<Planted>) {
+    Stage::play(seed, &ClusterScenario::USUAL, planted, async |stage| {
+        let writer = stage.start_task(1, async |_, member| {
+            let client = client(&member).await;
+            for file in 0..1_000 {
+                make(&client, &format!("f{file}")).await?;
+            }
+            client.close().await
+        });
+        // The reader's last answer is the newest name that anybody has seen.
+        let reader = stage.start_task(2, async move |world, member| {
+            let client = client(&member).await;
+            let (mut seen, begun) = (0, world.now());
+            while world.now() - begun < ms(100 + 20 * seed) {
+                while find(&client, &format!("f{seen}")).await.is_ok() {
+                    seen += 1;
+                }
+            }
+            seen
+        });
+        let seen = stage.end_of(reader).await;
+        stage.kill(0);
+        stage.move_shard(2).await;
+        let found = stage.run(2, async move |_, member| {
+            let client = client(&member).await;
+            for file in 0..seen {
+                find(&client, &format!("f{file}")).await?;
+            }
+            client.close().await
+        });
+        let found = found.await;
+        found.unwrap_or_else(|error| panic!("seed {seed}, {seen} names seen: {error}"));
+        assert!(seen > 0, "seed {seed}: the reader saw something");
+        stage.end_of(writer).await.expect("the writer goes on");
+        stage.start(0).await;
+    });
+}
+
+/// Would be broken if an operation whose answer was lost were applied again by a later owner: the
+/// second application of an exclusive create, a rename or an unlink is refused.
+#[test]
+fn an_operation_whose_answer_is_lost_is_applied_once_across_two_moves() {
+    each_seed(0..by_suite(8, 80), |seed| applied_once(seed, None));
+}
+
+pub(crate) fn applied_once(seed: u64, planted: Option<Planted>) {
+    Stage::play(seed, &ClusterScenario::USUAL, planted, async |stage| {
+        let worked = stage.start_task(2, async |world, member| {
+            let client = client(&member).await;
+            let begun = world.now();
+            let mut round = 0;
+            while world.now() - begun < ms(20_000) {
+                let (old, new) = (format!("old{round}"), format!("new{round}"));
+                make(&client, &old).await?;
+                let (old, new) = (name(&old), name(&new));
+                let mode = model::operation::RenameMode::NoReplace;
+                let root = InodeId::ROOT;
+                client.rename(root, old, root, new.clone(), mode).await?;
+                client.unlink(root, new).await?;
+                round += 1;
+            }
+            client.close().await.map(|()| round)
+        });
+        stage.sleep(ms(200 + 3 * seed)).await;
+        // Operations arrive, and no answer comes back.
+        stage.cut_one_way(0, 2);
+        stage.sleep(ms(500)).await;
+        stage.assign(1).await;
+        stage.sleep(ms(100 * (seed % 7))).await;
+        stage.cut_one_way(1, 2);
+        stage.sleep(ms(700)).await;
+        stage.heal();
+        stage.move_shard(0).await;
+        let rounds = stage.end_of(worked).await;
+        let rounds = rounds.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert!(rounds > 10, "seed {seed}: {rounds} rounds");
+    });
+}
+
+/// Would be broken if an owner took for garbage what an open session has stored and not published
+/// yet: its publish would succeed, and the data be gone.
+#[test]
+fn owners_keep_what_a_client_is_about_to_publish() {
+    each_seed(0..by_suite(8, 80), |seed| unpublished(seed, None));
+}
+
+pub(crate) fn unpublished(seed: u64, planted: Option<Planted>) {
+    const PARTS: u64 = 40;
+    Stage::play(seed, &ClusterScenario::USUAL, planted, async |stage| {
+        let written = stage.start_task(2, async |_, member| {
+            let client = client(&member).await;
+            let inode = make(&client, "f").await?;
+            for part in 0..PARTS {
+                let bytes = content(part, BYTES);
+                client.write(inode, part * BYTES as u64, &bytes).await?;
+                client.fsync(inode, false).await?;
+            }
+            client.close().await
+        });
+        let sweep = |node| {
+            stage.start_task(node, async move |world, member| {
+                let begun = world.now();
+                while let Some(metanode) = member.hosted()
+                    && world.now() - begun < ms(3_000)
+                {
+                    // The shard may be taken away in the middle of it.
+                    let _ = metanode.run_background_once().await;
+                    world.sleep(ms(7)).await;
+                }
+            })
+        };
+        let first = sweep(0);
+        stage.sleep(ms(60 + 20 * seed)).await;
+        stage.move_shard(1).await;
+        stage.end_of(sweep(1)).await;
+        stage.end_of(first).await;
+        let written = stage.end_of(written).await;
+        written.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let read = stage.run(0, async |_, member| {
+            let client = client(&member).await;
+            let inode = find(&client, "f").await?;
+            for part in 0..PARTS {
+                let found = client.read(inode, part * BYTES as u64, BYTES).await?;
+                assert!(found.concat() == content(part, BYTES), "part {part}");
+            }
+            client.close().await
+        });
+        let read = read.await;
+        read.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    });
+}
+
+/// Would be broken if a file without names died with the owner that knew who holds it, or if it
+/// outlived a node that never comes back.
+#[test]
+fn a_file_without_names_lives_as_long_as_the_node_that_holds_it() {
+    each_seed(0..by_suite(4, 40), |seed| without_names(seed, None));
+}
+
+pub(crate) fn without_names(seed: u64, planted: Option<Planted>) {
+    Stage::play(seed, &ClusterScenario::USUAL, planted, async |stage| {
+        let held = stage.start_task(2, async |world, member| {
+            let client = client(&member).await;
+            let inode = make(&client, "f").await?;
+            client.write(inode, 0, &content(5, BYTES)).await?;
+            client.fsync(inode, false).await?;
+            client.unlink(InodeId::ROOT, name("f")).await?;
+            world.sleep(ms(20_000)).await;
+            client.forget_clean();
+            read(&client, inode).await
+        });
+        stage.sleep(ms(3_000)).await;
+        stage.kill(0);
+        stage.move_shard(1).await;
+        stage.sleep(ms(3_000)).await;
+        stage.start(0).await;
+        stage.move_shard(0).await;
+        let read = stage.end_of(held).await;
+        let read = read.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert!(read == content(5, BYTES), "seed {seed}");
+        // Its node starts again, and the new run holds nothing.
+        stage.kill(2);
+        stage.start(2).await;
+        let left = stage.run(2, async |world, member| {
+            let client = client(&member).await;
+            for _ in 0..600 {
+                client.sync_all().await.expect("synced");
+                if client.usage(InodeId::ROOT).await.expect("counted").inodes <= 1 {
+                    break;
+                }
+                world.sleep(ms(1_000)).await;
+            }
+            let left = client.usage(InodeId::ROOT).await.expect("counted").inodes;
+            client.close().await.expect("closed");
+            left
+        });
+        assert_eq!(left.await, 1, "seed {seed}: only the root is left");
+    });
+}
+
+/// Would be broken if a taker could erase entries after it was itself followed: here it stands
+/// still in the middle of its take-over, and goes on when its successor has acknowledged more. Then
+/// the other copy is lost.
+#[test]
+fn a_taker_that_stood_still_erases_nothing_of_its_successor() {
+    each_seed(0..by_suite(60, 200), |seed| paused_taker(seed, None));
+}
+
+pub(crate) fn paused_taker(seed: u64, planted: Option<Planted>) {
+    Stage::play(seed, &ClusterScenario::USUAL, planted, async |stage| {
+        let made = Arc::new(AtomicU64::new(0));
+        let counted = made.clone();
+        let maker = stage.start_task(0, async move |_, member| {
+            let client = client(&member).await;
+            while client_is_needed(&counted) {
+                let file = counted.load(Ordering::Relaxed);
+                make(&client, &format!("f{file}")).await?;
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+            client.close().await
+        });
+        stage.sleep(ms(300)).await;
+        stage.assign(1).await;
+        stage.sleep(ms(1 + seed)).await;
+        stage.pause(1);
+        stage.move_shard(2).await;
+        stage.sleep(ms(1_000)).await;
+        stage.resume(1);
+        stage.sleep(ms(500)).await;
+        stage.kill(2);
+        stage.move_shard(0).await;
+        stage.sleep(ms(500)).await;
+        let acknowledged = made.fetch_or(ENOUGH, Ordering::Relaxed);
+        let ended = stage.end_of(maker).await;
+        ended.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let found = stage.run(1, async move |_, member| {
+            let client = client(&member).await;
+            for file in 0..acknowledged {
+                find(&client, &format!("f{file}")).await?;
+            }
+            client.close().await
+        });
+        let found = found.await;
+        found.unwrap_or_else(|error| panic!("seed {seed}, of {acknowledged} names: {error}"));
+        stage.start(2).await;
+    });
+}
+
+/// Set in the count of made files when no more are wanted.
+const ENOUGH: u64 = 1 << 63;
+
+fn client_is_needed(made: &AtomicU64) -> bool {
+    made.load(Ordering::Relaxed) & ENOUGH == 0
+}
+
+/// Would be broken if space came back from segments in which something still lives.
+#[test]
+fn files_outlive_the_cleaning_of_their_segments() {
+    each_seed(0..by_suite(4, 40), |seed| cleaned(seed, None));
+}
+
+pub(crate) fn cleaned(seed: u64, planted: Option<Planted>) {
+    const FILES: u64 = 60;
+    const LENGTH: usize = 9_000;
+    Stage::play(seed, &ClusterScenario::USUAL, planted, async |stage| {
+        let made = stage.run(1, async |_, member| {
+            let client = client(&member).await;
+            for file in 0..FILES {
+                let inode = make(&client, &format!("f{file}")).await?;
+                client.write(inode, 0, &content(file, LENGTH)).await?;
+            }
+            // Together, so that they share segments.
+            client.sync_all().await?;
+            for file in (0..FILES).filter(|file| file % 4 != 0) {
+                client
+                    .unlink(InodeId::ROOT, name(&format!("f{file}")))
+                    .await?;
+            }
+            client.close().await
+        });
+        made.await.expect("made");
+        stage.sleep(ms(60_000)).await;
+        stage.move_shard(2).await;
+        let cleaned = stage.run(2, async |world, member| {
+            for _ in 0..120 {
+                let Some(metanode) = member.hosted() else {
+                    break;
+                };
+                metanode.run_background_once().await?;
+                world.sleep(ms(1_000)).await;
+            }
+            Ok::<_, model::Error>(())
+        });
+        cleaned.await.expect("background work succeeds");
+        let read = stage.run(0, async |_, member| {
+            let client = client(&member).await;
+            for file in (0..FILES).step_by(4) {
+                let inode = find(&client, &format!("f{file}")).await?;
+                let found = client.read(inode, 0, LENGTH + 1).await?;
+                assert!(found.concat() == content(file, LENGTH), "file {file}");
+            }
+            client.close().await
+        });
+        let read = read.await;
+        read.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    });
+}
