@@ -10,6 +10,7 @@ use pool::SurveyedSegment;
 use shard::Shard;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use world::Planted;
 
 /// The shard's knowledge of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,7 +94,8 @@ impl Judging {
         }
         let shard = self.host.shard();
         // The session first: a segment published after this check must not count as garbage.
-        let is_decided = judge.decides(id) && id.session != shard.session();
+        let is_decided = (judge.decides(id) || self.host.world().has_planted(Planted::SweepOpen))
+            && id.session != shard.session();
         let unknown = if is_decided {
             Standing::Garbage
         } else {

@@ -38,6 +38,13 @@ faults! {
     PublishEarly,
     /// An owner answers clients that know a later one.
     AnswerLate,
+    /// An NSD discards log entries for owners that it sealed out.
+    DiscardUnfenced,
+    /// A segment of which much is dead is deleted with what lives in it.
+    FreeLive,
+    /// What open sessions have stored and not published yet is taken for garbage, and deleted before
+    /// a log entry condemns it.
+    SweepOpen,
 }
 
 impl World {

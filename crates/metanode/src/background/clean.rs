@@ -17,7 +17,7 @@ use pool::MemberState;
 use shard::successor;
 use std::sync::Arc;
 use std::time::Duration;
-use world::Instant;
+use world::{Instant, Planted};
 
 /// A pass begins this often.
 const EVERY: Duration = Duration::from_secs(30);
@@ -273,6 +273,10 @@ impl Clean {
                 // Unreadable data is left to repair; cleaning skips it.
                 if self.live.load(&of.segment.place, &mut live).await.is_ok() {
                     cleaned += 1;
+                    if self.host.world().has_planted(Planted::FreeLive) {
+                        self.host.pool().delete(&[of.segment.place]).await?;
+                        continue;
+                    }
                     parts.extend(live.parts);
                 }
             }

@@ -20,7 +20,7 @@ use shard::successor;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
-use world::Instant;
+use world::{Instant, Planted};
 
 /// A full survey of the NSDs is made this often, and at once after they change.
 const SURVEY_EVERY: Duration = Duration::from_secs(300);
@@ -244,6 +244,10 @@ impl Survey {
         }
         count(&self.counts.garbage_deleted, garbage.len() as u64);
         changed += garbage.len() as u64;
+        if self.host.world().has_planted(Planted::SweepOpen) {
+            self.host.pool().delete(&garbage).await?;
+            garbage.clear();
+        }
         self.host.condemn(garbage).await?;
         pass.after = survey.resume;
         if pass.after.is_none() {
