@@ -124,7 +124,7 @@ impl RemoteOwner {
             _ => false,
         };
         if !is_in_order && !is_change {
-            return match self.ask_until(&call, deadline).await {
+            return match self.ask_until(&mut call, deadline).await {
                 Outcome::Answered(answer) => answer,
                 Outcome::NotRun(error) | Outcome::Unknown(error) => Err(error),
             };
@@ -137,19 +137,16 @@ impl RemoteOwner {
         let mut taken = Taken {
             owner: self.me.upgrade().expect("an owner is used through its Arc"),
             slot: Some(slot),
-            undecided: Some(call.clone()),
+            undecided: Some(call),
         };
-        match self.ask_until(&call, deadline).await {
-            Outcome::Answered(answer) => {
-                taken.undecided = None;
-                answer
-            }
-            Outcome::NotRun(error) => {
-                taken.undecided = None;
-                Err(error)
-            }
-            Outcome::Unknown(error) => Err(error),
-        }
+        let call = taken.undecided.as_mut().expect("just put there");
+        let decided = match self.ask_until(call, deadline).await {
+            Outcome::Answered(answer) => answer,
+            Outcome::NotRun(error) => Err(error),
+            Outcome::Unknown(error) => return Err(error),
+        };
+        taken.undecided = None;
+        decided
     }
 
     async fn take_slot(&self, deadline: Deadline) -> Result<Slot> {
@@ -162,7 +159,7 @@ impl RemoteOwner {
     }
 
     /// Sends a call again and again, always the same one.
-    async fn ask_until(&self, call: &OwnerCall, deadline: Deadline) -> Outcome {
+    async fn ask_until(&self, call: &mut OwnerCall, deadline: Deadline) -> Outcome {
         let (mut pause, mut attempt) = (PAUSE_MIN, ATTEMPT_MIN);
         let mut may_have_run = false;
         let mut listed = None;
@@ -173,25 +170,24 @@ impl RemoteOwner {
                 Some(owner) => {
                     let until = Deadline::after(&self.world, attempt).min(deadline);
                     match self.attempt(&*owner, call, until).await {
-                        // Not the owner any more: it has done nothing.
-                        Ok(Err(error)) if error.kind() == ErrorKind::OldEpoch => error,
-                        Ok(Err(error)) if error.kind() == ErrorKind::InGrace => error,
-                        Ok(Err(error)) if error.kind() == ErrorKind::ReclaimFirst => {
-                            match self.reclaim(&*owner, known, until).await {
-                                Ok(()) if !deadline.has_passed(&self.world) => continue,
-                                Ok(()) => error,
-                                Err(error) if error.kind() == ErrorKind::SessionEnded => {
-                                    return Outcome::Answered(Err(error));
-                                }
-                                Err(error) => error,
+                        Ok(answer) => match left_undone(&answer) {
+                            None => return Outcome::Answered(answer),
+                            Some((Undone::Certainly, error)) => error.clone(),
+                            Some((Undone::Perhaps, error)) => {
+                                may_have_run = true;
+                                error.clone()
                             }
-                        }
-                        // It may have done it, and couldn't make it durable.
-                        Ok(Err(error)) if is_unknown(&error) => {
-                            may_have_run = true;
-                            error
-                        }
-                        Ok(answer) => return Outcome::Answered(answer),
+                            Some((Undone::ReclaimFirst, error)) => {
+                                match self.reclaim(&*owner, known, until).await {
+                                    Ok(()) if !deadline.has_passed(&self.world) => continue,
+                                    Ok(()) => error.clone(),
+                                    Err(error) if error.kind() == ErrorKind::SessionEnded => {
+                                        return Outcome::Answered(Err(error));
+                                    }
+                                    Err(error) => error,
+                                }
+                            }
+                        },
                         Err(NoAnswer::NotRun(error)) => error,
                         Err(NoAnswer::Unknown(error)) => {
                             may_have_run = true;
@@ -223,11 +219,10 @@ impl RemoteOwner {
 
     /// Sends a call once. The answer to a request in order enters the book before anything can be
     /// reclaimed with it; while a reclaim wants to begin, such requests are given up.
-    async fn attempt(&self, owner: &dyn Remote, call: &OwnerCall, until: Deadline) -> Sent {
-        let mut call = call.clone();
+    async fn attempt(&self, owner: &dyn Remote, call: &mut OwnerCall, until: Deadline) -> Sent {
         if call.order.is_none() {
             call.tenure = self.book.lock().tenure();
-            return send(owner, &call, until).await;
+            return send(owner, call, until).await;
         }
         let alone = until.bound(&self.world, self.reclaiming.read()).await;
         let Ok(_sharing) = alone else {
@@ -235,11 +230,11 @@ impl RemoteOwner {
         };
         let mut wanted = self.wanted.subscribe();
         call.tenure = self.book.lock().tenure();
-        let sent = pin!(send(owner, &call, until));
+        let sent = pin!(send(owner, call, until));
         match select(sent, pin!(wanted.changed())).await {
             Either::Left((answer, _)) => {
                 if let Ok(answer) = &answer
-                    && !is_left_undone(answer)
+                    && left_undone(answer).is_none()
                 {
                     self.book.lock().answered(&call.request, answer);
                 }
@@ -306,11 +301,11 @@ impl RemoteOwner {
     }
 
     /// Asks until it is known what became of a request, then frees its slot.
-    async fn decide(&self, call: &OwnerCall, slot: Slot) {
+    async fn decide(&self, mut call: OwnerCall, slot: Slot) {
         let _listed = self.waiters.enter(OWNER_WAIT, None, self.world.now());
         while !self.closed.load(Ordering::Acquire) {
             let deadline = Deadline::after(&self.world, self.patience);
-            if let Outcome::Answered(_) = self.ask_until(call, deadline).await {
+            if let Outcome::Answered(_) = self.ask_until(&mut call, deadline).await {
                 self.slots.give_back(slot);
                 return;
             }
@@ -342,7 +337,7 @@ impl Drop for Taken {
             return;
         };
         let owner = self.owner.clone();
-        let deciding = async move { owner.decide(&call, slot).await };
+        let deciding = async move { owner.decide(call, slot).await };
         let world = &self.owner.world;
         world.spawn("an undecided request", deciding).detach();
     }
@@ -356,21 +351,26 @@ async fn send(owner: &dyn Remote, call: &OwnerCall, until: Deadline) -> Sent {
     Ok(answer.reply.decode::<OwnerReply>())
 }
 
-/// Whether an answer says that the request must be asked again, and changed nothing if it didn't
-/// take effect.
-fn is_left_undone(answer: &Result<OwnerReply>) -> bool {
-    use ErrorKind::{InGrace, OldEpoch, ReclaimFirst};
-    match answer {
-        Ok(_) => false,
-        Err(error) => {
-            matches!(error.kind(), InGrace | OldEpoch | ReclaimFirst) || is_unknown(error)
-        }
-    }
+/// What became of a request that must be asked again.
+enum Undone {
+    /// Nothing: the owner isn't the owner any more, or can't do it yet.
+    Certainly,
+    /// Nothing: the owner must know first what the session holds.
+    ReclaimFirst,
+    /// The owner couldn't say. One that gives the shard up can't, and the next one can.
+    Perhaps,
 }
 
-/// Whether the owner couldn't say what became of a request. One that gives the shard up can't, and
-/// the next one can.
-fn is_unknown(error: &Error) -> bool {
-    use ErrorKind::{ShuttingDown, Unavailable, Unknown};
-    matches!(error.kind(), Unknown | Unavailable | ShuttingDown)
+/// Whether an answer leaves its request undone, and why.
+fn left_undone(answer: &Result<OwnerReply>) -> Option<(Undone, &Error)> {
+    use ErrorKind::{InGrace, OldEpoch, ReclaimFirst, ShuttingDown, Unavailable, Unknown};
+    let error = answer.as_ref().err()?;
+    let undone = match error.kind() {
+        InGrace | OldEpoch => Undone::Certainly,
+        ReclaimFirst => Undone::ReclaimFirst,
+        // It may have done it, and couldn't make it durable.
+        Unknown | Unavailable | ShuttingDown => Undone::Perhaps,
+        _ => return None,
+    };
+    Some((undone, error))
 }
