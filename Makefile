@@ -4,7 +4,7 @@ CARGO ?= cargo
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get
 BUILD_PACKAGES := gcc pkg-config libisal-dev fuse3
-TEST_PACKAGES := git make gcc sqlite3 rsync tar diffutils util-linux mount procps systemd acl e2fsprogs \
+TEST_PACKAGES := git make gcc sqlite3 rsync tar diffutils util-linux mount procps systemd acl attr e2fsprogs \
 	stress-ng fio
 BENCH_PACKAGES := sqlite3
 PACKAGE_PACKAGES := dpkg-dev binutils
