@@ -32,7 +32,7 @@ impl Client {
         };
         let is_young = known.atime > known.mtime && known.atime > known.ctime;
         // The clock is read only if the other rules don't decide.
-        let now = self.world.wall();
+        let now = self.session.wall();
         if is_young && known.atime.plus(DAY) > now {
             return;
         }
@@ -70,7 +70,7 @@ impl Client {
             let Some((inode, at)) = first else { return };
             next = Bound::Excluded(inode);
             let operation = Operation::NoteAccess { inode, at };
-            if let Err(error) = self.execute(operation).await {
+            if let Err(error) = self.session.execute(operation).await {
                 // The inode is gone or the owner unavailable: not worth a retry.
                 debug!(%inode, %error, "an access time wasn't recorded");
             }
@@ -92,6 +92,6 @@ impl Client {
             client.record_atimes().await;
             client.accesses.recording.store(false, Ordering::Release);
         };
-        self.world.spawn("record access times", work).detach();
+        self.session.spawn("record access times", work);
     }
 }

@@ -1,7 +1,8 @@
 //! Verbs on attributes: stat, chmod, chown, utimes, truncate, extended attributes, statfs.
 
-use crate::client::{Client, unexpected_reply};
+use crate::client::Client;
 use crate::inode::{Inner, InodeRef};
+use crate::session::unexpected_reply;
 use crate::types::FileSystemUsage;
 use bytes::Bytes;
 use model::operation::XattrMode;
@@ -15,7 +16,7 @@ impl Client {
     /// # Errors
     /// `NotFound`.
     pub async fn get_attributes(&self, inode: InodeId) -> Result<Attributes> {
-        let mut attributes = self.attributes_of_owner(inode).await?;
+        let mut attributes = self.session.attributes(inode).await?;
         self.merge(&mut attributes);
         Ok(attributes)
     }
@@ -36,6 +37,7 @@ impl Client {
                 self.publish_pending(state).await?;
             }
             let mut attributes = self
+                .session
                 .attributes_after(Operation::SetAttributes { inode, set })
                 .await?;
             if set.mode.is_some() {
@@ -60,6 +62,7 @@ impl Client {
         // be lost if the cut fails.
         self.publish_pending(&state).await?;
         let attributes = self
+            .session
             .attributes_after(Operation::SetAttributes { inode, set })
             .await?;
         if set.mode.is_some() {
@@ -94,7 +97,11 @@ impl Client {
     /// isn't one of the two for access control lists.
     pub async fn get_xattr(&self, inode: InodeId, name: &[u8]) -> Result<Bytes> {
         let name = xattr_name(name)?;
-        match self.execute(Operation::GetXattr { inode, name }).await? {
+        match self
+            .session
+            .execute(Operation::GetXattr { inode, name })
+            .await?
+        {
             Reply::Value(value) => Ok(value),
             other => unexpected_reply(&other),
         }
@@ -105,7 +112,11 @@ impl Client {
     /// # Errors
     /// `NotFound`.
     pub async fn list_xattrs(&self, inode: InodeId) -> Result<Vec<Bytes>> {
-        match self.execute(Operation::ListXattrs { inode }).await? {
+        match self
+            .session
+            .execute(Operation::ListXattrs { inode })
+            .await?
+        {
             Reply::Names(names) => Ok(names),
             other => unexpected_reply(&other),
         }
@@ -141,14 +152,15 @@ impl Client {
     ) -> Result<()> {
         let name = xattr_name(name)?;
         let value = Bytes::copy_from_slice(value);
-        self.attributes_after(Operation::SetXattr {
-            inode,
-            name,
-            value,
-            mode,
-            drop_setgid,
-        })
-        .await?;
+        self.session
+            .attributes_after(Operation::SetXattr {
+                inode,
+                name,
+                value,
+                mode,
+                drop_setgid,
+            })
+            .await?;
         self.note_grant(inode);
         Ok(())
     }
@@ -159,7 +171,8 @@ impl Client {
     /// `NoSuchAttribute`.
     pub async fn remove_xattr(&self, inode: InodeId, name: &[u8]) -> Result<()> {
         let name = xattr_name(name)?;
-        self.attributes_after(Operation::RemoveXattr { inode, name })
+        self.session
+            .attributes_after(Operation::RemoveXattr { inode, name })
             .await
             .map(drop)
     }
@@ -170,8 +183,8 @@ impl Client {
     /// `Unavailable` while the metadata is being taken over.
     pub async fn usage(&self, inode: InodeId) -> Result<FileSystemUsage> {
         let _ = inode;
-        self.check_open()?;
-        let inodes = self.owner.usage().await?.inodes;
+        self.session.check_open()?;
+        let inodes = self.session.usage().await?.inodes;
         let usage = self.pool.usage();
         let used = usage.used + usage.held;
         Ok(FileSystemUsage {
@@ -201,21 +214,9 @@ impl Client {
         }
     }
 
-    pub(crate) async fn attributes_of_owner(&self, inode: InodeId) -> Result<Attributes> {
-        self.attributes_after(Operation::GetAttributes { inode })
-            .await
-    }
-
-    pub(crate) async fn attributes_after(&self, operation: Operation) -> Result<Attributes> {
-        match self.execute(operation).await? {
-            Reply::Attributes { attributes, .. } => Ok(attributes),
-            other => unexpected_reply(&other),
-        }
-    }
-
     /// Makes sure that size and generation are known here.
     pub(crate) async fn learn(&self, state: &InodeRef) -> Result<()> {
-        let attributes = self.attributes_of_owner(state.id).await?;
+        let attributes = self.session.attributes(state.id).await?;
         let mut inner = state.lock();
         if inner.known.is_none() {
             inner.learn(&attributes);

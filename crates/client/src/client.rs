@@ -3,39 +3,32 @@
 use crate::atime::Accesses;
 use crate::flusher::Flusher;
 use crate::inode::Inodes;
-use crate::low_water::LowWater;
 use crate::owner::Owner;
 use crate::page_pool::PagePool;
 use crate::pages::memory::Blocks;
 use crate::privileges::Grants;
+use crate::session::Session;
 use crate::settings::ClientSettings;
-use model::operation::Stamp;
-use model::{Error, ErrorKind, InodeId, Operation, Reply, Result, SessionId};
-use pool::{Pool, SegmentSource};
-use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use model::{Result, SessionId};
+use pool::Pool;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Weak};
 use tokio::sync::Semaphore;
-use world::{Instant, WAITERS_MAX, Waiter, Waiters, World};
+use world::{Waiter, World};
 
 /// A POSIX file system as a library; one per mounted file system and process. Used as
 /// `Arc<Client>`; every method may be called from any thread.
 pub struct Client {
     pub(crate) me: Weak<Client>,
-    pub(crate) world: World,
-    pub(crate) owner: Owner,
+    pub(crate) session: Arc<Session>,
     pub(crate) pool: Arc<Pool>,
-    pub(crate) session: SessionId,
     pub(crate) settings: ClientSettings,
-    pub(crate) segments: SegmentSource,
-    pub(crate) low_water: LowWater,
     pub(crate) accesses: Accesses,
     pub(crate) inodes: Inodes,
     pub(crate) grants: Grants,
     pub(crate) blocks: Arc<Blocks>,
     pub(crate) pages: PagePool,
     pub(crate) flusher: Flusher,
-    pub(crate) waiters: Waiters,
     /// One permit per segment in flight to the NSDs.
     pub(crate) segments_in_flight: Semaphore,
     /// One permit per read-ahead fetch.
@@ -44,7 +37,6 @@ pub struct Client {
     pub(crate) lock_doors: AtomicU32,
     /// Waits for locks so far.
     pub(crate) lock_waits: AtomicU64,
-    closed: AtomicBool,
 }
 
 /// The smallest page pool.
@@ -68,11 +60,8 @@ impl Client {
         let blocks = Blocks::new(settings.block_bytes, budget);
         let client = Arc::new_cyclic(|me| Self {
             me: me.clone(),
-            owner,
-            session,
+            session: Session::new(world, owner, session, pool.clone(), settings.patience),
             settings,
-            segments: SegmentSource::new(session),
-            low_water: LowWater::default(),
             accesses: Accesses::default(),
             inodes: Inodes::new(blocks.clone()),
             grants: Grants::default(),
@@ -80,13 +69,10 @@ impl Client {
             blocks,
             pool,
             flusher: Flusher::default(),
-            waiters: Waiters::default(),
             segments_in_flight: Semaphore::new(settings.segments_in_flight_max.max(1)),
             fetches_ahead: Arc::new(Semaphore::new(FETCHES_AHEAD_MAX)),
             lock_doors: AtomicU32::new(0),
             lock_waits: AtomicU64::new(0),
-            closed: AtomicBool::new(false),
-            world,
         });
         Flusher::start(&client);
         client
@@ -95,7 +81,7 @@ impl Client {
     /// The world that the client runs in.
     #[must_use]
     pub fn world(&self) -> &World {
-        &self.world
+        self.session.world()
     }
 
     /// The client's settings.
@@ -130,7 +116,7 @@ impl Client {
     pub async fn sync_all(&self) -> Result<()> {
         self.record_atimes().await;
         let published = self.publish_all().await;
-        published.and(self.owner.sync().await)
+        published.and(self.session.sync().await)
     }
 
     /// As `sync_all`, then ends the session (locks and opens end) and stops the client's task.
@@ -140,7 +126,7 @@ impl Client {
     /// The first failure; data that couldn't be made durable is lost when the process ends.
     pub async fn close(&self) -> Result<()> {
         let result = self.sync_all().await;
-        self.closed.store(true, Ordering::Release);
+        self.session.close();
         self.flusher.stop().await;
         if result.is_ok() {
             // Writes of removed files end first, so that nothing of the session is written after
@@ -148,80 +134,21 @@ impl Client {
             let all = self.settings.segments_in_flight_max.max(1);
             let all = u32::try_from(all).unwrap_or(u32::MAX);
             let ended = self.segments_in_flight.acquire_many(all);
-            let _ended = self.wait("segments of removed files", None, ended).await;
+            let _ended = self
+                .session
+                .wait("segments of removed files", None, ended)
+                .await;
         }
-        result.and(self.owner.close_session(self.session).await)
+        result.and(self.session.end().await)
     }
 
     /// The client's waits, longest first; at most 1,024.
     #[must_use]
     pub fn waiters(&self) -> Vec<Waiter> {
-        let mut waiters = self.waiters.list(self.world.now());
-        waiters.extend(self.owner.waiters(&self.world));
-        waiters.sort_by_key(|waiter| std::cmp::Reverse(waiter.since));
-        waiters.truncate(WAITERS_MAX);
-        waiters
-    }
-
-    pub(crate) fn stamp(&self) -> Stamp {
-        Stamp::own(self.world.wall(), self.session)
-    }
-
-    pub(crate) async fn execute(&self, operation: Operation) -> Result<Reply> {
-        self.check_open()?;
-        self.owner.execute(operation, self.stamp()).await
-    }
-
-    pub(crate) fn check_open(&self) -> Result<()> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(ErrorKind::ShuttingDown.into());
-        }
-        Ok(())
-    }
-
-    /// Waits for `future` for at most the configured patience; the wait is listed in `waiters`.
-    pub(crate) async fn wait<F: Future>(
-        &self,
-        cause: &'static str,
-        inode: Option<InodeId>,
-        future: F,
-    ) -> Result<F::Output> {
-        let _listed = self.waiters.enter(cause, inode, self.world.now());
-        self.within_patience(cause, future).await
-    }
-
-    /// As [`Client::wait`], for a wait that is already listed.
-    pub(crate) async fn within_patience<F: Future>(
-        &self,
-        cause: &'static str,
-        future: F,
-    ) -> Result<F::Output> {
-        self.world
-            .timeout(self.settings.patience, future)
-            .await
-            .map_err(|_| {
-                let waited = self.settings.patience.as_secs();
-                Error::new(
-                    ErrorKind::Unavailable,
-                    format!("waited {waited} s for {cause}"),
-                )
-            })
-    }
-
-    /// Whether data that couldn't be read or stored since `since`, for the reason `error`, may be
-    /// reached soon: nodes are away. Programs then see a pause, unless it exceeds the patience.
-    pub(crate) fn is_pause(&self, error: &Error, since: Instant) -> bool {
-        matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown)
-            && self.pool.misses_nodes()
-            && self.world.now() - since < self.settings.patience
+        self.session.waiters()
     }
 
     pub(crate) fn shared(&self) -> Arc<Self> {
         self.me.upgrade().expect("a client is used through its Arc")
     }
-}
-
-/// Panics: the owner never sends this reply to the operation.
-pub(crate) fn unexpected_reply(reply: &Reply) -> ! {
-    panic!("unexpected reply from the owner: {reply:?}")
 }

@@ -1,10 +1,11 @@
 //! Verbs on ranges of a file: fallocate, lseek, copy_file_range; and the exclusive use of an inode
 //! that they need.
 
-use crate::client::{Client, unexpected_reply};
+use crate::client::Client;
 use crate::inode::{Inner, InodeRef, InodeState};
 use crate::pages::extents::Source;
 use crate::read::{EXTENTS_AT_ONCE_MAX, ROUNDS_MAX};
+use crate::session::unexpected_reply;
 use crate::types::{Allocate, Seek};
 use crate::unpublished::Unpublished;
 use model::operation::RangeChange;
@@ -49,7 +50,8 @@ impl Client {
             Ok(gate) => gate,
             Err(_) => {
                 let turn = state.gate.lock();
-                self.wait("a truncate of the same file", Some(state.id), turn)
+                self.session
+                    .wait("a truncate of the same file", Some(state.id), turn)
                     .await?
             }
         };
@@ -126,7 +128,7 @@ impl Client {
                 length: to - at,
                 limit: EXTENTS_AT_ONCE_MAX,
             };
-            match self.execute(operation).await? {
+            match self.session.execute(operation).await? {
                 Reply::Extents {
                     extents,
                     known_to,
@@ -303,7 +305,7 @@ impl Client {
     }
 
     async fn range_changed(&self, operation: Operation) -> Result<(Attributes, Option<u64>)> {
-        match self.execute(operation).await? {
+        match self.session.execute(operation).await? {
             Reply::RangeChanged { attributes, next } => Ok((attributes, next)),
             other => Err(Error::new(
                 ErrorKind::Unavailable,

@@ -5,11 +5,10 @@ use crate::inode::{Inner, InodeRef, Stage};
 use crate::publish::Urgency;
 use crate::store::Job;
 use futures::stream;
-use model::owner::OwnerRequest;
 use model::{InodeId, Result};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -33,17 +32,13 @@ pub(crate) struct Flusher {
     pressed: AtomicBool,
     /// Tasks publishing ready batches.
     publishing: AtomicUsize,
-    /// A task reports the session's low-water mark, and the last mark reported.
-    reporting: AtomicBool,
-    reported: AtomicU64,
     task: Mutex<Option<Task<()>>>,
 }
 
 impl Flusher {
     pub(crate) fn start(client: &Arc<Client>) {
-        let task = client
-            .world
-            .spawn("flusher", run(Arc::downgrade(client), client.world.clone()));
+        let world = client.session.world();
+        let task = world.spawn("flusher", run(Arc::downgrade(client), world.clone()));
         *client.flusher.task.lock() = Some(task);
     }
 
@@ -97,7 +92,7 @@ async fn run(client: Weak<Client>, world: world::World) {
             client.pages.tidy(&client.inodes);
         }
         if retry {
-            client.spawn_report_low_water();
+            client.session.report_low_water();
         }
         if now - last_atimes >= ATIMES_EVERY {
             last_atimes = now;
@@ -184,32 +179,7 @@ impl Client {
             client.publish_each(stream::iter(ready)).await;
             client.flusher.publishing.fetch_sub(1, Ordering::Relaxed);
         };
-        self.world.spawn("publish ready batches", work).detach();
-    }
-
-    /// Reports a new low-water mark in a separate task, one at a time: a later mark covers those
-    /// that couldn't be reported.
-    fn spawn_report_low_water(&self) {
-        let flusher = &self.flusher;
-        if flusher.reporting.load(Ordering::Acquire) {
-            return;
-        }
-        let mark = self.low_water.advance(self.segments.last_counter());
-        let reported = flusher.reported.load(Ordering::Relaxed);
-        let Some(counter) = mark.filter(|mark| *mark > reported) else {
-            return;
-        };
-        flusher.reporting.store(true, Ordering::Release);
-        let client = self.shared();
-        let work = async move {
-            let session = client.session;
-            let report = OwnerRequest::ReportLowWater { session, counter };
-            if client.owner.ask(&report).await.is_ok() {
-                client.flusher.reported.store(counter, Ordering::Relaxed);
-            }
-            client.flusher.reporting.store(false, Ordering::Release);
-        };
-        self.world.spawn("report the low-water mark", work).detach();
+        self.session.spawn("publish ready batches", work);
     }
 
     /// Whether some data has been dirty for so long that it must be written, however busy its file

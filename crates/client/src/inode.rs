@@ -1,12 +1,12 @@
 //! State of the inodes that are open, dirty or cached here.
 
-use crate::low_water::Mark;
 use crate::pages::clean::Clean;
 use crate::pages::dirty::{Dirty, Frozen};
 use crate::pages::extents::Extents;
 use crate::pages::memory::{Blocks, StateCharge};
 use crate::pattern::Pattern;
 use crate::privileges::Plain;
+use crate::session::Mark;
 use model::{Attributes, Error, Extent, FileKind, InodeId, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;

@@ -7,7 +7,8 @@
 //! How the parts fit: [`Client`] has one [`inode::InodeState`] per inode that is open, dirty or
 //! cached; `write` fills its dirty runs, `publish` freezes them into batches, `store` writes
 //! batches as segments, `flusher` decides when, `read` assembles answers from dirty runs, batches,
-//! cached bytes and extents, `read_ahead` fetches data before it is requested.
+//! cached bytes and extents, `read_ahead` fetches data before it is requested. All of them speak to
+//! the owner through `session`.
 
 mod atime;
 mod attributes;
@@ -16,7 +17,6 @@ mod content;
 mod flusher;
 mod inode;
 mod locks;
-mod low_water;
 mod names;
 mod neighbours;
 mod opens;
@@ -29,6 +29,7 @@ mod privileges;
 mod publish;
 mod read;
 mod read_ahead;
+mod session;
 mod settings;
 mod store;
 mod types;

@@ -16,7 +16,7 @@ impl Client {
     /// If the owner can't be reached.
     pub async fn begin_lock_door(&self) -> Result<LockDoor> {
         let door = LockDoor {
-            session: self.session,
+            session: self.session.id(),
             number: self.lock_doors.fetch_add(1, Ordering::Relaxed) + 1,
         };
         self.ask_about_locks(LockCall::BeginDoor(door)).await?;
@@ -26,7 +26,7 @@ impl Client {
     /// Ends a door: its locks end, its waiting requests are interrupted, later ones are refused.
     pub fn end_lock_door(&self, door: LockDoor) {
         let end = OwnerRequest::Lock(LockCall::EndDoor(door));
-        self.owner.ask_later(&self.world, end);
+        self.session.ask_later(end);
     }
 
     /// F_GETLK: the first lock that conflicts with one of this kind.
@@ -46,7 +46,7 @@ impl Client {
             range,
             kind,
         };
-        self.owner.conflict(test).await
+        self.session.conflict(test).await
     }
 
     /// F_SETLK, or F_SETLKW until `interrupted` completes; an interrupted request changes nothing.
@@ -103,7 +103,7 @@ impl Client {
         cause: &'static str,
         interrupted: Option<I>,
     ) -> Result<()> {
-        self.check_open()?;
+        self.session.check_open()?;
         let Some(interrupted) = interrupted else {
             return self.ask_about_locks(LockCall::Set(request)).await.map(drop);
         };
@@ -122,8 +122,7 @@ impl Client {
                 client: self,
                 wait: Some(wait),
             };
-            let now = self.world.now();
-            listed.get_or_insert_with(|| self.waiters.enter_for_program(cause, request.inode, now));
+            listed.get_or_insert_with(|| self.session.list_for_program(cause, request.inode));
             let granted = pin!(self.await_lock(wait));
             // Whichever comes first: the owner says whether the request was granted meanwhile.
             let ended = select(granted, interrupted.as_mut()).await;
@@ -131,7 +130,7 @@ impl Client {
             if let Either::Left((Awaited::Forgotten, _)) = ended {
                 continue;
             }
-            let session = self.session;
+            let session = self.session.id();
             let end = LockCall::EndWait { session, wait };
             return self.ask_about_locks(end).await.map(drop);
         }
@@ -139,7 +138,7 @@ impl Client {
 
     /// Until a queued request is granted or its door ends. Has no deadline: it waits for a program.
     async fn await_lock(&self, wait: u64) -> Awaited {
-        let session = self.session;
+        let session = self.session.id();
         loop {
             match self
                 .ask_about_locks(LockCall::Await { session, wait })
@@ -171,7 +170,7 @@ impl Client {
     }
 
     async fn ask_about_locks(&self, call: LockCall) -> Result<OwnerReply> {
-        self.owner.ask(&OwnerRequest::Lock(call)).await
+        self.session.ask(&OwnerRequest::Lock(call)).await
     }
 }
 
@@ -193,9 +192,9 @@ impl Drop for Queued<'_> {
     fn drop(&mut self) {
         if let Some(wait) = self.wait.take() {
             // A granted wait is dropped only when its door ends; the lock ends with the door.
-            let session = self.client.session;
+            let session = self.client.session.id();
             let end = OwnerRequest::Lock(LockCall::EndWait { session, wait });
-            self.client.owner.ask_later(&self.client.world, end);
+            self.client.session.ask_later(end);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Verbs on names: lookup, create, link, unlink, rename, listings, symbolic links.
 
-use crate::client::{Client, unexpected_reply};
+use crate::client::Client;
+use crate::session::unexpected_reply;
 use crate::types::Listing;
 use bytes::Bytes;
 use model::operation::{NewInode, RenameMode};
@@ -156,7 +157,7 @@ impl Client {
             to_name,
             mode,
         };
-        match self.execute(operation).await? {
+        match self.session.execute(operation).await? {
             Reply::Renamed {
                 target, orphaned, ..
             } => {
@@ -174,7 +175,7 @@ impl Client {
     /// # Errors
     /// `InvalidArgument` if it isn't a symbolic link.
     pub async fn read_link(&self, inode: InodeId) -> Result<Bytes> {
-        match self.execute(Operation::ReadLink { inode }).await? {
+        match self.session.execute(Operation::ReadLink { inode }).await? {
             Reply::Target(target) => Ok(target),
             other => unexpected_reply(&other),
         }
@@ -198,7 +199,7 @@ impl Client {
             limit,
             with_attributes,
         };
-        match self.execute(operation).await? {
+        match self.session.execute(operation).await? {
             Reply::Listing { mut entries, end } => {
                 let attributes = entries
                     .iter_mut()
@@ -211,7 +212,7 @@ impl Client {
     }
 
     async fn entry(&self, operation: Operation) -> Result<Attributes> {
-        match self.execute(operation).await? {
+        match self.session.execute(operation).await? {
             Reply::Entry { mut attributes, .. } => {
                 self.merge(&mut attributes);
                 Ok(attributes)
@@ -221,7 +222,7 @@ impl Client {
     }
 
     async fn remove(&self, operation: Operation) -> Result<()> {
-        match self.execute(operation).await? {
+        match self.session.execute(operation).await? {
             Reply::Removed {
                 attributes,
                 orphaned,
@@ -260,7 +261,7 @@ impl Client {
             directory,
             name: name.clone(),
         };
-        let Reply::Entry { attributes, .. } = self.execute(operation).await? else {
+        let Reply::Entry { attributes, .. } = self.session.execute(operation).await? else {
             return Ok(());
         };
         match self.inodes.find(attributes.inode) {

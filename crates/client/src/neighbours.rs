@@ -88,8 +88,8 @@ impl Client {
         }
         let read = {
             let _listed = self
-                .waiters
-                .enter("data from the NSDs", None, self.world.now());
+                .session
+                .list("data from the NSDs", None, self.session.now());
             self.pool.read(&place, at, end - at).await
         };
         match read {

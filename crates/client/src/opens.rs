@@ -14,7 +14,7 @@ impl Client {
     /// `NotFound` if it is gone; `IsDirectory` for writing a directory.
     pub async fn open(&self, inode: InodeId, flags: OpenFlags) -> Result<Opened> {
         // Held first, so that it can't be deleted between the check and the hold.
-        self.owner.hold(self.session, inode).await?;
+        self.session.hold(inode).await?;
         let state = self.inodes.get(inode);
         state.lock().opens += 1;
         let opened = self.open_held(inode, flags).await;
@@ -72,7 +72,7 @@ impl Client {
                 self.discard_locked(state.id, &mut inner);
             }
         }
-        if let Err(error) = self.owner.unhold(state.id, self.stamp()).await {
+        if let Err(error) = self.session.unhold(state.id).await {
             warn!(inode = %state.id, %error, "an inode without names couldn't be released; the owner removes it later");
         }
     }
@@ -80,7 +80,7 @@ impl Client {
     /// Holds an inode that was just made: it is empty and fully known. `grants` were counted
     /// before.
     pub(crate) async fn hold_new(&self, attributes: &Attributes, grants: u64) -> Result<()> {
-        self.owner.hold(self.session, attributes.inode).await?;
+        self.session.hold(attributes.inode).await?;
         let state = self.inodes.get(attributes.inode);
         let mut inner = state.lock();
         inner.opens += 1;

@@ -78,7 +78,7 @@ impl Client {
         privileges: Privileges,
     ) -> Result<bool> {
         let grants = self.grants.count();
-        let now = self.attributes_of_owner(state.id).await?;
+        let now = self.session.attributes(state.id).await?;
         let capabilities = match self.get_xattr(state.id, CAPABILITIES).await {
             Ok(_) => true,
             Err(error) if error.kind() == ErrorKind::NoSuchAttribute => false,
@@ -103,11 +103,12 @@ impl Client {
         };
         // Unlike other attribute changes, this doesn't publish dirty data first: a crash that loses
         // the last writes but keeps this change is safe, the reverse isn't.
-        self.attributes_after(Operation::SetAttributes {
-            inode: state.id,
-            set,
-        })
-        .await?;
+        self.session
+            .attributes_after(Operation::SetAttributes {
+                inode: state.id,
+                set,
+            })
+            .await?;
         Ok(matches!(privileges, Privileges::Drop { .. }))
     }
 

@@ -3,8 +3,8 @@
 
 use crate::client::Client;
 use crate::inode::{Batch, Inner, InodeRef, Pending, Stage, Stored};
-use crate::owner::unexpected;
 use crate::pages::dirty::Frozen;
+use crate::session::unexpected_answer;
 use crate::store::Job;
 use model::operation::Publish;
 use model::owner::{OwnerReply, OwnerRequest};
@@ -93,8 +93,8 @@ impl Client {
 
     /// Whether the inode's data, which couldn't be stored, may be stored soon.
     fn is_pause_of(&self, inner: &Inner, error: &Error) -> bool {
-        let since = inner.failing_since.unwrap_or_else(|| self.world.now());
-        self.is_pause(error, since)
+        let since = inner.failing_since.unwrap_or_else(|| self.session.now());
+        self.session.is_pause(error, since)
     }
 
     /// Makes data and attributes of the inode, and its name if it is new, durable. Also for
@@ -107,11 +107,11 @@ impl Client {
     pub async fn fsync(&self, inode: InodeId, data_only: bool) -> Result<()> {
         // Times are part of the publish, so leaving them out would save nothing.
         let _ = data_only;
-        self.check_open()?;
+        self.session.check_open()?;
         if let Some(state) = self.inodes.find(inode) {
             self.publish_pending(&state).await?;
         }
-        self.owner.sync().await
+        self.session.sync().await
     }
 
     /// Publishes the data that is dirty now and waits until it and all earlier data is in the file.
@@ -154,7 +154,8 @@ impl Client {
                 }
                 state.changed.notified()
             };
-            self.wait("written data to be stored", Some(state.id), changed)
+            self.session
+                .wait("written data to be stored", Some(state.id), changed)
                 .await?;
         }
     }
@@ -190,7 +191,7 @@ impl Client {
         batch.stage = Stage::Written;
         batch.stored = Some(Stored {
             extents,
-            at: self.world.now(),
+            at: self.session.now(),
             in_pack: false,
         });
         Vec::new()
@@ -261,7 +262,7 @@ impl Client {
         let size = if is_last { pending.size } else { end };
         let number = inner.next_batch;
         inner.next_batch += 1;
-        let mark = self.low_water.mark();
+        let mark = self.session.mark();
         let bytes = runs.iter().map(|run| run.bytes.len() as u64).sum();
         self.pages.send_off(bytes);
         inner.flushing.push_back(Batch {
@@ -318,7 +319,7 @@ impl Client {
                     .stored
                     .as_ref()
                     .expect("a written batch has its place");
-                if stored.in_pack && self.world.now() - stored.at > PACK_FRESH {
+                if stored.in_pack && self.session.now() - stored.at > PACK_FRESH {
                     let old = front.stored.take();
                     front.stage = Stage::Writing;
                     let job = job_of(state, front);
@@ -350,15 +351,12 @@ impl Client {
         let mut steps = VecDeque::from(steps);
         while let Some(step) = steps.pop_front() {
             // Not `execute`: data written before the client was closed is published even after.
-            let request = OwnerRequest::Execute {
-                operation: Operation::Publish(step),
-                stamp: self.stamp(),
-            };
-            match self.owner.ask(&request).await {
+            let request = self.session.request(Operation::Publish(step));
+            match self.session.ask(&request).await {
                 Ok(OwnerReply::Operation(Reply::Attributes { attributes, .. })) => {
                     last = Some(attributes);
                 }
-                Ok(other) => unexpected(&other),
+                Ok(other) => unexpected_answer(&other),
                 Err(error) => {
                     let OwnerRequest::Execute {
                         operation: Operation::Publish(step),
@@ -419,7 +417,7 @@ impl Client {
         }
         self.pages.recount_failing(&mut inner);
         drop(inner);
-        self.pages.arrive(batch.bytes, self.world.now());
+        self.pages.arrive(batch.bytes, self.session.now());
     }
 
     /// Whether a publish failed because its file is gone (and not because a segment is).
@@ -430,7 +428,7 @@ impl Client {
             return false;
         }
         let operation = Operation::GetAttributes { inode };
-        let found = self.owner.execute(operation, self.stamp()).await;
+        let found = self.session.execute_late(operation).await;
         found.is_err_and(|error| is_gone(&error))
     }
 
@@ -445,7 +443,7 @@ impl Client {
         inner.failing_since = None;
         self.pages.recount_failing(&mut inner);
         drop(inner);
-        self.pages.arrive(bytes, self.world.now());
+        self.pages.arrive(bytes, self.session.now());
         self.pages.release(dirty);
         let stored = batches.into_iter().filter_map(|batch| batch.stored);
         self.give_up(stored.flat_map(|stored| stored.extents).collect());
@@ -478,7 +476,9 @@ impl Client {
     /// Storing or publishing data of the inode failed: it will be retried, and its dirty data
     /// counts as failing.
     pub(crate) fn note_failing(&self, inode: InodeId, inner: &mut Inner) {
-        inner.failing_since.get_or_insert_with(|| self.world.now());
+        inner
+            .failing_since
+            .get_or_insert_with(|| self.session.now());
         self.pages.recount_failing(inner);
         self.flusher.note_dirty(inode);
         // Writers of other files need no longer wait for the memory that this one holds.

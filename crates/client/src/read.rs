@@ -1,12 +1,13 @@
 //! Reading: dirty runs take precedence over batches in flight, those over cached bytes, those over
 //! extents.
 
-use crate::client::{Client, unexpected_reply};
+use crate::client::Client;
 use crate::inode::{Inner, InodeRef};
 use crate::neighbours::{Neighbours, together};
 use crate::pages::extents::{Located, Source};
 use crate::pages::memory::COPIED_MAX;
 use crate::pages::ranges::Gaps;
+use crate::session::unexpected_reply;
 use crate::types::ReadTraces;
 use bytes::Bytes;
 use futures::future::try_join_all;
@@ -89,7 +90,7 @@ impl Client {
         length: usize,
         traces: ReadTraces,
     ) -> Result<Vec<Bytes>> {
-        self.check_open()?;
+        self.session.check_open()?;
         let state = self.inodes.get(inode);
         let mut fetched = Vec::new();
         let mut lost_at = None;
@@ -106,7 +107,8 @@ impl Client {
             let (wanted, known) = match missing {
                 Missing::Nothing(pieces) => return Ok(pieces),
                 Missing::Arrival(arrival) => {
-                    self.wait("data that is being fetched", Some(inode), arrival)
+                    self.session
+                        .wait("data that is being fetched", Some(inode), arrival)
                         .await?;
                     continue;
                 }
@@ -146,14 +148,14 @@ impl Client {
                     inner.mapping += 1;
                 }
                 Err(error) => {
-                    let now = self.world.now();
+                    let now = self.session.now();
                     let since = *unreadable_since.get_or_insert(now);
-                    if !self.is_pause(&error, since) {
+                    if !self.session.is_pause(&error, since) {
                         return Err(unreadable(inode, error));
                     }
-                    let _listed = self.waiters.enter(NODES_WAIT, Some(inode), since);
+                    let _listed = self.session.list(NODES_WAIT, Some(inode), since);
                     // Boxed because it is rare: every read's future would be larger.
-                    Box::pin(self.world.sleep(NODES_LOOK_EVERY)).await;
+                    Box::pin(self.session.world().sleep(NODES_LOOK_EVERY)).await;
                     (lost_at, round) = (None, 0);
                 }
             }
@@ -284,11 +286,11 @@ impl Client {
             length,
             limit,
         };
-        let reply = match self.execute(operation).await {
+        let reply = match self.session.execute(operation).await {
             Ok(reply) => reply,
             // Not a file: its attributes determine the error.
             Err(error) if error.kind() != ErrorKind::NotFound => {
-                let attributes = self.attributes_of_owner(inode).await?;
+                let attributes = self.session.attributes(inode).await?;
                 if attributes.kind == FileKind::File {
                     return Err(error);
                 }
@@ -378,8 +380,8 @@ impl Client {
     ) -> Result<Vec<(u64, Bytes)>> {
         let length = u32::try_from(piece.to - piece.from).expect("an extent lies in one segment");
         let _listed = self
-            .waiters
-            .enter("data from the NSDs", None, self.world.now());
+            .session
+            .list("data from the NSDs", None, self.session.now());
         let mut offset = piece.from;
         let mut out = Vec::new();
         for bytes in self.pool.read(&place, at, length).await? {

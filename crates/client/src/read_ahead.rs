@@ -58,7 +58,7 @@ impl Client {
             };
             let client = self.shared();
             let work = async move { client.fetch_ahead(fetching, permit).await };
-            self.world.spawn("read-ahead", work).detach();
+            self.session.spawn("read-ahead", work);
             at = unit_end;
         }
     }

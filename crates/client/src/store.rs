@@ -2,8 +2,8 @@
 
 use crate::client::Client;
 use crate::inode::{InodeRef, Stage, Stored};
-use crate::low_water::Mark;
 use crate::pages::dirty::Frozen;
+use crate::session::Mark;
 use bytes::Bytes;
 use futures::channel::mpsc;
 use futures::future::{FutureExt, join};
@@ -61,9 +61,8 @@ impl Client {
     /// Stores jobs in a separate task, then publishes them.
     pub(crate) fn spawn_store(&self, jobs: Vec<Job>) {
         let client = self.shared();
-        self.world
-            .spawn("write-behind", async move { client.store(jobs).await })
-            .detach();
+        self.session
+            .spawn("write-behind", async move { client.store(jobs).await });
     }
 
     /// Stores jobs together and publishes each as soon as all its data is durable.
@@ -114,7 +113,8 @@ impl Client {
             // dead.
             let is_lost = |plan: &Plan| plan.jobs().all(|job| progress[job].is_lost);
             packs.retain(|(plan, _)| is_lost(plan));
-            self.give_up_places(packs.into_iter().map(|(_, place)| place).collect());
+            self.session
+                .give_up(packs.into_iter().map(|(_, place)| place).collect());
         };
         let publishing = self.publish_each(stored.map(|job: usize| jobs[job].state.clone()));
         join(writing, publishing).await;
@@ -150,7 +150,7 @@ impl Client {
             file_offset: 0,
         };
         let pack = packed(jobs, plan);
-        match self.pool.write(&self.segments, owner, pack).await {
+        match self.pool.write(self.session.segments(), owner, pack).await {
             Ok(place) => {
                 let parts = plan.parts.iter();
                 Ok(parts
@@ -187,7 +187,7 @@ impl Client {
         };
         let written = self
             .pool
-            .write_parts(&self.segments, owner, run.bytes.clone());
+            .write_parts(self.session.segments(), owner, run.bytes.clone());
         let mut offset = run.offset;
         let extent = |place: SegmentPlace| {
             let extent = Extent {
@@ -234,7 +234,7 @@ impl Client {
             None => {
                 let mut extents = std::mem::take(&mut progress.extents);
                 extents.sort_by_key(|extent| extent.offset);
-                let at = self.world.now();
+                let at = self.session.now();
                 batch.stored = Some(Stored {
                     extents: Extent::joined(extents),
                     at,
@@ -257,20 +257,8 @@ impl Client {
             }
             _ => None,
         };
-        self.give_up_places(extents.into_iter().filter_map(alone).collect());
-    }
-
-    fn give_up_places(&self, places: Vec<SegmentPlace>) {
-        if places.is_empty() {
-            return;
-        }
-        let client = self.shared();
-        let work = async move {
-            if let Err(error) = client.owner.give_up(&places).await {
-                warn!(%error, "unneeded segments stay until the sweep");
-            }
-        };
-        self.world.spawn("give up segments", work).detach();
+        self.session
+            .give_up(extents.into_iter().filter_map(alone).collect());
     }
 }
 

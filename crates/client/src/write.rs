@@ -56,7 +56,7 @@ impl Client {
         data: &[u8],
         privileges: Privileges,
     ) -> Result<Written> {
-        self.check_open()?;
+        self.session.check_open()?;
         if let Some(offset) = offset {
             check_end(offset, data)?;
         }
@@ -81,9 +81,9 @@ impl Client {
         mut privileges: Privileges,
     ) -> Result<Written> {
         let bytes = data.len() as u64;
-        if let Some(time) = self.pages.pace(bytes, self.world.now()) {
+        if let Some(time) = self.pages.pace(bytes, self.session.now()) {
             // Boxed because it is rare: every write's future would be larger.
-            Box::pin(self.world.sleep(time)).await;
+            Box::pin(self.session.world().sleep(time)).await;
         }
         let mut claim = self.claim(state, bytes).await?;
         let mut mode_changed = false;
@@ -110,7 +110,8 @@ impl Client {
                     privileges = Privileges::Keep;
                 }
                 Attempt::Excluded(over) => {
-                    self.wait("a truncate of the same file", Some(state.id), over)
+                    self.session
+                        .wait("a truncate of the same file", Some(state.id), over)
                         .await?;
                 }
             }
@@ -137,13 +138,13 @@ impl Client {
                 Err(full) if full.kind() == ErrorKind::NoSpace => {
                     // Listed as one wait, however many steps it takes.
                     listed.get_or_insert_with(|| {
-                        let now = self.world.now();
-                        self.waiters.enter(SPACE_WAIT, Some(inode), now)
+                        let now = self.session.now();
+                        self.session.list(SPACE_WAIT, Some(inode), now)
                     });
                     // Boxed because it is rare and large: otherwise every write's future would
                     // contain it.
-                    let freeing = Box::pin(self.owner.make_room());
-                    if self.within_patience(SPACE_WAIT, freeing).await?? {
+                    let freeing = Box::pin(self.session.make_room());
+                    if self.session.within_patience(SPACE_WAIT, freeing).await?? {
                         continue;
                     }
                     // Stored but unpublished data is counted twice, as stored and as reserved, and
@@ -152,7 +153,7 @@ impl Client {
                         return Err(full);
                     }
                     if self.pages.is_moving() {
-                        self.within_patience(SPACE_WAIT, room).await?;
+                        self.session.within_patience(SPACE_WAIT, room).await?;
                     }
                     continue;
                 }
@@ -160,7 +161,7 @@ impl Client {
             }
             listed = None;
             if let Some((since, error)) = failing
-                && self.world.now() - since >= self.settings.patience
+                && self.session.has_lost_patience(since)
             {
                 // The file's share is used up, and waiting has lasted long enough.
                 return Err(error.while_doing("make room for more dirty data of this file"));
@@ -174,7 +175,10 @@ impl Client {
             if !self.pages.is_moving() || self.pages.is_short() || self.pages.lacks_memory(bytes) {
                 self.flusher.press();
             }
-            let waited = self.wait("memory for dirty data", Some(inode), room).await;
+            let waited = self
+                .session
+                .wait("memory for dirty data", Some(inode), room)
+                .await;
             if let Err(late) = waited {
                 let own = self.failing(state).map(|(_, error)| error);
                 return Err(own.or_else(|| self.pages.failure()).unwrap_or(late));
@@ -199,7 +203,7 @@ impl Client {
         privileges: Privileges,
         claim: &mut Claim<'_>,
     ) -> Result<Attempt<'a>> {
-        let now = self.world.wall();
+        let now = self.session.wall();
         let mut inner = state.lock();
         if inner.exclusive {
             return Ok(Attempt::Excluded(state.changed.notified()));
@@ -222,7 +226,7 @@ impl Client {
             return Ok(Attempt::MayLose);
         }
         let end = offset + data.len() as u64;
-        let moment = self.world.now();
+        let moment = self.session.now();
         if inner.dirty.is_empty() {
             self.flusher.note_dirty(state.id);
         }
