@@ -6,6 +6,7 @@ use std::{fmt, str::FromStr};
 
 /// How a segment survives the loss of NSDs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(try_from = "Received")]
 pub enum Scheme {
     /// `n` whole copies, 1..=4.
     Replicate(u8),
@@ -18,7 +19,34 @@ pub enum Scheme {
     },
 }
 
+/// A scheme as it was read: its numbers may be anything.
+#[derive(Deserialize)]
+enum Received {
+    Replicate(u8),
+    Erasure { k: u8, m: u8 },
+}
+
+impl TryFrom<Received> for Scheme {
+    type Error = &'static str;
+
+    fn try_from(received: Received) -> Result<Self, &'static str> {
+        let scheme = match received {
+            Received::Replicate(n) => Self::Replicate(n),
+            Received::Erasure { k, m } => Self::Erasure { k, m },
+        };
+        scheme.is_valid().then_some(scheme).ok_or("no such scheme")
+    }
+}
+
 impl Scheme {
+    /// Whether there is such a scheme.
+    fn is_valid(self) -> bool {
+        match self {
+            Self::Replicate(n) => (1..=4).contains(&n),
+            Self::Erasure { k, m } => (1..=16).contains(&k) && (1..=4).contains(&m),
+        }
+    }
+
     /// Most pieces that a segment has (k + m).
     pub const PIECES_MAX: usize = 20;
 
@@ -80,23 +108,17 @@ impl FromStr for Scheme {
                 .strip_prefix(prefix)
                 .and_then(|t| t.strip_suffix(')'))
         };
-        if let Some(n) = inner("replicate(") {
-            let n: u8 = n.trim().parse().map_err(|_| wrong())?;
-            return if (1..=4).contains(&n) {
-                Ok(Self::Replicate(n))
-            } else {
-                Err(wrong())
-            };
-        }
-        let (k, m) = inner("erasure(")
-            .and_then(|t| t.split_once('+'))
-            .ok_or_else(wrong)?;
-        let k: u8 = k.trim().parse().map_err(|_| wrong())?;
-        let m: u8 = m.trim().parse().map_err(|_| wrong())?;
-        if (1..=16).contains(&k) && (1..=4).contains(&m) {
-            Ok(Self::Erasure { k, m })
-        } else {
-            Err(wrong())
-        }
+        let number = |text: &str| text.trim().parse::<u8>().map_err(|_| wrong());
+        let scheme = match inner("replicate(") {
+            Some(n) => Self::Replicate(number(n)?),
+            None => {
+                let (k, m) = inner("erasure(")
+                    .and_then(|text| text.split_once('+'))
+                    .ok_or_else(wrong)?;
+                let (k, m) = (number(k)?, number(m)?);
+                Self::Erasure { k, m }
+            }
+        };
+        scheme.is_valid().then_some(scheme).ok_or_else(wrong)
     }
 }

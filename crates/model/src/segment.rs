@@ -68,6 +68,7 @@ impl fmt::Display for BlobName {
 
 /// Everything needed to read a segment: its place, its coding and its checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(try_from = "Received")]
 pub struct SegmentPlace {
     /// The segment.
     pub segment: SegmentId,
@@ -84,6 +85,41 @@ pub struct SegmentPlace {
     pub length: u32,
     /// CRC-32C of the plain data.
     pub crc: u32,
+}
+
+/// A place as it was read: its slots may not fit its scheme.
+#[derive(Deserialize)]
+struct Received {
+    segment: SegmentId,
+    group: GroupId,
+    scheme: Scheme,
+    skipped_slots: u32,
+    missing: u32,
+    length: u32,
+    crc: u32,
+}
+
+impl TryFrom<Received> for SegmentPlace {
+    type Error = &'static str;
+
+    fn try_from(received: Received) -> Result<Self, &'static str> {
+        let width = received.scheme.width() as u32;
+        if received.skipped_slots.count_zeros() < width {
+            return Err("a segment's place has too few slots");
+        }
+        if received.missing >> width != 0 {
+            return Err("a segment's place misses a piece that it doesn't have");
+        }
+        Ok(Self {
+            segment: received.segment,
+            group: received.group,
+            scheme: received.scheme,
+            skipped_slots: received.skipped_slots,
+            missing: received.missing,
+            length: received.length,
+            crc: received.crc,
+        })
+    }
 }
 
 impl SegmentPlace {
@@ -103,6 +139,6 @@ impl SegmentPlace {
         (0..32u8)
             .filter(|slot| self.skipped_slots & (1 << slot) == 0)
             .nth(usize::from(piece))
-            .expect("a group has at most 20 slots and a scheme at most 20 pieces")
+            .expect("a place has a slot for each of its pieces")
     }
 }
