@@ -7,6 +7,7 @@ use model::{
     ShardId, map::PoolMap,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::collections::BTreeSet;
 
 const CLUSTER: &str = "cluster/id";
 /// Attempts of a change that may collide with other writers.
@@ -41,6 +42,15 @@ pub struct ShardRecord {
     pub trimmed_below: EntryNumber,
     /// Ties log and tree to each other; 0 until the first owner has written it to the log.
     pub marker: u128,
+}
+
+impl ShardRecord {
+    /// The NSDs with entries of the log that a take-over would need.
+    #[must_use]
+    pub fn log_holders(&self) -> BTreeSet<NsdId> {
+        let closed = self.closed.iter().flat_map(|closed| closed.view.iter());
+        closed.chain(&self.view).copied().collect()
+    }
 }
 
 /// A stretch of the log on a view that is no longer written.

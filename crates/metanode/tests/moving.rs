@@ -1,9 +1,10 @@
 //! Slots move to added NSDs while files are used and checked and the power is cut.
 
 use crate::rig::{self, Rig, pattern};
+use coordination::ShardRecord;
 use metanode::CheckOptions;
 use model::map::{NsdState, PoolMap};
-use model::{GroupId, InodeId, NsdId, Scheme};
+use model::{GroupId, InodeId, NsdId, Scheme, ShardId};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -161,6 +162,48 @@ fn a_drained_nsd_is_given_up_when_others_have_what_only_it_had() {
                 world.sleep(Duration::from_millis(1)).await;
             }
             assert_eq!(blobs(), 0);
+            must_have_files(&rig).await;
+            rig.close().await;
+        })
+        .finished();
+}
+
+#[test]
+fn a_drained_nsd_stays_while_another_shard_has_its_log_there() {
+    let simulation = Simulation::new(19);
+    simulation
+        .run(|world| async move {
+            let rig = with_files_in(&world, Scheme::Replicate(1)).await;
+            let log = rig.metanode.hosted().tree().log().view();
+            let drained = NsdId(3 - log[0].0);
+            // Another shard, which an owner on another node has.
+            let first = rig.coordination.shard(ShardId(0)).await.unwrap().unwrap();
+            let mut other = ShardRecord {
+                shard: ShardId(1),
+                view: vec![drained],
+                ..first.value
+            };
+            let version = rig.coordination.set_shard(0, &other).await.unwrap();
+            rig.change_map(|map| placement::change::drain(map, drained).unwrap())
+                .await;
+            let is_lost = || {
+                let map = rig.pool.map();
+                map.nsd(drained).unwrap().state == NsdState::Lost
+            };
+            for _ in 0..20 {
+                rig.metanode.run_background_once().await.unwrap();
+                world.sleep(Duration::from_secs(61)).await;
+            }
+            assert!(rig.pool.groups().slots_of(drained).is_empty());
+            assert!(!is_lost(), "it has a log");
+            other.view = log;
+            let changed = rig.coordination.set_shard(version, &other).await;
+            changed.unwrap();
+            for _ in 0..20 {
+                rig.metanode.run_background_once().await.unwrap();
+                world.sleep(Duration::from_secs(61)).await;
+            }
+            assert!(is_lost());
             must_have_files(&rig).await;
             rig.close().await;
         })

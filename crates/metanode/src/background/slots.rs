@@ -115,6 +115,12 @@ impl Slots {
                 self.progress.lock().hand_over_failed = Some(now);
                 continue;
             }
+            // Other shards keep their logs in the same pool, and only their records tell.
+            let shards = self.host.coordination().shards().await?;
+            if let Some(record) = shards.iter().find(|it| it.log_holders().contains(nsd)) {
+                tracing::debug!(%nsd, shard = %record.shard, "a drained NSD still holds a log");
+                continue;
+            }
             let Some(fact) = self.host.coordination().pool_map(DATA_POOL).await? else {
                 return Ok(0);
             };

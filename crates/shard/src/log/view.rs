@@ -82,9 +82,7 @@ impl Log {
     #[must_use]
     pub fn holders(&self) -> Option<BTreeSet<NsdId>> {
         let record = self.shared.record.try_lock().ok()?;
-        let closed = record.value.closed.iter();
-        let held = closed.flat_map(|closed| closed.view.iter());
-        Some(held.chain(&record.value.view).copied().collect())
+        Some(record.value.log_holders())
     }
 
     /// Discards the entries below `below`, which replay no longer needs.
@@ -98,12 +96,7 @@ impl Log {
             return Err(error);
         }
         let mut next = record.value.clone();
-        let mut holders: BTreeSet<NsdId> = next.view.iter().copied().collect();
-        holders.extend(
-            next.closed
-                .iter()
-                .flat_map(|fragment| fragment.view.iter().copied()),
-        );
+        let holders = next.log_holders();
         next.trimmed_below = below;
         next.closed.retain(|fragment| fragment.last >= below);
         // The newest end below the trim stays: it marks later entries of epochs up to it as
