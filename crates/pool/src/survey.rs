@@ -248,6 +248,21 @@ impl Pool {
         Ok(arrived)
     }
 
+    /// The place of a blob's segment, from the blob's header.
+    ///
+    /// # Errors
+    /// `NotFound` if the NSD hasn't the blob (any more); `Unavailable` if it is away; `Unknown` if it
+    /// doesn't answer.
+    pub async fn place_on(&self, nsd: NsdId, name: BlobName) -> Result<SegmentPlace> {
+        let away = || {
+            let text = format!("look up blob {name}: NSD {nsd} is away");
+            model::Error::new(model::ErrorKind::Unavailable, text)
+        };
+        let member = self.reachable(nsd).ok_or_else(away)?;
+        let info = member.nsd.info(name, self.list_deadline()).await?;
+        Ok(place_of(name, &info.header))
+    }
+
     /// Blobs of a group on an NSD, member or not, after `after` in name order.
     ///
     /// # Errors

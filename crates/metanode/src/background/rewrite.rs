@@ -223,8 +223,9 @@ impl Rewriter {
             }
         }
         if replaced == 0 {
-            // No extent ever pointed at it.
-            self.host.pool().delete(&[place]).await?;
+            // Only a commit condemns it: a publish may have taken effect although its answer was lost
+            // with the shard's last epoch, and then the pack is live.
+            self.host.condemn(vec![place]).await?;
         }
         Ok((replaced, refused))
     }

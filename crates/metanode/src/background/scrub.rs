@@ -113,13 +113,11 @@ impl Scrub {
                         }
                     }
                 }
-                // Its death may not survive a power cut: keep the damaged piece until it does.
-                Standing::Dead if !self.judging.is_gone_for_good(name.segment).await? => {
-                    outcome.left += 1
-                }
-                Standing::Dead | Standing::Garbage => {
-                    match self.host.pool().delete_blobs(nsd, &[name]).await {
-                        Ok(()) => outcome.rebuilt += 1,
+                standing @ (Standing::Dead | Standing::Garbage) => {
+                    let is_garbage = standing == Standing::Garbage;
+                    match self.delete_dead(nsd, name, is_garbage).await {
+                        Ok(true) => outcome.rebuilt += 1,
+                        Ok(false) => outcome.left += 1,
                         Err(error) => {
                             tracing::warn!(%nsd, blob = %name, %error, "damaged garbage couldn't be deleted");
                             outcome.left += 1;
@@ -133,5 +131,19 @@ impl Scrub {
         drop(round);
         self.unreadable.name_unreadable().await?;
         Ok(outcome)
+    }
+    /// Deletes a damaged piece of a dead segment; `false` if its death may not survive a power cut.
+    /// Garbage is condemned first: only a durable commit of this owner proves that no later owner has
+    /// called it live.
+    async fn delete_dead(&self, nsd: NsdId, name: BlobName, is_garbage: bool) -> Result<bool> {
+        if is_garbage {
+            let place = self.host.pool().place_on(nsd, name).await?;
+            self.host.condemn(vec![place]).await?;
+        }
+        if !self.judging.is_gone_for_good(name.segment).await? {
+            return Ok(false);
+        }
+        self.host.pool().delete_blobs(nsd, &[name]).await?;
+        Ok(true)
     }
 }
