@@ -1,5 +1,6 @@
 //! The metanode itself: composes its parts; the interface for clients.
 
+mod callers;
 mod opens;
 mod operations;
 mod reclaim;

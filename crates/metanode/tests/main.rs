@@ -6,8 +6,10 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod commits;
+mod condemned;
 mod damage;
 mod faults;
+mod hostile;
 mod life;
 mod moving;
 mod rig;

@@ -404,12 +404,10 @@ fn a_read_of_another_client_waits_until_what_it_shows_is_durable() {
             let rig = rig::open(&world).await;
             let session = rig.source.session();
             rig.metanode.sync().await.unwrap();
+            let record = rig.coordination.shard(ShardId(0)).await.unwrap();
+            let run = record.unwrap().value.assigned.unwrap();
             let ask = async |operation, stamp: Stamp| {
                 let execute = OwnerRequest::Execute { operation, stamp };
-                let run = NodeRun {
-                    node: NodeId(7),
-                    incarnation: 1,
-                };
                 send(&rig, run, session, None, execute).await
             };
             let read = |text: &str| Operation::Lookup {

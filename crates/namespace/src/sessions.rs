@@ -56,6 +56,15 @@ impl Sessions {
         }
     }
 
+    /// The run that opened a session, if it is open.
+    #[must_use]
+    pub fn run_of(&self, session: SessionId) -> Option<NodeRun> {
+        let known = self.known.get(&session);
+        known
+            .filter(|session| !session.ended)
+            .map(|session| session.run)
+    }
+
     /// Ids below this that aren't open have ended or can never be opened.
     #[must_use]
     pub fn floor(&self) -> SessionId {

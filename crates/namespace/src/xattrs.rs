@@ -29,7 +29,7 @@ pub(crate) fn key_range(inode: InodeId) -> (Key, Key) {
         inode,
         name: Box::default(),
     };
-    (first(inode), first(InodeId(inode.0 + 1)))
+    (first(inode), first(InodeId(inode.0.saturating_add(1))))
 }
 
 pub(crate) fn get<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, name: &[u8]) -> Step<Reply> {

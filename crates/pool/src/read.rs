@@ -533,7 +533,8 @@ fn slowest(delays: impl Iterator<Item = Duration>) -> Duration {
 
 /// Decides which of several equal pieces serves this part of a segment.
 fn rotation(place: &SegmentPlace, at: u32) -> u64 {
-    place.segment.counter + u64::from(at / (256 * 1024))
+    let stretch = u64::from(at / (256 * 1024));
+    place.segment.counter.wrapping_add(stretch)
 }
 
 /// Asks the holders of a piece for a part of it.

@@ -168,6 +168,12 @@ impl Shard {
         self.state.lock().sessions.standing(session)
     }
 
+    /// The run of a daemon that opened a session, if the session is open.
+    #[must_use]
+    pub fn run_of_session(&self, session: SessionId) -> Option<NodeRun> {
+        self.state.lock().sessions.run_of(session)
+    }
+
     /// The sessions that this shard knows, as of the newest change.
     #[must_use]
     pub fn sessions(&self) -> Sessions {

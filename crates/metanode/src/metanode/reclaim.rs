@@ -200,14 +200,6 @@ impl Metanode {
         })
     }
 
-    /// Whether a client on another node may ask with this session.
-    pub(super) fn check_open(&self, session: SessionId) -> Result<()> {
-        match self.shard().session_standing(session) {
-            Standing::Open => self.check_reclaimed(session),
-            Standing::Ended | Standing::Unknown => Err(namespace::sessions::ended(session)),
-        }
-    }
-
     /// Refuses a session that has yet to say what it holds.
     pub(super) fn check_reclaimed(&self, session: SessionId) -> Result<()> {
         let owes = self.is_owed.load(Memory::Relaxed) && self.reclaim.lock().owes(session);

@@ -11,7 +11,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use model::call::{BODY_BYTES_MAX, Call, Reply as Message};
 use model::operation::{Stamp, Turn};
-use model::owner::{LockCall, OWNER, Order, OwnerCall, OwnerReply, OwnerRequest, Tenure};
+use model::owner::{LockCall, OWNER, Order, OwnerCall, OwnerReply, OwnerRequest};
 use model::{Error, ErrorKind, InodeId, NodeRun, Operation, Result, SessionId};
 use world::Deadline;
 use world::Planted;
@@ -66,42 +66,36 @@ impl Service for Metanode {
 
 impl Metanode {
     async fn serve_call(&self, from: NodeRun, asked: OwnerCall, deadline: Deadline) -> Message {
-        let (session, tenure) = (asked.session, asked.tenure);
-        let answer = match asked.request {
-            OwnerRequest::NewSession => self.wait_for(&OwnerRequest::NewSession).await,
-            OwnerRequest::OpenSession { session } => {
-                let opened = self.open_session_of(session, from).await;
-                opened.map(|()| OwnerReply::Session(self.tenure()))
+        let checked = self.check_call(from, &asked);
+        let session = asked.session;
+        let answer = match (checked, asked.request) {
+            (Err(error), _) => Err(error),
+            (Ok(()), OwnerRequest::OpenSession { session }) => {
+                match self.check_given_out(session).await {
+                    Ok(()) => {
+                        let opened = self.open_session_of(session, from).await;
+                        opened.map(|()| OwnerReply::Session(self.tenure()))
+                    }
+                    Err(error) => Err(error),
+                }
             }
-            OwnerRequest::Reclaim {
-                session,
-                part,
-                is_last,
-            } => match self.check_owner(tenure) {
-                Ok(()) => self.reclaim(session, &part, is_last).await,
-                Err(error) => Err(error),
-            },
-            // Also if it has ended: the first answer may have been lost.
-            OwnerRequest::CloseSession { session } => match self.check_owner(tenure) {
-                Ok(()) => self.close_session(session).await.map(|()| OwnerReply::Done),
-                Err(error) => Err(error),
-            },
-            request => match self.check_caller(session, tenure, &request) {
-                Ok(()) => match request {
-                    OwnerRequest::Execute { operation, stamp } => {
-                        let stamp = stamp.received(self.world.wall());
-                        return self.serve_operation(operation, &stamp).await;
-                    }
-                    request if request.is_in_order() => {
-                        self.serve_in_order(session, asked.order, request).await
-                    }
-                    OwnerRequest::Lock(LockCall::Await { session, wait }) => {
-                        self.serve_await(session, wait, deadline).await
-                    }
-                    request => self.wait_for(&request).await,
-                },
-                Err(error) => Err(error),
-            },
+            (Ok(()), OwnerRequest::CloseSession { session }) => {
+                match self.check_given_out(session).await {
+                    Ok(()) => self.close_session(session).await.map(|()| OwnerReply::Done),
+                    Err(error) => Err(error),
+                }
+            }
+            (Ok(()), OwnerRequest::Execute { operation, stamp }) => {
+                let stamp = stamp.received(self.world.wall());
+                return self.serve_operation(operation, &stamp).await;
+            }
+            (Ok(()), request) if request.is_in_order() => {
+                self.serve_in_order(session, asked.order, request).await
+            }
+            (Ok(()), OwnerRequest::Lock(LockCall::Await { session, wait })) => {
+                self.serve_await(session, wait, deadline).await
+            }
+            (Ok(()), request) => self.wait_for(&request).await,
         };
         match answer {
             // Another owner may have opened the session since.
@@ -141,7 +135,7 @@ impl Metanode {
         // It names this owner's tenure, so its client knows what was reclaimed.
         self.owes_nothing(session);
         let mut last_use = None;
-        let is_open = || self.check_open(session).is_ok();
+        let is_open = || self.check_standing(session).is_ok();
         let reply = self.replays.once(session, order, is_open, || {
             let (reply, unused) = self.change(&request);
             last_use = unused;
@@ -153,37 +147,6 @@ impl Metanode {
             tracing::warn!(%inode, %error, "an inode without names couldn't be released");
         }
         reply
-    }
-
-    /// Whether a client's request may be answered.
-    fn check_caller(
-        &self,
-        session: SessionId,
-        tenure: Tenure,
-        request: &OwnerRequest,
-    ) -> Result<()> {
-        self.check_owner(tenure)?;
-        self.check_open(session)?;
-        if let OwnerRequest::Execute { stamp, .. } = request {
-            let wrong = if stamp.session != session {
-                Some("the operation is another session's")
-            } else if stamp.turn == Turn::Own {
-                Some("the operation has no place among those of its session")
-            } else {
-                None
-            };
-            if let Some(text) = wrong {
-                return Err(Error::new(ErrorKind::InvalidArgument, text));
-            }
-        }
-        if tenure < self.tenure() {
-            return Err(ErrorKind::ReclaimFirst.into());
-        }
-        let is_test = matches!(request, OwnerRequest::Lock(LockCall::Test { .. }));
-        match is_test || request.takes_lock() {
-            true => self.check_grace(),
-            false => Ok(()),
-        }
     }
 
     /// A listing or a list of extents that is too large for a message is answered in part, as its

@@ -53,7 +53,7 @@ impl Line {
     fn end(self) -> Key {
         match self {
             Self::Extents(fileset, data) => Self::Extents(fileset, data.next()).key(0),
-            Self::Names(directory) => Self::Names(InodeId(directory.0 + 1)).key(0),
+            Self::Names(directory) => Self::Names(InodeId(directory.0.saturating_add(1))).key(0),
         }
     }
 }

@@ -70,7 +70,8 @@ impl Prefix {
                     position: 0,
                 },
                 Key::Name {
-                    directory: InodeId(directory.0 + 1),
+                    // No inode has the last number.
+                    directory: InodeId(directory.0.saturating_add(1)),
                     position: 0,
                 },
             ),
@@ -92,7 +93,7 @@ impl Prefix {
                     name: Box::default(),
                 },
                 Key::Xattr {
-                    inode: InodeId(inode.0 + 1),
+                    inode: InodeId(inode.0.saturating_add(1)),
                     name: Box::default(),
                 },
             ),
@@ -773,7 +774,7 @@ impl View for HotView<'_> {
 /// The lowest possible key after `key`, where a scan continues.
 #[must_use]
 pub fn successor(key: &Key) -> Key {
-    let inode = |inode: &InodeId| InodeId(inode.0 + 1);
+    let inode = |inode: &InodeId| InodeId(inode.0.saturating_add(1));
     let segment = |id: &SegmentId| SegmentId {
         session: id.session,
         counter: id.counter.saturating_add(1),

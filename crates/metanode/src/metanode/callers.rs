@@ -1,0 +1,174 @@
+//! Which requests of other nodes an owner answers: those of a session that is open, that the asking
+//! run of a daemon opened, and that concern what is the session's own.
+//!
+//! An owner trusts the nodes' kernels with the users' permissions, but no daemon with what belongs to
+//! another: a faulty one may damage the files that it may write, and nothing else.
+
+use crate::metanode::Metanode;
+use model::lock::LockRequest;
+use model::operation::Turn;
+use model::owner::{GIVE_UP_MAX, LockCall, OwnerCall, OwnerRequest, RECLAIM_MAX, Reclaimed};
+use model::{Error, ErrorKind, NodeRun, Operation, Result, SessionId};
+
+impl Metanode {
+    /// Whether a request of another node may be answered.
+    ///
+    /// # Errors
+    /// `OldEpoch` if the client knows a later owner; `SessionEnded`; `ReclaimFirst` and `InGrace` if
+    /// it has to wait; `InvalidArgument` for what no sound daemon asks.
+    pub(super) fn check_call(&self, from: NodeRun, call: &OwnerCall) -> Result<()> {
+        check_form(call)?;
+        let session = call.session;
+        match &call.request {
+            OwnerRequest::NewSession | OwnerRequest::OpenSession { .. } => Ok(()),
+            OwnerRequest::Reclaim { .. } => {
+                self.check_owner(call.tenure)?;
+                self.check_run(session, from)
+            }
+            // Also if it has ended: the first answer may have been lost.
+            OwnerRequest::CloseSession { session } => {
+                self.check_owner(call.tenure)?;
+                match self.check_run(*session, from) {
+                    Err(error) if error.kind() == ErrorKind::SessionEnded => Ok(()),
+                    checked => checked,
+                }
+            }
+            request => {
+                self.check_owner(call.tenure)?;
+                self.check_run(session, from)?;
+                self.check_reclaimed(session)?;
+                if call.tenure < self.tenure() {
+                    return Err(ErrorKind::ReclaimFirst.into());
+                }
+                let is_test = matches!(request, OwnerRequest::Lock(LockCall::Test { .. }));
+                match is_test || request.takes_lock() {
+                    true => self.check_grace(),
+                    false => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Whether the session is open and owes nothing.
+    pub(super) fn check_standing(&self, session: SessionId) -> Result<()> {
+        match self.shard().run_of_session(session) {
+            Some(_) => self.check_reclaimed(session),
+            None => Err(namespace::sessions::ended(session)),
+        }
+    }
+
+    /// Whether coordination has given the number out. Sessions are ended and forgotten in the order
+    /// of their numbers: one far ahead would end all that come before it.
+    pub(super) async fn check_given_out(&self, session: SessionId) -> Result<()> {
+        let below = self.host.coordination().sessions_taken_below().await?;
+        match session < below {
+            true => Ok(()),
+            false => refused("the session's number was never given out: ask for one"),
+        }
+    }
+
+    /// Whether the session is open, and the run's.
+    fn check_run(&self, session: SessionId, from: NodeRun) -> Result<()> {
+        match self.shard().run_of_session(session) {
+            None => Err(namespace::sessions::ended(session)),
+            Some(run) if run == from => Ok(()),
+            Some(run) => {
+                let text = format!("session {session} is of node run {run}, not of {from}");
+                Err(Error::new(ErrorKind::InvalidArgument, text))
+            }
+        }
+    }
+}
+
+/// Whether a call concerns only what is its session's own, and is no larger than the protocol says.
+fn check_form(call: &OwnerCall) -> Result<()> {
+    let own = call.session;
+    let (is_own, is_small) = match &call.request {
+        OwnerRequest::Execute { operation, stamp } => {
+            if stamp.turn == Turn::Own || is_of_owner(operation) {
+                return refused("only the owner itself takes this step");
+            }
+            (stamp.session == own, true)
+        }
+        OwnerRequest::Sync
+        | OwnerRequest::NewSession
+        | OwnerRequest::GetUsage
+        | OwnerRequest::MakeRoom
+        | OwnerRequest::OpenSession { .. } => (true, true),
+        // A client that gave up opening it has none yet.
+        OwnerRequest::CloseSession { session } => {
+            (own == SessionId::default() || *session == own, true)
+        }
+        OwnerRequest::Hold { session, .. } | OwnerRequest::ReportLowWater { session, .. } => {
+            (*session == own, true)
+        }
+        OwnerRequest::Unhold { stamp, .. } => (stamp.session == own, true),
+        OwnerRequest::Lock(lock) => (session_of(lock) == own, has_ranges(lock)),
+        OwnerRequest::GiveUp { places } => {
+            let is_own = places.iter().all(|place| place.segment.session == own);
+            (is_own, places.len() <= GIVE_UP_MAX)
+        }
+        OwnerRequest::Reclaim { session, part, .. } => {
+            let Reclaimed {
+                holds,
+                doors,
+                locks,
+                ..
+            } = part;
+            let is_own = *session == own
+                && doors.iter().all(|door| door.session == own)
+                && locks.iter().all(|lock| lock.owner.door.session == own);
+            let is_small = holds.len() + doors.len() + locks.len() <= RECLAIM_MAX
+                && locks.iter().all(has_range);
+            (is_own, is_small)
+        }
+    };
+    match (is_own, is_small) {
+        (true, true) => Ok(()),
+        (false, _) => refused("the request concerns another session than the one that asks"),
+        (_, false) => refused(
+            "the request has more parts than allowed, or a range that ends before it begins",
+        ),
+    }
+}
+
+fn refused(text: &str) -> Result<()> {
+    Err(Error::new(ErrorKind::InvalidArgument, text))
+}
+
+/// Operations that an owner runs for itself: what they rest on (what nobody uses, which bytes a copy
+/// has) only the owner knows.
+fn is_of_owner(operation: &Operation) -> bool {
+    match operation {
+        Operation::Publish(publish) => publish.replaces.is_some(),
+        Operation::ContinueCut { .. }
+        | Operation::Release { .. }
+        | Operation::Reclaim { .. }
+        | Operation::Condemn { .. }
+        | Operation::ForgetDead { .. } => true,
+        _ => false,
+    }
+}
+
+fn session_of(call: &LockCall) -> SessionId {
+    match call {
+        LockCall::BeginDoor(door) | LockCall::EndDoor(door) | LockCall::EndOpen { door, .. } => {
+            door.session
+        }
+        LockCall::Set(request) | LockCall::Queue { request, .. } => request.owner.door.session,
+        LockCall::Await { session, .. } | LockCall::EndWait { session, .. } => *session,
+        LockCall::Test { owner, .. } | LockCall::EndProcess { owner, .. } => owner.door.session,
+    }
+}
+
+fn has_ranges(call: &LockCall) -> bool {
+    match call {
+        LockCall::Set(request) | LockCall::Queue { request, .. } => has_range(request),
+        LockCall::Test { range, .. } => range.start <= range.end,
+        _ => true,
+    }
+}
+
+fn has_range(request: &LockRequest) -> bool {
+    request.range.start <= request.range.end
+}
