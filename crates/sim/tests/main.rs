@@ -10,3 +10,4 @@ mod scrub;
 mod seeds;
 mod several_nodes;
 mod stories;
+mod traces;

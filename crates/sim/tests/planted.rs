@@ -30,9 +30,18 @@ fn look(seed: u64, planted: Planted, plant: bool) {
         }
         Planted::PublishEarly => Mix(&[CutAllPower, Kill, KillOwner]),
         Planted::DropSessionRecord => Mix(&[Move, KillOwner, Kill]),
-        Planted::DiscardUnfenced => return stories::paused_taker(seed, plant),
-        Planted::FreeLive => return stories::cleaned(seed, plant),
-        Planted::SweepOpen => return stories::unpublished(seed, plant),
+        Planted::DiscardUnfenced => {
+            stories::paused_taker(seed, plant);
+            return;
+        }
+        Planted::FreeLive => {
+            stories::cleaned(seed, plant);
+            return;
+        }
+        Planted::SweepOpen => {
+            stories::unpublished(seed, plant);
+            return;
+        }
     };
     let scenario = ClusterScenario {
         steps: 1_500,
@@ -93,7 +102,7 @@ fn nothing_is_found_where_nothing_is_planted() {
 /// Stories beside those above, each with a fault that they must find.
 #[test]
 fn stories_find_what_they_tell_of() {
-    let finds = |planted, story: fn(u64, Option<Planted>)| {
+    let finds = |planted, story: fn(u64, Option<Planted>) -> u64| {
         let fails = |seed| catch_unwind(|| story(seed, Some(planted))).is_err();
         assert!((0..SEEDS_MAX).any(fails), "{planted:?} isn't found");
     };

@@ -1,8 +1,7 @@
 //! Power cuts: everything synced survives each of them.
 
-use sim::scenario::{Scenario, crash, cut_everywhere, run};
+use sim::scenario::{Scenario, crash, cut_everywhere};
 use sim::{by_suite, each_seed};
-use std::process::Command;
 
 #[test]
 fn nothing_synced_is_lost_wherever_the_power_is_cut() {
@@ -40,35 +39,4 @@ fn a_run_on_an_erasure_coded_pool_survives_a_cut_anywhere() {
         ..Scenario::LONG
     };
     each_seed(0..by_suite(6, 100), |seed| drop(crash(seed, &scenario)));
-}
-
-/// Set in the process that runs a scenario for its parent: the seed.
-const TRACED_SEED: &str = "SIM_TRACED_SEED";
-
-fn traced(seed: u64) -> String {
-    let scenario = Scenario {
-        steps: 300,
-        ..Scenario::LONG
-    };
-    format!("trace {:016x}.", run(seed, &scenario).trace)
-}
-
-/// Prints a trace for the test below, which starts it in another process.
-#[test]
-fn one_trace_of_a_pair() {
-    if let Some(seed) = std::env::var_os(TRACED_SEED) {
-        println!("{}", traced(seed.to_string_lossy().parse().unwrap()));
-    }
-}
-
-#[test]
-fn two_processes_give_the_same_trace() {
-    each_seed(5..by_suite(7, 25), |seed| {
-        let mut other = Command::new(std::env::current_exe().unwrap());
-        other.args(["--exact", "power_cut::one_trace_of_a_pair", "--nocapture"]);
-        let output = other.env(TRACED_SEED, seed.to_string()).output().unwrap();
-        let output = String::from_utf8(output.stdout).unwrap();
-        let own = traced(seed);
-        assert!(output.contains(&own), "{own} is not in {output}");
-    });
 }

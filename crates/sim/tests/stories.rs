@@ -37,10 +37,12 @@ async fn read(client: &Client, inode: InodeId) -> Result<Bytes> {
 /// a while, or if it never went on.
 #[test]
 fn programs_on_a_node_that_is_cut_off_see_a_pause_and_no_error() {
-    each_seed(0..by_suite(4, 40), |seed| cut_off(seed, None));
+    each_seed(0..by_suite(4, 40), |seed| {
+        cut_off(seed, None);
+    });
 }
 
-pub(crate) fn cut_off(seed: u64, planted: Option<Planted>) {
+pub(crate) fn cut_off(seed: u64, planted: Option<Planted>) -> u64 {
     Stage::play(seed, &ClusterScenario::USUAL, planted, async |stage| {
         // On NSDs of the other nodes, and not in the client's memory.
         let written = stage.run(2, async |_, member| {
@@ -74,16 +76,18 @@ pub(crate) fn cut_off(seed: u64, planted: Option<Planted>) {
         stage.heal();
         let worked = stage.end_of(worked).await;
         worked.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-    });
+    })
 }
 
 /// Would be broken if a reader were answered before what it sees is durable.
 #[test]
 fn what_a_node_has_seen_survives_the_owner_that_showed_it() {
-    each_seed(0..by_suite(8, 80), |seed| seen(seed, None));
+    each_seed(0..by_suite(8, 80), |seed| {
+        seen(seed, None);
+    });
 }
 
-pub(crate) fn seen(seed: u64, planted: Option<Planted>) {
+pub(crate) fn seen(seed: u64, planted: Option<Planted>) -> u64 {
     Stage::play(seed, &ClusterScenario::USUAL, planted, async |stage| {
         let writer = stage.start_task(1, async |_, member| {
             let client = client(&member).await;
@@ -118,17 +122,19 @@ pub(crate) fn seen(seed: u64, planted: Option<Planted>) {
         assert!(seen > 0, "seed {seed}: the reader saw something");
         stage.end_of(writer).await.expect("the writer goes on");
         stage.start(0).await;
-    });
+    })
 }
 
 /// Would be broken if an operation whose answer was lost were applied again by a later owner: the
 /// second application of an exclusive create, a rename or an unlink is refused.
 #[test]
 fn an_operation_whose_answer_is_lost_is_applied_once_across_two_moves() {
-    each_seed(0..by_suite(8, 80), |seed| applied_once(seed, None));
+    each_seed(0..by_suite(8, 80), |seed| {
+        applied_once(seed, None);
+    });
 }
 
-pub(crate) fn applied_once(seed: u64, planted: Option<Planted>) {
+pub(crate) fn applied_once(seed: u64, planted: Option<Planted>) -> u64 {
     Stage::play(seed, &ClusterScenario::USUAL, planted, async |stage| {
         let worked = stage.start_task(2, async |world, member| {
             let client = client(&member).await;
@@ -159,17 +165,19 @@ pub(crate) fn applied_once(seed: u64, planted: Option<Planted>) {
         let rounds = stage.end_of(worked).await;
         let rounds = rounds.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         assert!(rounds > 10, "seed {seed}: {rounds} rounds");
-    });
+    })
 }
 
 /// Would be broken if an owner took for garbage what an open session has stored and not published
 /// yet: its publish would succeed, and the data be gone.
 #[test]
 fn owners_keep_what_a_client_is_about_to_publish() {
-    each_seed(0..by_suite(8, 80), |seed| unpublished(seed, None));
+    each_seed(0..by_suite(8, 80), |seed| {
+        unpublished(seed, None);
+    });
 }
 
-pub(crate) fn unpublished(seed: u64, planted: Option<Planted>) {
+pub(crate) fn unpublished(seed: u64, planted: Option<Planted>) -> u64 {
     const PARTS: u64 = 40;
     Stage::play(seed, &ClusterScenario::USUAL, planted, async |stage| {
         let written = stage.start_task(2, async |_, member| {
@@ -212,17 +220,19 @@ pub(crate) fn unpublished(seed: u64, planted: Option<Planted>) {
         });
         let read = read.await;
         read.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-    });
+    })
 }
 
 /// Would be broken if a file without names died with the owner that knew who holds it, or if it
 /// outlived a node that never comes back.
 #[test]
 fn a_file_without_names_lives_as_long_as_the_node_that_holds_it() {
-    each_seed(0..by_suite(4, 40), |seed| without_names(seed, None));
+    each_seed(0..by_suite(4, 40), |seed| {
+        without_names(seed, None);
+    });
 }
 
-pub(crate) fn without_names(seed: u64, planted: Option<Planted>) {
+pub(crate) fn without_names(seed: u64, planted: Option<Planted>) -> u64 {
     Stage::play(seed, &ClusterScenario::USUAL, planted, async |stage| {
         let held = stage.start_task(2, async |world, member| {
             let client = client(&member).await;
@@ -260,7 +270,7 @@ pub(crate) fn without_names(seed: u64, planted: Option<Planted>) {
             left
         });
         assert_eq!(left.await, 1, "seed {seed}: only the root is left");
-    });
+    })
 }
 
 /// Would be broken if a taker could erase entries after it was itself followed: here it stands
@@ -268,10 +278,12 @@ pub(crate) fn without_names(seed: u64, planted: Option<Planted>) {
 /// the other copy is lost.
 #[test]
 fn a_taker_that_stood_still_erases_nothing_of_its_successor() {
-    each_seed(0..by_suite(60, 200), |seed| paused_taker(seed, None));
+    each_seed(0..by_suite(60, 200), |seed| {
+        paused_taker(seed, None);
+    });
 }
 
-pub(crate) fn paused_taker(seed: u64, planted: Option<Planted>) {
+pub(crate) fn paused_taker(seed: u64, planted: Option<Planted>) -> u64 {
     Stage::play(seed, &ClusterScenario::USUAL, planted, async |stage| {
         let made = Arc::new(AtomicU64::new(0));
         let counted = made.clone();
@@ -308,7 +320,7 @@ pub(crate) fn paused_taker(seed: u64, planted: Option<Planted>) {
         let found = found.await;
         found.unwrap_or_else(|error| panic!("seed {seed}, of {acknowledged} names: {error}"));
         stage.start(2).await;
-    });
+    })
 }
 
 /// Set in the count of made files when no more are wanted.
@@ -321,10 +333,12 @@ fn client_is_needed(made: &AtomicU64) -> bool {
 /// Would be broken if space came back from segments in which something still lives.
 #[test]
 fn files_outlive_the_cleaning_of_their_segments() {
-    each_seed(0..by_suite(4, 40), |seed| cleaned(seed, None));
+    each_seed(0..by_suite(4, 40), |seed| {
+        cleaned(seed, None);
+    });
 }
 
-pub(crate) fn cleaned(seed: u64, planted: Option<Planted>) {
+pub(crate) fn cleaned(seed: u64, planted: Option<Planted>) -> u64 {
     const FILES: u64 = 60;
     const LENGTH: usize = 9_000;
     Stage::play(seed, &ClusterScenario::USUAL, planted, async |stage| {
@@ -368,5 +382,5 @@ pub(crate) fn cleaned(seed: u64, planted: Option<Planted>) {
         });
         let read = read.await;
         read.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-    });
+    })
 }
