@@ -5,3 +5,4 @@ pub(crate) mod dirty;
 pub(crate) mod extents;
 pub(crate) mod memory;
 pub(crate) mod ranges;
+mod run_memory;

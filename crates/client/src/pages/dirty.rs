@@ -1,8 +1,10 @@
 //! Written bytes of one inode that aren't in flight to disk. Byte-exact: nothing is read to
 //! complete a page.
 
-use super::memory::{Blocks, RunMemory};
+use super::memory::{Blocks, Counted};
+use super::run_memory::{RunMemory, WRITTEN_PIECE_BYTES};
 use bytes::Bytes;
+use model::Extent;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use world::Instant;
@@ -17,6 +19,13 @@ pub(crate) struct Frozen {
     /// Memory that they keep alive.
     pub(crate) memory: u64,
 }
+
+// A small piece until it is published: in the batch and in its job; the pack's extents, the batch's
+// extents with a copy while neighbours are joined, the published extents; the owner of its memory.
+const _: () = assert!(
+    2 * size_of::<Frozen>() + 4 * size_of::<Extent>() + size_of::<Counted<Vec<u8>>>()
+        <= WRITTEN_PIECE_BYTES as usize
+);
 
 impl Frozen {
     pub(crate) fn end(&self) -> u64 {

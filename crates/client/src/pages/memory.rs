@@ -1,16 +1,11 @@
 //! Memory of the page pool: counted from allocation until it is freed, including while a slice of
 //! it is held anywhere.
 
-use super::dirty::Frozen;
 use bytes::Bytes;
-use model::Extent;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use world::AlignedBuffer;
-
-/// Runs up to this size use ordinary memory: they are copied into a pack anyway.
-const SMALL_MAX: usize = 128 * 1024;
 
 /// Block buffers kept for the next block instead of being returned to the system, whose fresh pages
 /// would cost a quarter of a stream's time: at most this many, and at most this fraction of the
@@ -19,18 +14,7 @@ const RECYCLED_MAX: usize = 24;
 const RECYCLED_PART: u64 = 8;
 
 /// Cost of a piece besides its bytes: entries in maps and lists, and the allocator's overhead.
-const PIECE_BYTES: u64 = 256;
-
-/// The same for a small written piece. In addition, freed small pieces leave holes in the
-/// allocator's pages, which it can't return.
-const WRITTEN_PIECE_BYTES: u64 = 768;
-
-// In the batch and in its job; the pack's extents, the batch's extents with a copy while neighbours
-// are joined, the published extents; the owner of its memory.
-const _: () = assert!(
-    2 * size_of::<Frozen>() + 4 * size_of::<Extent>() + size_of::<Counted<Vec<u8>>>()
-        <= WRITTEN_PIECE_BYTES as usize
-);
+pub(super) const PIECE_BYTES: u64 = 256;
 
 /// Buffers of more than half this size are multiples of it (`world::AlignedBuffer`).
 const WHOLE_BYTES: u64 = 1 << 20;
@@ -263,13 +247,13 @@ impl Drop for Charge {
 
 /// Memory with its charge.
 #[derive(Debug)]
-struct Counted<T> {
+pub(super) struct Counted<T> {
     memory: T,
     _charge: Charge,
 }
 
 impl<T: AsRef<[u8]> + Send + 'static> Counted<T> {
-    fn freeze(memory: T, charge: Charge) -> Bytes {
+    pub(super) fn freeze(memory: T, charge: Charge) -> Bytes {
         Bytes::from_owner(Self {
             memory,
             _charge: charge,
@@ -296,6 +280,22 @@ impl Block {
         self.buffer
             .as_mut()
             .expect("a block has its buffer until it is dropped")
+    }
+
+    /// Memory that it holds, used or not.
+    pub(super) fn held(&self) -> u64 {
+        self.home.block_bytes()
+    }
+
+    /// The pushed bytes.
+    pub(super) fn pushed(&mut self) -> &mut [u8] {
+        let length = self.length;
+        &mut self.memory()[..length]
+    }
+
+    /// Drops the pushed bytes after `length`.
+    pub(super) fn truncate(&mut self, length: usize) {
+        self.length = self.length.min(length);
     }
 
     /// Appends a copy of `bytes`.
@@ -337,150 +337,10 @@ impl Drop for Block {
     }
 }
 
-/// The bytes of one dirty run.
-#[derive(Debug)]
-pub(crate) enum RunMemory {
-    /// Ordinary memory.
-    Small(Vec<u8>, Charge),
-    /// Page-aligned memory that may grow by copying.
-    Medium(AlignedBuffer, usize, Charge),
-    /// A whole block.
-    Large(Block),
-}
-
-impl RunMemory {
-    /// Memory with a copy of `bytes`. `stream`: the rest of the block is expected too.
-    pub(crate) fn new(bytes: &[u8], stream: bool, blocks: &Arc<Blocks>) -> Self {
-        let mut memory = if stream {
-            Self::Large(blocks.block())
-        } else {
-            Self::Small(Vec::new(), Charge::new(blocks, WRITTEN_PIECE_BYTES))
-        };
-        memory.extend(bytes, blocks);
-        memory
-    }
-
-    /// Empty memory, to replace memory that is taken.
-    pub(crate) fn none(blocks: &Arc<Blocks>) -> Self {
-        Self::Small(Vec::new(), Charge::new(blocks, 0))
-    }
-
-    pub(crate) fn as_slice(&self) -> &[u8] {
-        match self {
-            Self::Small(bytes, _) => bytes,
-            Self::Medium(buffer, length, _) => &buffer[..*length],
-            Self::Large(block) => block.as_ref(),
-        }
-    }
-
-    /// Memory held by the run, used or not.
-    pub(crate) fn held(&self) -> u64 {
-        match self {
-            Self::Small(bytes, _) => bytes.capacity() as u64,
-            Self::Medium(buffer, _, _) => buffer.len() as u64,
-            Self::Large(block) => block.home.block_bytes(),
-        }
-    }
-
-    /// Overwrites existing bytes from `at` on; `at + bytes.len()` is inside.
-    pub(crate) fn overwrite(&mut self, at: usize, bytes: &[u8]) {
-        let all: &mut [u8] = match self {
-            Self::Small(memory, _) => memory,
-            Self::Medium(buffer, length, _) => &mut buffer[..*length],
-            Self::Large(block) => {
-                let length = block.length;
-                &mut block.memory()[..length]
-            }
-        };
-        all[at..at + bytes.len()].copy_from_slice(bytes);
-    }
-
-    /// Adds bytes at the end; the run stays inside one block.
-    pub(crate) fn extend(&mut self, bytes: &[u8], blocks: &Arc<Blocks>) {
-        let length = self.as_slice().len() + bytes.len();
-        self.grow(length, blocks);
-        match self {
-            Self::Small(memory, charge) => {
-                memory.extend_from_slice(bytes);
-                charge.set(memory.capacity() as u64 + WRITTEN_PIECE_BYTES);
-            }
-            Self::Medium(buffer, used, _) => {
-                buffer[*used..length].copy_from_slice(bytes);
-                *used = length;
-            }
-            Self::Large(block) => block.push(bytes),
-        }
-    }
-
-    fn grow(&mut self, length: usize, blocks: &Arc<Blocks>) {
-        let room = match self {
-            Self::Small(..) => SMALL_MAX,
-            Self::Medium(buffer, ..) => buffer.len(),
-            Self::Large(_) => blocks.block_bytes,
-        };
-        if length <= room {
-            return;
-        }
-        assert!(length <= blocks.block_bytes, "a run stays inside its block");
-        let capacity = length.next_power_of_two() * 2;
-        *self = if capacity < blocks.block_bytes {
-            let mut buffer = AlignedBuffer::with_any_content(capacity);
-            let old = self.as_slice();
-            buffer[..old.len()].copy_from_slice(old);
-            let used = old.len();
-            let charge = Charge::new(blocks, capacity as u64 + PIECE_BYTES);
-            Self::Medium(buffer, used, charge)
-        } else {
-            let mut block = blocks.block();
-            block.push(self.as_slice());
-            Self::Large(block)
-        };
-    }
-
-    /// Cuts off everything after `length`.
-    pub(crate) fn truncate(&mut self, length: usize) {
-        match self {
-            Self::Small(bytes, _) => bytes.truncate(length),
-            Self::Medium(_, used, _) => *used = (*used).min(length),
-            Self::Large(block) => block.length = block.length.min(length),
-        }
-    }
-
-    /// The bytes, shared, without a copy.
-    pub(crate) fn freeze(self) -> Bytes {
-        match self {
-            Self::Small(bytes, charge) => Counted::freeze(bytes, charge),
-            Self::Medium(mut buffer, length, charge) => {
-                buffer.truncate(length);
-                Counted::freeze(buffer, charge)
-            }
-            Self::Large(block) => block.freeze(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_run_keeps_its_bytes_while_its_memory_grows() {
-        let blocks = Blocks::new(1 << 20, 64 << 20);
-        let content: Vec<u8> = (0..1 << 20).map(|at: u32| ((at * 31) >> 3) as u8).collect();
-        let mut memory = RunMemory::new(&content[..10], false, &blocks);
-        let mut at = 10;
-        while at < content.len() {
-            let step = (at / 3 + 1).min(content.len() - at);
-            memory.extend(&content[at..at + step], &blocks);
-            at += step;
-            assert!(blocks.held() >= memory.held() && memory.held() >= at as u64);
-        }
-        memory.overwrite(5, b"hello");
-        let bytes = memory.freeze();
-        assert_eq!(&bytes[5..10], b"hello");
-        assert_eq!(bytes[10..], content[10..]);
-        assert!(world::is_aligned(&bytes));
-    }
+    use crate::pages::run_memory::RunMemory;
 
     #[test]
     fn a_block_buffer_comes_back_when_its_last_reader_is_gone() {
