@@ -1,148 +1,133 @@
-//! Verbs on attributes: stat, chmod, chown, utimes, truncate, extended attributes, statfs.
+//! Attributes of inodes: stat, chmod, chown, utimes, truncate, extended attributes, statfs.
 
-use crate::client::Client;
-use crate::inode::{Inner, InodeRef};
-use crate::session::unexpected_reply;
+use crate::atime::Accesses;
+use crate::page_pool::PagePool;
+use crate::privileges::Rights;
+use crate::session::{Session, unexpected_reply};
 use crate::types::FileSystemUsage;
+use crate::write_behind::WriteBehind;
 use bytes::Bytes;
 use model::operation::XattrMode;
 use model::{
     Attributes, Error, ErrorKind, InodeId, Operation, Reply, Result, SetAttributes, limits,
 };
+use pool::Pool;
+use std::sync::Arc;
 
-impl Client {
+/// The attributes of inodes.
+pub(crate) struct InodeAttributes {
+    session: Arc<Session>,
+    pages: Arc<PagePool>,
+    pool: Arc<Pool>,
+    accesses: Arc<Accesses>,
+    rights: Arc<Rights>,
+    write_behind: Arc<WriteBehind>,
+}
+
+impl InodeAttributes {
+    pub(crate) fn new(
+        session: Arc<Session>,
+        pages: Arc<PagePool>,
+        pool: Arc<Pool>,
+        accesses: Arc<Accesses>,
+        rights: Arc<Rights>,
+        write_behind: Arc<WriteBehind>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            session,
+            pages,
+            pool,
+            accesses,
+            rights,
+            write_behind,
+        })
+    }
+
     /// stat. Includes unpublished writes.
-    ///
-    /// # Errors
-    /// `NotFound`.
-    pub async fn get_attributes(&self, inode: InodeId) -> Result<Attributes> {
+    pub(crate) async fn get(&self, inode: InodeId) -> Result<Attributes> {
         let mut attributes = self.session.attributes(inode).await?;
-        self.merge(&mut attributes);
+        self.merge_into(&mut attributes);
         Ok(attributes)
+    }
+
+    /// Adds what only this client knows to attributes from the owner: unpublished writes, unrecorded
+    /// reads.
+    pub(crate) fn merge_into(&self, attributes: &mut Attributes) {
+        self.accesses.merge_into(attributes);
+        self.pages.merge_into(attributes);
     }
 
     /// chmod, chown, utimes, truncate, in any combination, atomically. Publishes the inode's dirty
     /// data first.
-    ///
-    /// # Errors
-    /// `FileTooLarge`, `IsDirectory`, or `InvalidArgument` for a truncate of anything but a file;
-    /// and errors of publishing.
-    pub async fn set_attributes(&self, inode: InodeId, set: SetAttributes) -> Result<Attributes> {
+    pub(crate) async fn set(&self, inode: InodeId, set: SetAttributes) -> Result<Attributes> {
         if set.atime.is_some() {
-            self.forget_access(inode);
+            self.accesses.forget(inode);
         }
-        let Some(size) = set.size else {
-            let state = self.inodes.find(inode);
-            if let Some(state) = &state {
-                self.publish_pending(state).await?;
-            }
-            let mut attributes = self
-                .session
-                .attributes_after(Operation::SetAttributes { inode, set })
-                .await?;
-            if set.mode.is_some() {
-                self.note_grant(inode);
-            }
-            if let Some(state) = self.inodes.find(inode) {
-                let mut inner = state.lock();
-                if inner.known.is_some() {
-                    inner.learn(&attributes);
-                }
-                inner.merge_into(&mut attributes);
-            }
-            return Ok(attributes);
-        };
+        if let Some(size) = set.size {
+            return self.truncate(inode, size, set).await;
+        }
+        self.write_behind.publish_inode(inode).await?;
+        let mut attributes = self.set_published(inode, set).await?;
+        if let Some(state) = self.pages.find_inode(inode) {
+            let mut inner = state.lock();
+            inner.learn_again(&attributes);
+            inner.merge_into(&mut attributes);
+        }
+        Ok(attributes)
+    }
+
+    async fn truncate(&self, inode: InodeId, size: u64, set: SetAttributes) -> Result<Attributes> {
         if size > limits::FILE_BYTES_MAX {
             return Err(ErrorKind::FileTooLarge.into());
         }
-        let state = self.inodes.get(inode);
-        let exclusive = self.exclusive(&state).await?;
-        // Data that the truncate will cut is published first too: left dirty, the flusher or an
-        // fsync could freeze it meanwhile, and it would come back after the cut; dropped, it would
-        // be lost if the cut fails.
-        self.publish_pending(&state).await?;
-        let attributes = self
-            .session
-            .attributes_after(Operation::SetAttributes { inode, set })
-            .await?;
-        if set.mode.is_some() {
-            self.note_grant(inode);
-        }
+        let state = self.pages.inode(inode);
+        let exclusive = state.exclude_writers(&self.session).await?;
+        // Data that the truncate will cut is published first too: left dirty, the client's task or
+        // an fsync could freeze it meanwhile, and it would come back after the cut; dropped, it
+        // would be lost if the cut fails.
+        self.write_behind.publish(&state).await?;
+        let attributes = self.set_published(inode, set).await?;
         {
             let mut inner = state.lock();
-            self.cut_pages(inode, &mut inner, size);
+            self.pages.cut(inode, &mut inner, size);
             inner.learn(&attributes);
         }
         drop(exclusive);
         Ok(attributes)
     }
 
-    /// The file now ends at `size`: drops everything beyond that.
-    fn cut_pages(&self, inode: InodeId, inner: &mut Inner, size: u64) {
-        let dirty = inner.dirty.cut(size, u64::MAX);
-        self.pages.release(dirty);
-        self.pages.recount_failing(inner);
-        self.pages.uncache(inode, inner, size, u64::MAX);
-        inner.extents.punch(size, u64::MAX);
-        inner.mapping += 1;
-        if inner.is_published() {
-            inner.pending = None;
+    /// Sets attributes of an inode whose data is published.
+    async fn set_published(&self, inode: InodeId, set: SetAttributes) -> Result<Attributes> {
+        let sets_mode = set.mode.is_some();
+        let operation = Operation::SetAttributes { inode, set };
+        let attributes = self.session.attributes_after(operation).await?;
+        if sets_mode {
+            self.rights.note_grant(inode);
         }
+        Ok(attributes)
     }
 
     /// The value of an extended attribute.
-    ///
-    /// # Errors
-    /// `NoSuchAttribute`; `NotSupported` for a name outside user., trusted. and security. that
-    /// isn't one of the two for access control lists.
-    pub async fn get_xattr(&self, inode: InodeId, name: &[u8]) -> Result<Bytes> {
+    pub(crate) async fn get_xattr(&self, inode: InodeId, name: &[u8]) -> Result<Bytes> {
         let name = xattr_name(name)?;
-        match self
-            .session
-            .execute(Operation::GetXattr { inode, name })
-            .await?
-        {
+        let operation = Operation::GetXattr { inode, name };
+        match self.session.execute(operation).await? {
             Reply::Value(value) => Ok(value),
             other => unexpected_reply(&other),
         }
     }
 
     /// Names of the extended attributes.
-    ///
-    /// # Errors
-    /// `NotFound`.
-    pub async fn list_xattrs(&self, inode: InodeId) -> Result<Vec<Bytes>> {
-        match self
-            .session
-            .execute(Operation::ListXattrs { inode })
-            .await?
-        {
+    pub(crate) async fn list_xattrs(&self, inode: InodeId) -> Result<Vec<Bytes>> {
+        let operation = Operation::ListXattrs { inode };
+        match self.session.execute(operation).await? {
             Reply::Names(names) => Ok(names),
             other => unexpected_reply(&other),
         }
     }
 
-    /// Sets an extended attribute.
-    ///
-    /// # Errors
-    /// `Exists` or `NoSuchAttribute` as the mode requires, `NoSpace` above 64 KiB per inode.
-    pub async fn set_xattr(
-        &self,
-        inode: InodeId,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-    ) -> Result<()> {
-        self.set_xattr_and_bits(inode, name, value, mode, false)
-            .await
-    }
-
-    /// As [`Client::set_xattr`]; `drop_setgid` also clears the setgid bit, as needed when a user
-    /// outside the inode's group sets an access ACL.
-    ///
-    /// # Errors
-    /// As [`Client::set_xattr`].
-    pub async fn set_xattr_and_bits(
+    /// Sets an extended attribute. `drop_setgid` also clears the setgid bit.
+    pub(crate) async fn set_xattr(
         &self,
         inode: InodeId,
         name: &[u8],
@@ -152,43 +137,33 @@ impl Client {
     ) -> Result<()> {
         let name = xattr_name(name)?;
         let value = Bytes::copy_from_slice(value);
-        self.session
-            .attributes_after(Operation::SetXattr {
-                inode,
-                name,
-                value,
-                mode,
-                drop_setgid,
-            })
-            .await?;
-        self.note_grant(inode);
+        let operation = Operation::SetXattr {
+            inode,
+            name,
+            value,
+            mode,
+            drop_setgid,
+        };
+        self.session.attributes_after(operation).await?;
+        self.rights.note_grant(inode);
         Ok(())
     }
 
     /// Removes an extended attribute.
-    ///
-    /// # Errors
-    /// `NoSuchAttribute`.
-    pub async fn remove_xattr(&self, inode: InodeId, name: &[u8]) -> Result<()> {
+    pub(crate) async fn remove_xattr(&self, inode: InodeId, name: &[u8]) -> Result<()> {
         let name = xattr_name(name)?;
-        self.session
-            .attributes_after(Operation::RemoveXattr { inode, name })
-            .await
-            .map(drop)
+        let operation = Operation::RemoveXattr { inode, name };
+        self.session.attributes_after(operation).await.map(drop)
     }
 
-    /// statfs.
-    ///
-    /// # Errors
-    /// `Unavailable` while the metadata is being taken over.
-    pub async fn usage(&self, inode: InodeId) -> Result<FileSystemUsage> {
-        let _ = inode;
+    /// statfs, with the file system's block size.
+    pub(crate) async fn usage(&self, block_bytes: u32) -> Result<FileSystemUsage> {
         self.session.check_open()?;
         let inodes = self.session.usage().await?.inodes;
         let usage = self.pool.usage();
         let used = usage.used + usage.held;
         Ok(FileSystemUsage {
-            block_bytes: self.settings.block_bytes,
+            block_bytes,
             capacity: usage.capacity,
             free: usage
                 .capacity
@@ -197,31 +172,6 @@ impl Client {
             available: usage.available_to_users,
             inodes,
         })
-    }
-
-    /// Adds unpublished writes to attributes from the owner.
-    pub(crate) fn merge(&self, attributes: &mut Attributes) {
-        if self.has_accesses()
-            && let Some(at) = self.unrecorded_access(attributes.inode)
-        {
-            attributes.atime = attributes.atime.max(at);
-        }
-        if self.pages.dirty() == 0 {
-            return;
-        }
-        if let Some(state) = self.inodes.find(attributes.inode) {
-            state.lock().merge_into(attributes);
-        }
-    }
-
-    /// Makes sure that size and generation are known here.
-    pub(crate) async fn learn(&self, state: &InodeRef) -> Result<()> {
-        let attributes = self.session.attributes(state.id).await?;
-        let mut inner = state.lock();
-        if inner.known.is_none() {
-            inner.learn(&attributes);
-        }
-        Ok(())
     }
 }
 

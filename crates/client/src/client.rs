@@ -1,49 +1,66 @@
-//! The client itself: its parts, start and end.
+//! The client itself: one method per verb, each passed on to the part that does it.
+//!
+//! The parts, each using only those before it:
+//!
+//! 1. `pages`: the bytes and extents of one inode in memory. Pure.
+//! 2. `owner`: the way to the shard's owner, here or on another node.
+//! 3. `session`: all that is said to the owner, all waits, the ids of segments.
+//! 4. `inode`: what is known of each inode in use, under the inode's lock.
+//! 5. `page_pool`: all inodes, their memory and the disk space for dirty bytes.
+//! 6. `write_behind`: freezes dirty bytes, stores and publishes them; fsync.
+//! 7. `atime`, `privileges`: what reads and writes change besides bytes.
+//! 8. `reader`, `writer`, `attributes`: bytes and attributes of inodes.
+//! 9. `opens`, `names`, `content`, `locks`: what else programs do with files.
+//! 10. `background`: the task that looks what is due.
+//!
+//! `settings` and `types` are plain data.
+
+mod attributes;
+mod files;
+mod locks;
+mod names;
 
 use crate::atime::Accesses;
-use crate::flusher::Flusher;
-use crate::inode::Inodes;
+use crate::attributes::InodeAttributes;
+use crate::background::Background;
+use crate::content::Content;
+use crate::locks::Locks;
+use crate::names::Names;
+use crate::opens::Opens;
 use crate::owner::Owner;
 use crate::page_pool::PagePool;
-use crate::pages::memory::Blocks;
-use crate::privileges::Grants;
+use crate::privileges::Rights;
+use crate::reader::Reader;
 use crate::session::Session;
 use crate::settings::ClientSettings;
+use crate::write_behind::WriteBehind;
+use crate::writer::Writer;
 use model::{Result, SessionId};
 use pool::Pool;
-use std::sync::atomic::{AtomicU32, AtomicU64};
-use std::sync::{Arc, Weak};
-use tokio::sync::Semaphore;
+use std::sync::Arc;
 use world::{Waiter, World};
 
 /// A POSIX file system as a library; one per mounted file system and process. Used as
 /// `Arc<Client>`; every method may be called from any thread.
 pub struct Client {
-    pub(crate) me: Weak<Client>,
-    pub(crate) session: Arc<Session>,
-    pub(crate) pool: Arc<Pool>,
-    pub(crate) settings: ClientSettings,
-    pub(crate) accesses: Accesses,
-    pub(crate) inodes: Inodes,
-    pub(crate) grants: Grants,
-    pub(crate) blocks: Arc<Blocks>,
-    pub(crate) pages: PagePool,
-    pub(crate) flusher: Flusher,
-    /// One permit per segment in flight to the NSDs.
-    pub(crate) segments_in_flight: Semaphore,
-    /// One permit per read-ahead fetch.
-    pub(crate) fetches_ahead: Arc<Semaphore>,
-    /// Mounts and other doors so far.
-    pub(crate) lock_doors: AtomicU32,
-    /// Waits for locks so far.
-    pub(crate) lock_waits: AtomicU64,
+    settings: ClientSettings,
+    session: Arc<Session>,
+    pages: Arc<PagePool>,
+    write_behind: Arc<WriteBehind>,
+    accesses: Arc<Accesses>,
+    rights: Arc<Rights>,
+    reader: Arc<Reader>,
+    writer: Arc<Writer>,
+    attributes: Arc<InodeAttributes>,
+    opens: Arc<Opens>,
+    names: Names,
+    content: Content,
+    locks: Locks,
+    background: Arc<Background>,
 }
 
 /// The smallest page pool.
 const PAGE_POOL_BYTES_MIN: u64 = 16 * 1024 * 1024;
-
-/// Most read-ahead fetches running at once.
-const FETCHES_AHEAD_MAX: usize = 32;
 
 impl Client {
     /// A client with its own session ([`Owner::open_session`]). Starts its background task; end
@@ -57,25 +74,75 @@ impl Client {
         settings: ClientSettings,
     ) -> Arc<Self> {
         let budget = settings.page_pool_bytes.max(PAGE_POOL_BYTES_MIN);
-        let blocks = Blocks::new(settings.block_bytes, budget);
-        let client = Arc::new_cyclic(|me| Self {
-            me: me.clone(),
-            session: Session::new(world, owner, session, pool.clone(), settings.patience),
+        let session = &Session::new(world, owner, session, pool.clone(), settings.patience);
+        let pages = &PagePool::new(pool.clone(), settings.block_bytes, budget);
+        let write_behind =
+            &WriteBehind::new(session.clone(), pages.clone(), pool.clone(), &settings);
+        let accesses = &Accesses::new(session.clone(), settings.relatime);
+        let rights = &Rights::new(session.clone(), pages.clone());
+        let reader = Arc::new(Reader::new(
+            session.clone(),
+            pages.clone(),
+            pool.clone(),
+            accesses.clone(),
+            settings.read_ahead_bytes_max,
+        ));
+        let writer = Arc::new(Writer::new(
+            session.clone(),
+            pages.clone(),
+            rights.clone(),
+            write_behind.clone(),
+        ));
+        let attributes = &InodeAttributes::new(
+            session.clone(),
+            pages.clone(),
+            pool.clone(),
+            accesses.clone(),
+            rights.clone(),
+            write_behind.clone(),
+        );
+        let opens = &Opens::new(
+            session.clone(),
+            pages.clone(),
+            rights.clone(),
+            attributes.clone(),
+        );
+        Arc::new(Self {
+            names: Names::new(
+                session.clone(),
+                pages.clone(),
+                rights.clone(),
+                write_behind.clone(),
+                attributes.clone(),
+                opens.clone(),
+            ),
+            content: Content::new(
+                session.clone(),
+                pages.clone(),
+                pool,
+                write_behind.clone(),
+                attributes.clone(),
+                reader.clone(),
+                writer.clone(),
+            ),
+            locks: Locks::new(session.clone()),
+            background: Background::start(
+                session.clone(),
+                pages.clone(),
+                accesses.clone(),
+                write_behind.clone(),
+            ),
             settings,
-            accesses: Accesses::default(),
-            inodes: Inodes::new(blocks.clone()),
-            grants: Grants::default(),
-            pages: PagePool::new(pool.clone(), blocks.clone()),
-            blocks,
-            pool,
-            flusher: Flusher::default(),
-            segments_in_flight: Semaphore::new(settings.segments_in_flight_max.max(1)),
-            fetches_ahead: Arc::new(Semaphore::new(FETCHES_AHEAD_MAX)),
-            lock_doors: AtomicU32::new(0),
-            lock_waits: AtomicU64::new(0),
-        });
-        Flusher::start(&client);
-        client
+            session: session.clone(),
+            pages: pages.clone(),
+            write_behind: write_behind.clone(),
+            accesses: accesses.clone(),
+            rights: rights.clone(),
+            reader,
+            writer,
+            attributes: attributes.clone(),
+            opens: opens.clone(),
+        })
     }
 
     /// The world that the client runs in.
@@ -93,7 +160,7 @@ impl Client {
     /// Drops clean bytes from the page pool: the next reads go to the NSDs. For measurements, and
     /// for a node that needs the memory.
     pub fn forget_clean(&self) {
-        self.pages.forget_clean(&self.inodes);
+        self.pages.forget_clean();
     }
 
     /// Dirty and cached bytes in the page pool.
@@ -109,13 +176,19 @@ impl Client {
         self.pages.memory()
     }
 
+    /// The client's waits, longest first; at most 1,024.
+    #[must_use]
+    pub fn waiters(&self) -> Vec<Waiter> {
+        self.session.waiters()
+    }
+
     /// Makes everything answered so far durable (`shale fs sync`).
     ///
     /// # Errors
     /// The first failure to publish a file; all other files were published.
     pub async fn sync_all(&self) -> Result<()> {
-        self.record_atimes().await;
-        let published = self.publish_all().await;
+        self.accesses.record().await;
+        let published = self.write_behind.publish_all().await;
         published.and(self.session.sync().await)
     }
 
@@ -127,28 +200,12 @@ impl Client {
     pub async fn close(&self) -> Result<()> {
         let result = self.sync_all().await;
         self.session.close();
-        self.flusher.stop().await;
+        self.background.stop().await;
         if result.is_ok() {
             // Writes of removed files end first, so that nothing of the session is written after
             // its end. If that takes too long, the sweep has more to do.
-            let all = self.settings.segments_in_flight_max.max(1);
-            let all = u32::try_from(all).unwrap_or(u32::MAX);
-            let ended = self.segments_in_flight.acquire_many(all);
-            let _ended = self
-                .session
-                .wait("segments of removed files", None, ended)
-                .await;
+            self.write_behind.drain().await;
         }
         result.and(self.session.end().await)
-    }
-
-    /// The client's waits, longest first; at most 1,024.
-    #[must_use]
-    pub fn waiters(&self) -> Vec<Waiter> {
-        self.session.waiters()
-    }
-
-    pub(crate) fn shared(&self) -> Arc<Self> {
-        self.me.upgrade().expect("a client is used through its Arc")
     }
 }

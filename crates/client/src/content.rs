@@ -1,16 +1,20 @@
-//! Verbs on ranges of a file: fallocate, lseek, copy_file_range; and the exclusive use of an inode
-//! that they need.
+//! Ranges of a file: fallocate, lseek, copy_file_range.
 
-use crate::client::Client;
-use crate::inode::{Inner, InodeRef, InodeState};
+use crate::attributes::InodeAttributes;
+use crate::inode::{Inner, InodeRef};
+use crate::page_pool::PagePool;
 use crate::pages::extents::Source;
-use crate::read::{EXTENTS_AT_ONCE_MAX, ROUNDS_MAX};
-use crate::session::unexpected_reply;
-use crate::types::{Allocate, Seek};
-use crate::unpublished::Unpublished;
+use crate::reader::{EXTENTS_AT_ONCE_MAX, ROUNDS_MAX, Reader};
+use crate::session::{Session, unexpected_reply};
+use crate::types::{Allocate, ReadTraces, Seek};
+use crate::write_behind::WriteBehind;
+use crate::writer::Writer;
 use model::operation::RangeChange;
-use model::{Attributes, Error, ErrorKind, FileKind, InodeId, Operation, Reply, Result, limits};
-use tokio::sync::MutexGuard;
+use model::{
+    Attributes, Error, ErrorKind, FileKind, InodeId, Operation, Privileges, Reply, Result, limits,
+};
+use pool::Pool;
+use std::sync::Arc;
 
 /// Most bytes that one copy_file_range copies; programs repeat the call.
 const COPY_BYTES_MAX: u64 = 1 << 30;
@@ -30,42 +34,40 @@ enum Sought {
     Unknown(u64, u64),
 }
 
-/// No write to an inode begins while this lives.
-pub(crate) struct Exclusive<'a> {
-    state: &'a InodeState,
-    _gate: MutexGuard<'a, ()>,
+/// The content of files, by ranges.
+pub(crate) struct Content {
+    session: Arc<Session>,
+    pages: Arc<PagePool>,
+    pool: Arc<Pool>,
+    write_behind: Arc<WriteBehind>,
+    attributes: Arc<InodeAttributes>,
+    reader: Arc<Reader>,
+    writer: Arc<Writer>,
 }
 
-impl Drop for Exclusive<'_> {
-    fn drop(&mut self) {
-        self.state.lock().exclusive = false;
-        self.state.changed.notify_waiters();
-    }
-}
-
-impl Client {
-    /// Waits for its turn, then excludes writers.
-    pub(crate) async fn exclusive<'a>(&self, state: &'a InodeRef) -> Result<Exclusive<'a>> {
-        let gate = match state.gate.try_lock() {
-            Ok(gate) => gate,
-            Err(_) => {
-                let turn = state.gate.lock();
-                self.session
-                    .wait("a truncate of the same file", Some(state.id), turn)
-                    .await?
-            }
-        };
-        state.lock().exclusive = true;
-        Ok(Exclusive { state, _gate: gate })
+impl Content {
+    pub(crate) fn new(
+        session: Arc<Session>,
+        pages: Arc<PagePool>,
+        pool: Arc<Pool>,
+        write_behind: Arc<WriteBehind>,
+        attributes: Arc<InodeAttributes>,
+        reader: Arc<Reader>,
+        writer: Arc<Writer>,
+    ) -> Self {
+        Self {
+            session,
+            pages,
+            pool,
+            write_behind,
+            attributes,
+            reader,
+            writer,
+        }
     }
 
     /// fallocate. Reserved space is checked against the free space now; it isn't kept from others.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for an empty range, `FileTooLarge`; `NoSpace` if the reservation doesn't
-    /// fit, or if the pool is full and the call adds metadata, which a punch does only in the
-    /// middle of an extent.
-    pub async fn allocate(
+    pub(crate) async fn allocate(
         &self,
         inode: InodeId,
         how: Allocate,
@@ -86,9 +88,9 @@ impl Client {
             Allocate::Punch => (RangeChange::Punch, true),
             Allocate::Zero { keep_size } => (RangeChange::Zero, keep_size),
         };
-        let state = self.inodes.get(inode);
-        let exclusive = self.exclusive(&state).await?;
-        self.publish_pending(&state).await?;
+        let state = self.pages.inode(inode);
+        let exclusive = state.exclude_writers(&self.session).await?;
+        self.write_behind.publish(&state).await?;
         if change != RangeChange::Punch {
             self.check_reservable(inode, offset, end).await?;
         }
@@ -107,8 +109,7 @@ impl Client {
             if change != RangeChange::Reserve {
                 self.pages.uncache(inode, &mut inner, offset, end);
             }
-            inner.extents.forget(offset, end);
-            inner.mapping += 1;
+            inner.forget_extents(offset, end);
             let (attributes, more) = result?;
             inner.learn(&attributes);
             next = more;
@@ -155,11 +156,8 @@ impl Client {
     }
 
     /// SEEK_DATA and SEEK_HOLE. Reserved space is a hole.
-    ///
-    /// # Errors
-    /// `NoSuchDeviceOrAddress` (ENXIO) at or after the end, or if no data follows.
-    pub async fn seek(&self, inode: InodeId, offset: u64, what: Seek) -> Result<u64> {
-        let state = self.inodes.get(inode);
+    pub(crate) async fn seek(&self, inode: InodeId, offset: u64, what: Seek) -> Result<u64> {
+        let state = self.pages.inode(inode);
         // Parts already passed aren't examined again, even if their extents are forgotten
         // meanwhile, so the number of steps is bounded by the number of extents.
         let mut at = offset;
@@ -170,7 +168,8 @@ impl Client {
                 Sought::Found(found) => return Ok(found),
                 Sought::Passed(next) => next,
                 Sought::Unknown(from, to) => {
-                    self.ask_extents(&state, from, to, EXTENTS_AT_ONCE_MAX)
+                    self.reader
+                        .ask_extents(&state, from, to, EXTENTS_AT_ONCE_MAX)
                         .await?;
                     from
                 }
@@ -185,10 +184,7 @@ impl Client {
 
     /// copy_file_range: shares extents inside a fileset, copies across filesets. Returns the
     /// bytes done, 0 at the end of the source; at most 1 GiB per call.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if the ranges overlap in one file; `FileTooLarge`.
-    pub async fn copy_range(
+    pub(crate) async fn copy_range(
         &self,
         from: InodeId,
         from_offset: u64,
@@ -196,9 +192,9 @@ impl Client {
         to_offset: u64,
         length: u64,
     ) -> Result<u64> {
-        let source = self.inodes.get(from);
-        self.publish_pending(&source).await?;
-        let size = self.get_attributes(from).await?.size;
+        let source = self.pages.inode(from);
+        self.write_behind.publish(&source).await?;
+        let size = self.attributes.get(from).await?.size;
         let length = length
             .min(COPY_BYTES_MAX)
             .min(size.saturating_sub(from_offset));
@@ -214,7 +210,7 @@ impl Client {
         if from == to && from_offset < to_end && to_offset < from_offset + length {
             return Err(ErrorKind::InvalidArgument.into());
         }
-        let target = self.inodes.get(to);
+        let target = self.pages.inode(to);
         match self
             .share(&target, from, from_offset, to_offset, length)
             .await
@@ -235,9 +231,9 @@ impl Client {
         to_offset: u64,
         length: u64,
     ) -> Result<u64> {
-        let to = target.id;
-        let exclusive = self.exclusive(target).await?;
-        self.publish_pending(target).await?;
+        let to = target.id();
+        let exclusive = target.exclude_writers(&self.session).await?;
+        self.write_behind.publish(target).await?;
         let end = from_offset + length;
         let mut at = from_offset;
         loop {
@@ -252,8 +248,7 @@ impl Client {
             let mut inner = target.lock();
             self.pages
                 .uncache(to, &mut inner, to_offset, to_offset + length);
-            inner.extents.forget(to_offset, to_offset + length);
-            inner.mapping += 1;
+            inner.forget_extents(to_offset, to_offset + length);
             let (attributes, next) = match result {
                 // Extents shared so far stay; the program asks for the rest.
                 Err(_) if at > from_offset => break,
@@ -285,7 +280,9 @@ impl Client {
         let mut done = 0;
         while done < length {
             let step = (length - done).min(COPY_STEP_BYTES) as usize;
-            let pieces = match self.read(from, from_offset + done, step).await {
+            let at = from_offset + done;
+            let traces = ReadTraces::default();
+            let pieces = match self.reader.read(from, at, step, traces).await {
                 // Bytes copied so far stay; the program asks for the rest.
                 Err(_) if done > 0 => break,
                 other => other?,
@@ -294,9 +291,10 @@ impl Client {
                 break;
             }
             for piece in pieces {
-                match self.write(to, to_offset + done, &piece).await {
+                let at = Some(to_offset + done);
+                match self.writer.write(to, at, &piece, Privileges::Keep).await {
                     Err(_) if done > 0 => return Ok(done),
-                    other => other?,
+                    other => drop(other?),
                 }
                 done += piece.len() as u64;
             }
@@ -317,7 +315,7 @@ impl Client {
 
 /// Continues a seek from `offset` at `at`, as far as extents are known here.
 fn seek_in(inner: &Inner, offset: u64, at: u64, what: Seek) -> Result<Sought> {
-    let (Some(known), Some(size)) = (inner.known, inner.size()) else {
+    let (Some(known), Some(size)) = (inner.known(), inner.size()) else {
         return Ok(Sought::Unknown(at, at.saturating_add(1)));
     };
     match known.kind {
@@ -329,7 +327,7 @@ fn seek_in(inner: &Inner, offset: u64, at: u64, what: Seek) -> Result<Sought> {
         return Err(ErrorKind::NoSuchDeviceOrAddress.into());
     }
     let mut at = at;
-    let mut unpublished = Unpublished::new(inner);
+    let mut unpublished = inner.unpublished();
     for _ in 0..SEEK_STEPS_MAX {
         if at >= size {
             return match what {
@@ -348,7 +346,7 @@ fn seek_in(inner: &Inner, offset: u64, at: u64, what: Seek) -> Result<Sought> {
             }
             until = until.min(from);
         }
-        let piece = inner.extents.first(at, until);
+        let piece = inner.extents().first(at, until);
         let is_data = match piece.source {
             Source::Unknown => return Ok(Sought::Unknown(at, size)),
             Source::Zeros => false,

@@ -1,103 +1,103 @@
-//! Verbs on names: lookup, create, link, unlink, rename, listings, symbolic links.
+//! Names: lookup, create, link, unlink, rename, listings, symbolic links.
 
-use crate::client::Client;
-use crate::session::unexpected_reply;
+use crate::attributes::InodeAttributes;
+use crate::opens::Opens;
+use crate::page_pool::PagePool;
+use crate::privileges::Rights;
+use crate::session::{Session, unexpected_reply};
 use crate::types::Listing;
+use crate::write_behind::WriteBehind;
 use bytes::Bytes;
 use model::operation::{NewInode, RenameMode};
-use model::{Attributes, FileName, InodeId, Operation, Reply, Result};
+use model::{Attributes, FileKind, FileName, InodeId, Operation, Reply, Result};
+use std::sync::Arc;
 
-impl Client {
-    /// Finds a name. Attributes include unpublished writes.
-    ///
-    /// # Errors
-    /// `NotFound`, `NotDirectory`.
-    pub async fn lookup(&self, directory: InodeId, name: FileName) -> Result<Attributes> {
-        self.entry(Operation::Lookup { directory, name }).await
+/// The names in directories.
+pub(crate) struct Names {
+    session: Arc<Session>,
+    pages: Arc<PagePool>,
+    rights: Arc<Rights>,
+    write_behind: Arc<WriteBehind>,
+    attributes: Arc<InodeAttributes>,
+    opens: Arc<Opens>,
+}
+
+impl Names {
+    pub(crate) fn new(
+        session: Arc<Session>,
+        pages: Arc<PagePool>,
+        rights: Arc<Rights>,
+        write_behind: Arc<WriteBehind>,
+        attributes: Arc<InodeAttributes>,
+        opens: Arc<Opens>,
+    ) -> Self {
+        Self {
+            session,
+            pages,
+            rights,
+            write_behind,
+            attributes,
+            opens,
+        }
     }
 
-    /// The directory that contains a directory (".."); the root is its own parent.
-    ///
-    /// # Errors
-    /// `NotDirectory`.
-    pub async fn lookup_parent(&self, directory: InodeId) -> Result<Attributes> {
-        self.entry(Operation::LookupParent { directory }).await
+    /// An operation that finds or makes an inode under a name. Attributes include unpublished writes.
+    pub(crate) async fn entry(&self, operation: Operation) -> Result<Attributes> {
+        match self.session.execute(operation).await? {
+            Reply::Entry { mut attributes, .. } => {
+                self.attributes.merge_into(&mut attributes);
+                Ok(attributes)
+            }
+            other => unexpected_reply(&other),
+        }
     }
 
-    /// Makes an inode of any kind under a new name: file, directory (mkdir), symlink, device.
-    /// Doesn't open it.
-    ///
-    /// # Errors
-    /// `Exists` if the name is taken.
-    pub async fn create(
+    /// Makes an inode and opens it.
+    pub(crate) async fn create_and_open(
         &self,
         directory: InodeId,
         name: FileName,
         new: NewInode,
     ) -> Result<Attributes> {
-        self.entry(Operation::Create {
+        let grants = self.rights.grants();
+        let create = Operation::Create {
             directory,
             name,
             new,
-        })
-        .await
-    }
-
-    /// Makes a file and opens it (O_CREAT): `create` and `open` for the cost of one.
-    ///
-    /// # Errors
-    /// `Exists` if the name is taken.
-    pub async fn create_and_open(
-        &self,
-        directory: InodeId,
-        name: FileName,
-        new: NewInode,
-    ) -> Result<Attributes> {
-        let grants = self.grants.count();
-        let attributes = self
-            .entry(Operation::Create {
-                directory,
-                name,
-                new,
-            })
-            .await?;
-        self.hold_new(&attributes, grants).await?;
+        };
+        let attributes = self.entry(create).await?;
+        self.opens.hold_new(&attributes, grants).await?;
         Ok(attributes)
     }
 
-    /// O_TMPFILE: makes a file without a name and opens it. `link` gives it a name; the last
-    /// `release` without one removes it.
-    ///
-    /// # Errors
-    /// `NotDirectory`.
-    pub async fn create_unnamed(&self, directory: InodeId, new: NewInode) -> Result<Attributes> {
-        let grants = self.grants.count();
-        let attributes = self
-            .entry(Operation::CreateUnnamed { directory, new })
-            .await?;
-        self.hold_new(&attributes, grants).await?;
-        self.inodes.get(attributes.inode).lock().orphan = true;
+    /// Makes a file without a name and opens it.
+    pub(crate) async fn create_unnamed(
+        &self,
+        directory: InodeId,
+        new: NewInode,
+    ) -> Result<Attributes> {
+        let grants = self.rights.grants();
+        let create = Operation::CreateUnnamed { directory, new };
+        let attributes = self.entry(create).await?;
+        self.opens.hold_new(&attributes, grants).await?;
+        let state = self.pages.inode(attributes.inode);
+        state.lock().set_orphan(true);
         Ok(attributes)
     }
 
     /// Adds a name to an inode. Publishes the inode's dirty data first.
-    ///
-    /// # Errors
-    /// `Exists`, `TooManyLinks`, `OtherFileset`, `NotPermitted` for directories.
-    pub async fn link(
+    pub(crate) async fn link(
         &self,
         inode: InodeId,
         directory: InodeId,
         name: FileName,
     ) -> Result<Attributes> {
-        if let Some(state) = self.inodes.find(inode) {
-            self.publish_pending(&state).await?;
-        }
+        self.write_behind.publish_inode(inode).await?;
         // Before the link: a concurrent last close must not discard the data as useless.
-        let state = self.inodes.find(inode);
+        let state = self.pages.find_inode(inode);
         let was_orphan = state
             .as_ref()
-            .is_some_and(|state| std::mem::take(&mut state.lock().orphan));
+            .is_some_and(|state| state.lock().set_orphan(false));
         let linked = self
             .entry(Operation::Link {
                 inode,
@@ -107,43 +107,35 @@ impl Client {
             .await;
         if let (Err(_), Some(state), true) = (&linked, state, was_orphan) {
             let mut inner = state.lock();
-            inner.orphan = true;
-            if inner.opens == 0 {
-                self.discard_locked(inode, &mut inner);
+            inner.set_orphan(true);
+            if !inner.is_open() {
+                self.pages.discard(inode, &mut inner);
             }
         }
         linked
     }
 
-    /// Removes a name of anything but a directory. An open file lives until its last `release`.
-    ///
-    /// # Errors
-    /// `NotFound`, `IsDirectory`.
-    pub async fn unlink(&self, directory: InodeId, name: FileName) -> Result<()> {
-        self.remove(Operation::Unlink { directory, name }).await
-    }
-
-    /// Removes an empty directory.
-    ///
-    /// # Errors
-    /// `NotFound`, `NotDirectory`, `NotEmpty`.
-    pub async fn remove_directory(&self, directory: InodeId, name: FileName) -> Result<()> {
-        self.remove(Operation::RemoveDirectory { directory, name })
-            .await
+    /// Unlink, or the removal of a directory.
+    pub(crate) async fn remove(&self, operation: Operation) -> Result<()> {
+        match self.session.execute(operation).await? {
+            Reply::Removed {
+                attributes,
+                orphaned,
+                ..
+            } => {
+                self.note_removed(&attributes, orphaned);
+                Ok(())
+            }
+            other => unexpected_reply(&other),
+        }
     }
 
     /// Moves a name. Publishes the moved inode's data first, so that after a crash the new name
     /// never lacks the data.
-    ///
-    /// # Errors
-    /// `NotFound`, `Exists` (with `NoReplace`), `NotEmpty`, `OtherFileset`,
-    /// `InvalidArgument` for a directory into itself.
-    pub async fn rename(
+    pub(crate) async fn rename(
         &self,
-        from_directory: InodeId,
-        from_name: FileName,
-        to_directory: InodeId,
-        to_name: FileName,
+        (from_directory, from_name): (InodeId, FileName),
+        (to_directory, to_name): (InodeId, FileName),
         mode: RenameMode,
     ) -> Result<()> {
         self.publish_named(from_directory, &from_name).await?;
@@ -170,23 +162,50 @@ impl Client {
         }
     }
 
+    /// An inode lost a name. If that was its last, its data is useless: now, or after its last
+    /// holder.
+    fn note_removed(&self, attributes: &Attributes, orphaned: bool) {
+        let is_gone = attributes.links == 0
+            || (attributes.kind == FileKind::Directory && attributes.links < 2);
+        if !is_gone {
+            return;
+        }
+        let Some(state) = self.pages.find_inode(attributes.inode) else {
+            return;
+        };
+        let mut inner = state.lock();
+        if orphaned {
+            inner.set_orphan(true);
+        } else {
+            self.pages.discard(attributes.inode, &mut inner);
+        }
+    }
+
+    async fn publish_named(&self, directory: InodeId, name: &FileName) -> Result<()> {
+        if self.pages.dirty() == 0 {
+            return Ok(());
+        }
+        let operation = Operation::Lookup {
+            directory,
+            name: name.clone(),
+        };
+        let Reply::Entry { attributes, .. } = self.session.execute(operation).await? else {
+            return Ok(());
+        };
+        self.write_behind.publish_inode(attributes.inode).await
+    }
+
     /// The target of a symbolic link.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if it isn't a symbolic link.
-    pub async fn read_link(&self, inode: InodeId) -> Result<Bytes> {
-        match self.session.execute(Operation::ReadLink { inode }).await? {
+    pub(crate) async fn read_link(&self, inode: InodeId) -> Result<Bytes> {
+        let operation = Operation::ReadLink { inode };
+        match self.session.execute(operation).await? {
             Reply::Target(target) => Ok(target),
             other => unexpected_reply(&other),
         }
     }
 
-    /// Part of a directory: the entries after position `after` (0: from the start), at most
-    /// `limit`. Without "." and ".." (see [`Listing`]); with attributes if requested.
-    ///
-    /// # Errors
-    /// `NotDirectory`.
-    pub async fn read_directory(
+    /// Part of a directory: the entries after position `after`, at most `limit`.
+    pub(crate) async fn list(
         &self,
         directory: InodeId,
         after: u64,
@@ -204,69 +223,10 @@ impl Client {
                 let attributes = entries
                     .iter_mut()
                     .filter_map(|entry| entry.attributes.as_mut());
-                attributes.for_each(|attributes| self.merge(attributes));
+                attributes.for_each(|attributes| self.attributes.merge_into(attributes));
                 Ok(Listing { entries, end })
             }
             other => unexpected_reply(&other),
-        }
-    }
-
-    async fn entry(&self, operation: Operation) -> Result<Attributes> {
-        match self.session.execute(operation).await? {
-            Reply::Entry { mut attributes, .. } => {
-                self.merge(&mut attributes);
-                Ok(attributes)
-            }
-            other => unexpected_reply(&other),
-        }
-    }
-
-    async fn remove(&self, operation: Operation) -> Result<()> {
-        match self.session.execute(operation).await? {
-            Reply::Removed {
-                attributes,
-                orphaned,
-                ..
-            } => {
-                self.note_removed(&attributes, orphaned);
-                Ok(())
-            }
-            other => unexpected_reply(&other),
-        }
-    }
-
-    /// An inode lost a name. If that was its last, its data is useless: now, or after its last
-    /// holder.
-    fn note_removed(&self, attributes: &Attributes, orphaned: bool) {
-        let is_gone = attributes.links == 0
-            || (attributes.kind == model::FileKind::Directory && attributes.links < 2);
-        if !is_gone {
-            return;
-        }
-        let Some(state) = self.inodes.find(attributes.inode) else {
-            return;
-        };
-        if orphaned {
-            state.lock().orphan = true;
-        } else {
-            self.discard(&state);
-        }
-    }
-
-    async fn publish_named(&self, directory: InodeId, name: &FileName) -> Result<()> {
-        if self.pages.dirty() == 0 {
-            return Ok(());
-        }
-        let operation = Operation::Lookup {
-            directory,
-            name: name.clone(),
-        };
-        let Reply::Entry { attributes, .. } = self.session.execute(operation).await? else {
-            return Ok(());
-        };
-        match self.inodes.find(attributes.inode) {
-            Some(state) => self.publish_pending(&state).await,
-            None => Ok(()),
         }
     }
 }

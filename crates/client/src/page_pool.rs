@@ -1,46 +1,35 @@
-//! Keeps the page pool within its byte budget, and reserves NSD space for dirty bytes.
+//! Keeps the page pool within its byte budget: counts what is dirty, in flight and cached, claims
+//! memory and disk space for writes, and evicts.
+//!
+//! It holds the table of inodes, whose bytes it counts. Methods that take an inode's [`Inner`] are
+//! called with its lock held.
 
-use crate::inode::{Inner, Inodes};
-use crate::pace::Pace;
-use crate::pages::clean::{Visit, is_wasteful};
+mod ahead;
+mod eviction;
+mod pace;
+mod space;
+
+use crate::inode::{Inner, InodeRef, Inodes};
+use crate::pages::clean::is_wasteful;
 use crate::pages::memory::Blocks;
+use ahead::Ahead;
 use bytes::Bytes;
-use model::{Error, InodeId, Result};
+use model::{Attributes, Error, InodeId, Result};
+use pace::Pace;
 use parking_lot::Mutex;
-use pool::{Pool, Reservation};
+use pool::Pool;
+use space::Space;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use world::Instant;
-
-/// Space is reserved from the pool in steps of this many bytes.
-const SPACE_STEP: u64 = 8 * 1024 * 1024;
-
-/// Entries examined per insertion to make room, in addition to those per piece that it adds.
-const EVICTIONS_MAX: usize = 64;
-
-/// Entries examined per added piece, so that a pool in which everything was read lately is passed
-/// before the slack is used up: entries read since the last visit get another round.
-const EVICTIONS_PER_PIECE: usize = 3 * SLACK_PART as usize / 2;
-
-/// Most entries examined once a second.
-const EVICTIONS_TIDY_MAX: usize = 16_384;
-
-/// Eviction starts when less than this fraction of the budget is free, so that writers needn't wait
-/// for it.
-const SLACK_PART: u64 = 8;
-
-/// Known extents are forgotten above this fraction of the budget, to leave room for data.
-const EXTENTS_PART: u64 = 4;
-
-/// Most cached pieces, however small.
-const PIECES_MAX: usize = 131_072;
 
 /// Accounting of the page pool.
 pub(crate) struct PagePool {
-    pool: Arc<Pool>,
+    inodes: Inodes,
     /// Provides all memory and counts how much is held.
     blocks: Arc<Blocks>,
     dirty: AtomicU64,
@@ -51,7 +40,7 @@ pub(crate) struct PagePool {
     clean: AtomicU64,
     stamps: AtomicU64,
     /// Signals that dirty bytes were released, or can't be stored now.
-    pub(crate) room: Notify,
+    room: Notify,
     /// Slows writers down before the budget is full.
     pace: Pace,
     /// Why the last attempt to store dirty bytes failed, if it did.
@@ -59,14 +48,8 @@ pub(crate) struct PagePool {
     ring: Mutex<VecDeque<(InodeId, u64, u64)>>,
     /// Held while known extents are being forgotten.
     forgetting: Mutex<()>,
-    space: Mutex<ReservedSpace>,
-    /// Bytes read ahead that were used, and that weren't; halved now and then.
-    ahead: Mutex<(u64, u64)>,
-}
-
-struct ReservedSpace {
-    needed: u64,
-    held: Option<Reservation>,
+    space: Space,
+    ahead: Ahead,
 }
 
 /// Dirty bytes that a write may fill; the unused rest is returned on drop.
@@ -92,9 +75,11 @@ impl Drop for Claim<'_> {
 }
 
 impl PagePool {
-    pub(crate) fn new(pool: Arc<Pool>, blocks: Arc<Blocks>) -> Self {
-        Self {
-            pool,
+    /// A page pool of `budget` bytes for a file system with this block size.
+    pub(crate) fn new(pool: Arc<Pool>, block_bytes: u32, budget: u64) -> Arc<Self> {
+        let blocks = Blocks::new(block_bytes, budget);
+        Arc::new(Self {
+            inodes: Inodes::new(blocks.clone()),
             blocks,
             dirty: AtomicU64::new(0),
             on_the_way: AtomicU64::new(0),
@@ -106,16 +91,36 @@ impl PagePool {
             failure: Mutex::default(),
             ring: Mutex::default(),
             forgetting: Mutex::default(),
-            space: Mutex::new(ReservedSpace {
-                needed: 0,
-                held: None,
-            }),
-            ahead: Mutex::default(),
+            space: Space::new(pool),
+            ahead: Ahead::default(),
+        })
+    }
+
+    // Inodes.
+
+    /// The state of an inode, created if missing.
+    pub(crate) fn inode(&self, inode: InodeId) -> InodeRef {
+        self.inodes.get(inode)
+    }
+
+    /// The state of an inode, if there is one.
+    pub(crate) fn find_inode(&self, inode: InodeId) -> Option<InodeRef> {
+        self.inodes.find(inode)
+    }
+
+    /// Adds unpublished writes to attributes from the owner.
+    pub(crate) fn merge_into(&self, attributes: &mut Attributes) {
+        if self.dirty() > 0
+            && let Some(state) = self.inodes.find(attributes.inode)
+        {
+            state.lock().merge_into(attributes);
         }
     }
 
+    // Dirty bytes.
+
     /// Limit of dirty bytes, including those in flight.
-    pub(crate) fn dirty_max(&self) -> u64 {
+    fn dirty_max(&self) -> u64 {
         self.blocks.budget() / 2
     }
 
@@ -130,13 +135,9 @@ impl PagePool {
         self.failing.load(Ordering::Relaxed) > 0
     }
 
-    /// Updates the count of an inode's failing bytes after a change. The caller holds its lock.
+    /// Updates the count of an inode's failing bytes after a change.
     pub(crate) fn recount_failing(&self, inner: &mut Inner) {
-        let now = match inner.failing_since {
-            Some(_) => inner.unpublished(),
-            None => 0,
-        };
-        let before = std::mem::replace(&mut inner.failing_bytes, now);
+        let (before, now) = inner.recount_failing();
         if now > before {
             self.failing.fetch_add(now - before, Ordering::Relaxed);
         } else if now < before {
@@ -183,6 +184,16 @@ impl PagePool {
         self.on_the_way.load(Ordering::Relaxed) > 0
     }
 
+    /// Waits until dirty bytes are released, or can't be stored.
+    pub(crate) fn room(&self) -> Notified<'_> {
+        self.room.notified()
+    }
+
+    /// Writers look again whether they may go on.
+    pub(crate) fn signal_room(&self) {
+        self.room.notify_waiters();
+    }
+
     /// Claims memory and disk space for `bytes` of a write. `None`: no memory now, wait for `room`.
     /// Failing files have a separate share: they neither grow beyond it nor count against others up
     /// to it.
@@ -198,7 +209,7 @@ impl PagePool {
             self.dirty.fetch_sub(bytes, Ordering::Relaxed);
             return Ok(None);
         }
-        if let Err(error) = self.take_space(bytes) {
+        if let Err(error) = self.space.take(bytes) {
             self.dirty.fetch_sub(bytes, Ordering::Relaxed);
             return Err(error);
         }
@@ -210,7 +221,7 @@ impl PagePool {
         let is_failure = failure.is_some();
         *self.failure.lock() = failure;
         if is_failure {
-            self.room.notify_waiters();
+            self.signal_room();
         }
     }
 
@@ -225,45 +236,52 @@ impl PagePool {
             return;
         }
         self.dirty.fetch_sub(bytes, Ordering::Relaxed);
-        self.give_space(bytes);
-        self.room.notify_waiters();
+        self.space.give(bytes);
+        self.signal_room();
     }
 
-    fn take_space(&self, bytes: u64) -> Result<()> {
-        let mut space = self.space.lock();
-        let held = space.held.as_ref().map_or(0, Reservation::bytes);
-        if space.needed + bytes > held {
-            let missing = space.needed + bytes - held;
-            let more = match self.pool.reserve(missing.next_multiple_of(SPACE_STEP)) {
-                Ok(more) => more,
-                // Near the end, reserve only the bytes really needed.
-                Err(_) => self.pool.reserve(missing)?,
-            };
-            match &mut space.held {
-                Some(held) => held.join(more),
-                None => space.held = Some(more),
-            }
+    /// Discards everything of an inode that can't be reached any more. Batches in flight end on
+    /// their own.
+    pub(crate) fn discard(&self, inode: InodeId, inner: &mut Inner) {
+        inner.set_orphan(true);
+        self.drop_from(inode, inner, 0);
+        inner.forget_all_extents();
+        inner.settle();
+    }
+
+    /// The file now ends at `size`: drops everything beyond that.
+    pub(crate) fn cut(&self, inode: InodeId, inner: &mut Inner, size: u64) {
+        self.drop_from(inode, inner, size);
+        inner.punch_from(size);
+        inner.settle();
+    }
+
+    fn drop_from(&self, inode: InodeId, inner: &mut Inner, from: u64) {
+        let dirty = inner.cut_dirty(from);
+        self.release(dirty);
+        self.recount_failing(inner);
+        self.uncache(inode, inner, from, u64::MAX);
+    }
+
+    // Cached bytes.
+
+    /// Caches bytes that were just read from the NSDs, in place of which the caller gets ones that
+    /// are counted.
+    pub(crate) fn cache_read(
+        &self,
+        inode: InodeId,
+        inner: &mut Inner,
+        pieces: &mut [(u64, Bytes)],
+        ahead: bool,
+    ) {
+        for (at, bytes) in pieces {
+            let (counted, memory) = self.blocks.counted(std::mem::take(bytes));
+            bytes.clone_from(&counted);
+            self.cache(inode, inner, *at, (counted, memory), ahead);
         }
-        space.needed += bytes;
-        Ok(())
     }
 
-    /// Returns the reservation of stored bytes: their space is now used, and further writes must
-    /// reserve anew.
-    fn give_space(&self, bytes: u64) {
-        let mut space = self.space.lock();
-        space.needed = space
-            .needed
-            .checked_sub(bytes)
-            .expect("space is given back once");
-        if space.needed == 0 {
-            space.held = None;
-        } else if let Some(held) = &mut space.held {
-            held.release(bytes);
-        }
-    }
-
-    /// Caches clean bytes of an inode. The caller holds its lock.
+    /// Caches clean bytes of an inode.
     pub(crate) fn cache(
         &self,
         inode: InodeId,
@@ -280,27 +298,27 @@ impl PagePool {
             (bytes, memory)
         };
         self.recount(inode, inner, |inner| {
-            inner.clean.insert(at, piece, stamp, ahead)
+            inner.clean_mut().insert(at, piece, stamp, ahead)
         });
     }
 
-    /// Drops cached clean bytes of an inode. The caller holds its lock.
+    /// Drops cached clean bytes of an inode.
     pub(crate) fn uncache(&self, inode: InodeId, inner: &mut Inner, from: u64, to: u64) {
-        if !inner.clean.is_empty() {
-            self.recount(inode, inner, |inner| inner.clean.cut(from, to));
+        if !inner.clean().is_empty() {
+            self.recount(inode, inner, |inner| inner.clean_mut().cut(from, to));
         }
     }
 
     fn recount(&self, inode: InodeId, inner: &mut Inner, change: impl FnOnce(&mut Inner)) {
-        let before = inner.clean.bytes();
+        let before = inner.clean().bytes();
         change(inner);
-        let after = inner.clean.bytes();
+        let after = inner.clean().bytes();
         if after >= before {
             self.clean.fetch_add(after - before, Ordering::Relaxed);
         } else {
             self.clean.fetch_sub(before - after, Ordering::Relaxed);
         }
-        let fresh = inner.clean.take_fresh();
+        let fresh = inner.clean_mut().take_fresh();
         if !fresh.is_empty() {
             let mut ring = self.ring.lock();
             ring.extend(
@@ -311,128 +329,26 @@ impl PagePool {
         }
     }
 
-    /// Whether clean bytes must be evicted.
-    pub(crate) fn is_over_budget(&self) -> bool {
-        let budget = self.blocks.budget();
-        self.blocks.held() > budget - budget / SLACK_PART || self.ring.lock().len() > PIECES_MAX
+    /// Counts read-ahead bytes that were used.
+    pub(crate) fn note_used_ahead(&self, bytes: u64) {
+        self.ahead.note(bytes, 0);
+    }
+
+    /// Limits read-ahead by how much of it was used lately.
+    pub(crate) fn ahead_max(&self, wanted: u64) -> u64 {
+        self.ahead.most(wanted)
+    }
+
+    // All memory.
+
+    /// Bytes of a block of the file system.
+    pub(crate) fn block_bytes(&self) -> u64 {
+        self.blocks.block_bytes()
     }
 
     /// Whether `bytes` more would exceed the budget.
     pub(crate) fn lacks_memory(&self, bytes: u64) -> bool {
         self.blocks.held_for_data() + bytes > self.blocks.budget()
-    }
-
-    /// Makes room for `bytes` of a write, as far as evicting clean bytes can. Must be called
-    /// without an inode's lock.
-    pub(crate) fn make_room(&self, inodes: &Inodes, bytes: u64) {
-        // Visits each piece twice: those read lately get another round.
-        let most = self.ring.lock().len() * 2 + EVICTIONS_MAX;
-        self.evict(inodes, most, || !self.lacks_memory(bytes));
-    }
-
-    /// Once a second: returns unused memory. Known extents are dropped when nothing else is left to
-    /// evict.
-    pub(crate) fn tidy(&self, inodes: &Inodes) {
-        self.blocks.give_back_idle();
-        self.evict(inodes, EVICTIONS_TIDY_MAX, || !self.is_over_budget());
-        self.limit_extents(inodes);
-        if self.is_over_budget() && self.ring.lock().is_empty() {
-            self.forget_extents(inodes);
-        }
-    }
-
-    /// Forgets known extents if they take too much: they grow with each open file, whatever else is
-    /// cached. Must be called without an inode's lock.
-    pub(crate) fn limit_extents(&self, inodes: &Inodes) {
-        let is_too_much = || self.blocks.held_for_extents() > self.blocks.budget() / EXTENTS_PART;
-        if !is_too_much() {
-            return;
-        }
-        // One thread does it for all.
-        if let Some(_turn) = self.forgetting.try_lock()
-            && is_too_much()
-        {
-            self.forget_extents(inodes);
-        }
-    }
-
-    fn forget_extents(&self, inodes: &Inodes) {
-        inodes.each(|state| {
-            let mut inner = state.lock();
-            inner.extents.forget_all();
-            inner.mapping += 1;
-        });
-    }
-
-    /// Evicts clean bytes until the budget holds, those read lately last. Examines more pieces than
-    /// the `brought` ones just added, or many small ones would pile up. Must be called without an
-    /// inode's lock.
-    pub(crate) fn shrink(&self, inodes: &Inodes, brought: usize) {
-        let most = EVICTIONS_MAX + brought * EVICTIONS_PER_PIECE;
-        self.evict(inodes, most, || !self.is_over_budget());
-    }
-
-    fn evict(&self, inodes: &Inodes, most: usize, is_enough: impl Fn() -> bool) {
-        for _ in 0..most {
-            if is_enough() {
-                return;
-            }
-            if self.blocks.give_back() {
-                continue;
-            }
-            let Some((inode, offset, stamp)) = self.ring.lock().pop_front() else {
-                return;
-            };
-            let Some(state) = inodes.find(inode) else {
-                continue;
-            };
-            let copy = |bytes: &[u8]| self.blocks.copy(bytes);
-            let visit = state.lock().clean.come_by(offset, stamp, copy);
-            match visit {
-                Visit::Keep => self.ring.lock().push_back((inode, offset, stamp)),
-                Visit::Dropped { bytes, wasted } => {
-                    self.clean.fetch_sub(bytes, Ordering::Relaxed);
-                    self.note_ahead(0, wasted);
-                }
-                Visit::Unknown => {}
-            }
-        }
-    }
-
-    /// Drops all clean bytes. Must be called without an inode's lock.
-    pub(crate) fn forget_clean(&self, inodes: &Inodes) {
-        let pieces = std::mem::take(&mut *self.ring.lock());
-        for (inode, _, _) in pieces {
-            if let Some(state) = inodes.find(inode) {
-                let mut inner = state.lock();
-                self.uncache(inode, &mut inner, 0, u64::MAX);
-            }
-        }
-    }
-
-    /// Counts read-ahead bytes that were used or evicted unused.
-    pub(crate) fn note_ahead(&self, used: u64, wasted: u64) {
-        if used + wasted == 0 {
-            return;
-        }
-        let mut ahead = self.ahead.lock();
-        ahead.0 += used;
-        ahead.1 += wasted;
-        if ahead.0 + ahead.1 > 1 << 30 {
-            *ahead = (ahead.0 / 2, ahead.1 / 2);
-        }
-    }
-
-    /// Limits read-ahead by how much of it was used lately.
-    pub(crate) fn ahead_max(&self, wanted: u64) -> u64 {
-        let (used, wasted) = *self.ahead.lock();
-        if wasted < 16 << 20 || used > wasted * 3 {
-            wanted
-        } else if used > wasted {
-            wanted / 2
-        } else {
-            wanted / 8
-        }
     }
 
     /// All memory held, and its budget.

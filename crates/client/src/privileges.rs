@@ -5,93 +5,62 @@
 //! it has none, from the first write or its creation until its mode or its extended attributes
 //! change.
 
-use crate::client::Client;
-use crate::inode::{Inner, InodeRef};
+use crate::inode::{Inner, InodeRef, Plain};
+use crate::page_pool::PagePool;
+use crate::session::Session;
+use bytes::Bytes;
 use model::{Attributes, ErrorKind, InodeId, Operation, Privileges, Result, SetAttributes};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const SETUID_OR_SETGID: u32 = 0o6000;
 const CAPABILITIES: &[u8] = b"security.capability";
 
-/// Privileges that an inode is known not to have. All false: unknown.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Plain {
-    /// Neither setuid nor setgid.
-    bits: bool,
-    /// No file capabilities.
-    capabilities: bool,
+/// The privileges of files, as far as they are known here.
+pub(crate) struct Rights {
+    session: Arc<Session>,
+    pages: Arc<PagePool>,
+    /// Counts changes that may give an inode of this client privileges. An answer requested before
+    /// such a change must not be remembered after it.
+    grants: AtomicU64,
 }
 
-impl Plain {
-    fn loses_nothing_to(self, privileges: Privileges) -> bool {
-        match privileges {
-            Privileges::Keep => true,
-            Privileges::DropCapabilities => self.capabilities,
-            Privileges::Drop { .. } => self.capabilities && self.bits,
-        }
-    }
-}
-
-/// Counts changes that may give an inode of this client privileges. An answer requested before such
-/// a change must not be remembered after it.
-#[derive(Default)]
-pub(crate) struct Grants(AtomicU64);
-
-impl Grants {
-    pub(crate) fn count(&self) -> u64 {
-        self.0.load(Ordering::SeqCst)
-    }
-}
-
-impl Inner {
-    /// Whether a change of bytes has nothing to drop.
-    pub(crate) fn loses_nothing_to(&self, privileges: Privileges) -> bool {
-        self.plain.loses_nothing_to(privileges)
+impl Rights {
+    pub(crate) fn new(session: Arc<Session>, pages: Arc<PagePool>) -> Arc<Self> {
+        Arc::new(Self {
+            session,
+            pages,
+            grants: AtomicU64::new(0),
+        })
     }
 
-    /// A new file has no capabilities, and its mode is known.
-    pub(crate) fn learn_new_rights(&mut self, made: &Attributes) {
-        self.plain = Plain {
-            bits: made.mode & SETUID_OR_SETGID == 0,
-            capabilities: true,
-        };
+    /// The number of changes so far that may have given an inode privileges.
+    pub(crate) fn grants(&self) -> u64 {
+        self.grants.load(Ordering::SeqCst)
     }
-}
 
-impl Client {
     /// Drops the privileges that a change of the inode's bytes must not leave, before that change.
-    /// True if the mode may have changed: cached modes must be dropped.
-    ///
-    /// # Errors
-    /// `Stale` if the inode is gone; then nothing may be changed.
-    pub async fn drop_privileges(&self, inode: InodeId, privileges: Privileges) -> Result<bool> {
-        let state = self.inodes.get(inode);
+    /// True if the mode may have changed.
+    pub(crate) async fn drop_from(&self, inode: InodeId, privileges: Privileges) -> Result<bool> {
+        let state = self.pages.inode(inode);
         if state.lock().loses_nothing_to(privileges) {
             return Ok(false);
         }
-        self.drop_privileges_of(&state, privileges).await
+        self.drop_unless_plain(&state, privileges).await
     }
 
-    pub(crate) async fn drop_privileges_of(
+    /// As `drop_from`, for an inode that isn't known to have none.
+    pub(crate) async fn drop_unless_plain(
         &self,
         state: &InodeRef,
         privileges: Privileges,
     ) -> Result<bool> {
-        let grants = self.grants.count();
-        let now = self.session.attributes(state.id).await?;
-        let capabilities = match self.get_xattr(state.id, CAPABILITIES).await {
-            Ok(_) => true,
-            Err(error) if error.kind() == ErrorKind::NoSuchAttribute => false,
-            Err(error) => return Err(error),
-        };
-        let plain = Plain {
-            bits: now.mode & SETUID_OR_SETGID == 0,
-            capabilities: !capabilities,
-        };
+        let grants = self.grants();
+        let now = self.session.attributes(state.id()).await?;
+        let plain = Plain::of(&now, self.has_capabilities(state.id()).await?);
         {
             let mut inner = state.lock();
-            if self.grants.count() == grants {
-                inner.plain = plain;
+            if self.grants() == grants {
+                inner.learn_plain(plain);
             }
         }
         if plain.loses_nothing_to(privileges) {
@@ -103,13 +72,29 @@ impl Client {
         };
         // Unlike other attribute changes, this doesn't publish dirty data first: a crash that loses
         // the last writes but keeps this change is safe, the reverse isn't.
+        let inode = state.id();
         self.session
-            .attributes_after(Operation::SetAttributes {
-                inode: state.id,
-                set,
-            })
+            .attributes_after(Operation::SetAttributes { inode, set })
             .await?;
         Ok(matches!(privileges, Privileges::Drop { .. }))
+    }
+
+    async fn has_capabilities(&self, inode: InodeId) -> Result<bool> {
+        let name = Bytes::from_static(CAPABILITIES);
+        let value = self.session.execute(Operation::GetXattr { inode, name });
+        match value.await {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::NoSuchAttribute => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Remembers what a file that was just made has. `grants` were counted before: a new file has no
+    /// capabilities, and its mode is known.
+    pub(crate) fn note_made(&self, made: &Attributes, inner: &mut Inner, grants: u64) {
+        if self.grants() == grants {
+            inner.learn_plain(Plain::of(made, false));
+        }
     }
 
     /// An answered change may have given the inode privileges. Must be called before the answer is
@@ -117,9 +102,9 @@ impl Client {
     pub(crate) fn note_grant(&self, inode: InodeId) {
         // In this order: a task that asked before the change either sees the new count, or has
         // already stored its result, which is cleared here.
-        self.grants.0.fetch_add(1, Ordering::SeqCst);
-        if let Some(state) = self.inodes.find(inode) {
-            state.lock().plain = Plain::default();
+        self.grants.fetch_add(1, Ordering::SeqCst);
+        if let Some(state) = self.pages.find_inode(inode) {
+            state.lock().learn_plain(Plain::default());
         }
     }
 }

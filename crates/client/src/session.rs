@@ -6,9 +6,10 @@
 
 mod low_water;
 
+pub(crate) use crate::owner::unexpected as unexpected_answer;
 pub(crate) use low_water::Mark;
 
-use crate::owner::{Owner, unexpected};
+use crate::owner::Owner;
 use low_water::LowWater;
 use model::lock::HeldLock;
 use model::operation::Stamp;
@@ -306,9 +307,4 @@ impl Session {
 /// Panics: the owner never sends this reply to the operation.
 pub(crate) fn unexpected_reply(reply: &Reply) -> ! {
     panic!("unexpected reply from the owner: {reply:?}")
-}
-
-/// Panics: the owner never sends this reply to the request.
-pub(crate) fn unexpected_answer(reply: &OwnerReply) -> ! {
-    unexpected(reply)
 }

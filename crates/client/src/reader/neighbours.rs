@@ -1,16 +1,13 @@
-//! Reads pieces that are close together in one segment with one request.
+//! Groups the pieces of a read: those that are close together in one segment need one request. Pure.
 //!
 //! A file with random overwrites is spread over many packs, a few KiB in each place. Writers put
 //! neighbouring pieces of a file into one pack, in their order. So the pieces that a reader of such
 //! a file needs from a pack are close together, separated by pieces that were overwritten since.
 //! Reading those too costs less than a request for each piece.
 
-use crate::client::Client;
 use crate::pages::extents::{Located, Source};
-use crate::read::Keep;
 use bytes::{Bytes, BytesMut};
 use model::{Error, ErrorKind, Result, SegmentPlace, limits};
-use tracing::debug;
 
 /// Most unneeded bytes read between two pieces: a disk transfers them in less time than a request
 /// takes.
@@ -20,7 +17,7 @@ const TOGETHER_BYTES_MAX: u32 = 1024 * 1024;
 
 /// Pieces of one segment, and the range of it that they span.
 #[derive(Debug)]
-pub(crate) struct Together<'a> {
+pub(super) struct Together<'a> {
     place: SegmentPlace,
     at: u32,
     end: u32,
@@ -38,7 +35,7 @@ fn in_segment(piece: &Located) -> Option<(SegmentPlace, u32, u32)> {
 }
 
 /// Groups the pieces that are in segments; the others are left out. The groups have no order.
-pub(crate) fn together(wanted: &[Located]) -> Vec<Together<'_>> {
+pub(super) fn together(wanted: &[Located]) -> Vec<Together<'_>> {
     let parts = wanted.iter();
     let mut parts: Vec<_> = parts
         .filter_map(|piece| Some((in_segment(piece)?, piece)))
@@ -65,53 +62,31 @@ pub(crate) fn together(wanted: &[Located]) -> Vec<Together<'_>> {
     out
 }
 
-/// What one request for neighbours brought.
-pub(crate) enum Neighbours<'a> {
-    /// The pieces' bytes, each with its offset in the file.
-    Read(Vec<(u64, Bytes)>),
-    /// The request failed, perhaps only because the unneeded bytes between the pieces are damaged:
-    /// each piece is to be read by itself.
-    Apart(Vec<Together<'a>>),
-}
+impl<'a> Together<'a> {
+    pub(super) fn place(&self) -> &SegmentPlace {
+        &self.place
+    }
 
-impl Client {
-    /// Reads the pieces with one request.
-    pub(crate) async fn read_together<'a>(
-        &self,
-        wanted: Together<'a>,
-        keep: Keep,
-    ) -> Result<Neighbours<'a>> {
-        let Together { place, at, end, .. } = wanted;
-        if let [piece] = wanted.pieces[..] {
-            let read = self.read_segment(piece, place, at, keep).await?;
-            return Ok(Neighbours::Read(read));
-        }
-        let read = {
-            let _listed = self
-                .session
-                .list("data from the NSDs", None, self.session.now());
-            self.pool.read(&place, at, end - at).await
-        };
-        match read {
-            Ok(chunks) => Ok(Neighbours::Read(wanted.cut(&joined(chunks), keep)?)),
-            // The segment is gone: its pieces are elsewhere now.
-            Err(error) if error.kind() == ErrorKind::NotFound => Err(error),
-            Err(error) => {
-                debug!(segment = %place.segment, %error, "neighbours are read one by one");
-                Ok(Neighbours::Apart(wanted.apart()))
-            }
+    /// Where its bytes begin in the segment.
+    pub(super) fn at(&self) -> u32 {
+        self.at
+    }
+
+    /// Its piece, if there is only one.
+    pub(super) fn single(&self) -> Option<&'a Located> {
+        match self.pieces[..] {
+            [piece] => Some(piece),
+            _ => None,
         }
     }
-}
 
-impl<'a> Together<'a> {
     /// Bytes read with it.
-    pub(crate) fn bytes(&self) -> u64 {
-        u64::from(self.end - self.at)
+    pub(super) fn bytes(&self) -> u32 {
+        self.end - self.at
     }
 
     /// Each piece by itself.
-    fn apart(self) -> Vec<Together<'a>> {
+    pub(super) fn apart(self) -> Vec<Together<'a>> {
         let pieces = self.pieces.into_iter();
         pieces
             .filter_map(|piece| {
@@ -128,13 +103,14 @@ impl<'a> Together<'a> {
 
     /// Cuts the pieces out of the bytes read. Those to be kept are copied, and small ones: a slice
     /// would keep all the bytes in memory.
-    fn cut(&self, bytes: &Bytes, keep: Keep) -> Result<Vec<(u64, Bytes)>> {
-        if bytes.len() != (self.end - self.at) as usize {
+    pub(super) fn cut(&self, chunks: Vec<Bytes>, is_kept: bool) -> Result<Vec<(u64, Bytes)>> {
+        let bytes = joined(chunks);
+        if bytes.len() != self.bytes() as usize {
             let text = format!(
                 "segment {} answered {} bytes instead of {}",
                 self.place.segment,
                 bytes.len(),
-                self.end - self.at
+                self.bytes()
             );
             return Err(Error::new(ErrorKind::Corrupt, text));
         }
@@ -144,10 +120,11 @@ impl<'a> Together<'a> {
             };
             let from = (at - self.at) as usize;
             let part = bytes.slice(from..from + (piece.to - piece.from) as usize);
-            let part = match keep {
-                // A slice of little keeps all that was read in memory.
-                Keep::No if part.len() * 2 >= bytes.len() => part,
-                _ => Bytes::copy_from_slice(&part),
+            // A slice of little keeps all that was read in memory.
+            let part = if !is_kept && part.len() * 2 >= bytes.len() {
+                part
+            } else {
+                Bytes::copy_from_slice(&part)
             };
             Some((piece.from, part))
         };
@@ -213,14 +190,14 @@ mod tests {
         );
         let byte = |at: u32| (at ^ (at >> 8)) as u8;
         let bytes: Bytes = (0..read[0].end - read[0].at).map(byte).collect();
-        let cut = read[0].cut(&bytes, Keep::Read).unwrap();
+        let cut = read[0].cut(vec![bytes.clone()], true).unwrap();
         let expected = [(150, 0..10), (0, 50..150), (160, 150 + gap..190 + gap)];
         assert_eq!(cut.len(), expected.len());
         for ((offset, piece), (at, range)) in cut.iter().zip(expected) {
             assert_eq!(*offset, at);
             assert!(piece.iter().copied().eq(range.map(byte)));
         }
-        assert!(read[0].cut(&bytes.slice(1..), Keep::No).is_err());
+        assert!(read[0].cut(vec![bytes.slice(1..)], false).is_err());
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Writing: one copy into the page pool; memory and disk space are claimed first.
 
-use crate::client::Client;
-use crate::inode::{Batch, InodeRef, Pending};
-use crate::page_pool::Claim;
+use crate::inode::InodeRef;
+use crate::page_pool::{Claim, PagePool};
+use crate::privileges::Rights;
+use crate::session::Session;
 use crate::types::Written;
+use crate::write_behind::WriteBehind;
 use model::{Error, ErrorKind, FileKind, InodeId, Privileges, Result, limits};
-use tokio::sync::Notify;
+use std::sync::Arc;
 use tokio::sync::futures::Notified;
 use world::{Instant, SPACE_WAIT};
 
@@ -23,33 +25,32 @@ enum Attempt<'a> {
     Excluded(Notified<'a>),
 }
 
-impl Client {
-    /// Writes all of `data` into the page pool.
-    ///
-    /// # Errors
-    /// `NoSpace` now, never later; `FileTooLarge`; `Unavailable` if no memory was freed because
-    /// nothing can be written to the NSDs.
-    pub async fn write(&self, inode: InodeId, offset: u64, data: &[u8]) -> Result<()> {
-        self.write_by(inode, Some(offset), data, Privileges::Keep)
-            .await
-            .map(drop)
+/// Writes to files.
+pub(crate) struct Writer {
+    session: Arc<Session>,
+    pages: Arc<PagePool>,
+    rights: Arc<Rights>,
+    write_behind: Arc<WriteBehind>,
+}
+
+impl Writer {
+    pub(crate) fn new(
+        session: Arc<Session>,
+        pages: Arc<PagePool>,
+        rights: Arc<Rights>,
+        write_behind: Arc<WriteBehind>,
+    ) -> Self {
+        Self {
+            session,
+            pages,
+            rights,
+            write_behind,
+        }
     }
 
-    /// O_APPEND: finds the end atomically, writes there and returns its offset.
-    ///
-    /// # Errors
-    /// As `write`.
-    pub async fn append(&self, inode: InodeId, data: &[u8]) -> Result<u64> {
-        let written = self.write_by(inode, None, data, Privileges::Keep).await?;
-        Ok(written.offset)
-    }
-
-    /// As `write`, or as `append` without an offset, for a caller whose bytes may not inherit all
-    /// rights of the file. Those rights are dropped before the bytes are written.
-    ///
-    /// # Errors
-    /// As `write`.
-    pub async fn write_by(
+    /// Writes all of `data` into the page pool: at `offset`, or at the end without one. Drops
+    /// `privileges` before.
+    pub(crate) async fn write(
         &self,
         inode: InodeId,
         offset: Option<u64>,
@@ -60,7 +61,7 @@ impl Client {
         if let Some(offset) = offset {
             check_end(offset, data)?;
         }
-        let state = self.inodes.get(inode);
+        let state = self.pages.inode(inode);
         let mut parts = data.chunks(PART_BYTES_MAX);
         let first = parts.next().unwrap_or_default();
         let written = self.write_part(&state, offset, first, privileges).await?;
@@ -91,27 +92,28 @@ impl Client {
             match self.try_write(state, at, data, privileges, &mut claim)? {
                 Attempt::Done(offset) => {
                     if self.pages.is_short() {
-                        self.flusher.press();
+                        self.write_behind.press();
                     }
-                    if self.pages.is_over_budget() {
-                        self.pages.shrink(&self.inodes, 1);
-                    }
+                    self.pages.shrink(1);
                     return Ok(Written {
                         offset,
                         mode_changed,
                     });
                 }
-                Attempt::Unknown => self.learn(state).await?,
+                Attempt::Unknown => {
+                    let attributes = self.session.attributes(state.id()).await?;
+                    state.lock().learn_first(&attributes);
+                }
                 Attempt::MayLose => {
                     // Boxed because it is rare: otherwise every write's future would contain it.
-                    let dropping = Box::pin(self.drop_privileges_of(state, privileges));
+                    let dropping = Box::pin(self.rights.drop_unless_plain(state, privileges));
                     mode_changed |= dropping.await?;
                     // Privileges granted from now on count as concurrent with this write.
                     privileges = Privileges::Keep;
                 }
                 Attempt::Excluded(over) => {
                     self.session
-                        .wait("a truncate of the same file", Some(state.id), over)
+                        .wait("a truncate of the same file", Some(state.id()), over)
                         .await?;
                 }
             }
@@ -121,14 +123,14 @@ impl Client {
     /// Claims memory and space for `bytes`; waits for memory, and for space while any is being
     /// freed.
     async fn claim(&self, state: &InodeRef, bytes: u64) -> Result<Claim<'_>> {
-        let inode = state.id;
+        let inode = state.id();
         let mut listed = None;
         loop {
-            let room = Notify::notified(&self.pages.room);
-            let failing = self.pages.has_failing().then(|| self.failing(state));
+            let room = self.pages.room();
+            let failing = self.pages.has_failing().then(|| failure_of(state));
             let failing = failing.flatten();
             if self.pages.lacks_memory(bytes) {
-                self.pages.make_room(&self.inodes, bytes);
+                self.pages.make_room(bytes);
             }
             // Before the claim: bytes that arrive after it may have been the ones to make room.
             let was_moving = self.pages.is_moving();
@@ -173,26 +175,17 @@ impl Client {
                 return Err(error.while_doing("make room for more dirty data"));
             }
             if !self.pages.is_moving() || self.pages.is_short() || self.pages.lacks_memory(bytes) {
-                self.flusher.press();
+                self.write_behind.press();
             }
             let waited = self
                 .session
                 .wait("memory for dirty data", Some(inode), room)
                 .await;
             if let Err(late) = waited {
-                let own = self.failing(state).map(|(_, error)| error);
+                let own = failure_of(state).map(|(_, error)| error);
                 return Err(own.or_else(|| self.pages.failure()).unwrap_or(late));
             }
         }
-    }
-
-    /// Since when data of the inode can't be stored, and why.
-    fn failing(&self, state: &InodeRef) -> Option<(Instant, Error)> {
-        let inner = state.lock();
-        let since = inner.failing_since?;
-        let error = inner.flushing.iter().find_map(Batch::failure).cloned();
-        let error = error.unwrap_or_else(|| ErrorKind::Unavailable.into());
-        Some((since, error))
     }
 
     fn try_write<'a>(
@@ -205,10 +198,10 @@ impl Client {
     ) -> Result<Attempt<'a>> {
         let now = self.session.wall();
         let mut inner = state.lock();
-        if inner.exclusive {
-            return Ok(Attempt::Excluded(state.changed.notified()));
+        if inner.is_exclusive() {
+            return Ok(Attempt::Excluded(state.changed()));
         }
-        let Some(known) = inner.known else {
+        let Some(known) = inner.known() else {
             return Ok(Attempt::Unknown);
         };
         match known.kind {
@@ -227,33 +220,29 @@ impl Client {
         }
         let end = offset + data.len() as u64;
         let moment = self.session.now();
-        if inner.dirty.is_empty() {
-            self.flusher.note_dirty(state.id);
+        if inner.dirty().is_empty() {
+            self.write_behind.note_dirty(state.id());
         }
-        claim.used(inner.dirty.write(offset, data, moment));
-        self.pages.uncache(state.id, &mut inner, offset, end);
-        // Not adjusted to an mtime that utimes has set into the future: ctime gets this time too.
-        let last_write = inner.pending.map_or(now, |pending| pending.written);
-        inner.pending = Some(Pending {
-            size: size.max(end),
-            written: now.max(last_write),
-            generation: known.generation,
-        });
-        inner.last_write = Some(moment);
-        let full = inner.dirty.take_full_blocks(offset, end);
-        let jobs = full
-            .into_iter()
-            .map(|block| self.freeze(state, &mut inner, vec![block]));
-        let jobs: Vec<_> = jobs.collect();
-        if inner.failing_since.is_some() {
+        claim.used(inner.write(offset, data, moment, now));
+        self.pages.uncache(state.id(), &mut inner, offset, end);
+        let range = (offset, end);
+        let blocks = self.write_behind.full_blocks(state, &mut inner, range);
+        if inner.batches().failing_since().is_some() {
             self.pages.recount_failing(&mut inner);
         }
         drop(inner);
-        for job in jobs {
-            self.spawn_store(vec![job]);
-        }
+        self.write_behind.send(blocks);
         Ok(Attempt::Done(offset))
     }
+}
+
+/// Since when data of the inode can't be stored, and why.
+fn failure_of(state: &InodeRef) -> Option<(Instant, Error)> {
+    let inner = state.lock();
+    let since = inner.batches().failing_since()?;
+    let error = inner.batches().failure().cloned();
+    let error = error.unwrap_or_else(|| ErrorKind::Unavailable.into());
+    Some((since, error))
 }
 
 fn check_end(offset: u64, data: &[u8]) -> Result<()> {

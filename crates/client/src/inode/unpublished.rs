@@ -1,36 +1,32 @@
 //! Finds a file's unpublished pieces in ascending order.
 
-use crate::inode::{Batch, Inner};
+use super::batch::Batches;
 use crate::pages::dirty::Dirty;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
 
 /// A walk over the dirty runs and the batches in flight. Thousands of batches may be in flight and a
 /// walk may take thousands of steps, so a step visits only batches that have a run before it ends.
 pub(crate) struct Unpublished<'a> {
     dirty: &'a Dirty,
-    flushing: &'a VecDeque<Batch>,
+    batches: &'a Batches,
     /// For each batch with runs left: a run (start, end), after which all its other runs lie that
-    /// may still matter; and the batch's position in `flushing`.
+    /// may still matter; and the batch's position.
     next: BinaryHeap<Reverse<(u64, u64, usize)>>,
     #[cfg(test)]
     visits: usize,
 }
 
 impl<'a> Unpublished<'a> {
-    pub(crate) fn new(inner: &'a Inner) -> Self {
-        Self::of(&inner.dirty, &inner.flushing)
-    }
-
-    fn of(dirty: &'a Dirty, flushing: &'a VecDeque<Batch>) -> Self {
-        let batches = flushing.iter().enumerate();
-        let first = batches.filter_map(|(position, batch)| {
-            let run = batch.runs.first()?;
+    pub(super) fn new(dirty: &'a Dirty, batches: &'a Batches) -> Self {
+        let all = batches.iter().enumerate();
+        let first = all.filter_map(|(position, batch)| {
+            let run = batch.runs().first()?;
             Some(Reverse((run.offset, run.end(), position)))
         });
         Self {
             dirty,
-            flushing,
+            batches,
             next: first.collect(),
             #[cfg(test)]
             visits: 0,
@@ -55,7 +51,7 @@ impl<'a> Unpublished<'a> {
                 return Some((from.max(at), end));
             }
             self.next.pop();
-            if let Some(run) = self.flushing[position].runs_from(at).first() {
+            if let Some(run) = self.batches.at(position).runs_from(at).first() {
                 self.next.push(Reverse((run.offset, run.end(), position)));
             }
         }
@@ -66,7 +62,7 @@ impl<'a> Unpublished<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inode::{Pending, Stage};
+    use crate::inode::batch::Pending;
     use crate::pages::dirty::Frozen;
     use crate::pages::memory::Blocks;
     use bytes::Bytes;
@@ -74,7 +70,7 @@ mod tests {
     use proptest::prelude::*;
     use world::sim::Simulation;
 
-    fn batch(runs: impl Iterator<Item = (u64, usize)>) -> Batch {
+    fn add(batches: &mut Batches, runs: impl Iterator<Item = (u64, usize)>) {
         let run = |(offset, length)| Frozen {
             offset,
             bytes: Bytes::from(vec![0; length]),
@@ -85,16 +81,7 @@ mod tests {
             written: Timestamp(0),
             generation: 0,
         };
-        Batch {
-            number: 0,
-            runs: runs.map(run).collect(),
-            bytes: 0,
-            pending,
-            stage: Stage::Writing,
-            told: false,
-            stored: None,
-            mark: Default::default(),
-        }
+        batches.add(runs.map(run).collect(), pending, Default::default());
     }
 
     fn nothing_dirty() -> Dirty {
@@ -105,9 +92,11 @@ mod tests {
     fn a_walk_visits_each_of_many_batches_only_where_it_has_runs() {
         const BATCHES: u64 = 1000;
         let dirty = nothing_dirty();
-        let flushing = (0..BATCHES).map(|number| batch([(number * 10, 4)].into_iter()));
-        let flushing: VecDeque<Batch> = flushing.collect();
-        let mut walk = Unpublished::of(&dirty, &flushing);
+        let mut batches = Batches::default();
+        for number in 0..BATCHES {
+            add(&mut batches, [(number * 10, 4)].into_iter());
+        }
+        let mut walk = Unpublished::new(&dirty, &batches);
         let mut at = 0;
         let mut found = 0;
         while let Some((from, to)) = walk.from(at) {
@@ -133,15 +122,15 @@ mod tests {
                 dirty.write(offset, &vec![0; length], now);
                 model[offset as usize..offset as usize + length].fill(true);
             }
-            let mut flushing = VecDeque::new();
+            let mut flushing = Batches::default();
             for (first, count, step) in batches {
                 let runs = (0..count).map(|number| (first + number * (step + 1), step as usize));
                 for (offset, length) in runs.clone() {
                     model[offset as usize..offset as usize + length].fill(true);
                 }
-                flushing.push_back(batch(runs));
+                add(&mut flushing, runs);
             }
-            let mut walk = Unpublished::of(&dirty, &flushing);
+            let mut walk = Unpublished::new(&dirty, &flushing);
             let mut at = 0;
             for skip in skips.iter().cycle() {
                 let next = (at..160).find(|at| model[*at as usize]);

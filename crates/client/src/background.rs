@@ -1,0 +1,84 @@
+//! The client's one task: looks now and then what is due.
+
+use crate::atime::Accesses;
+use crate::page_pool::PagePool;
+use crate::session::Session;
+use crate::write_behind::WriteBehind;
+use parking_lot::Mutex;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use world::{Task, World};
+
+/// How often dirty inodes are checked.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Pause before failed batches are tried again; memory is tidied as often.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// How often access times are recorded.
+const ATIMES_EVERY: Duration = Duration::from_secs(30);
+
+/// Work that nobody asks for. Its task ends when it is dropped, or by `stop`.
+pub(crate) struct Background {
+    session: Arc<Session>,
+    pages: Arc<PagePool>,
+    accesses: Arc<Accesses>,
+    write_behind: Arc<WriteBehind>,
+    task: Mutex<Option<Task<()>>>,
+}
+
+impl Background {
+    /// Starts the task.
+    pub(crate) fn start(
+        session: Arc<Session>,
+        pages: Arc<PagePool>,
+        accesses: Arc<Accesses>,
+        write_behind: Arc<WriteBehind>,
+    ) -> Arc<Self> {
+        let world = session.world().clone();
+        let background = Arc::new(Self {
+            session,
+            pages,
+            accesses,
+            write_behind,
+            task: Mutex::default(),
+        });
+        let work = run(Arc::downgrade(&background), world.clone());
+        *background.task.lock() = Some(world.spawn("background", work));
+        background
+    }
+
+    pub(crate) async fn stop(&self) {
+        let task = self.task.lock().take();
+        if let Some(task) = task {
+            task.stop().await;
+        }
+    }
+}
+
+async fn run(background: Weak<Background>, world: World) {
+    let mut last_retry = world.now();
+    let mut last_atimes = world.now();
+    loop {
+        {
+            let Some(it) = background.upgrade() else {
+                return;
+            };
+            // Either time has passed or memory runs short.
+            let _ = world.timeout(LOOK_EVERY, it.write_behind.pressed()).await;
+        }
+        let Some(it) = background.upgrade() else {
+            return;
+        };
+        let now = world.now();
+        let retry = now - last_retry >= RETRY_AFTER;
+        it.write_behind.write_due(now, retry);
+        if retry {
+            last_retry = now;
+            it.pages.tidy();
+            it.session.report_low_water();
+        }
+        if now - last_atimes >= ATIMES_EVERY {
+            last_atimes = now;
+            it.accesses.record_later();
+        }
+    }
+}

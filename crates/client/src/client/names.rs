@@ -1,0 +1,146 @@
+//! Verbs on names: lookup, create, link, unlink, rename, listings, symbolic links.
+
+use super::Client;
+use crate::types::Listing;
+use bytes::Bytes;
+use model::operation::{NewInode, RenameMode};
+use model::{Attributes, FileName, InodeId, Operation, Result};
+
+impl Client {
+    /// Finds a name. Attributes include unpublished writes.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`.
+    pub async fn lookup(&self, directory: InodeId, name: FileName) -> Result<Attributes> {
+        self.names
+            .entry(Operation::Lookup { directory, name })
+            .await
+    }
+
+    /// The directory that contains a directory (".."); the root is its own parent.
+    ///
+    /// # Errors
+    /// `NotDirectory`.
+    pub async fn lookup_parent(&self, directory: InodeId) -> Result<Attributes> {
+        self.names
+            .entry(Operation::LookupParent { directory })
+            .await
+    }
+
+    /// Makes an inode of any kind under a new name: file, directory (mkdir), symlink, device.
+    /// Doesn't open it.
+    ///
+    /// # Errors
+    /// `Exists` if the name is taken.
+    pub async fn create(
+        &self,
+        directory: InodeId,
+        name: FileName,
+        new: NewInode,
+    ) -> Result<Attributes> {
+        let create = Operation::Create {
+            directory,
+            name,
+            new,
+        };
+        self.names.entry(create).await
+    }
+
+    /// Makes a file and opens it (O_CREAT): `create` and `open` for the cost of one.
+    ///
+    /// # Errors
+    /// `Exists` if the name is taken.
+    pub async fn create_and_open(
+        &self,
+        directory: InodeId,
+        name: FileName,
+        new: NewInode,
+    ) -> Result<Attributes> {
+        self.names.create_and_open(directory, name, new).await
+    }
+
+    /// O_TMPFILE: makes a file without a name and opens it. `link` gives it a name; the last
+    /// `release` without one removes it.
+    ///
+    /// # Errors
+    /// `NotDirectory`.
+    pub async fn create_unnamed(&self, directory: InodeId, new: NewInode) -> Result<Attributes> {
+        self.names.create_unnamed(directory, new).await
+    }
+
+    /// Adds a name to an inode. Publishes the inode's dirty data first.
+    ///
+    /// # Errors
+    /// `Exists`, `TooManyLinks`, `OtherFileset`, `NotPermitted` for directories.
+    pub async fn link(
+        &self,
+        inode: InodeId,
+        directory: InodeId,
+        name: FileName,
+    ) -> Result<Attributes> {
+        self.names.link(inode, directory, name).await
+    }
+
+    /// Removes a name of anything but a directory. An open file lives until its last `release`.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsDirectory`.
+    pub async fn unlink(&self, directory: InodeId, name: FileName) -> Result<()> {
+        self.names
+            .remove(Operation::Unlink { directory, name })
+            .await
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, `NotEmpty`.
+    pub async fn remove_directory(&self, directory: InodeId, name: FileName) -> Result<()> {
+        self.names
+            .remove(Operation::RemoveDirectory { directory, name })
+            .await
+    }
+
+    /// Moves a name. Publishes the moved inode's data first, so that after a crash the new name
+    /// never lacks the data.
+    ///
+    /// # Errors
+    /// `NotFound`, `Exists` (with `NoReplace`), `NotEmpty`, `OtherFileset`,
+    /// `InvalidArgument` for a directory into itself.
+    pub async fn rename(
+        &self,
+        from_directory: InodeId,
+        from_name: FileName,
+        to_directory: InodeId,
+        to_name: FileName,
+        mode: RenameMode,
+    ) -> Result<()> {
+        let (from, to) = ((from_directory, from_name), (to_directory, to_name));
+        self.names.rename(from, to, mode).await
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it isn't a symbolic link.
+    pub async fn read_link(&self, inode: InodeId) -> Result<Bytes> {
+        self.names.read_link(inode).await
+    }
+
+    /// Part of a directory: the entries after position `after` (0: from the start), at most
+    /// `limit`. Without "." and ".." (see [`Listing`]); with attributes if requested.
+    ///
+    /// # Errors
+    /// `NotDirectory`.
+    pub async fn read_directory(
+        &self,
+        directory: InodeId,
+        after: u64,
+        limit: u32,
+        with_attributes: bool,
+    ) -> Result<Listing> {
+        self.names
+            .list(directory, after, limit, with_attributes)
+            .await
+    }
+}

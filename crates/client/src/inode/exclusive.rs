@@ -1,0 +1,39 @@
+//! The exclusive use of an inode, which truncates, allocations and copies need.
+
+use super::InodeState;
+use crate::session::Session;
+use model::Result;
+use tokio::sync::MutexGuard;
+
+/// No write to an inode begins while this lives.
+pub(crate) struct Exclusive<'a> {
+    state: &'a InodeState,
+    _gate: MutexGuard<'a, ()>,
+}
+
+impl InodeState {
+    /// Waits for its turn, then excludes writers.
+    pub(crate) async fn exclude_writers(&self, session: &Session) -> Result<Exclusive<'_>> {
+        let gate = match self.gate.try_lock() {
+            Ok(gate) => gate,
+            Err(_) => {
+                let turn = self.gate.lock();
+                session
+                    .wait("a truncate of the same file", Some(self.id), turn)
+                    .await?
+            }
+        };
+        self.lock().set_exclusive(true);
+        Ok(Exclusive {
+            state: self,
+            _gate: gate,
+        })
+    }
+}
+
+impl Drop for Exclusive<'_> {
+    fn drop(&mut self) {
+        self.state.lock().set_exclusive(false);
+        self.state.signal();
+    }
+}

@@ -1,0 +1,368 @@
+//! What one inode's state holds, under the inode's lock: holders, attributes, dirty bytes, batches,
+//! cached bytes and known extents. Pure.
+
+use super::batch::{Batch, Batches, Pending};
+use super::known::Known;
+use super::pattern::Pattern;
+use super::plain::Plain;
+use super::unpublished::Unpublished;
+use crate::pages::clean::Clean;
+use crate::pages::dirty::{Dirty, Frozen};
+use crate::pages::extents::Extents;
+use crate::pages::memory::{Blocks, StateCharge};
+use crate::session::Mark;
+use model::{Attributes, Extent, ExtentKind, Privileges, Timestamp};
+use std::sync::Arc;
+use world::Instant;
+
+/// In-memory state of one inode. Its lock is never held across a wait.
+pub(crate) struct Inner {
+    opens: u32,
+    /// Without names; deleted with its last holder, so its data needn't be written.
+    orphan: bool,
+    known: Option<Known>,
+    /// Privileges that the inode is known not to have.
+    plain: Plain,
+    /// A truncate or the like runs: no write may begin, and size and extents may change.
+    exclusive: bool,
+    dirty: Dirty,
+    pending: Option<Pending>,
+    last_write: Option<Instant>,
+    batches: Batches,
+    /// This inode's part of the page pool's failing bytes.
+    failing_bytes: u64,
+    clean: Clean,
+    extents: Extents,
+    /// Counts the changes of the mapping from bytes to places: bytes read under an older mapping
+    /// must not be cached.
+    mapping: u64,
+    /// Ranges being fetched into the cache.
+    fetches: Vec<(u64, u64)>,
+    pattern: Pattern,
+    /// The page pool memory that the state itself takes.
+    _charge: StateCharge,
+}
+
+impl Inner {
+    pub(super) fn new(blocks: Arc<Blocks>) -> Self {
+        Self {
+            opens: 0,
+            orphan: false,
+            known: None,
+            plain: Plain::default(),
+            exclusive: false,
+            _charge: StateCharge::new(&blocks),
+            extents: Extents::new(&blocks),
+            dirty: Dirty::new(blocks),
+            pending: None,
+            last_write: None,
+            batches: Batches::default(),
+            failing_bytes: 0,
+            clean: Clean::default(),
+            mapping: 0,
+            fetches: Vec::new(),
+            pattern: Pattern::default(),
+        }
+    }
+
+    /// Whether the state may leave the table.
+    pub(super) fn is_idle(&self) -> bool {
+        self.opens == 0
+            && self.is_published()
+            && self.clean.is_empty()
+            && self.fetches.is_empty()
+            && !self.exclusive
+    }
+
+    // Holders and names.
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.opens > 0
+    }
+
+    /// A program opened the inode.
+    pub(crate) fn note_open(&mut self) {
+        self.opens += 1;
+    }
+
+    /// A program closed the inode. False if it isn't open.
+    pub(crate) fn note_close(&mut self) -> bool {
+        let is_open = self.is_open();
+        self.opens -= u32::from(is_open);
+        is_open
+    }
+
+    /// Whether it has no names.
+    pub(crate) fn is_orphan(&self) -> bool {
+        self.orphan
+    }
+
+    /// It has lost its last name, or gets one (again). Returns whether it had none.
+    pub(crate) fn set_orphan(&mut self, orphan: bool) -> bool {
+        std::mem::replace(&mut self.orphan, orphan)
+    }
+
+    // Attributes.
+
+    pub(crate) fn known(&self) -> Option<Known> {
+        self.known
+    }
+
+    /// Logical size including unpublished writes; `None` if the owner's size isn't known.
+    pub(crate) fn size(&self) -> Option<u64> {
+        let known = self.known?;
+        Some(
+            self.pending
+                .map_or(known.size, |pending| pending.size.max(known.size)),
+        )
+    }
+
+    /// Takes in the owner's answer to an operation of this client. Answers may arrive out of order:
+    /// an older one changes nothing.
+    pub(crate) fn learn(&mut self, attributes: &Attributes) {
+        self.known = Some(Known::after(self.known, attributes));
+    }
+
+    /// As `learn`, if nothing is known. Returns whether that was so.
+    pub(crate) fn learn_first(&mut self, attributes: &Attributes) -> bool {
+        let is_first = self.known.is_none();
+        if is_first {
+            self.learn(attributes);
+        }
+        is_first
+    }
+
+    /// As `learn`, if anything is known.
+    pub(crate) fn learn_again(&mut self, attributes: &Attributes) {
+        if self.known.is_some() {
+            self.learn(attributes);
+        }
+    }
+
+    /// A read moved atime.
+    pub(crate) fn note_access(&mut self, at: Timestamp) {
+        if let Some(known) = &mut self.known {
+            known.atime = at;
+        }
+    }
+
+    /// Adds unpublished writes to attributes from the owner.
+    pub(crate) fn merge_into(&self, attributes: &mut Attributes) {
+        let Some(pending) = self.pending else { return };
+        attributes.size = attributes.size.max(pending.size);
+        if pending.generation == attributes.generation {
+            attributes.mtime = attributes.mtime.max(pending.written);
+        }
+        attributes.ctime = attributes.ctime.max(pending.written);
+        let unpublished = self.unpublished_bytes();
+        // Space that will be allocated when the data is written; until then overwritten bytes are
+        // counted twice.
+        attributes.allocated =
+            (attributes.allocated + unpublished).min(attributes.size.max(attributes.allocated));
+    }
+
+    /// Whether a change of bytes has no privileges to drop.
+    pub(crate) fn loses_nothing_to(&self, privileges: Privileges) -> bool {
+        self.plain.loses_nothing_to(privileges)
+    }
+
+    /// Remembers which privileges the inode doesn't have.
+    pub(crate) fn learn_plain(&mut self, plain: Plain) {
+        self.plain = plain;
+    }
+
+    /// Whether a truncate or the like runs.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.exclusive
+    }
+
+    pub(super) fn set_exclusive(&mut self, exclusive: bool) {
+        self.exclusive = exclusive;
+    }
+
+    // Written data.
+
+    pub(crate) fn dirty(&self) -> &Dirty {
+        &self.dirty
+    }
+
+    /// When a program wrote to it last.
+    pub(crate) fn last_write(&self) -> Option<Instant> {
+        self.last_write
+    }
+
+    /// A program writes `data` at `now`, for which the clock shows `time`. Returns how many bytes
+    /// became dirty that weren't before. The attributes are known.
+    pub(crate) fn write(&mut self, offset: u64, data: &[u8], now: Instant, time: Timestamp) -> u64 {
+        let known = self.known.expect("a write needs size and generation");
+        let size = self.size().expect("a known inode has a size");
+        // Not adjusted to an mtime that utimes has set into the future: ctime gets this time too.
+        let last_write = self.pending.map_or(time, |pending| pending.written);
+        self.pending = Some(Pending {
+            size: size.max(offset + data.len() as u64),
+            written: time.max(last_write),
+            generation: known.generation,
+        });
+        self.last_write = Some(now);
+        self.dirty.write(offset, data, now)
+    }
+
+    /// Drops the dirty bytes from `from` on. Returns their number.
+    pub(crate) fn cut_dirty(&mut self, from: u64) -> u64 {
+        self.dirty.cut(from, u64::MAX)
+    }
+
+    /// Takes all dirty bytes, to freeze them.
+    pub(crate) fn take_dirty(&mut self) -> Vec<Frozen> {
+        self.dirty.take_all()
+    }
+
+    /// Takes those dirty since `time` or longer, to freeze them.
+    pub(crate) fn take_dirty_since(&mut self, time: Instant) -> Vec<Frozen> {
+        self.dirty.take_older(time)
+    }
+
+    /// Takes the completely dirty blocks between `from` and `to`, to freeze them.
+    pub(crate) fn take_full_blocks(&mut self, from: u64, to: u64) -> Vec<Frozen> {
+        self.dirty.take_full_blocks(from, to)
+    }
+
+    /// Makes a batch of runs just taken from the dirty ones. The last batch carries the full size;
+    /// earlier ones only the end of their bytes.
+    pub(crate) fn freeze(&mut self, runs: Vec<Frozen>, is_last: bool, mark: Mark) -> &Batch {
+        let pending = self.pending;
+        let pending = pending.expect("dirty bytes come with a pending change");
+        let end = runs.iter().map(Frozen::end).max().unwrap_or(0);
+        let size = if is_last { pending.size } else { end };
+        self.batches.add(runs, Pending { size, ..pending }, mark)
+    }
+
+    pub(crate) fn batches(&self) -> &Batches {
+        &self.batches
+    }
+
+    pub(crate) fn batches_mut(&mut self) -> &mut Batches {
+        &mut self.batches
+    }
+
+    /// Whether nothing is left to write or publish.
+    pub(crate) fn is_published(&self) -> bool {
+        self.dirty.is_empty() && self.batches.is_empty()
+    }
+
+    /// Forgets the pending change if no unpublished byte is left.
+    pub(crate) fn settle(&mut self) {
+        if self.is_published() {
+            self.pending = None;
+        }
+    }
+
+    fn unpublished_bytes(&self) -> u64 {
+        self.dirty.bytes() + self.batches.bytes()
+    }
+
+    /// A walk over the unpublished pieces.
+    pub(crate) fn unpublished(&self) -> Unpublished<'_> {
+        Unpublished::new(&self.dirty, &self.batches)
+    }
+
+    /// Counts its failing bytes again. Returns their number before and now.
+    pub(crate) fn recount_failing(&mut self) -> (u64, u64) {
+        let now = match self.batches.failing_since() {
+            Some(_) => self.unpublished_bytes(),
+            None => 0,
+        };
+        (std::mem::replace(&mut self.failing_bytes, now), now)
+    }
+
+    // Cached bytes.
+
+    pub(crate) fn clean(&self) -> &Clean {
+        &self.clean
+    }
+
+    /// For readers, who mark what they use, and for the page pool: it alone adds and drops bytes,
+    /// because it counts them.
+    pub(crate) fn clean_mut(&mut self) -> &mut Clean {
+        &mut self.clean
+    }
+
+    /// Notes a read of `offset..end` for read-ahead, at most `most` bytes ahead. Returns the range to
+    /// be fetched now.
+    pub(crate) fn note_read(
+        &mut self,
+        (offset, end): (u64, u64),
+        size: u64,
+        most: u64,
+    ) -> Option<(u64, u64)> {
+        let (from, to) = self.pattern.note(offset, end, size, most)?;
+        Some((self.clean.covered_to(from), to))
+    }
+
+    /// A range is being fetched into the cache.
+    pub(crate) fn begin_fetch(&mut self, range: (u64, u64)) {
+        self.fetches.push(range);
+    }
+
+    pub(crate) fn end_fetch(&mut self, range: (u64, u64)) {
+        self.fetches.retain(|fetched| *fetched != range);
+    }
+
+    /// Whether any part of a range is being fetched.
+    pub(crate) fn is_fetching(&self, from: u64, to: u64) -> bool {
+        let mut fetches = self.fetches.iter();
+        fetches.any(|(start, end)| *start < to && from < *end)
+    }
+
+    // Places of bytes.
+
+    pub(crate) fn extents(&self) -> &Extents {
+        &self.extents
+    }
+
+    /// Changes with the mapping from bytes to places.
+    pub(crate) fn mapping(&self) -> u64 {
+        self.mapping
+    }
+
+    /// Takes in the extents of `from..known_to`, asked for under the present mapping.
+    pub(crate) fn learn_extents(&mut self, from: u64, known_to: u64, extents: &[Extent]) {
+        self.extents.learn(from, known_to, extents);
+    }
+
+    /// The inode was just made: all of it is a hole.
+    pub(crate) fn learn_empty(&mut self) {
+        self.extents.punch(0, u64::MAX);
+    }
+
+    /// These extents are published.
+    pub(crate) fn note_published(&mut self, extents: &[Extent]) {
+        for extent in extents {
+            match extent.kind {
+                // The bytes are cached, not the record: inline bytes in records have no budget
+                // here.
+                ExtentKind::Inline(_) => self.extents.forget(extent.offset, extent.end()),
+                _ => self.extents.put(extent),
+            }
+        }
+        self.mapping += 1;
+    }
+
+    /// The file now ends at `size`.
+    pub(crate) fn punch_from(&mut self, size: u64) {
+        self.extents.punch(size, u64::MAX);
+        self.mapping += 1;
+    }
+
+    /// The places of `from..to` may have changed.
+    pub(crate) fn forget_extents(&mut self, from: u64, to: u64) {
+        self.extents.forget(from, to);
+        self.mapping += 1;
+    }
+
+    /// All places may have changed, or their memory is needed.
+    pub(crate) fn forget_all_extents(&mut self) {
+        self.extents.forget_all();
+        self.mapping += 1;
+    }
+}

@@ -1,0 +1,257 @@
+//! Reading: dirty runs take precedence over batches in flight, those over cached bytes, those over
+//! extents.
+//!
+//! [`Reader`] puts an answer together and asks `fetch` for what is missing; `ahead` fetches what will
+//! be read next.
+
+mod ahead;
+mod answer;
+mod fetch;
+mod neighbours;
+
+pub(crate) use fetch::EXTENTS_AT_ONCE_MAX;
+
+use crate::atime::Accesses;
+use crate::inode::InodeRef;
+use crate::page_pool::PagePool;
+use crate::pages::extents::{Located, Source};
+use crate::pages::ranges::Gaps;
+use crate::session::Session;
+use crate::types::ReadTraces;
+use ahead::ReadAhead;
+use answer::Answer;
+use bytes::Bytes;
+use fetch::{EXTENTS_AHEAD, EXTENTS_AT_ONCE, Fetcher, Keep};
+use model::{Error, ErrorKind, FileKind, InodeId, Result};
+use pool::Pool;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::futures::Notified;
+use tracing::debug;
+
+/// Most restarts of a read because the file changed meanwhile.
+pub(crate) const ROUNDS_MAX: usize = 64;
+/// After this many rounds a read uses the extents known so far instead of requiring all of them:
+/// there may be more than are remembered.
+const ROUNDS_WHOLE_MAX: usize = 4;
+/// The cause by which waits for nodes that are away are listed.
+const NODES_WAIT: &str = "nodes that hold the data";
+/// How often a read looks again for data whose nodes are away.
+const NODES_LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// What is missing for an answer.
+enum Missing<'a> {
+    /// Nothing: the pieces in order.
+    Nothing(Vec<Bytes>),
+    /// Size, or extents from this offset on, must be requested.
+    Extents(u64),
+    /// Another task is fetching the data.
+    Arrival(Notified<'a>),
+    /// The pieces of segments to fetch; and pieces available now, kept because they may be evicted
+    /// before the rest arrives.
+    Data(Vec<Located>, Vec<(u64, Bytes)>),
+}
+
+/// Reads files.
+pub(crate) struct Reader {
+    session: Arc<Session>,
+    pages: Arc<PagePool>,
+    accesses: Arc<Accesses>,
+    fetcher: Arc<Fetcher>,
+    ahead: ReadAhead,
+}
+
+impl Reader {
+    /// A reader that gets at most `ahead_bytes_max` ahead of sequential readers.
+    pub(crate) fn new(
+        session: Arc<Session>,
+        pages: Arc<PagePool>,
+        pool: Arc<Pool>,
+        accesses: Arc<Accesses>,
+        ahead_bytes_max: u64,
+    ) -> Self {
+        let fetcher = Arc::new(Fetcher::new(session.clone(), pages.clone(), pool));
+        Self {
+            ahead: ReadAhead::new(
+                session.clone(),
+                pages.clone(),
+                fetcher.clone(),
+                ahead_bytes_max,
+            ),
+            session,
+            pages,
+            accesses,
+            fetcher,
+        }
+    }
+
+    /// Reads; shorter than requested only at the end of the file. Pieces are contiguous, and not
+    /// copied if the page pool has them.
+    pub(crate) async fn read(
+        &self,
+        inode: InodeId,
+        offset: u64,
+        length: usize,
+        traces: ReadTraces,
+    ) -> Result<Vec<Bytes>> {
+        self.session.check_open()?;
+        let state = self.pages.inode(inode);
+        let mut fetched = Vec::new();
+        let mut lost_at = None;
+        let mut unreadable_since = None;
+        // Whether the read still has to be noted, and if so, whether it moves atime.
+        let mut unnoted = Some(traces.atime);
+        let keep = if traces.cached { Keep::Read } else { Keep::No };
+        let mut round = 0;
+        let mut in_parts = false;
+        while round < ROUNDS_MAX {
+            in_parts |= round >= ROUNDS_WHOLE_MAX;
+            let have = (&fetched[..], in_parts);
+            let missing = self.put_together(&state, offset, length, have, &mut unnoted)?;
+            let (wanted, known) = match missing {
+                Missing::Nothing(pieces) => return Ok(pieces),
+                Missing::Arrival(arrival) => {
+                    self.session
+                        .wait("data that is being fetched", Some(inode), arrival)
+                        .await?;
+                    continue;
+                }
+                Missing::Extents(from) => {
+                    let to = from.saturating_add(EXTENTS_AHEAD);
+                    let limit = if in_parts {
+                        EXTENTS_AT_ONCE_MAX
+                    } else {
+                        EXTENTS_AT_ONCE
+                    };
+                    self.fetcher.ask_extents(&state, (from, to), limit).await?;
+                    round += 1;
+                    continue;
+                }
+                Missing::Data(wanted, known) => (wanted, known),
+            };
+            // Each available part makes the rest smaller.
+            round = if known.is_empty() { round + 1 } else { 0 };
+            fetched.extend(known);
+            fetched.sort_unstable_by_key(|(at, _)| *at);
+            match self.fetcher.fetch(&state, &wanted, keep).await {
+                Ok(pieces) => {
+                    fetched.extend(pieces);
+                    fetched.sort_unstable_by_key(|(at, _)| *at);
+                    if in_parts {
+                        round = 0;
+                    }
+                }
+                // The data may have been folded or cleaned meanwhile; the owner knows the new
+                // places. While an NSD is away, a deleted segment can't be distinguished from an
+                // unreadable one, so only the same places twice are an error.
+                Err(error) if lost_at.as_ref() != Some(&wanted) => {
+                    debug!(%inode, %error, "looking up the data's place again");
+                    lost_at = Some(wanted);
+                    state.lock().forget_all_extents();
+                }
+                Err(error) => {
+                    let now = self.session.now();
+                    let since = *unreadable_since.get_or_insert(now);
+                    if !self.session.is_pause(&error, since) {
+                        return Err(unreadable(inode, error));
+                    }
+                    let _listed = self.session.list(NODES_WAIT, Some(inode), since);
+                    // Boxed because it is rare: every read's future would be larger.
+                    Box::pin(self.session.world().sleep(NODES_LOOK_EVERY)).await;
+                    (lost_at, round) = (None, 0);
+                }
+            }
+        }
+        let text =
+            format!("read of {inode} at {offset}: the file changed {ROUNDS_MAX} times meanwhile");
+        Err(Error::new(ErrorKind::Unavailable, text))
+    }
+
+    fn put_together<'a>(
+        &self,
+        state: &'a InodeRef,
+        offset: u64,
+        length: usize,
+        (fetched, in_parts): (&[(u64, Bytes)], bool),
+        unnoted: &mut Option<bool>,
+    ) -> Result<Missing<'a>> {
+        let mut inner = state.lock();
+        let (Some(known), Some(size)) = (inner.known(), inner.size()) else {
+            return Ok(Missing::Extents(offset));
+        };
+        match known.kind {
+            FileKind::File => {}
+            FileKind::Directory => return Err(ErrorKind::IsDirectory.into()),
+            _ => return Err(ErrorKind::InvalidArgument.into()),
+        }
+        let end = offset.saturating_add(length as u64).min(size);
+        if let Some(moves_atime) = unnoted.take() {
+            // POSIX: each read of more than 0 bytes, even at the end of the file.
+            if moves_atime && length > 0 {
+                self.accesses.note(state.id(), &mut inner);
+            }
+            if offset < end {
+                self.ahead.note_read(state, &mut inner, (offset, end), size);
+            }
+        }
+        if offset >= end {
+            return Ok(Missing::Nothing(Vec::new()));
+        }
+        let mut answer = Answer::default();
+        let mut gaps = Gaps::new(offset, end);
+        let used_ahead = answer.take_from_memory(&mut inner, &mut gaps);
+        self.pages.note_used_ahead(used_ahead);
+        answer.take_fetched(&mut gaps, fetched);
+        let mut wanted = Vec::new();
+        let mut known = Answer::default();
+        let mut unknown = None;
+        'gaps: for (from, to) in gaps.iter() {
+            for piece in inner.extents().locate(from, to) {
+                match &piece.source {
+                    Source::Zeros => known.add_zeros(piece.from, piece.to),
+                    Source::Inline(bytes) => known.0.push((piece.from, bytes.clone())),
+                    Source::Segment(..) => wanted.push(piece),
+                    Source::Unknown => {
+                        unknown = Some(piece.from);
+                        break 'gaps;
+                    }
+                }
+            }
+        }
+        let has_part = in_parts && !(wanted.is_empty() && known.0.is_empty());
+        match unknown {
+            Some(from) if !has_part => return Ok(Missing::Extents(from)),
+            Some(_) => {}
+            None if wanted.is_empty() => {
+                answer.0.append(&mut known.0);
+                return Ok(Missing::Nothing(answer.in_order()));
+            }
+            None => known.0.clear(),
+        }
+        let is_coming = |piece: &Located| inner.is_fetching(piece.from, piece.to);
+        if wanted.iter().any(is_coming) {
+            return Ok(Missing::Arrival(state.changed()));
+        }
+        Ok(Missing::Data(wanted, known.0))
+    }
+
+    /// Requests the extents between `from` and `to`, and size and times, from the owner.
+    pub(crate) async fn ask_extents(
+        &self,
+        state: &InodeRef,
+        from: u64,
+        to: u64,
+        limit: u32,
+    ) -> Result<()> {
+        self.fetcher.ask_extents(state, (from, to), limit).await
+    }
+}
+
+/// The error for unreadable data: EIO, whatever the cause's own errno.
+fn unreadable(inode: InodeId, error: Error) -> Error {
+    let error = error.while_doing(format!("read of inode {inode}"));
+    match error.kind() {
+        ErrorKind::Corrupt | ErrorKind::Unavailable | ErrorKind::ShuttingDown => error,
+        _ => Error::new(ErrorKind::Unavailable, error.to_string()),
+    }
+}

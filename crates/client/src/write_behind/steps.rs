@@ -1,0 +1,63 @@
+//! The operations that publish a batch, as small as the owner needs them. Pure.
+
+use crate::inode::Batch;
+use model::operation::Publish;
+use model::{Extent, InodeId, limits};
+
+/// The operations that publish a batch whose data is stored.
+pub(super) fn publishes(inode: InodeId, batch: &Batch) -> Vec<Publish> {
+    let stored = batch.ready().expect("a written batch has its place");
+    let pending = batch.pending();
+    let written = Some((pending.written, pending.generation));
+    let steps = stored.extents.chunks(limits::PUBLISH_EXTENTS_MAX);
+    let last = steps.len().saturating_sub(1);
+    let publish = |(step, extents): (usize, &[Extent])| Publish {
+        inode,
+        extents: extents.to_vec(),
+        size_at_least: match extents.last() {
+            Some(extent) if step < last => extent.end(),
+            _ => pending.size,
+        },
+        written,
+        replaces: None,
+    };
+    steps.enumerate().map(publish).collect()
+}
+
+/// Splits a publish in two: its extents, or the bytes of a single extent. `None` for a single byte,
+/// which overlaps only one old extent: so every publish can be split until its parts replace few
+/// enough.
+pub(super) fn halved(step: &Publish) -> Option<[Publish; 2]> {
+    let (low, high) = match step.extents.as_slice() {
+        [] => return None,
+        [one] if one.length < 2 => return None,
+        [one] => {
+            let unit = u64::from(limits::UNIT_BYTES);
+            let middle = one.offset + one.length / 2;
+            let aligned = middle / unit * unit;
+            let middle = if aligned > one.offset {
+                aligned
+            } else {
+                middle
+            };
+            let part = |from, to| one.clip(from, to).into_iter().collect();
+            (part(one.offset, middle), part(middle, one.end()))
+        }
+        several => {
+            let (low, high) = several.split_at(several.len() / 2);
+            (low.to_vec(), high.to_vec())
+        }
+    };
+    let size = low.last().map(Extent::end)?;
+    Some([
+        Publish {
+            extents: low,
+            size_at_least: size,
+            ..step.clone()
+        },
+        Publish {
+            extents: high,
+            ..step.clone()
+        },
+    ])
+}
