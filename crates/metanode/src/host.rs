@@ -3,17 +3,19 @@
 //! It owns the shard, its take-overs and the metanode's own session. It knows no client, no lock and
 //! no background work.
 
+mod budgets;
 mod own_segments;
 mod reading;
 mod reopening;
 mod running;
 
+use crate::host::budgets::{LOOK_BUDGET, OWN_SESSION_BUDGET};
 use crate::host::reopening::Reopening;
 use crate::report::ShardStatus;
 use arc_swap::{ArcSwap, Guard};
 use coordination::Coordination;
 use model::operation::Stamp;
-use model::{FamilyId, InodeId, NodeRun, Result};
+use model::{Error, FamilyId, InodeId, NodeRun, Result};
 use pool::Pool;
 use shard::{Holders, Shard, ShardConfig};
 use std::sync::Arc;
@@ -21,6 +23,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::{Mutex, watch};
 use world::World;
 
+pub use budgets::TAKE_OVER_MAX;
+pub(crate) use budgets::{FORMER_RUNS_BUDGET, RELEASE_BUDGET, within};
 pub(crate) use own_segments::OwnSegments;
 pub(crate) use running::{has_cuts, is_of_given_up};
 
@@ -54,14 +58,25 @@ impl Host {
     /// `Unavailable` if too few NSDs answer, `OldEpoch` if the shard is assigned to another process,
     /// and errors of coordination.
     pub(crate) async fn open(config: ShardConfig, holders: Holders) -> Result<Arc<Self>> {
+        let (world, id) = (&config.opening.world, config.opening.shard);
         let coordination = &config.opening.coordination;
-        if coordination.shard(config.opening.shard).await?.is_none() {
-            Shard::create(&config).await?;
-        }
+        let exists = async {
+            match coordination.shard(id).await? {
+                Some(_) => Ok(()),
+                None => Shard::create(&config).await,
+            }
+        };
+        within(world, LOOK_BUDGET, "look for the shard's record", exists).await?;
         let shard = Shard::open(config.clone()).await?;
-        let session = coordination.next_session().await?;
         shard.set_holders(holders.clone());
-        shard.open_own_session(session).await?;
+        let session = async {
+            let session = coordination.next_session().await?;
+            shard.open_own_session(session).await?;
+            Ok(session)
+        };
+        let step = "open the metanode's own session";
+        let session = within(world, OWN_SESSION_BUDGET, step, session).await;
+        let session = session.inspect_err(|error| shard.abandon(error))?;
         Ok(Arc::new(Self {
             config,
             shard: ArcSwap::new(shard),
@@ -143,6 +158,12 @@ impl Host {
     pub(crate) fn hot_records(&self) -> (u64, u64) {
         let (_, bytes) = self.shard().hot_records();
         (bytes as u64, self.config.hot_records_bytes as u64)
+    }
+
+    /// Ends a shard that couldn't be served.
+    pub(crate) fn abandon(&self, why: &Error) {
+        self.begin_close();
+        self.shard().abandon(why);
     }
 
     /// From now on the shard isn't taken over again.

@@ -57,7 +57,7 @@ mod room;
 mod sessions;
 
 pub use crate::assignment::begin_alone;
-pub use crate::host::DATA_POOL;
+pub use crate::host::{DATA_POOL, TAKE_OVER_MAX};
 pub use crate::locks::Locks;
 pub use crate::metanode::{Metanode, Opening};
 pub use crate::progress::{Progress, Stage};

@@ -10,7 +10,7 @@ mod upkeep;
 
 use crate::background::Background;
 use crate::holders::Holders;
-use crate::host::Host;
+use crate::host::{FORMER_RUNS_BUDGET, Host, within};
 use crate::judging::Judging;
 use crate::locks::Locks;
 use crate::metanode::reclaim::Reclaim;
@@ -119,11 +119,20 @@ impl Metanode {
             room,
             judging,
         });
-        metanode.end_former_runs(&shard, run).await?;
-        metanode.begin_grace();
-        metanode.end_grace_if_over().await?;
+        let prepared = metanode.prepare(run).await;
+        prepared.inspect_err(|error| metanode.host.abandon(error))?;
         metanode.room.measure();
         Ok(metanode)
+    }
+
+    /// What an owner does before it serves: ends the sessions of earlier runs of this node, begins the
+    /// grace time, and ends it at once if no session is open.
+    async fn prepare(&self, run: NodeRun) -> Result<()> {
+        let (step, shard) = ("end the sessions of former runs", self.shard());
+        let ending = self.end_former_runs(&shard, run);
+        within(&self.world, FORMER_RUNS_BUDGET, step, ending).await?;
+        self.begin_grace();
+        self.begin_releases().await
     }
 
     /// Makes everything answered so far durable. Concurrent calls share one commit.

@@ -30,5 +30,6 @@ pub use rows::Damaged;
 pub use shard::{HOT_RECORDS_BYTES_DEFAULT, ShardConfig, Unflushed, hot_records_bytes};
 pub use snapshot::{Page, Snapshot, Walk};
 pub use state::{Holders, Shard};
-pub use takeover::{Opened, Opening, TAKE_OVER_MAX};
+pub use takeover::budgets::OPEN_MAX;
+pub use takeover::{Opened, Opening};
 pub use tree::{Tree, TreeCache};

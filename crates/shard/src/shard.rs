@@ -6,6 +6,7 @@ use crate::fetch::Pinned;
 use crate::notes;
 use crate::records::{Records, successor};
 use crate::state::{Rows, Shard, ShardState, Wanted};
+use crate::takeover::budgets::{LAST_COMMIT_BUDGET, LEARN_BUDGET, LET_GO_BUDGET};
 use crate::takeover::{self, Lineage, Opened, Opening};
 use model::operation::Stamp;
 use model::{
@@ -17,7 +18,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
-use world::Planted;
+use world::{Deadline, Planted};
 
 /// Memory for decoded records: the least, which simulations have.
 pub const HOT_RECORDS_BYTES_DEFAULT: usize = 384 * 1024 * 1024;
@@ -42,10 +43,7 @@ const ORPHANS_PAGE: usize = 1024;
 /// Longest wait of an operation for the tree.
 const FETCH_DEADLINE: Duration = Duration::from_secs(120);
 
-/// How long a re-opened shard retries reading its initial state, with growing pauses, before it is
-/// taken over once more: each take-over makes the log and its record longer, and while tables can't
-/// be read, nothing shortens them.
-const LEARN_MAX: Duration = Duration::from_secs(600);
+/// First and longest pause between two attempts to read the initial state.
 const LEARN_PAUSE_MIN: Duration = Duration::from_millis(100);
 const LEARN_PAUSE_MAX: Duration = Duration::from_secs(5);
 
@@ -112,12 +110,14 @@ impl Shard {
         };
         let opened = takeover::open(config.opening.clone(), lineage).await?;
         let shard = Self::assemble(&config, opened);
-        let mut patience = Duration::ZERO;
+        let is_again = unflushed.is_some();
         if let Some(unflushed) = unflushed {
             shard.bring_in(unflushed);
-            patience = LEARN_MAX;
         }
-        shard.learn(patience).await?;
+        if let Err(error) = shard.learn(is_again).await {
+            shard.abandon(&error);
+            return Err(error);
+        }
         let task = world.spawn(
             "committer",
             committer(world.clone(), shard.me.clone(), shard.nudge.clone()),
@@ -419,20 +419,27 @@ impl Shard {
         clean
     }
 
-    /// Reads the owner's initial state before serving; retries for `patience`.
-    async fn learn(&self, patience: Duration) -> Result<()> {
-        let begun = self.world.now();
+    /// Reads the owner's initial state before serving, as often as its budget allows if it retries.
+    async fn learn(&self, retries: bool) -> Result<()> {
+        let deadline = Deadline::after(&self.world, LEARN_BUDGET);
         let mut pause = LEARN_PAUSE_MIN;
         loop {
-            let Err(error) = self.learn_once().await else {
+            let late = |_| {
+                let text = format!("it took longer than {} s", LEARN_BUDGET.as_secs());
+                Err(Error::new(ErrorKind::Unavailable, text))
+            };
+            let learned = deadline.bound(&self.world, self.learn_once()).await;
+            let Err(error) = learned.unwrap_or_else(late) else {
                 return Ok(());
             };
             let is_over = self.check_alive().is_err() || self.tree.failed().is_some();
-            if is_over || self.world.now() - begun >= patience {
-                return Err(error);
+            if is_over || !retries || deadline.has_passed(&self.world) {
+                let step = format!("read the initial state of shard {}", self.shard);
+                return Err(error.while_doing(step));
             }
             tracing::warn!(shard = self.shard.0, %error, ?pause, "the shard can't be read yet");
-            self.world.sleep(pause).await;
+            let rest = deadline.rest(&self.world);
+            self.world.sleep(pause.min(rest)).await;
             pause = (pause * 2).min(LEARN_PAUSE_MAX);
         }
     }
@@ -505,17 +512,36 @@ impl Shard {
         }
     }
 
-    /// Ends a shard that was given up and returns the changes that aren't durable.
+    /// Ends an owner that couldn't begin to serve: nothing goes on in the background. A commit under
+    /// way holds the shard: without this, one that hangs would keep it.
+    pub fn abandon(&self, why: &Error) {
+        self.give_up(why);
+        drop(self.committer.lock().take());
+        self.drop_running();
+        self.log.end(why.clone());
+    }
+
+    /// Ends a shard that was given up and returns the changes that aren't durable. Takes at most a
+    /// part of [`crate::OPEN_MAX`].
     pub async fn end_given_up(&self) -> Unflushed {
         self.give_up(&ErrorKind::ShuttingDown.into());
         let running = self.running.lock().clone();
         drop(self.committer.lock().take());
         drop(self.listing.lock().take());
         if let Some(running) = running {
-            let _ = self.world.timeout(FETCH_DEADLINE, running.wait()).await;
+            let ended = self.world.timeout(LAST_COMMIT_BUDGET, running.wait()).await;
+            if ended.is_err() {
+                tracing::info!(shard = self.shard.0, "its last commit is applied again");
+            }
         }
         self.drop_running();
-        let _ = self.world.timeout(FETCH_DEADLINE, self.tree.close()).await;
+        let closed = self.world.timeout(LET_GO_BUDGET, self.tree.close()).await;
+        if closed.is_err() {
+            tracing::info!(
+                shard = self.shard.0,
+                "its tree isn't closed; its log is replayed"
+            );
+        }
         let mut state = self.state.lock();
         let mut commits = Vec::new();
         if let Some(frozen) = state.frozen.take() {

@@ -1,6 +1,7 @@
 //! Take-over, which is how every shard is opened: raises the epoch, seals the log, finds its end,
 //! copies it to the new view, records the old epoch's end, replays (`docs/design.md`).
 
+pub(crate) mod budgets;
 mod replay;
 mod tail;
 
@@ -12,6 +13,10 @@ mod tests;
 #[path = "takeover/tests.rs"]
 mod tests_by_call;
 
+use budgets::{
+    COPY_BUDGET, DISCARD_BUDGET, JOIN_BUDGET, OPEN_BUDGET, RAISE_BUDGET, READ_BUDGET,
+    RECORD_BUDGET, SEAL_BUDGET, SEAL_GRACE,
+};
 use replay::Replayed;
 
 use crate::catalog::{self, Catalog};
@@ -38,34 +43,6 @@ use world::call::Deadline;
 
 /// Attempts to raise the epoch while others change the record too.
 const RAISES_MAX: usize = 16;
-/// Budgets of the steps. They are for disks so slow that a step needs most of its budget: a healthy
-/// take-over needs a small part of a second. A step that exceeds its budget ends the attempt.
-const RAISE_BUDGET: Duration = Duration::from_secs(10);
-/// For the first answer, which may take as long as the log allows its only NSD ...
-const SEAL_BUDGET: Duration = Duration::from_secs(60);
-/// ... and for the others after it. A later one is left out of the view.
-const SEAL_GRACE: Duration = Duration::from_millis(250);
-const READ_BUDGET: Duration = Duration::from_secs(180);
-/// For all members, at the same time ...
-const COPY_BUDGET: Duration = Duration::from_secs(30);
-/// ... and then for replacements, one after the other.
-const JOIN_BUDGET: Duration = Duration::from_secs(30);
-const RECORD_BUDGET: Duration = Duration::from_secs(10);
-const DISCARD_BUDGET: Duration = Duration::from_secs(30);
-/// Replay, and opening the tree.
-const OPEN_BUDGET: Duration = Duration::from_secs(180);
-/// Longest attempt to take a shard over: the sum of the budgets.
-pub const TAKE_OVER_MAX: Duration = Duration::from_millis(
-    (RAISE_BUDGET.as_millis()
-        + SEAL_BUDGET.as_millis()
-        + SEAL_GRACE.as_millis()
-        + READ_BUDGET.as_millis()
-        + COPY_BUDGET.as_millis()
-        + JOIN_BUDGET.as_millis()
-        + RECORD_BUDGET.as_millis()
-        + DISCARD_BUDGET.as_millis()
-        + OPEN_BUDGET.as_millis()) as u64,
-);
 /// Entries in flight to one NSD while the tail is copied.
 const COPY_WINDOW: usize = 16;
 

@@ -12,6 +12,7 @@
 //!
 //! NFS servers call this time the grace period (RFC 8881, section 8.4.2.1).
 
+use crate::host::RELEASE_BUDGET;
 use crate::metanode::Metanode;
 use model::owner::{OwnerReply, Reclaimed, Tenure};
 use model::{Error, ErrorKind, InodeId, Result, SessionId, ShardEpoch};
@@ -294,6 +295,22 @@ impl Metanode {
         let mut reclaim = self.reclaim.lock();
         *reclaim = Reclaim::begin(&self.shard().sessions(), self.world.now());
         self.note_owing(&reclaim);
+    }
+
+    /// As [`Metanode::end_grace_if_over`], before clients are served: the rounds release what takes
+    /// too long.
+    pub(super) async fn begin_releases(&self) -> Result<()> {
+        let released = self.end_grace_if_over();
+        let released = self.world.timeout(RELEASE_BUDGET, released).await;
+        released.map_or_else(
+            |_| {
+                tracing::warn!("releasing inodes without names takes long; it goes on later");
+                // The next call begins anew.
+                self.in_grace.store(true, Memory::SeqCst);
+                Ok(())
+            },
+            |released| released.map(|_| ()),
+        )
     }
 
     /// Releases inodes that nobody holds once all sessions have said what they hold, or their time

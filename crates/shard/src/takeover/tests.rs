@@ -224,12 +224,11 @@ fn a_take_over_ends_within_the_sum_of_its_budgets_whatever_hangs() {
                 });
                 let begun = world.now();
                 let _ended = open(opening).await;
-                assert!(world.now() - begun <= TAKE_OVER_MAX, "moment {moment}");
+                assert!(world.now() - begun <= budgets::TAKE_MAX, "moment {moment}");
                 hang.await;
             })
             .finished();
     }
-    assert!(TAKE_OVER_MAX < Duration::from_secs(9 * 60));
 }
 
 #[test]
