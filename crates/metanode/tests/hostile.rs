@@ -5,13 +5,13 @@ use crate::rig::{self, Rig, pattern};
 use bytes::Bytes;
 use model::call::Call;
 use model::lock::{LockDoor, LockOwner, LockRequest, LockSpace, LockTaker};
-use model::operation::{NewInode, Publish, RangeChange, RenameMode, Stamp, Turn, XattrMode};
+use model::operation::{Fresh, NewInode, Publish, RangeChange, RenameMode, Stamp, Turn, XattrMode};
 use model::owner::Tenure;
 use model::owner::{CLASS, LockCall, OWNER, Order, OwnerCall, OwnerReply, OwnerRequest, Reclaimed};
 use model::{
     CommitNumber, DataId, ErrorKind, Extent, ExtentKind, FileKind, FilesetId, GroupId, InodeId,
-    LockKind, LockRange, NodeId, NodeRun, Operation, Result, Scheme, SegmentId, SegmentPlace,
-    SessionId, SetAttributes, Timestamp,
+    InodeNumber, LockKind, LockRange, NodeId, NodeRun, Operation, Result, Scheme, SegmentId,
+    SegmentPlace, SessionId, SetAttributes, Timestamp,
 };
 use std::time::Duration;
 use world::Deadline;
@@ -211,7 +211,7 @@ impl Known {
         let inode = self.inode(draw);
         let directory = self.inode(draw);
         let name = self.name(draw);
-        match draw.below(26) {
+        match draw.below(27) {
             0 => Operation::Lookup { directory, name },
             1 => Operation::LookupParent { directory },
             2 => Operation::GetAttributes { inode },
@@ -311,7 +311,12 @@ impl Known {
                 length: draw.number(),
             },
             23 => Operation::Release { inode },
-            24 => Operation::Reclaim {
+            24 => Operation::Reserve {
+                inode,
+                inodes: draw.number32(),
+                data: draw.number32(),
+            },
+            25 => Operation::Reclaim {
                 fileset: FilesetId(draw.number32()),
                 data: DataId(draw.number()),
             },
@@ -332,7 +337,11 @@ impl Known {
             0 => Turn::Own,
             1 => Turn::Read,
             2 => Turn::Stream {
-                number: draw.number(),
+                number: draw.below(300),
+                fresh: Fresh {
+                    inode: draw.one_in(2).then(|| InodeNumber(draw.number())),
+                    data: draw.one_in(2).then(|| DataId(draw.number())),
+                },
             },
             3 => Turn::Slot {
                 slot: draw.number() as u8,

@@ -10,6 +10,7 @@ use model::{
     ErrorKind, FileKind, InodeId, LockKind, LockRange, NodeId, NodeRun, Operation, Reply, Scheme,
     SessionId, ShardId,
 };
+use namespace::Table;
 use std::sync::Arc;
 use std::time::Duration;
 use world::Deadline;
@@ -496,6 +497,44 @@ fn a_session_of_a_new_run_ends_what_the_node_held_before() {
             };
             let late = send(&rig, run(1), session, None, late).await;
             assert_eq!(late.unwrap_err().kind(), ErrorKind::SessionEnded);
+        })
+        .finished();
+}
+
+#[test]
+fn numbers_that_a_session_reserved_end_with_it() {
+    Simulation::new(59)
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let session = rig.metanode.open_session().await.unwrap();
+            let stamp = Stamp {
+                turn: Turn::Slot { slot: 2, number: 1 },
+                ..Stamp::own(world.wall(), session)
+            };
+            let reserve = Operation::Reserve {
+                inode: ROOT,
+                inodes: 10,
+                data: 10,
+            };
+            let given = rig.metanode.execute(&reserve, &stamp).await.unwrap();
+            let again = rig.metanode.execute(&reserve, &stamp).await.unwrap();
+            assert_eq!(given, again, "a resent request reserves nothing more");
+            let left = async || {
+                let shard = rig.metanode.hosted();
+                let mut left = 0;
+                for table in [Table::Reserved, Table::Slots] {
+                    let (from, to) = table.range();
+                    left += shard.scan(&from, &to, 10).await.unwrap().len();
+                }
+                left
+            };
+            assert_eq!(left().await, 2);
+            rig.must_be_clean("reserved").await;
+            rig.metanode.close_session(session).await.unwrap();
+            assert_eq!(left().await, 0);
+            rig.must_be_clean("after the session's end").await;
+            rig.close().await;
         })
         .finished();
 }

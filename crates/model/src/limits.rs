@@ -35,6 +35,10 @@ pub const SYMLINK_BYTES_MAX: usize = 4095;
 pub const LISTING_ENTRIES_MAX: usize = 1024;
 /// Slots of a session with a shard.
 pub const SESSION_SLOTS: u8 = 64;
+/// Most inode numbers, and most data ids, that one operation reserves for a session.
+pub const RESERVED_MAX: u32 = 1024;
+/// Most runs of reserved inode numbers, and most of data ids, that a session has in a fileset.
+pub const RESERVED_RUNS_MAX: usize = 64;
 /// Most operations that may be applied but not yet durable.
 pub const UNFLUSHED_OPERATIONS_MAX: usize = 200_000;
 /// Most bytes of records that may be applied but not yet durable.

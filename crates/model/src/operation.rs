@@ -5,7 +5,8 @@
 //! numbers.
 
 use crate::{
-    Attributes, DataId, Extent, FileKind, FileName, InodeId, SessionId, SetAttributes, Timestamp,
+    Attributes, DataId, Extent, FileKind, FileName, InodeId, InodeNumber, SessionId, SetAttributes,
+    Timestamp,
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -207,6 +208,16 @@ pub enum Operation {
         /// An inode of the fileset.
         inode: InodeId,
     },
+    /// Reserves numbers for the session, which then names them in operations that it applies before
+    /// the owner does ([`Fresh`]). The session's end drops those that are left. → `Reserved`
+    Reserve {
+        /// An inode of the fileset.
+        inode: InodeId,
+        /// How many inode numbers; at most `limits::RESERVED_MAX`.
+        inodes: u32,
+        /// How many data ids; at most `limits::RESERVED_MAX`.
+        data: u32,
+    },
     /// Background: removes the next records of a queued data id. → `Progress`
     Reclaim {
         /// The fileset.
@@ -337,6 +348,17 @@ pub struct Stamp {
 /// the other, so a clock far ahead would otherwise date all later changes.
 pub const CLOCK_AHEAD_MAX: Duration = Duration::from_secs(1);
 
+/// The numbers that a client has given to what an operation makes, out of those
+/// [reserved](Operation::Reserve) for its session. The owner takes the same ones: client and owner
+/// come to the same records. Numbers of one run are used in ascending order; those left out are lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Fresh {
+    /// Of the inode that is made.
+    pub inode: Option<InodeNumber>,
+    /// Under which the next content of a file is stored that is emptied and had extents.
+    pub data: Option<DataId>,
+}
+
 /// How an operation counts among those of its session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Turn {
@@ -355,6 +377,8 @@ pub enum Turn {
     Stream {
         /// Counted by the client, from 1.
         number: u64,
+        /// The numbers that the client has given to what the operation makes.
+        fresh: Fresh,
     },
     /// Of the owner's own process, or a step of an operation that is counted: never sent, so never
     /// sent again. A read may be asked so, too.
@@ -466,6 +490,17 @@ pub enum Reply {
     },
     /// Success without a result.
     Done,
+    /// Numbers that are the session's now.
+    Reserved {
+        /// The first inode number of the run.
+        inode: InodeNumber,
+        /// Length of that run.
+        inodes: u32,
+        /// The first data id of the run.
+        first_data: DataId,
+        /// Length of that run.
+        data: u32,
+    },
 }
 
 /// An entry of a listing.

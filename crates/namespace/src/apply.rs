@@ -1,8 +1,8 @@
 //! The entry point: runs an operation, once per number of a slot or stream.
 
 use crate::{
-    Key, Need, Outcome, Record, Slot, Stop, View, attributes, entries, lifetime, listing, publish,
-    ranges, rename, sessions, transaction::Transaction, view::Step, xattrs,
+    Key, Need, Outcome, Record, Slot, Stop, View, attributes, entries, lifetime, listing, numbers,
+    publish, ranges, rename, sessions, transaction::Transaction, view::Step, xattrs,
 };
 use model::{
     CommitNumber, Error, ErrorKind, Operation, Reply,
@@ -46,7 +46,7 @@ pub fn apply(
             let session = stamp.session;
             run_once(tx, operation, stamp, Key::Slot { session, slot }, number)
         }
-        Turn::Stream { number } => {
+        Turn::Stream { number, .. } => {
             run_once(tx, operation, stamp, Key::Stream(stamp.session), number)
         }
     }
@@ -208,6 +208,11 @@ fn run<V: View>(tx: &mut Transaction<'_, V>, operation: &Operation) -> Step<Repl
         Operation::NoteAccess { inode, at } => attributes::note_access(tx, *inode, *at),
         Operation::Release { inode } => lifetime::release(tx, *inode),
         Operation::GetUsage { inode } => usage(tx, inode.fileset()),
+        Operation::Reserve {
+            inode,
+            inodes,
+            data,
+        } => numbers::reserve(tx, inode.fileset(), *inodes, *data),
         Operation::Reclaim { fileset, data } => lifetime::reclaim(tx, *fileset, *data),
         Operation::Condemn { places } => lifetime::condemn(tx, places),
         Operation::ForgetDead { segments } => lifetime::forget_dead(tx, segments),

@@ -1,7 +1,7 @@
 //! Reads and changes attributes, including by truncate.
 
 use crate::{
-    Inode, Key, Record, View, acl, allocated, extents, lifetime,
+    Inode, Key, Record, View, acl, allocated, extents, lifetime, numbers,
     transaction::{Transaction, touch},
     view::Step,
     xattrs,
@@ -174,6 +174,8 @@ fn truncate<V: View>(tx: &mut Transaction<'_, V>, id: InodeId, size: u64) -> Ste
         return Err(ErrorKind::Busy.into());
     }
     if size == 0 {
+        numbers::ask(tx, id.fileset());
+        tx.stop_if_missing()?;
         lifetime::drop_data(tx, id)?;
     } else if size < inode.content.len() as u64 {
         let keep = usize::try_from(size).expect("content is small");

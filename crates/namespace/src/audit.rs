@@ -7,11 +7,13 @@ mod circles;
 mod damage;
 
 use crate::audit::damage::Damage;
-use crate::{Counters, Inode, Key, Record};
+use crate::{Counters, Inode, Key, Record, Reserved};
 use model::{
     DataId, Error, ExtentKind, FileKind, FilesetId, InodeId, InodeNumber, SegmentId, SegmentPlace,
+    SessionId,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Findings reported in full; further ones are only counted.
 pub const FINDINGS_MAX: usize = 1000;
@@ -105,6 +107,7 @@ pub struct Audit {
     reclaims: BTreeMap<(FilesetId, DataId), (InodeId, bool)>,
     folds: BTreeSet<InodeId>,
     cuts: BTreeSet<InodeId>,
+    reserved: Vec<(SessionId, FilesetId, Arc<Reserved>)>,
     wrong_kind: Vec<Key>,
     damage: Damage,
 }
@@ -123,6 +126,9 @@ impl Audit {
             | (Key::Slot { .. }, Record::Slot(_))
             | (Key::Stream(_), Record::Stream(_))
             | (Key::Session(_), Record::Session(_)) => {}
+            (Key::Reserved { session, fileset }, Record::Reserved(reserved)) => {
+                self.reserved.push((*session, *fileset, reserved.clone()));
+            }
             (Key::Counters(fileset), Record::Counters(counters)) => {
                 self.counters.insert(*fileset, (**counters).clone());
             }
@@ -206,6 +212,7 @@ impl Audit {
         self.check_segments(&mut report);
         self.check_counters(&mut report);
         self.check_numbers(&mut report);
+        self.check_reserved(&mut report);
         report
     }
 
@@ -475,6 +482,36 @@ impl Audit {
             if let Some((other, _)) = self.inodes.range(first..=behind).next() {
                 let text = format!("could still hand out the number of inode {other}");
                 report.find_inode(id, text);
+            }
+        }
+    }
+
+    /// Reserved numbers must be handed out and unused.
+    fn check_reserved(&self, report: &mut Report) {
+        for (session, fileset, reserved) in &self.reserved {
+            if self.damage.hides(&Key::Counters(*fileset)) {
+                continue;
+            }
+            let counters = self.counters.get(fileset);
+            let subject = || format!("session {session}");
+            for run in &reserved.inodes {
+                if counters.is_none_or(|counters| counters.next_inode < run.end) {
+                    let text = "has reserved inode numbers that were never handed out";
+                    report.find(subject(), text.into());
+                    continue;
+                }
+                let number = |number| InodeId::new(*fileset, InodeNumber(number));
+                let used = self.inodes.range(number(run.next)..=number(run.end - 1));
+                for (inode, _) in used.take(1) {
+                    let text = format!("could still use the number of inode {inode}");
+                    report.find(subject(), text);
+                }
+            }
+            for run in &reserved.data {
+                if counters.is_none_or(|counters| counters.next_data < run.end) {
+                    let text = "has reserved data ids that were never handed out";
+                    report.find(subject(), text.into());
+                }
             }
         }
     }

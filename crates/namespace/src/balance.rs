@@ -45,6 +45,7 @@ const CONTENT: &[Table] = &[
     Table::Folds,
     Table::Cuts,
     Table::Reclaims,
+    Table::Reserved,
 ];
 
 /// The records that change when a name is removed, and perhaps its inode.
@@ -92,10 +93,12 @@ fn allowance_of(operation: &Operation) -> Allowance {
                 Table::Names,
                 Table::Xattrs,
                 Table::Orphans,
+                Table::Reserved,
             ],
             2,
             NAME,
         ),
+        Operation::Reserve { .. } => few(&[Table::Counters, Table::Reserved], 0, 0),
         Operation::Link { .. } => few(&[Table::Inodes, Table::Names, Table::Orphans], 2, NAME),
         Operation::Unlink { .. } | Operation::RemoveDirectory { .. } => few(REMOVAL, 2, NAME),
         Operation::Rename { .. } => few(REMOVAL, 4, 2 * NAME),
@@ -299,6 +302,7 @@ fn fits(key: &Key, record: &Record) -> bool {
             | (Key::Orphan(_), Record::Orphan(_))
             | (Key::Reclaim { .. }, Record::Reclaim(_))
             | (Key::Fold(_) | Key::Cut(_), Record::Mark)
+            | (Key::Reserved { .. }, Record::Reserved(_))
     )
 }
 

@@ -59,7 +59,7 @@ pub(crate) fn create<V: View>(
     name: &FileName,
     new: &NewInode,
 ) -> Step<Reply> {
-    tx.ask(&Key::Counters(directory.fileset()));
+    numbers::ask(tx, directory.fileset());
     ask_name(tx, directory, name)?;
     tx.living_directory(directory)?;
     if let Found::At { .. } = names::find(tx, directory, name)? {
@@ -94,7 +94,7 @@ pub(crate) fn create_unnamed<V: View>(
     directory: InodeId,
     new: &NewInode,
 ) -> Step<Reply> {
-    tx.ask(&Key::Counters(directory.fileset()));
+    numbers::ask(tx, directory.fileset());
     tx.ask(&Key::Inode(directory));
     tx.stop_if_missing()?;
     let parent = tx.living_directory(directory)?;

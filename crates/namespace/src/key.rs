@@ -71,6 +71,13 @@ pub enum Key {
     Stream(SessionId),
     /// A session that this shard knows, open or ended. → `Record::Session`
     Session(SessionId),
+    /// The numbers of a fileset that a session has reserved and not used. → `Record::Reserved`
+    Reserved {
+        /// The session.
+        session: SessionId,
+        /// The fileset.
+        fileset: FilesetId,
+    },
 }
 
 /// A kind of record; all records of one table are neighbours.
@@ -106,6 +113,8 @@ pub enum Table {
     Streams,
     /// [`Key::Session`]
     Sessions,
+    /// [`Key::Reserved`]
+    Reserved,
 }
 
 const NO_SEGMENT: SegmentId = SegmentId {
@@ -115,7 +124,7 @@ const NO_SEGMENT: SegmentId = SegmentId {
 
 impl Table {
     /// All tables in key order.
-    pub const ALL: [Table; 15] = [
+    pub const ALL: [Table; 16] = [
         Self::Filesets,
         Self::Counters,
         Self::Inodes,
@@ -131,6 +140,7 @@ impl Table {
         Self::Slots,
         Self::Streams,
         Self::Sessions,
+        Self::Reserved,
     ];
 
     /// The tag byte of the table's keys.
@@ -152,6 +162,7 @@ impl Table {
             Self::Slots => 0x70,
             Self::Streams => 0x71,
             Self::Sessions => 0x72,
+            Self::Reserved => 0x73,
         }
     }
 
@@ -192,6 +203,10 @@ impl Table {
             },
             Self::Streams => Key::Stream(SessionId(0)),
             Self::Sessions => Key::Session(SessionId(0)),
+            Self::Reserved => Key::Reserved {
+                session: SessionId(0),
+                fileset,
+            },
         }
     }
 
@@ -203,10 +218,11 @@ impl Table {
             .position(|table| *table == self)
             .and_then(|at| Self::ALL.get(at + 1));
         // No table follows the last one: session ids never reach the maximum.
-        (
-            self.first(),
-            next.map_or(Key::Session(SessionId(u64::MAX)), |table| table.first()),
-        )
+        let end = Key::Reserved {
+            session: SessionId(u64::MAX),
+            fileset: FilesetId(0),
+        };
+        (self.first(), next.map_or(end, |table| table.first()))
     }
 }
 
@@ -233,6 +249,7 @@ impl Key {
             Self::Slot { .. } => Table::Slots,
             Self::Stream(_) => Table::Streams,
             Self::Session(_) => Table::Sessions,
+            Self::Reserved { .. } => Table::Reserved,
         }
     }
 
@@ -275,6 +292,10 @@ impl Key {
             }
             Self::Stream(session) | Self::Session(session) => {
                 out.extend_from_slice(&session.0.to_be_bytes());
+            }
+            Self::Reserved { session, fileset } => {
+                out.extend_from_slice(&session.0.to_be_bytes());
+                put_fileset(out, *fileset);
             }
         }
     }
@@ -331,6 +352,10 @@ impl Key {
             },
             Table::Streams => Self::Stream(SessionId(fields.u64()?)),
             Table::Sessions => Self::Session(SessionId(fields.u64()?)),
+            Table::Reserved => Self::Reserved {
+                session: SessionId(fields.u64()?),
+                fileset: fields.fileset()?,
+            },
         };
         if fields.0.is_empty() {
             Ok((family, key))

@@ -45,7 +45,7 @@ pub use genesis::genesis;
 pub use key::{Key, Table};
 pub use names::{POSITION_END, position_hash};
 pub use record::{
-    Counters, Dead, Fileset, Inode, Name, NameEntry, Orphan, Reclaim, Record, Segment, Session,
-    Slot,
+    Counters, Dead, Fileset, Inode, Name, NameEntry, Orphan, Reclaim, Record, Reserved, Run,
+    Segment, Session, Slot,
 };
 pub use view::{Effects, Missing, Need, Outcome, Stop, View};

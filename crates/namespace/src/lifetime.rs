@@ -12,9 +12,6 @@ use model::{
 };
 use std::sync::Arc;
 
-/// Set in data ids that aren't an inode's number.
-const FRESH_DATA: u64 = 1 << 63;
-
 /// Removes one of an inode's names, in this directory; a directory loses all its links. Returns the
 /// new attributes and whether the inode stays as an orphan.
 pub(crate) fn drop_link<V: View>(
@@ -85,9 +82,7 @@ pub(crate) fn drop_data<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> St
     }
     let mut data = old.data;
     if old.extents > 0 {
-        let counters = tx.counters_mut(id.fileset())?;
-        data = DataId(counters.next_data | FRESH_DATA);
-        counters.next_data += 1;
+        data = numbers::take_data(tx, id.fileset())?;
         queue(tx, id, old.data, false)?;
     }
     drop_marks(tx, id)?;

@@ -2,19 +2,52 @@
 //!
 //! A number that an inode once had is never reused: programs and kernels identify inodes by it.
 //! When a directory is removed, the unused rest of its run is reused.
+//!
+//! A client that applies operations before the owner does takes numbers that it has *reserved*, and
+//! names them in the operation: the owner, which applies it later, takes the same ones. A session's
+//! reserved numbers are a record; a number leaves it when it is used, so none is used twice.
 
-use crate::{View, counts, transaction::Transaction, view::Step};
-use model::{Error, ErrorKind, FileKind, InodeId, InodeNumber};
+use crate::{
+    Key, Record, Stop, View, counts,
+    record::{Reserved, Run},
+    transaction::Transaction,
+    view::Step,
+};
+use model::{
+    DataId, Error, ErrorKind, FileKind, FilesetId, InodeId, InodeNumber, Reply,
+    limits::{RESERVED_MAX, RESERVED_RUNS_MAX},
+};
+use std::sync::Arc;
 
 /// Length of a directory's first run and of its longest; each is twice the one before. Most
 /// directories stay small, and 2^40 numbers must last for ever.
 const RUN_FIRST: u32 = 4;
 const RUN_MAX: u32 = 1024;
 
-/// Takes the number for a new inode in a directory; counts the inode.
+/// Set in every data id that an inode didn't get with its number.
+const FRESH_DATA: u64 = 1 << 63;
+
+/// Asks for what [`take`] reads besides the directory.
+pub(crate) fn ask<V: View>(tx: &mut Transaction<'_, V>, fileset: FilesetId) {
+    tx.ask(&Key::Counters(fileset));
+    if tx.fresh.is_some() {
+        tx.ask(&Key::Reserved {
+            session: tx.session,
+            fileset,
+        });
+    }
+}
+
+/// Takes the number for a new inode in a directory; counts the inode. The number is the next one of
+/// the directory's run, or the one that the session has reserved and taken already.
 pub(crate) fn take<V: View>(tx: &mut Transaction<'_, V>, directory: InodeId) -> Step<InodeNumber> {
     let counters = tx.counters_mut(directory.fileset())?;
     counters.inodes += 1;
+    if let Some(fresh) = tx.fresh {
+        let number = fresh.inode.ok_or_else(unnamed)?;
+        use_up(tx, directory.fileset(), number.0, |all| &mut all.inodes)?;
+        return Ok(number);
+    }
     let parent = tx.inode_mut(directory)?;
     if parent.run_next == parent.run_end {
         let length = (parent.run_length * 2).clamp(RUN_FIRST, RUN_MAX);
@@ -23,11 +56,7 @@ pub(crate) fn take<V: View>(tx: &mut Transaction<'_, V>, directory: InodeId) -> 
         let first = counters.next_inode;
         let end = first + u64::from(length);
         if end >= 1 << InodeId::NUMBER_BITS {
-            return Err(Error::new(
-                ErrorKind::NoSpace,
-                "all inode numbers of the fileset are used up",
-            )
-            .into());
+            return Err(used_up());
         }
         counters.next_inode = end;
         let parent = tx.inode_mut(directory)?;
@@ -46,6 +75,122 @@ pub(crate) fn take<V: View>(tx: &mut Transaction<'_, V>, directory: InodeId) -> 
         return Err(counts::damaged(text));
     }
     Ok(number)
+}
+
+/// Takes the data id for a file's next content.
+pub(crate) fn take_data<V: View>(tx: &mut Transaction<'_, V>, fileset: FilesetId) -> Step<DataId> {
+    if let Some(fresh) = tx.fresh {
+        let data = fresh.data.ok_or_else(unnamed)?;
+        if data.0 & FRESH_DATA == 0 {
+            return Err(unreserved(data.0));
+        }
+        use_up(tx, fileset, data.0 & !FRESH_DATA, |all| &mut all.data)?;
+        return Ok(data);
+    }
+    let counters = tx.counters_mut(fileset)?;
+    let data = DataId(counters.next_data | FRESH_DATA);
+    counters.next_data += 1;
+    Ok(data)
+}
+
+/// Reserves numbers of a fileset for the session of the operation.
+pub(crate) fn reserve<V: View>(
+    tx: &mut Transaction<'_, V>,
+    fileset: FilesetId,
+    inodes: u32,
+    data: u32,
+) -> Step<Reply> {
+    let refused = |text: &str| Err(Error::new(ErrorKind::InvalidArgument, text).into());
+    if inodes > RESERVED_MAX || data > RESERVED_MAX || inodes + data == 0 {
+        return refused("an operation reserves 1 to 1024 numbers of a kind");
+    }
+    let key = Key::Reserved {
+        session: tx.session,
+        fileset,
+    };
+    tx.ask(&Key::Counters(fileset));
+    tx.ask(&key);
+    tx.stop_if_missing()?;
+    let mut all = reserved(tx, &key)?;
+    let runs = all.inodes.len().max(all.data.len());
+    if runs >= RESERVED_RUNS_MAX {
+        return refused("the session has too many unfinished runs of numbers: use those first");
+    }
+    let counters = tx.counters_mut(fileset)?;
+    let (inode, first_data) = (counters.next_inode, counters.next_data);
+    let (inodes_end, data_end) = (inode + u64::from(inodes), first_data + u64::from(data));
+    if inodes_end >= 1 << InodeId::NUMBER_BITS {
+        return Err(used_up());
+    }
+    counters.next_inode = inodes_end;
+    counters.next_data = data_end;
+    for (runs, next, end) in [
+        (&mut all.inodes, inode, inodes_end),
+        (&mut all.data, first_data, data_end),
+    ] {
+        if next < end {
+            runs.push(Run { next, end });
+        }
+    }
+    tx.put(key, Record::Reserved(Arc::new(all)));
+    Ok(Reply::Reserved {
+        inode: InodeNumber(inode),
+        inodes,
+        first_data: DataId(first_data | FRESH_DATA),
+        data,
+    })
+}
+
+/// Marks a reserved number as used, and those of its run before it as lost.
+fn use_up<V: View>(
+    tx: &mut Transaction<'_, V>,
+    fileset: FilesetId,
+    number: u64,
+    kind: impl Fn(&mut Reserved) -> &mut Vec<Run>,
+) -> Step<()> {
+    let key = Key::Reserved {
+        session: tx.session,
+        fileset,
+    };
+    let mut all = reserved(tx, &key)?;
+    let runs = kind(&mut all);
+    let holds = |run: &Run| (run.next..run.end).contains(&number);
+    let at = runs
+        .iter()
+        .position(holds)
+        .ok_or_else(|| unreserved(number))?;
+    runs[at].next = number + 1;
+    if runs[at].next == runs[at].end {
+        runs.remove(at);
+    }
+    let is_empty = all.inodes.is_empty() && all.data.is_empty();
+    match is_empty {
+        true => tx.delete(key),
+        false => tx.put(key, Record::Reserved(Arc::new(all))),
+    }
+    Ok(())
+}
+
+fn reserved<V: View>(tx: &mut Transaction<'_, V>, key: &Key) -> Step<Reserved> {
+    Ok(match tx.get(key)? {
+        Some(Record::Reserved(all)) => (*all).clone(),
+        _ => Reserved::default(),
+    })
+}
+
+fn unnamed() -> Stop {
+    let text = "an operation that its client has applied names the numbers that it took";
+    Error::new(ErrorKind::InvalidArgument, text).into()
+}
+
+fn unreserved(number: u64) -> Stop {
+    let text = format!("number {number} isn't reserved for the session, or was used before");
+    Error::new(ErrorKind::InvalidArgument, text).into()
+}
+
+fn used_up() -> Stop {
+    let text = "all inode numbers of the fileset are used up";
+    Error::new(ErrorKind::NoSpace, text).into()
 }
 
 /// Called when a directory loses its name in `parent`: the unused rest of its run goes back to the

@@ -42,6 +42,8 @@ pub enum Record {
     Stream(u64),
     /// Under [`Key::Session`].
     Session(Session),
+    /// Under [`Key::Reserved`].
+    Reserved(Arc<Reserved>),
 }
 
 /// Constant facts of a fileset.
@@ -201,6 +203,24 @@ pub struct Session {
     pub ended: bool,
 }
 
+/// Numbers of a fileset that a session has reserved and not used.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Reserved {
+    /// Inode numbers.
+    pub inodes: Vec<Run>,
+    /// Data ids, without the top bit of fresh ones.
+    pub data: Vec<Run>,
+}
+
+/// Numbers that were not used yet; never empty.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Run {
+    /// The lowest number that may be used.
+    pub next: u64,
+    /// The first number after them.
+    pub end: u64,
+}
+
 /// The last operation of a slot.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Slot {
@@ -255,6 +275,7 @@ impl Record {
             Self::Slot(record) => put(out, &**record),
             Self::Stream(record) => put(out, record),
             Self::Session(record) => put(out, record),
+            Self::Reserved(record) => put(out, &**record),
         }
     }
 
@@ -305,6 +326,7 @@ impl Record {
             Table::Slots => Self::Slot(Arc::new(read(body).map_err(wrong)?)),
             Table::Streams => Self::Stream(read(body).map_err(wrong)?),
             Table::Sessions => Self::Session(read(body).map_err(wrong)?),
+            Table::Reserved => Self::Reserved(Arc::new(read(body).map_err(wrong)?)),
         };
         match sound::fault(key, &record) {
             None => Ok(record),
@@ -337,6 +359,10 @@ impl Record {
             Self::Counters(_) => size_of::<Counters>(),
             Self::Fileset(_) => size_of::<Fileset>(),
             // Replies are mostly attributes; a listing in a slot is rare and short-lived.
+            Self::Reserved(reserved) => {
+                let runs = reserved.inodes.len() + reserved.data.len();
+                size_of::<Reserved>() + runs * size_of::<Run>()
+            }
             Self::Slot(_) => 512,
             Self::Orphan(_)
             | Self::Reclaim(_)

@@ -6,7 +6,7 @@ use crate::{
 };
 use model::{
     CommitNumber, Error, ErrorKind, FileKind, FilesetId, InodeId, Operation, SessionId, Timestamp,
-    operation::Stamp,
+    operation::{Fresh, Stamp, Turn},
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -21,6 +21,8 @@ pub(crate) struct Transaction<'a, V> {
     view: &'a V,
     pub(crate) now: Now,
     pub(crate) session: SessionId,
+    /// The numbers of what the operation makes, if its client has chosen them.
+    pub(crate) fresh: Option<Fresh>,
     pub(crate) commit: CommitNumber,
     /// In the order of first change, each key once.
     changes: Vec<(Key, Option<Record>)>,
@@ -43,6 +45,10 @@ impl<'a, V: View> Transaction<'a, V> {
                 latest: stamp.latest,
             },
             session: stamp.session,
+            fresh: match stamp.turn {
+                Turn::Stream { fresh, .. } => Some(fresh),
+                _ => None,
+            },
             commit,
             changes: Vec::new(),
             before: Vec::new(),

@@ -48,6 +48,7 @@ fn verb(operation: &Operation) -> u8 {
         Operation::ForgetDead { .. } => 25,
         Operation::NoteAccess { .. } => 26,
         Operation::Condemn { .. } => 27,
+        Operation::Reserve { .. } => 28,
     }
 }
 
@@ -75,7 +76,8 @@ fn subject(operation: &Operation) -> InodeId {
         | Operation::ChangeRange { inode, .. }
         | Operation::NoteAccess { inode, .. }
         | Operation::Release { inode }
-        | Operation::GetUsage { inode } => *inode,
+        | Operation::GetUsage { inode }
+        | Operation::Reserve { inode, .. } => *inode,
         Operation::Publish(publish) => publish.inode,
         Operation::Share { to, .. } => *to,
         Operation::Reclaim { fileset, .. } => InodeId::new(*fileset, model::InodeNumber(0)),

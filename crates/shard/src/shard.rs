@@ -10,7 +10,7 @@ use crate::takeover::budgets::{LAST_COMMIT_BUDGET, LEARN_BUDGET, LET_GO_BUDGET};
 use crate::takeover::{self, Lineage, Opened, Opening};
 use model::operation::Stamp;
 use model::{
-    CommitNumber, Error, ErrorKind, FilesetId, NodeRun, Operation, Reply, Result, SessionId, limits,
+    CommitNumber, Error, ErrorKind, FilesetId, NodeRun, Operation, Reply, Result, SessionId,
 };
 use namespace::sessions::{Sessions, Standing};
 use namespace::{Effects, Key, Need, Outcome, Record, Stop};
@@ -40,6 +40,8 @@ pub fn hot_records_bytes(machine: u64) -> usize {
 const FETCH_ROUNDS_MAX: usize = 4100;
 /// Orphans or sessions read per scan when a shard is opened.
 const ORPHANS_PAGE: usize = 1024;
+/// Records of a session read per scan when it ends.
+const SESSION_PAGE: usize = 128;
 /// Longest wait of an operation for the tree.
 const FETCH_DEADLINE: Duration = Duration::from_secs(120);
 
@@ -218,40 +220,59 @@ impl Shard {
         self.sync_to(commit).await
     }
 
-    /// Ends a session: with the next commit it has ended for ever, and its stream and slots are
-    /// removed.
+    /// Ends a session: with the next commit it has ended for ever, and its stream, slots and reserved
+    /// numbers are removed.
     ///
     /// # Errors
     /// `Unavailable` if the shard was given up.
     pub async fn end_session(&self, session: SessionId) -> Result<()> {
-        let (first, end) = (
-            Key::Slot { session, slot: 0 },
-            Key::Slot {
-                session: session.next(),
-                slot: 0,
-            },
-        );
-        let slots = self
-            .scan(&first, &end, usize::from(limits::SESSION_SLOTS))
-            .await?;
-        let stream = self.record(&Key::Stream(session)).await?;
-        let mut state = self.state.lock();
-        state.alive()?;
-        state.records.session_ended(session);
-        let mut gone: Vec<_> = slots.into_iter().map(|(key, _)| (key, None)).collect();
-        if stream.is_some()
-            || state
-                .records
-                .get(&Key::Stream(session))
-                .is_some_and(|known| known.is_some())
+        let records = self.records_of(session).await?;
         {
-            gone.push((Key::Stream(session), None));
+            let mut state = self.state.lock();
+            state.alive()?;
+            state.records.session_ended(session);
+            let mut gone: Vec<_> = records.into_iter().map(|key| (key, None)).collect();
+            gone.extend(state.sessions.end(session, self.run).0);
+            if !gone.is_empty() {
+                state.change(Effects(gone), None);
+            }
         }
-        gone.extend(state.sessions.end(session, self.run).0);
-        if !gone.is_empty() {
+        // Those of an operation that was applied between the search and the end. None is from now on.
+        let late = self.records_of(session).await?;
+        if !late.is_empty() {
+            let gone = late.into_iter().map(|key| (key, None)).collect();
+            let mut state = self.state.lock();
+            state.alive()?;
             state.change(Effects(gone), None);
         }
         Ok(())
+    }
+
+    /// The records of a session that its end removes.
+    async fn records_of(&self, session: SessionId) -> Result<Vec<Key>> {
+        let slot = |session| Key::Slot { session, slot: 0 };
+        let reserved = |session| Key::Reserved {
+            session,
+            fileset: FilesetId(0),
+        };
+        let next = session.next();
+        let mut keys = Vec::new();
+        for (first, end) in [
+            (slot(session), slot(next)),
+            (Key::Stream(session), Key::Stream(next)),
+            (reserved(session), reserved(next)),
+        ] {
+            let mut from = first;
+            loop {
+                let page = self.scan(&from, &end, SESSION_PAGE).await?;
+                keys.extend(page.iter().map(|(key, _)| key.clone()));
+                match page.last() {
+                    Some((last, _)) if page.len() == SESSION_PAGE => from = successor(last),
+                    _ => break,
+                }
+            }
+        }
+        Ok(keys)
     }
 
     /// Runs one operation; returns the answer and the newest commit that it shows. Immediate if its

@@ -72,9 +72,10 @@ fn subject(key: &Key) -> (String, Option<InodeId>) {
         },
         Key::Reclaim { data, .. } => (format!("removed data id {data}"), None),
         Key::Segment(segment) | Key::Dead(segment) => (format!("segment {segment}"), None),
-        Key::Slot { session, .. } | Key::Stream(session) | Key::Session(session) => {
-            (format!("session {session}"), None)
-        }
+        Key::Slot { session, .. }
+        | Key::Stream(session)
+        | Key::Session(session)
+        | Key::Reserved { session, .. } => (format!("session {session}"), None),
         Key::Fileset(_) | Key::Counters(_) => (format!("{key:?}"), None),
     }
 }

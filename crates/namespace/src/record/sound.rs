@@ -1,10 +1,13 @@
 //! Conditions that each record read from disk must meet by itself before any rule computes with it:
 //! rules may then panic on their own faults, but never on a damaged record.
 
-use crate::{Inode, Key, Name, Record};
+use crate::{
+    Inode, Key, Name, Record,
+    record::{Reserved, Run},
+};
 use model::{
     Extent, ExtentKind, FileKind, InodeId,
-    limits::{FILE_BYTES_MAX, XATTR_INODE_BYTES_MAX},
+    limits::{FILE_BYTES_MAX, RESERVED_RUNS_MAX, XATTR_INODE_BYTES_MAX},
 };
 
 /// Inode numbers are below this.
@@ -41,8 +44,20 @@ pub(crate) fn fault(key: &Key, record: &Record) -> Option<&'static str> {
             reclaim.inode.0 < NUMBERS,
             "its inode number is out of range",
         ),
+        (Key::Reserved { .. }, Record::Reserved(reserved)) => fault_of_reserved(reserved),
         _ => None,
     }
+}
+
+fn fault_of_reserved(reserved: &Reserved) -> Option<&'static str> {
+    let is_sound = |runs: &[Run], max: u64| {
+        let fits = |run: &Run| run.next < run.end && run.end <= max;
+        runs.len() <= RESERVED_RUNS_MAX && runs.iter().all(fits)
+    };
+    fault_unless(
+        is_sound(&reserved.inodes, NUMBERS) && is_sound(&reserved.data, DATA_MAX),
+        "its runs are empty, too many or out of range",
+    )
 }
 
 fn fault_unless(holds: bool, otherwise: &'static str) -> Option<&'static str> {

@@ -1,7 +1,9 @@
 //! Encodings of keys and records: golden bytes, round trips and order.
 
 use super::*;
-use crate::{Counters, Dead, Fileset, Name, NameEntry, Orphan, Reclaim, Segment, Slot};
+use crate::{
+    Counters, Dead, Fileset, Name, NameEntry, Orphan, Reclaim, Reserved, Run, Segment, Slot,
+};
 use model::{DataId, Error, InodeNumber};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -189,6 +191,18 @@ fn samples() -> Vec<(Key, Record, &'static str, &'static str)> {
             "00000007720000000000000005",
             "0102ac020001",
         ),
+        (
+            Key::Reserved {
+                session: SESSION,
+                fileset: FilesetId(2),
+            },
+            Record::Reserved(Arc::new(Reserved {
+                inodes: vec![Run { next: 3, end: 300 }],
+                data: vec![Run { next: 1, end: 2 }],
+            })),
+            "00000007730000000000000005000002",
+            "010103ac02010102",
+        ),
     ]
 }
 
@@ -363,7 +377,7 @@ fn any_key() -> impl Strategy<Value = Key> {
     let number = prop_oneof![0..4u64, any::<u64>()];
     let fileset = prop_oneof![0..3u32, 0..(1u32 << 24)];
     (
-        0..15u8,
+        0..16u8,
         fileset,
         number.clone(),
         number.clone(),
@@ -407,7 +421,11 @@ fn any_key() -> impl Strategy<Value = Key> {
                     slot,
                 },
                 13 => Key::Stream(SessionId(a)),
-                _ => Key::Session(SessionId(a)),
+                14 => Key::Session(SessionId(a)),
+                _ => Key::Reserved {
+                    session: SessionId(a),
+                    fileset,
+                },
             }
         })
 }

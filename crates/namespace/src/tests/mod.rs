@@ -15,10 +15,10 @@ mod rules;
 use crate::{Key, Missing, Need, Outcome, Record, Stop, Table, View, apply, audit::Audit, genesis};
 use bytes::Bytes;
 use model::{
-    Attributes, CommitNumber, ErrorKind, Extent, ExtentKind, FamilyId, FileKind, FileName,
-    FilesetId, GroupId, InodeId, Operation, Reply, Scheme, SegmentId, SegmentPlace, SessionId,
-    SetAttributes, Timestamp,
-    operation::{NewInode, Publish, RenameMode, Stamp, Turn},
+    Attributes, CommitNumber, DataId, ErrorKind, Extent, ExtentKind, FamilyId, FileKind, FileName,
+    FilesetId, GroupId, InodeId, InodeNumber, Operation, Reply, Scheme, SegmentId, SegmentPlace,
+    SessionId, SetAttributes, Timestamp,
+    operation::{Fresh, NewInode, Publish, RenameMode, Stamp, Turn},
 };
 use std::{
     cell::RefCell,

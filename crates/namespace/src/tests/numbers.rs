@@ -1,5 +1,6 @@
 //! Inode numbers: directories take few at first, unused ones are reused, none is used twice.
 
+use super::rules::run_in_stream;
 use super::*;
 use proptest::prelude::*;
 
@@ -104,6 +105,175 @@ proptest! {
                     directories.retain(|(id, _, _)| *id != directory);
                 }
                 _ => {}
+            }
+        }
+        store.audit();
+    }
+}
+
+/// Reserves numbers for the store's session: the first of each kind.
+pub(super) fn reserve(store: &mut Store, inodes: u32, data: u32) -> (InodeNumber, DataId) {
+    let inode = ROOT;
+    let asked = Operation::Reserve {
+        inode,
+        inodes,
+        data,
+    };
+    match store.run(&asked) {
+        Ok(Reply::Reserved {
+            inode, first_data, ..
+        }) => (inode, first_data),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn create(name: &str) -> Operation {
+    Operation::Create {
+        directory: ROOT,
+        name: file_name(name),
+        new: new_inode(FileKind::File),
+    }
+}
+
+#[test]
+fn a_client_names_reserved_numbers_and_each_is_used_once() {
+    let mut store = Store::new();
+    store.set_session(Some(false));
+    let (first, _) = reserve(&mut store, 4, 0);
+    let fresh = |number: u64| Fresh {
+        inode: Some(InodeNumber(number)),
+        data: None,
+    };
+    let mut number = 0;
+    let mut run = |store: &mut Store, name: &str, fresh| {
+        let done = entry(run_in_stream(store, &create(name), number + 1, fresh));
+        // A refusal takes a number of the stream, too.
+        number += 1;
+        done.map(|made| made.inode.number().0)
+    };
+    let refused = Err(ErrorKind::InvalidArgument);
+    assert_eq!(run(&mut store, "unnamed", Fresh::default()), refused);
+    assert_eq!(run(&mut store, "before", fresh(first.0 - 1)), refused);
+    assert_eq!(run(&mut store, "after", fresh(first.0 + 4)), refused);
+    assert_eq!(run(&mut store, "a", fresh(first.0)), Ok(first.0));
+    assert_eq!(run(&mut store, "again", fresh(first.0)), refused);
+    // Those left out are lost.
+    assert_eq!(run(&mut store, "b", fresh(first.0 + 2)), Ok(first.0 + 2));
+    assert_eq!(run(&mut store, "late", fresh(first.0 + 1)), refused);
+    // An inode that is gone keeps its number.
+    store.unlink(ROOT, "b").unwrap();
+    assert_eq!(run(&mut store, "b", fresh(first.0 + 2)), refused);
+    assert_eq!(run(&mut store, "c", fresh(first.0 + 3)), Ok(first.0 + 3));
+    assert_eq!(store.count(Table::Reserved), 0, "all are used");
+    store.audit();
+}
+
+#[test]
+fn a_file_that_a_client_empties_gets_a_reserved_data_id() {
+    let mut store = Store::new();
+    store.set_session(Some(false));
+    let file = store.file("f");
+    store.write(file, 0, &[7; 50_000]).unwrap();
+    let (_, first) = reserve(&mut store, 0, 2);
+    let empty = Operation::SetAttributes {
+        inode: file,
+        set: SetAttributes {
+            size: Some(0),
+            ..SetAttributes::default()
+        },
+    };
+    let fresh = |data: DataId| Fresh {
+        inode: None,
+        data: Some(data),
+    };
+    let wrong = run_in_stream(&mut store, &empty, 1, fresh(DataId(first.0 & !(1 << 63))));
+    assert_eq!(wrong, Err(ErrorKind::InvalidArgument));
+    run_in_stream(&mut store, &empty, 2, fresh(first)).unwrap();
+    let data = |store: &Store| match &store.records[&Key::Inode(file)] {
+        Record::Inode(inode) => inode.data,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(data(&store), first);
+    // It had no extents: it keeps its data id.
+    run_in_stream(&mut store, &empty, 3, Fresh::default()).unwrap();
+    assert_eq!(data(&store), first);
+    store.write(file, 0, &[8; 50_000]).unwrap();
+    let used = run_in_stream(&mut store, &empty, 4, fresh(first));
+    assert_eq!(used, Err(ErrorKind::InvalidArgument));
+    run_in_stream(&mut store, &empty, 5, fresh(DataId(first.0 + 1))).unwrap();
+    store.background();
+    store.audit();
+}
+
+#[test]
+fn a_session_reserves_a_bounded_number_of_runs() {
+    let mut store = Store::new();
+    store.set_session(Some(false));
+    let reserve = |inodes, data| Operation::Reserve {
+        inode: ROOT,
+        inodes,
+        data,
+    };
+    for (inodes, data) in [(0, 0), (1025, 0), (0, 1025), (u32::MAX, u32::MAX)] {
+        let refused = store.run(&reserve(inodes, data));
+        assert_eq!(refused, Err(ErrorKind::InvalidArgument));
+    }
+    for _ in 0..model::limits::RESERVED_RUNS_MAX {
+        store.run(&reserve(2, 2)).unwrap();
+    }
+    let refused = store.run(&reserve(2, 2));
+    assert_eq!(refused, Err(ErrorKind::InvalidArgument));
+    store.audit();
+}
+
+proptest! {
+    /// A client makes files and directories from reserved numbers, while others make theirs: each
+    /// number belongs to one inode, and the client knew its own before the owner applied anything.
+    #[test]
+    fn numbers_of_clients_and_owner_never_meet(
+        steps in prop::collection::vec((0_u8..6, 1_u32..20), 1..120)
+    ) {
+        let mut store = Store::new();
+        store.set_session(Some(false));
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        let (mut stream, mut seen) = (0, BTreeSet::new());
+        let mut parents = vec![ROOT];
+        for (at, (kind, count)) in steps.into_iter().enumerate() {
+            let parent = parents[at % parents.len()];
+            let name = format!("n{at}");
+            match kind {
+                0 => {
+                    let (first, _) = reserve(&mut store, count, 0);
+                    runs.push((first.0, first.0 + u64::from(count)));
+                }
+                1 | 2 => {
+                    let kind = if kind == 1 { FileKind::File } else { FileKind::Directory };
+                    let made = store.create(parent, &name, kind).unwrap();
+                    prop_assert!(seen.insert(made.inode));
+                    if kind == FileKind::Directory {
+                        parents.push(made.inode);
+                    }
+                }
+                _ => {
+                    let Some(at) = (!runs.is_empty()).then(|| at % runs.len()) else {
+                        continue;
+                    };
+                    let number = InodeNumber(runs[at].0);
+                    runs[at].0 += 1;
+                    if runs[at].0 == runs[at].1 {
+                        runs.swap_remove(at);
+                    }
+                    stream += 1;
+                    let new = Operation::Create {
+                        directory: parent,
+                        name: file_name(&name),
+                        new: new_inode(FileKind::File),
+                    };
+                    let fresh = Fresh { inode: Some(number), data: None };
+                    let made = entry(run_in_stream(&mut store, &new, stream, fresh)).unwrap();
+                    prop_assert_eq!(made.inode.number(), number);
+                    prop_assert!(seen.insert(made.inode));
+                }
             }
         }
         store.audit();

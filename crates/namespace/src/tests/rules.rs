@@ -1,5 +1,6 @@
 //! Promises of names, attributes, links, listings, extended attributes and slots.
 
+use super::numbers::reserve;
 use super::*;
 use model::{Privileges, TimeChange, limits, operation::XattrMode};
 
@@ -520,13 +521,14 @@ fn a_slot_applies_each_number_once() {
 }
 
 /// Runs an operation of a stream on the store.
-fn run_in_stream(
+pub(super) fn run_in_stream(
     store: &mut Store,
     operation: &Operation,
     number: u64,
+    fresh: Fresh,
 ) -> Result<Reply, ErrorKind> {
     let stamp = Stamp {
-        turn: Turn::Stream { number },
+        turn: Turn::Stream { number, fresh },
         ..store.stamp()
     };
     match apply(operation, &stamp, CommitNumber(store.commit), store) {
@@ -549,6 +551,7 @@ proptest::proptest! {
     ) {
         let mut store = Store::new();
         store.set_session(Some(false));
+        let first = reserve(&mut store, 8, 0).0.0;
         let mut last = 0;
         for number in numbers {
             // Each third one is refused by the rules: its client applied it all the same.
@@ -558,7 +561,10 @@ proptest::proptest! {
                 name: file_name(&text),
                 new: new_inode(FileKind::File),
             };
-            let done = run_in_stream(&mut store, &create, number);
+            let done = run_in_stream(&mut store, &create, number, Fresh {
+                inode: Some(InodeNumber(first + number)),
+                data: None,
+            });
             let expected = match number {
                 0 => Err(ErrorKind::Stale),
                 _ if number <= last => Ok(true),
@@ -578,7 +584,7 @@ proptest::proptest! {
         store.audit();
         store.set_session(Some(true));
         let late = Operation::Unlink { directory: ROOT, name: file_name("f1") };
-        let late = run_in_stream(&mut store, &late, last + 1);
+        let late = run_in_stream(&mut store, &late, last + 1, Fresh::default());
         proptest::prop_assert_eq!(late, Err(ErrorKind::SessionEnded));
     }
 }
@@ -594,7 +600,10 @@ fn changes_are_counted_between_nodes_and_reads_are_not() {
         new: new_inode(FileKind::File),
     };
     let slot = Turn::Slot { slot: 0, number: 1 };
-    let stream = Turn::Stream { number: 1 };
+    let stream = Turn::Stream {
+        number: 1,
+        fresh: Fresh::default(),
+    };
     for (operation, turn) in [(&change, Turn::Read), (&read, slot), (&read, stream)] {
         let stamp = Stamp {
             turn,

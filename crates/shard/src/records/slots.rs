@@ -824,5 +824,9 @@ pub fn successor(key: &Key) -> Key {
         },
         Key::Stream(session) => Key::Stream(session.next()),
         Key::Session(session) => Key::Session(session.next()),
+        Key::Reserved { session, fileset } => Key::Reserved {
+            session: *session,
+            fileset: FilesetId(fileset.0 + 1),
+        },
     }
 }
