@@ -3,7 +3,7 @@
 //! If an inode has few locks, one pass visits all owners; if it has many, the spans of each kind
 //! are searched.
 
-use super::held::{Held, Key, Piece, Place};
+use super::held::{Held, KINDS, Key, Piece, Place};
 use model::lock::{HeldLock, LockOwner, LockRequest};
 use model::{LockKind, LockRange};
 use std::collections::btree_map::Range;
@@ -14,9 +14,6 @@ use std::ops::Bound;
 const PASSED_MAX: usize = 8;
 /// Most neighbours that F_GETLK merges with a lock.
 const NEIGHBOURS_MAX: usize = 1024;
-
-/// Both kinds.
-pub(super) const KINDS: [LockKind; 2] = [LockKind::Shared, LockKind::Exclusive];
 
 /// The kinds of locks that conflict with one of this kind.
 pub(super) fn kinds_that_stop(kind: LockKind) -> &'static [LockKind] {

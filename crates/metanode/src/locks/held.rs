@@ -5,11 +5,13 @@
 //! of one owner never overlap, and adjacent ones of the same kind and open file are merged.
 
 use super::charges::Charges;
-use super::conflicts::KINDS;
 use super::spans::{Span, Spans};
 use model::lock::{HeldLock, LockDoor, LockOwner, LockRequest, LockSpace, LockTaker};
 use model::{Error, ErrorKind, InodeId, LockKind, LockRange, Result};
 use std::collections::BTreeMap;
+
+/// Both kinds.
+pub(super) const KINDS: [LockKind; 2] = [LockKind::Shared, LockKind::Exclusive];
 
 /// Position of a held lock in the order of all.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
