@@ -103,13 +103,47 @@ id! {
     CommitNumber(u64)
 }
 id! {
-    /// A fileset: 24 bits. Fileset 0 is the root fileset.
+    /// A fileset: 24 bits, of which the upper 12 are its family. Fileset 0 is the root fileset.
     FilesetId(u32)
 }
+
+impl FilesetId {
+    /// Bits of a fileset's number.
+    pub const BITS: u32 = 24;
+
+    /// The family that the fileset belongs to.
+    #[must_use]
+    pub fn family(self) -> FamilyId {
+        FamilyId(self.0 >> FamilyId::MEMBER_BITS)
+    }
+}
+
 id! {
-    /// A fileset with all its snapshots and clones.
+    /// A fileset with all its snapshots and clones: 12 bits. The numbers of its filesets begin with
+    /// it, so that every inode says to which family it belongs.
     FamilyId(u32)
 }
+
+impl FamilyId {
+    /// Bits of a fileset's number inside its family.
+    pub const MEMBER_BITS: u32 = 12;
+    /// The number of families that a file system can have.
+    pub const COUNT: u32 = 1 << (FilesetId::BITS - Self::MEMBER_BITS);
+
+    /// The family's first fileset, which the others are snapshots and clones of.
+    #[must_use]
+    pub fn first_fileset(self) -> FilesetId {
+        assert!(self.0 < Self::COUNT, "families have 12 bits");
+        FilesetId(self.0 << Self::MEMBER_BITS)
+    }
+
+    /// The root directory of the family's first fileset.
+    #[must_use]
+    pub fn root(self) -> InodeId {
+        InodeId::new(self.first_fileset(), InodeId::ROOT.number())
+    }
+}
+
 id! {
     /// An inode inside its fileset: 40 bits. 1 is the fileset's root directory.
     InodeNumber(u64)
@@ -136,7 +170,7 @@ impl InodeId {
     /// Joins a fileset and a number in it.
     #[must_use]
     pub fn new(fileset: FilesetId, number: InodeNumber) -> Self {
-        assert!(fileset.0 < (1 << 24), "fileset ids have 24 bits");
+        assert!(fileset.0 < 1 << FilesetId::BITS, "fileset ids have 24 bits");
         assert!(
             number.0 < (1 << Self::NUMBER_BITS),
             "inode numbers have 40 bits"

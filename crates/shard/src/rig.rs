@@ -70,7 +70,7 @@ pub(crate) async fn power_on(world: &World, without: &[u32]) -> Opening {
     Opening {
         world: world.clone(),
         shard: SHARD,
-        family: FamilyId(1),
+        family: FamilyId(0),
         coordination,
         pool: connect(world, map, nsds).await,
         cache: TreeCache::new(8 << 20),
@@ -156,7 +156,7 @@ pub(crate) fn frame(number: u64, rows: &[(&str, Option<&str>)]) -> CommitFrame {
     let bytes = |text: &str| Bytes::copy_from_slice(text.as_bytes());
     CommitFrame {
         commit: CommitNumber(number),
-        family: FamilyId(1),
+        family: FamilyId(0),
         operations: Vec::new(),
         rows: rows
             .iter()

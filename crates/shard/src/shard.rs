@@ -466,7 +466,7 @@ impl Shard {
     }
 
     async fn learn_once(&self) -> Result<()> {
-        let root = FilesetId(0);
+        let root = self.family.first_fileset();
         if self.record(&Key::Fileset(root)).await?.is_none() {
             let effects = namespace::genesis(self.family, root, self.world.wall(), 0, 0, 0o755);
             self.state.lock().change(effects, None);

@@ -48,6 +48,6 @@ impl Job {
     }
 
     pub(super) fn family(&self) -> FamilyId {
-        FamilyId(self.state.id().fileset().0)
+        self.state.id().fileset().family()
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::host::{DATA_POOL, Host};
 use model::map::{NsdState, PoolMap};
-use model::{ErrorKind, GroupId, InodeId, NsdId, Operation, Result};
+use model::{ErrorKind, GroupId, NsdId, Operation, Result};
 use parking_lot::Mutex;
 use pool::{MemberState, Pool};
 use std::collections::BTreeSet;
@@ -84,7 +84,7 @@ impl Slots {
             }
             // The tree's replay begins after a commit: an idle shard needs one.
             let operation = Operation::NoteAccess {
-                inode: InodeId::ROOT,
+                inode: self.host.family().root(),
                 at: self.host.world().wall(),
             };
             self.host.run_own(&operation).await?;

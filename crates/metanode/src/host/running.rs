@@ -153,7 +153,7 @@ impl Host {
     /// # Errors
     /// `Unavailable` while the shard is being taken over.
     pub(crate) async fn usage(&self) -> Result<Usage> {
-        let inode = InodeId::ROOT;
+        let inode = self.family().root();
         let reply = self.run_own(&Operation::GetUsage { inode }).await?;
         let Reply::Usage {
             inodes,

@@ -23,7 +23,7 @@ use world::World;
 /// Bytes of each simulated region.
 const REGION_BYTES: u64 = 1 << 30;
 /// The family of the root shard.
-pub const FAMILY: FamilyId = FamilyId(1);
+pub const FAMILY: FamilyId = FamilyId(0);
 
 /// One power-on of the machine.
 pub struct Rig {
