@@ -25,9 +25,8 @@ fn small_files_in_memory_leave_the_page_pool_to_others() {
                 client.release(inode).await;
             }
             client.sync_all().await.unwrap();
-            let memory = node.metanode.memory();
-            let (_, hot, _) = memory.iter().find(|line| line.0 == "hot records").unwrap();
-            assert!(*hot > 40 << 20, "{hot} bytes of hot records");
+            let (_, hot) = node.metanode.hosted().hot_records();
+            assert!(hot > 40 << 20, "{hot} bytes of hot records");
             let (held, budget) = client.page_pool_memory();
             assert!(held <= budget, "{held} bytes of {budget}");
             node.close().await;

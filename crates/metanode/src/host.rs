@@ -17,7 +17,7 @@ use coordination::Coordination;
 use model::operation::Stamp;
 use model::{Error, FamilyId, InodeId, NodeRun, Result};
 use pool::Pool;
-use shard::{Holders, Shard, ShardConfig};
+use shard::{Holders, Opening, Shard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::{Mutex, watch};
@@ -35,7 +35,7 @@ pub(crate) const SCAN_PAGE: usize = 1024;
 
 /// The shard in this process, from opening to close.
 pub(crate) struct Host {
-    config: ShardConfig,
+    opening: Opening,
     /// Loaded by every operation; loading must not write to shared memory.
     shard: ArcSwap<Shard>,
     /// Tells each shard taken over which inodes are in use.
@@ -57,17 +57,17 @@ impl Host {
     /// # Errors
     /// `Unavailable` if too few NSDs answer, `OldEpoch` if the shard is assigned to another process,
     /// and errors of coordination.
-    pub(crate) async fn open(config: ShardConfig, holders: Holders) -> Result<Arc<Self>> {
-        let (world, id) = (&config.opening.world, config.opening.shard);
-        let coordination = &config.opening.coordination;
+    pub(crate) async fn open(opening: Opening, holders: Holders) -> Result<Arc<Self>> {
+        let (world, id) = (&opening.world, opening.shard);
+        let coordination = &opening.coordination;
         let exists = async {
             match coordination.shard(id).await? {
                 Some(_) => Ok(()),
-                None => Shard::create(&config).await,
+                None => Shard::create(&opening).await,
             }
         };
         within(world, LOOK_BUDGET, "look for the shard's record", exists).await?;
-        let shard = Shard::open(config.clone()).await?;
+        let shard = Shard::open(opening.clone()).await?;
         shard.set_holders(holders.clone());
         let session = async {
             let session = coordination.next_session().await?;
@@ -78,7 +78,7 @@ impl Host {
         let session = within(world, OWN_SESSION_BUDGET, step, session).await;
         let session = session.inspect_err(|error| shard.abandon(error))?;
         Ok(Arc::new(Self {
-            config,
+            opening,
             shard: ArcSwap::new(shard),
             holders,
             reopening: Mutex::default(),
@@ -101,27 +101,27 @@ impl Host {
 
     /// The machine.
     pub(crate) fn world(&self) -> &World {
-        &self.config.opening.world
+        &self.opening.world
     }
 
     /// Stores data, tables and log.
     pub(crate) fn pool(&self) -> &Arc<Pool> {
-        &self.config.opening.pool
+        &self.opening.pool
     }
 
     /// Epochs, sessions, maps.
     pub(crate) fn coordination(&self) -> &Coordination {
-        &self.config.opening.coordination
+        &self.opening.coordination
     }
 
     /// The family whose records the shard holds.
     pub(crate) fn family(&self) -> FamilyId {
-        self.config.opening.family
+        self.opening.family
     }
 
     /// The run of this node.
     pub(crate) fn node_run(&self) -> NodeRun {
-        self.config.opening.run
+        self.opening.run
     }
 
     /// The segments that the metanode itself writes.
@@ -152,12 +152,6 @@ impl Host {
             epoch: shard.epoch(),
             durable: shard.durable(),
         }
-    }
-
-    /// Bytes of the records in memory, and their budget.
-    pub(crate) fn hot_records(&self) -> (u64, u64) {
-        let (_, bytes) = self.shard().hot_records();
-        (bytes as u64, self.config.hot_records_bytes as u64)
     }
 
     /// Ends a shard that couldn't be served.

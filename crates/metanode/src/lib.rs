@@ -65,3 +65,4 @@ pub use crate::report::{
     BackgroundReport, CheckOptions, CheckReport, Counters, Fault, FaultKind, RepairStatus,
     ScrubOutcome, ShardStatus, UnreadableData,
 };
+pub use shard::{MemoryUse, ShardMemory};

@@ -24,13 +24,10 @@ use model::owner::{Tenure, Usage};
 use model::{FamilyId, NodeRun, Result, ShardId};
 use parking_lot::Mutex;
 use pool::Pool;
-use shard::{Shard, ShardConfig, TreeCache};
+use shard::{Shard, ShardMemory};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use world::{Waiter, World};
-
-/// Memory for blocks of the tree's tables.
-const TREE_CACHE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Everything needed to open a metanode.
 #[derive(Clone)]
@@ -47,6 +44,8 @@ pub struct Opening {
     pub pool: Arc<Pool>,
     /// This run of this node: the shard's record must name it, or it isn't taken over.
     pub run: NodeRun,
+    /// The memory of all shards of this process.
+    pub memory: ShardMemory,
 }
 
 /// One file system's metadata service in this process.
@@ -79,7 +78,7 @@ impl Metanode {
     /// `Exists` if it exists; `Unavailable` if the pool has no NSD for its log, or if coordination
     /// doesn't answer: then it may exist.
     pub async fn create(opening: &Opening) -> Result<()> {
-        Shard::create(&config(opening)).await
+        Shard::create(&of_shard(opening)).await
     }
 
     /// Takes the shard over and opens it; creates an empty file system if the shard doesn't exist.
@@ -89,13 +88,13 @@ impl Metanode {
     /// `Unavailable` if too few NSDs answer, `OldEpoch` if the shard is assigned to another process,
     /// and errors of coordination.
     pub async fn open(opening: Opening) -> Result<Arc<Self>> {
-        let config = config(&opening);
+        let of_shard = of_shard(&opening);
         let Opening { world, run, .. } = opening;
         let holders = Arc::<Holders>::default();
         let in_grace = Arc::new(AtomicBool::new(true));
         let (in_use, keeps_all) = (holders.clone(), in_grace.clone());
         let host = Host::open(
-            config,
+            of_shard,
             Arc::new(move |inode| keeps_all.load(Ordering::Relaxed) || in_use.is_held(inode)),
         )
         .await?;
@@ -175,16 +174,6 @@ impl Metanode {
         self.host.status()
     }
 
-    /// Memory: purpose, bytes in use, budget in bytes.
-    #[must_use]
-    pub fn memory(&self) -> Vec<(&'static str, u64, u64)> {
-        let (used, budget) = self.host.hot_records();
-        vec![
-            ("hot records", used, budget),
-            ("table blocks", TREE_CACHE_BYTES, TREE_CACHE_BYTES),
-        ]
-    }
-
     /// Returns once another owner has followed this one, which then refuses everything for good. The
     /// process may open the shard anew.
     pub async fn superseded(&self) {
@@ -221,21 +210,14 @@ impl Metanode {
     }
 }
 
-fn config(opening: &Opening) -> ShardConfig {
-    ShardConfig {
-        opening: shard::Opening {
-            world: opening.world.clone(),
-            shard: opening.shard,
-            family: opening.family,
-            coordination: opening.coordination.clone(),
-            pool: opening.pool.clone(),
-            cache: TreeCache::new(TREE_CACHE_BYTES),
-            run: opening.run,
-        },
-        hot_records_bytes: shard::hot_records_bytes(if opening.world.is_simulated() {
-            0
-        } else {
-            world::host::memory_bytes()
-        }),
+fn of_shard(opening: &Opening) -> shard::Opening {
+    shard::Opening {
+        world: opening.world.clone(),
+        shard: opening.shard,
+        family: opening.family,
+        coordination: opening.coordination.clone(),
+        pool: opening.pool.clone(),
+        memory: opening.memory.clone(),
+        run: opening.run,
     }
 }

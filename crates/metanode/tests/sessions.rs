@@ -1,7 +1,7 @@
 //! Sessions across a change of the owner: open ones lose nothing, ended ones can do nothing.
 
 use crate::rig::{self, FAMILY, Rig};
-use metanode::{Metanode, Opening};
+use metanode::{Metanode, Opening, ShardMemory};
 use model::call::Call;
 use model::lock::{LockDoor, LockOwner, LockRequest, LockSpace, LockTaker};
 use model::operation::{Stamp, Turn};
@@ -36,6 +36,7 @@ async fn next_owner(rig: &Rig) -> Arc<Metanode> {
         coordination: rig.coordination.clone(),
         pool: rig.pool.clone(),
         run,
+        memory: ShardMemory::of_machine(&rig.world),
     };
     Metanode::open(opening).await.unwrap()
 }

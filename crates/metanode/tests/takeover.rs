@@ -1,7 +1,7 @@
 //! A given-up shard is taken over again; an older owner can't write.
 
 use crate::rig::{self, FAMILY, Rig, pattern};
-use metanode::{Metanode, Opening, TAKE_OVER_MAX};
+use metanode::{Metanode, Opening, ShardMemory, TAKE_OVER_MAX};
 use model::operation::{Stamp, Turn};
 use model::owner::Reclaimed;
 use model::{
@@ -126,6 +126,7 @@ fn an_owner_that_another_has_followed_never_serves_again_and_its_process_may() {
                 coordination: old.coordination.clone(),
                 pool: old.pool.clone(),
                 run,
+                memory: ShardMemory::of_machine(&world),
             };
             let new = Metanode::open(opening).await.unwrap();
             let session = old.source.session();
@@ -181,6 +182,7 @@ fn an_owner_that_another_has_followed_never_serves_again_and_its_process_may() {
                 coordination: old.coordination.clone(),
                 pool: old.pool.clone(),
                 run: mine.unwrap(),
+                memory: ShardMemory::of_machine(&world),
             };
             let anew = Metanode::open(opening).await.unwrap();
             assert!(anew.tenure() > tenure);
@@ -368,6 +370,7 @@ fn an_opening_ends_within_the_sum_of_its_budgets_whatever_hangs() {
                     coordination: rig.coordination.clone(),
                     pool: rig.pool.clone(),
                     run: run.unwrap(),
+                    memory: ShardMemory::of_machine(&world),
                 };
                 let hang = world.spawn("hang", {
                     let world = world.clone();

@@ -13,7 +13,7 @@ pub use returning::LOOK_EVERY;
 
 use client::{Client, ClientSettings, Owner};
 use coordination::Coordination;
-use metanode::{DATA_POOL, Metanode};
+use metanode::{DATA_POOL, MemoryUse, Metanode, ShardMemory};
 use model::{Error, ErrorKind, FamilyId, NsdId, Result, Scheme, ShardId};
 use nsd::{Nsd, NsdIdentity};
 use pool::Pool;
@@ -56,6 +56,7 @@ pub struct Node {
     world: World,
     coordination: Coordination,
     nsds: LocalNsds,
+    memory: ShardMemory,
     metanode: Arc<Metanode>,
     client: Arc<Client>,
     block_bytes: u32,
@@ -155,6 +156,7 @@ impl Node {
             LocalNsds::open(world, &coordination, cluster, failures, map, &paths.nsds).await?;
         let pool = nsds.pool.clone();
         let block_bytes = block_bytes(&coordination).await?;
+        let memory = ShardMemory::of_machine(world);
         let opened = Metanode::open(metanode::Opening {
             world: world.clone(),
             shard: ROOT_SHARD,
@@ -162,6 +164,7 @@ impl Node {
             coordination: coordination.clone(),
             pool: pool.clone(),
             run: metanode::begin_alone(&coordination, ROOT_SHARD).await?,
+            memory: memory.clone(),
         });
         let metanode = opened
             .await
@@ -177,6 +180,7 @@ impl Node {
             world: world.clone(),
             coordination,
             nsds,
+            memory,
             metanode,
             client,
             block_bytes,
@@ -221,6 +225,12 @@ impl Node {
     /// The file system.
     pub fn client(&self) -> &Arc<Client> {
         &self.client
+    }
+
+    /// What the memory of the metadata service is used for.
+    #[must_use]
+    pub fn memory_uses(&self) -> Vec<MemoryUse> {
+        self.memory.uses()
     }
 
     /// All waits, longest first.

@@ -28,7 +28,7 @@ use crate::nsds::{Failures, LocalNsds, NsdView};
 use crate::{LOOK_EVERY, ROOT_FAMILY, ROOT_SHARD, block_bytes};
 use client::{Client, ClientSettings, Owner, RemoteOwner};
 use coordination::{Coordination, NodeAddress, Roster};
-use metanode::{DATA_POOL, Metanode};
+use metanode::{DATA_POOL, Metanode, ShardMemory};
 use model::{Error, ErrorKind, NodeId, NodeRun, NsdId, Result};
 use owners::ShardOwners;
 use parking_lot::Mutex;
@@ -101,6 +101,8 @@ struct Parts {
     nsds: LocalNsds,
     peers: Arc<Peers>,
     services: Arc<Services>,
+    /// Of all shards that are here.
+    memory: ShardMemory,
     /// What coordination said last.
     roster: watch::Sender<Arc<Roster>>,
     /// Somebody needs to know it as of now.
@@ -157,6 +159,7 @@ impl Member {
             nsds,
             peers: Peers::new(world, identity, services.clone()),
             services,
+            memory: ShardMemory::of_machine(world),
             roster: watch::Sender::new(Arc::new(roster)),
             ask: Notify::new(),
         });
@@ -293,6 +296,7 @@ impl Parts {
             coordination: self.coordination.clone(),
             pool: self.nsds.pool.clone(),
             run: self.run,
+            memory: self.memory.clone(),
         }
     }
 }

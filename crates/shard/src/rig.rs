@@ -2,8 +2,8 @@
 //! for tests can't have them: they take over with parts of this crate that others don't see.
 
 use crate::frame::CommitFrame;
+use crate::memory::{HOT_RECORDS_BYTES_DEFAULT, ShardMemory};
 use crate::takeover::{self, Lineage, Opened, Opening};
-use crate::tree::TreeCache;
 use bytes::Bytes;
 use coordination::{Coordination, EMBEDDED_REGION_BYTES};
 use model::map::PoolMap;
@@ -73,7 +73,7 @@ pub(crate) async fn power_on(world: &World, without: &[u32]) -> Opening {
         family: FamilyId(0),
         coordination,
         pool: connect(world, map, nsds).await,
-        cache: TreeCache::new(8 << 20),
+        memory: ShardMemory::new(HOT_RECORDS_BYTES_DEFAULT, 8 << 20),
         run: RUN,
     }
 }

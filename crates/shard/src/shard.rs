@@ -5,6 +5,7 @@ use crate::commit::committer;
 use crate::fetch::Pinned;
 use crate::notes;
 use crate::records::{Records, successor};
+use crate::shrink::shrink_when_pressed;
 use crate::state::{Rows, Shard, ShardState, Wanted};
 use crate::takeover::budgets::{LAST_COMMIT_BUDGET, LEARN_BUDGET, LET_GO_BUDGET};
 use crate::takeover::{self, Lineage, Opened, Opening};
@@ -20,21 +21,6 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use world::{Deadline, Planted};
 
-/// Memory for decoded records: the least, which simulations have.
-pub const HOT_RECORDS_BYTES_DEFAULT: usize = 384 * 1024 * 1024;
-/// The most, and the fraction of the machine's memory between them. A million extents, or names and
-/// inodes of half a million files, take about 350 MB; an operation that misses a record of a large
-/// fragmented file costs as much as fifty that don't.
-const HOT_RECORDS_BYTES_MAX: u64 = 8 << 30;
-const HOT_RECORDS_PART: u64 = 24;
-
-/// Memory for decoded records on a machine with this much.
-#[must_use]
-pub fn hot_records_bytes(machine: u64) -> usize {
-    let least = HOT_RECORDS_BYTES_DEFAULT as u64;
-    let bytes = (machine / HOT_RECORDS_PART).clamp(least, HOT_RECORDS_BYTES_MAX);
-    usize::try_from(bytes).unwrap_or(HOT_RECORDS_BYTES_DEFAULT)
-}
 /// Most rounds of fetching that one operation may need: a rename asks for the ancestors of two
 /// directories one by one, and paths have at most 4,096 bytes.
 const FETCH_ROUNDS_MAX: usize = 4100;
@@ -48,15 +34,6 @@ const FETCH_DEADLINE: Duration = Duration::from_secs(120);
 /// First and longest pause between two attempts to read the initial state.
 const LEARN_PAUSE_MIN: Duration = Duration::from_millis(100);
 const LEARN_PAUSE_MAX: Duration = Duration::from_secs(5);
-
-/// Configuration of a shard.
-#[derive(Clone)]
-pub struct ShardConfig {
-    /// The machine, the shard's id, and where its log and tables are.
-    pub opening: Opening,
-    /// Memory for decoded records in bytes.
-    pub hot_records_bytes: usize,
-}
 
 /// Changes that were answered but not durable when a shard was given up; this process's next
 /// take-over applies them.
@@ -80,8 +57,8 @@ impl Shard {
     ///
     /// # Errors
     /// Errors of the log's NSDs and of coordination.
-    pub async fn create(config: &ShardConfig) -> Result<()> {
-        takeover::create(&config.opening).await
+    pub async fn create(opening: &Opening) -> Result<()> {
+        takeover::create(opening).await
     }
 
     /// Takes the shard over and opens it; the previous owner can't write any more. An empty shard
@@ -90,8 +67,8 @@ impl Shard {
     /// # Errors
     /// `NotFound` if it was never created, `OldEpoch` if its record doesn't name this process,
     /// `Unavailable` if too few NSDs answer.
-    pub async fn open(config: ShardConfig) -> Result<Arc<Self>> {
-        Self::open_after(config, None).await
+    pub async fn open(opening: Opening) -> Result<Arc<Self>> {
+        Self::open_after(opening, None).await
     }
 
     /// As [`Shard::open`], after this process gave the shard up: changes that were answered but not
@@ -101,17 +78,17 @@ impl Shard {
     /// As [`Shard::open`]; `Superseded` if another owner came in between. This process may then
     /// take the shard over only as one that has never had it.
     pub async fn open_after(
-        config: ShardConfig,
+        opening: Opening,
         mut unflushed: Option<&mut Unflushed>,
     ) -> Result<Arc<Self>> {
-        let world = config.opening.world.clone();
+        let world = opening.world.clone();
         let mut fresh = Lineage::new(None);
         let lineage = match &mut unflushed {
             Some(unflushed) => &mut unflushed.lineage,
             None => &mut fresh,
         };
-        let opened = takeover::open(config.opening.clone(), lineage).await?;
-        let shard = Self::assemble(&config, opened);
+        let opened = takeover::open(opening.clone(), lineage).await?;
+        let shard = Self::assemble(&opening, opened);
         let is_again = unflushed.is_some();
         if let Some(unflushed) = unflushed {
             shard.bring_in(unflushed);
@@ -125,10 +102,12 @@ impl Shard {
             committer(world.clone(), shard.me.clone(), shard.nudge.clone()),
         );
         *shard.committer.lock() = Some(task);
+        let task = world.spawn("record-memory", shrink_when_pressed(shard.me.clone()));
+        *shard.shrinking.lock() = Some(task);
         Ok(shard)
     }
 
-    fn assemble(config: &ShardConfig, opened: Opened) -> Arc<Self> {
+    fn assemble(opening: &Opening, opened: Opened) -> Arc<Self> {
         let Opened {
             epoch,
             session,
@@ -137,14 +116,17 @@ impl Shard {
             catalog,
             tree,
             last_commit,
+            unflushed,
         } = opened;
-        let world = &config.opening.world;
+        let world = &opening.world;
         // Simulated runs keep their sequence of random numbers: they don't draw a seed.
         let seed = (!world.is_simulated()).then(|| world.random_u64());
-        let records = Records::new(config.hot_records_bytes, last_commit);
+        let share = opening.memory.share();
+        let ahead = Ahead::new(share.limit());
+        let records = Records::new(share, last_commit);
         let state = ShardState {
             records: records.with_seed(seed.unwrap_or_default()),
-            ahead: Ahead::new(config.hot_records_bytes),
+            ahead,
             notes: Vec::new(),
             sessions: Sessions::default(),
             holders: Arc::new(|_| false),
@@ -158,11 +140,11 @@ impl Shard {
         };
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
-            world: config.opening.world.clone(),
-            shard: config.opening.shard,
-            family: config.opening.family,
+            world: opening.world.clone(),
+            shard: opening.shard,
+            family: opening.family,
             epoch,
-            run: config.opening.run,
+            run: opening.run,
             session,
             previous,
             log,
@@ -175,6 +157,8 @@ impl Shard {
             nudge: Arc::new(Notify::new()),
             committer: Mutex::new(None),
             listing: Mutex::new(None),
+            shrinking: Mutex::new(None),
+            _unflushed: unflushed,
         })
     }
 

@@ -4,6 +4,7 @@ use crate::ahead::Ahead;
 use crate::catalog::Catalog;
 use crate::frame::OperationNote;
 use crate::log::Log;
+use crate::memory::UnflushedLimit;
 use crate::notes;
 use crate::records::{NewWork, Records};
 use crate::tree::{Tree, TreeSnapshot};
@@ -65,6 +66,10 @@ pub struct Shard {
     pub(crate) committer: Mutex<Option<Task<()>>>,
     /// Reads names ahead of a listing.
     pub(crate) listing: Mutex<Option<Task<()>>>,
+    /// Gives up records when the shards of the process use too much memory together.
+    pub(crate) shrinking: Mutex<Option<Task<()>>>,
+    /// Returned with the tree.
+    pub(crate) _unflushed: UnflushedLimit,
 }
 
 /// State under the one lock. Held for one operation at a time, never across a wait.

@@ -22,7 +22,8 @@ use replay::Replayed;
 use crate::catalog::{self, Catalog};
 use crate::frame::EntryKind;
 use crate::log::{Clock, Log, Start, view_size};
-use crate::tree::{Tree, TreeCache, TreeSetup};
+use crate::memory::{ShardMemory, UnflushedLimit};
+use crate::tree::{Tree, TreeSetup};
 use bytes::Bytes;
 use coordination::{Coordination, EndedEpoch, ShardRecord, Versioned};
 use futures::future::{join_all, try_join_all};
@@ -59,8 +60,8 @@ pub struct Opening {
     pub coordination: Coordination,
     /// Stores the tables, and has the NSDs of the log.
     pub pool: Arc<Pool>,
-    /// Memory for table blocks.
-    pub cache: TreeCache,
+    /// The memory of all shards of this process.
+    pub memory: ShardMemory,
     /// This run of this node: the shard's record must name it.
     pub run: NodeRun,
 }
@@ -81,6 +82,8 @@ pub struct Opened {
     pub tree: Arc<Tree>,
     /// The newest commit in the tree; 0 for a new shard. The next one must be higher.
     pub last_commit: CommitNumber,
+    /// For rows that aren't in tables yet.
+    pub(crate) unflushed: UnflushedLimit,
 }
 
 /// Creates an empty shard, assigned to this process.
@@ -318,12 +321,14 @@ async fn open_tree(
         state,
         snapshot: replayed.snapshot,
     });
+    let unflushed = opening.memory.unflushed_limit();
     let tree = Tree::open(TreeSetup {
         world: opening.world.clone(),
         log: log.clone(),
         catalog: catalog.clone(),
         pool: opening.pool.clone(),
-        cache: opening.cache.clone(),
+        cache: opening.memory.tables().clone(),
+        unflushed_bytes: unflushed.bytes(),
         commits: replayed.commits,
         end,
         trimmed_below,
@@ -337,6 +342,7 @@ async fn open_tree(
         catalog,
         tree: Arc::new(tree),
         last_commit: replayed.last_commit,
+        unflushed,
     })
 }
 

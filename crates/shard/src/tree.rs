@@ -46,7 +46,7 @@ const APPLY_DEADLINE: Duration = Duration::from_secs(120);
 
 /// Memory for table blocks and indexes, shared by all shards of a process. Cheap to clone.
 #[derive(Clone)]
-pub struct TreeCache {
+pub(crate) struct TreeCache {
     cache: Arc<dyn DbCache>,
     /// Separates the entries of different openings.
     openings: Arc<AtomicU64>,
@@ -54,8 +54,7 @@ pub struct TreeCache {
 
 impl TreeCache {
     /// A cache of at most `bytes` bytes: half for blocks, half for indexes and filters.
-    #[must_use]
-    pub fn new(bytes: u64) -> Self {
+    pub(crate) fn new(bytes: u64) -> Self {
         let part = |shards| -> Arc<dyn DbCache> {
             Arc::new(FoyerCache::new_with_opts(FoyerCacheOptions {
                 max_capacity: bytes / 2,
@@ -80,6 +79,8 @@ pub(crate) struct TreeSetup {
     pub(crate) catalog: Catalog,
     pub(crate) pool: Arc<Pool>,
     pub(crate) cache: TreeCache,
+    /// With more than this in memory, commits wait.
+    pub(crate) unflushed_bytes: usize,
     pub(crate) commits: Vec<ReplayCommit>,
     pub(crate) end: EntryNumber,
     pub(crate) trimmed_below: EntryNumber,
@@ -113,7 +114,10 @@ impl Tree {
         };
         let opening = setup.cache.openings.fetch_add(1, Ordering::Relaxed);
         let open = Db::builder(ROOT, store.clone())
-            .with_settings(settings::settings(setup.pool.usage().capacity))
+            .with_settings(settings::settings(
+                setup.pool.usage().capacity,
+                setup.unflushed_bytes,
+            ))
             .with_filter_policies(settings::filters())
             .with_wal_writer(Box::new(init))
             .with_db_cache(setup.cache.cache.clone(), opening)
@@ -219,7 +223,7 @@ impl Tree {
 
     /// Applies a durable commit's rows to the tree; they are readable when it returns. Must be
     /// called in the order of the entry numbers, one at a time, with the number from
-    /// [`Log::append_commit`]. Waits while more than 96 MiB are unflushed. Keeps the rows' memory
+    /// [`Log::append_commit`]. Waits while more than [`TreeSetup::unflushed_bytes`] aren't in tables. Keeps the rows' memory
     /// until they are in a table.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 
 use client::{Client, ClientSettings, Owner};
 use coordination::Coordination;
-use metanode::{Metanode, Opening};
+use metanode::{Metanode, Opening, ShardMemory};
 use model::operation::NewInode;
 use model::{FamilyId, FileKind, InodeId, Scheme, ShardId};
 use nsd::Nsd;
@@ -115,6 +115,7 @@ impl Node {
             coordination,
             pool: pool.clone(),
             run: run.unwrap(),
+            memory: ShardMemory::of_machine(world),
         })
         .await
         .unwrap();

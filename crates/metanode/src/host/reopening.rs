@@ -95,9 +95,9 @@ impl Host {
                     let Reopening::Ended(mut unflushed) = mem::take(&mut *reopening) else {
                         unreachable!("just seen");
                     };
-                    let config = self.config.clone();
+                    let opening = self.opening.clone();
                     let opening = async move {
-                        let opened = Shard::open_after(config, Some(&mut unflushed)).await;
+                        let opened = Shard::open_after(opening, Some(&mut unflushed)).await;
                         (opened, unflushed)
                     };
                     *reopening = Reopening::Opening(Box::pin(opening));

@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use coordination::Coordination;
-use metanode::{CheckOptions, CheckReport, Metanode, Opening};
+use metanode::{CheckOptions, CheckReport, Metanode, Opening, ShardMemory};
 use model::map::{NsdState, PoolMap};
 use model::operation::{Publish, Stamp};
 use model::{
@@ -99,6 +99,7 @@ pub async fn open_without(world: &World, without: &[u32]) -> Rig {
         coordination: coordination.clone(),
         pool: pool.clone(),
         run: run.unwrap(),
+        memory: ShardMemory::of_machine(world),
     };
     let metanode = Metanode::open(opening).await.unwrap();
     let session = metanode.open_session().await.unwrap();

@@ -40,17 +40,17 @@ impl Serving {
     fn memory(&self) -> Vec<MemoryLine> {
         let (pages, pages_max) = self.node.client().page_pool_memory();
         let (buffers, buffers_max) = world::recycled_buffer_bytes();
-        let mut counted = self.node.metanode().memory();
-        counted.push(("page pool", pages, pages_max));
-        counted.push(("free disk buffers", buffers, buffers_max));
-        let sum: u64 = counted.iter().map(|(_, used, _)| used).sum();
+        let mut counted = self.node.memory_uses();
+        counted.push(("page pool", Some(pages), pages_max));
+        counted.push(("free disk buffers", Some(buffers), buffers_max));
+        let sum: u64 = counted.iter().filter_map(|(_, used, _)| *used).sum();
         let rest = world::host::resident_bytes().saturating_sub(sum);
-        counted.push((REST, rest, REST_BYTES_MAX));
+        counted.push((REST, Some(rest), REST_BYTES_MAX));
         let mut lines: Vec<_> = counted
             .into_iter()
             .map(|(what, used, budget)| MemoryLine {
                 what: what.into(),
-                used: Some(used),
+                used,
                 budget,
             })
             .collect();

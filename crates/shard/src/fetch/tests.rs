@@ -3,7 +3,7 @@
 use super::*;
 use crate::rig::{machine, power_on};
 use crate::shard::Attempt;
-use crate::{HOT_RECORDS_BYTES_DEFAULT, ShardConfig};
+use crate::{HOT_RECORDS_BYTES_DEFAULT, Opening, ShardMemory};
 use bytes::Bytes;
 use model::operation::{NewInode, RenameMode, Stamp};
 use model::{ErrorKind, FileKind, FileName, Operation, Reply, Scheme};
@@ -16,12 +16,11 @@ const FILES: u64 = 1500;
 const ROOT: InodeId = InodeId::ROOT;
 
 async fn open(world: &World, hot_records_bytes: usize) -> Arc<Shard> {
-    let opening = power_on(world, &[]).await;
-    let config = ShardConfig {
-        opening,
-        hot_records_bytes,
+    let opening = Opening {
+        memory: ShardMemory::new(hot_records_bytes, 8 << 20),
+        ..power_on(world, &[]).await
     };
-    Shard::open(config).await.unwrap()
+    Shard::open(opening).await.unwrap()
 }
 
 fn stamp(world: &World, shard: &Shard) -> Stamp {

@@ -5,6 +5,7 @@ use super::known::{Known, Line};
 use super::order::Place;
 use super::table::{Complete, Slot, SlotTable, weight};
 use super::work::NewWork;
+use crate::memory::Share;
 use model::{
     CommitNumber, DataId, FileKind, FilesetId, InodeId, InodeNumber, SegmentId, SessionId,
 };
@@ -124,7 +125,8 @@ pub(crate) struct Records {
     segment_floors: Map<SessionId, u64>,
     pins: BTreeMap<u64, Pin>,
     next_pin: u64,
-    budget: usize,
+    /// Its part of the memory.
+    share: Share,
     /// Slots to examine because records were added: callers that add records pay for their room.
     owed_steps: usize,
     /// Ranges of extents known to be removed.
@@ -151,7 +153,7 @@ pub(crate) struct HotView<'a> {
 
 impl Records {
     /// Nothing in memory; everything up to `applied` is in the tree.
-    pub(crate) fn new(budget: usize, applied: CommitNumber) -> Self {
+    pub(crate) fn new(share: Share, applied: CommitNumber) -> Self {
         Self {
             table: SlotTable::default(),
             complete_data: Set::default(),
@@ -159,7 +161,7 @@ impl Records {
             segment_floors: Map::default(),
             pins: BTreeMap::new(),
             next_pin: 0,
-            budget,
+            share,
             owed_steps: 0,
             absent: Absent::default(),
             known: Known::default(),
@@ -459,7 +461,8 @@ impl Records {
 
     /// The size down to which the table is shrunk.
     fn wanted(&self) -> usize {
-        self.budget - self.budget / FREE_PART
+        let limit = self.share.limit();
+        limit - limit / FREE_PART
     }
 
     /// Whether a view can return the first `limit` records of a range. If not, returns the first
@@ -630,6 +633,30 @@ impl Records {
     /// the budget is free. Bounded: an operation pays for the records that it added, and a little
     /// more.
     pub(crate) fn make_room(&mut self) {
+        self.evict();
+        self.share.count(self.bytes());
+    }
+
+    /// The number of calls of [`Records::shrink`] in which the hand passes every record twice: the first
+    /// time it may only clear a mark.
+    pub(crate) fn shrinking_calls(&self) -> usize {
+        2 * self.table.len() / EVICTION_STEPS_AT_ONCE + 2
+    }
+
+    /// As [`Records::make_room`] without an operation that pays for it. Returns whether too much is
+    /// left.
+    pub(crate) fn shrink(&mut self) -> bool {
+        self.owed_steps = EVICTION_STEPS_AT_ONCE;
+        self.make_room();
+        self.bytes() > self.wanted()
+    }
+
+    /// Resolves when this shard should [shrink](Records::shrink), because all together use too much.
+    pub(crate) fn pressed(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.share.pressed()
+    }
+
+    fn evict(&mut self) {
         let wanted = self.wanted();
         let steps = self.owed_steps.min(EVICTION_STEPS_AT_ONCE);
         for _ in 0..steps.max(EVICTION_STEPS_MAX) {

@@ -51,6 +51,15 @@ fn name(directory: u64, position: u64) -> (Key, Record) {
     )
 }
 
+fn records(budget: usize) -> Records {
+    records_after(budget, CommitNumber(0))
+}
+
+fn records_after(budget: usize, applied: CommitNumber) -> Records {
+    let memory = crate::ShardMemory::new(budget, 1 << 20);
+    Records::new(memory.share(), applied)
+}
+
 fn put(records: &mut Records, (key, value): (Key, Record)) {
     records.apply(Effects(vec![(key, Some(value))]));
 }
@@ -60,17 +69,8 @@ fn remove(records: &mut Records, key: &Key) {
 }
 
 #[test]
-fn memory_for_records_grows_with_the_machines() {
-    let bytes = |gib: u64| crate::hot_records_bytes(gib << 30) as u64;
-    assert_eq!(bytes(0), 384 << 20);
-    assert_eq!(bytes(8), 384 << 20);
-    assert_eq!(bytes(24), 1 << 30);
-    assert_eq!(bytes(1024), 8 << 30);
-}
-
-#[test]
 fn what_was_created_and_removed_in_one_commit_leaves_no_trace() {
-    let mut records = Records::new(1 << 20, CommitNumber(0));
+    let mut records = records(1 << 20);
     put(&mut records, inode(5, FileKind::Directory));
     put(&mut records, name(5, 256));
     put(&mut records, inode(6, FileKind::File));
@@ -86,7 +86,7 @@ fn what_was_created_and_removed_in_one_commit_leaves_no_trace() {
 
 #[test]
 fn what_an_earlier_commit_created_is_removed_by_a_row() {
-    let mut records = Records::new(1 << 20, CommitNumber(0));
+    let mut records = records(1 << 20);
     put(&mut records, inode(6, FileKind::File));
     records.freeze();
     remove(&mut records, &inode(6, FileKind::File).0);
@@ -96,7 +96,7 @@ fn what_an_earlier_commit_created_is_removed_by_a_row() {
 
 #[test]
 fn a_record_changed_often_is_one_row_with_its_last_value() {
-    let mut records = Records::new(1 << 20, CommitNumber(0));
+    let mut records = records(1 << 20);
     let (key, _) = inode(6, FileKind::File);
     for data in 0..100 {
         put(&mut records, (key.clone(), inode(data, FileKind::File).1));
@@ -107,7 +107,7 @@ fn a_record_changed_often_is_one_row_with_its_last_value() {
 
 #[test]
 fn a_directory_made_here_answers_absence_by_itself_until_a_name_of_it_is_forgotten() {
-    let mut records = Records::new(1, CommitNumber(0));
+    let mut records = records(1);
     put(&mut records, inode(5, FileKind::Directory));
     put(&mut records, name(5, 256));
     {
@@ -139,7 +139,7 @@ fn a_directory_made_here_answers_absence_by_itself_until_a_name_of_it_is_forgott
 #[test]
 fn walking_through_many_cold_records_stays_within_the_budget() {
     const BUDGET: usize = 256 * 1024;
-    let mut records = Records::new(BUDGET, CommitNumber(0));
+    let mut records = records(BUDGET);
     for directory in 0..100 {
         let pin = records.pin();
         let first = 1000 * directory;
@@ -167,7 +167,7 @@ fn making_many_files_stays_within_the_budget() {
     const BUDGET: usize = 4 << 20;
     // This many are added by one operation.
     for at_once in [1, 300] {
-        let mut records = Records::new(BUDGET, CommitNumber(0));
+        let mut records = records(BUDGET);
         for number in 1..60_000 {
             put(&mut records, inode(number, FileKind::File));
             put(&mut records, name(0, 256 * number));
@@ -192,7 +192,7 @@ fn removing_a_large_file_in_steps_doesnt_walk_over_the_steps_before() {
         data: DataId(7),
         end,
     };
-    let mut records = Records::new(1 << 20, CommitNumber(0));
+    let mut records = records(1 << 20);
     let (first, to) = (extent(0), extent(u64::MAX));
     put(&mut records, inode(7, FileKind::File));
     for number in 1..=2000 {
@@ -242,7 +242,7 @@ fn what_was_read_of_a_file_stays_known_after_the_fetch() {
         end,
     };
     let (_, record) = name(1, 1);
-    let mut records = Records::new(60 * 400, CommitNumber(0));
+    let mut records = records(60 * 400);
     let pin = records.pin();
     for end in 1..=50 {
         records.offer(extent(end * 10), Some(record.clone()));
@@ -261,7 +261,7 @@ fn what_was_read_of_a_file_stays_known_after_the_fetch() {
 
 #[test]
 fn segments_of_a_session_that_began_here_are_never_looked_for() {
-    let mut records = Records::new(1 << 20, CommitNumber(0));
+    let mut records = records(1 << 20);
     let segment = |session, counter| {
         Key::Segment(SegmentId {
             session: SessionId(session),
@@ -340,7 +340,7 @@ proptest! {
     #[test]
     fn the_cache_never_shows_anything_but_the_newest_state(of_file: bool, steps in steps()) {
         let at = |key| at_in(of_file, key);
-        let mut records = Records::new(2000, CommitNumber(0));
+        let mut records = records(2000);
         let mut tree: BTreeMap<Key, Record> = BTreeMap::new();
         let mut truth: BTreeMap<Key, Record> = BTreeMap::new();
         let mut frozen: Option<(CommitNumber, crate::state::Rows)> = None;
@@ -488,7 +488,7 @@ fn ranges(inode: InodeId, data: DataId) -> [(Key, Key); 3] {
 proptest! {
     #[test]
     fn nothing_is_taken_for_absent_that_the_tree_has(lives in lives()) {
-        let mut records = Records::new(3000, CommitNumber(0));
+        let mut records = records(3000);
         let mut tree: BTreeMap<Key, Record> = BTreeMap::new();
         let mut truth: BTreeMap<Key, Record> = BTreeMap::new();
         let mut made: Vec<(InodeId, DataId)> = Vec::new();
@@ -600,7 +600,7 @@ proptest! {
 #[test]
 fn names_that_a_listing_passed_go_when_memory_is_short_but_no_changed_or_wanted_ones() {
     for is_short in [false, true] {
-        let mut records = Records::new(if is_short { 60_000 } else { 1 << 20 }, CommitNumber(1));
+        let mut records = records_after(if is_short { 60_000 } else { 1 << 20 }, CommitNumber(1));
         let (directory, record) = inode(9, FileKind::Directory);
         let pin = records.pin();
         records.offer(directory, Some(record));
@@ -621,5 +621,52 @@ fn names_that_a_listing_passed_go_when_memory_is_short_but_no_changed_or_wanted_
         assert_eq!(records.get(&key(5)), Some(None));
         assert!(records.get(&key(300)).flatten().is_some());
         assert!(records.get(&key(6)).flatten().is_some());
+    }
+}
+
+/// Three shards that use a cache of records each, in turns chosen at random: together they keep to the
+/// budget, and whoever works alone has what the others don't need.
+#[test]
+fn shards_of_a_process_share_one_budget() {
+    const BUDGET: usize = 4 << 20;
+    for seed in 0..8 {
+        let memory = crate::ShardMemory::new(BUDGET, 1 << 20);
+        let mut shards: Vec<_> = (0..3)
+            .map(|_| Records::new(memory.share(), CommitNumber(0)))
+            .collect();
+        let mut chance = seed;
+        let mut next = move || {
+            chance = u64::wrapping_add(chance, 0x9e37_79b9_7f4a_7c15);
+            (chance ^ (chance >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32
+        };
+        for turn in 0..60 {
+            let busy = next() as usize % 3;
+            for number in 0..next() % 8_000 {
+                let (key, value) = inode(turn * 8_000 + number, FileKind::File);
+                shards[busy].offer(key, Some(value));
+                shards[busy].make_room();
+            }
+            // What the tasks of the others do when they are told.
+            for shard in &mut shards {
+                let calls = shard.shrinking_calls();
+                (0..calls).any(|_| !shard.shrink());
+            }
+            let sum: usize = shards.iter().map(|shard| shard.size().1).sum();
+            assert!(sum <= BUDGET, "seed {seed}, turn {turn}: {sum} bytes");
+        }
+        let used = |shards: &[Records]| shards.iter().map(|it| it.size().1).sum::<usize>();
+        assert!(used(&shards) > BUDGET / 2, "a cache keeps what fits");
+        let mut last = shards.pop().unwrap();
+        drop(shards);
+        for number in 0..40_000 {
+            let (key, value) = inode(number, FileKind::File);
+            last.offer(key, Some(value));
+            last.make_room();
+        }
+        assert!(
+            last.size().1 > BUDGET / 4 * 3,
+            "seed {seed}: {}",
+            last.size().1
+        );
     }
 }

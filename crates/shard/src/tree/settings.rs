@@ -18,8 +18,8 @@ const MIB: usize = 1024 * 1024;
 const MEMTABLE_PART: u64 = 64;
 const MEMTABLE_BYTES_MIN: u64 = 4 * MIB as u64;
 const MEMTABLE_BYTES_MAX: u64 = 32 * MIB as u64;
-/// With more than this in memory, commits wait.
-const UNFLUSHED_BYTES_MAX: usize = 96 * MIB;
+/// Tables that fit into the memory for rows: one that is filled, and those that are being flushed.
+const MEMTABLES: usize = 3;
 const TABLE_BYTES_MAX: usize = 64 * MIB;
 /// Number of tables or runs of similar size merged into one: each row is rewritten once for every
 /// factor of eight by which the shard exceeds a table. SlateDB's default of four merges half as
@@ -50,19 +50,20 @@ const COMPACTION_POLL: Duration = Duration::from_millis(200);
 const GARBAGE_AGE: Duration = Duration::from_secs(60);
 const GARBAGE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// For a pool of this many bytes.
-pub(super) fn settings(pool_bytes: u64) -> Settings {
+/// For a pool of this many bytes. With more than `unflushed` bytes in memory, commits wait.
+pub(super) fn settings(pool_bytes: u64, unflushed: usize) -> Settings {
     let memtable = (pool_bytes / MEMTABLE_PART).clamp(MEMTABLE_BYTES_MIN, MEMTABLE_BYTES_MAX);
+    let memtable = usize::try_from(memtable).expect("at most 32 MiB");
     Settings {
         flush_interval: None,
         manifest_poll_interval: Duration::from_millis(500),
         manifest_update_timeout: Duration::from_secs(30),
         min_filter_keys: FILTER_KEYS_MIN,
-        l0_sst_size_bytes: usize::try_from(memtable).expect("at most 32 MiB"),
+        l0_sst_size_bytes: memtable.min(unflushed / MEMTABLES),
         l0_max_ssts: TABLES_MAX,
         l0_max_ssts_per_key: TABLES_MAX,
         l0_flush_parallelism: 2,
-        max_unflushed_bytes: UNFLUSHED_BYTES_MAX,
+        max_unflushed_bytes: unflushed,
         compactor_options: Some(compactor()),
         compression_codec: None,
         object_store_cache_options: ObjectStoreCacheOptions {
