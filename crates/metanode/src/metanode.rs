@@ -189,7 +189,9 @@ impl Metanode {
         self.rounds.stop();
         self.background.stop();
         let _round = self.background.begin_round().await;
-        self.host.close().await
+        let closed = self.host.close().await;
+        self.room.leave();
+        closed
     }
 
     /// The shard hosted now, for status and tests; a different one after a take-over.

@@ -8,6 +8,7 @@ use crate::host::Host;
 use model::operation::RangeChange;
 use model::{Error, ErrorKind, Operation, Reply, Result};
 use parking_lot::Mutex;
+use pool::MetadataSpace;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -32,6 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Measures the space for metadata, and waits for it.
 pub(crate) struct Room {
     host: Arc<Host>,
+    /// What the pool keeps for this shard.
+    kept: MetadataSpace,
     waiters: Waiters,
     /// The last measurement's reference.
     begun: Instant,
@@ -50,11 +53,17 @@ impl Room {
     pub(crate) fn new(host: Arc<Host>) -> Self {
         Self {
             begun: host.world().now(),
+            kept: host.pool().metadata_space(),
             host,
             waiters: Waiters::default(),
             plenty_until: AtomicU64::new(0),
             seen: Mutex::default(),
         }
+    }
+
+    /// The shard leaves: the pool keeps nothing more for it.
+    pub(crate) fn leave(&self) {
+        self.kept.give_back();
     }
 
     fn nanoseconds(&self, now: Instant) -> u64 {
@@ -177,7 +186,7 @@ impl Room {
         let shard = self.host.shard();
         let margin = (self.host.pool().usage().capacity / MARGIN_PART).min(MARGIN_MAX);
         let needed = shard.catalog().usage().bytes + shard.tree().log().bytes() + margin;
-        self.host.pool().keep_for_metadata(needed);
+        self.kept.keep(needed);
         let plenty = self.host.pool().usage().available_to_users >= PLENTY;
         if plenty {
             let until = self.nanoseconds(now + MEASURE_TIME);

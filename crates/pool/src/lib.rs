@@ -24,7 +24,7 @@ pub use placement::{finish_moves, mark_lost};
 pub use progress::RepairProgress;
 pub use repair::{Depth, PieceCondition, PieceState, RepairOutcome};
 pub use segment::{SegmentOwner, SegmentSource};
-pub use space::{PoolUsage, Reservation};
+pub use space::{MetadataSpace, PoolUsage, Reservation};
 pub use survey::{GroupInventory, GroupSurvey, SlotInventory, SurveyedSegment};
 pub use suspects::{Suspect, SuspectCause};
 

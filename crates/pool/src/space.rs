@@ -86,10 +86,42 @@ impl Drop for Reservation {
     }
 }
 
+/// Space that is kept from users for log and tables of one shard; no longer when dropped.
+pub struct MetadataSpace {
+    space: Arc<PoolSpace>,
+    /// Its part of the sum; `None` once it was given back.
+    kept: Mutex<Option<u64>>,
+}
+
+impl MetadataSpace {
+    /// Keeps so many plain bytes from now on, instead of as many as before.
+    pub fn keep(&self, plain: u64) {
+        if let Some(kept) = self.kept.lock().as_mut() {
+            let before = std::mem::replace(kept, plain);
+            // At no moment is less kept than both would need.
+            self.space.metadata.fetch_add(plain, Ordering::Relaxed);
+            self.space.metadata.fetch_sub(before, Ordering::Relaxed);
+        }
+    }
+
+    /// Keeps nothing from now on, whatever is asked later: the shard isn't here any more.
+    pub fn give_back(&self) {
+        if let Some(kept) = self.kept.lock().take() {
+            self.space.metadata.fetch_sub(kept, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for MetadataSpace {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct PoolSpace {
     held: AtomicU64,
-    /// Plain bytes kept for metadata.
+    /// Plain bytes kept for metadata: the sum over the shards of this process.
     metadata: AtomicU64,
     cache: Mutex<Option<Cached>>,
 }
@@ -223,19 +255,27 @@ impl Pool {
         self.plain(raw.raw_free.saturating_sub(kept))
     }
 
-    /// Keeps space for log and tables from users, if it is more than the usual reserve.
-    pub fn keep_for_metadata(&self, plain: u64) {
-        self.space.metadata.store(plain, Ordering::Relaxed);
+    /// For log and tables of one more shard of this process. What all of them keep is kept from
+    /// users, if it is more than the usual reserve.
+    #[must_use]
+    pub fn metadata_space(&self) -> MetadataSpace {
+        MetadataSpace {
+            space: self.space.clone(),
+            kept: Mutex::new(Some(0)),
+        }
+    }
+
+    /// Plain bytes that the shards of this process keep for log and tables.
+    #[must_use]
+    pub fn kept_for_metadata(&self) -> u64 {
+        self.space.metadata.load(Ordering::Relaxed)
     }
 
     /// Raw bytes that metadata needs. Logs have one copy more than the losses that the pool
     /// tolerates; tables take no more than that.
     fn metadata_reserve(&self) -> u64 {
         let copies = self.map().scheme.tolerance() as u64 + 1;
-        self.space
-            .metadata
-            .load(Ordering::Relaxed)
-            .saturating_mul(copies)
+        self.kept_for_metadata().saturating_mul(copies)
     }
 
     /// User bytes that fit into `raw` bytes, as large segments are written now.
@@ -415,6 +455,28 @@ mod tests {
         assert_eq!(filled(&[100, 100]), 200, "four are away");
         assert_eq!(filled(&[1, 1, 1, 1, 1, 0]), 4, "nothing is divided by zero");
         assert_eq!(filled(&[]), 0);
+    }
+
+    #[test]
+    fn each_shard_keeps_space_of_its_own_and_takes_it_with_it() {
+        let space = Arc::new(PoolSpace::default());
+        let shard = || MetadataSpace {
+            space: space.clone(),
+            kept: Mutex::new(Some(0)),
+        };
+        let kept = || space.metadata.load(Ordering::Relaxed);
+        let (first, second) = (shard(), shard());
+        first.keep(100);
+        second.keep(20);
+        assert_eq!(kept(), 120, "one doesn't replace the other's");
+        first.keep(70);
+        assert_eq!(kept(), 90);
+        first.give_back();
+        first.keep(5);
+        assert_eq!(kept(), 20, "a shard that has left keeps nothing");
+        drop(first);
+        drop(second);
+        assert_eq!(kept(), 0);
     }
 
     #[test]
