@@ -15,7 +15,7 @@ use crate::report::ShardStatus;
 use arc_swap::{ArcSwap, Guard};
 use coordination::Coordination;
 use model::operation::Stamp;
-use model::{Error, FamilyId, InodeId, NodeRun, Result};
+use model::{Error, FamilyId, InodeId, NodeRun, Result, ShardId};
 use pool::Pool;
 use shard::{Holders, Opening, Shard};
 use std::sync::Arc;
@@ -114,9 +114,19 @@ impl Host {
         &self.opening.coordination
     }
 
+    /// The shard's number.
+    pub(crate) fn id(&self) -> ShardId {
+        self.opening.shard
+    }
+
     /// The family whose records the shard holds.
     pub(crate) fn family(&self) -> FamilyId {
         self.opening.family
+    }
+
+    /// Whether a family's records are in the shard: only then does it know what is live of it.
+    pub(crate) fn holds(&self, family: FamilyId) -> bool {
+        family == self.family()
     }
 
     /// The run of this node.

@@ -81,13 +81,15 @@ impl Judging {
         judge: &Judge,
         found: &SurveyedSegment,
     ) -> Result<Standing> {
-        if found.owner.family != self.host.family() {
+        if !self.host.holds(found.owner.family) {
             return Ok(Standing::Undecided);
         }
         self.standing_of(judge, found.place.segment).await
     }
 
-    /// As [`Judging::standing`], for a segment of this shard's family.
+    /// As [`Judging::standing`], for a segment of this shard's family. Of others nothing is known
+    /// here: a session that has ended may be open in another shard, and what no record names may be
+    /// live there.
     pub(crate) async fn standing_of(&self, judge: &Judge, id: SegmentId) -> Result<Standing> {
         if let Some(place) = judge.tables.get(&id) {
             return Ok(Standing::Live(*place));

@@ -198,7 +198,7 @@ pub struct CheckReport {
     pub segments: u64,
     /// Bytes of plain data read.
     pub bytes: u64,
-    /// Blobs listed on NSDs.
+    /// Blobs of the shard that NSDs list.
     pub blobs: u64,
     /// Blobs of files' data among them (live or dead); the others are of the tree's tables.
     pub data_blobs: u64,

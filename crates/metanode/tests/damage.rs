@@ -226,7 +226,7 @@ fn a_suspect_that_cannot_be_judged_leaves_the_others_to_repair() {
             for number in 0..count {
                 let file = rig.look(ROOT, &format!("f{number}")).await.unwrap();
                 let place = place_of(&rig, file.inode).await;
-                (0..2).for_each(|piece| rig.pool.suspect_damage(&place, piece));
+                (0..2).for_each(|piece| rig.pool.suspect_damage(&place, None, piece));
             }
             // Other work may stop at the damaged record.
             let _ = rig.metanode.run_background_once().await;

@@ -12,6 +12,7 @@ mod faults;
 mod hostile;
 mod life;
 mod moving;
+mod neighbours;
 mod rig;
 mod sessions;
 mod space;

@@ -52,7 +52,7 @@ impl Pool {
         };
         if length == place.length && crc32c_of_chunks(chunks.iter().map(AsRef::as_ref)) != place.crc
         {
-            self.suspect(place, 0, SuspectCause::Unreadable);
+            self.suspect(place, None, 0, SuspectCause::Unreadable);
             let text = format!(
                 "the pieces of segment {} match their checksums, but not the segment's checksum",
                 place.segment
@@ -367,11 +367,11 @@ impl<'a> Gather<'a> {
             ErrorKind::Corrupt => {
                 warn!(segment = %self.place.segment, piece, "a read found a damaged piece");
                 self.pool
-                    .suspect(self.place, 1 << piece, SuspectCause::Damaged);
+                    .suspect(self.place, None, 1 << piece, SuspectCause::Damaged);
             }
             ErrorKind::NotFound if is_expected => {
                 self.pool
-                    .suspect(self.place, 1 << piece, SuspectCause::Absent);
+                    .suspect(self.place, None, 1 << piece, SuspectCause::Absent);
             }
             _ => debug!(segment = %self.place.segment, piece, kind = kind.name(), "piece not read"),
         }
@@ -514,7 +514,8 @@ impl<'a> Gather<'a> {
         let place = self.place;
         // Only its shard knows whether the segment is live; the shard reports the loss if so.
         let pieces = failed.iter().fold(0, |bits, (piece, _)| bits | 1 << piece);
-        self.pool.suspect(place, pieces, SuspectCause::Unreadable);
+        self.pool
+            .suspect(place, None, pieces, SuspectCause::Unreadable);
         let text = format!(
             "read segment {} ({}) in group {}: too few pieces: {}",
             place.segment,

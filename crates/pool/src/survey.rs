@@ -2,11 +2,14 @@
 
 use crate::Pool;
 use crate::members::Member;
+use crate::read::fits_pool;
 use crate::repair::holders;
 use crate::segment::{SegmentOwner, place_of};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use model::map::NsdState;
 use model::nsd::{BlobInfo, GroupDigest};
-use model::{BlobName, GroupId, NsdId, Result, SegmentId, SegmentPlace};
+use model::{BlobName, FamilyId, GroupId, NsdId, Result, SegmentId, SegmentPlace};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -248,19 +251,42 @@ impl Pool {
         Ok(arrived)
     }
 
-    /// The place of a blob's segment, from the blob's header.
+    /// The place of a blob's segment and what it was written for, from the blob's header.
     ///
     /// # Errors
     /// `NotFound` if the NSD hasn't the blob (any more); `Unavailable` if it is away; `Unknown` if it
     /// doesn't answer.
-    pub async fn place_on(&self, nsd: NsdId, name: BlobName) -> Result<SegmentPlace> {
+    pub async fn described_on(
+        &self,
+        nsd: NsdId,
+        name: BlobName,
+    ) -> Result<(SegmentPlace, SegmentOwner)> {
         let away = || {
             let text = format!("look up blob {name}: NSD {nsd} is away");
             model::Error::new(model::ErrorKind::Unavailable, text)
         };
         let member = self.reachable(nsd).ok_or_else(away)?;
         let info = member.nsd.info(name, self.list_deadline()).await?;
-        Ok(place_of(name, &info.header))
+        let owner = SegmentOwner::of_header(&info.header);
+        Ok((place_of(name, &info.header), owner))
+    }
+
+    /// The family of a segment, from the first of its blobs whose NSD answers; `None` if none does.
+    /// Waits as long as for a listing.
+    pub async fn family_of(&self, place: &SegmentPlace) -> Option<FamilyId> {
+        let groups = self.groups();
+        if !fits_pool(&groups, place) {
+            return None;
+        }
+        let blobs = holders(&groups, place).into_iter();
+        let asked = blobs.map(|(piece, _, nsd, _)| self.described_on(nsd, place.blob(piece)));
+        let mut answers: FuturesUnordered<_> = asked.collect();
+        while let Some(answer) = answers.next().await {
+            if let Ok((_, owner)) = answer {
+                return Some(owner.family);
+            }
+        }
+        None
     }
 
     /// Blobs of a group on an NSD, member or not, after `after` in name order.

@@ -1,7 +1,7 @@
 //! The bounded queue of segments that reads or writes found incomplete or damaged.
 
 use crate::Pool;
-use model::{SegmentId, SegmentPlace};
+use model::{FamilyId, SegmentId, SegmentPlace};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +14,8 @@ const SUSPECTS_MAX: usize = 4096;
 const TRIES_MAX: u32 = 8;
 /// Delay before the first retry; doubled each time, about two minutes in total.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// How long a suspect waits for the shard of its family, which may be opened in this process or not.
+const OTHERS_FOR: Duration = Duration::from_secs(600);
 
 /// Why a segment should be examined, in order of increasing severity.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -33,6 +35,8 @@ pub enum SuspectCause {
 pub struct Suspect {
     /// The segment.
     pub place: SegmentPlace,
+    /// The family whose shard decides about it, once that is known.
+    pub family: Option<FamilyId>,
     /// Its suspicious pieces (bit i = piece i).
     pub pieces: u32,
     /// The reason.
@@ -61,6 +65,7 @@ impl Suspects {
         }
         let known = queue.entry(segment).or_insert(suspect);
         known.pieces |= suspect.pieces;
+        known.family = known.family.or(suspect.family);
         known.cause = known.cause.max(suspect.cause);
         known.since = known.since.min(suspect.since);
         known.tries = known.tries.max(suspect.tries);
@@ -80,6 +85,14 @@ impl Suspects {
         self.queue.lock().len()
     }
 
+    /// How many may be of families for which `is_own` holds.
+    fn count(&self, is_own: impl Fn(FamilyId) -> bool) -> usize {
+        let queue = self.queue.lock();
+        let mine = queue.values();
+        mine.filter(|suspect| suspect.family.is_none_or(&is_own))
+            .count()
+    }
+
     pub(crate) fn overflowed(&self) -> u64 {
         self.overflowed.load(Ordering::Relaxed)
     }
@@ -88,13 +101,20 @@ impl Suspects {
         self.queue.lock().remove(&segment);
     }
 
-    /// Removes and returns the worst suspects that are due: those that can lose the fewest further
-    /// pieces.
-    pub(crate) fn take(&self, limit: usize, now: Instant) -> Vec<Suspect> {
+    /// Removes and returns the worst suspects that are due and not of another family: those that can
+    /// lose the fewest further pieces. Drops those that waited too long for the shard of theirs.
+    pub(crate) fn take(
+        &self,
+        limit: usize,
+        now: Instant,
+        is_own: impl Fn(FamilyId) -> bool,
+    ) -> Vec<Suspect> {
         let mut queue = self.queue.lock();
+        let is_mine = |suspect: &Suspect| suspect.family.is_none_or(&is_own);
+        queue.retain(|_, suspect| is_mine(suspect) || now - suspect.since < OTHERS_FOR);
         let mut order: Vec<(i64, SegmentId)> = queue
             .values()
-            .filter(|suspect| suspect.not_before <= now)
+            .filter(|suspect| suspect.not_before <= now && is_mine(suspect))
             .map(|suspect| (slack(suspect), suspect.place.segment))
             .collect();
         order.sort_unstable();
@@ -112,20 +132,22 @@ fn slack(suspect: &Suspect) -> i64 {
 }
 
 impl Pool {
-    /// Removes up to `limit` due segments from the queue, the most endangered first. The caller
-    /// asks the owning shard whether they are live and calls [`Pool::repair_segment`].
+    /// Removes up to `limit` due segments from the queue, the most endangered first, except those
+    /// that are known to be of families for which `is_own` doesn't hold. The caller asks the shard
+    /// whether they are live and calls [`Pool::repair_segment`].
     #[must_use]
-    pub fn take_suspects(&self, limit: usize) -> Vec<Suspect> {
-        self.suspects.take(limit, self.world.now())
+    pub fn take_suspects(&self, limit: usize, is_own: impl Fn(FamilyId) -> bool) -> Vec<Suspect> {
+        self.suspects.take(limit, self.world.now(), is_own)
     }
 
-    /// Whether there are any, due or not.
+    /// How many there are, due or not, except those that are known to be of families for which
+    /// `is_own` doesn't hold.
     #[must_use]
-    pub fn has_suspects(&self) -> bool {
-        self.suspects.len() > 0
+    pub fn count_suspects(&self, is_own: impl Fn(FamilyId) -> bool) -> usize {
+        self.suspects.count(is_own)
     }
 
-    /// Requeues a suspect that wasn't tried.
+    /// Requeues a suspect that wasn't tried, or whose family has become known.
     pub fn return_suspect(&self, suspect: &Suspect) {
         self.suspects.add(*suspect);
     }
@@ -135,16 +157,24 @@ impl Pool {
         self.suspects.retry(*suspect, self.world.now());
     }
 
-    /// Records that a piece is damaged and couldn't be replaced.
-    pub fn suspect_damage(&self, place: &SegmentPlace, piece: u8) {
-        self.suspect(place, 1 << piece, SuspectCause::Damaged);
+    /// Records that a piece is damaged and wasn't replaced; with the segment's family, if it is
+    /// known.
+    pub fn suspect_damage(&self, place: &SegmentPlace, family: Option<FamilyId>, piece: u8) {
+        self.suspect(place, family, 1 << piece, SuspectCause::Damaged);
     }
 
     /// Records that a segment should be examined.
-    pub(crate) fn suspect(&self, place: &SegmentPlace, pieces: u32, cause: SuspectCause) {
+    pub(crate) fn suspect(
+        &self,
+        place: &SegmentPlace,
+        family: Option<FamilyId>,
+        pieces: u32,
+        cause: SuspectCause,
+    ) {
         let now = self.world.now();
         self.suspects.add(Suspect {
             place: *place,
+            family,
             pieces,
             cause,
             since: now,
@@ -181,6 +211,7 @@ mod tests {
         };
         Suspect {
             place,
+            family: None,
             pieces,
             cause,
             since: now(),
@@ -195,7 +226,7 @@ mod tests {
         suspects.add(suspect(1, 0b1, SuspectCause::Unfinished));
         suspects.add(suspect(2, 0b1, SuspectCause::Absent));
         suspects.add(suspect(2, 0b10, SuspectCause::Damaged));
-        let taken = suspects.take(10, now());
+        let taken = suspects.take(10, now(), |_| true);
         assert_eq!(
             taken
                 .iter()
@@ -211,6 +242,28 @@ mod tests {
     }
 
     #[test]
+    fn a_suspect_is_left_to_the_shard_of_its_family_but_not_for_ever() {
+        let suspects = Suspects::default();
+        let of = |family| Suspect {
+            family: Some(FamilyId(family)),
+            ..suspect(u64::from(family), 1, SuspectCause::Damaged)
+        };
+        (1..=2).for_each(|family| suspects.add(of(family)));
+        // A reader doesn't know the family; what is known stays.
+        suspects.add(Suspect {
+            family: None,
+            ..of(2)
+        });
+        let first = |family: FamilyId| family == FamilyId(1);
+        assert_eq!(suspects.count(first), 1);
+        assert_eq!(suspects.take(10, now(), first), [of(1)]);
+        assert_eq!(suspects.take(10, now(), first), []);
+        assert_eq!(suspects.len(), 1);
+        assert_eq!(suspects.take(10, now() + OTHERS_FOR, first), []);
+        assert_eq!(suspects.len(), 0, "its shard isn't here");
+    }
+
+    #[test]
     fn the_queue_is_bounded_and_counts_overflows() {
         let suspects = Suspects::default();
         (0..5000).for_each(|counter| suspects.add(suspect(counter, 1, SuspectCause::Absent)));
@@ -223,10 +276,10 @@ mod tests {
         suspects.add(suspect(1, 1, SuspectCause::Damaged));
         let mut now = now();
         let mut tries = 0;
-        while let Some(suspect) = suspects.take(10, now).pop() {
+        while let Some(suspect) = suspects.take(10, now, |_| true).pop() {
             tries += 1;
             suspects.retry(suspect, now);
-            assert!(suspects.take(10, now).is_empty(), "not at once");
+            assert!(suspects.take(10, now, |_| true).is_empty(), "not at once");
             // Found again in the meantime: the number of tries stays.
             if suspects.len() > 0 {
                 suspects.add(Suspect {

@@ -465,7 +465,8 @@ impl Pool {
             missing: waiting,
             ..attempt.place
         };
-        self.suspect(&place, waiting, SuspectCause::Unfinished);
+        let family = Some(attempt.owner.family);
+        self.suspect(&place, family, waiting, SuspectCause::Unfinished);
         let bytes =
             pending.len() as u64 * u64::from(layout::piece_length(place.scheme, place.length));
         let Some(held) = turn.split(permits(bytes).min(turn.num_permits())) else {

@@ -53,7 +53,7 @@ impl Repair {
         status.offline = nsds_away(self.host.pool());
         status.slots_without_nsd = progress.lost_slots;
         status.slots_moving = progress.moving_slots;
-        status.segments_queued = progress.queued;
+        status.segments_queued = self.queued();
         status.pieces_rebuilt = progress.rebuilt_pieces;
         status.bytes_rebuilt = progress.rebuilt_bytes;
         let shard = self.host.shard();
@@ -66,22 +66,30 @@ impl Repair {
         status.complete &= !status.narrow
             && self.clean.is_widened()
             && status.log_copies >= status.log_copies_wanted
-            && progress.queued == 0
+            && status.segments_queued == 0
             && progress.lost_slots == 0
             && progress.moving_slots == 0
             && !status.log_moving;
         status
     }
 
+    /// How many suspects wait that may be this shard's.
+    fn queued(&self) -> u64 {
+        let pool = self.host.pool();
+        pool.count_suspects(|family| self.host.holds(family)) as u64
+    }
+
     /// Repairs suspects of readers and writers, the most endangered first. One that can't be
     /// repaired now is retried later and doesn't block the others.
     pub(super) async fn repair_suspects(&self) -> Result<u64> {
-        if !self.host.pool().has_suspects() {
+        if self.queued() == 0 {
             return Ok(0);
         }
         let judge = self.judging.judge(self.judging.decided().await?).await?;
         let mut result = Ok(0);
-        let mut suspects = self.host.pool().take_suspects(SUSPECTS_MAX).into_iter();
+        let is_own = |family| self.host.holds(family);
+        let taken = self.host.pool().take_suspects(SUSPECTS_MAX, is_own);
+        let mut suspects = taken.into_iter();
         for suspect in suspects.by_ref() {
             match self.repair_suspect(&judge, &suspect).await {
                 Ok(rebuilt) => result = result.map(|changed| changed + rebuilt),
@@ -100,11 +108,25 @@ impl Repair {
     }
 
     async fn repair_suspect(&self, judge: &Judge, suspect: &Suspect) -> Result<u64> {
-        match self
+        let mut suspect = *suspect;
+        let standing = self
             .judging
             .standing_of(judge, suspect.place.segment)
-            .await?
-        {
+            .await?;
+        let is_unknown = matches!(standing, Standing::Undecided | Standing::Garbage);
+        if is_unknown && suspect.family.is_none() {
+            // Readers don't know whose it is, and all shards of the process share the queue.
+            suspect.family = self.host.pool().family_of(&suspect.place).await;
+            if suspect
+                .family
+                .is_some_and(|family| !self.host.holds(family))
+            {
+                self.host.pool().return_suspect(&suspect);
+                return Ok(0);
+            }
+        }
+        let suspect = &suspect;
+        match standing {
             Standing::Live(place) => {
                 let damaged = suspect.cause >= SuspectCause::Damaged;
                 let depth = if damaged { Depth::Bytes } else { Depth::Index };

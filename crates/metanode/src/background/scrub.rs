@@ -99,7 +99,13 @@ impl Scrub {
                 outcome.left += (damaged.len() - at) as u64;
                 return Ok(outcome);
             }
-            match self.judging.standing_of(&judge, name.segment).await? {
+            let standing = self.judging.standing_of(&judge, name.segment).await?;
+            let is_unknown = matches!(standing, Standing::Undecided | Standing::Garbage);
+            if is_unknown && self.leave_to_its_shard(nsd, name).await {
+                outcome.left += 1;
+                continue;
+            }
+            match standing {
                 Standing::Live(place) => {
                     let is_there = |done: RepairOutcome| done.missing & 1 << name.piece == 0;
                     match self.unreadable.repair_live(&place, Depth::Bytes).await? {
@@ -108,7 +114,7 @@ impl Scrub {
                         Repaired::Gone => outcome.rebuilt += 1,
                         Repaired::Unreadable => outcome.lost += 1,
                         Repaired::Done(_) | Repaired::Later => {
-                            self.host.pool().suspect_damage(&place, name.piece);
+                            self.host.pool().suspect_damage(&place, None, name.piece);
                             outcome.left += 1;
                         }
                     }
@@ -132,12 +138,30 @@ impl Scrub {
         self.unreadable.name_unreadable().await?;
         Ok(outcome)
     }
+
+    /// Whether a damaged piece is another shard's, or may be: then it is left, and its shard repairs
+    /// it if it is in this process.
+    async fn leave_to_its_shard(&self, nsd: NsdId, name: BlobName) -> bool {
+        match self.host.pool().described_on(nsd, name).await {
+            Ok((_, owner)) if self.host.holds(owner.family) => false,
+            Ok((place, owner)) => {
+                let pool = self.host.pool();
+                pool.suspect_damage(&place, Some(owner.family), name.piece);
+                true
+            }
+            Err(error) => {
+                tracing::debug!(%nsd, blob = %name, %error, "whose the damaged blob is isn't known");
+                true
+            }
+        }
+    }
+
     /// Deletes a damaged piece of a dead segment; `false` if its death may not survive a power cut.
     /// Garbage is condemned first: only a durable commit of this owner proves that no later owner has
     /// called it live.
     async fn delete_dead(&self, nsd: NsdId, name: BlobName, is_garbage: bool) -> Result<bool> {
         if is_garbage {
-            let place = self.host.pool().place_on(nsd, name).await?;
+            let (place, _) = self.host.pool().described_on(nsd, name).await?;
             self.host.condemn(vec![place]).await?;
         }
         if !self.judging.is_gone_for_good(name.segment).await? {

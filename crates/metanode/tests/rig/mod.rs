@@ -124,6 +124,36 @@ pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
 }
 
 impl Rig {
+    /// A shard with another family in the same process, made if it doesn't exist. Close its metanode
+    /// before the rig.
+    pub async fn neighbour(&self, shard: ShardId, family: FamilyId) -> Rig {
+        let of_root = self.coordination.shard(ShardId(0)).await.unwrap();
+        let run = of_root.unwrap().value.assigned.unwrap();
+        if let Some(record) = self.coordination.shard(shard).await.unwrap() {
+            let before = record.value.assigned;
+            let assigned = self.coordination.assign_shard(shard, before, run).await;
+            assigned.unwrap();
+        }
+        let opening = Opening {
+            world: self.world.clone(),
+            shard,
+            family,
+            coordination: self.coordination.clone(),
+            pool: self.pool.clone(),
+            run,
+            memory: ShardMemory::of_machine(&self.world),
+        };
+        let metanode = Metanode::open(opening).await.unwrap();
+        let session = metanode.open_session().await.unwrap();
+        Rig {
+            world: self.world.clone(),
+            coordination: self.coordination.clone(),
+            pool: self.pool.clone(),
+            metanode,
+            source: SegmentSource::new(session),
+        }
+    }
+
     /// Changes the pool's map in coordination, then here.
     pub async fn change_map(&self, change: impl Fn(&PoolMap) -> PoolMap) {
         let fact = self.coordination.pool_map(metanode::DATA_POOL).await;
@@ -199,7 +229,7 @@ impl Rig {
     /// Writes a segment, without publishing it.
     pub async fn segment(&self, inode: InodeId, offset: u64, bytes: &[u8]) -> SegmentPlace {
         let owner = SegmentOwner {
-            family: FAMILY,
+            family: inode.fileset().family(),
             inode: inode.number(),
             data: model::DataId(0),
             file_offset: offset,

@@ -89,7 +89,7 @@ fn a_slow_nsd_does_not_hold_a_write_up_and_its_piece_is_named_missing() {
         );
         // The straggler arrives after all, and repair finds nothing to do.
         rig.world.sleep(Duration::from_secs(60)).await;
-        let suspect = rig.pool.take_suspects(9)[0];
+        let suspect = rig.pool.take_suspects(9, |_| true)[0];
         let outcome = rig
             .pool
             .repair_segment(&suspect.place, Depth::Bytes)

@@ -155,7 +155,7 @@ fn a_damaged_piece_is_rebuilt_by_the_reader_and_then_mended() {
                 (1, 1, 0),
                 "piece {piece}"
             );
-            let suspects = rig.pool.take_suspects(9);
+            let suspects = rig.pool.take_suspects(9, |_| true);
             if piece < 4 {
                 assert_eq!(
                     (suspects.len(), suspects[0].cause, suspects[0].pieces),
