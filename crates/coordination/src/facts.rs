@@ -1,6 +1,6 @@
 //! The typed facts and their keys.
 
-use crate::{Coordination, Versioned};
+use crate::{Change, Coordination, Versioned};
 use bytes::Bytes;
 use model::{
     EntryNumber, Error, ErrorKind, FamilyId, NodeId, NodeRun, NsdId, Result, SessionId, ShardEpoch,
@@ -98,10 +98,58 @@ impl Coordination {
             .collect()
     }
 
-    /// Changes a shard's record (`expected` 0: creates it).
+    /// Changes a shard's record (`expected` 0: creates it, together with the fact that the family is
+    /// its own: of two shards for one family only one is ever made).
+    ///
+    /// # Errors
+    /// `Changed` if the version differs; `Exists` if another shard has the family of a new one:
+    /// nothing was done. After `Unavailable` it is unknown whether it was done: read again.
     pub async fn set_shard(&self, expected: u64, record: &ShardRecord) -> Result<u64> {
-        self.set_fact(&shard_key(record.shard), expected, record)
-            .await
+        let key = shard_key(record.shard);
+        if expected != 0 {
+            return self.set_fact(&key, expected, record).await;
+        }
+        let family = record.family;
+        self.check_family(record.shard, family).await?;
+        let claim = family_key(family);
+        let changes = vec![
+            Change::put(&key, 0, encode(record)),
+            Change::put(&claim, 0, encode(&record.shard)),
+        ];
+        match self.transaction(changes).await {
+            Err(error) if error.kind() == ErrorKind::Changed => {
+                // Somebody was faster: with the family, or with the shard.
+                self.check_family(record.shard, family).await?;
+                Err(error)
+            }
+            made => made,
+        }
+    }
+
+    /// The shard that has a family's records, if any.
+    pub async fn shard_of_family(&self, family: FamilyId) -> Result<Option<ShardId>> {
+        let claim = self.fact::<ShardId>(&family_key(family)).await?;
+        if let Some(claim) = claim {
+            return Ok(Some(claim.value));
+        }
+        // Shards that were made before families were facts.
+        let shards = self.shards().await?;
+        let of_family = shards.iter().find(|record| record.family == family);
+        Ok(of_family.map(|record| record.shard))
+    }
+
+    /// Whether a new shard may have a family.
+    async fn check_family(&self, shard: ShardId, family: FamilyId) -> Result<()> {
+        match self.shard_of_family(family).await? {
+            Some(other) if other != shard => {
+                let text = format!(
+                    "family {family} is in shard {other}: choose a family that no shard has, or \
+                     move shard {other} to the node that should serve it"
+                );
+                Err(Error::new(ErrorKind::Exists, text))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Names the run that shall take the shard over, if the record still names `from`. Changes by
@@ -221,6 +269,10 @@ impl Coordination {
 
 fn shard_key(shard: ShardId) -> String {
     format!("shard/{:010}", shard.0)
+}
+
+fn family_key(family: FamilyId) -> String {
+    format!("family/{:010}", family.0)
 }
 
 fn node_key(node: NodeId) -> String {

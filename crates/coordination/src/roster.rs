@@ -96,6 +96,14 @@ impl Roster {
     pub fn assigned(&self, shard: ShardId) -> Option<NodeRun> {
         self.shards.get(&shard)?.value.assigned
     }
+
+    /// The shards that the run owns or shall take over, in the order of their numbers.
+    #[must_use]
+    pub fn assigned_to(&self, run: NodeRun) -> Vec<ShardId> {
+        let shards = self.shards.iter();
+        let of_run = shards.filter(|(_, record)| record.value.assigned == Some(run));
+        of_run.map(|(shard, _)| *shard).collect()
+    }
 }
 
 impl Coordination {

@@ -4,7 +4,7 @@ use crate::rig::{self, Rig, pattern};
 use coordination::ShardRecord;
 use metanode::CheckOptions;
 use model::map::{NsdState, PoolMap};
-use model::{GroupId, InodeId, NsdId, Scheme, ShardId};
+use model::{FamilyId, GroupId, InodeId, NsdId, Scheme, ShardId};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -180,6 +180,7 @@ fn a_drained_nsd_stays_while_another_shard_has_its_log_there() {
             let first = rig.coordination.shard(ShardId(0)).await.unwrap().unwrap();
             let mut other = ShardRecord {
                 shard: ShardId(1),
+                family: FamilyId(1),
                 view: vec![drained],
                 ..first.value
             };
