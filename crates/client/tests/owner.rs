@@ -7,7 +7,9 @@ use metanode::{CheckOptions, Metanode};
 use model::call::{Answer, Call, NoAnswer};
 use model::lock::{LockOwner, LockTaker};
 use model::operation::{NewInode, RenameMode};
-use model::{ErrorKind, FileKind, InodeId, LockKind, LockRange, NodeId, NodeRun, SetAttributes};
+use model::{
+    ErrorKind, FileKind, InodeId, LockKind, LockRange, NodeId, NodeRun, SetAttributes, ShardId,
+};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -138,7 +140,8 @@ where
                 owner: Mutex::new(Some(way.clone())),
             });
             made = Some((map.clone(), way));
-            Owner::There(RemoteOwner::new(world.clone(), map, settings().patience))
+            let patience = settings().patience;
+            Owner::There(RemoteOwner::new(world.clone(), ShardId(0), map, patience))
         });
         let node = node.await;
         let (map, way) = made.unwrap();

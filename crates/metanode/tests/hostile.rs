@@ -11,7 +11,7 @@ use model::owner::{CLASS, LockCall, OWNER, Order, OwnerCall, OwnerReply, OwnerRe
 use model::{
     CommitNumber, DataId, ErrorKind, Extent, ExtentKind, FileKind, FilesetId, GroupId, InodeId,
     InodeNumber, LockKind, LockRange, NodeId, NodeRun, Operation, Result, Scheme, SegmentId,
-    SegmentPlace, SessionId, SetAttributes, Timestamp,
+    SegmentPlace, SessionId, SetAttributes, ShardId, Timestamp,
 };
 use std::time::Duration;
 use world::Deadline;
@@ -479,6 +479,7 @@ impl Known {
     fn call(&mut self, draw: &mut Draw, tenure: Tenure) -> OwnerCall {
         let request = self.request(draw);
         OwnerCall {
+            shard: ShardId(0),
             session: self.session(draw),
             tenure: match draw.one_in(10) {
                 true => Tenure(draw.number()),
@@ -510,6 +511,7 @@ async fn ask(
     request: OwnerRequest,
 ) -> Result<OwnerReply> {
     let call = OwnerCall {
+        shard: ShardId(0),
         session,
         tenure: rig.metanode.tenure(),
         order: request.is_in_order().then_some(Order {

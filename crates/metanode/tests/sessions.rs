@@ -312,6 +312,7 @@ async fn send(
     request: OwnerRequest,
 ) -> model::Result<OwnerReply> {
     let call = OwnerCall {
+        shard: ShardId(0),
         session,
         tenure: rig.metanode.tenure(),
         order,
@@ -379,6 +380,7 @@ fn messages_that_open_a_session_leave_none_open_when_they_come_late() {
             let new = next_owner(&rig).await;
             let serve = async |request| {
                 let call = OwnerCall {
+                    shard: ShardId(0),
                     session: SessionId::default(),
                     tenure: rig.metanode.tenure(),
                     order: None,

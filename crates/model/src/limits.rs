@@ -33,6 +33,9 @@ pub const XATTR_NAME_BYTES_MAX: usize = 255;
 pub const SYMLINK_BYTES_MAX: usize = 4095;
 /// Most entries that one directory listing step returns.
 pub const LISTING_ENTRIES_MAX: usize = 1024;
+/// Most shards that one process hosts: each has a log, a tree and up to
+/// [`UNFLUSHED_BYTES_MAX`] of changes of its own.
+pub const SHARDS_OF_PROCESS_MAX: usize = 64;
 /// Slots of a session with a shard.
 pub const SESSION_SLOTS: u8 = 64;
 /// Most inode numbers, and most data ids, that one operation reserves for a session.

@@ -19,10 +19,13 @@
 //! owns the shard now; *wait* and ask again if the owner can't answer yet; ask again under the same
 //! number if the outcome is *unknown*; everything else is the program's answer.
 
-use crate::call::{Class, Method};
+use crate::call::{Call, Class, Method};
 use crate::lock::{HeldLock, LockDoor, LockOwner, LockRequest};
 use crate::operation::Stamp;
-use crate::{InodeId, LockKind, LockRange, Operation, Reply, SegmentPlace, SessionId};
+use crate::{
+    Error, ErrorKind, InodeId, LockKind, LockRange, Operation, Reply, Result, SegmentPlace,
+    SessionId, ShardId,
+};
 use serde::{Deserialize, Serialize};
 
 /// All requests to an owner.
@@ -241,6 +244,9 @@ pub enum OwnerReply {
 /// A request as it is sent to another node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct OwnerCall {
+    /// The shard whose owner is asked: a node may own several. The first field, so that a node finds
+    /// the owner without decoding the rest ([`OwnerCall::shard_of`]).
+    pub shard: ShardId,
     /// The session that asks; 0 while it has none.
     pub session: SessionId,
     /// The owner's tenure for which the client knows what it holds; 0 while it has no session. An
@@ -251,6 +257,22 @@ pub struct OwnerCall {
     pub order: Option<Order>,
     /// The request.
     pub request: OwnerRequest,
+}
+
+impl OwnerCall {
+    /// The shard that a call is for, read from its first bytes. The rest may still not be understood.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the bytes begin with no shard.
+    pub fn shard_of(call: &Call) -> Result<ShardId> {
+        match postcard::take_from_bytes::<ShardId>(&call.body) {
+            Ok((shard, _)) => Ok(shard),
+            Err(_) => {
+                let text = "the request names no shard";
+                Err(Error::new(ErrorKind::InvalidArgument, text))
+            }
+        }
+    }
 }
 
 /// A request's place: among those of one slot, each is run once and none after a later one.
@@ -277,4 +299,40 @@ pub struct Usage {
     pub logical: u128,
     /// Sum of the bytes stored or reserved for inodes, before redundancy.
     pub allocated: u128,
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    #[test]
+    fn a_call_begins_with_the_shard_that_it_is_for() {
+        for shard in [0, 1, 127, 128, u32::MAX].map(ShardId) {
+            let asked = OwnerCall {
+                shard,
+                session: SessionId(77),
+                tenure: Tenure(3),
+                order: None,
+                request: OwnerRequest::Sync,
+            };
+            let mut call = Call::new(OWNER, CLASS, &asked);
+            assert_eq!(OwnerCall::shard_of(&call).unwrap(), shard);
+            assert_eq!(call.decode::<OwnerCall>().unwrap(), asked);
+            // A later version's request is routed, and refused by its shard.
+            call.body = Bytes::copy_from_slice(&[&call.body[..], b"more"].concat());
+            assert_eq!(OwnerCall::shard_of(&call).unwrap(), shard);
+        }
+    }
+
+    #[test]
+    fn bytes_that_begin_with_no_shard_are_refused() {
+        for body in [&b""[..], &[0xff, 0xff], &[0xff; 12]] {
+            let mut call = Call::new(OWNER, CLASS, &());
+            call.body = Bytes::copy_from_slice(body);
+            let refused = OwnerCall::shard_of(&call).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+        }
+    }
 }

@@ -1,9 +1,9 @@
-//! One node of a cluster: serves its NSDs to the others, hosts the shard while coordination's record
-//! names it, and opens clients of the shard wherever its owner is.
+//! One node of a cluster: serves its NSDs to the others, hosts each shard while coordination's record
+//! of it names this run, and opens clients of any shard wherever its owner is.
 //!
 //! A member decides nothing about other nodes. Coordination says where daemons listen, which node
-//! has which NSD, what the pool's map is and which run owns the shard ([`coordination::Roster`]); a
-//! task follows it (`follow`), another one hosts the shard (`hosting`).
+//! has which NSD, what the pool's map is and which run owns each shard ([`coordination::Roster`]); a
+//! task follows it (`follow`), another one has a task for each shard that is hosted here (`hosting`).
 //!
 //! *A read* of a client here: the owner's extents by a call (`owners` finds its node), then pieces
 //! from the pool's handles: functions for NSDs of this node, calls through `peers` for others.
@@ -21,6 +21,9 @@ mod hosting;
 mod owners;
 mod peers;
 mod services;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests;
 
 pub use founding::{Founding, FoundingNsd};
 
@@ -29,7 +32,7 @@ use crate::{LOOK_EVERY, ROOT_FAMILY, ROOT_SHARD, block_bytes};
 use client::{Client, ClientSettings, Owner, RemoteOwner};
 use coordination::{Coordination, NodeAddress, Roster};
 use metanode::{DATA_POOL, Metanode, ShardMemory};
-use model::{Error, ErrorKind, NodeId, NodeRun, NsdId, Result};
+use model::{Error, ErrorKind, FamilyId, NodeId, NodeRun, NsdId, Result, ShardId};
 use owners::ShardOwners;
 use parking_lot::Mutex;
 use peers::Peers;
@@ -168,7 +171,7 @@ impl Member {
         let tasks = vec![
             world.spawn("follows the cluster", follow::follow(parts.clone())),
             world.spawn("follows the pool's map", follow::follow_map(parts.clone())),
-            world.spawn("hosts the shard", hosting::host(parts.clone())),
+            world.spawn("hosts the shards", hosting::supervise(parts.clone())),
             world.spawn("looks for NSDs", look_for_nsds(parts.clone())),
         ];
         Ok(Arc::new(Self {
@@ -180,30 +183,67 @@ impl Member {
         }))
     }
 
-    /// Makes the empty file system of a cluster that was just founded, owned by this run.
+    /// Makes the empty file system of a cluster that was just founded, owned by this run: the root
+    /// shard with the root family.
     ///
     /// # Errors
     /// `Exists` if there is one; `Unavailable`: its outcome is unknown, ask again.
     pub async fn create_shard(&self) -> Result<()> {
-        let coordination = &self.parts.coordination;
-        match coordination.shard(ROOT_SHARD).await? {
-            Some(record) if record.value.assigned == Some(self.parts.run) => Ok(()),
-            Some(_) => {
-                let text = format!("shard {ROOT_SHARD} exists");
+        self.create_shard_of(ROOT_SHARD, ROOT_FAMILY).await
+    }
+
+    /// Makes an empty shard with one family, owned by this run. Of several nodes that ask at the same
+    /// time for the same shard, or for the same family, one succeeds: shard and family are one change
+    /// of coordination's facts. After an unknown outcome, ask again: the same shard and family of this
+    /// run change nothing.
+    ///
+    /// # Errors
+    /// `Exists` if the shard exists, or another one has the family; `InvalidArgument` for a family
+    /// that no file system has; `Unavailable`: its outcome is unknown, ask again.
+    pub async fn create_shard_of(&self, shard: ShardId, family: FamilyId) -> Result<()> {
+        if family.0 >= FamilyId::COUNT {
+            let text = format!("families have numbers below {}", FamilyId::COUNT);
+            return Err(Error::new(ErrorKind::InvalidArgument, text)
+                .while_doing(format!("create shard {shard} for family {family}")));
+        }
+        let parts = &self.parts;
+        match parts.coordination.shard(shard).await? {
+            None => Metanode::create(&parts.opening(shard, family)).await,
+            Some(record) => {
+                let record = record.value;
+                if record.assigned == Some(parts.run) && record.family == family {
+                    return Ok(());
+                }
+                let text = format!(
+                    "shard {shard} exists, with family {}: choose a number that no shard has",
+                    record.family
+                );
                 Err(Error::new(ErrorKind::Exists, text))
             }
-            None => Metanode::create(&self.parts.opening()).await,
         }
     }
 
-    /// Opens a client of the file system, with a session of its own.
+    /// Opens a client of the root shard, with a session of its own.
     ///
     /// # Errors
     /// `Unavailable` if no owner answers within the client's patience.
     pub async fn open_client(&self, settings: ClientSettings) -> Result<Arc<Client>> {
+        self.open_client_of(ROOT_SHARD, settings).await
+    }
+
+    /// Opens a client of a shard, with a session of its own. Its root directory is that of the
+    /// shard's family ([`FamilyId::root`]). Waits for an owner as long as the client's patience.
+    ///
+    /// # Errors
+    /// `Unavailable` if no owner answers within the client's patience.
+    pub async fn open_client_of(
+        &self,
+        shard: ShardId,
+        settings: ClientSettings,
+    ) -> Result<Arc<Client>> {
         let parts = &self.parts;
-        let owners = ShardOwners::new(parts);
-        let owner = RemoteOwner::new(parts.world.clone(), owners, settings.patience);
+        let owners = ShardOwners::new(parts, shard);
+        let owner = RemoteOwner::new(parts.world.clone(), shard, owners, settings.patience);
         let owner = Owner::There(owner);
         let session = owner.open_session(&parts.world).await?;
         let settings = ClientSettings {
@@ -229,10 +269,23 @@ impl Member {
         self.parts.run
     }
 
-    /// The metadata service, while the shard is here.
+    /// The metadata service of the root shard, while it is here.
     #[must_use]
     pub fn hosted(&self) -> Option<Arc<Metanode>> {
-        self.parts.services.hosted()
+        self.hosted_of(ROOT_SHARD)
+    }
+
+    /// The metadata service of a shard, while it is here.
+    #[must_use]
+    pub fn hosted_of(&self, shard: ShardId) -> Option<Arc<Metanode>> {
+        self.parts.services.hosted(shard)
+    }
+
+    /// The shards that are here, in the order of their numbers.
+    #[must_use]
+    pub fn hosted_shards(&self) -> Vec<ShardId> {
+        let hosted = self.parts.services.all_hosted();
+        hosted.into_iter().map(|(shard, _)| shard).collect()
     }
 
     /// The storage pool, as this node sees it.
@@ -253,7 +306,7 @@ impl Member {
         self.parts.roster.borrow().clone()
     }
 
-    /// All waits of this node's clients and of the metadata service, longest first.
+    /// All waits of this node's clients and of the metadata services here, longest first.
     #[must_use]
     pub fn waiters(&self) -> Vec<world::Waiter> {
         let clients: Vec<_> = self
@@ -263,13 +316,14 @@ impl Member {
             .filter_map(Weak::upgrade)
             .collect();
         let mut waiters: Vec<_> = clients.iter().flat_map(|client| client.waiters()).collect();
-        waiters.extend(self.hosted().iter().flat_map(|hosted| hosted.waiters()));
+        let hosted = self.parts.services.all_hosted();
+        waiters.extend(hosted.iter().flat_map(|(_, metanode)| metanode.waiters()));
         waiters.sort_by_key(|waiter| std::cmp::Reverse(waiter.since));
         waiters.truncate(world::WAITERS_MAX);
         waiters
     }
 
-    /// Gives up the shard if it is here, ends all connections, and closes the NSDs. Clients should
+    /// Gives up the shards that are here, ends all connections, and closes the NSDs. Clients should
     /// have been closed before.
     ///
     /// # Errors
@@ -278,7 +332,7 @@ impl Member {
         let tasks = std::mem::take(&mut *self.tasks.lock());
         drop(tasks);
         let parts = &self.parts;
-        parts.leave_shard().await;
+        parts.leave_shards().await;
         let goodbye = Deadline::after(&parts.world, GOODBYE_MAX);
         self.server.close(goodbye).await;
         parts.peers.close(goodbye).await;
@@ -287,12 +341,12 @@ impl Member {
 }
 
 impl Parts {
-    /// What the shard is opened with here.
-    fn opening(&self) -> metanode::Opening {
+    /// What a shard is opened with here.
+    fn opening(&self, shard: ShardId, family: FamilyId) -> metanode::Opening {
         metanode::Opening {
             world: self.world.clone(),
-            shard: ROOT_SHARD,
-            family: ROOT_FAMILY,
+            shard,
+            family,
             coordination: self.coordination.clone(),
             pool: self.nsds.pool.clone(),
             run: self.run,

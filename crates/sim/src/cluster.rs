@@ -10,12 +10,14 @@
 mod faults;
 mod machines;
 mod script;
+mod shards;
 mod stage;
 mod turn;
 
 pub use faults::{FaultKind, Mix};
 pub use machines::Machines;
 pub use script::{Report, run, run_with};
+pub use shards::{SeveralShards, TOGETHER_MIN, run_shards};
 pub use stage::{Stage, client};
 
 use crate::action::Sizes;

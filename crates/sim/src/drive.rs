@@ -313,16 +313,16 @@ pub mod survey {
     use model::FileName;
     use testkit::model_fs::{Shape, Survey};
 
-    /// Reads everything below the root.
+    /// Reads everything below a root directory.
     ///
     /// # Errors
     /// The first read that fails.
-    pub async fn take(client: &Client) -> Result<Survey> {
+    pub async fn take(client: &Client, root: InodeId) -> Result<Survey> {
         let mut shapes = BTreeMap::new();
         let mut contents = BTreeMap::new();
         let mut first: BTreeMap<InodeId, Vec<u8>> = BTreeMap::new();
         // Depth first in name order, like the model, so that `same_as` agrees.
-        let mut to_do = vec![(InodeId::ROOT, Vec::new(), FileKind::Directory, true)];
+        let mut to_do = vec![(root, Vec::new(), FileKind::Directory, true)];
         while let Some((inode, path, kind, is_root)) = to_do.pop() {
             if !is_root {
                 let same_as = first.entry(inode).or_insert_with(|| path.clone()).clone();
@@ -350,12 +350,12 @@ pub mod survey {
         Ok((shapes, contents))
     }
 
-    /// The inode at a path of a survey.
+    /// The inode at a path of a survey of a root directory.
     ///
     /// # Errors
     /// The first lookup that fails.
-    pub async fn find(client: &Client, path: &[u8]) -> Result<InodeId> {
-        let mut inode = InodeId::ROOT;
+    pub async fn find(client: &Client, root: InodeId, path: &[u8]) -> Result<InodeId> {
+        let mut inode = root;
         for name in path.split(|byte| *byte == b'/').skip(1) {
             let name = FileName::new(name).expect("names are names");
             inode = client.lookup(inode, name).await?.inode;

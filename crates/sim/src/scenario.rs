@@ -266,7 +266,7 @@ fn recover_and_check(
     simulation
         .run(move |world| async move {
             let node = open(&world, scheme).await;
-            let survey = survey::take(node.client())
+            let survey = survey::take(node.client(), model::InodeId::ROOT)
                 .await
                 .unwrap_or_else(|error| panic!("seed {seed} {what}: {error}"));
             if let Err(why) = known

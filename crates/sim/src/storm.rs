@@ -92,7 +92,7 @@ pub fn run(seed: u64, scenario: &Scenario) -> Report {
     simulation
         .run(move |world| async move {
             let node = scenario::open(&world, scheme).await;
-            let survey = survey::take(node.client()).await;
+            let survey = survey::take(node.client(), InodeId::ROOT).await;
             let survey = survey.unwrap_or_else(|error| panic!("{what}: {error}"));
             let fits = lock(&judged).history.check_recovered(&survey);
             fits.unwrap_or_else(|why| panic!("{what}: {why}"));
@@ -188,14 +188,14 @@ async fn live(
 
 /// Looks at everything after a fault, and makes it what is known.
 async fn look(client: &Client, known: &Shared, what: &str) {
-    let survey = survey::take(client).await;
+    let survey = survey::take(client, InodeId::ROOT).await;
     let survey = survey.unwrap_or_else(|error| panic!("{what}, after a fault: {error}"));
     let fits = lock(known).history.check_recovered(&survey);
     fits.unwrap_or_else(|why| panic!("{what}, after a fault: {why}"));
     let (model, paths) = ModelFs::from_survey(&survey);
     let mut inodes = BTreeMap::from([(ROOT, InodeId::ROOT)]);
     for (number, path) in paths {
-        let found = survey::find(client, &path).await;
+        let found = survey::find(client, InodeId::ROOT, &path).await;
         let found = found.unwrap_or_else(|error| panic!("{what}, after a fault: {error}"));
         inodes.insert(number, found);
     }

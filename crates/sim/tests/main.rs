@@ -9,5 +9,6 @@ mod random_actions;
 mod scrub;
 mod seeds;
 mod several_nodes;
+mod several_shards;
 mod stories;
 mod traces;

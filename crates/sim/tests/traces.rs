@@ -1,7 +1,7 @@
 //! One seed gives one run: disks, messages, decisions and scheduling leave the same trace in another
 //! process, which has other addresses and other keys of hash tables.
 
-use crate::stories;
+use crate::{several_shards, stories};
 use sim::by_suite;
 use sim::cluster::{self, ClusterScenario, FaultKind, Mix};
 use sim::seeds::Kind;
@@ -18,6 +18,7 @@ const RUNS: &[Run] = &[
     ("nodes", |seed| Kind::Nodes.run(seed).trace),
     ("moves", |seed| only(FaultKind::Move, seed)),
     ("killed-owners", |seed| only(FaultKind::KillOwner, seed)),
+    ("shards", several_shards::traced),
     ("cut-off", |seed| stories::cut_off(seed, None)),
     ("seen", |seed| stories::seen(seed, None)),
     ("applied-once", |seed| stories::applied_once(seed, None)),

@@ -15,7 +15,7 @@ use super::slots::{Slot, Slots};
 use futures::future::{BoxFuture, Either, select};
 use model::call::{BODY_BYTES_MAX, Call, NoAnswer};
 use model::owner::{CLASS, OWNER, OwnerCall, OwnerReply, OwnerRequest, Tenure};
-use model::{Error, ErrorKind, Result, SessionId};
+use model::{Error, ErrorKind, Result, SessionId, ShardId};
 use parking_lot::Mutex;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -49,6 +49,8 @@ pub struct RemoteOwner {
     me: Weak<Self>,
     world: World,
     owners: Arc<dyn Owners>,
+    /// The shard, which each call names.
+    shard: ShardId,
     /// How long a request is asked before its program gets an error.
     patience: Duration,
     session: OnceLock<SessionId>,
@@ -87,13 +89,19 @@ struct Taken {
 }
 
 impl RemoteOwner {
-    /// The owner that `owners` names.
+    /// The owner of a shard, as `owners` names it.
     #[must_use]
-    pub fn new(world: World, owners: Arc<dyn Owners>, patience: Duration) -> Arc<Self> {
+    pub fn new(
+        world: World,
+        shard: ShardId,
+        owners: Arc<dyn Owners>,
+        patience: Duration,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
             world,
             owners,
+            shard,
             patience,
             session: OnceLock::new(),
             book: Mutex::default(),
@@ -113,6 +121,7 @@ impl RemoteOwner {
     pub(super) async fn ask(&self, request: &OwnerRequest) -> Result<OwnerReply> {
         let deadline = Deadline::after(&self.world, self.patience);
         let mut call = OwnerCall {
+            shard: self.shard,
             session: self.session.get().copied().unwrap_or_default(),
             tenure: Tenure::default(),
             order: None,
@@ -267,6 +276,7 @@ impl RemoteOwner {
         for (at, mut part) in parts.into_iter().enumerate() {
             (part.attempt, part.at) = (attempt, at as u32);
             let call = OwnerCall {
+                shard: self.shard,
                 session,
                 tenure: known,
                 order: None,

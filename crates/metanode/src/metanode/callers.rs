@@ -8,16 +8,17 @@ use crate::metanode::Metanode;
 use model::lock::LockRequest;
 use model::operation::Turn;
 use model::owner::{GIVE_UP_MAX, LockCall, OwnerCall, OwnerRequest, RECLAIM_MAX, Reclaimed};
-use model::{Error, ErrorKind, NodeRun, Operation, Result, SessionId};
+use model::{Error, ErrorKind, NodeRun, Operation, Result, SessionId, ShardId};
 
 impl Metanode {
     /// Whether a request of another node may be answered.
     ///
     /// # Errors
-    /// `OldEpoch` if the client knows a later owner; `SessionEnded`; `ReclaimFirst` and `InGrace` if
+    /// `OldEpoch` if the call is for another shard, or the client knows a later owner; `SessionEnded`; `ReclaimFirst` and `InGrace` if
     /// it has to wait; `InvalidArgument` for what no sound daemon asks.
     pub(super) fn check_call(&self, from: NodeRun, call: &OwnerCall) -> Result<()> {
         check_form(call)?;
+        self.check_shard(call.shard)?;
         let session = call.session;
         match &call.request {
             OwnerRequest::NewSession | OwnerRequest::OpenSession { .. } => Ok(()),
@@ -47,6 +48,15 @@ impl Metanode {
                 }
             }
         }
+    }
+
+    /// Whether this is the shard that a call is for: sessions and inodes of another mean nothing here.
+    fn check_shard(&self, shard: ShardId) -> Result<()> {
+        if shard == self.host.id() {
+            return Ok(());
+        }
+        let text = format!("shard {shard} isn't the one here, {}", self.host.id());
+        Err(Error::new(ErrorKind::OldEpoch, text))
     }
 
     /// Whether the session is open and owes nothing.

@@ -1,57 +1,126 @@
-//! Hosts the shard while its record names this run, and only then.
+//! Hosts each shard while its record names this run, and only then.
+//!
+//! A supervisor follows the roster and starts a task for each shard that is assigned to this run. The
+//! task takes its shard over, serves it, gives it up, and ends when the shard is neither here nor
+//! assigned to this run. Shards know nothing of each other: one that can't be taken over holds up no
+//! other.
 
 use super::Parts;
-use crate::ROOT_SHARD;
+use futures::StreamExt;
+use futures::future::join_all;
+use futures::stream::FuturesUnordered;
 use metanode::Metanode;
+use model::ShardId;
+use model::limits::SHARDS_OF_PROCESS_MAX;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// First and longest pause after the shard couldn't be taken over.
+/// First and longest pause after a shard couldn't be taken over.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// How long a shard that is given up may take to end. What isn't durable by then is lost to this
-/// node; the next owner has everything that was answered to other nodes.
+/// How long shards that are given up together may take to end. What isn't durable by then is lost to
+/// this node; the next owner has everything that was answered to other nodes.
 const LEAVE_MAX: Duration = Duration::from_secs(10);
 
-/// The task that takes the shard over and gives it up.
-pub(super) async fn host(parts: Arc<Parts>) {
+/// The task that has a task for each shard of this run.
+pub(super) async fn supervise(parts: Arc<Parts>) {
+    let mut roster = parts.roster.subscribe();
+    // Dropped with this one: the tasks end with it.
+    let mut hosts = FuturesUnordered::new();
+    let mut running = BTreeSet::new();
+    let mut left_out = BTreeSet::new();
+    loop {
+        let assigned = roster.borrow_and_update().assigned_to(parts.run);
+        let plan = plan(&assigned, &running);
+        for shard in plan.starts {
+            let host = parts
+                .world
+                .spawn("hosts a shard", host(parts.clone(), shard));
+            running.insert(shard);
+            hosts.push(async move {
+                host.await;
+                shard
+            });
+        }
+        for shard in plan.left_out.difference(&left_out) {
+            tracing::warn!(
+                %shard,
+                max = SHARDS_OF_PROCESS_MAX,
+                "a shard isn't served: this node hosts as many as it may; assign it to another node"
+            );
+        }
+        left_out = plan.left_out;
+        tokio::select! {
+            changed = roster.changed() => if changed.is_err() {
+                return;
+            },
+            Some(ended) = hosts.next() => {
+                running.remove(&ended);
+            }
+        }
+    }
+}
+
+/// What the supervisor does next.
+#[derive(PartialEq, Eq, Debug)]
+struct Plan {
+    /// Shards that get a task.
+    starts: Vec<ShardId>,
+    /// Shards for which there is no room.
+    left_out: BTreeSet<ShardId>,
+}
+
+/// What to do if these shards are assigned to this run, and these have a task.
+fn plan(assigned: &[ShardId], running: &BTreeSet<ShardId>) -> Plan {
+    let mut new: Vec<ShardId> = assigned.to_vec();
+    new.retain(|shard| !running.contains(shard));
+    let room = SHARDS_OF_PROCESS_MAX.saturating_sub(running.len());
+    let left_out = new.split_off(room.min(new.len()));
+    Plan {
+        starts: new,
+        left_out: left_out.into_iter().collect(),
+    }
+}
+
+/// The task that takes one shard over and gives it up.
+async fn host(parts: Arc<Parts>, shard: ShardId) {
     let mut roster = parts.roster.subscribe();
     let mut pause = PAUSE_MIN;
     loop {
-        let is_ours = roster.borrow_and_update().assigned(ROOT_SHARD) == Some(parts.run);
+        let record = roster.borrow_and_update().shards.get(&shard).cloned();
+        let record = record.map(|record| record.value);
+        let ours = record.filter(|record| record.assigned == Some(parts.run));
         let mut patience = None;
-        let hosted = parts.services.hosted();
-        match (&hosted, is_ours) {
+        let hosted = parts.services.hosted(shard);
+        match (&hosted, ours) {
             // Runs to its end although the record may change meanwhile: whoever takes over next
             // raises the epoch, which ends it.
-            (None, true) => match Metanode::open(parts.opening()).await {
-                Ok(metanode) => {
-                    metanode.start_background();
-                    let epoch = metanode.shard_status().epoch.0;
-                    tracing::info!(shard = ROOT_SHARD.0, epoch, "the node owns a shard");
-                    parts.services.host(metanode);
-                    pause = PAUSE_MIN;
-                    continue;
+            (None, Some(record)) => {
+                match Metanode::open(parts.opening(shard, record.family)).await {
+                    Ok(metanode) => {
+                        metanode.start_background();
+                        let epoch = metanode.shard_status().epoch.0;
+                        tracing::info!(%shard, epoch, "the node owns a shard");
+                        parts.services.host(shard, metanode);
+                        pause = PAUSE_MIN;
+                        continue;
+                    }
+                    Err(error) => {
+                        let error = parts.nsds.blame(error);
+                        tracing::warn!(%shard, %error, "the shard can't be taken over yet");
+                        patience = Some(pause);
+                        pause = (pause * 2).min(PAUSE_MAX);
+                        parts.ask.notify_one();
+                    }
                 }
-                Err(error) => {
-                    let error = parts.nsds.blame(error);
-                    tracing::warn!(shard = ROOT_SHARD.0, %error, "the shard can't be taken over yet");
-                    patience = Some(pause);
-                    pause = (pause * 2).min(PAUSE_MAX);
-                    parts.ask.notify_one();
-                }
-            },
-            (Some(_), false) => {
-                parts.leave_shard().await;
+            }
+            (Some(_), None) => {
+                parts.leave_shard(shard).await;
                 continue;
             }
-            (Some(metanode), true) => {
-                let record = parts.roster.borrow().shards.get(&ROOT_SHARD).cloned();
-                if let Some(record) = record {
-                    metanode.meet(record.value.epoch).await;
-                }
-            }
-            (None, false) => {}
+            (Some(metanode), Some(record)) => metanode.meet(record.epoch).await,
+            (None, None) => return,
         }
         let superseded = async {
             match &hosted {
@@ -69,30 +138,58 @@ pub(super) async fn host(parts: Arc<Parts>) {
             changed = roster.changed() => if changed.is_err() {
                 return;
             },
-            () = superseded => parts.leave_shard().await,
+            () = superseded => parts.leave_shard(shard).await,
             () = pausing => {}
         }
     }
 }
 
 impl Parts {
+    /// Gives up all shards that are here, at the same time.
+    pub(super) async fn leave_shards(&self) {
+        let hosted = self.services.all_hosted();
+        let leaving = hosted.iter().map(|(shard, _)| self.leave_shard(*shard));
+        join_all(leaving).await;
+    }
+
     /// Refuses the shard's requests from now on and gives it up, if it is here.
-    pub(super) async fn leave_shard(&self) {
-        let Some(metanode) = self.services.leave() else {
+    async fn leave_shard(&self, shard: ShardId) {
+        let Some(metanode) = self.services.leave(shard) else {
             return;
         };
         match self.world.timeout(LEAVE_MAX, metanode.close()).await {
-            Ok(Ok(())) => tracing::info!(shard = ROOT_SHARD.0, "the node gave a shard up"),
+            Ok(Ok(())) => tracing::info!(%shard, "the node gave a shard up"),
             // Its next owner has sealed the log, most likely.
-            Ok(Err(error)) => {
-                tracing::info!(shard = ROOT_SHARD.0, %error, "the node gave a shard up");
-            }
-            Err(_) => {
-                tracing::warn!(
-                    shard = ROOT_SHARD.0,
-                    "a shard that was given up doesn't end"
-                );
-            }
+            Ok(Err(error)) => tracing::info!(%shard, %error, "the node gave a shard up"),
+            Err(_) => tracing::warn!(%shard, "a shard that was given up doesn't end"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shards(numbers: impl IntoIterator<Item = u32>) -> Vec<ShardId> {
+        numbers.into_iter().map(ShardId).collect()
+    }
+
+    #[test]
+    fn each_shard_of_the_run_gets_one_task_until_there_is_no_room() {
+        let most = SHARDS_OF_PROCESS_MAX as u32;
+        let running: BTreeSet<_> = shards([1, 3]).into_iter().collect();
+        let planned = plan(&shards([1, 2, 5]), &running);
+        assert_eq!(
+            (planned.starts, planned.left_out.len()),
+            (shards([2, 5]), 0)
+        );
+        let planned = plan(&shards(0..most + 2), &running);
+        assert_eq!(planned.starts.len() + running.len(), SHARDS_OF_PROCESS_MAX);
+        let left_out: Vec<_> = planned.left_out.into_iter().collect();
+        assert_eq!(left_out, shards(most..most + 2));
+        // A shard that is being given up takes its place until it has ended.
+        let all: BTreeSet<_> = shards(0..most).into_iter().collect();
+        let planned = plan(&shards([most]), &all);
+        assert_eq!((planned.starts.len(), planned.left_out.len()), (0, 1));
     }
 }

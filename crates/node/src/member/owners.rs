@@ -1,19 +1,19 @@
-//! The owner of the shard as the roster names it.
+//! The owner of one shard as the roster names it.
 
 use super::Parts;
 use super::peers::Peers;
-use crate::ROOT_SHARD;
 use client::Owners;
 use coordination::Roster;
 use futures::future::BoxFuture;
-use model::NodeRun;
+use model::{NodeRun, ShardId};
 use std::sync::{Arc, Weak};
 use tokio::sync::watch;
 use world::call::Remote;
 use world::{Deadline, World};
 
-/// Finds the owner for a client of this node.
+/// Finds the owner of a shard for a client of this node.
 pub(super) struct ShardOwners {
+    shard: ShardId,
     world: World,
     own: NodeRun,
     peers: Arc<Peers>,
@@ -22,8 +22,9 @@ pub(super) struct ShardOwners {
 }
 
 impl ShardOwners {
-    pub(super) fn new(parts: &Arc<Parts>) -> Arc<Self> {
+    pub(super) fn new(parts: &Arc<Parts>, shard: ShardId) -> Arc<Self> {
         Arc::new(Self {
+            shard,
             world: parts.world.clone(),
             own: parts.run,
             peers: parts.peers.clone(),
@@ -33,7 +34,7 @@ impl ShardOwners {
     }
 
     fn assigned(&self) -> Option<NodeRun> {
-        self.roster.borrow().assigned(ROOT_SHARD)
+        self.roster.borrow().assigned(self.shard)
     }
 }
 
@@ -56,7 +57,7 @@ impl Owners for ShardOwners {
             let mut roster = self.roster.clone();
             // The roster's lock, which a successful wait returns, isn't kept.
             let moved = async {
-                let moved = |roster: &Arc<Roster>| roster.assigned(ROOT_SHARD) != before;
+                let moved = |roster: &Arc<Roster>| roster.assigned(self.shard) != before;
                 roster.wait_for(moved).await.is_ok()
             };
             // Nothing new by the deadline: the caller asks the same owner again.

@@ -1,21 +1,23 @@
-//! What a node answers to others: its NSDs' requests, and the owner's while the shard is here.
+//! What a node answers to others: its NSDs' requests, and those to the owners of the shards that are
+//! here.
 
 use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt};
 use metanode::Metanode;
 use model::call::{Call, Reply};
 use model::nsd::NSD_METHOD;
-use model::owner::{OWNER, OwnerReply};
-use model::{Error, ErrorKind, NodeRun};
+use model::owner::{OWNER, OwnerCall, OwnerReply};
+use model::{Error, ErrorKind, NodeRun, Result, ShardId};
 use nsd::NsdServer;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use world::call::{Deadline, Service};
 
 /// The parts of this node that answer.
 pub(super) struct Services {
     nsds: Arc<NsdServer>,
-    hosted: Mutex<Option<Arc<Metanode>>>,
+    hosted: Mutex<BTreeMap<ShardId, Arc<Metanode>>>,
 }
 
 impl Services {
@@ -26,19 +28,40 @@ impl Services {
         })
     }
 
-    /// The shard's service, if it is here.
-    pub(super) fn hosted(&self) -> Option<Arc<Metanode>> {
-        self.hosted.lock().clone()
+    /// A shard's service, if it is here.
+    pub(super) fn hosted(&self, shard: ShardId) -> Option<Arc<Metanode>> {
+        self.hosted.lock().get(&shard).cloned()
+    }
+
+    /// The shards that are here with their services, in the order of their numbers.
+    pub(super) fn all_hosted(&self) -> Vec<(ShardId, Arc<Metanode>)> {
+        let hosted = self.hosted.lock();
+        let all = hosted.iter();
+        all.map(|(shard, metanode)| (*shard, metanode.clone()))
+            .collect()
     }
 
     /// The shard is served from now on.
-    pub(super) fn host(&self, metanode: Arc<Metanode>) {
-        *self.hosted.lock() = Some(metanode);
+    pub(super) fn host(&self, shard: ShardId, metanode: Arc<Metanode>) {
+        self.hosted.lock().insert(shard, metanode);
     }
 
     /// The shard's requests are refused from now on.
-    pub(super) fn leave(&self) -> Option<Arc<Metanode>> {
-        self.hosted.lock().take()
+    pub(super) fn leave(&self, shard: ShardId) -> Option<Arc<Metanode>> {
+        self.hosted.lock().remove(&shard)
+    }
+
+    /// The owner that a call is for.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it names no shard; `OldEpoch` if the shard isn't here: the caller looks
+    /// for its owner anew.
+    fn owner_for(&self, call: &Call) -> Result<Arc<Metanode>> {
+        let shard = OwnerCall::shard_of(call)?;
+        self.hosted(shard).ok_or_else(|| {
+            let text = format!("this node doesn't own shard {shard}");
+            Error::new(ErrorKind::OldEpoch, text)
+        })
     }
 }
 
@@ -46,21 +69,19 @@ impl Service for Services {
     fn serve(&self, from: NodeRun, call: Call, deadline: Deadline) -> BoxFuture<'_, Reply> {
         match call.method {
             NSD_METHOD => self.nsds.serve(from, call, deadline),
-            OWNER => match self.hosted() {
-                Some(metanode) => async move { metanode.serve(from, call, deadline).await }.boxed(),
-                None => {
-                    let text = "this node doesn't own the shard";
-                    let refused = Err(Error::new(ErrorKind::OldEpoch, text));
-                    let refused = Reply::new::<OwnerReply>(&refused, Bytes::new());
-                    std::future::ready(refused).boxed()
-                }
+            OWNER => match self.owner_for(&call) {
+                Ok(metanode) => async move { metanode.serve(from, call, deadline).await }.boxed(),
+                Err(error) => refuse(error),
             },
             other => {
                 let text = format!("this node answers no method {}", other.0);
-                let refused = Err(Error::new(ErrorKind::NotImplemented, text));
-                let refused = Reply::new::<OwnerReply>(&refused, Bytes::new());
-                std::future::ready(refused).boxed()
+                refuse(Error::new(ErrorKind::NotImplemented, text))
             }
         }
     }
+}
+
+fn refuse(error: Error) -> BoxFuture<'static, Reply> {
+    let refused = Reply::new::<OwnerReply>(&Err(error), Bytes::new());
+    std::future::ready(refused).boxed()
 }

@@ -226,11 +226,16 @@ impl Machines {
         run.is_some() && self.assigned(judge).await == run
     }
 
-    /// The run that the shard's record names.
-    pub(super) async fn assigned(&self, judge: &Judge) -> Option<NodeRun> {
-        let asked = self.ask(|coordination| async move {
+    /// The run that the root shard's record names.
+    async fn assigned(&self, judge: &Judge) -> Option<NodeRun> {
+        self.assigned_of(judge, ROOT_SHARD).await
+    }
+
+    /// The run that a shard's record names.
+    pub(super) async fn assigned_of(&self, judge: &Judge, shard: ShardId) -> Option<NodeRun> {
+        let asked = self.ask(move |coordination| async move {
             loop {
-                if let Ok(record) = coordination.shard(ROOT_SHARD).await {
+                if let Ok(record) = coordination.shard(shard).await {
                     return record.and_then(|record| record.value.assigned);
                 }
             }
@@ -249,10 +254,14 @@ impl Machines {
         }
     }
 
-    /// Gives the shard to a run, whoever has it.
+    /// Gives the root shard to a run, whoever has it.
     pub(super) async fn assign(&self, judge: &Judge, to: NodeRun) {
+        self.assign_of(judge, ROOT_SHARD, to).await;
+    }
+
+    /// Gives a shard to a run, whoever has it.
+    pub(super) async fn assign_of(&self, judge: &Judge, shard: ShardId, to: NodeRun) {
         let assigned = self.ask(move |coordination| async move {
-            let shard: ShardId = ROOT_SHARD;
             loop {
                 let Ok(Some(record)) = coordination.shard(shard).await else {
                     continue;
@@ -268,7 +277,7 @@ impl Machines {
             .await;
     }
 
-    fn any(&self, draw: &mut Draw) -> &Machine {
+    pub(super) fn any(&self, draw: &mut Draw) -> &Machine {
         draw.one_of(&self.nodes).expect("a cluster has nodes")
     }
 

@@ -7,7 +7,8 @@ use super::turn::{self, Known, Shared, lock};
 use crate::action::Draw;
 use crate::log;
 use metanode::CheckOptions;
-use node::Member;
+use model::ShardId;
+use node::{Member, ROOT_FAMILY, ROOT_SHARD};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -60,14 +61,14 @@ pub fn run_with(seed: u64, scenario: &ClusterScenario, planted: Option<Planted>)
     let machines = Machines::new(&cluster, seed, &scenario);
     let mut report = cluster.run(|judge| async move {
         machines.found(&judge, &scenario).await;
-        let known = Known::new(seed);
+        let known = Known::new(seed, ROOT_SHARD, ROOT_FAMILY);
         let mut draw = Draw::new(seed ^ 0xFA_017);
         let mut work = std::pin::pin!(work(&machines, &judge, &known, &scenario, seed));
         let mut report = Report::default();
         let faults = faults(&machines, &judge, &known, &scenario, &mut draw, &mut report);
         let both = futures::future::join(&mut work, faults);
         futures::future::select(std::pin::pin!(both), std::pin::pin!(clock(&judge))).await;
-        come_back(&machines, &judge).await;
+        come_back(&machines, &judge, &[ROOT_SHARD]).await;
         compare(&machines, &judge, &known, seed).await;
         end(&machines, &judge, seed).await;
         report.steps = lock(&known).steps;
@@ -79,7 +80,7 @@ pub fn run_with(seed: u64, scenario: &ClusterScenario, planted: Option<Planted>)
 }
 
 /// Tells the log the time, for ever.
-async fn clock(judge: &Judge) {
+pub(super) async fn clock(judge: &Judge) {
     if !log::is_on() {
         std::future::pending::<()>().await;
     }
@@ -89,15 +90,16 @@ async fn clock(judge: &Judge) {
     }
 }
 
-/// Gives clients their turns until all actions are done.
-async fn work(
+/// Gives the clients of a shard their turns until all actions are done.
+pub(super) async fn work(
     machines: &Machines,
     judge: &Judge,
     known: &Shared,
     scenario: &ClusterScenario,
     seed: u64,
 ) {
-    let mut draw = Draw::new(seed ^ 0x7019);
+    let shard = lock(known).shard;
+    let mut draw = Draw::new(seed ^ 0x7019 ^ u64::from(shard.0) << 48);
     let mut crashed: Option<Machine> = None;
     let mut number = 0;
     while lock(known).steps < scenario.steps {
@@ -114,7 +116,10 @@ async fn work(
         lock(known).client_on = machine.id;
         let left = (scenario.steps - lock(known).steps) as u64;
         let steps = 1 + draw.below(scenario.turn_steps).min(left);
-        let what = format!("seed {seed} turn {number} on {}", machine.node.name());
+        let what = format!(
+            "seed {seed}, shard {shard}, turn {number} on {}",
+            machine.node.name()
+        );
         let (known, scenario) = (known.clone(), *scenario);
         let turn = machine.run("a client's turn", |world, member| {
             turn::turn(world, member, known, scenario, steps, what)
@@ -187,23 +192,25 @@ async fn longest_pause(
     longest
 }
 
-/// All faults end, all daemons run, and one of them is the owner.
-async fn come_back(machines: &Machines, judge: &Judge) {
+/// All faults end, all daemons run, and each of the shards has one of them for its owner.
+pub(super) async fn come_back(machines: &Machines, judge: &Judge, shards: &[ShardId]) {
     machines.cluster.wires().heal_all();
     machines.store.heal();
     for machine in &machines.nodes {
         machine.is_up(judge).await;
     }
-    let assigned = machines.assigned(judge).await;
-    let is_there = |machine: &Machine| run_of(machine) == assigned;
-    if !machines.nodes.iter().any(is_there) {
-        let first = run_of(&machines.nodes[0]).expect("it is up");
-        machines.assign(judge, first).await;
+    for shard in shards {
+        let assigned = machines.assigned_of(judge, *shard).await;
+        let is_there = |machine: &Machine| run_of(machine) == assigned;
+        if !machines.nodes.iter().any(is_there) {
+            let first = run_of(&machines.nodes[0]).expect("it is up");
+            machines.assign_of(judge, *shard, first).await;
+        }
     }
 }
 
 /// Everything must be as the model has it.
-async fn compare(machines: &Machines, judge: &Judge, known: &Shared, seed: u64) {
+pub(super) async fn compare(machines: &Machines, judge: &Judge, known: &Shared, seed: u64) {
     let mut draw = Draw::new(seed ^ 0xE0D);
     let last = draw.one_of(&machines.nodes).expect("a cluster has nodes");
     let (what, known) = (format!("seed {seed}, at the end"), known.clone());
@@ -213,16 +220,35 @@ async fn compare(machines: &Machines, judge: &Judge, known: &Shared, seed: u64) 
         .await;
 }
 
-/// Background work ends, a deep check finds nothing, and all nodes close.
+/// Background work ends, a deep check of the root shard finds nothing, and all nodes close.
 pub(super) async fn end(machines: &Machines, judge: &Judge, seed: u64) {
-    come_back(machines, judge).await;
-    let assigned = machines.assigned(judge).await;
-    let owner = machines.nodes.iter().find(|it| run_of(it) == assigned);
-    let owner = owner.expect("the owner is up");
-    let checked = owner.run("checks", |_, member| check(member, seed));
+    come_back(machines, judge, &[ROOT_SHARD]).await;
+    check(machines, judge, ROOT_SHARD, seed).await;
+    close(machines, judge, seed).await;
+}
+
+/// The background work of a shard ends, and a deep check finds nothing.
+pub(super) async fn check(machines: &Machines, judge: &Judge, shard: ShardId, seed: u64) {
+    let owner = owner_of(machines, judge, shard).await;
+    let checked = owner.run("checks", move |_, member| check_here(member, shard, seed));
     judge
         .within("the check ends", END_MAX, checked.done())
         .await;
+}
+
+/// The machine that a shard's record names.
+pub(super) async fn owner_of<'a>(
+    machines: &'a Machines,
+    judge: &Judge,
+    shard: ShardId,
+) -> &'a Machine {
+    let assigned = machines.assigned_of(judge, shard).await;
+    let owner = machines.nodes.iter().find(|it| run_of(it) == assigned);
+    owner.expect("the owner is up")
+}
+
+/// All nodes close.
+pub(super) async fn close(machines: &Machines, judge: &Judge, seed: u64) {
     for machine in &machines.nodes {
         let closed = machine.run("closes", |_, member| async move { member.close().await });
         let closed = judge.within("a node closes", END_MAX, closed.done()).await;
@@ -231,8 +257,8 @@ pub(super) async fn end(machines: &Machines, judge: &Judge, seed: u64) {
     }
 }
 
-async fn check(member: Arc<Member>, seed: u64) {
-    let metanode = member.hosted().expect("the shard is here");
+async fn check_here(member: Arc<Member>, shard: ShardId, seed: u64) {
+    let metanode = member.hosted_of(shard).expect("the shard is here");
     for round in 0.. {
         let done = metanode.run_background_once().await;
         if done.expect("background work succeeds").steps == 0 {
@@ -240,10 +266,14 @@ async fn check(member: Arc<Member>, seed: u64) {
         }
         assert!(
             round < ROUNDS_MAX,
-            "seed {seed}: background work never ends"
+            "seed {seed}: background work of shard {shard} never ends"
         );
     }
     let report = metanode.check(CheckOptions { deep: true }).await;
     let report = report.expect("the check runs");
-    assert!(report.is_clean(), "seed {seed}: {:?}", report.faults);
+    assert!(
+        report.is_clean(),
+        "seed {seed}, shard {shard}: {:?}",
+        report.faults
+    );
 }

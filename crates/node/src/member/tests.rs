@@ -1,0 +1,190 @@
+//! Two members in one simulated process: which shards are made, and who is asked about them.
+
+use super::*;
+use coordination::simulated::Simulated;
+use futures::future::join;
+use model::call::Call;
+use model::owner::{CLASS, OWNER, OwnerCall, OwnerReply, OwnerRequest, Tenure};
+use model::{Scheme, SessionId};
+use world::call::Service;
+use world::sim::Simulation;
+
+const SECOND: ShardId = ShardId(1);
+const FAMILY: FamilyId = FamilyId(1);
+const REGION_BYTES: u64 = 256 << 20;
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+fn number(text: &str) -> (NodeId, MemberSettings) {
+    let node = NodeId(text.parse().unwrap());
+    let nsds = BTreeMap::from([(NsdId(node.0), PathBuf::from(format!("nsd{text}")))]);
+    let settings = MemberSettings {
+        node,
+        listen: "0.0.0.0:0".parse().unwrap(),
+        nsds,
+    };
+    (node, settings)
+}
+
+/// Two nodes with an NSD each, and an empty cluster.
+async fn two_members(world: &World, seed: u64) -> [Arc<Member>; 2] {
+    let store = Simulated::new(world, seed);
+    let nodes = ["1", "2"].map(number);
+    let founding_nsds = nodes.iter().map(|(node, _)| FoundingNsd {
+        nsd: NsdId(node.0),
+        node: *node,
+        bytes: REGION_BYTES,
+    });
+    let founding = Founding {
+        scheme: Scheme::Replicate(2),
+        block_bytes: 64 * 1024,
+        nsds: founding_nsds.collect(),
+    };
+    let first = store.connect(NodeId(1), world);
+    Member::found(world, &first, &founding).await.unwrap();
+    let mut members = Vec::new();
+    for (node, settings) in nodes {
+        let coordination = store.connect(node, world);
+        let regions = settings.nsds.iter();
+        let regions = regions.map(|(nsd, path)| (*nsd, (path.clone(), REGION_BYTES)));
+        let formatted = Member::format_nsds(world, &coordination, &regions.collect()).await;
+        formatted.unwrap();
+        members.push(Member::start(world, coordination, settings).await.unwrap());
+    }
+    members.try_into().unwrap_or_else(|_| panic!("two"))
+}
+
+async fn until(world: &World, what: &str, holds: impl Fn() -> bool) {
+    let deadline = Deadline::after(world, WAIT_MAX);
+    while !holds() {
+        assert!(!deadline.has_passed(world), "{what}");
+        world.sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// What a member answers to a body sent to an owner.
+async fn ask(world: &World, member: &Member, body: &[u8]) -> Result<OwnerReply> {
+    let mut call = Call::new(OWNER, CLASS, &());
+    call.body = bytes::Bytes::copy_from_slice(body);
+    let deadline = Deadline::after(world, WAIT_MAX);
+    let from = NodeRun {
+        node: NodeId(9),
+        incarnation: 1,
+    };
+    let reply = member.parts.services.serve(from, call, deadline).await;
+    reply.decode::<OwnerReply>()
+}
+
+fn new_session(shard: ShardId) -> Call {
+    let call = OwnerCall {
+        shard,
+        session: SessionId::default(),
+        tenure: Tenure::default(),
+        order: None,
+        request: OwnerRequest::NewSession,
+    };
+    Call::new(OWNER, CLASS, &call)
+}
+
+#[test]
+fn a_call_goes_to_the_shard_that_it_names_or_is_refused() {
+    let simulation = Simulation::new(1);
+    let run = simulation.run(|world| async move {
+        let [first, second] = two_members(&world, 1).await;
+        first.create_shard().await.unwrap();
+        first.create_shard_of(SECOND, FAMILY).await.unwrap();
+        let both = [ROOT_SHARD, SECOND];
+        until(&world, "both are served", || first.hosted_shards() == both).await;
+        let to = async |member: &Member, shard| {
+            let call = new_session(shard);
+            ask(&world, member, &call.body).await
+        };
+        for shard in both {
+            let answer = to(&first, shard).await.unwrap();
+            assert!(matches!(answer, OwnerReply::NewSession(_)), "{answer:?}");
+            let elsewhere = to(&second, shard).await.unwrap_err();
+            assert_eq!(elsewhere.kind(), ErrorKind::OldEpoch);
+        }
+        let unknown = to(&first, ShardId(5)).await.unwrap_err();
+        assert_eq!(unknown.kind(), ErrorKind::OldEpoch);
+        let root_then_nonsense = [0, 0xff, 0xff, 0xff];
+        for body in [&[][..], &[0xff; 9], &root_then_nonsense] {
+            let bad = ask(&world, &first, body).await.unwrap_err();
+            assert_eq!(bad.kind(), ErrorKind::InvalidArgument, "{body:?}");
+        }
+        // Each shard is moved by itself, and its clients find it.
+        let there = second.run();
+        let coordination = &first.parts.coordination;
+        let moved = coordination.assign_shard(SECOND, Some(first.run()), there);
+        moved.await.unwrap();
+        until(&world, "one has moved", || {
+            first.hosted_shards() == [ROOT_SHARD] && second.hosted_shards() == [SECOND]
+        })
+        .await;
+        assert_eq!(
+            to(&first, SECOND).await.unwrap_err().kind(),
+            ErrorKind::OldEpoch
+        );
+        for (shard, family) in [(ROOT_SHARD, ROOT_FAMILY), (SECOND, FAMILY)] {
+            for member in [&first, &second] {
+                let opened = member.open_client_of(shard, ClientSettings::default());
+                let client = opened.await.unwrap();
+                let root = client.get_attributes(family.root()).await.unwrap();
+                assert_eq!(root.inode, family.root());
+                client.close().await.unwrap();
+            }
+        }
+        first.close().await.unwrap();
+        second.close().await.unwrap();
+    });
+    run.finished();
+}
+
+#[test]
+fn a_family_is_in_one_shard_whoever_asks_at_the_same_time() {
+    for seed in 0..20 {
+        let run = Simulation::new(seed).run(move |world| async move {
+            let [first, second] = two_members(&world, seed).await;
+            first.create_shard().await.unwrap();
+            // One after the other.
+            let taken = second.create_shard_of(SECOND, ROOT_FAMILY).await;
+            let taken = taken.unwrap_err();
+            assert_eq!(taken.kind(), ErrorKind::Exists);
+            let text = taken.to_string();
+            assert!(text.contains("family 0 is in shard 0: choose"), "{text}");
+            let taken = second.create_shard_of(ROOT_SHARD, FAMILY).await;
+            assert_eq!(taken.unwrap_err().kind(), ErrorKind::Exists);
+            let none = FamilyId(FamilyId::COUNT);
+            let none = second.create_shard_of(SECOND, none).await;
+            assert_eq!(none.unwrap_err().kind(), ErrorKind::InvalidArgument);
+            // At the same time: two shards for one family, then one shard for two families.
+            for (one, other) in [
+                ((SECOND, FAMILY), (ShardId(2), FAMILY)),
+                ((ShardId(3), FamilyId(2)), (ShardId(3), FamilyId(3))),
+            ] {
+                let made = join(
+                    first.create_shard_of(one.0, one.1),
+                    second.create_shard_of(other.0, other.1),
+                );
+                let made: [Result<()>; 2] = made.await.into();
+                let refused: Vec<_> = made.iter().filter_map(|made| made.as_ref().err()).collect();
+                assert_eq!(refused.len(), 1, "seed {seed}: {made:?}");
+                assert_eq!(
+                    refused[0].kind(),
+                    ErrorKind::Exists,
+                    "seed {seed}: {made:?}"
+                );
+            }
+            let shards = first.parts.coordination.shards().await.unwrap();
+            let mut families: Vec<_> = shards.iter().map(|shard| shard.family).collect();
+            families.sort_unstable();
+            families.dedup();
+            assert_eq!((shards.len(), families.len()), (3, 3), "seed {seed}");
+            // The loser's own number and the winner's family are as free as before.
+            let again = first.create_shard_of(ShardId(4), FamilyId(9)).await;
+            again.unwrap();
+            first.close().await.unwrap();
+            second.close().await.unwrap();
+        });
+        run.finished();
+    }
+}
