@@ -7,6 +7,7 @@
 
 mod broken;
 mod crashes;
+mod families;
 mod kept;
 mod owner;
 mod pieces;

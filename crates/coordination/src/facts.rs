@@ -13,15 +13,16 @@ const CLUSTER: &str = "cluster/id";
 /// Attempts of a change that may collide with other writers.
 const ATTEMPTS_MAX: usize = 64;
 /// First byte of every typed value.
-const VALUE_FORMAT: u8 = 2;
+const VALUE_FORMAT: u8 = 3;
 
 /// A shard's owner and where its log is. Changed by compare-and-set only.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ShardRecord {
     /// The shard.
     pub shard: ShardId,
-    /// The family whose records it holds.
-    pub family: FamilyId,
+    /// The families whose records it holds, in order of their numbers; never none. No other shard has one
+    /// of them.
+    pub families: Vec<FamilyId>,
     /// The run of a daemon that owns the shard now or shall take it over. No other may take it
     /// over; `None`: nobody may. Changed by [`Coordination::assign_shard`], not by owners.
     pub assigned: Option<NodeRun>,
@@ -98,53 +99,76 @@ impl Coordination {
             .collect()
     }
 
-    /// Changes a shard's record (`expected` 0: creates it, together with the fact that the family is
-    /// its own: of two shards for one family only one is ever made).
+    /// Changes a shard's record (`expected` 0: creates it without its families' facts, as only tests do).
+    pub async fn set_shard(&self, expected: u64, record: &ShardRecord) -> Result<u64> {
+        self.set_fact(&shard_key(record.shard), expected, record)
+            .await
+    }
+
+    /// Creates a shard with its families.
     ///
     /// # Errors
-    /// `Changed` if the version differs; `Exists` if another shard has the family of a new one:
-    /// nothing was done. After `Unavailable` it is unknown whether it was done: read again.
-    pub async fn set_shard(&self, expected: u64, record: &ShardRecord) -> Result<u64> {
-        let key = shard_key(record.shard);
-        if expected != 0 {
-            return self.set_fact(&key, expected, record).await;
+    /// `Exists`: the shard exists, or another one has one of the families; nothing was done.
+    pub async fn create_shard(&self, record: &ShardRecord) -> Result<()> {
+        let shard = record.shard;
+        let mut changes = vec![Change::put(shard_key(shard), 0, encode(record))];
+        let claims = record.families.iter();
+        changes.extend(claims.map(|family| Change::put(family_key(*family), 0, encode(&shard))));
+        match self.transaction(changes).await {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() != ErrorKind::Changed => return Err(error),
+            Err(_) => {}
         }
-        let family = record.family;
-        self.check_family(record.shard, family).await?;
-        let claim = family_key(family);
+        if self.shard(shard).await?.is_some() {
+            return Err(Error::new(
+                ErrorKind::Exists,
+                format!("shard {shard} exists"),
+            ));
+        }
+        for family in &record.families {
+            self.check_free(*family, shard).await?;
+        }
+        Err(ErrorKind::Changed.into())
+    }
+
+    /// Gives a shard one more family: changes its record, whose version is `expected`, to `record`, which names the
+    /// family. Returns the new version.
+    ///
+    /// # Errors
+    /// `Exists`: another shard has the family. `Changed`: the record has another version. Nothing was done. After
+    /// `Unavailable` it is unknown whether it was done: read again.
+    pub async fn add_family(
+        &self,
+        expected: u64,
+        record: &ShardRecord,
+        family: FamilyId,
+    ) -> Result<u64> {
         let changes = vec![
-            Change::put(&key, 0, encode(record)),
-            Change::put(&claim, 0, encode(&record.shard)),
+            Change::put(shard_key(record.shard), expected, encode(record)),
+            Change::put(family_key(family), 0, encode(&record.shard)),
         ];
         match self.transaction(changes).await {
             Err(error) if error.kind() == ErrorKind::Changed => {
-                // Somebody was faster: with the family, or with the shard.
-                self.check_family(record.shard, family).await?;
+                self.check_free(family, record.shard).await?;
                 Err(error)
             }
-            made => made,
+            done => done,
         }
     }
 
-    /// The shard that has a family's records, if any.
-    pub async fn shard_of_family(&self, family: FamilyId) -> Result<Option<ShardId>> {
-        let claim = self.fact::<ShardId>(&family_key(family)).await?;
-        if let Some(claim) = claim {
-            return Ok(Some(claim.value));
-        }
-        // Shards that were made before families were facts.
-        let shards = self.shards().await?;
-        let of_family = shards.iter().find(|record| record.family == family);
-        Ok(of_family.map(|record| record.shard))
+    /// The shard that has a family.
+    pub async fn shard_of(&self, family: FamilyId) -> Result<Option<ShardId>> {
+        let fact = self.fact::<ShardId>(&family_key(family)).await?;
+        Ok(fact.map(|fact| fact.value))
     }
 
-    /// Whether a new shard may have a family.
-    async fn check_family(&self, shard: ShardId, family: FamilyId) -> Result<()> {
-        match self.shard_of_family(family).await? {
-            Some(other) if other != shard => {
+    /// `Exists` if another shard has the family.
+    async fn check_free(&self, family: FamilyId, own: ShardId) -> Result<()> {
+        match self.shard_of(family).await? {
+            Some(shard) if shard != own => {
                 let text = format!(
-                    "family {family} is in shard {other}: choose a family that no shard has, or \
-                     move shard {other} to the node that should serve it"
+                    "family {family} is in shard {shard}: choose a family that no shard has, or move \
+                     shard {shard} to the node that should serve it"
                 );
                 Err(Error::new(ErrorKind::Exists, text))
             }

@@ -109,7 +109,7 @@ fn a_shard_record_reads_back() {
         let facts = open(&world).await.unwrap();
         let record = ShardRecord {
             shard: ShardId(1),
-            family: FamilyId(2),
+            families: vec![FamilyId(2)],
             assigned: Some(run(6, 1)),
             epoch: ShardEpoch(3),
             owner: SessionId(4),
@@ -127,6 +127,55 @@ fn a_shard_record_reads_back() {
     }));
 }
 
+#[test]
+fn a_family_has_one_shard() {
+    finished(simulation(4).run(|world| async move {
+        let facts = open(&world).await.unwrap();
+        let record = |shard, families: &[u32]| ShardRecord {
+            shard: ShardId(shard),
+            families: families.iter().copied().map(FamilyId).collect(),
+            assigned: None,
+            epoch: ShardEpoch(0),
+            owner: SessionId(0),
+            view: vec![],
+            first_entry: EntryNumber(1),
+            closed: vec![],
+            ended: vec![],
+            trimmed_below: EntryNumber(1),
+            marker: 0,
+        };
+        let exists = |result: model::Result<()>| {
+            assert_eq!(result.unwrap_err().kind(), ErrorKind::Exists);
+        };
+        facts.create_shard(&record(1, &[2])).await.unwrap();
+        exists(facts.create_shard(&record(1, &[3])).await);
+        exists(facts.create_shard(&record(5, &[3, 2])).await);
+        assert_eq!(facts.shard(ShardId(5)).await.unwrap(), None);
+        assert_eq!(facts.shard_of(FamilyId(3)).await.unwrap(), None);
+        facts.create_shard(&record(5, &[3])).await.unwrap();
+
+        let first = facts.shard(ShardId(1)).await.unwrap().unwrap();
+        let both = record(1, &[2, 3]);
+        let taken = facts.add_family(first.version, &both, FamilyId(3)).await;
+        exists(taken.map(drop));
+        let more = record(1, &[2, 4]);
+        let late = facts
+            .add_family(first.version + 1, &more, FamilyId(4))
+            .await;
+        assert_eq!(late.unwrap_err().kind(), ErrorKind::Changed);
+        assert_eq!(facts.shard_of(FamilyId(4)).await.unwrap(), None);
+        facts
+            .add_family(first.version, &more, FamilyId(4))
+            .await
+            .unwrap();
+        assert_eq!(facts.shard_of(FamilyId(4)).await.unwrap(), Some(ShardId(1)));
+        assert_eq!(facts.shard(ShardId(1)).await.unwrap().unwrap().value, more);
+        // An attempt whose outcome wasn't known, once more.
+        let again = facts.add_family(first.version, &more, FamilyId(4)).await;
+        assert_eq!(again.unwrap_err().kind(), ErrorKind::Changed);
+    }));
+}
+
 fn run(node: u32, incarnation: u64) -> NodeRun {
     NodeRun {
         node: NodeId(node),
@@ -138,7 +187,7 @@ fn run(node: u32, incarnation: u64) -> NodeRun {
 fn the_bytes_of_a_shard_record_are_those_of_the_format_table() {
     let record = ShardRecord {
         shard: ShardId(1),
-        family: FamilyId(2),
+        families: vec![FamilyId(2)],
         assigned: Some(run(300, 4)),
         epoch: ShardEpoch(3),
         owner: SessionId(4),
@@ -149,7 +198,7 @@ fn the_bytes_of_a_shard_record_are_those_of_the_format_table() {
         trimmed_below: EntryNumber(8),
         marker: 9,
     };
-    let bytes = [2, 1, 2, 1, 0xac, 2, 4, 3, 4, 2, 5, 6, 7, 0, 0, 8, 9];
+    let bytes = [3, 1, 1, 2, 1, 0xac, 2, 4, 3, 4, 2, 5, 6, 7, 0, 0, 8, 9];
     finished(simulation(5).run(|world| async move {
         let facts = open(&world).await.unwrap();
         facts.set_shard(0, &record).await.unwrap();
@@ -180,7 +229,7 @@ fn a_shard_is_assigned_only_away_from_the_run_that_the_decision_was_made_about()
         assert_eq!(missing.unwrap_err().kind(), ErrorKind::NotFound);
         let mut record = ShardRecord {
             shard,
-            family: FamilyId(0),
+            families: vec![FamilyId(0)],
             assigned: None,
             epoch: ShardEpoch(0),
             owner: SessionId(0),

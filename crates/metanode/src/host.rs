@@ -119,14 +119,14 @@ impl Host {
         self.opening.shard
     }
 
-    /// The family whose records the shard holds.
-    pub(crate) fn family(&self) -> FamilyId {
-        self.opening.family
+    /// The families whose records the shard holds.
+    pub(crate) fn families(&self) -> Arc<[FamilyId]> {
+        self.shard().families()
     }
 
     /// Whether a family's records are in the shard: only then does it know what is live of it.
     pub(crate) fn holds(&self, family: FamilyId) -> bool {
-        family == self.family()
+        self.families().contains(&family)
     }
 
     /// The run of this node.

@@ -87,7 +87,7 @@ impl Judging {
         self.standing_of(judge, found.place.segment).await
     }
 
-    /// As [`Judging::standing`], for a segment of this shard's family. Of others nothing is known
+    /// As [`Judging::standing`], for a segment of this shard's families. Of others nothing is known
     /// here: a session that has ended may be open in another shard, and what no record names may be
     /// live there.
     pub(crate) async fn standing_of(&self, judge: &Judge, id: SegmentId) -> Result<Standing> {

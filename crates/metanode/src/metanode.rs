@@ -36,7 +36,7 @@ pub struct Opening {
     pub world: World,
     /// The shard to host; created if it doesn't exist.
     pub shard: ShardId,
-    /// The family whose records it holds.
+    /// The first family of a shard that is created; one that exists has those in its record.
     pub family: FamilyId,
     /// Epochs, sessions, maps.
     pub coordination: Coordination,
@@ -172,6 +172,16 @@ impl Metanode {
     #[must_use]
     pub fn shard_status(&self) -> ShardStatus {
         self.host.status()
+    }
+
+    /// Adds a family with an empty fileset to the shard; durable when it returns. Its root is
+    /// [`FamilyId::root`].
+    ///
+    /// # Errors
+    /// `Exists` if a shard has the family; `InvalidArgument` if there is no such number; `Unavailable` while
+    /// the shard is being taken over: ask again.
+    pub async fn add_family(&self, family: FamilyId) -> Result<()> {
+        self.shard().add_family(family).await
     }
 
     /// Returns once another owner has followed this one, which then refuses everything for good. The

@@ -180,7 +180,7 @@ fn a_drained_nsd_stays_while_another_shard_has_its_log_there() {
             let first = rig.coordination.shard(ShardId(0)).await.unwrap().unwrap();
             let mut other = ShardRecord {
                 shard: ShardId(1),
-                family: FamilyId(1),
+                families: vec![FamilyId(1)],
                 view: vec![drained],
                 ..first.value
             };

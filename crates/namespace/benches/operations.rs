@@ -10,8 +10,8 @@
 
 use bytes::Bytes;
 use model::{
-    CommitNumber, Extent, ExtentKind, FamilyId, FileKind, FileName, FilesetId, GroupId, InodeId,
-    Operation, Reply, Scheme, SegmentId, SegmentPlace, SessionId, Timestamp,
+    CommitNumber, Extent, ExtentKind, FileKind, FileName, FilesetId, GroupId, InodeId, Operation,
+    Reply, Scheme, SegmentId, SegmentPlace, SessionId, Timestamp,
     operation::{NewInode, Publish, Stamp},
 };
 use namespace::{Effects, Key, Missing, Record, View, apply, genesis};
@@ -84,14 +84,7 @@ fn measure(memory: &mut Memory, what: &str, operation: impl Fn(u32) -> Operation
 
 fn main() {
     let mut memory = Memory::default();
-    memory.take(genesis(
-        FamilyId(0),
-        FilesetId(0),
-        Timestamp(0),
-        0,
-        0,
-        0o755,
-    ));
+    memory.take(genesis(FilesetId(0), Timestamp(0), 0, 0, 0o755));
     let directory = InodeId::ROOT;
     let name = |number: u32| FileName::new(format!("file.{number:08}").as_bytes()).unwrap();
     let new = NewInode {
@@ -180,7 +173,7 @@ fn main() {
     let mut count = 0u32;
     for (key, record) in &memory.0 {
         bytes.clear();
-        key.encode(FamilyId(0), &mut bytes);
+        key.encode(&mut bytes);
         record.encode(&mut bytes);
         black_box(&bytes);
         count += 1;

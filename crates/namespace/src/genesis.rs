@@ -2,7 +2,7 @@
 
 use crate::{Counters, Effects, Fileset, Inode, Key, Record};
 use bytes::Bytes;
-use model::{CommitNumber, DataId, FamilyId, FileKind, FilesetId, InodeId, InodeNumber, Timestamp};
+use model::{CommitNumber, DataId, FileKind, FilesetId, InodeId, InodeNumber, Timestamp};
 use std::sync::Arc;
 
 /// Number of every fileset's root directory.
@@ -12,14 +12,7 @@ const FIRST_RUN: u64 = 64;
 
 /// The empty fileset: its record, its counters and its root directory.
 #[must_use]
-pub fn genesis(
-    family: FamilyId,
-    fileset: FilesetId,
-    now: Timestamp,
-    uid: u32,
-    gid: u32,
-    mode: u32,
-) -> Effects {
+pub fn genesis(fileset: FilesetId, now: Timestamp, uid: u32, gid: u32, mode: u32) -> Effects {
     let root = Inode {
         mode: mode & 0o7777,
         uid,
@@ -38,10 +31,7 @@ pub fn genesis(
     Effects(vec![
         (
             Key::Fileset(fileset),
-            Some(Record::Fileset(Arc::new(Fileset {
-                family,
-                created: now,
-            }))),
+            Some(Record::Fileset(Arc::new(Fileset { created: now }))),
         ),
         (
             Key::Counters(fileset),

@@ -2,8 +2,9 @@
 
 use model::{DataId, Error, ErrorKind, FamilyId, FilesetId, InodeId, Result, SegmentId, SessionId};
 
-/// Names one record of a family. The order of keys is the order of their encoded bytes, so a
-/// directory's names, a file's extents and a fileset's inodes are neighbours.
+/// Names one record of a shard. Within a family, the order of keys is the order of their encoded
+/// bytes, so a directory's names, a file's extents and a fileset's inodes are neighbours; a table's keys
+/// of several families are found by [`crate::spans`].
 ///
 /// Clones are cheap: only [`Key::Xattr`] owns memory.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -116,6 +117,9 @@ pub enum Table {
     /// [`Key::Reserved`]
     Reserved,
 }
+
+/// Stands in encoded keys where others have their family: segments and sessions are the shard's.
+const OF_SHARD: u32 = u32::MAX;
 
 const NO_SEGMENT: SegmentId = SegmentId {
     session: SessionId(0),
@@ -253,9 +257,36 @@ impl Key {
         }
     }
 
+    /// The family that takes the record along when it moves to another shard; `None` for the shard's
+    /// own. Segments are among those: the inode in their record says whose they are.
+    #[must_use]
+    pub fn family(&self) -> Option<FamilyId> {
+        let fileset = match self {
+            Self::Fileset(fileset)
+            | Self::Counters(fileset)
+            | Self::Extent { fileset, .. }
+            | Self::Reclaim { fileset, .. } => *fileset,
+            Self::Inode(inode)
+            | Self::Name {
+                directory: inode, ..
+            }
+            | Self::Xattr { inode, .. }
+            | Self::Orphan(inode)
+            | Self::Fold(inode)
+            | Self::Cut(inode) => inode.fileset(),
+            Self::Segment(_)
+            | Self::Dead(_)
+            | Self::Slot { .. }
+            | Self::Stream(_)
+            | Self::Session(_)
+            | Self::Reserved { .. } => return None,
+        };
+        Some(fileset.family())
+    }
+
     /// Appends the key's bytes: family, tag, fields, all big-endian.
-    pub fn encode(&self, family: FamilyId, out: &mut Vec<u8>) {
-        out.extend_from_slice(&family.0.to_be_bytes());
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&prefix(self.family()));
         out.push(self.table().tag());
         match self {
             Self::Fileset(fileset) | Self::Counters(fileset) => put_fileset(out, *fileset),
@@ -302,9 +333,9 @@ impl Key {
 
     /// The key's bytes as a new vector.
     #[must_use]
-    pub fn to_bytes(&self, family: FamilyId) -> Vec<u8> {
+    pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(32);
-        self.encode(family, &mut out);
+        self.encode(&mut out);
         out
     }
 
@@ -312,9 +343,9 @@ impl Key {
     ///
     /// # Errors
     /// `Corrupt` if the bytes aren't a key.
-    pub fn decode(bytes: &[u8]) -> Result<(FamilyId, Key)> {
+    pub fn decode(bytes: &[u8]) -> Result<Key> {
         let mut fields = Fields(bytes);
-        let family = FamilyId(fields.u32()?);
+        let family = fields.take::<4>()?;
         let tag = fields.u8()?;
         let table = Table::ALL
             .into_iter()
@@ -357,16 +388,21 @@ impl Key {
                 fileset: fields.fileset()?,
             },
         };
-        if fields.0.is_empty() {
-            Ok((family, key))
+        if fields.0.is_empty() && family == prefix(key.family()) {
+            Ok(key)
         } else {
             Err(wrong())
         }
     }
 }
 
+/// What encoded keys begin with.
+pub(crate) fn prefix(family: Option<FamilyId>) -> [u8; 4] {
+    family.map_or(OF_SHARD, |family| family.0).to_be_bytes()
+}
+
 fn put_fileset(out: &mut Vec<u8>, fileset: FilesetId) {
-    debug_assert!(fileset.0 < 1 << 24, "fileset ids have 24 bits");
+    debug_assert!(fileset.0 < 1 << FilesetId::BITS, "fileset ids have 24 bits");
     out.extend_from_slice(&fileset.0.to_be_bytes()[1..]);
 }
 
@@ -386,10 +422,6 @@ impl Fields<'_> {
 
     fn u8(&mut self) -> Result<u8> {
         Ok(self.take::<1>()?[0])
-    }
-
-    fn u32(&mut self) -> Result<u32> {
-        Ok(u32::from_be_bytes(self.take()?))
     }
 
     fn u64(&mut self) -> Result<u64> {

@@ -33,6 +33,7 @@ mod record;
 mod rename;
 mod segments;
 pub mod sessions;
+mod spans;
 mod transaction;
 mod view;
 mod xattrs;
@@ -48,4 +49,5 @@ pub use record::{
     Counters, Dead, Fileset, Inode, Name, NameEntry, Orphan, Reclaim, Record, Reserved, Run,
     Segment, Session, Slot,
 };
+pub use spans::{Span, spans};
 pub use view::{Effects, Missing, Need, Outcome, Stop, View};

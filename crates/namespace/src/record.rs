@@ -5,8 +5,8 @@ pub(crate) mod sound;
 use crate::{Key, Table};
 use bytes::Bytes;
 use model::{
-    Attributes, CommitNumber, DataId, Error, ErrorKind, Extent, FamilyId, FileKind, FileName,
-    InodeId, InodeNumber, NodeRun, Reply, Result, SegmentPlace, Timestamp,
+    Attributes, CommitNumber, DataId, Error, ErrorKind, Extent, FileKind, FileName, InodeId,
+    InodeNumber, NodeRun, Reply, Result, SegmentPlace, Timestamp,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::sync::Arc;
@@ -49,8 +49,6 @@ pub enum Record {
 /// Constant facts of a fileset.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Fileset {
-    /// Its family.
-    pub family: FamilyId,
     /// Time of creation.
     pub created: Timestamp,
 }

@@ -45,6 +45,9 @@ pub(crate) fn publish<V: View>(
             if by_writer && !own {
                 return Err(foreign(place.segment));
             }
+            if old.inode.fileset().family() != id.fileset().family() {
+                return Err(of_two_families(place.segment));
+            }
             Segment {
                 place: *place,
                 live: counts::add(old.live, extent.length, place.segment, "live bytes")?,
@@ -131,6 +134,13 @@ fn known<V: View>(tx: &mut Transaction<'_, V>, segment: SegmentId) -> Step<Arc<S
         )
         .into()),
     }
+}
+
+/// A family moves to another shard with its segments.
+fn of_two_families(segment: SegmentId) -> Stop {
+    let text =
+        format!("segment {segment} has data of a file of another family: a pack is of one family");
+    Error::new(ErrorKind::InvalidArgument, text).into()
 }
 
 fn foreign(segment: SegmentId) -> Stop {

@@ -192,7 +192,7 @@ impl Member {
         self.create_shard_of(ROOT_SHARD, ROOT_FAMILY).await
     }
 
-    /// Makes an empty shard with one family, owned by this run. Of several nodes that ask at the same
+    /// Makes an empty shard with one family, owned by this run; `Metanode::add_family` gives it more. Of several nodes that ask at the same
     /// time for the same shard, or for the same family, one succeeds: shard and family are one change
     /// of coordination's facts. After an unknown outcome, ask again: the same shard and family of this
     /// run change nothing.
@@ -211,12 +211,12 @@ impl Member {
             None => Metanode::create(&parts.opening(shard, family)).await,
             Some(record) => {
                 let record = record.value;
-                if record.assigned == Some(parts.run) && record.family == family {
+                if record.assigned == Some(parts.run) && record.families == [family] {
                     return Ok(());
                 }
                 let text = format!(
-                    "shard {shard} exists, with family {}: choose a number that no shard has",
-                    record.family
+                    "shard {shard} exists, with families {:?}: choose a number that no shard has",
+                    record.families
                 );
                 Err(Error::new(ErrorKind::Exists, text))
             }

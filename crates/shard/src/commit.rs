@@ -7,7 +7,7 @@ use crate::frame::{CommitFrame, OperationNote};
 use crate::state::{Frozen, Rows, Running, Shard};
 use bytes::Bytes;
 use futures::future::{Either, select};
-use model::{CommitNumber, FamilyId, Result};
+use model::{CommitNumber, Result};
 use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -116,7 +116,7 @@ impl Shard {
             return Ok(());
         };
         let number = batch.number;
-        let frame = encode(self.family, batch);
+        let frame = encode(batch);
         let entry = self.log.append_commit(&frame).await;
         let entry = entry
             .map_err(|error| error.while_doing(format!("appending commit {number} to the log")))?;
@@ -251,11 +251,11 @@ impl Watch {
 }
 
 /// Encodes a commit; all keys and values share one allocation.
-fn encode(family: FamilyId, batch: Batch) -> CommitFrame {
+fn encode(batch: Batch) -> CommitFrame {
     let mut arena = Vec::with_capacity(batch.rows.len() * 160);
     let mut ends = Vec::with_capacity(batch.rows.len());
     for (key, value) in batch.rows.iter() {
-        key.encode(family, &mut arena);
+        key.encode(&mut arena);
         let key_end = arena.len();
         if let Some(value) = value {
             value.encode(&mut arena);
@@ -271,7 +271,6 @@ fn encode(family: FamilyId, batch: Batch) -> CommitFrame {
     });
     CommitFrame {
         commit: batch.number,
-        family,
         operations: batch.notes,
         rows: rows.collect(),
     }

@@ -7,11 +7,11 @@ mod tests;
 
 use crate::ahead::{Part, Stretch};
 use crate::records::successor;
-use crate::rows::{behind, decoded};
+use crate::rows::{Rest, decoded};
 use crate::state::Shard;
 use bytes::Bytes;
 use futures::future::try_join_all;
-use model::{Error, FamilyId, InodeId, Operation, Result};
+use model::{Error, InodeId, Operation, Result};
 use namespace::{Key, Need, Record};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -109,11 +109,10 @@ impl<'a> Pinned<'a> {
             to,
             rows: limit,
         } = stretch;
-        let family = self.shard.family;
-        let (first, end) = (from.to_bytes(family), to.to_bytes(family));
+        let mut rest = self.shard.rest(&from, &to);
         // One damaged row doesn't keep its neighbours out.
-        let read = self.shard.tree.scan(&first, &end, limit).await;
-        let read = read.and_then(|rows| Ok((rows.len(), readable(family, &rows, skipped)?)));
+        let read = rest.read(&*self.shard.tree, limit).await;
+        let read = read.and_then(|rows| Ok((rows.len(), readable(&rows, skipped)?)));
         let (count, (records, last)) = match read {
             Ok(read) => read,
             Err(error) => {
@@ -211,11 +210,7 @@ impl<'a> Pinned<'a> {
     }
 
     async fn read(&self, key: &Key) -> Result<Option<Record>> {
-        let bytes = self
-            .shard
-            .tree
-            .get(&key.to_bytes(self.shard.family))
-            .await?;
+        let bytes = self.shard.tree.get(&key.to_bytes()).await?;
         bytes.map(|bytes| Record::decode(key, &bytes)).transpose()
     }
 }
@@ -255,13 +250,17 @@ impl Drop for Pinned<'_> {
 impl Shard {
     /// Decoded rows of the tree, without newer changes in memory.
     async fn tree_rows(&self, from: &Key, to: &Key, limit: usize) -> Result<Vec<(Key, Record)>> {
-        let (first, end) = (from.to_bytes(self.family), to.to_bytes(self.family));
-        let rows = self.tree.scan(&first, &end, limit).await?;
-        Ok(readable(self.family, &rows, refused)?.0)
+        let rows = self.rest(from, to).read(&*self.tree, limit).await?;
+        Ok(readable(&rows, refused)?.0)
+    }
+
+    /// A range of keys as it is in the tree.
+    fn rest(&self, from: &Key, to: &Key) -> Rest {
+        Rest::of(from, to, &self.families())
     }
 
     /// The records from `from` (inclusive) to `to` (exclusive), at most `limit`, in key order,
-    /// including changes that aren't committed yet. For background work and checks: caches nothing.
+    /// including changes that aren't committed yet; of one table. For background work and checks: caches nothing.
     /// To continue, start at [`successor`] of the last key.
     ///
     /// # Errors
@@ -298,22 +297,21 @@ impl Shard {
         let mut from = from.clone();
         // Where the tree's rows continue. Keys that can't be decoded can be passed only in encoded
         // form.
-        let (mut next, stop) = (from.to_bytes(self.family), to.to_bytes(self.family));
+        let mut rest = self.rest(&from, to);
         while out.len() < limit && from < *to {
             let wanted = limit - out.len();
             let known = self.state.lock().records.all_from(&from, to, wanted);
             if let Some((records, end)) = known {
                 out.extend(records);
-                next = end.to_bytes(self.family);
+                rest = self.rest(&end, to);
                 from = end;
                 continue;
             }
-            let rows = self.tree.scan(&next, &stop, wanted).await?;
-            let (records, last) = readable(self.family, &rows, otherwise)?;
+            let rows = rest.read(&*self.tree, wanted).await?;
+            let (records, last) = readable(&rows, otherwise)?;
             let mut merged = BTreeMap::from_iter(records);
             let end = match rows.last() {
-                Some((row, _)) if rows.len() == wanted => {
-                    next = behind(row);
+                Some(_) if rows.len() == wanted => {
                     last.as_ref().map_or_else(|| from.clone(), successor)
                 }
                 _ => to.clone(),
@@ -338,15 +336,11 @@ impl Shard {
 type Readable = (Vec<(Key, Record)>, Option<Key>);
 
 /// Decodes rows. `otherwise` says what becomes of an error.
-fn readable(
-    family: FamilyId,
-    rows: &[(Bytes, Bytes)],
-    otherwise: fn(Error) -> Result<()>,
-) -> Result<Readable> {
+fn readable(rows: &[(Bytes, Bytes)], otherwise: fn(Error) -> Result<()>) -> Result<Readable> {
     let mut records = Vec::with_capacity(rows.len());
     let mut last_damaged = None;
     for row in rows {
-        match decoded(family, row) {
+        match decoded(row) {
             Ok(record) => records.push(record),
             Err(damaged) => {
                 last_damaged = damaged.key.or(last_damaged);

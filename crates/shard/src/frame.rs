@@ -4,8 +4,8 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use model::checksum::{crc32c, crc32c_without};
 use model::{
-    CommitNumber, EntryNumber, Error, ErrorKind, FamilyId, InodeId, Result, SessionId, ShardEpoch,
-    ShardId, Timestamp, limits,
+    CommitNumber, EntryNumber, Error, ErrorKind, InodeId, Result, SessionId, ShardEpoch, ShardId,
+    Timestamp, limits,
 };
 
 /// Bytes of an entry's header.
@@ -14,10 +14,10 @@ pub(crate) const HEADER_BYTES: usize = 64;
 pub(crate) const PART_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 const MAGIC: [u8; 4] = *b"SHLG";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const CRC_AT: usize = 52;
 const DELETED: u32 = u32::MAX;
-const FRAME_FIXED_BYTES: usize = 20;
+const FRAME_FIXED_BYTES: usize = 16;
 const NOTE_BYTES: usize = 25;
 
 const _: () = assert!(HEADER_BYTES + PART_BYTES_MAX <= limits::LOG_ENTRY_BYTES_MAX);
@@ -138,7 +138,7 @@ pub(crate) fn open_entry(entry: &Bytes) -> Result<(Header, Bytes)> {
         return Err(Error::new(
             ErrorKind::NotSupported,
             format!(
-                "log entry {number} was written by a newer Shale (format {version}, this program knows {VERSION}); upgrade this node"
+                "log entry {number} has format {version}, this program reads {VERSION}: the file system was made by another release; run that one"
             ),
         ));
     }
@@ -175,8 +175,6 @@ pub struct OperationNote {
 pub struct CommitFrame {
     /// The commit.
     pub commit: CommitNumber,
-    /// The family whose records these are.
-    pub family: FamilyId,
     /// The operations in it; may be empty.
     pub operations: Vec<OperationNote>,
     /// Key and new value, or `None` for a removed key; each key once. Keys have 1 to 65,535 bytes;
@@ -207,7 +205,6 @@ impl CommitFrame {
     pub(crate) fn encode_into(&self, out: &mut BytesMut) {
         let count = |n: usize| u32::try_from(n).expect("a commit has less than 2^32 rows");
         out.put_u64_le(self.commit.0);
-        out.put_u32_le(self.family.0);
         out.put_u32_le(count(self.operations.len()));
         out.put_u32_le(count(self.rows.len()));
         for note in &self.operations {
@@ -238,7 +235,6 @@ impl CommitFrame {
         };
         need(&bytes, FRAME_FIXED_BYTES)?;
         let commit = CommitNumber(bytes.get_u64_le());
-        let family = FamilyId(bytes.get_u32_le());
         let (notes, rows) = (bytes.get_u32_le() as usize, bytes.get_u32_le() as usize);
         need(&bytes, notes.saturating_mul(NOTE_BYTES))?;
         let operations = (0..notes)
@@ -251,7 +247,6 @@ impl CommitFrame {
             .collect();
         let mut frame = Self {
             commit,
-            family,
             operations,
             rows: Vec::with_capacity(rows.min(1 << 16)),
         };
@@ -300,7 +295,6 @@ mod tests {
     fn frame() -> CommitFrame {
         CommitFrame {
             commit: CommitNumber(5),
-            family: FamilyId(1),
             operations: vec![OperationNote {
                 verb: 4,
                 session: SessionId(8),

@@ -7,6 +7,7 @@
 mod ahead;
 mod catalog;
 mod commit;
+mod families;
 mod fetch;
 mod frame;
 mod log;

@@ -156,7 +156,6 @@ pub(crate) fn frame(number: u64, rows: &[(&str, Option<&str>)]) -> CommitFrame {
     let bytes = |text: &str| Bytes::copy_from_slice(text.as_bytes());
     CommitFrame {
         commit: CommitNumber(number),
-        family: FamilyId(0),
         operations: Vec::new(),
         rows: rows
             .iter()

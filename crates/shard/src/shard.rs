@@ -116,6 +116,7 @@ impl Shard {
             catalog,
             tree,
             last_commit,
+            families,
             unflushed,
         } = opened;
         let world = &opening.world;
@@ -142,7 +143,7 @@ impl Shard {
             me: me.clone(),
             world: opening.world.clone(),
             shard: opening.shard,
-            family: opening.family,
+            families: Mutex::new(families.into()),
             epoch,
             run: opening.run,
             session,
@@ -450,13 +451,7 @@ impl Shard {
     }
 
     async fn learn_once(&self) -> Result<()> {
-        let root = self.family.first_fileset();
-        if self.record(&Key::Fileset(root)).await?.is_none() {
-            let effects = namespace::genesis(self.family, root, self.world.wall(), 0, 0, 0o755);
-            self.state.lock().change(effects, None);
-            self.sync().await?;
-            tracing::info!(shard = self.shard.0, "empty file system made");
-        }
+        self.make_first_filesets().await?;
         self.learn_sessions().await?;
         self.learn_orphans().await
     }

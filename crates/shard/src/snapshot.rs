@@ -1,11 +1,12 @@
 //! All records as of one commit, for scans of the whole shard while operations and commits
 //! continue.
 
-use crate::rows::{Damaged, behind, decoded};
+use crate::rows::{Damaged, Rest, decoded};
 use crate::state::Shard;
 use crate::tree::TreeSnapshot;
 use model::{Error, ErrorKind, FamilyId, Result};
 use namespace::{Key, Record};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -15,7 +16,7 @@ const SNAPSHOT_DEADLINE: Duration = Duration::from_secs(120);
 /// The records of a shard as of one commit. Keeps old versions in the tables alive, so drop it
 /// soon.
 pub struct Snapshot {
-    family: FamilyId,
+    families: Arc<[FamilyId]>,
     tree: TreeSnapshot,
 }
 
@@ -37,7 +38,7 @@ impl Shard {
             .map_err(late)??;
         self.check_alive()?;
         Ok(Snapshot {
-            family: self.family,
+            families: self.families(),
             tree,
         })
     }
@@ -72,11 +73,7 @@ impl Shard {
 }
 
 /// A walk through a range of a snapshot's records.
-pub struct Walk {
-    /// The remaining range of encoded keys; empty at the end.
-    from: Vec<u8>,
-    end: Vec<u8>,
-}
+pub struct Walk(Rest);
 
 /// One page of a walk.
 #[derive(Default)]
@@ -91,18 +88,15 @@ impl Walk {
     /// Whether the walk has passed everything.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.from >= self.end
+        self.0.is_empty()
     }
 }
 
 impl Snapshot {
-    /// Begins a walk through the records from `from` (inclusive) to `to` (exclusive).
+    /// Begins a walk through the records of one table from `from` (inclusive) to `to` (exclusive).
     #[must_use]
     pub fn walk(&self, from: &Key, to: &Key) -> Walk {
-        Walk {
-            from: from.to_bytes(self.family),
-            end: to.to_bytes(self.family),
-        }
+        Walk(Rest::of(from, to, &self.families))
     }
 
     /// The next records of a walk, at most `limit`. An undecodable record doesn't stop it.
@@ -110,14 +104,10 @@ impl Snapshot {
     /// # Errors
     /// `Unavailable` if the tree can't be read.
     pub async fn next(&self, walk: &mut Walk, limit: usize) -> Result<Page> {
-        let rows = self.tree.scan(&walk.from, &walk.end, limit).await?;
-        walk.from = match rows.last() {
-            Some((last, _)) if rows.len() == limit => behind(last),
-            _ => walk.end.clone(),
-        };
+        let rows = walk.0.read(&self.tree, limit).await?;
         let mut page = Page::default();
         for row in rows {
-            match decoded(self.family, &row) {
+            match decoded(&row) {
                 Ok(record) => page.records.push(record),
                 Err(damaged) => page.damaged.push(damaged),
             }

@@ -46,7 +46,8 @@ pub struct Shard {
     pub(crate) me: Weak<Shard>,
     pub(crate) world: World,
     pub(crate) shard: ShardId,
-    pub(crate) family: FamilyId,
+    /// In order of their numbers; changed only by `families.rs`.
+    pub(crate) families: Mutex<Arc<[FamilyId]>>,
     pub(crate) epoch: ShardEpoch,
     pub(crate) run: NodeRun,
     pub(crate) session: SessionId,
@@ -104,12 +105,6 @@ impl Shard {
     #[must_use]
     pub fn id(&self) -> ShardId {
         self.shard
-    }
-
-    /// The family whose records the shard holds.
-    #[must_use]
-    pub fn family(&self) -> FamilyId {
-        self.family
     }
 
     /// This owner's epoch.

@@ -54,7 +54,7 @@ pub struct Opening {
     pub world: World,
     /// The shard's id.
     pub shard: ShardId,
-    /// The family whose records it holds; table segments carry its id.
+    /// The first family of a shard that is created; one that exists has those in its record.
     pub family: FamilyId,
     /// Stores the owner and the place of the log.
     pub coordination: Coordination,
@@ -82,6 +82,8 @@ pub struct Opened {
     pub tree: Arc<Tree>,
     /// The newest commit in the tree; 0 for a new shard. The next one must be higher.
     pub last_commit: CommitNumber,
+    /// The families whose records it holds.
+    pub families: Vec<FamilyId>,
     /// For rows that aren't in tables yet.
     pub(crate) unflushed: UnflushedLimit,
 }
@@ -89,12 +91,13 @@ pub struct Opened {
 /// Creates an empty shard, assigned to this process.
 ///
 /// # Errors
-/// `Exists` if it exists; `Unavailable` if the pool has no NSD for its log.
+/// `Exists` if it exists, or if another shard has the family; `Unavailable` if the pool has no NSD for its
+/// log.
 pub(crate) async fn create(opening: &Opening) -> Result<()> {
     let view = opening.pool.log_view(view_size(&opening.pool))?;
     let record = ShardRecord {
         shard: opening.shard,
-        family: opening.family,
+        families: vec![opening.family],
         assigned: Some(opening.run),
         epoch: ShardEpoch(0),
         owner: SessionId(0),
@@ -105,14 +108,8 @@ pub(crate) async fn create(opening: &Opening) -> Result<()> {
         trimmed_below: EntryNumber(1),
         marker: 0,
     };
-    match opening.coordination.set_shard(0, &record).await {
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == ErrorKind::Changed => Err(Error::new(
-            ErrorKind::Exists,
-            format!("shard {} exists", opening.shard),
-        )),
-        Err(error) => Err(error.while_doing(format!("create shard {}", opening.shard))),
-    }
+    let created = opening.coordination.create_shard(&record).await;
+    created.map_err(|error| error.while_doing(format!("create shard {}", opening.shard)))
 }
 
 /// The owners that a process knows to be its own, from a shard that it gave up until it takes it
@@ -272,6 +269,7 @@ async fn start(opening: &Opening, settled: Settled) -> Result<Opened> {
     let end = tail.end;
     let replayed = replay::replay(opening.shard, marker, tail)?;
     let clock = Arc::new(Clock::new(opening.world.clone(), replayed.newest_time));
+    let families = record.value.families.clone();
     let log = Log::start(Start {
         world: opening.world.clone(),
         coordination: opening.coordination.clone(),
@@ -284,7 +282,15 @@ async fn start(opening: &Opening, settled: Settled) -> Result<Opened> {
         sizes,
     });
     let owners = (session, previous);
-    let opened = open_tree(opening, &log, end, trimmed_below, owners, replayed);
+    let opened = open_tree(
+        opening,
+        &log,
+        end,
+        trimmed_below,
+        owners,
+        families,
+        replayed,
+    );
     let opened = within(opening, OPEN_BUDGET, "open its tree", opened).await;
     if let Err(error) = &opened {
         // What goes on in the background must not write any more.
@@ -300,6 +306,7 @@ async fn open_tree(
     end: EntryNumber,
     trimmed_below: EntryNumber,
     (session, previous): (SessionId, SessionId),
+    families: Vec<FamilyId>,
     replayed: Replayed,
 ) -> Result<Opened> {
     let epoch = log.epoch();
@@ -317,7 +324,8 @@ async fn open_tree(
         log: log.clone(),
         pool: opening.pool.clone(),
         segments,
-        family: opening.family,
+        // Any of them: what is of the shard itself carries the oldest.
+        family: families[0],
         state,
         snapshot: replayed.snapshot,
     });
@@ -342,6 +350,7 @@ async fn open_tree(
         catalog,
         tree: Arc::new(tree),
         last_commit: replayed.last_commit,
+        families,
         unflushed,
     })
 }

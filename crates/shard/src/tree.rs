@@ -14,6 +14,7 @@ pub(crate) use wal::ReplayCommit;
 use crate::catalog::Catalog;
 use crate::frame::CommitFrame;
 use crate::log::Log;
+use crate::rows::ReadRows;
 use crate::store::CatalogStore;
 use bytes::Bytes;
 use maintain::Maintenance;
@@ -418,6 +419,18 @@ impl Drop for Tree {
             };
             self.world.spawn("tree-end", end).detach();
         }
+    }
+}
+
+impl ReadRows for Tree {
+    async fn read(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>> {
+        self.scan(from, to, limit).await
+    }
+}
+
+impl ReadRows for TreeSnapshot {
+    async fn read(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>> {
+        self.scan(from, to, limit).await
     }
 }
 

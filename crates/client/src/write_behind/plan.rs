@@ -90,6 +90,7 @@ impl Plan {
 pub(super) fn plan(jobs: &[Job], block_bytes: usize) -> Vec<Plan> {
     let mut plans = Vec::new();
     let mut pack = Plan::default();
+    let mut family = None;
     for (job, runs) in jobs.iter().map(Job::runs).enumerate() {
         for (run, bytes) in runs.iter().map(|run| run.bytes.len()).enumerate() {
             if bytes >= OWN_SEGMENT_BYTES.min(block_bytes) {
@@ -101,7 +102,10 @@ pub(super) fn plan(jobs: &[Job], block_bytes: usize) -> Vec<Plan> {
             let table = (pack.parts.len() + 1) * ENTRY_BYTES + FOOTER_BYTES;
             let is_full =
                 pack.bytes + bytes + table > block_bytes || pack.parts.len() == ENTRIES_MAX;
-            if is_full && !pack.parts.is_empty() {
+            // A family moves to another shard with its segments.
+            let own = jobs[job].inode().fileset().family();
+            let is_of_other = family.replace(own).is_some_and(|other| other != own);
+            if (is_full || is_of_other) && !pack.parts.is_empty() {
                 plans.push(std::mem::take(&mut pack));
             }
             pack.add(job, run, bytes);

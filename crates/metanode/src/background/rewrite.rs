@@ -80,7 +80,14 @@ impl Rewriter {
         let mut done = Rewritten::default();
         let mut pack = PackWriter::new(PACK_BYTES);
         let mut packed = Vec::new();
+        let mut family = None;
         for part in parts {
+            // A pack is of one family.
+            let other = part.inode.fileset().family();
+            if family.replace(other).is_some_and(|before| before != other) {
+                let full = std::mem::replace(&mut pack, PackWriter::new(PACK_BYTES));
+                done.replaced += self.publish_pack(full, std::mem::take(&mut packed)).await?;
+            }
             for extent in &part.extents {
                 let mut rest = extent.clone();
                 while let Some(room) = room_for(&pack, rest.length) {
@@ -166,7 +173,7 @@ impl Rewriter {
     /// were refused because the pack was dead already.
     async fn publish_packed(&self, bytes: Bytes, packed: &[Packed]) -> Result<(u64, Vec<Packed>)> {
         let owner = SegmentOwner {
-            family: self.host.family(),
+            family: packed[0].entry.inode.fileset().family(),
             inode: InodeNumber(0),
             data: DataId(0),
             file_offset: 0,

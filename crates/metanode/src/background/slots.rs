@@ -84,7 +84,7 @@ impl Slots {
             }
             // The tree's replay begins after a commit: an idle shard needs one.
             let operation = Operation::NoteAccess {
-                inode: self.host.family().root(),
+                inode: self.host.families()[0].root(),
                 at: self.host.world().wall(),
             };
             self.host.run_own(&operation).await?;

@@ -153,25 +153,29 @@ impl Host {
     /// # Errors
     /// `Unavailable` while the shard is being taken over.
     pub(crate) async fn usage(&self) -> Result<Usage> {
-        let inode = self.family().root();
-        let reply = self.run_own(&Operation::GetUsage { inode }).await?;
-        let Reply::Usage {
-            inodes,
-            logical,
-            allocated,
-        } = reply
-        else {
-            unreachable!("GetUsage answers Usage")
-        };
         let pool = self.pool().usage();
-        Ok(Usage {
+        let mut usage = Usage {
             capacity: pool.capacity,
             used: pool.used,
             available: pool.available_to_users,
-            inodes,
-            logical,
-            allocated,
-        })
+            ..Usage::default()
+        };
+        for family in self.families().iter() {
+            let inode = family.root();
+            let reply = self.run_own(&Operation::GetUsage { inode }).await?;
+            let Reply::Usage {
+                inodes,
+                logical,
+                allocated,
+            } = reply
+            else {
+                unreachable!("GetUsage answers Usage")
+            };
+            usage.inodes = usage.inodes.saturating_add(inodes);
+            usage.logical = usage.logical.saturating_add(logical);
+            usage.allocated = usage.allocated.saturating_add(allocated);
+        }
+        Ok(usage)
     }
 }
 

@@ -122,6 +122,25 @@ fn an_overwrite_cuts_what_it_meets() {
 }
 
 #[test]
+fn a_pack_is_of_one_family() {
+    let mut store = Store::new();
+    let other = model::FamilyId(1);
+    let effects = crate::genesis(other.first_fileset(), model::Timestamp(1), 0, 0, 0o755);
+    for (key, record) in effects.0 {
+        store.records.insert(key, record.unwrap());
+    }
+    let own = store.file("f");
+    let foreign = store.file_in(other.root(), "g");
+    assert_eq!(foreign.fileset().family(), other);
+    let pack = store.segment(&[1; 100]);
+    store.publish(own, vec![data(0, 50, pack, 0)], 50).unwrap();
+    let refused = store.publish(foreign, vec![data(0, 50, pack, 50)], 50);
+    assert_eq!(refused.unwrap_err(), ErrorKind::InvalidArgument);
+    store.write(foreign, 0, &[2; 10]).unwrap();
+    store.audit();
+}
+
+#[test]
 fn one_publish_cuts_an_extent_in_several_places() {
     let mut store = Store::new();
     let file = store.file("f");

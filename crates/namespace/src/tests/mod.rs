@@ -15,9 +15,9 @@ mod rules;
 use crate::{Key, Missing, Need, Outcome, Record, Stop, Table, View, apply, audit::Audit, genesis};
 use bytes::Bytes;
 use model::{
-    Attributes, CommitNumber, DataId, ErrorKind, Extent, ExtentKind, FamilyId, FileKind, FileName,
-    FilesetId, GroupId, InodeId, InodeNumber, Operation, Reply, Scheme, SegmentId, SegmentPlace,
-    SessionId, SetAttributes, Timestamp,
+    Attributes, CommitNumber, DataId, ErrorKind, Extent, ExtentKind, FileKind, FileName, FilesetId,
+    GroupId, InodeId, InodeNumber, Operation, Reply, Scheme, SegmentId, SegmentPlace, SessionId,
+    SetAttributes, Timestamp,
     operation::{Fresh, NewInode, Publish, RenameMode, Stamp, Turn},
 };
 use std::{
@@ -95,7 +95,7 @@ impl View for Cold<'_> {
 
 impl Store {
     pub(super) fn new() -> Self {
-        let effects = genesis(FamilyId(0), FilesetId(0), Timestamp(1_000), 0, 0, 0o755);
+        let effects = genesis(FilesetId(0), Timestamp(1_000), 0, 0, 0o755);
         let records = effects
             .0
             .into_iter()
@@ -251,7 +251,11 @@ impl Store {
     }
 
     pub(super) fn file(&mut self, name: &str) -> InodeId {
-        self.create(ROOT, name, FileKind::File).unwrap().inode
+        self.file_in(ROOT, name)
+    }
+
+    pub(super) fn file_in(&mut self, directory: InodeId, name: &str) -> InodeId {
+        self.create(directory, name, FileKind::File).unwrap().inode
     }
 
     pub(super) fn directory(&mut self, parent: InodeId, name: &str) -> InodeId {

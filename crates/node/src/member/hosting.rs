@@ -97,7 +97,7 @@ async fn host(parts: Arc<Parts>, shard: ShardId) {
             // Runs to its end although the record may change meanwhile: whoever takes over next
             // raises the epoch, which ends it.
             (None, Some(record)) => {
-                match Metanode::open(parts.opening(shard, record.family)).await {
+                match Metanode::open(parts.opening(shard, record.families[0])).await {
                     Ok(metanode) => {
                         metanode.start_background();
                         let epoch = metanode.shard_status().epoch.0;

@@ -175,7 +175,10 @@ fn a_family_is_in_one_shard_whoever_asks_at_the_same_time() {
                 );
             }
             let shards = first.parts.coordination.shards().await.unwrap();
-            let mut families: Vec<_> = shards.iter().map(|shard| shard.family).collect();
+            let mut families: Vec<_> = shards
+                .iter()
+                .flat_map(|shard| shard.families.clone())
+                .collect();
             families.sort_unstable();
             families.dedup();
             assert_eq!((shards.len(), families.len()), (3, 3), "seed {seed}");

@@ -2,7 +2,7 @@
 
 use super::{Log, Shared};
 use coordination::{ClosedFragment, ShardRecord, Versioned};
-use model::{EntryNumber, Error, ErrorKind, NsdId, Result};
+use model::{EntryNumber, Error, ErrorKind, FamilyId, NsdId, Result};
 use nsd::Handle;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -137,6 +137,24 @@ impl Log {
             ..record.value.clone()
         };
         self.shared.write_record(&mut record, next).await
+    }
+
+    /// Gives the shard one more family, in its record. Returns all of them.
+    ///
+    /// # Errors
+    /// `Exists` if another shard has it; `OldEpoch` if another owner followed; those of coordination.
+    pub(crate) async fn add_family(&self, family: FamilyId) -> Result<Vec<FamilyId>> {
+        let mut record = self.shared.record.lock().await;
+        let mut families = record.value.families.clone();
+        if let Err(at) = families.binary_search(&family) {
+            families.insert(at, family);
+            let next = ShardRecord {
+                families: families.clone(),
+                ..record.value.clone()
+            };
+            self.shared.write_record(&mut record, next).await?;
+        }
+        Ok(families)
     }
 }
 
@@ -337,12 +355,23 @@ impl Shared {
         record: &mut Versioned<ShardRecord>,
         mut next: ShardRecord,
     ) -> Result<()> {
+        let had = &record.value.families;
+        let mut more = next.families.iter().copied();
+        let added = more.find(|family| !had.contains(family));
         let mut last = None;
         for attempt in 0..WRITES_MAX {
             if attempt > 0 {
                 self.world.sleep(WRITE_PAUSE).await;
             }
-            match self.coordination.set_shard(record.version, &next).await {
+            let set = match added {
+                Some(family) => {
+                    self.coordination
+                        .add_family(record.version, &next, family)
+                        .await
+                }
+                None => self.coordination.set_shard(record.version, &next).await,
+            };
+            match set {
                 Ok(version) => {
                     *record = Versioned {
                         value: next,
@@ -377,6 +406,7 @@ impl Shared {
                         }
                     }
                 }
+                Err(error) if error.kind() == ErrorKind::Exists => return Err(error),
                 Err(error) => last = Some(error),
             }
         }

@@ -15,7 +15,7 @@ fn unheld(_: InodeId) -> bool {
 }
 
 fn inode(number: u64, kind: FileKind) -> (Key, Record) {
-    let effects = namespace::genesis(model::FamilyId(0), FilesetId(0), Timestamp(1), 0, 0, 0o755);
+    let effects = namespace::genesis(FilesetId(0), Timestamp(1), 0, 0, 0o755);
     let Some(Record::Inode(root)) = effects
         .0
         .into_iter()

@@ -199,18 +199,17 @@ impl PrefixExtractor for ObjectPrefix {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::{DataId, FamilyId, FilesetId, InodeId};
+    use model::{DataId, FilesetId, InodeId};
     use namespace::Key;
 
     #[test]
     fn a_directorys_names_and_a_files_extents_are_looked_for_by_their_prefix() {
-        let family = FamilyId(1);
         let name = |directory, position| {
             Key::Name {
                 directory: InodeId(directory),
                 position,
             }
-            .to_bytes(family)
+            .to_bytes()
         };
         let extent = |data, end| {
             Key::Extent {
@@ -218,7 +217,7 @@ mod tests {
                 data: DataId(data),
                 end,
             }
-            .to_bytes(family)
+            .to_bytes()
         };
         let (from, to) = (name(255, 3), name(256, 0));
         let (prefix, range) = within_object(&from, &to).unwrap();

@@ -1,0 +1,75 @@
+//! The families whose records a shard holds. Its record in coordination names them, so that no other shard
+//! has one of them; the first fileset of each is made by the owner.
+//!
+//! *A new family*: its number is claimed and written into the shard's record in one step; then a commit
+//! makes its first fileset. If the owner ends in between, the next one makes the fileset before it
+//! serves.
+
+#[cfg(test)]
+mod tests;
+
+use crate::state::Shard;
+use model::{Error, ErrorKind, FamilyId, Result};
+use namespace::Key;
+use std::sync::Arc;
+
+impl Shard {
+    /// The families, in order of their numbers. There is at least one.
+    #[must_use]
+    pub fn families(&self) -> Arc<[FamilyId]> {
+        self.families.lock().clone()
+    }
+
+    /// Adds a family with an empty fileset: a root directory of mode 0o755, owned by root. Durable when it
+    /// returns. May be repeated after an error.
+    ///
+    /// # Errors
+    /// `Exists` if a shard has the family; `InvalidArgument` if there is no such number; `Unavailable` if the
+    /// shard was given up or coordination doesn't answer.
+    pub async fn add_family(&self, family: FamilyId) -> Result<()> {
+        self.check_alive()?;
+        if family.0 >= FamilyId::COUNT {
+            let text = format!("families have numbers below {}", FamilyId::COUNT);
+            return Err(Error::new(ErrorKind::InvalidArgument, text));
+        }
+        let families = self.log.add_family(family).await?;
+        // Before its records: whoever reads them reads all.
+        *self.families.lock() = families.into();
+        if !self.make_first_fileset(family).await? {
+            let text = format!("the shard has family {family} already");
+            return Err(Error::new(ErrorKind::Exists, text));
+        }
+        self.sync().await
+    }
+
+    /// Makes the first filesets that an owner before couldn't make any more.
+    pub(crate) async fn make_first_filesets(&self) -> Result<()> {
+        let mut has_made = false;
+        for family in self.families().iter() {
+            has_made |= self.make_first_fileset(*family).await?;
+        }
+        match has_made {
+            true => self.sync().await,
+            false => Ok(()),
+        }
+    }
+
+    /// False if the family has it.
+    async fn make_first_fileset(&self, family: FamilyId) -> Result<bool> {
+        let fileset = family.first_fileset();
+        let key = Key::Fileset(fileset);
+        if self.record(&key).await?.is_some() {
+            return Ok(false);
+        }
+        let mut state = self.state.lock();
+        state.alive()?;
+        // Somebody else may have asked for the same.
+        if state.records.get(&key).flatten().is_some() {
+            return Ok(false);
+        }
+        let effects = namespace::genesis(fileset, self.world.wall(), 0, 0, 0o755);
+        state.change(effects, None);
+        tracing::info!(shard = self.shard.0, %family, "empty file system made");
+        Ok(true)
+    }
+}
