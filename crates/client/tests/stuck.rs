@@ -8,7 +8,7 @@ use model::{
     ErrorKind, Extent, ExtentKind, FamilyId, InodeId, Operation, Reply, Scheme, SessionId,
     SetAttributes,
 };
-use namespace::{Effects, Key};
+use namespace::{Key, Record};
 use pool::{SegmentOwner, SegmentSource};
 use std::time::Duration;
 use world::sim::Simulation;
@@ -89,6 +89,12 @@ async fn extents(node: &Node, inode: InodeId) -> Vec<Extent> {
     }
 }
 
+async fn forge(node: &Node, key: Key, record: Option<Record>) {
+    testkit::forge::forge(&node.metanode.hosted(), vec![(key, record)]).await;
+    // The first operation takes the shard over again.
+    node.metanode.usage().await.unwrap();
+}
+
 #[test]
 fn a_file_that_cannot_be_stored_leaves_room_to_others() {
     run(13, |node| async move {
@@ -102,7 +108,7 @@ fn a_file_that_cannot_be_stored_leaves_room_to_others() {
         };
         let key = Key::Segment(place.segment);
         let record = node.metanode.hosted().record(&key).await.unwrap();
-        node.metanode.forge(Effects(vec![(key.clone(), None)]));
+        forge(&node, key.clone(), None).await;
         client.write(bad, 0, &content(2, 100_000)).await.unwrap();
         assert!(client.fsync(bad, false).await.is_err());
         // It takes as much memory as allowed, then gets the error.
@@ -132,7 +138,7 @@ fn a_file_that_cannot_be_stored_leaves_room_to_others() {
             read(client, good, 1 << 20, BLOCK as usize).await == content(1 << 20, BLOCK as usize)
         );
         // Its data was kept, and is stored once that is possible.
-        node.metanode.forge(Effects(vec![(key, record)]));
+        forge(&node, key, record).await;
         client.sync_all().await.unwrap();
         assert_eq!(client.page_pool_bytes().0, 0);
         client.forget_clean();

@@ -210,12 +210,6 @@ impl Metanode {
         self.shard()
     }
 
-    /// Puts records without checking any rule. Only for tests that checks find the damage.
-    #[doc(hidden)]
-    pub fn forge(&self, effects: namespace::Effects) {
-        self.shard().forge(effects);
-    }
-
     /// The shard hosted now.
     fn shard(&self) -> Arc<Shard> {
         self.host.shard()

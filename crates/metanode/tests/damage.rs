@@ -3,7 +3,7 @@
 use crate::rig::{self, Rig, name, pattern};
 use metanode::{CheckReport, FaultKind};
 use model::{ExtentKind, FileKind, InodeId, InodeNumber, Scheme, SegmentPlace};
-use namespace::{Effects, Key, Record, Table};
+use namespace::{Key, Record, Table};
 use std::sync::Arc;
 use world::sim::Simulation;
 
@@ -14,8 +14,8 @@ async fn record(rig: &Rig, key: &Key) -> Record {
     record.expect("the record exists")
 }
 
-fn forge(rig: &Rig, key: Key, record: Record) {
-    rig.metanode.forge(Effects(vec![(key, Some(record))]));
+async fn forge(rig: &Rig, key: Key, record: Record) {
+    rig.forge(vec![(key, Some(record))]).await;
 }
 
 /// An inode larger than any file.
@@ -28,7 +28,7 @@ async fn damage_inode(rig: &Rig, inode: InodeId) {
         size: u64::MAX,
         ..(*known).clone()
     };
-    forge(rig, key, Record::Inode(Arc::new(damaged)));
+    forge(rig, key, Record::Inode(Arc::new(damaged))).await;
 }
 
 /// An extent after the end of its segment.
@@ -48,7 +48,7 @@ async fn damage_extent(rig: &Rig, inode: InodeId) {
     if let ExtentKind::Data { at, .. } = &mut damaged.kind {
         *at = u32::MAX;
     }
-    forge(rig, key, Record::Extent(Arc::new(damaged)));
+    forge(rig, key, Record::Extent(Arc::new(damaged))).await;
 }
 
 /// A name for an inode that can't exist.
@@ -64,7 +64,7 @@ async fn damage_name(rig: &Rig, text: &str) {
             && entry.name == name(text)
         {
             entry.inode = InodeNumber(0);
-            forge(rig, key, Record::Name(Arc::new(damaged)));
+            forge(rig, key, Record::Name(Arc::new(damaged))).await;
             return;
         }
     }
@@ -81,7 +81,7 @@ async fn damage_segment(rig: &Rig, place: &SegmentPlace) {
         live: 0,
         ..(*known).clone()
     };
-    forge(rig, key, Record::Segment(Arc::new(damaged)));
+    forge(rig, key, Record::Segment(Arc::new(damaged))).await;
 }
 
 async fn place_of(rig: &Rig, file: InodeId) -> SegmentPlace {
@@ -169,7 +169,7 @@ fn a_damaged_orphan_does_not_keep_the_file_system_closed() {
             let file = rig.file(ROOT, "file").await;
             // A record of another kind, which can't be an orphan's.
             let other = record(&rig, &Key::Inode(file)).await;
-            forge(&rig, Key::Orphan(file), other);
+            forge(&rig, Key::Orphan(file), other).await;
             rig.close().await;
             file
         })
@@ -296,7 +296,7 @@ fn directories_in_a_circle_are_told() {
                 };
                 effects.push((key, Some(Record::Inode(Arc::new(moved)))));
             }
-            rig.metanode.forge(Effects(effects));
+            rig.forge(effects).await;
             let faults = rig.check().await.faults;
             assert_eq!(faults.len(), 1, "{faults:#?}");
             let text = &faults[0].text;

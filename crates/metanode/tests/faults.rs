@@ -1,9 +1,9 @@
 //! Faults are found, reported and repaired.
 
 use crate::rig::{self, FAMILY, Rig, pattern};
-use metanode::{FaultKind, Metanode, Progress};
-use model::{ExtentKind, InodeId, NsdId, Scheme};
-use namespace::{Effects, Key, Record};
+use metanode::{FaultKind, Progress};
+use model::{ExtentKind, FileKind, InodeId, NsdId, Operation, Reply, Scheme};
+use namespace::{Key, Record};
 use pool::{SegmentOwner, SegmentSource};
 use std::pin::pin;
 use std::sync::Arc;
@@ -179,8 +179,8 @@ fn data_that_dies_during_its_repair_comes_back_whole_after_a_power_cut() {
     }
 }
 
-fn forge(metanode: &Metanode, key: Key, record: Option<Record>) {
-    metanode.forge(Effects(vec![(key, record)]));
+async fn forge(rig: &Rig, key: Key, record: Option<Record>) {
+    rig.forge(vec![(key, record)]).await;
 }
 
 #[test]
@@ -211,13 +211,13 @@ fn a_damaged_record_holds_up_neither_freeing_nor_opening() {
             };
             let end = extent.end();
             let key = Key::Extent { fileset, data, end };
-            forge(&rig.metanode, key, Some(Record::Extent(Arc::new(extent))));
+            forge(&rig, key, Some(Record::Extent(Arc::new(extent)))).await;
             let queued = namespace::Reclaim {
                 inode: model::InodeNumber(1),
                 xattrs: false,
             };
             let key = Key::Reclaim { fileset, data };
-            forge(&rig.metanode, key, Some(Record::Reclaim(queued)));
+            forge(&rig, key, Some(Record::Reclaim(queued))).await;
             rig.unlink(ROOT, "f").await;
             assert!(rig.metanode.make_room().await.unwrap());
             let gone = rig.pool.read(&place, 0, 4096).await.unwrap_err();
@@ -227,7 +227,7 @@ fn a_damaged_record_holds_up_neither_freeing_nor_opening() {
             let named = rig.file(ROOT, "named").await;
             rig.write(named, 0, &pattern(5, 9000)).await;
             let orphan = Record::Orphan(namespace::Orphan { linkable: false });
-            forge(&rig.metanode, Key::Orphan(named), Some(orphan));
+            forge(&rig, Key::Orphan(named), Some(orphan)).await;
             rig.close().await;
         })
         .finished();
@@ -253,55 +253,45 @@ fn forged_records_are_found() {
             rig::create(&world, Scheme::Replicate(1), 1).await;
             let rig = rig::open(&world).await;
             let (file, place) = one_file(&rig).await;
-            let shard = rig.metanode.hosted();
             // A size that the counters don't include.
             let key = Key::Inode(file);
-            let Some(Record::Inode(inode)) = shard.record(&key).await.unwrap() else {
+            let Some(Record::Inode(inode)) = rig.metanode.hosted().record(&key).await.unwrap()
+            else {
                 panic!("the inode has no record")
             };
             let larger = namespace::Inode {
                 size: inode.size + 1,
                 ..(*inode).clone()
             };
-            forge(
-                &rig.metanode,
-                key.clone(),
-                Some(Record::Inode(Arc::new(larger))),
-            );
+            forge(&rig, key.clone(), Some(Record::Inode(Arc::new(larger)))).await;
             assert_eq!(kinds(&rig).await, [FaultKind::Counter]);
-            forge(
-                &rig.metanode,
-                key.clone(),
-                Some(Record::Inode(inode.clone())),
-            );
+            forge(&rig, key.clone(), Some(Record::Inode(inode.clone()))).await;
             // An inode missing under its name.
-            forge(&rig.metanode, key.clone(), None);
+            forge(&rig, key.clone(), None).await;
             assert!(kinds(&rig).await.contains(&FaultKind::Record));
-            forge(&rig.metanode, key, Some(Record::Inode(inode)));
+            forge(&rig, key, Some(Record::Inode(inode))).await;
             // A segment whose record doesn't match the extents that point at it.
             let key = Key::Segment(place.segment);
-            let Some(Record::Segment(segment)) = shard.record(&key).await.unwrap() else {
+            let Some(Record::Segment(segment)) = rig.metanode.hosted().record(&key).await.unwrap()
+            else {
                 panic!("the segment has no record")
             };
             let more = namespace::Segment {
                 live: segment.live + 1,
                 ..(*segment).clone()
             };
-            forge(
-                &rig.metanode,
-                key.clone(),
-                Some(Record::Segment(Arc::new(more))),
-            );
+            forge(&rig, key.clone(), Some(Record::Segment(Arc::new(more)))).await;
             assert_eq!(kinds(&rig).await, [FaultKind::Record]);
-            forge(&rig.metanode, key, Some(Record::Segment(segment)));
+            forge(&rig, key, Some(Record::Segment(segment))).await;
             // An orphan without a holder.
             forge(
-                &rig.metanode,
+                &rig,
                 Key::Orphan(file),
                 Some(Record::Orphan(namespace::Orphan { linkable: false })),
-            );
+            )
+            .await;
             assert!(kinds(&rig).await.contains(&FaultKind::Orphan));
-            forge(&rig.metanode, Key::Orphan(file), None);
+            forge(&rig, Key::Orphan(file), None).await;
             rig.must_be_clean("all forgeries undone").await;
         })
         .finished();
@@ -314,13 +304,20 @@ fn an_inode_without_names_whose_release_is_under_way_is_no_fault() {
         .run(|world| async move {
             rig::create(&world, Scheme::Replicate(1), 1).await;
             let rig = rig::open(&world).await;
-            let (file, _) = one_file(&rig).await;
-            let orphan = Record::Orphan(namespace::Orphan { linkable: false });
-            forge(&rig.metanode, Key::Orphan(file), Some(orphan));
-            let (metanode, later) = (rig.metanode.clone(), world.clone());
+            // Nobody holds it.
+            let unnamed = Operation::CreateUnnamed {
+                directory: ROOT,
+                new: rig::new_inode(FileKind::File),
+            };
+            let file = match rig.run(unnamed).await.unwrap() {
+                Reply::Entry { attributes, .. } => attributes.inode,
+                other => panic!("{other:?}"),
+            };
+            let (metanode, stamp, later) = (rig.metanode.clone(), rig.stamp(), world.clone());
             let release = async move {
                 later.sleep(Duration::from_millis(100)).await;
-                forge(&metanode, Key::Orphan(file), None);
+                let released = Operation::Release { inode: file };
+                metanode.execute(&released, &stamp).await.unwrap();
             };
             world.spawn("release", release).detach();
             assert!(!kinds(&rig).await.contains(&FaultKind::Orphan));

@@ -385,12 +385,6 @@ impl Shard {
         Ok(self.state.lock().records.get(key).flatten())
     }
 
-    /// Puts records without checking any rule. Only for tests that checks find the damage.
-    #[doc(hidden)]
-    pub fn forge(&self, effects: Effects) {
-        self.state.lock().change(effects, None);
-    }
-
     /// Makes everything durable, flushes the tree's memory to tables, closes.
     ///
     /// # Errors

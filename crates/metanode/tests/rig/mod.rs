@@ -11,6 +11,7 @@ use model::{
     Attributes, Extent, ExtentKind, FamilyId, FileKind, InodeId, Operation, Reply, Result, Scheme,
     SegmentPlace, SetAttributes, ShardId,
 };
+use namespace::{Key, Record};
 use nsd::Nsd;
 use pool::{Pool, SegmentOwner, SegmentSource};
 use std::path::Path;
@@ -168,6 +169,13 @@ impl Rig {
 
     pub fn stamp(&self) -> Stamp {
         Stamp::own(self.world.wall(), self.source.session())
+    }
+
+    /// Puts records that break the rules.
+    pub async fn forge(&self, records: Vec<(Key, Option<Record>)>) {
+        testkit::forge::forge(&self.metanode.hosted(), records).await;
+        // The first operation takes the shard over again.
+        self.metanode.usage().await.unwrap();
     }
 
     pub async fn run(&self, operation: Operation) -> Result<Reply> {

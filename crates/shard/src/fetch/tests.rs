@@ -127,10 +127,11 @@ fn rows_that_cannot_be_decoded_do_not_keep_their_neighbours_from_being_read_ahea
             size: u64::MAX,
             ..(*known).clone()
         };
-        shard.forge(namespace::Effects(vec![
+        let damaged = namespace::Effects(vec![
             (first_name, Some(Record::Name(Arc::new(record)))),
             (first_inode, Some(Record::Inode(Arc::new(inode)))),
-        ]));
+        ]);
+        shard.state.lock().change(damaged, None);
         shard.close().await.unwrap();
         [of_name, name(of_inode)]
     });

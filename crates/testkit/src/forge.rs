@@ -1,0 +1,28 @@
+//! Records that break the rules, as a faulty release or a faulty disk would leave them.
+
+use bytes::Bytes;
+use model::{Error, ErrorKind};
+use namespace::{Key, Record};
+use shard::{CommitFrame, Shard};
+
+/// Puts records into a shard behind its owner's back: a commit in its log and its tree that no rule has seen.
+/// The owner's decoded records don't know of it, so it gives the shard up; whoever needs the shard takes
+/// it over again. Nothing else may change the shard meanwhile.
+pub async fn forge(shard: &Shard, records: Vec<(Key, Option<Record>)>) {
+    shard.sync().await.unwrap();
+    let row = |(key, record): (Key, Option<Record>)| {
+        let value = record.map(|record| Bytes::from(record.to_bytes()));
+        (Bytes::from(key.to_bytes()), value)
+    };
+    let frame = CommitFrame {
+        commit: shard.durable().next(),
+        operations: Vec::new(),
+        rows: records.into_iter().map(row).collect(),
+    };
+    let tree = shard.tree();
+    let entry = tree.log().append_commit(&frame).await.unwrap();
+    tree.apply(entry, &frame).await.unwrap();
+    assert!(shard.is_clean(), "nothing else changes the shard meanwhile");
+    let why = Error::new(ErrorKind::Unavailable, "its records were forged");
+    shard.resign(&why);
+}
