@@ -17,14 +17,14 @@ use coordination::Coordination;
 use model::operation::Stamp;
 use model::{Error, FamilyId, InodeId, NodeRun, Result, ShardId};
 use pool::Pool;
-use shard::{Holders, Opening, Shard};
+use shard::{Holders, Opening, Shard, within};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::{Mutex, watch};
 use world::World;
 
 pub use budgets::TAKE_OVER_MAX;
-pub(crate) use budgets::{FORMER_RUNS_BUDGET, RELEASE_BUDGET, within};
+pub(crate) use budgets::{FORMER_RUNS_BUDGET, RELEASE_BUDGET};
 pub(crate) use own_segments::OwnSegments;
 pub(crate) use running::{has_cuts, is_of_given_up};
 

@@ -10,7 +10,7 @@ mod upkeep;
 
 use crate::background::Background;
 use crate::holders::Holders;
-use crate::host::{FORMER_RUNS_BUDGET, Host, within};
+use crate::host::{FORMER_RUNS_BUDGET, Host};
 use crate::judging::Judging;
 use crate::locks::Locks;
 use crate::metanode::reclaim::Reclaim;
@@ -24,7 +24,7 @@ use model::owner::{Tenure, Usage};
 use model::{FamilyId, NodeRun, Result, ShardId};
 use parking_lot::Mutex;
 use pool::Pool;
-use shard::{Shard, ShardMemory};
+use shard::{Shard, ShardMemory, within};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use world::{Waiter, World};

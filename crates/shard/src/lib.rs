@@ -34,6 +34,6 @@ pub use rows::Damaged;
 pub use shard::Unflushed;
 pub use snapshot::{Page, Snapshot, Walk};
 pub use state::{Holders, Shard};
-pub use takeover::budgets::OPEN_MAX;
+pub use takeover::budgets::{OPEN_MAX, within};
 pub use takeover::{Opened, Opening};
 pub use tree::Tree;

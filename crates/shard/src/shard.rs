@@ -7,7 +7,7 @@ use crate::notes;
 use crate::records::{Records, successor};
 use crate::shrink::shrink_when_pressed;
 use crate::state::{Rows, Shard, ShardState, Wanted};
-use crate::takeover::budgets::{LAST_COMMIT_BUDGET, LEARN_BUDGET, LET_GO_BUDGET};
+use crate::takeover::budgets::{LAST_COMMIT_BUDGET, LEARN_BUDGET, LET_GO_BUDGET, too_late};
 use crate::takeover::{self, Lineage, Opened, Opening};
 use model::operation::Stamp;
 use model::{
@@ -424,10 +424,7 @@ impl Shard {
         let deadline = Deadline::after(&self.world, LEARN_BUDGET);
         let mut pause = LEARN_PAUSE_MIN;
         loop {
-            let late = |_| {
-                let text = format!("it took longer than {} s", LEARN_BUDGET.as_secs());
-                Err(Error::new(ErrorKind::Unavailable, text))
-            };
+            let late = |_| Err(too_late(LEARN_BUDGET));
             let learned = deadline.bound(&self.world, self.learn_once()).await;
             let Err(error) = learned.unwrap_or_else(late) else {
                 return Ok(());

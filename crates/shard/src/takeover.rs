@@ -15,7 +15,7 @@ mod tests_by_call;
 
 use budgets::{
     COPY_BUDGET, DISCARD_BUDGET, JOIN_BUDGET, OPEN_BUDGET, RAISE_BUDGET, READ_BUDGET,
-    RECORD_BUDGET, SEAL_BUDGET, SEAL_GRACE,
+    RECORD_BUDGET, SEAL_BUDGET, SEAL_GRACE, within,
 };
 use replay::Replayed;
 
@@ -37,7 +37,6 @@ use nsd::Handle;
 use pool::{Pool, SegmentSource};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 use tail::Tail;
 use world::World;
 use world::call::Deadline;
@@ -178,23 +177,6 @@ async fn take(opening: &Opening, lineage: &mut Lineage) -> Result<Opened> {
     start(opening, settled).await
 }
 
-/// One step with its budget.
-async fn within<T>(
-    opening: &Opening,
-    budget: Duration,
-    step: &str,
-    work: impl Future<Output = Result<T>>,
-) -> Result<T> {
-    let late = |_| {
-        let text = format!("it took longer than {} s", budget.as_secs());
-        Err(Error::new(ErrorKind::Unavailable, text))
-    };
-    let result = opening.world.timeout(budget, work).await;
-    result
-        .unwrap_or_else(late)
-        .map_err(|error| error.while_doing(step))
-}
-
 /// A log whose earlier owners can't write any more, with its end recorded.
 struct Settled {
     session: SessionId,
@@ -208,7 +190,7 @@ struct Settled {
 async fn settle(opening: &Opening, lineage: &mut Lineage) -> Result<Settled> {
     let raise = raise_epoch(opening, lineage);
     let (session, previous, record) =
-        within(opening, RAISE_BUDGET, "raise its epoch", raise).await?;
+        within(&opening.world, RAISE_BUDGET, "raise its epoch", raise).await?;
     let answering = seal(opening, &record.value).await?;
     let tail = if record.value.marker == 0 {
         // The first owner never reported the shard as open: all entries are garbage.
@@ -219,7 +201,7 @@ async fn settle(opening: &Opening, lineage: &mut Lineage) -> Result<Settled> {
     };
     let members = make_whole(opening, &record.value, answering, &tail).await?;
     let record = record_end(opening, record, &members, tail.end);
-    let record = within(opening, RECORD_BUDGET, "record its end", record).await?;
+    let record = within(&opening.world, RECORD_BUDGET, "record its end", record).await?;
     Ok(Settled {
         session,
         previous,
@@ -291,7 +273,7 @@ async fn start(opening: &Opening, settled: Settled) -> Result<Opened> {
         families,
         replayed,
     );
-    let opened = within(opening, OPEN_BUDGET, "open its tree", opened).await;
+    let opened = within(&opening.world, OPEN_BUDGET, "open its tree", opened).await;
     if let Err(error) = &opened {
         // What goes on in the background must not write any more.
         log.end(error.clone());

@@ -91,16 +91,19 @@ impl Slots {
             self.host.sync().await?;
             return Ok(0);
         }
-        let Some(holders) = log.holders() else {
-            return Ok(0);
-        };
         let groups = self.host.pool().groups();
         let entries = groups.map().nsds.iter();
-        let drained: Vec<NsdId> = entries
+        let mut drained: Vec<NsdId> = entries
             .filter(|entry| entry.state == NsdState::Draining)
             .map(|entry| entry.nsd)
-            .filter(|nsd| groups.slots_of(*nsd).is_empty() && !holders.contains(nsd))
+            .filter(|nsd| groups.slots_of(*nsd).is_empty())
             .collect();
+        if drained.is_empty() {
+            return Ok(0);
+        }
+        // Other shards keep their logs in the same pool, and only their records tell.
+        let shards = self.host.coordination().shards().await?;
+        drained.retain(|nsd| !shards.iter().any(|it| it.log_holders().contains(nsd)));
         let now = self.host.world().now();
         let failed = self.progress.lock().hand_over_failed;
         if failed.is_some_and(|last| now - last < HAND_OVER_AGAIN_AFTER) {
@@ -113,12 +116,6 @@ impl Slots {
             if let Err(error) = self.hand_over_all(*nsd).await {
                 tracing::warn!(%nsd, %error, "a drained NSD still holds pieces that others should have");
                 self.progress.lock().hand_over_failed = Some(now);
-                continue;
-            }
-            // Other shards keep their logs in the same pool, and only their records tell.
-            let shards = self.host.coordination().shards().await?;
-            if let Some(record) = shards.iter().find(|it| it.log_holders().contains(nsd)) {
-                tracing::debug!(%nsd, shard = %record.shard, "a drained NSD still holds a log");
                 continue;
             }
             let Some(fact) = self.host.coordination().pool_map(DATA_POOL).await? else {

@@ -1,17 +1,15 @@
 //! How long the steps around the opening of a shard may take, and the sum of all
 //! (`docs/protocols/take-over.md`). A step that exceeds its budget ends the attempt.
 
-use model::{Error, ErrorKind, Result};
 use shard::OPEN_MAX;
 use std::time::Duration;
-use world::World;
 
 /// A look at the shard's record in coordination, and its creation if it isn't there.
 pub(super) const LOOK_BUDGET: Duration = Duration::from_secs(10);
 /// The metanode's own session: an id from coordination, and a commit, which may take as long as the
 /// log allows its only NSD.
 pub(super) const OWN_SESSION_BUDGET: Duration = Duration::from_secs(70);
-/// The records of sessions of earlier runs of this node: each takes two reads of the tree.
+/// The records of sessions of earlier runs of this node: each takes three reads of the tree.
 pub(crate) const FORMER_RUNS_BUDGET: Duration = Duration::from_secs(60);
 /// Inodes without names, if nobody may hold them. The background releases what is left: the file
 /// system needn't stay closed for it.
@@ -24,18 +22,3 @@ pub const TAKE_OVER_MAX: Duration = OPEN_MAX
     .saturating_add(OWN_SESSION_BUDGET)
     .saturating_add(FORMER_RUNS_BUDGET)
     .saturating_add(RELEASE_BUDGET);
-
-/// One step with its budget.
-pub(crate) async fn within<T>(
-    world: &World,
-    budget: Duration,
-    step: &str,
-    work: impl Future<Output = Result<T>>,
-) -> Result<T> {
-    let late = |_| {
-        let text = format!("it took longer than {} s", budget.as_secs());
-        Err(Error::new(ErrorKind::Unavailable, text))
-    };
-    let result = world.timeout(budget, work).await.unwrap_or_else(late);
-    result.map_err(|error| error.while_doing(step))
-}

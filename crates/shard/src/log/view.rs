@@ -4,7 +4,6 @@ use super::{Log, Shared};
 use coordination::{ClosedFragment, ShardRecord, Versioned};
 use model::{EntryNumber, Error, ErrorKind, FamilyId, NsdId, Result};
 use nsd::Handle;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use world::call::Deadline;
@@ -76,13 +75,6 @@ impl Log {
             // The record is being changed: the caller must ask again.
             Err(_) => Some(self.acknowledged()),
         }
-    }
-
-    /// NSDs that hold entries that a take-over would need.
-    #[must_use]
-    pub fn holders(&self) -> Option<BTreeSet<NsdId>> {
-        let record = self.shared.record.try_lock().ok()?;
-        Some(record.value.log_holders())
     }
 
     /// Discards the entries below `below`, which replay no longer needs.

@@ -3,7 +3,9 @@
 //! They are for disks so slow that a step needs most of its budget: a healthy take-over needs a small
 //! part of a second. A step that exceeds its budget ends the attempt.
 
+use model::{Error, ErrorKind, Result};
 use std::time::Duration;
+use world::World;
 
 /// The running commit of a shard that this process gave up: as long as the log allows its only NSD.
 /// What isn't durable by then is applied again by the next owner here.
@@ -49,6 +51,27 @@ pub(super) const TAKE_MAX: Duration = sum(&[
 pub(crate) const END_MAX: Duration = sum(&[LAST_COMMIT_BUDGET, LET_GO_BUDGET]);
 /// Longest attempt to open a shard, with the end of the one that this process had before.
 pub const OPEN_MAX: Duration = sum(&[END_MAX, TAKE_MAX, LEARN_BUDGET]);
+
+/// One step of a take-over with its budget.
+///
+/// # Errors
+/// The step's, with its name; `Unavailable` if it took longer.
+pub async fn within<T>(
+    world: &World,
+    budget: Duration,
+    step: &str,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let late = |_| Err(too_late(budget));
+    let result = world.timeout(budget, work).await.unwrap_or_else(late);
+    result.map_err(|error| error.while_doing(step))
+}
+
+/// The error of a step that exceeded its budget.
+pub(crate) fn too_late(budget: Duration) -> Error {
+    let text = format!("it took longer than {} s", budget.as_secs());
+    Error::new(ErrorKind::Unavailable, text)
+}
 
 const fn sum(budgets: &[Duration]) -> Duration {
     let mut sum = Duration::ZERO;

@@ -9,6 +9,7 @@ use crate::rig::{
 use crate::takeover;
 use model::{NodeId, Scheme};
 use parking_lot::Mutex;
+use std::time::Duration;
 use world::sim::{Cut, Outcome, Simulation};
 
 const SINGLE: Scheme = Scheme::Replicate(1);
