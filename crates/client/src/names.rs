@@ -79,7 +79,7 @@ impl Names {
         let grants = self.rights.grants();
         let create = Operation::CreateUnnamed { directory, new };
         let attributes = self.entry(create).await?;
-        self.opens.hold_new(&attributes, grants).await?;
+        self.opens.hold_unnamed(&attributes, grants).await?;
         let state = self.pages.inode(attributes.inode);
         state.lock().set_orphan(true);
         Ok(attributes)

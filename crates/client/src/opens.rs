@@ -76,6 +76,18 @@ impl Opens {
     /// before.
     pub(crate) async fn hold_new(&self, attributes: &Attributes, grants: u64) -> Result<()> {
         self.session.hold(attributes.inode).await?;
+        self.note_new(attributes, grants);
+        Ok(())
+    }
+
+    /// As [`Opens::hold_new`], for an inode that was made without a name.
+    pub(crate) async fn hold_unnamed(&self, attributes: &Attributes, grants: u64) -> Result<()> {
+        self.session.hold_made(attributes.inode).await?;
+        self.note_new(attributes, grants);
+        Ok(())
+    }
+
+    fn note_new(&self, attributes: &Attributes, grants: u64) {
         let state = self.pages.inode(attributes.inode);
         let mut inner = state.lock();
         inner.note_open();
@@ -83,7 +95,6 @@ impl Opens {
             inner.learn_empty();
             self.rights.note_made(attributes, &mut inner, grants);
         }
-        Ok(())
     }
 
     /// The last close of one open. Never fails; deletes an inode without names and holders.

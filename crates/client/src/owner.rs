@@ -110,6 +110,15 @@ impl Owner {
         self.ask(&hold).await.map(drop)
     }
 
+    /// Adds a use of an inode that the session made without a name. An owner on another node has
+    /// added it with the operation.
+    pub(crate) async fn hold_made(&self, session: SessionId, inode: InodeId) -> Result<()> {
+        match self {
+            Self::Here(_) => self.hold(session, inode).await,
+            Self::There(_) => Ok(()),
+        }
+    }
+
     /// Removes a use of the stamp's session.
     pub(crate) async fn unhold(&self, inode: InodeId, stamp: Stamp) -> Result<()> {
         let unhold = OwnerRequest::Unhold { inode, stamp };

@@ -148,6 +148,11 @@ impl Session {
         self.owner.hold(self.id, inode).await
     }
 
+    /// Adds a use of an inode that this session made without a name.
+    pub(crate) async fn hold_made(&self, inode: InodeId) -> Result<()> {
+        self.owner.hold_made(self.id, inode).await
+    }
+
     /// Removes a use of an inode.
     pub(crate) async fn unhold(&self, inode: InodeId) -> Result<()> {
         self.owner.unhold(inode, self.stamp()).await

@@ -82,7 +82,18 @@ impl Holders {
         table.nameless.remove(&inode)
     }
 
-    /// An inode was made without a name; its maker will hold it next.
+    /// A session of another node made an inode without a name and uses it from then on. The same again
+    /// changes nothing.
+    pub(crate) fn hold_made(&self, session: SessionId, inode: InodeId) {
+        let mut table = self.part(inode);
+        let uses = table.held.entry(inode).or_default();
+        if !uses.iter().any(|(holder, _)| *holder == session) {
+            uses.push((session, 1));
+        }
+        table.nameless.insert(inode);
+    }
+
+    /// An inode was made without a name; its maker, on this node, will hold it next.
     pub(crate) fn made_nameless(&self, inode: InodeId) {
         self.part(inode).nameless.insert(inode);
     }

@@ -139,6 +139,59 @@ fn an_open_inode_without_names_outlives_a_change_of_the_owner() {
         .finished();
 }
 
+/// The owner ends after the commit that made the file and before its maker hears of it.
+#[test]
+fn a_file_without_a_name_outlives_the_owner_that_made_it() {
+    Simulation::new(58)
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let (session, read) = (rig.source.session(), rig.stamp());
+            let make = async |metanode: &Metanode, slot: u8| {
+                let unnamed = Operation::CreateUnnamed {
+                    directory: ROOT,
+                    new: rig::new_inode(FileKind::File),
+                };
+                let stamp = Stamp {
+                    turn: Turn::Slot { slot, number: 1 },
+                    ..read
+                };
+                match metanode.execute(&unnamed, &stamp).await.unwrap() {
+                    Reply::Entry { attributes, .. } => attributes.inode,
+                    other => panic!("{other:?}"),
+                }
+            };
+            let made = make(&rig.metanode, 0).await;
+            let new = next_owner(&rig).await;
+            // Its maker says what it holds, and doesn't know of the file.
+            let nothing = Reclaimed::default();
+            new.reclaim(session, &nothing, true).await.unwrap();
+            world.sleep(Duration::from_secs(20)).await;
+            drain(&new).await;
+            assert!(exists(&new, made, &read).await);
+            // It asks again under the same number, and holds the file with the answer, once.
+            for _ in 0..2 {
+                assert_eq!(make(&new, 0).await, made);
+            }
+            new.unhold(made, &read).await.unwrap();
+            assert!(!exists(&new, made, &read).await);
+            // One that its maker never heard of ends with the session.
+            let never = make(&new, 1).await;
+            let newest = make(&new, 2).await;
+            let other = new.open_session().await.unwrap();
+            new.hold(other, newest);
+            new.close_session(session).await.unwrap();
+            let read = Stamp {
+                session: other,
+                ..read
+            };
+            assert!(!exists(&new, never, &read).await);
+            assert!(exists(&new, newest, &read).await);
+            new.close().await.unwrap();
+        })
+        .finished();
+}
+
 #[test]
 fn a_silent_session_keeps_inodes_without_names_for_the_grace_time_only() {
     Simulation::new(52)

@@ -64,7 +64,8 @@ pub enum Operation {
         new: NewInode,
     },
     /// Makes a file without a name (O_TMPFILE); it is an orphan held by the caller until it is
-    /// linked or released. → `Entry`
+    /// linked or released. A caller on another node holds it with this operation, on its own node it
+    /// asks for that next. → `Entry`
     CreateUnnamed {
         /// The directory whose fileset, group and default ACL it gets.
         directory: InodeId,

@@ -6,7 +6,7 @@
 
 use model::lock::{LockDoor, LockOwner, LockRequest, LockSpace};
 use model::owner::{LockCall, OwnerReply, OwnerRequest, RECLAIM_MAX, Reclaimed, Tenure};
-use model::{ErrorKind, InodeId, LockRange, Result};
+use model::{ErrorKind, InodeId, LockRange, Operation, Reply, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The opens and locks of a session.
@@ -35,8 +35,22 @@ impl Book {
         self.tenure = tenure;
     }
 
-    /// Takes in the answer to a request in order.
+    /// Whether the answer to a request changes what the session holds: it must be taken in before
+    /// anything is said to a new owner.
+    pub(super) fn concerns(request: &OwnerRequest) -> bool {
+        let makes_unnamed = |operation| matches!(operation, &Operation::CreateUnnamed { .. });
+        match request {
+            OwnerRequest::Execute { operation, .. } => makes_unnamed(operation),
+            request => request.is_in_order(),
+        }
+    }
+
+    /// Takes in the answer to a request.
     pub(super) fn answered(&mut self, request: &OwnerRequest, reply: &Result<OwnerReply>) {
+        if let Some(inode) = made_unnamed(request, reply) {
+            *self.holds.entry(inode).or_default() += 1;
+            return;
+        }
         match request {
             OwnerRequest::Hold { inode, .. } if reply.is_ok() => {
                 *self.holds.entry(*inode).or_default() += 1;
@@ -161,6 +175,20 @@ impl Book {
             parts[at].holds.push((*inode, *count));
         }
         parts
+    }
+}
+
+/// The file without a name that a request made: with that, its session holds it.
+pub(super) fn made_unnamed(request: &OwnerRequest, reply: &Result<OwnerReply>) -> Option<InodeId> {
+    match (request, reply) {
+        (
+            OwnerRequest::Execute {
+                operation: Operation::CreateUnnamed { .. },
+                ..
+            },
+            Ok(OwnerReply::Operation(Reply::Entry { attributes, .. })),
+        ) => Some(attributes.inode),
+        _ => None,
     }
 }
 

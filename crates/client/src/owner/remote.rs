@@ -10,7 +10,7 @@
 //! must not overtake it. The same happens if the caller stops waiting. There are 64 slots, so at most
 //! as many such tasks; they end with the session.
 
-use super::book::Book;
+use super::book::{Book, made_unnamed};
 use super::slots::{Slot, Slots};
 use futures::future::{BoxFuture, Either, select};
 use model::call::{BODY_BYTES_MAX, Call, NoAnswer};
@@ -226,10 +226,10 @@ impl RemoteOwner {
         }
     }
 
-    /// Sends a call once. The answer to a request in order enters the book before anything can be
-    /// reclaimed with it; while a reclaim wants to begin, such requests are given up.
+    /// Sends a call once. The answer to a request that [concerns](Book::concerns) the book enters it
+    /// before anything can be reclaimed; while a reclaim wants to begin, such requests are given up.
     async fn attempt(&self, owner: &dyn Remote, call: &mut OwnerCall, until: Deadline) -> Sent {
-        if call.order.is_none() {
+        if !Book::concerns(&call.request) {
             call.tenure = self.book.lock().tenure();
             return send(owner, call, until).await;
         }
@@ -315,9 +315,22 @@ impl RemoteOwner {
         let _listed = self.waiters.enter(OWNER_WAIT, None, self.world.now());
         while !self.closed.load(Ordering::Acquire) {
             let deadline = Deadline::after(&self.world, self.patience);
-            if let Outcome::Answered(_) = self.ask_until(&mut call, deadline).await {
+            if let Outcome::Answered(answer) = self.ask_until(&mut call, deadline).await {
                 self.slots.give_back(slot);
+                self.let_go(&call.request, &answer).await;
                 return;
+            }
+        }
+    }
+
+    /// Nobody waits for this answer any more: a file without a name that it tells of isn't used.
+    async fn let_go(&self, request: &OwnerRequest, answer: &Result<OwnerReply>) {
+        if let Some(inode) = made_unnamed(request, answer)
+            && let OwnerRequest::Execute { stamp, .. } = request
+        {
+            let stamp = *stamp;
+            if let Err(error) = self.ask(&OwnerRequest::Unhold { inode, stamp }).await {
+                tracing::warn!(%inode, %error, "a file without a name couldn't be released; its owner does when the session ends");
             }
         }
     }

@@ -3,10 +3,11 @@
 use crate::host::SCAN_PAGE;
 use crate::metanode::Metanode;
 use model::operation::Stamp;
-use model::{ErrorKind, InodeId, NodeRun, Operation, Result, SegmentPlace, SessionId};
-use namespace::Table;
+use model::{ErrorKind, InodeId, NodeRun, Operation, Reply, Result, SegmentPlace, SessionId};
 use namespace::sessions::Standing;
+use namespace::{Key, Record, Table};
 use shard::{Shard, successor};
+use std::collections::BTreeSet;
 
 impl Metanode {
     /// Opens a client's session. Its id comes from coordination and is never reused, nor are
@@ -63,7 +64,13 @@ impl Metanode {
         self.locks.release_session(session);
         let stamp = self.host.stamp();
         let mut result = Ok(());
+        let slot = |session| Key::Slot { session, slot: 0 };
+        let range = (slot(session), slot(session.next()));
+        let made = self.just_made(&self.shard(), range).await;
         for inode in self.holders.end_session(session) {
+            result = result.and(self.release(inode, &stamp).await);
+        }
+        for inode in made? {
             result = result.and(self.release(inode, &stamp).await);
         }
         self.owes_nothing(session);
@@ -117,10 +124,19 @@ impl Metanode {
                 return Ok(());
             };
             from = successor(last);
-            for (key, _) in &page {
-                let namespace::Key::Orphan(inode) = key else {
+            let is_unnamed = |record: &Record| matches!(record, Record::Orphan(it) if it.linkable);
+            // After the orphans: a file that is made now is in its slot when it is an orphan.
+            let made = match page.iter().any(|(_, record)| is_unnamed(record)) {
+                true => self.just_made(shard, Table::Slots.range()).await?,
+                false => BTreeSet::new(),
+            };
+            for (key, record) in &page {
+                let Key::Orphan(inode) = key else {
                     continue;
                 };
+                if is_unnamed(record) && made.contains(inode) {
+                    continue;
+                }
                 let release = Operation::Release { inode: *inode };
                 match shard.execute(&release, &stamp).await {
                     Ok(_) => {}
@@ -129,6 +145,29 @@ impl Metanode {
                         tracing::error!(%inode, %error, "an inode without names can't be released: run `shale fs check`");
                     }
                     Err(error) => return Err(error),
+                }
+            }
+        }
+    }
+
+    /// Files without names that an open session's last operation in a slot made. Their maker may not
+    /// have heard of it, and asks for the answer again: they are its own until it uses the slot for
+    /// something else or ends.
+    async fn just_made(&self, shard: &Shard, range: (Key, Key)) -> Result<BTreeSet<InodeId>> {
+        let (mut from, to) = range;
+        let mut made = BTreeSet::new();
+        loop {
+            let page = shard.scan_readable(&from, &to, SCAN_PAGE).await?;
+            let Some((last, _)) = page.last() else {
+                return Ok(made);
+            };
+            from = successor(last);
+            for (key, record) in &page {
+                if let (Key::Slot { session, .. }, Record::Slot(slot)) = (key, record)
+                    && let Ok(Reply::Entry { attributes, .. }) = &slot.answer
+                    && shard.session_standing(*session) == Standing::Open
+                {
+                    made.insert(attributes.inode);
                 }
             }
         }

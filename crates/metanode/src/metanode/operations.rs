@@ -85,7 +85,13 @@ impl Metanode {
             Ok(Reply::Entry { attributes, .. })
                 if matches!(operation, Operation::CreateUnnamed { .. }) =>
             {
-                self.holders.made_nameless(attributes.inode);
+                // A client on another node would hold it only after a time in which a new owner may
+                // release it.
+                let is_remote = matches!(stamp.turn, Turn::Slot { .. });
+                match is_remote && self.check_standing(stamp.session).is_ok() {
+                    true => self.holders.hold_made(stamp.session, attributes.inode),
+                    false => self.holders.made_nameless(attributes.inode),
+                }
                 reply
             }
             reply if has_cuts(operation, &reply) => {

@@ -94,11 +94,7 @@ pub fn run_shards(seed: u64, scenario: &ClusterScenario) -> SeveralShards {
         let run = Run {
             machines: &machines,
             judge: &judge,
-            known: SHARDS.map(|(shard, family)| {
-                let known = Known::new(seed, shard, family);
-                lock(&known).names_first = true;
-                known
-            }),
+            known: SHARDS.map(|(shard, family)| Known::new(seed, shard, family)),
             seed,
         };
         run.create_second().await;

@@ -8,7 +8,7 @@ use crate::scenario::{agree, brief};
 use bytes::Bytes;
 use client::{Client, ClientSettings};
 use model::operation::NewInode;
-use model::{ErrorKind, FamilyId, FileKind, FileName, InodeId, NodeId, ShardId};
+use model::{FamilyId, FileKind, InodeId, NodeId, ShardId};
 use node::Member;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -28,10 +28,6 @@ pub(super) struct Known {
     pub(super) shard: ShardId,
     /// The root directory of its clients.
     root: InodeId,
-    /// Files without names get one until they are held. Otherwise one is gone if the owner changes
-    /// between its creation and the hold: the next owner releases what nobody says to hold. Runs
-    /// whose owners change often meet that, one in forty of them.
-    pub(super) names_first: bool,
     pub(super) model: ModelFs,
     history: History,
     /// Inodes by their numbers in the model.
@@ -52,7 +48,6 @@ impl Known {
         Arc::new(Mutex::new(Self {
             shard,
             root,
-            names_first: false,
             model: ModelFs::default(),
             history: History::shipped(),
             inodes: BTreeMap::from([(ROOT, root)]),
@@ -143,11 +138,6 @@ pub(super) async fn turn(
 /// Makes a file without names that only this client holds open, wherever the shard moves.
 async fn hold(client: &Client, known: &Shared, what: &str) -> InodeId {
     let (_, root) = place(known);
-    let names_first = {
-        let known = &mut *lock(known);
-        known.is_uncertain |= known.names_first;
-        known.names_first
-    };
     let new = NewInode {
         kind: FileKind::File,
         mode: 0o600,
@@ -158,13 +148,7 @@ async fn hold(client: &Client, known: &Shared, what: &str) -> InodeId {
         target: Bytes::new(),
     };
     let written = async {
-        let inode = if names_first {
-            let made = client.create_and_open(root, held_name(), new).await?;
-            client.unlink(root, held_name()).await?;
-            made.inode
-        } else {
-            client.create_unnamed(root, new).await?.inode
-        };
+        let inode = client.create_unnamed(root, new).await?.inode;
         client
             .write(inode, 0, &content(HELD_SEED, HELD_BYTES))
             .await?;
@@ -175,20 +159,9 @@ async fn hold(client: &Client, known: &Shared, what: &str) -> InodeId {
     written.unwrap_or_else(|error| panic!("{what}, a file without names: {error:?}"))
 }
 
-/// The name of a file without names while it is being made; no action has it.
-fn held_name() -> FileName {
-    FileName::new(b"held, and nameless soon").expect("a short plain name")
-}
-
 /// Looks at everything after a crash, and makes it what is known.
 async fn look(client: &Client, known: &Shared, what: &str) {
     let (_, root) = place(known);
-    if lock(known).names_first
-        && let Err(error) = client.unlink(root, held_name()).await
-    {
-        let kind = error.kind();
-        assert_eq!(kind, ErrorKind::NotFound, "{what}, after a crash: {error}");
-    }
     let survey = survey::take(client, root).await;
     let survey = survey.unwrap_or_else(|error| panic!("{what}, after a crash: {error}"));
     let checked = lock(known).history.check_recovered(&survey);
