@@ -24,7 +24,7 @@ impl Shard {
     /// returns. May be repeated after an error.
     ///
     /// # Errors
-    /// `Exists` if a shard has the family; `InvalidArgument` if there is no such number; `Unavailable` if the
+    /// `Exists` if a shard has the family, also if an attempt that failed had added it; `InvalidArgument` if there is no such number; `Unavailable` if the
     /// shard was given up or coordination doesn't answer.
     pub async fn add_family(&self, family: FamilyId) -> Result<()> {
         self.check_alive()?;
@@ -33,8 +33,13 @@ impl Shard {
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
         let families = self.log.add_family(family).await?;
-        // Before its records: whoever reads them reads all.
-        *self.families.lock() = families.into();
+        // Before its records: whoever reads them reads all. Another call may have added more since.
+        {
+            let mut held = self.families.lock();
+            if families.len() > held.len() {
+                *held = families.into();
+            }
+        }
         if !self.make_first_fileset(family).await? {
             let text = format!("the shard has family {family} already");
             return Err(Error::new(ErrorKind::Exists, text));

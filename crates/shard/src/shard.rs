@@ -159,7 +159,7 @@ impl Shard {
             committer: Mutex::new(None),
             listing: Mutex::new(None),
             shrinking: Mutex::new(None),
-            _unflushed: unflushed,
+            unflushed: Mutex::new(Some(unflushed)),
         })
     }
 
@@ -533,6 +533,8 @@ impl Shard {
                 "its tree isn't closed; its log is replayed"
             );
         }
+        // The next owner here has as much.
+        drop(self.unflushed.lock().take());
         let mut state = self.state.lock();
         let mut commits = Vec::new();
         if let Some(frozen) = state.frozen.take() {

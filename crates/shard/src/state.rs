@@ -69,8 +69,8 @@ pub struct Shard {
     pub(crate) listing: Mutex<Option<Task<()>>>,
     /// Gives up records when the shards of the process use too much memory together.
     pub(crate) shrinking: Mutex<Option<Task<()>>>,
-    /// Returned with the tree.
-    pub(crate) _unflushed: UnflushedLimit,
+    /// Returned when the tree is closed.
+    pub(crate) unflushed: Mutex<Option<UnflushedLimit>>,
 }
 
 /// State under the one lock. Held for one operation at a time, never across a wait.
