@@ -192,6 +192,54 @@ fn a_file_without_a_name_outlives_the_owner_that_made_it() {
         .finished();
 }
 
+/// Its maker has heard that it is gone: a new owner doesn't bring it back because of a slot.
+#[test]
+fn a_file_without_a_name_that_was_closed_stays_gone() {
+    Simulation::new(59)
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let session = rig.source.session();
+            let ask = async |request: OwnerRequest, order: Option<Order>| {
+                let call = OwnerCall {
+                    shard: ShardId(0),
+                    session,
+                    tenure: rig.metanode.tenure(),
+                    order,
+                    request,
+                };
+                let call = Call::new(OWNER, CLASS, &call);
+                let deadline = Deadline::after(&world, Duration::from_secs(10));
+                let run = rig.metanode.hosted().run_of_session(session).unwrap();
+                let served = rig.metanode.serve(run, call, deadline).await;
+                served.decode::<OwnerReply>().unwrap()
+            };
+            let turn = Turn::Slot { slot: 9, number: 1 };
+            let operation = Operation::CreateUnnamed {
+                directory: ROOT,
+                new: rig::new_inode(FileKind::File),
+            };
+            let stamp = Stamp {
+                turn,
+                ..rig.stamp()
+            };
+            let made = ask(OwnerRequest::Execute { operation, stamp }, None).await;
+            let OwnerReply::Operation(Reply::Entry { attributes, .. }) = made else {
+                panic!("{made:?}")
+            };
+            let inode = attributes.inode;
+            let order = Order { slot: 3, number: 1 };
+            let unhold = OwnerRequest::Unhold { inode, stamp };
+            assert_eq!(ask(unhold, Some(order)).await, OwnerReply::Done);
+            let new = next_owner(&rig).await;
+            let nothing = Reclaimed::default();
+            new.reclaim(session, &nothing, true).await.unwrap();
+            assert!(!exists(&new, inode, &rig.stamp()).await);
+            new.close().await.unwrap();
+        })
+        .finished();
+}
+
 #[test]
 fn a_silent_session_keeps_inodes_without_names_for_the_grace_time_only() {
     Simulation::new(52)

@@ -162,7 +162,11 @@ impl Host {
         };
         for family in self.families().iter() {
             let inode = family.root();
-            let reply = self.run_own(&Operation::GetUsage { inode }).await?;
+            let reply = match self.run_own(&Operation::GetUsage { inode }).await {
+                // Its first fileset is just being made.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                reply => reply?,
+            };
             let Reply::Usage {
                 inodes,
                 logical,

@@ -70,11 +70,21 @@ impl Metanode {
         for inode in self.holders.end_session(session) {
             result = result.and(self.release(inode, &stamp).await);
         }
-        for inode in made? {
-            result = result.and(self.release(inode, &stamp).await);
+        match made {
+            Ok(made) => {
+                for inode in made {
+                    result = result.and(self.release(inode, &stamp).await);
+                }
+            }
+            Err(error) => result = result.and(Err(error)),
         }
         self.owes_nothing(session);
-        result.and(self.shard().end_session(session).await)
+        result = result.and(self.shard().end_session(session).await);
+        // What an operation that was under way has made since.
+        for inode in self.holders.end_session(session) {
+            result = result.and(self.release(inode, &stamp).await);
+        }
+        result
     }
 
     /// Every segment of the session with a counter up to this one is published or given up: if
@@ -124,9 +134,14 @@ impl Metanode {
                 return Ok(());
             };
             from = successor(last);
-            let is_unnamed = |record: &Record| matches!(record, Record::Orphan(it) if it.linkable);
+            let is_unnamed = |key: &Key, record: &Record| match (key, record) {
+                (Key::Orphan(inode), Record::Orphan(it)) => {
+                    it.linkable && !self.holders.is_held(*inode)
+                }
+                _ => false,
+            };
             // After the orphans: a file that is made now is in its slot when it is an orphan.
-            let made = match page.iter().any(|(_, record)| is_unnamed(record)) {
+            let made = match page.iter().any(|(key, record)| is_unnamed(key, record)) {
                 true => self.just_made(shard, Table::Slots.range()).await?,
                 false => BTreeSet::new(),
             };
@@ -134,7 +149,7 @@ impl Metanode {
                 let Key::Orphan(inode) = key else {
                     continue;
                 };
-                if is_unnamed(record) && made.contains(inode) {
+                if is_unnamed(key, record) && made.contains(inode) {
                     continue;
                 }
                 let release = Operation::Release { inode: *inode };

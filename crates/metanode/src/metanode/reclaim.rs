@@ -19,7 +19,7 @@ use model::{Error, ErrorKind, InodeId, Result, SessionId, ShardEpoch};
 use namespace::sessions::{Sessions, Standing};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering as Memory;
+use std::sync::atomic::{AtomicBool, Ordering as Memory};
 use std::time::Duration;
 use world::Instant;
 use world::Planted;
@@ -322,13 +322,22 @@ impl Metanode {
             return Ok(0);
         }
         self.in_grace.store(false, Memory::SeqCst);
+        // Unless the inodes are in use, the next call releases the rest. The request that ends the
+        // grace time may be given up meanwhile.
+        let begun = Begun(&self.in_grace);
         let shard = self.shard();
-        let released = self.release_orphans(&shard).await;
-        if released.is_err() {
-            // Unless the inodes are in use, the next call releases the rest.
-            self.in_grace.store(true, Memory::SeqCst);
-        }
-        released.map(|()| 1)
+        self.release_orphans(&shard).await?;
+        std::mem::forget(begun);
+        Ok(1)
+    }
+}
+
+/// The end of the grace time has begun; dropped, it must begin again.
+struct Begun<'a>(&'a AtomicBool);
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Memory::SeqCst);
     }
 }
 

@@ -141,10 +141,13 @@ impl Metanode {
             last_use = unused;
             reply
         });
-        if let Some((inode, stamp)) = last_use
-            && let Err(error) = self.release(inode, &stamp).await
-        {
-            tracing::warn!(%inode, %error, "an inode without names couldn't be released");
+        if let Some((inode, stamp)) = last_use {
+            if let Err(error) = self.release(inode, &stamp).await {
+                tracing::warn!(%inode, %error, "an inode without names couldn't be released");
+            }
+            // The client doesn't say any more that it holds the inode, and a new owner may keep one
+            // that a slot's last operation made.
+            self.sync().await?;
         }
         reply
     }
