@@ -2,7 +2,7 @@
 
 use crate::rig::{SHARD, commit, frame, machine, open, opened_nsd, power_on, value};
 use futures::future::join_all;
-use model::{EntryNumber, NodeId, NodeRun, NsdId, Scheme};
+use model::{EntryNumber, FamilyId, NodeId, NodeRun, NsdId, Scheme};
 use std::time::Duration;
 
 const THREE: Scheme = Scheme::Replicate(3);
@@ -110,6 +110,47 @@ fn an_owner_whose_shard_is_assigned_to_another_still_replaces_a_failed_member() 
             let record = coordination.shard(SHARD).await.unwrap().unwrap();
             assert_eq!(record.value.view, opened.log.view());
             assert_eq!(record.value.assigned, Some(other));
+        })
+        .finished();
+}
+
+/// Two changes of the record are lost to their owner and take effect late: a family and a trim.
+#[test]
+fn an_owner_goes_on_with_a_record_that_its_own_late_write_has_changed() {
+    let machine = machine(19, THREE, 5);
+    let faults = machine.faults();
+    machine
+        .run(|world| async move {
+            let opening = power_on(&world, &[]).await;
+            let opened = open(opening.clone()).await.unwrap();
+            commit(&opened, 1, &[("a", Some("1"))]).await.unwrap();
+            let coordination = &opening.coordination;
+            let mut record = coordination.shard(SHARD).await.unwrap().unwrap();
+            record.value.families.push(FamilyId(3));
+            let late = coordination.add_family(record.version, &record.value, FamilyId(3));
+            late.await.unwrap();
+            // Nothing is lost of it, whatever is written next.
+            let marker = record.value.marker + 1;
+            opened.log.record_marker(marker).await.unwrap();
+
+            let mut record = coordination.shard(SHARD).await.unwrap().unwrap();
+            assert_eq!(record.value.marker, marker);
+            record.value.families.push(FamilyId(4));
+            let late = coordination.add_family(record.version, &record.value, FamilyId(4));
+            late.await.unwrap();
+            let families = opened.log.add_family(FamilyId(4)).await.unwrap();
+            assert_eq!(families, [0, 3, 4].map(FamilyId));
+
+            let mut record = coordination.shard(SHARD).await.unwrap().unwrap();
+            record.value.trimmed_below = EntryNumber(1);
+            let late = coordination.set_shard(record.version, &record.value);
+            late.await.unwrap();
+            faults.fail(&opened.log.view()[1].to_string());
+            commit(&opened, 2, &[("b", Some("2"))]).await.unwrap();
+            let record = coordination.shard(SHARD).await.unwrap().unwrap();
+            assert_eq!(record.value.view, opened.log.view());
+            assert_eq!(record.value.families, [0, 3, 4].map(FamilyId));
+            assert_eq!(opened.log.failed(), None);
         })
         .finished();
 }

@@ -87,19 +87,20 @@ impl Log {
         if let Some(error) = self.failed() {
             return Err(error);
         }
-        let mut next = record.value.clone();
-        let holders = next.log_holders();
-        next.trimmed_below = below;
-        next.closed.retain(|fragment| fragment.last >= below);
-        // The newest end below the trim stays: it marks later entries of epochs up to it as
-        // garbage.
-        let keep_from = next
-            .ended
-            .iter()
-            .rposition(|end| end.last < below)
-            .unwrap_or(0);
-        next.ended.drain(..keep_from);
-        shared.write_record(&mut record, next).await?;
+        let holders = record.value.log_holders();
+        let change = |next: &mut ShardRecord| {
+            next.trimmed_below = next.trimmed_below.max(below);
+            next.closed.retain(|fragment| fragment.last >= below);
+            // The newest end below the trim stays: it marks later entries of epochs up to it as
+            // garbage.
+            let keep_from = next
+                .ended
+                .iter()
+                .rposition(|end| end.last < below)
+                .unwrap_or(0);
+            next.ended.drain(..keep_from);
+        };
+        shared.write_record(&mut record, None, change).await?;
         {
             let mut state = shared.state.lock();
             state.trimmed_below = below;
@@ -124,11 +125,8 @@ impl Log {
     /// Writes the marker into the record, once, after it is in the log.
     pub(crate) async fn record_marker(&self, marker: u128) -> Result<()> {
         let mut record = self.shared.record.lock().await;
-        let next = ShardRecord {
-            marker,
-            ..record.value.clone()
-        };
-        self.shared.write_record(&mut record, next).await
+        let change = |next: &mut ShardRecord| next.marker = marker;
+        self.shared.write_record(&mut record, None, change).await
     }
 
     /// Gives the shard one more family, in its record. Returns all of them.
@@ -137,16 +135,17 @@ impl Log {
     /// `Exists` if another shard has it; `OldEpoch` if another owner followed; those of coordination.
     pub(crate) async fn add_family(&self, family: FamilyId) -> Result<Vec<FamilyId>> {
         let mut record = self.shared.record.lock().await;
-        let mut families = record.value.families.clone();
-        if let Err(at) = families.binary_search(&family) {
-            families.insert(at, family);
-            let next = ShardRecord {
-                families: families.clone(),
-                ..record.value.clone()
+        if !record.value.families.contains(&family) {
+            let change = |next: &mut ShardRecord| {
+                if let Err(at) = next.families.binary_search(&family) {
+                    next.families.insert(at, family);
+                }
             };
-            self.shared.write_record(&mut record, next).await?;
+            self.shared
+                .write_record(&mut record, Some(family), change)
+                .await?;
         }
-        Ok(families)
+        Ok(record.value.families.clone())
     }
 }
 
@@ -287,18 +286,18 @@ impl Shared {
                 tracing::info!(shard = %self.shard, ?old, ?view, %first, "the log's view grows")
             }
         }
-        let mut next = record.value.clone();
-        if first > next.first_entry {
-            let last = EntryNumber(first.0 - 1);
-            next.closed.push(ClosedFragment {
-                view: old,
-                first: next.first_entry,
-                last,
-            });
-        }
-        next.view = view.clone();
-        next.first_entry = first;
-        if let Err(error) = self.write_record(record, next).await {
+        let change = |next: &mut ShardRecord| {
+            if first > next.first_entry {
+                next.closed.push(ClosedFragment {
+                    view: old.clone(),
+                    first: next.first_entry,
+                    last: EntryNumber(first.0 - 1),
+                });
+            }
+            next.view.clone_from(&view);
+            next.first_entry = first;
+        };
+        if let Err(error) = self.write_record(record, None, change).await {
             // It is unknown which view is recorded, and a take-over may use the new one: nothing
             // more may be acknowledged on the old one. NoSpace means that nothing was written.
             if error.kind() != ErrorKind::NoSpace {
@@ -340,21 +339,26 @@ impl Shared {
         }
     }
 
-    /// Compare-and-set of the record. Only newer owners also write it, and those who assign the
-    /// shard: their field is carried over, and this owner serves until another raises the epoch.
+    /// Compare-and-set of the record. Others that write it are newer owners, which raise the epoch,
+    /// and those who assign the shard. So a record of this epoch is this owner's, also one that it
+    /// doesn't know: an earlier write whose outcome was unknown, or whose caller was dropped, may
+    /// take effect late. Then the change is made to that record.
+    ///
+    /// `change` makes the change to any record of this epoch, and nothing to one that has it.
+    /// `added` is the family that it adds.
     async fn write_record(
         &self,
         record: &mut Versioned<ShardRecord>,
-        mut next: ShardRecord,
+        added: Option<FamilyId>,
+        change: impl Fn(&mut ShardRecord),
     ) -> Result<()> {
-        let had = &record.value.families;
-        let mut more = next.families.iter().copied();
-        let added = more.find(|family| !had.contains(family));
         let mut last = None;
         for attempt in 0..WRITES_MAX {
             if attempt > 0 {
                 self.world.sleep(WRITE_PAUSE).await;
             }
+            let mut next = record.value.clone();
+            change(&mut next);
             let set = match added {
                 Some(family) => {
                     self.coordination
@@ -372,22 +376,18 @@ impl Shared {
                     return Ok(());
                 }
                 Err(error) if error.kind() == ErrorKind::Changed => {
-                    let now = self.coordination.shard(self.shard).await?;
-                    if let Some(now) = &now {
-                        next.assigned = now.value.assigned;
-                        record.value.assigned = now.value.assigned;
-                    }
-                    match now {
-                        // An earlier attempt succeeded.
-                        Some(now) if now.value == next => {
+                    match self.coordination.shard(self.shard).await {
+                        Ok(Some(now)) if now.value.epoch == self.epoch => {
+                            let mut changed = now.value.clone();
+                            change(&mut changed);
+                            let is_done = changed == now.value;
                             *record = now;
-                            return Ok(());
-                        }
-                        Some(now) if now.value == record.value => {
-                            record.version = now.version;
+                            if is_done {
+                                return Ok(());
+                            }
                             last = Some(error);
                         }
-                        _ => {
+                        Ok(_) => {
                             let error = format!(
                                 "shard {} has a newer owner than epoch {}",
                                 self.shard, self.epoch
@@ -396,6 +396,7 @@ impl Shared {
                             self.fail(error.clone());
                             return Err(error);
                         }
+                        Err(error) => last = Some(error),
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::Exists => return Err(error),
