@@ -3,7 +3,7 @@
 use model::{InodeId, SessionId};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use world::{Map, Set};
 
 /// Partitions of the table, so that threads rarely contend.
@@ -13,6 +13,9 @@ const PARTS: usize = 64;
 /// briefly.
 pub(crate) struct Holders {
     parts: [Mutex<HolderTable>; PARTS],
+    /// The number of the last operation of each slot that made an inode without a name and was
+    /// answered by this owner: a copy of it that comes later makes no use.
+    made: Mutex<BTreeMap<(SessionId, u8), u64>>,
 }
 
 #[derive(Default)]
@@ -30,6 +33,7 @@ impl Default for Holders {
     fn default() -> Self {
         Self {
             parts: std::array::from_fn(|_| Mutex::default()),
+            made: Mutex::default(),
         }
     }
 }
@@ -82,9 +86,15 @@ impl Holders {
         table.nameless.remove(&inode)
     }
 
-    /// A session of another node made an inode without a name and uses it from then on. The same again
-    /// changes nothing.
-    pub(crate) fn hold_made(&self, session: SessionId, inode: InodeId) {
+    /// A session of another node made an inode without a name, by the operation `number` of a slot,
+    /// and uses it from then on. The same again changes nothing, also when the use has ended.
+    pub(crate) fn hold_made(&self, session: SessionId, slot: u8, number: u64, inode: InodeId) {
+        let mut made = self.made.lock();
+        let last = made.entry((session, slot)).or_default();
+        if *last >= number {
+            return;
+        }
+        *last = number;
         let mut table = self.part(inode);
         let uses = table.held.entry(inode).or_default();
         if !uses.iter().any(|(holder, _)| *holder == session) {
@@ -110,7 +120,13 @@ impl Holders {
 
     /// Ends all uses of a session. Returns the unused inodes that must be released, in order.
     pub(crate) fn end_session(&self, session: SessionId) -> Vec<InodeId> {
+        self.forget_made(session);
         self.end_uses(|holder, _| holder == session)
+    }
+
+    fn forget_made(&self, session: SessionId) {
+        let mut made = self.made.lock();
+        made.retain(|(maker, _), _| *maker != session);
     }
 
     fn end_uses(&self, ends: impl Fn(SessionId, InodeId) -> bool) -> Vec<InodeId> {
@@ -133,6 +149,7 @@ impl Holders {
     /// Ends all uses of a session except those of these inodes. Returns the unused inodes that must be
     /// released, in order.
     pub(crate) fn keep_only(&self, session: SessionId, kept: &BTreeSet<InodeId>) -> Vec<InodeId> {
+        self.forget_made(session);
         self.end_uses(|holder, inode| holder == session && !kept.contains(&inode))
     }
 
@@ -183,6 +200,24 @@ mod tests {
         holders.made_nameless(InodeId(7));
         holders.hold(SessionId(1), InodeId(7));
         assert!(holders.unhold(SessionId(1), InodeId(7)));
+    }
+
+    #[test]
+    fn a_late_copy_of_what_made_an_inode_without_a_name_uses_nothing() {
+        let holders = Holders::default();
+        let (session, inode) = (SessionId(1), InodeId(7));
+        for _ in 0..2 {
+            holders.hold_made(session, 3, 1, inode);
+        }
+        assert!(holders.unhold(session, inode));
+        holders.hold_made(session, 3, 1, inode);
+        assert!(!holders.is_held(inode));
+        // Nor does one of another number or slot count as a copy.
+        holders.hold_made(session, 3, 2, InodeId(8));
+        holders.hold_made(session, 4, 1, InodeId(9));
+        assert!(holders.is_held(InodeId(8)) && holders.is_held(InodeId(9)));
+        assert_eq!(holders.end_session(session), [InodeId(8), InodeId(9)]);
+        assert!(holders.made.lock().is_empty());
     }
 
     #[test]

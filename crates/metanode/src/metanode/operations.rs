@@ -87,10 +87,13 @@ impl Metanode {
             {
                 // A client on another node would hold it only after a time in which a new owner may
                 // release it.
-                let is_remote = matches!(stamp.turn, Turn::Slot { .. });
-                match is_remote && self.check_standing(stamp.session).is_ok() {
-                    true => self.holders.hold_made(stamp.session, attributes.inode),
-                    false => self.holders.made_nameless(attributes.inode),
+                let session = stamp.session;
+                match stamp.turn {
+                    Turn::Slot { slot, number } if self.check_standing(session).is_ok() => {
+                        let holders = &self.holders;
+                        holders.hold_made(session, slot, number, attributes.inode);
+                    }
+                    _ => self.holders.made_nameless(attributes.inode),
                 }
                 reply
             }
