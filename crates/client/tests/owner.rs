@@ -7,8 +7,10 @@ use metanode::{CheckOptions, Metanode};
 use model::call::{Answer, Call, NoAnswer};
 use model::lock::{LockOwner, LockTaker};
 use model::operation::{NewInode, RenameMode};
+use model::owner::{OwnerCall, OwnerRequest};
 use model::{
-    ErrorKind, FileKind, InodeId, LockKind, LockRange, NodeId, NodeRun, SetAttributes, ShardId,
+    ErrorKind, FileKind, InodeId, LockKind, LockRange, NodeId, NodeRun, Operation, SetAttributes,
+    ShardId,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -32,6 +34,9 @@ struct Way {
     faults: u64,
     /// Nothing arrives.
     cut: AtomicBool,
+    /// After its next answer about a new file without a name, no node owns the shard.
+    leaves: AtomicBool,
+    is_away: AtomicBool,
 }
 
 /// A map that names one node.
@@ -90,9 +95,21 @@ impl Remote for Way {
                 5 => self.world.sleep(self.up_to(Duration::from_secs(1))).await,
                 _ => {}
             }
+            let makes_unnamed = match call.decode::<OwnerCall>() {
+                Ok(OwnerCall {
+                    request: OwnerRequest::Execute { operation, .. },
+                    ..
+                }) => matches!(operation, Operation::CreateUnnamed { .. }),
+                _ => false,
+            };
             let serving = self.metanode.serve(RUN, call, deadline);
             match deadline.bound(&self.world, serving).await {
-                Ok(reply) => Ok(Answer { from: RUN, reply }),
+                Ok(reply) => {
+                    if makes_unnamed && self.leaves.swap(false, Ordering::Relaxed) {
+                        self.is_away.store(true, Ordering::Relaxed);
+                    }
+                    Ok(Answer { from: RUN, reply })
+                }
                 Err(_) => Err(NoAnswer::unknown("no reply in time")),
             }
         })
@@ -102,7 +119,8 @@ impl Remote for Way {
 impl Owners for Map {
     fn owner(&self) -> Option<Arc<dyn Remote>> {
         let owner = self.owner.lock().clone()?;
-        Some(owner)
+        let is_away = owner.is_away.load(Ordering::Relaxed);
+        (!is_away).then_some(owner as Arc<dyn Remote>)
     }
 
     fn refresh(&self, deadline: Deadline) -> BoxFuture<'_, ()> {
@@ -134,6 +152,8 @@ where
                 metanode: metanode.clone(),
                 faults,
                 cut: AtomicBool::new(false),
+                leaves: AtomicBool::new(false),
+                is_away: AtomicBool::new(false),
             });
             let map = Arc::new(Map {
                 world: world.clone(),
@@ -339,6 +359,29 @@ fn programs_wait_for_an_owner_and_then_get_an_error() {
         let found = async |text| client.lookup(InodeId::ROOT, name(text)).await.is_ok();
         assert!(!found("a").await, "it certainly didn't run");
         assert!(found("b").await, "it was asked until it was decided");
+        assert_eq!(client.waiters(), []);
+        node.close().await;
+    });
+}
+
+/// The program that makes the file is killed before the answer, and then nobody owns the shard for
+/// longer than the client's patience.
+#[test]
+fn a_file_without_a_name_that_nobody_waits_for_is_released_however_long_it_takes() {
+    run(10, 0, |node, _, way| async move {
+        let client = &node.client;
+        let inodes = client.usage(InodeId::ROOT).await.unwrap().inodes;
+        way.leaves.store(true, Ordering::Relaxed);
+        let making = client.create_unnamed(InodeId::ROOT, new_file());
+        let killed = node.world.timeout(Duration::from_nanos(1), making).await;
+        assert!(killed.is_err());
+        node.world.sleep(settings().patience * 3).await;
+        assert!(way.is_away.swap(false, Ordering::Relaxed), "it was made");
+        let made = node.metanode.usage().await.unwrap().inodes;
+        assert_eq!(made, inodes + 1);
+        node.world.sleep(Duration::from_secs(60)).await;
+        let left = client.usage(InodeId::ROOT).await.unwrap().inodes;
+        assert_eq!(left, inodes);
         assert_eq!(client.waiters(), []);
         node.close().await;
     });

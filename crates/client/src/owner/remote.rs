@@ -310,27 +310,27 @@ impl RemoteOwner {
         Ok(())
     }
 
-    /// Asks until it is known what became of a request, then frees its slot.
-    async fn decide(&self, mut call: OwnerCall, slot: Slot) {
+    /// Asks until it is known what became of a request, then frees its slot. Nobody waits for the
+    /// answer any more: a file without a name that it tells of is let go first, in the same slot.
+    async fn decide(&self, mut call: OwnerCall, mut slot: Slot) {
         let _listed = self.waiters.enter(OWNER_WAIT, None, self.world.now());
         while !self.closed.load(Ordering::Acquire) {
             let deadline = Deadline::after(&self.world, self.patience);
-            if let Outcome::Answered(answer) = self.ask_until(&mut call, deadline).await {
-                self.slots.give_back(slot);
-                self.let_go(&call.request, &answer).await;
-                return;
-            }
-        }
-    }
-
-    /// Nobody waits for this answer any more: a file without a name that it tells of isn't used.
-    async fn let_go(&self, request: &OwnerRequest, answer: &Result<OwnerReply>) {
-        if let Some(inode) = made_unnamed(request, answer)
-            && let OwnerRequest::Execute { stamp, .. } = request
-        {
-            let stamp = *stamp;
-            if let Err(error) = self.ask(&OwnerRequest::Unhold { inode, stamp }).await {
-                tracing::warn!(%inode, %error, "a file without a name couldn't be released; its owner does when the session ends");
+            let Outcome::Answered(answer) = self.ask_until(&mut call, deadline).await else {
+                continue;
+            };
+            match (made_unnamed(&call.request, &answer), &call.request) {
+                (Some(inode), OwnerRequest::Execute { stamp, .. }) => {
+                    call.request = OwnerRequest::Unhold {
+                        inode,
+                        stamp: *stamp,
+                    };
+                    call.order = Some(slot.next_order());
+                }
+                _ => {
+                    self.slots.give_back(slot);
+                    return;
+                }
             }
         }
     }
