@@ -42,13 +42,19 @@ impl Names {
     }
 
     /// An operation that finds or makes an inode under a name. Attributes include unpublished writes.
-    pub(crate) async fn entry(&self, operation: Operation) -> Result<Attributes> {
-        match self.session.execute(operation).await? {
-            Reply::Entry { mut attributes, .. } => {
-                self.attributes.merge_into(&mut attributes);
-                Ok(attributes)
+    pub(crate) fn entry(
+        &self,
+        operation: Operation,
+    ) -> impl Future<Output = Result<Attributes>> + Send {
+        let executed = self.session.execute(operation);
+        async move {
+            match executed.await? {
+                Reply::Entry { mut attributes, .. } => {
+                    self.attributes.merge_into(&mut attributes);
+                    Ok(attributes)
+                }
+                other => unexpected_reply(&other),
             }
-            other => unexpected_reply(&other),
         }
     }
 

@@ -10,9 +10,9 @@ mod slots;
 pub use remote::{Owners, RemoteOwner};
 
 use model::lock::HeldLock;
-use model::operation::{Stamp, Turn};
+use model::operation::Stamp;
 use model::owner::{GIVE_UP_MAX, LockCall, OwnerReply, OwnerRequest, Usage};
-use model::{InodeId, Operation, Reply, Result, SegmentPlace, SessionId};
+use model::{InodeId, Result, SegmentPlace, SessionId};
 use std::sync::Arc;
 use world::call::{Asked, Local};
 use world::{Waiter, World};
@@ -33,11 +33,15 @@ impl Owner {
     /// `Unavailable` or `Unknown` if the owner or coordination doesn't answer: then no session stays
     /// open, unless the owner doesn't answer for as long once more.
     pub async fn open_session(&self, world: &World) -> Result<SessionId> {
-        let session = match self.ask(&OwnerRequest::NewSession).await? {
+        let session = match self.ask(&OwnerRequest::NewSession).answer().await? {
             OwnerReply::NewSession(session) => session,
             other => unexpected(&other),
         };
-        match self.ask(&OwnerRequest::OpenSession { session }).await {
+        match self
+            .ask(&OwnerRequest::OpenSession { session })
+            .answer()
+            .await
+        {
             Ok(OwnerReply::Session(tenure)) => {
                 if let Self::There(remote) = self {
                     remote.set_session(session, tenure);
@@ -55,18 +59,31 @@ impl Owner {
 
     /// Ends a session with its locks and opens.
     pub(crate) async fn close_session(&self, session: SessionId) -> Result<()> {
-        let closed = self.ask(&OwnerRequest::CloseSession { session }).await;
+        let closed = self
+            .ask(&OwnerRequest::CloseSession { session })
+            .answer()
+            .await;
         if let Self::There(remote) = self {
             remote.close();
         }
         closed.map(drop)
     }
 
-    /// Asks, and waits for the answer: ready at once if the owner is here and misses nothing.
-    pub(crate) async fn ask(&self, request: &OwnerRequest) -> Result<OwnerReply> {
+    /// Asks. The answer is ready at once if the owner is here and misses nothing.
+    pub(crate) fn ask<'a>(&'a self, request: &'a OwnerRequest) -> Asked<'a, Result<OwnerReply>> {
         match self {
-            Self::Here(owner) => owner.ask(request).answer().await,
-            Self::There(owner) => Box::pin(owner.ask(request)).await,
+            Self::Here(owner) => owner.ask(request),
+            Self::There(owner) => Asked::Waits(Box::pin(owner.ask(request))),
+        }
+    }
+
+    /// Asks for what is only done or refused.
+    async fn ask_to(&self, request: &OwnerRequest) -> Result<()> {
+        // Not by `answer`, which would move the answer twice: opens and closes come this way.
+        match self.ask(request) {
+            Asked::Ready(Ok(_)) => Ok(()),
+            Asked::Ready(Err(error)) => Err(error),
+            Asked::Waits(rest) => rest.await.map(drop),
         }
     }
 
@@ -79,35 +96,22 @@ impl Owner {
         }
         let owner = self.clone();
         let asking = async move {
-            if let Err(error) = owner.ask(&request).await {
+            if let Err(error) = owner.ask(&request).answer().await {
                 tracing::debug!(?request, %error, "the owner didn't do what it was asked");
             }
         };
         world.spawn("a request to the owner", asking).detach();
     }
 
-    pub(crate) async fn execute(&self, operation: Operation, mut stamp: Stamp) -> Result<Reply> {
-        if operation.is_read() {
-            stamp.turn = Turn::Read;
-        }
-        match self
-            .ask(&OwnerRequest::Execute { operation, stamp })
-            .await?
-        {
-            OwnerReply::Operation(reply) => Ok(reply),
-            other => unexpected(&other),
-        }
-    }
-
     /// Makes everything answered so far durable.
     pub(crate) async fn sync(&self) -> Result<()> {
-        self.ask(&OwnerRequest::Sync).await.map(drop)
+        self.ask_to(&OwnerRequest::Sync).await
     }
 
     /// Adds a use of an inode, which then survives losing its last name.
     pub(crate) async fn hold(&self, session: SessionId, inode: InodeId) -> Result<()> {
         let hold = OwnerRequest::Hold { session, inode };
-        self.ask(&hold).await.map(drop)
+        self.ask_to(&hold).await
     }
 
     /// Adds a use of an inode that the session made without a name. An owner on another node has
@@ -122,12 +126,12 @@ impl Owner {
     /// Removes a use of the stamp's session.
     pub(crate) async fn unhold(&self, inode: InodeId, stamp: Stamp) -> Result<()> {
         let unhold = OwnerRequest::Unhold { inode, stamp };
-        self.ask(&unhold).await.map(drop)
+        self.ask_to(&unhold).await
     }
 
     /// The lock that conflicts with one that would be taken.
     pub(crate) async fn conflict(&self, test: LockCall) -> Result<Option<HeldLock>> {
-        match self.ask(&OwnerRequest::Lock(test)).await? {
+        match self.ask(&OwnerRequest::Lock(test)).answer().await? {
             OwnerReply::Conflict(held) => Ok(held),
             other => unexpected(&other),
         }
@@ -135,7 +139,7 @@ impl Owner {
 
     /// Space and inodes.
     pub(crate) async fn usage(&self) -> Result<Usage> {
-        match self.ask(&OwnerRequest::GetUsage).await? {
+        match self.ask(&OwnerRequest::GetUsage).answer().await? {
             OwnerReply::Usage(usage) => Ok(usage),
             other => unexpected(&other),
         }
@@ -145,14 +149,14 @@ impl Owner {
     pub(crate) async fn give_up(&self, places: &[SegmentPlace]) -> Result<()> {
         for places in places.chunks(GIVE_UP_MAX) {
             let places = places.to_vec();
-            self.ask(&OwnerRequest::GiveUp { places }).await?;
+            self.ask(&OwnerRequest::GiveUp { places }).answer().await?;
         }
         Ok(())
     }
 
     /// Frees space that removed data holds. False if there was none to free.
     pub(crate) async fn make_room(&self) -> Result<bool> {
-        match self.ask(&OwnerRequest::MakeRoom).await? {
+        match self.ask(&OwnerRequest::MakeRoom).answer().await? {
             OwnerReply::Freed(any) => Ok(any),
             other => unexpected(&other),
         }

@@ -44,7 +44,7 @@ pub(crate) fn drop_link<V: View>(
 
 /// Handles the last holder's release.
 pub(crate) fn release<V: View>(tx: &mut Transaction<'_, V>, id: InodeId) -> Step<Reply> {
-    let orphan = tx.ask(&Key::Orphan(id));
+    let orphan = tx.look(&Key::Orphan(id));
     tx.ask_change(id);
     tx.stop_if_missing()?;
     if orphan.flatten().is_none() {

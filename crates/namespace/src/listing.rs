@@ -25,7 +25,7 @@ pub(crate) fn read_directory<V: View>(
         directory,
         position,
     };
-    let inode = tx.ask(&Key::Inode(directory));
+    let inode = tx.look(&Key::Inode(directory));
     // A program may seek to any number; there are no names after the last position.
     let mut from = after.saturating_add(1).min(POSITION_END);
     let mut names = tx.ask_range(&key(from), &key(POSITION_END), limit);

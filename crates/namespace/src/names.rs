@@ -250,7 +250,7 @@ fn followers<V: View>(
     let mut found = Vec::new();
     for ordinal in 1..=u64::from(highest) {
         let position = base | ordinal;
-        if let Some(Some(Record::Name(record))) = tx.ask(&Key::Name {
+        if let Some(Some(Record::Name(record))) = tx.look(&Key::Name {
             directory,
             position,
         }) {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::sync::Arc;
 
 /// A decoded record. Clones are cheap (a reference is counted).
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(PartialEq, Eq, Debug)]
 pub enum Record {
     /// Under [`Key::Fileset`].
     Fileset(Arc<Fileset>),
@@ -41,9 +41,36 @@ pub enum Record {
     /// Under [`Key::Stream`]: the number of the last operation of the session's stream.
     Stream(u64),
     /// Under [`Key::Session`].
-    Session(Session),
+    Session(Arc<Session>),
     /// Under [`Key::Reserved`].
     Reserved(Arc<Reserved>),
+}
+
+// The hot records of a shard are hundreds of thousands, and an operation moves dozens.
+const _: () = assert!(size_of::<Option<Record>>() == 16);
+
+impl Clone for Record {
+    // The derived one isn't inlined, and every operation clones a dozen records.
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        match self {
+            Self::Fileset(record) => Self::Fileset(record.clone()),
+            Self::Counters(record) => Self::Counters(record.clone()),
+            Self::Inode(record) => Self::Inode(record.clone()),
+            Self::Name(record) => Self::Name(record.clone()),
+            Self::Extent(record) => Self::Extent(record.clone()),
+            Self::Xattr(record) => Self::Xattr(record.clone()),
+            Self::Segment(record) => Self::Segment(record.clone()),
+            Self::Dead(record) => Self::Dead(record.clone()),
+            Self::Orphan(record) => Self::Orphan(*record),
+            Self::Reclaim(record) => Self::Reclaim(*record),
+            Self::Mark => Self::Mark,
+            Self::Slot(record) => Self::Slot(record.clone()),
+            Self::Stream(number) => Self::Stream(*number),
+            Self::Session(record) => Self::Session(record.clone()),
+            Self::Reserved(record) => Self::Reserved(record.clone()),
+        }
+    }
 }
 
 /// Constant facts of a fileset.
@@ -272,7 +299,7 @@ impl Record {
             Self::Mark => {}
             Self::Slot(record) => put(out, &**record),
             Self::Stream(record) => put(out, record),
-            Self::Session(record) => put(out, record),
+            Self::Session(record) => put(out, &**record),
             Self::Reserved(record) => put(out, &**record),
         }
     }
@@ -323,7 +350,7 @@ impl Record {
             Table::Folds | Table::Cuts => Self::Mark,
             Table::Slots => Self::Slot(Arc::new(read(body).map_err(wrong)?)),
             Table::Streams => Self::Stream(read(body).map_err(wrong)?),
-            Table::Sessions => Self::Session(read(body).map_err(wrong)?),
+            Table::Sessions => Self::Session(Arc::new(read(body).map_err(wrong)?)),
             Table::Reserved => Self::Reserved(Arc::new(read(body).map_err(wrong)?)),
         };
         match sound::fault(key, &record) {
@@ -362,11 +389,8 @@ impl Record {
                 size_of::<Reserved>() + runs * size_of::<Run>()
             }
             Self::Slot(_) => 512,
-            Self::Orphan(_)
-            | Self::Reclaim(_)
-            | Self::Mark
-            | Self::Stream(_)
-            | Self::Session(_) => 0,
+            Self::Session(_) => size_of::<Session>(),
+            Self::Orphan(_) | Self::Reclaim(_) | Self::Mark | Self::Stream(_) => 0,
         };
         size_of::<Record>() + inside
     }

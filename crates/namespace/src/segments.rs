@@ -20,7 +20,7 @@ pub(crate) fn ask<'e, V: View>(
 pub(crate) fn ask_publish<V: View>(tx: &mut Transaction<'_, V>, extents: &[Extent]) {
     for extent in extents {
         if let ExtentKind::Data { place, .. } = &extent.kind
-            && tx.ask(&Key::Segment(place.segment)) == Some(None)
+            && tx.look(&Key::Segment(place.segment)) == Some(None)
         {
             tx.ask(&Key::Dead(place.segment));
         }

@@ -11,7 +11,7 @@
 
 use crate::{Effects, Key, Record, Session};
 use model::{Error, ErrorKind, NodeRun, Result, SessionId};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// Most ended sessions that are remembered.
 pub const TOMBSTONES_MAX: usize = 1024;
@@ -120,7 +120,7 @@ impl Sessions {
         self.known.insert(session, record);
         Ok(Effects(vec![(
             Key::Session(session),
-            Some(Record::Session(record)),
+            Some(Record::Session(Arc::new(record))),
         )]))
     }
 
@@ -139,7 +139,10 @@ impl Sessions {
         };
         self.known.insert(session, record);
         self.ended += 1;
-        let change = (Key::Session(session), Some(Record::Session(record)));
+        let change = (
+            Key::Session(session),
+            Some(Record::Session(Arc::new(record))),
+        );
         effects.0.push(change);
         while self.ended > TOMBSTONES_MAX {
             let oldest = self.floor();
@@ -213,7 +216,7 @@ mod tests {
                 panic!("{key:?} is no session")
             };
             match value {
-                Some(Record::Session(session)) => records.insert(id, session),
+                Some(Record::Session(session)) => records.insert(id, *session),
                 None => records.remove(&id),
                 Some(other) => panic!("{other:?} is no session"),
             };

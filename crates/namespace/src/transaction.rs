@@ -82,8 +82,22 @@ impl<'a, V: View> Transaction<'a, V> {
 
     // ---- asking: notes what is missing and continues, so that one round fetches everything ----
 
+    /// Notes a need if the record is missing; else it is at hand for the operation.
+    pub(crate) fn ask(&mut self, key: &Key) {
+        let is_at_hand =
+            self.position(key).is_some() || self.seen.iter().any(|(seen, _)| seen == key);
+        if is_at_hand {
+            return;
+        }
+        match self.view.get(key) {
+            Ok(record) if self.seen.len() < SEEN_MAX => self.seen.push((key.clone(), record)),
+            Ok(_) => {}
+            Err(Missing) => self.needs.push(Need::Key(key.clone())),
+        }
+    }
+
     /// The record, or `None` after noting a need. Inner `None`: no such record exists.
-    pub(crate) fn ask(&mut self, key: &Key) -> Option<Option<Record>> {
+    pub(crate) fn look(&mut self, key: &Key) -> Option<Option<Record>> {
         if let Some(at) = self.position(key) {
             return Some(self.changes[at].1.clone());
         }
@@ -149,7 +163,7 @@ impl<'a, V: View> Transaction<'a, V> {
         self.ask(&Key::Counters(id.fileset()));
     }
 
-    /// Like [`Transaction::ask`], but doesn't note the need.
+    /// Like [`Transaction::look`], but doesn't note the need.
     pub(crate) fn known(&self, key: &Key) -> Option<Option<Record>> {
         match self.position(key) {
             Some(at) => Some(self.changes[at].1.clone()),
@@ -174,7 +188,7 @@ impl<'a, V: View> Transaction<'a, V> {
     // ---- reading: stops at once if a record is missing ----
 
     pub(crate) fn get(&mut self, key: &Key) -> Step<Option<Record>> {
-        match self.ask(key) {
+        match self.look(key) {
             Some(record) => Ok(record),
             None => Err(Stop::Missing(std::mem::take(&mut self.needs))),
         }

@@ -460,7 +460,7 @@ impl Shard {
             known.extend(
                 page.into_iter()
                     .filter_map(|(key, record)| match (key, record) {
-                        (Key::Session(id), Record::Session(session)) => Some((id, session)),
+                        (Key::Session(id), Record::Session(session)) => Some((id, *session)),
                         _ => None,
                     }),
             );

@@ -32,16 +32,20 @@ impl Local<OwnerRequest, Result<OwnerReply>> for Metanode {
             request if request.takes_lock() && self.check_grace().is_err() => {
                 Asked::Waits(Box::pin(async move {
                     self.wait_for_grace().await?;
-                    self.change(request).0
+                    self.change(request, &mut None)
                 }))
             }
-            request if request.is_in_order() => match self.change(request) {
-                (reply, None) => Asked::Ready(reply),
-                (reply, Some((inode, stamp))) => Asked::Waits(Box::pin(async move {
-                    self.release(inode, &stamp).await?;
-                    reply
-                })),
-            },
+            request if request.is_in_order() => {
+                let mut last_use = None;
+                let reply = self.change(request, &mut last_use);
+                match last_use {
+                    None => Asked::Ready(reply),
+                    Some((inode, stamp)) => Asked::Waits(Box::pin(async move {
+                        self.release(inode, &stamp).await?;
+                        reply
+                    })),
+                }
+            }
             request => Asked::Waits(Box::pin(self.wait_for(request))),
         }
     }
@@ -137,9 +141,7 @@ impl Metanode {
         let mut last_use = None;
         let is_open = || self.check_standing(session).is_ok();
         let reply = self.replays.once(session, order, is_open, || {
-            let (reply, unused) = self.change(&request);
-            last_use = unused;
-            reply
+            self.change(&request, &mut last_use)
         });
         if let Some((inode, stamp)) = last_use {
             if let Err(error) = self.release(inode, &stamp).await {
@@ -178,30 +180,29 @@ impl Metanode {
     }
 
     /// Does what a request in order asks: without waiting, so that an interrupted one is done
-    /// completely or not at all.
-    fn change(&self, request: &OwnerRequest) -> (Result<OwnerReply>, Option<LastUse>) {
-        let mut last_use = None;
+    /// completely or not at all. The caller releases the inode that it may put into `last_use`.
+    fn change(&self, request: &OwnerRequest, last_use: &mut Option<LastUse>) -> Result<OwnerReply> {
         let mut reply = OwnerReply::Done;
         let locks = self.locks();
         match request {
             OwnerRequest::Hold { session, inode } => self.holders.hold(*session, *inode),
             OwnerRequest::Unhold { inode, stamp } => {
                 let is_last = self.holders.unhold(stamp.session, *inode);
-                last_use = is_last.then(|| (*inode, stamp.received(self.world.wall())));
+                *last_use = is_last.then(|| (*inode, stamp.received(self.world.wall())));
             }
             OwnerRequest::Lock(call) => match call {
                 LockCall::BeginDoor(door) => locks.begin_door(*door),
                 LockCall::EndDoor(door) => locks.end_door(*door),
                 LockCall::Set(request) => {
-                    return (locks.try_set(*request).map(|()| reply), None);
+                    return locks.try_set(*request).map(|()| reply);
                 }
                 LockCall::Queue { wait, request } => match locks.queue(*wait, *request) {
                     Ok(true) => {}
                     Ok(false) => reply = OwnerReply::Waits,
-                    Err(error) => return (Err(error), None),
+                    Err(error) => return Err(error),
                 },
                 LockCall::EndWait { session, wait } => {
-                    return (locks.end_wait(*session, *wait).map(|()| reply), None);
+                    return locks.end_wait(*session, *wait).map(|()| reply);
                 }
                 LockCall::EndProcess { inode, owner } => {
                     locks.release_process(*inode, *owner);
@@ -213,7 +214,7 @@ impl Metanode {
             },
             _ => unreachable!("not in order"),
         }
-        (Ok(reply), last_use)
+        Ok(reply)
     }
 
     /// Does what any other request asks.

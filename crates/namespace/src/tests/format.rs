@@ -177,14 +177,14 @@ fn samples() -> Vec<(Key, Record, &'static str, &'static str)> {
         ),
         (
             Key::Session(SESSION),
-            Record::Session(crate::Session {
+            Record::Session(Arc::new(crate::Session {
                 run: model::NodeRun {
                     node: model::NodeId(2),
                     incarnation: 300,
                 },
                 of_owner: false,
                 ended: true,
-            }),
+            })),
             "ffffffff720000000000000005",
             "0102ac020001",
         ),

@@ -23,6 +23,7 @@ use model::{
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
 };
 
 pub(super) const SESSION: SessionId = SessionId(5);
@@ -126,11 +127,11 @@ impl Store {
                 incarnation: 1,
             };
             let of_owner = false;
-            let record = Record::Session(crate::Session {
+            let record = Record::Session(Arc::new(crate::Session {
                 run,
                 of_owner,
                 ended,
-            });
+            }));
             self.records.insert(Key::Session(SESSION), record);
         }
     }
