@@ -20,6 +20,7 @@ pub mod owner;
 pub mod scheme;
 pub mod segment;
 pub mod time;
+pub mod token;
 
 pub use attributes::{Attributes, FileKind, Privileges, SetAttributes, TimeChange};
 pub use checksum::Payload;
@@ -35,3 +36,4 @@ pub use operation::{Operation, Reply};
 pub use scheme::Scheme;
 pub use segment::{BlobName, SegmentId, SegmentPlace};
 pub use time::Timestamp;
+pub use token::{TokenMode, TokenObject, TokenRange};

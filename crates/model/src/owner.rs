@@ -42,7 +42,9 @@ pub const RECLAIM_MAX: usize = 4096;
 
 /// The time during which one owner remembers opens and locks: it has the number of the shard epoch
 /// with which it began. An owner that takes the shard over again before another did keeps it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
 pub struct Tenure(pub u64);
 
 /// What a client asks of an owner.

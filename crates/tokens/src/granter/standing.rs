@@ -1,0 +1,63 @@
+//! What the owner knows of a session: until when its tokens may be used, and what it holds.
+
+use crate::{Moment, TOKEN_TIME};
+use model::TokenObject;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Part of a span by which it may seem longer on another machine, whose clock runs slower.
+const DRIFT: u32 = 20;
+
+/// A session's standing with the owner.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct Standing {
+    /// The session uses no token afterwards, unless it is answered again.
+    runs_out: Moment,
+    /// It returned nothing in time and isn't answered any more.
+    is_refused: bool,
+    /// When its end was last asked for.
+    pub(super) end_said: Option<Moment>,
+    /// Objects of which it holds something, and how many pieces.
+    pub(super) objects: BTreeMap<TokenObject, usize>,
+    /// Pieces of all objects.
+    pub(super) pieces: usize,
+    /// Its requests and claims that wait.
+    pub(super) waiting: usize,
+}
+
+impl Standing {
+    /// For how long an answer that is given now lets the session use its tokens, counted from when
+    /// it sent the request; `None` if it must not be answered.
+    pub(super) fn answer(&mut self, own_until: Moment, now: Moment) -> Option<Duration> {
+        if self.is_leaving() || own_until <= now {
+            return None;
+        }
+        let span = TOKEN_TIME.min(own_until.since(now));
+        self.runs_out = self.runs_out.max(now.plus(span + span / DRIFT));
+        Some(span)
+    }
+
+    /// Whether it isn't answered any more, because it will end.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.is_refused || self.end_said.is_some()
+    }
+
+    /// Whether its tokens have surely run out.
+    pub(super) fn has_run_out(&self, now: Moment) -> bool {
+        self.runs_out <= now
+    }
+
+    /// Takes down how much it holds of an object.
+    pub(super) fn count(&mut self, object: TokenObject, pieces: usize) {
+        let before = match pieces {
+            0 => self.objects.remove(&object),
+            _ => self.objects.insert(object, pieces),
+        };
+        self.pieces = self.pieces + pieces - before.unwrap_or(0);
+    }
+
+    /// Answers it no more.
+    pub(super) fn refuse(&mut self) {
+        self.is_refused = true;
+    }
+}

@@ -1,0 +1,532 @@
+//! Tests of the rules of one owner.
+
+use super::*;
+use model::InodeId;
+use model::TokenMode::{Exclusive, Shared, SharedWrite};
+use model::token::TOKEN_RANGES_MAX;
+
+const A: SessionId = SessionId(1);
+const B: SessionId = SessionId(2);
+const C: SessionId = SessionId(3);
+const INODE: TokenObject = TokenObject::Inode(InodeId(7));
+const BYTES: TokenObject = TokenObject::Bytes(InodeId(7));
+
+fn at(millis: u64) -> Moment {
+    Moment(Duration::from_millis(millis))
+}
+
+fn owner() -> Granter {
+    let mut owner = Granter::new(Tenure(1), BTreeSet::new(), at(0));
+    owner.renew(at(1_000_000));
+    for session in [A, B, C] {
+        owner.begin_session(session);
+        owner.answer(session, at(0));
+    }
+    owner
+}
+
+fn range(start: u64, end: u64) -> TokenRange {
+    TokenRange { start, end }
+}
+
+fn wants(object: TokenObject, mode: TokenMode, required: TokenRange) -> TokenRequest {
+    TokenRequest {
+        object,
+        mode,
+        required: vec![required],
+        desired: TokenRange::ALL,
+        can_ship: false,
+    }
+}
+
+fn back(object: TokenObject, range: TokenRange, keep: Option<TokenMode>) -> TokenReturn {
+    let up_to = GrantNumber {
+        tenure: Tenure(1),
+        count: u64::MAX,
+    };
+    TokenReturn {
+        object,
+        ranges: vec![range],
+        keep,
+        up_to,
+    }
+}
+
+impl Granter {
+    fn returned(&mut self, session: SessionId, back: &TokenReturn, now: Moment) {
+        self.take_back(session, back, now).expect("it is sound");
+    }
+
+    fn held(&mut self, session: SessionId, need: Need, now: Moment) -> Option<GrantNumber> {
+        self.reclaim(session, need, now).expect("it is sound")
+    }
+
+    /// Asks and returns what the owner does.
+    fn asked(
+        &mut self,
+        session: SessionId,
+        number: u64,
+        wants: TokenRequest,
+        now: Moment,
+    ) -> Vec<Action> {
+        self.ask(session, number, wants, now).expect("it is sound");
+        self.take_actions()
+    }
+
+    fn ticked(&mut self, now: Moment) -> Vec<Action> {
+        self.tick(now);
+        self.take_actions()
+    }
+}
+
+/// What was granted, if that is all that happened.
+fn granted(actions: &[Action]) -> Option<(SessionId, &[TokenRange])> {
+    match actions {
+        [
+            Action::Answer {
+                session,
+                reply: TokenReply::Granted { ranges, .. },
+                ..
+            },
+        ] => Some((*session, ranges)),
+        _ => None,
+    }
+}
+
+/// Who was asked to give back what, if that is all that happened.
+fn recalled(actions: &[Action]) -> Vec<(SessionId, &[TokenRange], Option<TokenMode>)> {
+    let recalls = actions.iter().map(|action| match action {
+        Action::Recall { session, recall } => (*session, &recall.ranges[..], recall.keep),
+        other => panic!("{other:?}"),
+    });
+    recalls.collect()
+}
+
+#[test]
+fn a_writer_keeps_a_shared_token_beside_a_reader() {
+    let mut owner = owner();
+    owner.asked(A, 1, wants(INODE, Exclusive, TokenRange::ALL), at(0));
+    let actions = owner.asked(B, 1, wants(INODE, Shared, TokenRange::ALL), at(1));
+    assert_eq!(
+        recalled(&actions),
+        [(A, &[TokenRange::ALL][..], Some(Shared))]
+    );
+    owner.returned(A, &back(INODE, TokenRange::ALL, Some(Shared)), at(2));
+    assert_eq!(
+        granted(&owner.take_actions()),
+        Some((B, &[TokenRange::ALL][..]))
+    );
+    // Both have it now: a writer needs it back from both.
+    let actions = owner.asked(C, 1, wants(INODE, SharedWrite, TokenRange::ALL), at(3));
+    let needed = |session| (session, &[TokenRange::ALL][..], Some(SharedWrite));
+    assert_eq!(recalled(&actions), [needed(A), needed(B)]);
+}
+
+#[test]
+fn as_much_is_granted_as_is_free_and_only_what_is_required_after_a_recall() {
+    let mut owner = owner();
+    let actions = owner.asked(A, 1, wants(BYTES, Exclusive, range(100, 200)), at(0));
+    assert_eq!(granted(&actions), Some((A, &[TokenRange::ALL][..])));
+    let actions = owner.asked(B, 1, wants(BYTES, Exclusive, range(500, 600)), at(0));
+    assert_eq!(recalled(&actions), [(A, &[range(500, 600)][..], None)]);
+    owner.returned(A, &back(BYTES, range(500, 600), None), at(0));
+    assert_eq!(
+        granted(&owner.take_actions()),
+        Some((B, &[range(500, 600)][..]))
+    );
+    owner.returned(A, &back(BYTES, range(600, u64::MAX), None), at(0));
+    let actions = owner.asked(B, 2, wants(BYTES, Exclusive, range(700, 800)), at(999));
+    assert_eq!(granted(&actions), Some((B, &[range(700, 800)][..])));
+    // A second after the recall the object counts as quiet again.
+    let actions = owner.asked(B, 3, wants(BYTES, Exclusive, range(800, 900)), at(1000));
+    assert_eq!(granted(&actions), Some((B, &[range(500, u64::MAX)][..])));
+}
+
+#[test]
+fn a_writer_that_waits_is_not_passed_by_readers_for_ever() {
+    let mut owner = owner();
+    owner.asked(A, 1, wants(BYTES, Shared, range(0, 100)), at(0));
+    let actions = owner.asked(B, 1, wants(BYTES, Exclusive, range(0, 100)), at(1));
+    assert_eq!(recalled(&actions), [(A, &[range(0, 100)][..], None)]);
+    assert!(
+        owner
+            .asked(C, 1, wants(BYTES, Shared, range(50, 60)), at(2))
+            .is_empty()
+    );
+    owner.returned(A, &back(BYTES, TokenRange::ALL, None), at(3));
+    let actions = owner.take_actions();
+    // B first; C then waits for B.
+    let (first, rest) = actions.split_first().expect("B is answered");
+    assert_eq!(
+        granted(std::slice::from_ref(first)),
+        Some((B, &[range(0, 100)][..]))
+    );
+    assert_eq!(recalled(rest), [(B, &[range(50, 60)][..], Some(Shared))]);
+}
+
+#[test]
+fn who_needs_something_else_waits_for_nobody() {
+    let mut owner = owner();
+    owner.asked(A, 1, wants(BYTES, Exclusive, range(0, 100)), at(0));
+    owner.asked(B, 1, wants(BYTES, Exclusive, range(0, 100)), at(1));
+    owner.returned(A, &back(BYTES, range(100, u64::MAX), None), at(1));
+    let actions = owner.asked(C, 1, wants(BYTES, Exclusive, range(100, 200)), at(2));
+    assert_eq!(granted(&actions), Some((C, &[range(100, 200)][..])));
+}
+
+#[test]
+fn who_has_it_is_answered_while_it_is_recalled() {
+    let mut owner = owner();
+    owner.asked(A, 1, wants(INODE, Exclusive, TokenRange::ALL), at(0));
+    owner.asked(B, 1, wants(INODE, Exclusive, TokenRange::ALL), at(1));
+    let actions = owner.asked(A, 2, wants(INODE, Exclusive, TokenRange::ALL), at(2));
+    assert_eq!(granted(&actions), Some((A, &[TokenRange::ALL][..])));
+    // The newest grant is given back as well, and a return of older ones alone isn't enough.
+    let old = TokenReturn {
+        up_to: GrantNumber {
+            tenure: Tenure(1),
+            count: 1,
+        },
+        ..back(INODE, TokenRange::ALL, None)
+    };
+    owner.returned(A, &old, at(3));
+    assert!(owner.take_actions().is_empty());
+    owner.returned(A, &back(INODE, TokenRange::ALL, None), at(3));
+    assert_eq!(
+        granted(&owner.take_actions()),
+        Some((B, &[TokenRange::ALL][..]))
+    );
+}
+
+#[test]
+fn a_silent_session_ends_once_its_tokens_have_run_out() {
+    let mut owner = owner();
+    owner.asked(A, 1, wants(INODE, Exclusive, TokenRange::ALL), at(0));
+    owner.answer(A, at(1000));
+    owner.asked(B, 1, wants(INODE, Shared, TokenRange::ALL), at(1000));
+    // Six seconds and a twentieth after its last answer.
+    let said = owner.ticked(at(7299));
+    assert_eq!(recalled(&said).len(), 1, "it is only asked again");
+    assert!(owner.ticked(at(7300)).contains(&Action::End(A)));
+    assert_eq!(owner.answer(A, at(7301)), None);
+    assert!(
+        !owner.ticked(at(7400)).contains(&Action::End(A)),
+        "not so often"
+    );
+    assert!(owner.ticked(at(8300)).contains(&Action::End(A)));
+    owner.asked(B, 1, wants(INODE, Shared, TokenRange::ALL), at(8300));
+    assert!(
+        granted(&owner.take_actions()).is_none(),
+        "its end isn't durable yet"
+    );
+    owner.end_session(A, at(8400));
+    assert_eq!(
+        granted(&owner.take_actions()),
+        Some((B, &[TokenRange::ALL][..]))
+    );
+}
+
+#[test]
+fn a_session_that_slept_has_two_seconds_to_answer() {
+    let mut owner = owner();
+    owner.asked(A, 1, wants(INODE, Exclusive, TokenRange::ALL), at(0));
+    owner.answer(B, at(60_000));
+    owner.asked(B, 1, wants(INODE, Shared, TokenRange::ALL), at(60_000));
+    assert!(!owner.ticked(at(61_999)).contains(&Action::End(A)));
+    assert!(owner.answer(A, at(61_999)).is_some());
+    assert!(!owner.ticked(at(68_000)).contains(&Action::End(A)));
+}
+
+#[test]
+fn a_session_that_answers_and_returns_nothing_loses_its_standing() {
+    let mut owner = owner();
+    owner.asked(A, 1, wants(INODE, Exclusive, TokenRange::ALL), at(0));
+    owner.asked(B, 1, wants(INODE, Shared, TokenRange::ALL), at(0));
+    for second in 1..10 {
+        owner.asked(
+            B,
+            1,
+            wants(INODE, Shared, TokenRange::ALL),
+            at(second * 1000),
+        );
+        owner.tick(at(second * 1000));
+        assert!(owner.answer(A, at(second * 1000)).is_some());
+    }
+    let actions = owner.ticked(at(10_000));
+    assert!(
+        !actions.contains(&Action::End(A)),
+        "its tokens may still be in use"
+    );
+    assert_eq!(owner.answer(A, at(10_000)), None);
+    assert!(!owner.ticked(at(15_299)).contains(&Action::End(A)));
+    assert!(owner.ticked(at(15_300)).contains(&Action::End(A)));
+}
+
+#[test]
+fn operations_go_to_the_owner_where_others_want_the_object() {
+    let mut owner = owner();
+    let shippable = |mode| TokenRequest {
+        can_ship: true,
+        ..wants(TokenObject::Directory(InodeId(1)), mode, TokenRange::ALL)
+    };
+    let ship = |session, request| Action::Answer {
+        session,
+        request,
+        reply: TokenReply::Ship,
+    };
+    owner.asked(A, 1, shippable(Exclusive), at(0));
+    assert_eq!(owner.asked(B, 1, shippable(Exclusive), at(1)), [ship(B, 1)]);
+    let need = Need {
+        object: TokenObject::Directory(InodeId(1)),
+        mode: Exclusive,
+        ranges: vec![TokenRange::ALL],
+    };
+    let claim = owner.claim(B, vec![need], at(1)).expect("nothing waits");
+    assert_eq!(recalled(&owner.take_actions()).len(), 1);
+    owner.returned(
+        A,
+        &back(TokenObject::Directory(InodeId(1)), TokenRange::ALL, None),
+        at(2),
+    );
+    assert_eq!(owner.take_actions(), [Action::Run(claim)]);
+    owner.end_claim(claim, at(3));
+    // The delegation isn't granted again for a while.
+    assert_eq!(
+        owner.asked(A, 2, shippable(Exclusive), at(900)),
+        [ship(A, 2)]
+    );
+    let actions = owner.asked(A, 3, shippable(Exclusive), at(1002));
+    assert_eq!(granted(&actions), Some((A, &[TokenRange::ALL][..])));
+}
+
+#[test]
+fn operations_of_the_owner_wait_for_tokens_and_not_for_each_other() {
+    let mut owner = owner();
+    let need = |mode| Need {
+        object: INODE,
+        mode,
+        ranges: vec![TokenRange::ALL],
+    };
+    let first = owner
+        .claim(A, vec![need(Exclusive)], at(0))
+        .expect("nothing waits");
+    let second = owner
+        .claim(B, vec![need(Exclusive)], at(0))
+        .expect("nothing waits");
+    assert_eq!(
+        owner.take_actions(),
+        [Action::Run(first), Action::Run(second)]
+    );
+    assert!(
+        owner
+            .asked(C, 1, wants(INODE, Shared, TokenRange::ALL), at(1))
+            .is_empty()
+    );
+    owner.end_claim(first, at(2));
+    assert!(owner.take_actions().is_empty());
+    owner.end_claim(second, at(2));
+    assert_eq!(
+        granted(&owner.take_actions()),
+        Some((C, &[TokenRange::ALL][..]))
+    );
+    // An operation for the holder itself takes nothing from it.
+    let own = owner
+        .claim(C, vec![need(Exclusive)], at(3))
+        .expect("nothing waits");
+    assert_eq!(owner.take_actions(), [Action::Run(own)]);
+}
+
+#[test]
+fn an_operation_takes_its_objects_one_after_the_other() {
+    let mut owner = owner();
+    let need = |object| Need {
+        object,
+        mode: Exclusive,
+        ranges: vec![TokenRange::ALL],
+    };
+    owner.asked(A, 1, wants(INODE, Exclusive, TokenRange::ALL), at(0));
+    owner.asked(A, 2, wants(BYTES, Exclusive, TokenRange::ALL), at(0));
+    let claim = owner
+        .claim(B, vec![need(BYTES), need(INODE)], at(1))
+        .expect("nothing waits");
+    owner.returned(A, &back(BYTES, TokenRange::ALL, None), at(2));
+    owner.take_actions();
+    owner.returned(A, &back(INODE, TokenRange::ALL, None), at(3));
+    assert_eq!(owner.take_actions(), [Action::Run(claim)]);
+    // One that is given up frees what it had.
+    let other = owner
+        .claim(C, vec![need(INODE), need(BYTES)], at(4))
+        .expect("nothing waits");
+    assert_eq!(owner.take_actions(), [Action::Run(other)]);
+    owner.end_claim(claim, at(5));
+    owner.end_claim(other, at(5));
+    let actions = owner.asked(A, 3, wants(INODE, Exclusive, TokenRange::ALL), at(2000));
+    assert_eq!(granted(&actions), Some((A, &[TokenRange::ALL][..])));
+}
+
+#[test]
+fn a_session_waits_for_a_limited_number_of_things() {
+    let mut owner = owner();
+    owner.asked(A, 0, wants(INODE, Exclusive, TokenRange::ALL), at(0));
+    for number in 0..WAITING_OF_SESSION_MAX as u64 {
+        owner.asked(B, number, wants(INODE, Exclusive, TokenRange::ALL), at(1));
+    }
+    let more = WAITING_OF_SESSION_MAX as u64;
+    let actions = owner.asked(B, more, wants(INODE, Exclusive, TokenRange::ALL), at(1));
+    let reply = TokenReply::TooMany;
+    let refused = Action::Answer {
+        session: B,
+        request: more,
+        reply,
+    };
+    assert_eq!(actions, [refused]);
+    let need = Need {
+        object: BYTES,
+        mode: Shared,
+        ranges: vec![TokenRange::ALL],
+    };
+    assert_eq!(owner.claim(B, vec![need.clone()], at(1)), None);
+    assert!(owner.claim(C, vec![need.clone()], at(1)).is_some());
+    // Requests that nobody asks again are forgotten.
+    owner.answer(A, at(11_000));
+    owner.tick(at(11_001));
+    assert!(owner.claim(B, vec![need], at(11_001)).is_some());
+}
+
+#[test]
+fn a_recall_names_a_limited_number_of_ranges_and_the_rest_follows() {
+    let mut owner = owner();
+    let count = TOKEN_RANGES_MAX as u64 + 44;
+    for number in 0..count {
+        let mut wants = wants(BYTES, Exclusive, range(number * 10, number * 10 + 5));
+        wants.desired = wants.required[0];
+        owner.asked(A, number, wants, at(0));
+    }
+    let actions = owner.asked(B, 0, wants(BYTES, Exclusive, range(0, 10_000)), at(1));
+    let [(A, first, None)] = recalled(&actions)[..] else {
+        panic!("{actions:?}");
+    };
+    assert_eq!(first.len(), TOKEN_RANGES_MAX);
+    for range in first {
+        owner.returned(A, &back(BYTES, *range, None), at(2));
+    }
+    let actions = owner.take_actions();
+    let last = recalled(&actions)
+        .pop()
+        .map(|(_, ranges, _)| ranges.to_vec());
+    let last = last.expect("the rest is recalled");
+    assert_eq!(last.last(), Some(&range(count * 10 - 10, count * 10 - 5)));
+    for range in last {
+        owner.returned(A, &back(BYTES, range, None), at(3));
+    }
+    assert_eq!(
+        granted(&owner.take_actions()),
+        Some((B, &[range(0, 10_000)][..]))
+    );
+}
+
+#[test]
+fn an_owner_answers_only_while_its_own_lease_lasts() {
+    let mut owner = Granter::new(Tenure(1), BTreeSet::new(), at(0));
+    owner.begin_session(A);
+    assert_eq!(owner.answer(A, at(0)), None);
+    owner.renew(at(10_000));
+    assert_eq!(owner.answer(A, at(1000)), Some(Duration::from_secs(6)));
+    assert_eq!(owner.answer(A, at(8000)), Some(Duration::from_secs(2)));
+    assert_eq!(owner.answer(A, at(10_000)), None);
+    assert_eq!(owner.answer(B, at(1000)), None, "it isn't open");
+}
+
+#[test]
+fn nothing_is_granted_before_all_have_said_what_they_hold() {
+    let mut owner = Granter::new(Tenure(2), BTreeSet::from([A, B]), at(15_000));
+    owner.renew(at(1_000_000));
+    owner.begin_session(C);
+    assert!(
+        owner
+            .asked(C, 1, wants(BYTES, Shared, TokenRange::ALL), at(1))
+            .is_empty()
+    );
+    let held = |mode| Need {
+        object: BYTES,
+        mode,
+        ranges: vec![TokenRange::ALL],
+    };
+    assert!(owner.held(A, held(Exclusive), at(2)).is_some());
+    assert_eq!(owner.held(B, held(Shared), at(2)), None, "A has it");
+    owner.end_reclaim(A, at(3));
+    // What is there already may be asked for, and not a byte more.
+    let actions = owner.asked(A, 1, wants(BYTES, Exclusive, range(3, 4)), at(4));
+    assert_eq!(granted(&actions), Some((A, &[range(3, 4)][..])));
+    owner.end_reclaim(B, at(5));
+    assert_eq!(
+        recalled(&owner.take_actions()).len(),
+        1,
+        "grace is over, C's turn"
+    );
+}
+
+#[test]
+fn grace_ends_without_those_who_say_nothing() {
+    let mut owner = Granter::new(Tenure(2), BTreeSet::from([A]), at(15_000));
+    owner.renew(at(1_000_000));
+    owner.begin_session(C);
+    owner.asked(C, 1, wants(INODE, Exclusive, TokenRange::ALL), at(6000));
+    assert!(owner.ticked(at(14_999)).is_empty());
+    assert_eq!(
+        granted(&owner.ticked(at(15_000))),
+        Some((C, &[TokenRange::ALL][..]))
+    );
+    let held = Need {
+        object: INODE,
+        mode: Shared,
+        ranges: vec![TokenRange::ALL],
+    };
+    assert_eq!(owner.held(A, held, at(15_002)), None);
+}
+
+#[test]
+fn nothing_is_remembered_of_what_nobody_holds() {
+    let mut owner = owner();
+    for number in 0..100 {
+        let object = TokenObject::Inode(InodeId(number));
+        owner.asked(A, number, wants(object, Exclusive, TokenRange::ALL), at(0));
+        owner.asked(B, number, wants(object, Exclusive, TokenRange::ALL), at(0));
+        owner.returned(A, &back(object, TokenRange::ALL, None), at(1));
+        owner.returned(B, &back(object, TokenRange::ALL, None), at(1));
+    }
+    owner.ticked(at(2000));
+    let known = (
+        owner.objects.len(),
+        owner.waited_for.len(),
+        owner.fading.len(),
+    );
+    assert_eq!(known, (0, 0, 0));
+    assert!(
+        owner
+            .sessions
+            .values()
+            .all(|s| s.pieces == 0 && s.waiting == 0 && s.objects.is_empty())
+    );
+}
+
+#[test]
+fn what_no_sound_daemon_sends_changes_nothing() {
+    let mut owner = owner();
+    let before = owner.clone();
+    let empty = range(5, 5);
+    let refused = owner.ask(A, 1, wants(BYTES, Shared, empty), at(0));
+    assert!(refused.is_err());
+    assert!(
+        owner
+            .take_back(A, &back(INODE, range(0, 7), None), at(0))
+            .is_err()
+    );
+    let need = Need {
+        object: BYTES,
+        mode: SharedWrite,
+        ranges: vec![TokenRange::ALL],
+    };
+    assert!(owner.reclaim(A, need, at(0)).is_err());
+    assert_eq!(owner, before);
+}

@@ -1,0 +1,601 @@
+//! The client's half: what the session may use now, what it asks for, and how it gives back.
+//!
+//! A *use* is one operation's work with cached things, from [`Holder::claim`] to
+//! [`Holder::end_use`]. Operations that have no token yet wait here, each with a number; the shell
+//! knows their deadlines and takes back those that are over ([`Holder::give_up`]), so there are no
+//! more than programs have calls under way. The shell sends requests again until they are answered or
+//! nobody waits for them.
+
+mod object;
+#[cfg(test)]
+mod tests;
+
+use crate::{Moment, Planted};
+use model::owner::Tenure;
+use model::token::{GrantNumber, TokenRecall, TokenReply, TokenRequest, TokenReturn, check_parts};
+use model::{Result, TokenMode, TokenObject, TokenRange};
+use object::{Object, Taking, Wait};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// How long a recall waits for the reply that brings what it recalls.
+const OVERTAKEN_MAX: Duration = Duration::from_millis(100);
+
+/// Most recalls that wait for replies; more are carried out at once.
+const EARLY_MAX: usize = 1024;
+
+/// Numbers the uses of a holder.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct UseNumber(pub u64);
+
+/// Numbers the operations that wait for a token.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct WaitNumber(pub u64);
+
+/// Numbers what is flushed for others.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct FlushNumber(pub u64);
+
+/// What an operation of this client needs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Want {
+    /// Of what.
+    pub object: TokenObject,
+    /// To do what.
+    pub mode: TokenMode,
+    /// With which part.
+    pub range: TokenRange,
+    /// What would be useful beside it; contains the part.
+    pub desired: TokenRange,
+    /// It can be sent to the owner instead.
+    pub can_ship: bool,
+}
+
+/// The answer to a claim.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Claimed {
+    /// Go on, and end the use.
+    Begun(UseNumber),
+    /// An action with this number will say how to go on.
+    Waits(WaitNumber),
+    /// Send the operation to the owner: others want the object.
+    Ship,
+}
+
+/// What the client has to do.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Action {
+    /// Send this to the owner, again and again under this number, until it is answered
+    /// ([`Holder::answered`]) or the session has a new owner.
+    Ask {
+        /// The number.
+        request: u64,
+        /// What is asked for.
+        wants: TokenRequest,
+    },
+    /// Nobody waits for the answer any more: stop sending it, and drop an answer that comes late.
+    Stop {
+        /// Its number.
+        request: u64,
+    },
+    /// The operation that waited may go on.
+    Begin(WaitNumber, UseNumber),
+    /// The operation that waited is to be sent to the owner.
+    Ship(WaitNumber),
+    /// The session holds too much: give something back, then claim again.
+    TooMany(WaitNumber),
+    /// Make durable what was changed there and drop what was cached, except for what `keep` allows
+    /// to cache; then say [`Holder::flushed`].
+    Flush {
+        /// The number.
+        flush: FlushNumber,
+        /// Of what.
+        object: TokenObject,
+        /// Which parts.
+        ranges: Vec<TokenRange>,
+        /// What is kept.
+        keep: Option<TokenMode>,
+    },
+    /// Say this to the owner. If it gets lost, the owner asks again.
+    Return(TokenReturn),
+    /// What was cached there is worthless, and what was changed there is lost.
+    Lose {
+        /// Of what.
+        object: TokenObject,
+        /// Which parts.
+        ranges: Vec<TokenRange>,
+    },
+}
+
+/// A request to which no reply has come.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Asked {
+    wants: TokenRequest,
+    waits: BTreeSet<WaitNumber>,
+}
+
+/// A recall of what hasn't come yet.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Early {
+    recall: TokenRecall,
+    until: Moment,
+}
+
+/// The tokens of a session with one shard, in the memory of its client.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Holder {
+    tenure: Tenure,
+    usable_until: Moment,
+    /// A new owner hasn't said yet which tokens are lost.
+    is_reclaiming: bool,
+    objects: BTreeMap<TokenObject, Object>,
+    asked: BTreeMap<u64, Asked>,
+    /// The object of each wait, use and flush.
+    waits: BTreeMap<WaitNumber, TokenObject>,
+    uses: BTreeMap<UseNumber, TokenObject>,
+    flushes: BTreeMap<FlushNumber, TokenObject>,
+    early: Vec<Early>,
+    /// The last number of a request, a wait, a use, or a flush.
+    last: u64,
+    planted: Option<Planted>,
+    actions: Vec<Action>,
+}
+
+impl Holder {
+    /// A session that holds nothing.
+    #[must_use]
+    pub fn new(tenure: Tenure) -> Self {
+        Self {
+            tenure,
+            usable_until: Moment::default(),
+            is_reclaiming: false,
+            objects: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            waits: BTreeMap::new(),
+            uses: BTreeMap::new(),
+            flushes: BTreeMap::new(),
+            early: Vec::new(),
+            last: 0,
+            planted: None,
+            actions: Vec::new(),
+        }
+    }
+
+    /// Makes this client do something wrong, for a test.
+    pub fn plant(&mut self, fault: Planted) {
+        self.planted = Some(fault);
+    }
+
+    /// What is to be done since the last call. Empty it after every other call.
+    pub fn take_actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Until when tokens may be used unless a reply comes.
+    #[must_use]
+    pub fn usable_until(&self) -> Moment {
+        self.usable_until
+    }
+
+    /// Whether an operation that wants this could begin now.
+    #[must_use]
+    pub fn may_use(&self, want: &Want, now: Moment) -> bool {
+        let known = self.objects.get(&want.object);
+        self.is_current(now) && known.is_some_and(|known| known.may_use(want.range, want.mode))
+    }
+
+    /// An operation wants to use something.
+    pub fn claim(&mut self, want: Want, now: Moment) -> Claimed {
+        if self.may_use(&want, now) {
+            return Claimed::Begun(self.begin(&want));
+        }
+        let is_taken = self.is_taken(&want);
+        if is_taken && want.can_ship {
+            return Claimed::Ship;
+        }
+        let wait = WaitNumber(self.next());
+        let known = self.known(want.object);
+        known.waits.insert(wait, Wait { want });
+        self.waits.insert(wait, want.object);
+        // What is being given back is asked for once that is done. Until then the owner would only
+        // say that the session has it.
+        if !is_taken {
+            self.ask(wait, want);
+        }
+        Claimed::Waits(wait)
+    }
+
+    /// Whether the token of an operation under way has been good all the time.
+    #[must_use]
+    pub fn counts(&self, number: UseNumber, now: Moment) -> bool {
+        let known = self
+            .uses
+            .get(&number)
+            .and_then(|object| self.objects.get(object));
+        let begun = known.and_then(|known| known.uses.get(&number));
+        begun.is_some_and(|begun| !begun.is_void) && self.is_current(now)
+    }
+
+    /// The operation has ended. True if its token was good all the time: then what it read is true
+    /// and what it changed counts. If not, it must be done again, or fails.
+    pub fn end_use(&mut self, number: UseNumber, now: Moment) -> bool {
+        let counts = self.counts(number, now);
+        if let Some(object) = self.uses.remove(&number) {
+            if let Some(known) = self.objects.get_mut(&object) {
+                known.uses.remove(&number);
+            }
+            self.take(object);
+        }
+        counts
+    }
+
+    /// An operation waits no longer.
+    pub fn give_up(&mut self, wait: WaitNumber) {
+        if let Some(object) = self.end_wait(wait) {
+            self.stop_asking(wait);
+            self.tidy(object);
+        }
+    }
+
+    /// The owner has answered a request that was sent at this time, whatever it was about: all
+    /// tokens may be used for the span that came with the answer. Between [`Holder::begin_tenure`] and
+    /// [`Holder::end_reclaim`] answers renew nothing: the new owner may have granted to others what
+    /// this client doesn't know yet to be lost.
+    pub fn renewed(&mut self, sent: Moment, span: Duration) {
+        if self.is_reclaiming && self.planted != Some(Planted::RenewLost) {
+            return;
+        }
+        self.usable_until = self.usable_until.max(sent.plus(span));
+    }
+
+    /// The owner has answered this request for a token. Say [`Holder::renewed`] first.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what no sound daemon answers; then the request has no answer yet.
+    pub fn answered(&mut self, request: u64, reply: TokenReply, now: Moment) -> Result<()> {
+        let Some(asked) = self.asked.get(&request) else {
+            return Ok(());
+        };
+        let object = asked.wants.object;
+        if let TokenReply::Granted { ranges, mode, .. } = &reply {
+            check_parts(object, Some(*mode), ranges)?;
+        }
+        match reply {
+            TokenReply::Waits => {
+                let wants = asked.wants.clone();
+                self.actions.push(Action::Ask { request, wants });
+                return Ok(());
+            }
+            TokenReply::Granted {
+                ranges,
+                mode,
+                number,
+            } => {
+                if number.tenure == self.tenure {
+                    let known = self.known(object);
+                    known.grant(&ranges, mode, number);
+                }
+                self.asked.remove(&request);
+            }
+            TokenReply::Ship | TokenReply::TooMany => {
+                let waits = self.asked.remove(&request).map(|asked| asked.waits);
+                for wait in waits.unwrap_or_default() {
+                    self.end_wait(wait);
+                    self.actions.push(match reply {
+                        TokenReply::Ship => Action::Ship(wait),
+                        _ => Action::TooMany(wait),
+                    });
+                }
+            }
+        }
+        self.go_on(object, now);
+        self.recall_early(now);
+        self.tidy(object);
+        Ok(())
+    }
+
+    /// The owner asks for something back.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what no sound daemon asks.
+    pub fn recalled(&mut self, recall: TokenRecall, now: Moment) -> Result<()> {
+        check_parts(recall.object, recall.keep, &recall.ranges)?;
+        if recall.up_to.tenure != self.tenure {
+            return Ok(());
+        }
+        let known = self.objects.get(&recall.object);
+        let newest = known.map_or(GrantNumber::default(), |known| known.newest);
+        if recall.up_to > newest && self.is_asked(recall.object) {
+            // Said again: it waits no longer than the first one.
+            if self.early.iter().any(|early| early.recall == recall) {
+                return Ok(());
+            }
+            if self.early.len() < EARLY_MAX {
+                let until = now.plus(OVERTAKEN_MAX);
+                self.early.push(Early { recall, until });
+                return Ok(());
+            }
+        }
+        self.give_back(recall);
+        Ok(())
+    }
+
+    /// Gives something back that the client doesn't need any more.
+    pub fn release(&mut self, object: TokenObject, range: TokenRange) {
+        if let Some(known) = self.objects.get(&object) {
+            let up_to = known.newest;
+            self.give_back(TokenRecall {
+                object,
+                ranges: vec![range],
+                keep: None,
+                up_to,
+            });
+        }
+    }
+
+    /// What was to be flushed is durable and no longer cached.
+    pub fn flushed(&mut self, flush: FlushNumber, now: Moment) {
+        let Some(object) = self.flushes.remove(&flush) else {
+            return;
+        };
+        let is_asked = self.is_asked(object);
+        let Some(known) = self.objects.get_mut(&object) else {
+            return;
+        };
+        if let Some(taken) = known.take_out(flush) {
+            let back = known.returned(object, taken, is_asked);
+            self.actions.push(Action::Return(back));
+        }
+        self.go_on(object, now);
+        self.tidy(object);
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: Moment) {
+        self.recall_early(now);
+    }
+
+    /// The shard has a new owner, which must be told what the session holds: returns that.
+    /// Requests are asked again of the new one.
+    pub fn begin_tenure(&mut self, tenure: Tenure) -> Vec<(TokenObject, TokenRange, TokenMode)> {
+        self.tenure = tenure;
+        self.is_reclaiming = true;
+        self.early.clear();
+        for (request, asked) in std::mem::take(&mut self.asked) {
+            self.actions.push(Action::Stop { request });
+            if asked.waits.is_empty() {
+                continue;
+            }
+            let (request, wants) = (self.next(), asked.wants.clone());
+            self.asked.insert(request, asked);
+            self.actions.push(Action::Ask { request, wants });
+        }
+        let objects = self.objects.iter();
+        let pieces = objects.flat_map(|(object, known)| {
+            known
+                .pieces
+                .iter()
+                .map(|piece| (*object, piece.range, piece.mode))
+        });
+        pieces.collect()
+    }
+
+    /// The new owner has taken down what was said of an object, or refused it.
+    pub fn reclaimed(
+        &mut self,
+        object: TokenObject,
+        range: TokenRange,
+        number: Option<GrantNumber>,
+    ) {
+        let Some(known) = self.objects.get_mut(&object) else {
+            return;
+        };
+        match number {
+            Some(number) if number.tenure == self.tenure => known.renumber(range, number),
+            Some(_) => {}
+            None => {
+                known.lose(range);
+                let ranges = vec![range];
+                self.actions.push(Action::Lose { object, ranges });
+                self.take(object);
+            }
+        }
+    }
+
+    /// The new owner has answered everything that was said of what is held.
+    pub fn end_reclaim(&mut self) {
+        self.is_reclaiming = false;
+    }
+
+    /// The session has ended: nothing is held any more. Operations that wait are to be given up.
+    pub fn lose_all(&mut self) {
+        self.usable_until = Moment::default();
+        for (object, known) in &mut self.objects {
+            let ranges: Vec<TokenRange> = known.pieces.iter().map(|piece| piece.range).collect();
+            known.lose(TokenRange::ALL);
+            if !ranges.is_empty() {
+                let object = *object;
+                self.actions.push(Action::Lose { object, ranges });
+            }
+        }
+    }
+
+    fn known(&mut self, object: TokenObject) -> &mut Object {
+        let planted = self.planted;
+        let known = self.objects.entry(object);
+        known.or_insert_with(|| Object::new(planted))
+    }
+
+    /// Whether tokens may be used at all.
+    fn is_current(&self, now: Moment) -> bool {
+        now < self.usable_until || self.planted == Some(Planted::UseExpired)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    fn begin(&mut self, want: &Want) -> UseNumber {
+        let number = UseNumber(self.next());
+        self.uses.insert(number, want.object);
+        let known = self.known(want.object);
+        known.begin(number, want.range, want.mode);
+        number
+    }
+
+    fn is_asked_for(&self, wait: WaitNumber) -> bool {
+        self.asked.values().any(|asked| asked.waits.contains(&wait))
+    }
+
+    /// Whether what is wanted is being given back.
+    fn is_taken(&self, want: &Want) -> bool {
+        let known = self.objects.get(&want.object);
+        known.is_some_and(|known| known.is_taken(want.range, want.mode))
+    }
+
+    fn is_asked(&self, object: TokenObject) -> bool {
+        let mut asked = self.asked.values();
+        asked.any(|asked| asked.wants.object == object)
+    }
+
+    /// Waits for the answer of a request that asks for enough, or makes one.
+    fn ask(&mut self, wait: WaitNumber, want: Want) {
+        let same = self.asked.values_mut().find(|asked| {
+            let wants = &asked.wants;
+            wants.object == want.object
+                && wants.mode.covers(want.mode)
+                && wants.can_ship == want.can_ship
+                && crate::pieces::contain(&wants.required, want.range)
+        });
+        if let Some(same) = same {
+            same.waits.insert(wait);
+            return;
+        }
+        let request = self.next();
+        let wants = TokenRequest {
+            object: want.object,
+            mode: want.mode,
+            required: vec![want.range],
+            desired: want.desired,
+            can_ship: want.can_ship,
+        };
+        let asked = Asked {
+            wants: wants.clone(),
+            waits: BTreeSet::from([wait]),
+        };
+        self.asked.insert(request, asked);
+        self.actions.push(Action::Ask { request, wants });
+    }
+
+    /// Forgets an operation that waited; of what it was.
+    fn end_wait(&mut self, wait: WaitNumber) -> Option<TokenObject> {
+        let object = self.waits.remove(&wait)?;
+        if let Some(known) = self.objects.get_mut(&object) {
+            known.waits.remove(&wait);
+        }
+        Some(object)
+    }
+
+    /// An operation waits for no answer any more; stops requests for which nobody does.
+    fn stop_asking(&mut self, wait: WaitNumber) {
+        let mut idle = Vec::new();
+        for (request, asked) in &mut self.asked {
+            if asked.waits.remove(&wait) && asked.waits.is_empty() {
+                idle.push(*request);
+            }
+        }
+        for request in idle {
+            let object = self.asked.remove(&request).map(|asked| asked.wants.object);
+            self.actions.push(Action::Stop { request });
+            object.into_iter().for_each(|object| self.tidy(object));
+        }
+    }
+
+    /// Lets those begin that can, and asks again for those whose request was answered in vain:
+    /// others wanted it back at once.
+    fn go_on(&mut self, object: TokenObject, now: Moment) {
+        let Some(known) = self.objects.get(&object) else {
+            return;
+        };
+        let waits: Vec<(WaitNumber, Want)> = known
+            .waits
+            .iter()
+            .map(|(number, wait)| (*number, wait.want))
+            .collect();
+        for (wait, want) in waits {
+            if self.may_use(&want, now) {
+                self.end_wait(wait);
+                let number = self.begin(&want);
+                self.actions.push(Action::Begin(wait, number));
+                self.stop_asking(wait);
+            } else if !self.is_asked_for(wait) && !self.is_taken(&want) {
+                self.ask(wait, want);
+            }
+        }
+    }
+
+    /// Carries recalls out that needn't wait for replies any more.
+    fn recall_early(&mut self, now: Moment) {
+        for early in std::mem::take(&mut self.early) {
+            let known = self.objects.get(&early.recall.object);
+            let has_come = known.is_some_and(|known| known.newest >= early.recall.up_to);
+            if early.until <= now || has_come || !self.is_asked(early.recall.object) {
+                self.give_back(early.recall);
+            } else {
+                self.early.push(early);
+            }
+        }
+    }
+
+    /// Begins to give back what is recalled, unless that is under way.
+    fn give_back(&mut self, recall: TokenRecall) {
+        let object = recall.object;
+        let is_asked = self.is_asked(object);
+        let known = self.known(object);
+        if known.is_taking(&recall) {
+            return;
+        }
+        if known.has_more_than(&recall.ranges, recall.keep) {
+            known.takings.push(Taking::new(recall));
+            self.take(object);
+        } else {
+            let back = known.returned(object, recall, is_asked);
+            self.actions.push(Action::Return(back));
+        }
+        self.tidy(object);
+    }
+
+    /// Flushes what is recalled and no longer in use.
+    fn take(&mut self, object: TokenObject) {
+        let Some(known) = self.objects.get_mut(&object) else {
+            return;
+        };
+        while let Some(taking) = known.next_to_flush() {
+            self.last += 1;
+            let flush = FlushNumber(self.last);
+            taking.flush = Some(flush);
+            self.flushes.insert(flush, object);
+            self.actions.push(Action::Flush {
+                flush,
+                object,
+                ranges: taking.recall.ranges.clone(),
+                keep: taking.recall.keep,
+            });
+        }
+        self.tidy(object);
+    }
+
+    /// Forgets what needn't be remembered of an object.
+    fn tidy(&mut self, object: TokenObject) {
+        let is_asked = self.is_asked(object);
+        if let Some(known) = self.objects.get_mut(&object) {
+            if !is_asked {
+                known.returned.clear();
+            }
+            if known.is_idle() && !is_asked {
+                self.objects.remove(&object);
+            }
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! Tests of the rules of one client.
+
+use super::*;
+use model::InodeId;
+use model::TokenMode::{Exclusive, Shared};
+
+const INODE: TokenObject = TokenObject::Inode(InodeId(7));
+
+fn at(millis: u64) -> Moment {
+    Moment(Duration::from_millis(millis))
+}
+
+fn number(count: u64) -> GrantNumber {
+    GrantNumber {
+        tenure: Tenure(1),
+        count,
+    }
+}
+
+fn want(mode: TokenMode) -> Want {
+    Want {
+        object: INODE,
+        mode,
+        range: TokenRange::ALL,
+        desired: TokenRange::ALL,
+        can_ship: false,
+    }
+}
+
+fn holder() -> Holder {
+    let mut holder = Holder::new(Tenure(1));
+    holder.renewed(at(0), Duration::from_secs(6));
+    holder
+}
+
+fn granted(mode: TokenMode, count: u64) -> TokenReply {
+    TokenReply::Granted {
+        ranges: vec![TokenRange::ALL],
+        mode,
+        number: number(count),
+    }
+}
+
+fn recall(keep: Option<TokenMode>, count: u64) -> TokenRecall {
+    TokenRecall {
+        object: INODE,
+        ranges: vec![TokenRange::ALL],
+        keep,
+        up_to: number(count),
+    }
+}
+
+fn returned(keep: Option<TokenMode>, count: u64) -> Action {
+    Action::Return(TokenReturn {
+        object: INODE,
+        ranges: vec![TokenRange::ALL],
+        keep,
+        up_to: number(count),
+    })
+}
+
+impl Holder {
+    fn hears(&mut self, recall: TokenRecall, now: Moment) {
+        self.recalled(recall, now).expect("it is sound");
+    }
+
+    fn gets(&mut self, request: u64, reply: TokenReply, now: Moment) {
+        self.answered(request, reply, now).expect("it is sound");
+    }
+
+    /// The number of the request, if one is all that is to be done.
+    fn asks(&mut self) -> u64 {
+        match &self.take_actions()[..] {
+            [Action::Ask { request, .. }] => *request,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The number of the flush, if one is all that is to be done.
+    fn flushes(&mut self) -> FlushNumber {
+        match &self.take_actions()[..] {
+            [Action::Flush { flush, .. }] => *flush,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Gets the token and begins a use.
+    fn has(&mut self, mode: TokenMode, count: u64) -> UseNumber {
+        let Claimed::Waits(wait) = self.claim(want(mode), at(0)) else {
+            panic!("it is held already");
+        };
+        let request = self.asks();
+        self.gets(request, granted(mode, count), at(0));
+        match self.take_actions()[..] {
+            [Action::Begin(waited, begun)] if waited == wait => begun,
+            ref other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_is_held_is_used_without_a_message() {
+    let mut holder = holder();
+    let first = holder.has(Exclusive, 1);
+    assert!(matches!(
+        holder.claim(want(Shared), at(5999)),
+        Claimed::Begun(_)
+    ));
+    assert!(holder.take_actions().is_empty());
+    assert!(holder.end_use(first, at(5999)));
+}
+
+#[test]
+fn operations_that_want_the_same_ask_once() {
+    let mut holder = holder();
+    let Claimed::Waits(first) = holder.claim(want(Exclusive), at(0)) else {
+        panic!("nothing is held");
+    };
+    let request = holder.asks();
+    assert!(matches!(
+        holder.claim(want(Shared), at(0)),
+        Claimed::Waits(_)
+    ));
+    assert!(holder.take_actions().is_empty());
+    // One that gives up leaves the others waiting; with the last one the request ends.
+    holder.give_up(first);
+    assert!(holder.take_actions().is_empty());
+    holder.gets(request, granted(Exclusive, 1), at(0));
+    assert!(matches!(holder.take_actions()[..], [Action::Begin(..)]));
+    let mut other = Holder::new(Tenure(1));
+    let Claimed::Waits(only) = other.claim(want(Shared), at(0)) else {
+        panic!("nothing is held");
+    };
+    let request = other.asks();
+    other.give_up(only);
+    assert_eq!(other.take_actions(), [Action::Stop { request }]);
+    assert!(other.objects.is_empty() && other.asked.is_empty());
+}
+
+#[test]
+fn a_token_that_ran_out_is_not_used_and_what_was_begun_does_not_count() {
+    let mut holder = holder();
+    let begun = holder.has(Exclusive, 1);
+    assert!(matches!(
+        holder.claim(want(Shared), at(6000)),
+        Claimed::Waits(_)
+    ));
+    let request = holder.asks();
+    assert!(!holder.end_use(begun, at(6000)));
+    // Any answer renews it; this one also says that the owner knows it.
+    holder.renewed(at(6000), Duration::from_secs(6));
+    holder.gets(request, granted(Shared, 2), at(6100));
+    assert!(matches!(holder.take_actions()[..], [Action::Begin(..)]));
+}
+
+#[test]
+fn a_recall_waits_for_those_who_use_it_and_lets_no_others_begin() {
+    let mut holder = holder();
+    let begun = holder.has(Exclusive, 1);
+    holder.hears(recall(None, 1), at(1));
+    assert!(holder.take_actions().is_empty());
+    let shippable = Want {
+        can_ship: true,
+        ..want(Exclusive)
+    };
+    assert_eq!(holder.claim(shippable, at(2)), Claimed::Ship);
+    let Claimed::Waits(waiting) = holder.claim(want(Exclusive), at(2)) else {
+        panic!("it is being given back");
+    };
+    // The owner would say that the session has it: it is asked once that is no longer so.
+    assert!(holder.take_actions().is_empty());
+    assert!(holder.end_use(begun, at(3)), "it began before");
+    let flush = holder.flushes();
+    holder.hears(recall(None, 1), at(4));
+    assert!(
+        holder.take_actions().is_empty(),
+        "said again, and under way"
+    );
+    holder.flushed(flush, at(5));
+    let actions = holder.take_actions();
+    assert_eq!(actions[0], returned(None, 1));
+    let Action::Ask { request, .. } = actions[1] else {
+        panic!("{actions:?}");
+    };
+    holder.gets(request, granted(Exclusive, 2), at(6));
+    assert!(matches!(holder.take_actions()[..], [Action::Begin(number, _)] if number == waiting));
+}
+
+#[test]
+fn what_a_recall_leaves_may_be_used_meanwhile() {
+    let mut holder = holder();
+    let begun = holder.has(Exclusive, 1);
+    holder.end_use(begun, at(0));
+    holder.hears(recall(Some(Shared), 1), at(1));
+    let flush = holder.flushes();
+    assert!(matches!(
+        holder.claim(want(Shared), at(2)),
+        Claimed::Begun(_)
+    ));
+    holder.flushed(flush, at(3));
+    assert_eq!(holder.take_actions(), [returned(Some(Shared), 1)]);
+    assert!(holder.may_use(&want(Shared), at(4)));
+    assert!(!holder.may_use(&want(Exclusive), at(4)));
+}
+
+#[test]
+fn a_recall_that_overtakes_its_grant_waits_for_it_and_for_one_use() {
+    let mut holder = holder();
+    let Claimed::Waits(wait) = holder.claim(want(Exclusive), at(0)) else {
+        panic!("nothing is held");
+    };
+    let request = holder.asks();
+    holder.hears(recall(None, 1), at(1));
+    assert!(holder.take_actions().is_empty());
+    holder.gets(request, granted(Exclusive, 1), at(2));
+    let [Action::Begin(waited, begun)] = holder.take_actions()[..] else {
+        panic!("the use has begun");
+    };
+    assert_eq!(waited, wait);
+    assert!(holder.end_use(begun, at(3)));
+    let flush = holder.flushes();
+    holder.flushed(flush, at(4));
+    assert_eq!(holder.take_actions(), [returned(None, 1)]);
+}
+
+#[test]
+fn a_grant_that_comes_after_it_was_returned_is_not_used() {
+    let mut holder = holder();
+    assert!(matches!(
+        holder.claim(want(Exclusive), at(0)),
+        Claimed::Waits(_)
+    ));
+    let request = holder.asks();
+    holder.hears(recall(None, 4), at(1));
+    holder.tick(at(100));
+    assert!(holder.take_actions().is_empty());
+    holder.tick(at(101));
+    assert_eq!(holder.take_actions(), [returned(None, 4)]);
+    holder.gets(request, granted(Exclusive, 4), at(102));
+    assert!(!holder.may_use(&want(Exclusive), at(103)));
+    // It asks again, and uses what is granted later.
+    let request = holder.asks();
+    holder.gets(request, granted(Exclusive, 5), at(104));
+    assert!(holder.may_use(&want(Exclusive), at(105)));
+}
+
+#[test]
+fn too_many_returns_to_remember_forbid_all_that_is_old() {
+    let mut holder = holder();
+    let bytes = TokenObject::Bytes(InodeId(7));
+    let wanted = Want {
+        object: bytes,
+        ..want(Exclusive)
+    };
+    assert!(matches!(holder.claim(wanted, at(0)), Claimed::Waits(_)));
+    let request = holder.asks();
+    for start in 0..200 {
+        let ranges = vec![TokenRange {
+            start,
+            end: start + 1,
+        }];
+        holder.hears(
+            TokenRecall {
+                object: bytes,
+                ranges,
+                ..recall(None, start)
+            },
+            at(0),
+        );
+        holder.tick(at(1000));
+    }
+    let known = holder.objects.get(&bytes).expect("a request is under way");
+    assert!(known.returned.len() <= 65, "{}", known.returned.len());
+    holder.take_actions();
+    holder.gets(request, granted(Exclusive, 100), at(1001));
+    assert!(!holder.may_use(&wanted, at(1001)));
+}
+
+#[test]
+fn who_is_told_to_wait_asks_again_under_the_same_number() {
+    let mut holder = holder();
+    holder.claim(want(Shared), at(0));
+    let request = holder.asks();
+    holder.gets(request, TokenReply::Waits, at(5000));
+    assert_eq!(holder.asks(), request);
+}
+
+#[test]
+fn nothing_of_an_earlier_owner_counts() {
+    let mut holder = holder();
+    let begun = holder.has(Exclusive, 9);
+    let held = holder.begin_tenure(Tenure(2));
+    assert_eq!(held, [(INODE, TokenRange::ALL, Exclusive)]);
+    holder.hears(recall(None, 9), at(1));
+    assert!(holder.take_actions().is_empty());
+    // The new owner has given it to somebody else.
+    holder.reclaimed(INODE, TokenRange::ALL, None);
+    let ranges = vec![TokenRange::ALL];
+    assert_eq!(
+        holder.take_actions(),
+        [Action::Lose {
+            object: INODE,
+            ranges
+        }]
+    );
+    assert!(!holder.end_use(begun, at(2)));
+    assert!(!holder.may_use(&want(Shared), at(2)));
+}
+
+#[test]
+fn a_session_that_ended_has_nothing() {
+    let mut holder = holder();
+    let begun = holder.has(Exclusive, 1);
+    holder.lose_all();
+    assert!(matches!(holder.take_actions()[..], [Action::Lose { .. }]));
+    assert!(!holder.end_use(begun, at(1)));
+    assert!(!holder.may_use(&want(Shared), at(1)));
+}
+
+#[test]
+fn what_is_released_is_flushed_and_returned() {
+    let mut holder = holder();
+    let begun = holder.has(Exclusive, 3);
+    holder.end_use(begun, at(0));
+    holder.release(INODE, TokenRange::ALL);
+    let flush = holder.flushes();
+    holder.flushed(flush, at(1));
+    assert_eq!(holder.take_actions(), [returned(None, 3)]);
+    assert!(holder.objects.is_empty());
+}
+
+#[test]
+fn what_no_sound_daemon_says_changes_nothing() {
+    let mut holder = holder();
+    holder.has(Exclusive, 1);
+    let empty = vec![TokenRange { start: 7, end: 7 }];
+    let ranges = empty.clone();
+    let unsound = TokenRecall {
+        ranges,
+        ..recall(None, 1)
+    };
+    let wide = Want {
+        object: TokenObject::Bytes(InodeId(7)),
+        ..want(Shared)
+    };
+    holder.claim(wide, at(0));
+    let request = holder.asks();
+    let before = holder.clone();
+    assert!(holder.recalled(unsound, at(1)).is_err());
+    let reply = TokenReply::Granted {
+        ranges: empty,
+        mode: Shared,
+        number: number(2),
+    };
+    assert!(holder.answered(request, reply, at(1)).is_err());
+    assert_eq!(holder, before);
+}
