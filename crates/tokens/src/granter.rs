@@ -20,11 +20,16 @@ use std::time::Duration;
 
 /// Most pieces of objects that a session may hold. A piece is about 100 bytes here.
 pub const PIECES_OF_SESSION_MAX: usize = 262_144;
+/// A session that splits its pieces until it has more than this, ends.
+const PIECES_HARD_MAX: usize = 2 * PIECES_OF_SESSION_MAX;
 /// Most requests of a session, and operations run for it, that wait at the same time.
 pub const WAITING_OF_SESSION_MAX: usize = 1024;
 /// How long a request waits without being asked again. Longer than the deadline of a call, so that it
 /// keeps its turn.
 const ASKED_AGAIN_WITHIN: Duration = Duration::from_secs(10);
+/// How long sessions have to say to a new owner what they hold. Longer than tokens last, so that those
+/// of a session that says nothing have run out.
+pub const GRACE: Duration = Duration::from_secs(15);
 /// How often the end of a session is asked for.
 const SAY_END_EVERY: Duration = Duration::from_secs(1);
 
@@ -84,7 +89,8 @@ pub struct Granter {
     newest: GrantNumber,
     /// The owner's own lease.
     own_until: Moment,
-    /// Until then sessions say what they held under the owner before, and nothing is granted.
+    /// Until then sessions say what they held under the owner before; nothing is granted until all
+    /// have, or have ended.
     grace: Option<Moment>,
     /// Sessions that haven't said what they held.
     unheard: BTreeSet<SessionId>,
@@ -103,18 +109,17 @@ pub struct Granter {
 }
 
 impl Granter {
-    /// An owner that takes a shard over, or makes one. Until `grace` has passed or all `sessions`
-    /// have said what they held, nothing is granted.
+    /// An owner that takes a shard over, or makes one. Nothing is granted until all `sessions` have
+    /// said what they held; those that haven't after [`GRACE`] end.
     #[must_use]
-    pub fn new(tenure: Tenure, sessions: BTreeSet<SessionId>, grace: Moment) -> Self {
-        let known = sessions
-            .iter()
-            .map(|session| (*session, Standing::default()));
+    pub fn new(tenure: Tenure, sessions: BTreeSet<SessionId>, now: Moment) -> Self {
+        let inherited = Standing::inherited(now);
+        let known = sessions.iter().map(|session| (*session, inherited.clone()));
         Self {
             newest: GrantNumber { tenure, count: 0 },
             own_until: Moment::default(),
             sessions: known.collect(),
-            grace: (!sessions.is_empty()).then_some(grace),
+            grace: (!sessions.is_empty()).then_some(now.plus(GRACE)),
             unheard: sessions,
             objects: BTreeMap::new(),
             claims: BTreeMap::new(),
@@ -186,15 +191,15 @@ impl Granter {
             ranges: wants.required,
         };
         let known = self.known(object);
-        let has_all = known.has_all(&waiting);
-        let refusal = if !has_all && pieces >= PIECES_OF_SESSION_MAX {
-            Some(TokenReply::TooMany)
-        } else if !has_all && wants.can_ship && known.is_wanted_by_others(&waiting, now) {
-            Some(TokenReply::Ship)
-        } else if waits >= WAITING_OF_SESSION_MAX {
-            Some(TokenReply::TooMany)
-        } else {
-            None
+        // Who waits already, or has it already, costs nothing more.
+        let is_new = !known.has_all(&waiting) && !known.is_waiting(session, request);
+        let has_room = pieces < PIECES_OF_SESSION_MAX && waits < WAITING_OF_SESSION_MAX;
+        let refusal = match is_new {
+            true if !has_room => Some(TokenReply::TooMany),
+            true if wants.can_ship && known.is_wanted_by_others(&waiting, now) => {
+                Some(TokenReply::Ship)
+            }
+            _ => None,
         };
         if let Some(reply) = refusal {
             self.note(object, now);
@@ -224,12 +229,19 @@ impl Granter {
 
     /// The owner wants to run an operation for a session, which needs this. [`Action::Run`] says
     /// when it may. `None` if too much of the session waits.
+    ///
+    /// # Panics
+    /// If a need isn't sound: the owner makes them itself.
     pub fn claim(
         &mut self,
         session: SessionId,
         mut needs: Vec<Need>,
         now: Moment,
     ) -> Option<ClaimNumber> {
+        for need in &needs {
+            let sound = check_parts(need.object, Some(need.mode), &need.ranges);
+            assert!(sound.is_ok(), "an operation needs {need:?}: {sound:?}");
+        }
         let standing = self.sessions.get(&session);
         if standing.is_some_and(|standing| standing.waiting >= WAITING_OF_SESSION_MAX) {
             return None;
@@ -266,8 +278,8 @@ impl Granter {
         }
     }
 
-    /// A session says what it held under the owner before. The number of its grant; `None` if others
-    /// have been given what conflicts: the session has lost it.
+    /// A session says what it held under the owner before. The number of its grant; `None` if it has
+    /// lost it: it comes too late, or others said that they hold what conflicts.
     ///
     /// # Errors
     /// `InvalidArgument` for what no sound daemon sends.
@@ -337,15 +349,17 @@ impl Granter {
                 Who::Request { until, .. } => until <= now,
                 Who::Claim(_) => false,
             });
-            late.extend(
-                known
-                    .recalled()
-                    .map(|session| (session, known.patience(session, now))),
-            );
             for waiting in over {
                 self.count_waiting(waiting.session, -1);
             }
             self.settle(object, now);
+            if let Some(known) = self.objects.get(&object) {
+                let recalled = known.recalled();
+                late.extend(recalled.map(|session| (session, known.patience(session, now))));
+            }
+        }
+        if self.grace.is_some_and(|until| until <= now) {
+            self.leaving.extend(&self.unheard);
         }
         // Who isn't answered any more ends, even if nobody waits for its tokens by now.
         late.extend(
@@ -387,9 +401,7 @@ impl Granter {
     }
 
     fn end_grace_if_over(&mut self, now: Moment) {
-        let is_heard = self.unheard.is_empty();
-        let is_over = self.grace.is_some_and(|until| is_heard || until <= now);
-        if is_over {
+        if self.grace.is_some() && self.unheard.is_empty() {
             self.grace = None;
             for object in self.waited_for.clone() {
                 self.settle(object, now);
@@ -406,7 +418,7 @@ impl Granter {
         let newest = &mut self.newest;
         let admitted = known.admit(is_open, || next(newest), now);
         let recalls = match is_open && self.planted != Some(Planted::DropRecall) {
-            true => known.recall(object, *newest, now),
+            true => known.recall(object, now),
             false => Vec::new(),
         };
         let mut claims = Vec::new();
@@ -492,6 +504,10 @@ impl Granter {
         let pieces = held.map_or(0, Pieces::len);
         if let Some(standing) = self.sessions.get_mut(&session) {
             standing.count(object, pieces);
+            if standing.pieces > PIECES_HARD_MAX {
+                standing.refuse();
+                self.leaving.insert(session);
+            }
         }
     }
 

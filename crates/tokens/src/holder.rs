@@ -21,6 +21,9 @@ use std::time::Duration;
 /// How long a recall waits for the reply that brings what it recalls.
 const OVERTAKEN_MAX: Duration = Duration::from_millis(100);
 
+/// Most recalls of an object that are carried out at the same time. More are said again.
+const TAKINGS_MAX: usize = 64;
+
 /// Most recalls that wait for replies; more are carried out at once.
 const EARLY_MAX: usize = 1024;
 
@@ -185,7 +188,12 @@ impl Holder {
     }
 
     /// An operation wants to use something.
+    ///
+    /// # Panics
+    /// If what is wanted isn't sound: the client makes it itself.
     pub fn claim(&mut self, want: Want, now: Moment) -> Claimed {
+        let sound = check_parts(want.object, Some(want.mode), &[want.range]);
+        assert!(sound.is_ok(), "an operation wants {want:?}: {sound:?}");
         if self.may_use(&want, now) {
             return Claimed::Begun(self.begin(&want));
         }
@@ -237,18 +245,24 @@ impl Holder {
         }
     }
 
-    /// The owner has answered a request that was sent at this time, whatever it was about: all
-    /// tokens may be used for the span that came with the answer. Between [`Holder::begin_tenure`] and
+    /// The owner of this tenure has answered a request that was sent at this time, whatever it was
+    /// about: all tokens may be used for the span that came with the answer. The client asks for
+    /// something every two seconds while it holds or wants tokens. Between [`Holder::begin_tenure`] and
     /// [`Holder::end_reclaim`] answers renew nothing: the new owner may have granted to others what
     /// this client doesn't know yet to be lost.
-    pub fn renewed(&mut self, sent: Moment, span: Duration) {
-        if self.is_reclaiming && self.planted != Some(Planted::RenewLost) {
+    pub fn renewed(&mut self, tenure: Tenure, sent: Moment, span: Duration, now: Moment) {
+        let is_lost = self.is_reclaiming && self.planted != Some(Planted::RenewLost);
+        if is_lost || tenure != self.tenure {
             return;
         }
         self.usable_until = self.usable_until.max(sent.plus(span));
+        let waited_for: BTreeSet<TokenObject> = self.waits.values().copied().collect();
+        for object in waited_for {
+            self.go_on(object, now);
+        }
     }
 
-    /// The owner has answered this request for a token. Say [`Holder::renewed`] first.
+    /// The owner has answered this request for a token. [`Holder::renewed`] comes after it.
     ///
     /// # Errors
     /// `InvalidArgument` for what no sound daemon answers; then the request has no answer yet.
@@ -356,7 +370,7 @@ impl Holder {
     }
 
     /// The shard has a new owner, which must be told what the session holds: returns that.
-    /// Requests are asked again of the new one.
+    /// Requests are asked again of the new one after [`Holder::end_reclaim`].
     pub fn begin_tenure(&mut self, tenure: Tenure) -> Vec<(TokenObject, TokenRange, TokenMode)> {
         self.tenure = tenure;
         self.is_reclaiming = true;
@@ -366,9 +380,8 @@ impl Holder {
             if asked.waits.is_empty() {
                 continue;
             }
-            let (request, wants) = (self.next(), asked.wants.clone());
+            let request = self.next();
             self.asked.insert(request, asked);
-            self.actions.push(Action::Ask { request, wants });
         }
         let objects = self.objects.iter();
         let pieces = objects.flat_map(|(object, known)| {
@@ -402,9 +415,15 @@ impl Holder {
         }
     }
 
-    /// The new owner has answered everything that was said of what is held.
+    /// The new owner has answered everything that was said of what is held. Now it is asked for more.
     pub fn end_reclaim(&mut self) {
         self.is_reclaiming = false;
+        for (request, asked) in &self.asked {
+            self.actions.push(Action::Ask {
+                request: *request,
+                wants: asked.wants.clone(),
+            });
+        }
     }
 
     /// The session has ended: nothing is held any more. Operations that wait are to be given up.
@@ -454,6 +473,12 @@ impl Holder {
         known.is_some_and(|known| known.is_taken(want.range, want.mode))
     }
 
+    /// Whether what is wanted is held, whatever the time.
+    fn holds(&self, want: &Want) -> bool {
+        let known = self.objects.get(&want.object);
+        known.is_some_and(|known| known.may_use(want.range, want.mode))
+    }
+
     fn is_asked(&self, object: TokenObject) -> bool {
         let mut asked = self.asked.values();
         asked.any(|asked| asked.wants.object == object)
@@ -485,7 +510,9 @@ impl Holder {
             waits: BTreeSet::from([wait]),
         };
         self.asked.insert(request, asked);
-        self.actions.push(Action::Ask { request, wants });
+        if !self.is_reclaiming {
+            self.actions.push(Action::Ask { request, wants });
+        }
     }
 
     /// Forgets an operation that waited; of what it was.
@@ -528,10 +555,21 @@ impl Holder {
                 self.end_wait(wait);
                 let number = self.begin(&want);
                 self.actions.push(Action::Begin(wait, number));
-                self.stop_asking(wait);
-            } else if !self.is_asked_for(wait) && !self.is_taken(&want) {
+                // The answer is still waited for: it may bring a grant.
+                for asked in self.asked.values_mut() {
+                    asked.waits.remove(&wait);
+                }
+            } else if self.is_asked_for(wait) {
+                // Its answer will say.
+            } else if self.is_taken(&want) {
+                if want.can_ship {
+                    self.end_wait(wait);
+                    self.actions.push(Action::Ship(wait));
+                }
+            } else if !self.holds(&want) {
                 self.ask(wait, want);
             }
+            // What it has and may not use for lack of time, the next answer renews.
         }
     }
 
@@ -554,6 +592,9 @@ impl Holder {
         let is_asked = self.is_asked(object);
         let known = self.known(object);
         if known.is_taking(&recall) {
+            return;
+        }
+        if known.takings.len() >= TAKINGS_MAX {
             return;
         }
         if known.has_more_than(&recall.ranges, recall.keep) {

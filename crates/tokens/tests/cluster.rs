@@ -23,12 +23,14 @@ pub(crate) type At = usize;
 pub(crate) enum Message {
     Ask {
         from: At,
+        tenure: Tenure,
         request: u64,
         wants: Wants,
         sent: Moment,
     },
     Answer {
         to: At,
+        tenure: Tenure,
         request: u64,
         reply: Reply,
         sent: Moment,
@@ -45,12 +47,19 @@ pub(crate) enum Message {
     /// A request that only renews, and its answer.
     Renew {
         from: At,
+        tenure: Tenure,
         sent: Moment,
     },
     Renewed {
         to: At,
+        tenure: Tenure,
         sent: Moment,
         span: Duration,
+    },
+    /// The refusal of what was meant for an owner before.
+    NewOwner {
+        to: At,
+        tenure: Tenure,
     },
     Ended {
         to: At,
@@ -58,6 +67,7 @@ pub(crate) enum Message {
     /// What a client held under the owner before, all at once, and the new owner's answer.
     Reclaim {
         from: At,
+        tenure: Tenure,
         held: Vec<Held>,
         sent: Moment,
     },
@@ -118,6 +128,8 @@ pub(crate) struct Budget {
 pub(crate) struct Client {
     pub(crate) session: SessionId,
     pub(crate) holder: Holder,
+    /// The owner that it knows.
+    tenure: Tenure,
     pub(crate) uses: BTreeMap<UseNumber, Want>,
     pub(crate) waits: BTreeMap<WaitNumber, Want>,
     flushing: BTreeMap<FlushNumber, (TokenObject, Vec<TokenRange>)>,
@@ -166,10 +178,12 @@ impl Cluster {
             owner.begin_session(session(at));
             let mut holder = Holder::new(Tenure(1));
             let span = owner.answer(session(at), Moment::default());
-            holder.renewed(Moment::default(), span.expect("it is open"));
+            let (start, span) = (Moment::default(), span.expect("it is open"));
+            holder.renewed(Tenure(1), start, span, start);
             Client {
                 session: session(at),
                 holder,
+                tenure: Tenure(1),
                 uses: BTreeMap::new(),
                 waits: BTreeMap::new(),
                 flushing: BTreeMap::new(),
@@ -354,9 +368,10 @@ impl Cluster {
             }
             Step::AskAgain(at, request) => {
                 let wants = ordered(&self.clients[at].asking[&request]);
-                let sent = self.clock(at);
+                let (sent, tenure) = (self.clock(at), self.clients[at].tenure);
                 self.send(Message::Ask {
                     from: at,
+                    tenure,
                     request,
                     wants,
                     sent,
@@ -364,8 +379,8 @@ impl Cluster {
             }
             Step::Renew(from) => {
                 self.budget.renewals = self.budget.renewals.saturating_sub(1);
-                let sent = self.clock(from);
-                self.send(Message::Renew { from, sent });
+                let (sent, tenure) = (self.clock(from), self.clients[from].tenure);
+                self.send(Message::Renew { from, tenure, sent });
             }
             Step::OwnerClaims(at, want) => {
                 self.budget.operations -= 1;
@@ -406,8 +421,13 @@ impl Cluster {
             Step::TakeOver => self.take_over(),
             Step::ReclaimAgain(from) => {
                 let held = self.clients[from].reclaiming.clone().expect("it has to");
-                let sent = self.clock(from);
-                self.send(Message::Reclaim { from, held, sent });
+                let (sent, tenure) = (self.clock(from), self.clients[from].tenure);
+                self.send(Message::Reclaim {
+                    from,
+                    tenure,
+                    held,
+                    sent,
+                });
             }
         }
         self.act();
@@ -429,8 +449,7 @@ impl Cluster {
         self.tenure = Tenure(self.tenure.0 + 1);
         let open = (0..self.clients.len()).filter(|at| !self.ended.contains(at));
         let open: BTreeSet<SessionId> = open.map(session).collect();
-        let grace = self.now.plus(Duration::from_secs(15));
-        self.owner = Granter::new(self.tenure, open, grace);
+        self.owner = Granter::new(self.tenure, open, self.now);
         self.planted
             .into_iter()
             .for_each(|fault| self.owner.plant(fault));
@@ -438,19 +457,6 @@ impl Cluster {
         self.running.clear();
         self.unanswered.clear();
         self.ending.clear();
-        for client in &mut self.clients {
-            if !client.is_ended {
-                client.reclaiming = Some(client.holder.begin_tenure(self.tenure));
-            }
-        }
-        // Messages of the owner before have its tenure; requests to it find nobody, and answers
-        // under way may come.
-        self.net.retain(|message| {
-            !matches!(
-                message,
-                Message::Ask { .. } | Message::Renew { .. } | Message::Reclaim { .. }
-            )
-        });
     }
 
     fn deliver(&mut self, message: Message) {
@@ -466,11 +472,33 @@ impl Cluster {
                     self.send(refusal);
                 }
             }
+            // And requests that were meant for an owner before.
+            Message::Ask { from, tenure, .. }
+            | Message::Renew { from, tenure, .. }
+            | Message::Reclaim { from, tenure, .. }
+                if tenure != self.tenure =>
+            {
+                let refusal = Message::NewOwner {
+                    to: from,
+                    tenure: self.tenure,
+                };
+                if !self.net.contains(&refusal) {
+                    self.send(refusal);
+                }
+            }
+            Message::NewOwner { to, tenure } => {
+                let client = &mut self.clients[to];
+                if tenure > client.tenure && !client.is_ended {
+                    client.tenure = tenure;
+                    client.reclaiming = Some(client.holder.begin_tenure(tenure));
+                }
+            }
             Message::Ask {
                 from,
                 request,
                 wants,
                 sent,
+                ..
             } => {
                 // A client asks a new owner only after it has said what it holds.
                 if self.clients[from].reclaiming.is_none() {
@@ -487,6 +515,7 @@ impl Cluster {
             }
             Message::Answer {
                 to,
+                tenure,
                 request,
                 reply,
                 sent,
@@ -496,8 +525,8 @@ impl Cluster {
                 let client = &mut self.clients[to];
                 if client.asking.contains_key(&request) && !client.is_ended {
                     client.asking.remove(&request);
-                    client.holder.renewed(sent, span);
                     let answered = client.holder.answered(request, reply_of(reply), now);
+                    client.holder.renewed(tenure, sent, span, now);
                     self.refused(answered);
                 }
             }
@@ -519,14 +548,28 @@ impl Cluster {
                 let taken = self.owner.take_back(session(from), &back, self.now);
                 self.refused(taken);
             }
-            Message::Renew { from, sent } => {
+            Message::Renew { from, sent, .. } => {
                 if let Some(span) = self.owner.answer(session(from), self.now) {
-                    let to = from;
-                    self.send(Message::Renewed { to, sent, span });
+                    let tenure = self.tenure;
+                    self.send(Message::Renewed {
+                        to: from,
+                        tenure,
+                        sent,
+                        span,
+                    });
                 }
             }
-            Message::Renewed { to, sent, span } => {
-                self.clients[to].holder.renewed(sent, span);
+            Message::Renewed {
+                to,
+                tenure,
+                sent,
+                span,
+            } => {
+                let now = self.clock(to);
+                let client = &mut self.clients[to];
+                if !client.is_ended {
+                    client.holder.renewed(tenure, sent, span, now);
+                }
             }
             Message::Ended { to } => {
                 let client = &mut self.clients[to];
@@ -537,7 +580,9 @@ impl Cluster {
                 client.dirty.clear();
                 client.holder.lose_all();
             }
-            Message::Reclaim { from, held, sent } => self.reclaim(from, held, sent),
+            Message::Reclaim {
+                from, held, sent, ..
+            } => self.reclaim(from, held, sent),
             Message::Reclaimed {
                 to,
                 tenure,
@@ -545,14 +590,15 @@ impl Cluster {
                 sent,
                 span,
             } => {
+                let now = self.clock(to);
                 let client = &mut self.clients[to];
                 // An answer of the owner before comes too late.
-                if tenure == self.tenure && client.reclaiming.take().is_some() {
+                if tenure == client.tenure && client.reclaiming.take().is_some() {
                     for ((object, range, _), number) in numbers {
                         client.holder.reclaimed(object, range, number);
                     }
                     client.holder.end_reclaim();
-                    client.holder.renewed(sent, span);
+                    client.holder.renewed(tenure, sent, span, now);
                 }
             }
         }
@@ -604,8 +650,10 @@ impl Cluster {
                 TokenReply::Ship => None,
                 TokenReply::Waits | TokenReply::TooMany => unreachable!("few are held"),
             };
+            let tenure = self.tenure;
             self.send(Message::Answer {
                 to,
+                tenure,
                 request,
                 reply,
                 sent,
@@ -665,8 +713,10 @@ impl Cluster {
                 // Who is told to wait asks again later: the retry place's work.
                 if client.reclaiming.is_none() && !self.is_under_way(at, request) {
                     let wants = ordered(&wants);
+                    let tenure = self.clients[at].tenure;
                     self.send(Message::Ask {
                         from: at,
+                        tenure,
                         request,
                         wants,
                         sent,

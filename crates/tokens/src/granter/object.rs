@@ -2,7 +2,7 @@
 
 use super::ClaimNumber;
 use crate::pieces::{contain, joined, overlap};
-use crate::{Moment, Pieces, Planted};
+use crate::{Moment, Piece, Pieces, Planted};
 use model::token::{GrantNumber, TOKEN_RANGES_MAX, TokenRecall, TokenReturn};
 use model::{SessionId, TokenMode, TokenObject, TokenRange};
 use std::collections::VecDeque;
@@ -69,6 +69,8 @@ impl Waiting {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Recalling {
     needed: Needed,
+    /// What was needed at `since`. Once all of it is back, others may be needed for as long again.
+    first: Vec<TokenRange>,
     since: Moment,
     /// When it last returned something.
     moved: Moment,
@@ -80,12 +82,15 @@ struct Recalling {
 struct Needed {
     ranges: Vec<TokenRange>,
     keep: Option<TokenMode>,
+    /// The newest grant of it.
+    up_to: GrantNumber,
 }
 
 impl Needed {
     /// Also needed by somebody with whose mode `keep` goes.
-    fn also(&mut self, range: TokenRange, keep: Option<TokenMode>) {
-        self.ranges.push(range);
+    fn also(&mut self, piece: Piece, keep: Option<TokenMode>) {
+        self.ranges.push(piece.range);
+        self.up_to = self.up_to.max(piece.number);
         if self.keep != keep {
             self.keep = None;
         }
@@ -182,6 +187,14 @@ impl Object {
         self.held.get(&waiting.session).is_some_and(|pieces| {
             let mut ranges = waiting.ranges.iter();
             ranges.all(|range| pieces.cover(*range, waiting.mode))
+        })
+    }
+
+    /// Whether a request waits.
+    pub(super) fn is_waiting(&self, session: SessionId, request: u64) -> bool {
+        self.queue.iter().any(|waiting| {
+            let is_it = matches!(waiting.who, Who::Request { number, .. } if number == request);
+            is_it && waiting.session == session
         })
     }
 
@@ -317,7 +330,6 @@ impl Object {
     pub(super) fn recall(
         &mut self,
         object: TokenObject,
-        up_to: GrantNumber,
         now: Moment,
     ) -> Vec<(SessionId, TokenRecall)> {
         let needed = self.needed();
@@ -332,19 +344,25 @@ impl Object {
             let mut is_due = matches!(recall, Entry::Vacant(_));
             let recall = recall.or_insert_with(|| Recalling {
                 needed: needed.clone(),
+                first: needed.ranges.clone(),
                 since: now,
                 moved: now,
                 said: now,
             });
             is_due |= recall.said.plus(SAY_EVERY) <= now || !recall.needed.contains(&needed);
             recall.needed = needed;
+            if !overlap(&recall.first, &recall.needed.ranges) {
+                recall.first = recall.needed.ranges.clone();
+                recall.since = now;
+                recall.moved = now;
+            }
             if is_due {
                 recall.said = now;
                 let said = TokenRecall {
                     object,
                     ranges: recall.needed.ranges.clone(),
                     keep: recall.needed.keep,
-                    up_to,
+                    up_to: recall.needed.up_to,
                 };
                 out.push((session, said));
             }
@@ -377,13 +395,16 @@ impl Object {
     fn must_wait<'a>(
         &'a self,
         waiting: &Waiting,
-        mut earlier: impl Iterator<Item = &'a Waiting>,
+        earlier: impl Iterator<Item = &'a Waiting>,
     ) -> bool {
         // Who has it already takes nothing from anybody. This also lets operations that a holder
         // sends while it is recalled go first.
         if self.has_all(waiting) {
             return false;
         }
+        // Others may wait for what this session gives back only after its operation.
+        let is_recalled = waiting.is_claim() && self.recalls.contains_key(&waiting.session);
+        let mut earlier = earlier.filter(|_| !is_recalled);
         !self.is_free(waiting, &mut earlier)
     }
 
@@ -435,7 +456,7 @@ impl Object {
         session: SessionId,
         range: TokenRange,
         mode: TokenMode,
-    ) -> impl Iterator<Item = TokenRange> + '_ {
+    ) -> impl Iterator<Item = Piece> + '_ {
         let others = self.held.keys().filter(move |other| **other != session);
         others.flat_map(move |other| self.pieces_in_the_way(*other, range, mode))
     }
@@ -446,7 +467,7 @@ impl Object {
         holder: SessionId,
         range: TokenRange,
         mode: TokenMode,
-    ) -> impl Iterator<Item = TokenRange> + '_ {
+    ) -> impl Iterator<Item = Piece> + '_ {
         let is_short = self.planted == Some(Planted::OneByteShort);
         let range = TokenRange {
             end: range.end - u64::from(is_short),
@@ -454,8 +475,7 @@ impl Object {
         };
         let pieces = self.held.get(&holder).into_iter();
         let pieces = pieces.flat_map(move |pieces| pieces.within(range));
-        let pieces = pieces.filter(move |piece| !piece.mode.goes_with(mode));
-        pieces.map(|piece| piece.range)
+        pieces.filter(move |piece| !piece.mode.goes_with(mode))
     }
 
     /// What each session has to give back for those that wait, as much as a message holds.
@@ -469,8 +489,11 @@ impl Object {
                     let known = needed.get(session).map_or(0, |needed| needed.ranges.len());
                     let pieces = self.pieces_in_the_way(*session, range, mode);
                     for piece in pieces.take(RECALLED_MAX.saturating_sub(known)) {
-                        let ranges = Vec::new();
-                        let entry = needed.entry(*session).or_insert(Needed { ranges, keep });
+                        let entry = needed.entry(*session).or_insert_with(|| Needed {
+                            ranges: Vec::new(),
+                            keep,
+                            up_to: piece.number,
+                        });
                         entry.also(piece, keep);
                     }
                 }
@@ -498,7 +521,8 @@ impl Object {
         let others = self.running.iter().chain(&self.queue);
         let others = others.filter(|other| other.session != session && !other.mode.goes_with(mode));
         let taken = held
-            .chain(own.map(|piece| piece.range))
+            .chain(own)
+            .map(|piece| piece.range)
             .chain(others.flat_map(|other| other.ranges.iter().copied()));
         let mut granted = desired;
         for range in taken {

@@ -5,8 +5,13 @@ use model::TokenObject;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Part of a span by which it may seem longer on another machine, whose clock runs slower.
-const DRIFT: u32 = 20;
+/// The part of a span by which it is longer on a machine whose clock is slower by a twentieth.
+const DRIFT: u32 = 19;
+
+/// For how long tokens may be used after an answer that gave this span, by the owner's clock.
+fn outlived(span: Duration) -> Duration {
+    span + span / DRIFT
+}
 
 /// A session's standing with the owner.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
@@ -26,6 +31,14 @@ pub(super) struct Standing {
 }
 
 impl Standing {
+    /// A session of the owner before, which may have answered it until now.
+    pub(super) fn inherited(now: Moment) -> Self {
+        Self {
+            runs_out: now.plus(outlived(TOKEN_TIME)),
+            ..Self::default()
+        }
+    }
+
     /// For how long an answer that is given now lets the session use its tokens, counted from when
     /// it sent the request; `None` if it must not be answered.
     pub(super) fn answer(&mut self, own_until: Moment, now: Moment) -> Option<Duration> {
@@ -33,7 +46,7 @@ impl Standing {
             return None;
         }
         let span = TOKEN_TIME.min(own_until.since(now));
-        self.runs_out = self.runs_out.max(now.plus(span + span / DRIFT));
+        self.runs_out = self.runs_out.max(now.plus(outlived(span)));
         Some(span)
     }
 

@@ -204,17 +204,17 @@ fn a_silent_session_ends_once_its_tokens_have_run_out() {
     owner.asked(A, 1, wants(INODE, Exclusive, TokenRange::ALL), at(0));
     owner.answer(A, at(1000));
     owner.asked(B, 1, wants(INODE, Shared, TokenRange::ALL), at(1000));
-    // Six seconds and a twentieth after its last answer.
-    let said = owner.ticked(at(7299));
+    // Six seconds after its last answer, by a clock that is a twentieth slower.
+    let said = owner.ticked(at(7315));
     assert_eq!(recalled(&said).len(), 1, "it is only asked again");
-    assert!(owner.ticked(at(7300)).contains(&Action::End(A)));
-    assert_eq!(owner.answer(A, at(7301)), None);
+    assert!(owner.ticked(at(7316)).contains(&Action::End(A)));
+    assert_eq!(owner.answer(A, at(7317)), None);
     assert!(
         !owner.ticked(at(7400)).contains(&Action::End(A)),
         "not so often"
     );
-    assert!(owner.ticked(at(8300)).contains(&Action::End(A)));
-    owner.asked(B, 1, wants(INODE, Shared, TokenRange::ALL), at(8300));
+    assert!(owner.ticked(at(8316)).contains(&Action::End(A)));
+    owner.asked(B, 1, wants(INODE, Shared, TokenRange::ALL), at(8316));
     assert!(
         granted(&owner.take_actions()).is_none(),
         "its end isn't durable yet"
@@ -258,8 +258,8 @@ fn a_session_that_answers_and_returns_nothing_loses_its_standing() {
         "its tokens may still be in use"
     );
     assert_eq!(owner.answer(A, at(10_000)), None);
-    assert!(!owner.ticked(at(15_299)).contains(&Action::End(A)));
-    assert!(owner.ticked(at(15_300)).contains(&Action::End(A)));
+    assert!(!owner.ticked(at(15_315)).contains(&Action::End(A)));
+    assert!(owner.ticked(at(15_316)).contains(&Action::End(A)));
 }
 
 #[test]
@@ -439,7 +439,7 @@ fn an_owner_answers_only_while_its_own_lease_lasts() {
 
 #[test]
 fn nothing_is_granted_before_all_have_said_what_they_hold() {
-    let mut owner = Granter::new(Tenure(2), BTreeSet::from([A, B]), at(15_000));
+    let mut owner = Granter::new(Tenure(2), BTreeSet::from([A, B]), at(0));
     owner.renew(at(1_000_000));
     owner.begin_session(C);
     assert!(
@@ -467,22 +467,44 @@ fn nothing_is_granted_before_all_have_said_what_they_hold() {
 }
 
 #[test]
-fn grace_ends_without_those_who_say_nothing() {
-    let mut owner = Granter::new(Tenure(2), BTreeSet::from([A]), at(15_000));
+fn those_who_say_nothing_in_the_grace_time_end_before_others_get_anything() {
+    let mut owner = Granter::new(Tenure(2), BTreeSet::from([A]), at(0));
     owner.renew(at(1_000_000));
     owner.begin_session(C);
     owner.asked(C, 1, wants(INODE, Exclusive, TokenRange::ALL), at(6000));
     assert!(owner.ticked(at(14_999)).is_empty());
-    assert_eq!(
-        granted(&owner.ticked(at(15_000))),
-        Some((C, &[TokenRange::ALL][..]))
-    );
+    assert_eq!(owner.ticked(at(15_000)), [Action::End(A)]);
+    // What it says now comes too late: C may have the token before A hears that.
     let held = Need {
         object: INODE,
         mode: Shared,
         ranges: vec![TokenRange::ALL],
     };
-    assert_eq!(owner.held(A, held, at(15_002)), None);
+    assert_eq!(owner.held(A, held, at(15_001)), None);
+    assert_eq!(owner.answer(A, at(15_001)), None);
+    owner.asked(C, 1, wants(INODE, Exclusive, TokenRange::ALL), at(15_002));
+    assert!(owner.take_actions().is_empty(), "its end isn't durable yet");
+    owner.end_session(A, at(15_003));
+    let actions = owner.take_actions();
+    assert_eq!(granted(&actions), Some((C, &[TokenRange::ALL][..])));
+}
+
+#[test]
+fn a_session_of_the_owner_before_is_waited_for_as_long_as_that_one_may_have_promised() {
+    let mut owner = Granter::new(Tenure(2), BTreeSet::from([A]), at(0));
+    owner.begin_session(B);
+    let held = Need {
+        object: INODE,
+        mode: Exclusive,
+        ranges: vec![TokenRange::ALL],
+    };
+    // Its own lease is nearly over: it gives A no time.
+    owner.renew(at(1));
+    assert!(owner.held(A, held, at(0)).is_some());
+    owner.end_reclaim(A, at(0));
+    owner.asked(B, 1, wants(INODE, Shared, TokenRange::ALL), at(0));
+    assert!(!owner.ticked(at(6315)).contains(&Action::End(A)));
+    assert!(owner.ticked(at(6316)).contains(&Action::End(A)));
 }
 
 #[test]
@@ -529,4 +551,52 @@ fn what_no_sound_daemon_sends_changes_nothing() {
     };
     assert!(owner.reclaim(A, need, at(0)).is_err());
     assert_eq!(owner, before);
+}
+
+#[test]
+fn an_operation_of_a_holder_passes_those_who_wait_for_what_it_holds() {
+    let mut owner = owner();
+    owner.asked(A, 1, wants(INODE, Shared, TokenRange::ALL), at(0));
+    let actions = owner.asked(C, 1, wants(INODE, Exclusive, TokenRange::ALL), at(1));
+    assert_eq!(recalled(&actions), [(A, &[TokenRange::ALL][..], None)]);
+    let need = Need {
+        object: INODE,
+        mode: Exclusive,
+        ranges: vec![TokenRange::ALL],
+    };
+    let other = owner.claim(B, vec![need.clone()], at(1)).expect("few wait");
+    assert!(!owner.take_actions().contains(&Action::Run(other)));
+    let own = owner.claim(A, vec![need], at(2)).expect("few wait");
+    assert_eq!(owner.take_actions(), [Action::Run(own)]);
+}
+
+#[test]
+fn who_waits_already_is_recognised_when_no_more_may_wait() {
+    let mut owner = owner();
+    owner.asked(A, 0, wants(INODE, Exclusive, TokenRange::ALL), at(0));
+    for number in 0..WAITING_OF_SESSION_MAX as u64 {
+        owner.asked(B, number, wants(INODE, Exclusive, TokenRange::ALL), at(1));
+    }
+    let again = owner.asked(B, 5, wants(INODE, Exclusive, TokenRange::ALL), at(2));
+    assert!(again.is_empty(), "it waits as before: {again:?}");
+}
+
+#[test]
+fn who_returns_what_was_needed_has_as_long_for_what_is_needed_next() {
+    let mut owner = owner();
+    let next = |second: u64| range(second * 10, second * 10 + 10);
+    owner.asked(A, 1, wants(BYTES, Exclusive, TokenRange::ALL), at(0));
+    // For two minutes there is always something that A has to return, and it does.
+    for second in 0..120 {
+        let now = at(second * 1000);
+        owner.answer(B, now);
+        owner.answer(C, now);
+        let session = if second % 2 == 0 { B } else { C };
+        owner.asked(session, second, wants(BYTES, Exclusive, next(second)), now);
+        if second > 0 {
+            owner.returned(A, &back(BYTES, next(second - 1), None), now);
+        }
+        owner.ticked(now);
+        assert!(owner.answer(A, now).is_some(), "after {second} s");
+    }
 }

@@ -29,7 +29,7 @@ fn want(mode: TokenMode) -> Want {
 
 fn holder() -> Holder {
     let mut holder = Holder::new(Tenure(1));
-    holder.renewed(at(0), Duration::from_secs(6));
+    holder.renewed(Tenure(1), at(0), Duration::from_secs(6), at(0));
     holder
 }
 
@@ -147,9 +147,13 @@ fn a_token_that_ran_out_is_not_used_and_what_was_begun_does_not_count() {
     ));
     let request = holder.asks();
     assert!(!holder.end_use(begun, at(6000)));
-    // Any answer renews it; this one also says that the owner knows it.
-    holder.renewed(at(6000), Duration::from_secs(6));
+    // The owner still knows it, but that alone gives no time: nothing begins, nothing is asked.
     holder.gets(request, granted(Shared, 2), at(6100));
+    assert!(holder.take_actions().is_empty());
+    let span = Duration::from_secs(6);
+    holder.renewed(Tenure(2), at(6000), span, at(6100));
+    assert!(holder.take_actions().is_empty(), "of another owner");
+    holder.renewed(Tenure(1), at(6000), span, at(6100));
     assert!(matches!(holder.take_actions()[..], [Action::Begin(..)]));
 }
 
