@@ -14,7 +14,7 @@ use crate::{Moment, Planted};
 use model::owner::Tenure;
 use model::token::{GrantNumber, TokenRecall, TokenReply, TokenRequest, TokenReturn, check_parts};
 use model::{Result, TokenMode, TokenObject, TokenRange};
-use object::{Object, Taking, Wait};
+use object::{Object, Taking};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -203,7 +203,7 @@ impl Holder {
         }
         let wait = WaitNumber(self.next());
         let known = self.known(want.object);
-        known.waits.insert(wait, Wait { want });
+        known.waits.insert(wait, want);
         self.waits.insert(wait, want.object);
         // What is being given back is asked for once that is done. Until then the owner would only
         // say that the session has it.
@@ -548,7 +548,7 @@ impl Holder {
         let waits: Vec<(WaitNumber, Want)> = known
             .waits
             .iter()
-            .map(|(number, wait)| (*number, wait.want))
+            .map(|(number, want)| (*number, *want))
             .collect();
         for (wait, want) in waits {
             if self.may_use(&want, now) {

@@ -126,7 +126,6 @@ pub(crate) struct Budget {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Client {
-    pub(crate) session: SessionId,
     pub(crate) holder: Holder,
     /// The owner that it knows.
     tenure: Tenure,
@@ -181,7 +180,6 @@ impl Cluster {
             let (start, span) = (Moment::default(), span.expect("it is open"));
             holder.renewed(Tenure(1), start, span, start);
             Client {
-                session: session(at),
                 holder,
                 tenure: Tenure(1),
                 uses: BTreeMap::new(),

@@ -266,11 +266,11 @@ impl Object {
         any
     }
 
-    /// Forgets a session that has ended; returns what waited.
-    pub(super) fn end_session(&mut self, session: SessionId) -> Vec<Waiting> {
+    /// Forgets a session that has ended, and what it asked for.
+    pub(super) fn end_session(&mut self, session: SessionId) {
         self.held.remove(&session);
         self.recalls.remove(&session);
-        self.forget(|waiting| waiting.session == session && !waiting.is_claim())
+        self.forget(|waiting| waiting.session == session && !waiting.is_claim());
     }
 
     /// Takes down what a session held under the owner before. False if others hold what conflicts.

@@ -19,12 +19,6 @@ pub(super) struct Use {
     pub(super) is_void: bool,
 }
 
-/// An operation that has no token yet.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Wait {
-    pub(super) want: Want,
-}
-
 /// Something that is being given back.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Taking {
@@ -54,7 +48,8 @@ pub(super) struct Object {
     /// The newest grant that has come.
     pub(super) newest: GrantNumber,
     pub(super) uses: BTreeMap<UseNumber, Use>,
-    pub(super) waits: BTreeMap<WaitNumber, Wait>,
+    /// Operations that have no token yet.
+    pub(super) waits: BTreeMap<WaitNumber, Want>,
     pub(super) takings: Vec<Taking>,
     /// What was returned while requests had no reply: grants that come late don't count there.
     pub(super) returned: Vec<TokenReturn>,
