@@ -4,7 +4,8 @@ use crate::{Change, Coordination, Versioned};
 use bytes::Bytes;
 use model::{
     EntryNumber, Error, ErrorKind, FamilyId, NodeId, NodeRun, NsdId, Result, SessionId, ShardEpoch,
-    ShardId, map::PoolMap,
+    ShardId,
+    map::{MapWithoutGenerations, PoolMap},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeSet;
@@ -12,8 +13,11 @@ use std::collections::BTreeSet;
 const CLUSTER: &str = "cluster/id";
 /// Attempts of a change that may collide with other writers.
 const ATTEMPTS_MAX: usize = 64;
-/// First byte of every typed value.
+/// First byte of every typed value, except maps of pools.
 const VALUE_FORMAT: u8 = 3;
+/// First byte of a pool's map. Maps with [`VALUE_FORMAT`] were written before there were generations,
+/// and are read as a map of one.
+const MAP_FORMAT: u8 = 4;
 
 /// A shard's owner and where its log is. Changed by compare-and-set only.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -254,12 +258,21 @@ impl Coordination {
 
     /// The map of a storage pool.
     pub async fn pool_map(&self, pool: &str) -> Result<Option<Versioned<PoolMap>>> {
-        self.fact(&pool_key(pool)).await
+        let key = pool_key(pool);
+        match self.get(&key).await?.found {
+            None => Ok(None),
+            Some(fact) => Ok(Some(Versioned {
+                value: decode_map(&key, &fact.value)?,
+                version: fact.version,
+            })),
+        }
     }
 
     /// Changes a pool's map (`expected` 0: creates it).
     pub async fn set_pool_map(&self, pool: &str, expected: u64, map: &PoolMap) -> Result<u64> {
-        self.set_fact(&pool_key(pool), expected, map).await
+        let value = encode_as(MAP_FORMAT, map);
+        self.compare_and_set(&pool_key(pool), expected, Some(value))
+            .await
     }
 
     /// A setting of the cluster, as text.
@@ -312,30 +325,49 @@ fn config_key(name: &str) -> String {
 }
 
 fn encode<T: Serialize>(value: &T) -> Bytes {
-    let out = postcard::to_extend(value, vec![VALUE_FORMAT])
+    encode_as(VALUE_FORMAT, value)
+}
+
+fn encode_as<T: Serialize>(format: u8, value: &T) -> Bytes {
+    let out = postcard::to_extend(value, vec![format])
         .expect("facts are plain data, which postcard always encodes");
     Bytes::from(out)
 }
 
+/// Reads a pool's map, also one of the time before generations.
+pub(crate) fn decode_map(key: &str, bytes: &[u8]) -> Result<PoolMap> {
+    if bytes.first() == Some(&VALUE_FORMAT) {
+        return decode::<MapWithoutGenerations>(key, bytes).map(PoolMap::from);
+    }
+    let map: PoolMap = decode_as(MAP_FORMAT, key, bytes)?;
+    if map.generations.is_empty() {
+        let text = format!("fact {key:?} has no generation of groups");
+        return Err(Error::new(ErrorKind::Corrupt, text));
+    }
+    Ok(map)
+}
+
 pub(crate) fn decode<T: DeserializeOwned>(key: &str, bytes: &[u8]) -> Result<T> {
+    decode_as(VALUE_FORMAT, key, bytes)
+}
+
+fn decode_as<T: DeserializeOwned>(readable: u8, key: &str, bytes: &[u8]) -> Result<T> {
     match bytes.split_first() {
-        Some((&VALUE_FORMAT, rest)) => postcard::from_bytes(rest).map_err(|error| {
-            Error::new(
-                ErrorKind::Corrupt,
-                format!("fact {key:?} can't be read: {error}"),
-            )
-        }),
+        Some((format, rest)) if *format == readable => {
+            postcard::from_bytes(rest).map_err(|error| {
+                Error::new(
+                    ErrorKind::Corrupt,
+                    format!("fact {key:?} can't be read: {error}"),
+                )
+            })
+        }
         Some((format, _)) => {
-            let age = if *format < VALUE_FORMAT {
-                "older"
-            } else {
-                "newer"
-            };
+            let age = if *format < readable { "older" } else { "newer" };
             Err(Error::new(
                 ErrorKind::NotSupported,
                 format!(
                     "fact {key:?} has the format {format} of an {age} Shale; this program reads \
-                     {VALUE_FORMAT}"
+                     {readable}"
                 ),
             ))
         }

@@ -77,7 +77,13 @@ impl Roster {
         } else if let Some(nsd) = number(key, HOMES) {
             set(&mut self.homes, NsdId(nsd), key, value)?;
         } else if let Some(pool) = key.strip_prefix(POOLS) {
-            set(&mut self.pools, pool.to_owned(), key, value)?;
+            match value {
+                None => drop(self.pools.remove(pool)),
+                Some(value) => {
+                    let map = facts::decode_map(key, &value)?;
+                    self.pools.insert(pool.to_owned(), map);
+                }
+            }
         } else if let Some(shard) = number(key, SHARDS) {
             let shard = ShardId(shard);
             match value {

@@ -1,10 +1,11 @@
 //! Coordination's promises, with power cuts at every I/O.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use crate::{Change, Coordination, EMBEDDED_REGION_BYTES, News, ShardRecord};
+use crate::{Change, Coordination, EMBEDDED_REGION_BYTES, News, Roster, ShardRecord};
 use bytes::Bytes;
 use model::{
-    EntryNumber, ErrorKind, FamilyId, NodeId, NodeRun, NsdId, SessionId, ShardEpoch, ShardId,
+    EntryNumber, ErrorKind, FamilyId, GroupId, GroupVersion, MapEpoch, NodeId, NodeRun, NsdId,
+    Scheme, SessionId, ShardEpoch, ShardId,
 };
 use std::path::Path;
 use std::time::Duration;
@@ -30,6 +31,64 @@ fn finished<T>(outcome: Outcome<T>) -> T {
         Outcome::Finished(value) => value,
         Outcome::Crashed => panic!("no power cut was scheduled"),
     }
+}
+
+/// A map as the release before generations stored it: one NSD, a moving slot.
+const MAP_WITHOUT_GENERATIONS: [u8; 25] = [
+    3, // format
+    2, // epoch
+    0, 1, 7, 32, // replicate(1), seed, groups
+    1, 1, 1, 20, 0, // drawn from NSD 1 in failure group 1, 20 GiB, active
+    1, 1, 1, 20, 0, // the same NSD now
+    1, 5, 0, 2, 1, 3, // slot 0 of group 5: from NSD 2 to NSD 3
+    1, 5, 2, // version of group 5
+];
+
+/// Would be broken if a file system of the release before generations couldn't be opened.
+#[test]
+fn a_map_of_the_time_before_generations_is_one_generation() {
+    finished(simulation(1).run(|world| async move {
+        let facts = open(&world).await.unwrap();
+        let stored = Bytes::from_static(&MAP_WITHOUT_GENERATIONS);
+        let written = facts
+            .compare_and_set("pool/data", 0, Some(stored))
+            .await
+            .unwrap();
+        let found = facts.pool_map("data").await.unwrap().unwrap();
+        let map = &found.value;
+        assert_eq!((found.version, map.epoch), (written, MapEpoch(2)));
+        assert_eq!((map.generations.len(), map.nsds.len()), (1, 1));
+        let first = map.newest();
+        assert_eq!((first.first_group, first.groups), (GroupId(0), 32));
+        assert_eq!((first.scheme, first.seed), (Scheme::Replicate(1), 7));
+        assert_eq!((first.block_bytes, first.seeded.len()), (None, 1));
+        assert_eq!(map.version(GroupId(5)), GroupVersion(2));
+        assert_eq!(map.version(GroupId(4)), GroupVersion::FIRST);
+        let moving = first.exceptions[&(5, 0)];
+        assert_eq!((moving.current, moving.next), (NsdId(2), Some(NsdId(3))));
+        let roster = Roster::read(&facts).await.unwrap();
+        assert_eq!(roster.pools["data"], *map);
+        // Its next change is stored with generations.
+        facts.set_pool_map("data", written, map).await.unwrap();
+        assert_eq!(facts.pool_map("data").await.unwrap().unwrap().value, *map);
+        let stored = facts.get("pool/data").await.unwrap().found.unwrap();
+        assert_eq!(stored.value[0], 4);
+    }));
+}
+
+#[test]
+fn a_map_without_any_generation_is_refused() {
+    finished(simulation(1).run(|world| async move {
+        let facts = open(&world).await.unwrap();
+        let none = Bytes::from_static(&[4, 1, 0, 0, 0]);
+        facts
+            .compare_and_set("pool/data", 0, Some(none))
+            .await
+            .unwrap();
+        let refused = facts.pool_map("data").await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Corrupt);
+        assert!(Roster::read(&facts).await.is_err());
+    }));
 }
 
 #[test]

@@ -264,13 +264,16 @@ impl<'a> Check<'a> {
             .collect();
         // Their number, and where the first is.
         let mut leaks: (u64, Option<String>) = (0, None);
-        let groups = self.host.pool().map().groups;
-        progress.begin("looking for lost space", "groups", Some(u64::from(groups)));
-        for group in 0..groups {
+        let groups: Vec<GroupId> = self.host.pool().map().all_groups().collect();
+        progress.begin(
+            "looking for lost space",
+            "groups",
+            Some(groups.len() as u64),
+        );
+        for group in groups {
             progress.add(1);
             let mut after = None;
             loop {
-                let group = GroupId(group);
                 let survey = self.host.pool().survey(group, after, STEP_SEGMENTS).await?;
                 let mut suspects = BTreeSet::new();
                 let all = survey.segments.iter();

@@ -53,7 +53,7 @@ async fn strangers(rig: &Rig) -> Vec<(NsdId, GroupId)> {
     let mut found = Vec::new();
     for state in rig.pool.nsd_states() {
         let nsd = state.entry.nsd;
-        for group in (0..groups.count()).map(GroupId) {
+        for group in groups.all() {
             if !groups.is_member(nsd, group)
                 && !rig.pool.list(nsd, group, None, 1).await.unwrap().is_empty()
             {

@@ -371,7 +371,7 @@ impl LocalNsds {
             .pool
             .nsd(nsd)
             .is_some_and(|nsd| nsd.health() != NsdHealth::Failed);
-        let tolerates = self.pool.map().scheme.tolerance() > 0;
+        let tolerates = self.pool.map().scheme().tolerance() > 0;
         let give_up = |map: &PoolMap| match placement::drain(map, nsd) {
             Ok(draining) if is_readable => Ok(draining),
             Err(error) if is_readable && !tolerates => Err(error),

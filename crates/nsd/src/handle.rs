@@ -327,6 +327,43 @@ impl Handle {
         }
     }
 
+    /// All groups of which it holds blobs, in order.
+    ///
+    /// # Errors
+    /// As [`Nsd::groups`], and `Unknown` if it didn't answer by the deadline.
+    pub async fn groups(&self, deadline: Deadline) -> Result<Vec<GroupId>> {
+        let mut found: Vec<GroupId> = Vec::new();
+        loop {
+            let from = found.last().map_or(GroupId(0), |last| last.next());
+            let part = match &self.way {
+                Way::Local(nsd) => {
+                    self.bound(nsd.groups(from, LIST_ANSWER_MAX), deadline)
+                        .await?
+                }
+                Way::Call(_) => {
+                    let limit = LIST_ANSWER_MAX as u32;
+                    match self
+                        .ask(&NsdRequest::Groups { from, limit }, deadline)
+                        .await?
+                    {
+                        (NsdReply::Groups(groups), _) => groups,
+                        _ => return Err(self.misunderstood()),
+                    }
+                }
+            };
+            let is_last = part.len() < LIST_ANSWER_MAX;
+            // An NSD that went back would be asked for ever.
+            let goes_on = part.first().is_none_or(|first| *first >= from) && part.is_sorted();
+            if !goes_on {
+                return Err(self.misunderstood());
+            }
+            found.extend(part);
+            if is_last {
+                return Ok(found);
+            }
+        }
+    }
+
     /// As [`Nsd::learn_groups`].
     ///
     /// # Errors

@@ -266,6 +266,17 @@ impl Nsd {
             .unwrap_or_default())
     }
 
+    /// The groups of which it holds blobs, from `from` on, in order; at most `limit`.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn groups(&self, from: GroupId, limit: usize) -> Result<Vec<GroupId>> {
+        self.core.check_serving()?;
+        let state = self.core.state.lock();
+        let held = state.ledger.digests.range(from..);
+        Ok(held.map(|(group, _)| *group).take(limit).collect())
+    }
+
     /// Refuses puts and deletes with an older version of the group from now on. Durable. Puts and
     /// deletes with a newer version teach it as well.
     ///

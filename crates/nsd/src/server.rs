@@ -116,6 +116,10 @@ impl Nsd {
                 NsdReply::Infos(self.list(group, after, limit).await?)
             }
             NsdRequest::Digest(group) => NsdReply::Digest(self.digest(group).await?),
+            NsdRequest::Groups { from, limit } => {
+                let limit = (limit as usize).min(LIST_ANSWER_MAX);
+                NsdReply::Groups(self.groups(from, limit).await?)
+            }
             NsdRequest::Learn(fences) => {
                 self.learn_groups(&fences).await?;
                 NsdReply::Done

@@ -1,30 +1,31 @@
 //! Makes a pool's next map when NSDs are added, drained, removed or lost, moving as few slots as
-//! possible.
+//! possible, and when its scheme or block size changes, by a new generation.
 //!
 //! A slot moves in two steps: it gets a *next* NSD under a new group version, so that writers put
 //! to both; once the inventories agree, [`finish_moves`] makes that NSD the *current* one under
 //! another new version.
 
-use crate::groups::{Groups, SlotMembers, group_count};
+use crate::groups::{GROUPS_MAX, Groups, SlotMembers, group_count};
 use crate::random::{Random, mix};
-use model::map::{NsdEntry, NsdState, PoolMap, SlotException};
+use model::map::{GENERATIONS_MAX, Generation, NsdEntry, NsdState, PoolMap, SlotException};
 use model::{
     Error, ErrorKind, FailureGroupId, GroupId, GroupVersion, MapEpoch, NsdId, Result, Scheme,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Fewest groups per NSD of a generation with equal shares: with fewer, an NSD's share of slots would
+/// differ from the others' by more than 10 %. A pool that grows to more than three times its NSDs gets a new
+/// generation.
+pub const GROUPS_PER_NSD_MIN: usize = 10;
+/// Slots of a generation that may differ from what the seed gives until the next added NSD makes a
+/// new generation: about 15 bytes each in the map.
+pub const EXCEPTIONS_MAX: usize = 16_384;
+
 /// The first map of a pool. Refused with fewer than m + 1 failure groups (n for copies). With at
 /// least that many, but fewer than the scheme is wide, segments are narrower until NSDs are added.
 pub fn new_pool(scheme: Scheme, nsds: Vec<NsdEntry>, seed: u64) -> Result<PoolMap> {
     let refuse = |text: String| Error::new(ErrorKind::InvalidArgument, text);
-    let failure_groups: BTreeSet<_> = nsds.iter().map(|entry| entry.failure_group).collect();
-    let needed = scheme.tolerance() + 1;
-    if failure_groups.len() < needed {
-        return Err(refuse(format!(
-            "a {scheme} pool needs NSDs in at least {needed} failure groups, there are {}: add NSDs or choose a scheme that survives fewer losses",
-            failure_groups.len()
-        )));
-    }
+    needs_failure_groups(scheme, &nsds)?;
     let mut seen = BTreeSet::new();
     for entry in &nsds {
         if entry.nsd == NsdId::NONE || !seen.insert(entry.nsd) {
@@ -40,24 +41,120 @@ pub fn new_pool(scheme: Scheme, nsds: Vec<NsdEntry>, seed: u64) -> Result<PoolMa
             )));
         }
     }
+    let first = generation(GroupId(0), scheme, None, seed, nsds.clone())?;
     Ok(PoolMap {
         epoch: MapEpoch(1),
-        scheme,
-        seed,
-        groups: group_count(nsds.len()),
-        seeded: nsds.clone(),
         nsds,
+        names: Vec::new(),
+        generations: vec![first],
+    })
+}
+
+/// Refuses a scheme whose redundancy the NSDs' failure groups can't carry.
+fn needs_failure_groups(scheme: Scheme, nsds: &[NsdEntry]) -> Result<()> {
+    let failure_groups: BTreeSet<_> = nsds.iter().map(|entry| entry.failure_group).collect();
+    let needed = scheme.tolerance() + 1;
+    if failure_groups.len() >= needed {
+        return Ok(());
+    }
+    let text = format!(
+        "a {scheme} pool needs NSDs in at least {needed} failure groups, there are {}: add NSDs or choose a scheme that survives fewer losses",
+        failure_groups.len()
+    );
+    Err(Error::new(ErrorKind::InvalidArgument, text))
+}
+
+/// A generation that is drawn from these NSDs.
+fn generation(
+    first_group: GroupId,
+    scheme: Scheme,
+    block_bytes: Option<u32>,
+    seed: u64,
+    seeded: Vec<NsdEntry>,
+) -> Result<Generation> {
+    let groups = group_count(seeded.len());
+    if first_group.0.checked_add(groups).is_none() {
+        let text = "the pool has used up the numbers of its groups: copy the data to a new pool";
+        return Err(Error::new(ErrorKind::NoSpace, text));
+    }
+    Ok(Generation {
+        first_group,
+        groups,
+        scheme,
+        block_bytes,
+        seed,
+        seeded,
         exceptions: BTreeMap::new(),
         versions: BTreeMap::new(),
     })
 }
 
+/// The map with a new generation of another scheme or block size, drawn from all NSDs in use. The
+/// others are closed and emptied from now on.
+///
+/// # Errors
+/// `InvalidArgument`: too few failure groups. `Busy`: the pool has [`GENERATIONS_MAX`] generations.
+pub fn new_generation(
+    map: &PoolMap,
+    scheme: Scheme,
+    block_bytes: Option<u32>,
+    seed: u64,
+) -> Result<PoolMap> {
+    let in_use = |entry: &&NsdEntry| entry.state == NsdState::Active;
+    let seeded: Vec<NsdEntry> = map.nsds.iter().filter(in_use).cloned().collect();
+    needs_failure_groups(scheme, &seeded)?;
+    if map.generations.len() >= GENERATIONS_MAX {
+        let text = format!(
+            "the pool still moves data of {} earlier changes: wait until `shale pool list` shows one of them less",
+            map.closed().len()
+        );
+        return Err(Error::new(ErrorKind::Busy, text));
+    }
+    let newest = generation(map.newest().end(), scheme, block_bytes, seed, seeded)?;
+    let mut next = map.clone();
+    next.generations.push(newest);
+    next.epoch = map.epoch.next();
+    Ok(next)
+}
+
+/// The map without its oldest generation, which must be closed and empty: see
+/// `docs/protocols/generations.md`. `first_group` names it.
+///
+/// # Errors
+/// `NotFound`: it isn't the oldest, or isn't closed.
+pub fn drop_generation(map: &PoolMap, first_group: GroupId) -> Result<PoolMap> {
+    let oldest = map.closed().first();
+    if oldest.is_none_or(|oldest| oldest.first_group != first_group) {
+        let text = format!("the pool's oldest closed generation doesn't begin at {first_group}");
+        return Err(Error::new(ErrorKind::NotFound, text));
+    }
+    let mut next = map.clone();
+    next.generations.remove(0);
+    next.epoch = map.epoch.next();
+    Ok(next)
+}
+
+/// Whether the newest generation has too few groups for this many NSDs to have equal shares, or too
+/// many exceptions for a small map.
+fn is_outgrown(map: &PoolMap) -> bool {
+    let active = |entry: &&NsdEntry| entry.state == NsdState::Active;
+    let nsds = map.nsds.iter().filter(active).count();
+    let newest = map.newest();
+    (newest.groups as usize) < nsds * GROUPS_PER_NSD_MIN && newest.groups < GROUPS_MAX
+        || newest.exceptions.len() > EXCEPTIONS_MAX
+}
+
 /// The map with a new NSD, which takes over lost and empty slots first, then its fair share from
-/// the fullest NSDs.
+/// the fullest NSDs. If the pool has outgrown its groups, it gets a new generation of the same
+/// scheme instead.
+///
+/// # Errors
+/// `Exists`: the pool has or had the NSD. `InvalidArgument`: it isn't active, or has no weight.
 pub fn add_nsd(map: &PoolMap, entry: NsdEntry) -> Result<PoolMap> {
+    let mut seeded = map.generations.iter().flat_map(|it| &it.seeded);
     if entry.nsd == NsdId::NONE
         || map.nsd(entry.nsd).is_some()
-        || map.seeded.iter().any(|old| old.nsd == entry.nsd)
+        || seeded.any(|old| old.nsd == entry.nsd)
     {
         let text = format!(
             "add NSD {}: the pool has or had an NSD with that number",
@@ -72,8 +169,16 @@ pub fn add_nsd(map: &PoolMap, entry: NsdEntry) -> Result<PoolMap> {
     let nsd = entry.nsd;
     let mut change = Change::new(map);
     change.map.nsds.push(entry);
-    change.load.insert(nsd, 0);
+    for load in &mut change.loads {
+        load.insert(nsd, 0);
+    }
     change.replace_unusable();
+    if is_outgrown(&change.map) && map.generations.len() < GENERATIONS_MAX {
+        let added = change.finish();
+        let newest = added.newest();
+        let seed = mix(newest.seed ^ mix(u64::from(nsd.0)));
+        return new_generation(&added, newest.scheme, newest.block_bytes, seed);
+    }
     change.take_fair_share(nsd);
     Ok(change.finish())
 }
@@ -84,19 +189,24 @@ pub fn mark_lost(map: &PoolMap, nsd: NsdId) -> Result<PoolMap> {
     with_state(map, nsd, NsdState::Lost)
 }
 
-/// The map in which an NSD's slots move away; the NSD takes no new pieces. Refused if no other NSD
-/// can take one of the slots.
+/// The map in which an NSD's slots move away; the NSD takes no new pieces. Slots of closed
+/// generations that no other NSD can take stay until the generation is empty.
+///
+/// # Errors
+/// `NoSpace`: one of its slots that take new segments can't move. `NotFound`, `InvalidArgument`: the
+/// pool hasn't the NSD, or it is lost.
 pub fn drain(map: &PoolMap, nsd: NsdId) -> Result<PoolMap> {
     let drained = with_state(map, nsd, NsdState::Draining)?;
     let groups = Groups::new(&drained);
     let stuck = groups
         .slots_of(nsd)
         .iter()
+        .filter(|(group, _)| !drained.is_closed(*group))
         .filter(|(group, slot)| groups.members(*group)[usize::from(*slot)].target() == nsd)
         .count();
     if stuck > 0 {
         let text = format!(
-            "drain NSD {nsd}: {stuck} of its slots can't move to another failure group: add an NSD first"
+            "drain NSD {nsd}: {stuck} of its slots can't move to another failure group: add an NSD first, or change the pool to a scheme that needs fewer failure groups"
         );
         return Err(Error::new(ErrorKind::NoSpace, text));
     }
@@ -161,23 +271,36 @@ struct Change {
     /// The groups before the change.
     groups: Groups,
     map: PoolMap,
-    /// Slots per NSD, with moving slots counted at their destination.
-    load: BTreeMap<NsdId, u64>,
+    /// Of each generation: slots per NSD, with moving slots counted at their destination.
+    loads: Vec<BTreeMap<NsdId, u64>>,
+    /// Slots that differ from `groups`.
     changed: BTreeMap<(u32, u8), SlotMembers>,
+    /// Groups that get a new version.
     touched: BTreeSet<u32>,
 }
 
 impl Change {
     fn new(map: &PoolMap) -> Self {
         let groups = Groups::new(map);
-        let load = groups.load();
+        let loads = (0..map.generations.len()).map(|it| groups.load_of(it));
         Self {
+            loads: loads.collect(),
             groups,
             map: map.clone(),
-            load,
             changed: BTreeMap::new(),
             touched: BTreeSet::new(),
         }
+    }
+
+    /// The place of a group's generation in the map.
+    fn generation(&self, group: GroupId) -> usize {
+        let mut all = self.map.generations.iter();
+        let found = all.position(|generation| generation.contains(group));
+        found.expect("only groups of the map are changed")
+    }
+
+    fn width(&self, group: GroupId) -> u8 {
+        u8::try_from(self.groups.members(group).len()).expect("a group has at most 20 slots")
     }
 
     fn state(&self, nsd: NsdId) -> Option<NsdState> {
@@ -201,11 +324,13 @@ impl Change {
         if old == members {
             return;
         }
-        if let Some(load) = self.load.get_mut(&old.target()) {
+        let generation = self.generation(group);
+        let loads = &mut self.loads[generation];
+        if let Some(load) = loads.get_mut(&old.target()) {
             *load -= 1;
         }
         if members.target() != NsdId::NONE {
-            *self.load.entry(members.target()).or_default() += 1;
+            *loads.entry(members.target()).or_default() += 1;
         }
         self.changed.insert((group.0, slot), members);
         self.touched.insert(group.0);
@@ -213,8 +338,8 @@ impl Change {
 
     /// Gives every empty, lost or draining slot a next NSD if one is available.
     fn replace_unusable(&mut self) {
-        for group in (0..self.map.groups).map(GroupId) {
-            for slot in 0..self.groups.width() as u8 {
+        for group in self.map.all_groups().collect::<Vec<_>>() {
+            for slot in 0..self.width(group) {
                 let mut members = self.slot(group, slot);
                 if members
                     .next
@@ -235,12 +360,13 @@ impl Change {
     /// group uses; ties are broken randomly, but repeatably for each group.
     fn replacement(&self, group: GroupId, slot: u8) -> Option<NsdId> {
         let used = self.failure_groups_of_others(group, slot);
+        let generation = self.generation(group);
+        let seed = self.map.generations[generation].seed;
         let mut best: Option<(u128, u64, NsdId)> = None;
         for entry in &self.map.nsds {
             if entry.state == NsdState::Active && !used.contains(&entry.failure_group) {
-                let chance =
-                    mix(self.map.seed ^ mix(u64::from(entry.nsd.0) << 32 | u64::from(group.0)));
-                let rank = (self.fullness(entry), chance, entry.nsd);
+                let chance = mix(seed ^ mix(u64::from(entry.nsd.0) << 32 | u64::from(group.0)));
+                let rank = (self.fullness(generation, entry), chance, entry.nsd);
                 if best.is_none_or(|best| rank < best) {
                     best = Some(rank);
                 }
@@ -253,7 +379,7 @@ impl Change {
     /// as free; a draining NSD still holds its pieces.
     fn failure_groups_of_others(&self, group: GroupId, slot: u8) -> BTreeSet<FailureGroupId> {
         let mut out = BTreeSet::new();
-        for other in (0..self.groups.width() as u8).filter(|other| *other != slot) {
+        for other in (0..self.width(group)).filter(|other| *other != slot) {
             let members = self.slot(group, other);
             for nsd in [Some(members.current), members.next].into_iter().flatten() {
                 if self.state(nsd).is_some_and(|state| state != NsdState::Lost) {
@@ -264,13 +390,15 @@ impl Change {
         out
     }
 
-    fn fullness(&self, entry: &NsdEntry) -> u128 {
-        let load = self.load.get(&entry.nsd).copied().unwrap_or(0);
+    fn fullness(&self, generation: usize, entry: &NsdEntry) -> u128 {
+        let load = self.loads[generation].get(&entry.nsd).copied().unwrap_or(0);
         (u128::from(load) << 32) / u128::from(entry.weight.max(1))
     }
 
-    /// Moves slots from the fullest NSDs to `nsd` until it has its fair share or no NSD is fuller.
+    /// Moves slots of the newest generation from the fullest NSDs to `nsd` until it has its fair
+    /// share or no NSD is fuller. Those of closed ones will soon be empty.
     fn take_fair_share(&mut self, nsd: NsdId) {
+        let newest = self.map.generations.len() - 1;
         let active = |entry: &&NsdEntry| entry.state == NsdState::Active;
         let weights: u64 = self
             .map
@@ -280,83 +408,104 @@ impl Change {
             .map(|entry| u64::from(entry.weight))
             .sum();
         let taker = self.map.nsd(nsd).expect("the NSD was just added").clone();
-        let total: u64 = self
-            .load
+        let total: u64 = self.loads[newest]
             .iter()
             .filter(|(nsd, _)| self.state(**nsd) == Some(NsdState::Active))
             .map(|(_, load)| *load)
             .sum();
         let share = total * u64::from(taker.weight) / weights.max(1);
-        let mut groups: Vec<GroupId> = (0..self.map.groups).map(GroupId).collect();
-        Random::new(self.map.seed ^ mix(u64::from(nsd.0))).shuffle(&mut groups);
-        for group in groups {
-            if self.load.get(&nsd).copied().unwrap_or(0) >= share {
-                return;
-            }
-            if let Some((slot, donor)) = self.donor(group, &taker) {
-                self.set(
-                    group,
-                    slot,
-                    SlotMembers {
+        let mut groups: Vec<GroupId> = self.map.newest().all_groups().collect();
+        Random::new(self.map.newest().seed ^ mix(u64::from(nsd.0))).shuffle(&mut groups);
+        // First those that have more than their share. Failure groups may forbid that.
+        let above = |entry: &NsdEntry| (total * u64::from(entry.weight)).div_ceil(weights.max(1));
+        let below = |entry: &NsdEntry| total * u64::from(entry.weight) / weights.max(1);
+        let keeps: [&dyn Fn(&NsdEntry) -> u64; 3] = [&above, &below, &|_| 0];
+        for keeps in keeps {
+            for group in &groups {
+                if self.loads[newest].get(&nsd).copied().unwrap_or(0) >= share {
+                    return;
+                }
+                if let Some((slot, donor)) = self.donor(newest, *group, &taker, keeps) {
+                    let members = SlotMembers {
                         current: donor,
                         next: Some(nsd),
-                    },
-                );
+                    };
+                    self.set(*group, slot, members);
+                }
             }
         }
     }
 
     /// The slot of a group that the new NSD should take: that of the fullest NSD which stays fuller
-    /// than the new one after giving it up.
-    fn donor(&self, group: GroupId, taker: &NsdEntry) -> Option<(u8, NsdId)> {
+    /// than the new one after giving it up, and has more slots than it `keeps`.
+    fn donor(
+        &self,
+        generation: usize,
+        group: GroupId,
+        taker: &NsdEntry,
+        keeps: &dyn Fn(&NsdEntry) -> u64,
+    ) -> Option<(u8, NsdId)> {
         let mut best: Option<(u128, u8, NsdId)> = None;
-        for slot in 0..self.groups.width() as u8 {
+        for slot in 0..self.width(group) {
             let members = self.slot(group, slot);
             let Some(entry) = self.map.nsd(members.current) else {
                 continue;
             };
             let is_free = members.next.is_none() && entry.state == NsdState::Active;
+            let load = self.loads[generation].get(&entry.nsd).copied();
             if !is_free
+                || load.unwrap_or(0) <= keeps(entry)
                 || self
                     .failure_groups_of_others(group, slot)
                     .contains(&taker.failure_group)
             {
                 continue;
             }
-            let fullness = self.fullness(entry);
+            let fullness = self.fullness(generation, entry);
             if best.is_none_or(|best| (fullness, slot, members.current) > best) {
                 best = Some((fullness, slot, members.current));
             }
         }
-        best.filter(|(fullness, _, _)| *fullness > self.fullness(taker))
+        best.filter(|(fullness, _, _)| *fullness > self.fullness(generation, taker))
             .map(|(_, slot, nsd)| (slot, nsd))
     }
 
     fn finish(mut self) -> PoolMap {
-        let seeded = Groups::new(&PoolMap {
-            exceptions: BTreeMap::new(),
-            ..self.map.clone()
-        });
+        let mut unchanged = self.map.clone();
+        for generation in &mut unchanged.generations {
+            generation.exceptions.clear();
+        }
+        let seeded = Groups::new(&unchanged);
         for ((group, slot), members) in &self.changed {
+            let generation = self.generation(GroupId(*group));
+            let exceptions = &mut self.map.generations[generation].exceptions;
             let by_seed = seeded.members(GroupId(*group))[usize::from(*slot)];
             if by_seed == *members {
-                self.map.exceptions.remove(&(*group, *slot));
+                exceptions.remove(&(*group, *slot));
             } else {
                 let exception = SlotException {
                     current: members.current,
                     next: members.next,
                 };
-                self.map.exceptions.insert((*group, *slot), exception);
+                exceptions.insert((*group, *slot), exception);
             }
         }
         for group in &self.touched {
-            let version: GroupVersion = self.map.version(GroupId(*group)).next();
-            self.map.versions.insert(*group, version);
+            let generation = self.generation(GroupId(*group));
+            let versions = &mut self.map.generations[generation].versions;
+            let version = versions.get(group).copied().unwrap_or(GroupVersion::FIRST);
+            assert!(
+                version.0 + 1 < Generation::CLOSED,
+                "no group changes two billion times"
+            );
+            versions.insert(*group, version.next());
         }
         self.map.epoch = self.map.epoch.next();
         self.map
     }
 }
 
+#[cfg(test)]
+mod generation_tests;
 #[cfg(test)]
 mod tests;

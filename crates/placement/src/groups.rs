@@ -1,20 +1,20 @@
 //! Placement groups: which NSD holds which slot.
 //!
-//! A pool has [`GROUPS_PER_NSD`] groups for each NSD that it was created with, so in a pool with
-//! schemes of width w every NSD has about 32 × w slots. The groups are drawn from the seed in one
+//! A generation of a pool has [`GROUPS_PER_NSD`] groups for each NSD that it was drawn from, so with
+//! schemes of width w every NSD has about 32 × w slots of it. The groups are drawn from the seed in one
 //! pass: each takes, from different failure groups, the NSDs with the fewest slots for their
 //! weight, choosing randomly among equals. Any run of consecutive groups is thus spread evenly over
 //! the NSDs, and every NSD shares groups with all others. The draw is part of the format: a golden
 //! test pins it.
 
 use crate::random::Random;
-use model::map::{NsdEntry, PoolMap};
-use model::{FailureGroupId, GroupId, NsdId};
+use model::map::{Generation, GroupStanding, NsdEntry, PoolMap};
+use model::{FailureGroupId, GroupId, NsdId, Scheme};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Groups per NSD of a new pool.
+/// Groups per NSD of a new generation.
 pub const GROUPS_PER_NSD: u32 = 32;
-/// Most groups of a pool.
+/// Most groups of a generation.
 pub const GROUPS_MAX: u32 = 65_536;
 
 /// The NSDs of one slot of a group.
@@ -41,11 +41,60 @@ impl SlotMembers {
     }
 }
 
+/// The drawn slots of one generation.
+struct Drawn {
+    first: GroupId,
+    end: GroupId,
+    scheme: Scheme,
+    slots: Vec<SlotMembers>,
+}
+
+impl Drawn {
+    fn new(generation: &Generation) -> Self {
+        let width = generation.scheme.width();
+        let still = |current| SlotMembers {
+            current,
+            next: None,
+        };
+        let mut slots: Vec<_> = draw(generation).into_iter().map(still).collect();
+        for ((group, slot), exception) in &generation.exceptions {
+            let index = group
+                .checked_sub(generation.first_group.0)
+                .map(|group| group as usize * width + usize::from(*slot));
+            if let Some(members) = index.and_then(|index| slots.get_mut(index)) {
+                *members = SlotMembers {
+                    current: exception.current,
+                    next: exception.next,
+                };
+            }
+        }
+        Self {
+            first: generation.first_group,
+            end: generation.end(),
+            scheme: generation.scheme,
+            slots,
+        }
+    }
+
+    fn members(&self, group: GroupId) -> &[SlotMembers] {
+        let width = self.scheme.width();
+        let from = (group.0 - self.first.0) as usize * width;
+        &self.slots[from..from + width]
+    }
+
+    fn position(&self, index: usize) -> (GroupId, u8) {
+        let width = self.scheme.width();
+        let group = u32::try_from(index / width).expect("group numbers have 32 bits");
+        let slot = u8::try_from(index % width).expect("a group has at most 20 slots");
+        (GroupId(self.first.0 + group), slot)
+    }
+}
+
 /// All groups of a pool, drawn from its map. Immutable; a changed map needs new `Groups`.
 pub struct Groups {
     map: PoolMap,
-    width: usize,
-    slots: Vec<SlotMembers>,
+    /// Of each generation, in the map's order.
+    drawn: Vec<Drawn>,
     degraded_allowed: bool,
 }
 
@@ -53,28 +102,15 @@ impl Groups {
     /// Draws the groups. Costs about 0.2 µs per slot.
     #[must_use]
     pub fn new(map: &PoolMap) -> Self {
-        let width = map.scheme.width();
-        let mut slots: Vec<_> = draw(map)
-            .into_iter()
-            .map(|current| SlotMembers {
-                current,
-                next: None,
-            })
-            .collect();
-        for ((group, slot), exception) in &map.exceptions {
-            if let Some(members) = slots.get_mut(*group as usize * width + usize::from(*slot)) {
-                *members = SlotMembers {
-                    current: exception.current,
-                    next: exception.next,
-                };
-            }
-        }
+        assert!(
+            !map.generations.is_empty(),
+            "a pool has at least one generation"
+        );
         let failure_groups: BTreeSet<_> =
             map.nsds.iter().map(|entry| entry.failure_group).collect();
         Self {
             map: map.clone(),
-            width,
-            slots,
+            drawn: map.generations.iter().map(Drawn::new).collect(),
             degraded_allowed: failure_groups.len() <= 2,
         }
     }
@@ -85,27 +121,43 @@ impl Groups {
         &self.map
     }
 
-    /// Number of groups of the pool; groups are numbered from 0.
+    /// All groups, in order. Their numbers may have gaps.
+    pub fn all(&self) -> impl Iterator<Item = GroupId> + '_ {
+        self.map.all_groups()
+    }
+
+    /// Groups that take new segments.
     #[must_use]
     pub fn count(&self) -> u32 {
-        self.map.groups
+        self.map.newest().groups
     }
 
-    /// Slots of each group: the width of the pool's scheme.
+    /// Slots of each group that takes new segments: the width of the pool's scheme.
     #[must_use]
     pub fn width(&self) -> usize {
-        self.width
+        self.map.scheme().width()
     }
 
-    /// The slots of a group. Panics if the pool has no such group.
+    /// The scheme of a group's whole segments; `None` if the pool has no such group.
+    #[must_use]
+    pub fn scheme_of(&self, group: GroupId) -> Option<Scheme> {
+        self.drawn_of(group).map(|drawn| drawn.scheme)
+    }
+
+    /// The slots of a group; none if the pool has no such group.
     #[must_use]
     pub fn members(&self, group: GroupId) -> &[SlotMembers] {
-        let from = group.0 as usize * self.width;
-        &self.slots[from..from + self.width]
+        self.drawn_of(group)
+            .map_or(&[], |drawn| drawn.members(group))
     }
 
-    /// Whether the NSD is current or next of a slot of the group. Panics if the pool has no such
-    /// group.
+    fn drawn_of(&self, group: GroupId) -> Option<&Drawn> {
+        // Nearly all groups are of the newest generation.
+        let mut newest_first = self.drawn.iter().rev();
+        newest_first.find(|drawn| drawn.first <= group && group < drawn.end)
+    }
+
+    /// Whether the NSD is current or next of a slot of the group.
     #[must_use]
     pub fn is_member(&self, nsd: NsdId, group: GroupId) -> bool {
         let mut members = self
@@ -118,7 +170,7 @@ impl Groups {
     /// Whether the pool has the group.
     #[must_use]
     pub fn contains(&self, group: GroupId) -> bool {
-        group.0 < self.map.groups
+        self.map.standing(group) == GroupStanding::Known
     }
 
     /// Whether segments may be written without any redundancy while NSDs are missing: only in pools
@@ -128,12 +180,18 @@ impl Groups {
         self.degraded_allowed
     }
 
-    /// Slots per NSD, with moving slots counted at their destination. Leaves out [`NsdId::NONE`].
+    /// Slots per NSD in groups that take new segments, with moving slots counted at their
+    /// destination. Leaves out [`NsdId::NONE`].
     #[must_use]
     pub fn load(&self) -> BTreeMap<NsdId, u64> {
+        self.load_of(self.drawn.len() - 1)
+    }
+
+    /// As [`Groups::load`], of a generation by its place in the map.
+    pub(crate) fn load_of(&self, generation: usize) -> BTreeMap<NsdId, u64> {
         let mut load: BTreeMap<NsdId, u64> =
             self.map.nsds.iter().map(|entry| (entry.nsd, 0)).collect();
-        for slot in &self.slots {
+        for slot in &self.drawn[generation].slots {
             if slot.target() != NsdId::NONE {
                 *load.entry(slot.target()).or_default() += 1;
             }
@@ -155,23 +213,17 @@ impl Groups {
     }
 
     fn positions(&self, wanted: impl Fn(&SlotMembers) -> bool) -> Vec<(GroupId, u8)> {
-        let name = |index: usize| {
-            let group = u32::try_from(index / self.width).expect("group numbers have 32 bits");
-            (
-                GroupId(group),
-                u8::try_from(index % self.width).expect("a group has at most 20 slots"),
-            )
-        };
-        self.slots
-            .iter()
-            .enumerate()
-            .filter(|(_, slot)| wanted(slot))
-            .map(|(index, _)| name(index))
-            .collect()
+        let mut out = Vec::new();
+        for drawn in &self.drawn {
+            let slots = drawn.slots.iter().enumerate();
+            let found = slots.filter(|(_, slot)| wanted(slot));
+            out.extend(found.map(|(index, _)| drawn.position(index)));
+        }
+        out
     }
 }
 
-/// Groups of a new pool of `nsds` NSDs.
+/// Groups of a generation that is drawn from `nsds` NSDs.
 pub(crate) fn group_count(nsds: usize) -> u32 {
     u32::try_from(nsds)
         .unwrap_or(u32::MAX)
@@ -180,21 +232,21 @@ pub(crate) fn group_count(nsds: usize) -> u32 {
 }
 
 /// The members of all slots, group by group, as drawn from the seed.
-fn draw(map: &PoolMap) -> Vec<NsdId> {
-    let width = map.scheme.width();
-    let mut random = Random::new(map.seed);
-    let mut taken = vec![0u64; map.seeded.len()];
+fn draw(generation: &Generation) -> Vec<NsdId> {
+    let width = generation.scheme.width();
+    let mut random = Random::new(generation.seed);
+    let mut taken = vec![0u64; generation.seeded.len()];
     // The NSDs by slots for their weight; the first one is taken next.
     let mut queue: BTreeSet<(u128, usize)> = BTreeSet::new();
-    for (index, entry) in map.seeded.iter().enumerate() {
+    for (index, entry) in generation.seeded.iter().enumerate() {
         queue.insert((fullness(entry, 0, &mut random), index));
     }
-    let mut out = Vec::with_capacity(map.groups as usize * width);
-    for _ in 0..map.groups {
-        let chosen = choose(&map.seeded, &queue, width);
+    let mut out = Vec::with_capacity(generation.groups as usize * width);
+    for _ in 0..generation.groups {
+        let chosen = choose(&generation.seeded, &queue, width);
         let mut members = vec![NsdId::NONE; width];
         for (member, key) in members.iter_mut().zip(&chosen) {
-            let entry = &map.seeded[key.1];
+            let entry = &generation.seeded[key.1];
             taken[key.1] += 1;
             queue.remove(key);
             queue.insert((fullness(entry, taken[key.1], &mut random), key.1));

@@ -13,6 +13,8 @@ pub mod layout;
 mod pick;
 mod random;
 
-pub use change::{add_nsd, drain, finish_moves, mark_lost, new_pool, remove_nsd};
+pub use change::{
+    add_nsd, drain, drop_generation, finish_moves, mark_lost, new_generation, new_pool, remove_nsd,
+};
 pub use groups::{Groups, SlotMembers};
 pub use pick::{Availability, NoGroup, Placement};

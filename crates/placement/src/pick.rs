@@ -51,8 +51,8 @@ struct Candidate {
 }
 
 impl Groups {
-    /// Chooses a group for a segment of `length` bytes. Consecutive counters cycle through all
-    /// groups and therefore all NSDs. Whole groups come first; among them, those whose fullest
+    /// Chooses a group of the newest generation for a segment of `length` bytes. Consecutive counters
+    /// cycle through all its groups and therefore all NSDs. Whole groups come first; among them, those whose fullest
     /// member has more free space are taken more often. Without a whole group, the one with the
     /// most live slots is taken with a narrower scheme.
     pub fn pick(
@@ -74,7 +74,8 @@ impl Groups {
         let mut passed = 0;
         for step in 0..self.count().min(LOOK_MAX) {
             let group = ((counter % u64::from(self.count())) as u32 + step) % self.count();
-            let candidate = self.candidate(GroupId(group), availability);
+            let group = GroupId(self.map().newest().first_group.0 + group);
+            let candidate = self.candidate(group, availability);
             let whole = candidate.live.count_ones() as usize == self.width();
             if whole && (passed == PASS_MAX || is_taken(counter, &candidate, most_free)) {
                 return self.place(counter, length, &candidate, availability);
@@ -104,7 +105,7 @@ impl Groups {
             .map(|entry| entry.failure_group)
             .collect();
         layout::scheme_for(
-            self.map().scheme,
+            self.map().scheme(),
             length,
             failure_groups.len().min(self.width()),
             self.allows_degraded_writes(),
@@ -141,7 +142,7 @@ impl Groups {
         availability: &dyn Fn(NsdId) -> Availability,
     ) -> Result<Placement, NoGroup> {
         let live = candidate.live.count_ones() as usize;
-        let pool = self.map().scheme;
+        let pool = self.map().scheme();
         let scheme = layout::scheme_for(pool, length, live, self.allows_degraded_writes()).ok_or(
             NoGroup {
                 live,

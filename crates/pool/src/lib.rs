@@ -6,6 +6,7 @@
 //! a segment can't differ.
 
 mod deletion;
+mod generations;
 mod members;
 pub mod pack;
 mod progress;
@@ -32,7 +33,7 @@ use futures::future::join_all;
 use members::Member;
 use model::map::{NsdState, PoolMap};
 use model::nsd::GroupFence;
-use model::{Error, ErrorKind, GroupId, NsdId, Result};
+use model::{Error, ErrorKind, GroupVersion, MapEpoch, NsdId, Result};
 use nsd::{Handle, Nsd};
 use parking_lot::RwLock;
 use placement::Groups;
@@ -40,7 +41,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use world::World;
 use world::call::{Deadline, Remote};
 
@@ -56,6 +57,8 @@ pub struct Pool {
     /// The groups of the newest map, which they contain.
     groups: RwLock<Arc<Groups>>,
     map: RwLock<Arc<PoolMap>>,
+    /// Tells readers that wait for a newer map.
+    newest_epoch: watch::Sender<MapEpoch>,
     members: RwLock<BTreeMap<NsdId, Arc<Member>>>,
     /// Counts the NSDs that were added or removed.
     changes_of_members: AtomicU64,
@@ -74,6 +77,7 @@ impl Pool {
     pub fn new(world: World, map: PoolMap, nsds: Vec<Arc<Nsd>>) -> Arc<Self> {
         let pool = Self {
             groups: RwLock::new(Arc::new(Groups::new(&map))),
+            newest_epoch: watch::Sender::new(map.epoch),
             map: RwLock::new(Arc::new(map)),
             members: RwLock::new(BTreeMap::new()),
             changes_of_members: AtomicU64::new(0),
@@ -117,20 +121,22 @@ impl Pool {
             if map.epoch < current.epoch {
                 return Ok(());
             }
-            let changed = map.versions.iter().filter(|(group, version)| {
-                map.epoch == current.epoch || current.version(GroupId(**group)) != **version
-            });
-            let fences: Vec<GroupFence> = changed
-                .map(|(group, version)| GroupFence {
-                    group: GroupId(*group),
-                    version: *version,
+            let is_again = map.epoch == current.epoch;
+            let fences: Vec<GroupFence> = map
+                .all_groups()
+                .map(|group| GroupFence {
+                    group,
+                    version: map.version(group),
                 })
+                .filter(|fence| fence.version != GroupVersion::FIRST)
+                .filter(|fence| is_again || current.version(fence.group) != fence.version)
                 .collect();
             *self.groups.write() = Arc::new(Groups::new(&map));
             *current = Arc::new(map);
             fences
         };
         self.space.forget();
+        self.newest_epoch.send_replace(self.map().epoch);
         self.fence(&before, &fences).await
     }
 
@@ -160,9 +166,25 @@ impl Pool {
 
     async fn fence_nsd(&self, nsd: NsdId, fences: &[GroupFence]) -> Result<()> {
         // An unreachable NSD can't get puts either; the fence it misses is found when it is back.
-        let Some(member) = self.member(nsd).filter(|member| member.is_readable()) else {
+        if self.member(nsd).is_none_or(|member| !member.is_readable()) {
             return Ok(());
+        }
+        self.tell(nsd, fences).await
+    }
+
+    /// Tells an NSD versions of groups.
+    ///
+    /// # Errors
+    /// `Unavailable` if it is away or didn't confirm.
+    async fn tell(&self, nsd: NsdId, fences: &[GroupFence]) -> Result<()> {
+        let away = || {
+            let text = format!("fence {} groups on NSD {nsd}: it is away", fences.len());
+            Error::new(ErrorKind::Unavailable, text)
         };
+        let member = self
+            .member(nsd)
+            .filter(|member| member.is_readable())
+            .ok_or_else(away)?;
         let deadline = Deadline::after(&self.world, FENCE_DEADLINE);
         let learnt = member.nsd.learn_groups(fences, deadline).await;
         learnt.map_err(|error| {

@@ -54,7 +54,7 @@ impl Pool {
             map.nsd(nsd)
                 .is_some_and(|entry| entry.state != model::map::NsdState::Lost)
         };
-        let slots = (0..groups.count()).flat_map(|group| groups.members(model::GroupId(group)));
+        let slots = groups.all().flat_map(|group| groups.members(group));
         let lost_slots = slots
             .filter(|slot| !slot.in_reading_order().any(is_kept))
             .count() as u64;

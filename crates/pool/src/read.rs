@@ -27,9 +27,10 @@ impl Pool {
     ///
     /// # Errors
     /// `InvalidArgument` for a range outside the segment; `NotFound` if no piece exists any more (a
-    /// stale extent); `Unavailable` while too few NSDs answer; `Corrupt` if too much is damaged.
+    /// stale extent), or its generation has left the map; `Unavailable` while too few NSDs answer, or
+    /// if the map with its group doesn't come; `Corrupt` if too much is damaged.
     pub async fn read(&self, place: &SegmentPlace, at: u32, length: u32) -> Result<Vec<Bytes>> {
-        let groups = self.groups();
+        let groups = self.groups_with(place.group).await?;
         let inside = at
             .checked_add(length)
             .is_some_and(|end| end <= place.length);
@@ -146,9 +147,12 @@ impl Pool {
 
 /// Whether the pool has the group, and the group has a slot for each piece.
 pub(crate) fn fits_pool(groups: &Groups, place: &SegmentPlace) -> bool {
-    let slots = (1u32 << groups.width()) - 1;
+    let Some(scheme) = groups.scheme_of(place.group) else {
+        return false;
+    };
+    let slots = (1u32 << scheme.width()) - 1;
     let free = (slots & !place.skipped_slots).count_ones() as usize;
-    groups.contains(place.group) && place.length > 0 && place.scheme.width() <= free
+    place.length > 0 && place.scheme.width() <= free
 }
 
 /// A part of a data piece that the reader needs.

@@ -274,7 +274,7 @@ impl Pool {
     /// Raw bytes that metadata needs. Logs have one copy more than the losses that the pool
     /// tolerates; tables take no more than that.
     fn metadata_reserve(&self) -> u64 {
-        let copies = self.map().scheme.tolerance() as u64 + 1;
+        let copies = self.map().scheme().tolerance() as u64 + 1;
         self.kept_for_metadata().saturating_mul(copies)
     }
 
@@ -289,7 +289,7 @@ impl Pool {
         let groups = self.groups();
         groups
             .whole_scheme(limits::SEGMENT_BYTES_MAX)
-            .unwrap_or(groups.map().scheme)
+            .unwrap_or(groups.map().scheme())
     }
 
     fn raw_usage(&self) -> Cached {

@@ -235,7 +235,7 @@ impl Pool {
         while !open.is_empty() {
             let survey = self.survey(group, after, ARRIVAL_STEP).await?;
             open.retain(|_, next| !survey.unreachable.contains(next));
-            if !sees_all(&groups, &survey.unreachable) {
+            if !sees_all(&groups, group, &survey.unreachable) {
                 open.clear();
             }
             for (_, nsd) in survey.segments.iter().flat_map(|segment| &segment.absent) {
@@ -316,13 +316,13 @@ impl Pool {
 
 /// Whether the members that answer show every segment of a group: no more NSDs are unreachable
 /// than the scheme tolerates, or all of these are lost, so that waiting won't help.
-fn sees_all(groups: &placement::Groups, unreachable: &[NsdId]) -> bool {
+fn sees_all(groups: &placement::Groups, group: GroupId, unreachable: &[NsdId]) -> bool {
     let is_lost = |nsd: &&NsdId| {
         groups
             .map()
             .nsd(**nsd)
             .is_none_or(|entry| entry.state == NsdState::Lost)
     };
-    unreachable.iter().all(|nsd| is_lost(&nsd))
-        || unreachable.len() <= groups.map().scheme.tolerance()
+    let tolerance = groups.scheme_of(group).map_or(0, |it| it.tolerance());
+    unreachable.iter().all(|nsd| is_lost(&nsd)) || unreachable.len() <= tolerance
 }

@@ -190,7 +190,7 @@ impl Rig {
         for _ in 0..4 {
             let groups = self.pool.groups();
             let mut arrived = Vec::new();
-            for group in (0..groups.count()).map(GroupId) {
+            for group in groups.all() {
                 let mut after = None;
                 loop {
                     let survey = self

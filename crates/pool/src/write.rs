@@ -249,7 +249,7 @@ impl Pool {
         when_full: WhenFull,
     ) -> Result<Placement> {
         let counter = self.writes.fetch_add(1, Ordering::Relaxed);
-        let scheme = groups.whole_scheme(length).unwrap_or(groups.map().scheme);
+        let scheme = groups.whole_scheme(length).unwrap_or(groups.map().scheme());
         let room = u64::from(layout::piece_length(scheme, length));
         let pick = |suspects: bool, room: Option<u64>| {
             // Asked once per NSD, not once per slot: a pick may look at thousands of slots.

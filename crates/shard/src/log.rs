@@ -383,5 +383,5 @@ fn push_mark(marks: &mut VecDeque<Mark>, mark: Mark) {
 
 /// NSDs that a log should be on: one more than the pool may lose.
 pub(crate) fn view_size(pool: &Pool) -> usize {
-    pool.map().scheme.tolerance() + 1
+    pool.map().scheme().tolerance() + 1
 }

@@ -6,8 +6,10 @@ use crate::memory::{HOT_RECORDS_BYTES_DEFAULT, ShardMemory};
 use crate::takeover::{self, Lineage, Opened, Opening};
 use bytes::Bytes;
 use coordination::{Coordination, EMBEDDED_REGION_BYTES};
-use model::map::PoolMap;
-use model::{CommitNumber, FamilyId, MapEpoch, NodeId, NodeRun, NsdId, Result, Scheme, ShardId};
+use model::map::{Generation, PoolMap};
+use model::{
+    CommitNumber, FamilyId, GroupId, MapEpoch, NodeId, NodeRun, NsdId, Result, Scheme, ShardId,
+};
 use nsd::{Nsd, NsdServer};
 use pool::Pool;
 use std::cell::RefCell;
@@ -131,13 +133,18 @@ pub(crate) fn map(scheme: Scheme, nsds: u32) -> PoolMap {
     let nsds = testkit::disks::entries(nsds);
     PoolMap {
         epoch: MapEpoch(1),
-        scheme,
-        seed: 5,
-        groups: 32,
-        seeded: nsds.clone(),
+        names: Vec::new(),
+        generations: vec![Generation {
+            first_group: GroupId(0),
+            groups: 32,
+            scheme,
+            block_bytes: None,
+            seed: 5,
+            seeded: nsds.clone(),
+            exceptions: BTreeMap::new(),
+            versions: BTreeMap::new(),
+        }],
         nsds,
-        exceptions: BTreeMap::new(),
-        versions: BTreeMap::new(),
     }
 }
 

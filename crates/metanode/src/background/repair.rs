@@ -61,7 +61,7 @@ impl Repair {
         status.unreadable = self.unreadable.data();
         status.log_moving = log.closed_end().is_some();
         status.log_copies = log.view().len() as u64;
-        status.log_copies_wanted = self.host.pool().map().scheme.tolerance() as u64 + 1;
+        status.log_copies_wanted = self.host.pool().map().scheme().tolerance() as u64 + 1;
         status.narrow = self.clean.is_narrow_left();
         status.complete &= !status.narrow
             && self.clean.is_widened()

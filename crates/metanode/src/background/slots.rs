@@ -41,7 +41,7 @@ impl Slots {
     pub(super) async fn groups_left_by(&self, nsd: NsdId) -> Result<Vec<GroupId>> {
         let groups = self.host.pool().groups();
         let mut found = Vec::new();
-        for group in (0..groups.count()).map(GroupId) {
+        for group in groups.all() {
             if groups.is_member(nsd, group) {
                 continue;
             }

@@ -206,7 +206,7 @@ impl Survey {
             nsds,
             decided: self.judging.decided().await?,
             groups: if is_whole {
-                (0..self.host.pool().map().groups).map(GroupId).collect()
+                self.host.pool().map().all_groups().collect()
             } else {
                 self.moving_groups().into_iter().collect()
             },

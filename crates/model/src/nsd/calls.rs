@@ -112,6 +112,13 @@ pub enum NsdRequest {
     ConfirmEpochs(Vec<(ShardId, ShardEpoch)>),
     /// Nothing but the condition, which every answer carries.
     Condition,
+    /// Groups of which it holds blobs, in order.
+    Groups {
+        /// From this one on.
+        from: GroupId,
+        /// At most so many, and at most [`LIST_ANSWER_MAX`].
+        limit: u32,
+    },
 }
 
 impl NsdRequest {
@@ -134,7 +141,7 @@ impl NsdRequest {
             Self::Get { length, .. } => {
                 SMALL + length.saturating_add(2 * UNIT_BYTES) / UNIT_BYTES * (UNIT_BYTES + 5)
             }
-            Self::List { .. } => crate::call::BODY_BYTES_MAX as u32,
+            Self::List { .. } | Self::Groups { .. } => crate::call::BODY_BYTES_MAX as u32,
             Self::LogRead { .. } => {
                 (crate::call::BODY_BYTES_MAX + LOG_READ_BYTES + LOG_ENTRY_BYTES_MAX) as u32
             }
@@ -164,6 +171,8 @@ pub enum NsdReply {
     Digest(GroupDigest),
     /// Epoch, number and bytes of each entry. Beside it: the entries, one after the other.
     Entries(Vec<(ShardEpoch, EntryNumber, u32)>),
+    /// Groups, in order. Fewer than the limit: there are no more.
+    Groups(Vec<GroupId>),
 }
 
 /// A reply with the NSD's condition.

@@ -3,9 +3,9 @@
 use super::*;
 use proptest::prelude::*;
 
-const WIDE: Scheme = Scheme::Erasure { k: 4, m: 2 };
+pub(super) const WIDE: Scheme = Scheme::Erasure { k: 4, m: 2 };
 
-fn entry(nsd: u32) -> NsdEntry {
+pub(super) fn entry(nsd: u32) -> NsdEntry {
     NsdEntry {
         nsd: NsdId(nsd),
         failure_group: FailureGroupId(nsd),
@@ -14,17 +14,17 @@ fn entry(nsd: u32) -> NsdEntry {
     }
 }
 
-fn pool(scheme: Scheme, nsds: u32) -> PoolMap {
+pub(super) fn pool(scheme: Scheme, nsds: u32) -> PoolMap {
     new_pool(scheme, (1..=nsds).map(entry).collect(), 7).expect("a legal pool")
 }
 
-fn finish_all(map: &PoolMap) -> PoolMap {
+pub(super) fn finish_all(map: &PoolMap) -> PoolMap {
     finish_moves(map, &Groups::new(map).moving())
 }
 
-fn check(map: &PoolMap) {
+pub(super) fn check(map: &PoolMap) {
     let groups = Groups::new(map);
-    for group in (0..groups.count()).map(GroupId) {
+    for group in groups.all() {
         let targets = groups.members(group).iter().map(|slot| slot.target());
         let live: Vec<_> = targets
             .filter_map(|nsd| map.nsd(nsd))
@@ -70,7 +70,7 @@ fn slots_of_a_lost_nsd_go_to_all_others() {
         "{load:?}"
     );
     assert_eq!(
-        changed.versions.len() as u64,
+        changed.newest().versions.len() as u64,
         before,
         "each of its groups has a new version"
     );
@@ -119,7 +119,7 @@ fn a_new_nsd_gets_its_fair_share_and_no_more_moves() {
         "{load:?}"
     );
     assert_eq!(
-        finish_all(&added).versions.values().copied().max(),
+        finish_all(&added).newest().versions.values().copied().max(),
         Some(GroupVersion(3))
     );
 }
@@ -132,9 +132,9 @@ fn empty_slots_of_a_narrow_pool_are_filled_by_new_nsds() {
         check(&map);
     }
     let groups = Groups::new(&map);
-    assert!((0..groups.count()).all(|group| {
+    assert!(groups.all().all(|group| {
         groups
-            .members(GroupId(group))
+            .members(group)
             .iter()
             .all(|slot| slot.current != NsdId::NONE)
     }));
@@ -209,7 +209,7 @@ proptest! {
             let active = |nsd: NsdId| map.nsd(nsd).is_some_and(|entry| entry.state == NsdState::Active);
             // With three failure groups every slot of an unusable NSD can be moved.
             let spare = map.nsds.iter().filter(|entry| entry.state == NsdState::Active).count() >= 3;
-            let all_live = (0..groups.count()).all(|group| groups.members(GroupId(group)).iter().all(|slot| active(slot.target())));
+            let all_live = groups.all().all(|group| groups.members(group).iter().all(|slot| active(slot.target())));
             let drains = map.nsds.iter().any(|entry| entry.state == NsdState::Draining);
             prop_assert!(all_live || !spare || drains);
         }

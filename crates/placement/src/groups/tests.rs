@@ -74,7 +74,7 @@ fn slots_follow_the_weights() {
 #[test]
 fn pieces_of_a_group_are_in_different_failure_groups() {
     let groups = pool(WIDE, 24, 7);
-    for group in (0..groups.count()).map(GroupId) {
+    for group in groups.all() {
         let members = groups
             .members(group)
             .iter()
@@ -88,7 +88,7 @@ fn pieces_of_a_group_are_in_different_failure_groups() {
 fn every_nsd_shares_groups_with_every_other() {
     let groups = pool(WIDE, 20, 20);
     let mut pairs = BTreeSet::new();
-    for group in (0..groups.count()).map(GroupId) {
+    for group in groups.all() {
         let members: Vec<_> = groups
             .members(group)
             .iter()
@@ -107,7 +107,7 @@ fn every_nsd_shares_groups_with_every_other() {
 fn every_nsd_holds_every_kind_of_piece() {
     let groups = pool(WIDE, 6, 6);
     let mut counts = BTreeMap::new();
-    for group in (0..groups.count()).map(GroupId) {
+    for group in groups.all() {
         for (slot, members) in groups.members(group).iter().enumerate() {
             *counts.entry((members.current, slot)).or_insert(0) += 1;
         }

@@ -90,7 +90,7 @@ fn a_drained_nsd_ends_empty_and_can_be_removed() {
         rig.set_map(placement::drain(&rig.pool.map(), NsdId(2)).expect("three others"))
             .await;
         rig.repair_all().await;
-        for group in (0..rig.pool.groups().count()).map(GroupId) {
+        for group in rig.pool.groups().all() {
             rig.pool
                 .leave_group(NsdId(2), group)
                 .await
@@ -257,8 +257,11 @@ fn a_late_delete_does_not_meet_a_piece_that_came_back_with_its_slot() {
         let mut back = placement::finish_moves(&before, &moving);
         rig.set_map(back.clone()).await;
         for (group, _) in &moving {
-            back.exceptions.retain(|(other, _), _| *other != group.0);
-            let version = back.versions.get_mut(&group.0).expect("it has moved");
+            let generation = &mut back.generations[0];
+            generation
+                .exceptions
+                .retain(|(other, _), _| *other != group.0);
+            let version = generation.versions.get_mut(&group.0).expect("it has moved");
             *version = version.next();
         }
         back.epoch = back.epoch.next();

@@ -24,7 +24,7 @@ impl Serving {
                 .options()
                 .map_or(own.options.clone(), |it| it.to_string()),
             mounts: self.mounts.lines(),
-            scheme: self.node.pool().map().scheme.to_string(),
+            scheme: self.node.pool().map().scheme().to_string(),
             block_bytes: u64::from(self.node.block_bytes()),
             shards: vec![ShardStatus {
                 shard: shard.shard.0,
@@ -70,7 +70,7 @@ impl Serving {
         let shard = metanode.hosted();
         Facts {
             nsds: self.node.nsds().views(),
-            tolerance: pool.map().scheme.tolerance(),
+            tolerance: pool.map().scheme().tolerance(),
             repair: metanode.repair_status(),
             space: pool.usage(),
             unfreed: metanode.unfreed(),

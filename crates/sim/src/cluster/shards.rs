@@ -303,7 +303,7 @@ impl Run<'_> {
 async fn list(member: Arc<Member>, family: FamilyId) -> BTreeSet<(BlobName, NsdId)> {
     let pool = member.pool();
     let mut found = BTreeSet::new();
-    for group in (0..pool.map().groups).map(GroupId) {
+    for group in pool.map().all_groups() {
         let mut after = None;
         loop {
             let survey = pool.survey(group, after, LISTED).await.expect("listed");

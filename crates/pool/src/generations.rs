@@ -1,0 +1,125 @@
+//! Generations of groups: which one a segment is in, how a closed one becomes empty, and readers that
+//! are ahead of their map. The rules are in `docs/protocols/generations.md`.
+
+use crate::Pool;
+use crate::members::MemberState;
+use model::map::{Generation, GroupStanding, NsdState};
+use model::nsd::GroupFence;
+use model::{Error, ErrorKind, GroupId, NsdId, Result, SegmentPlace};
+use placement::Groups;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a reader waits for the map that has a segment's group. The map is in coordination before
+/// any writer uses it, so it comes as soon as coordination is reached.
+const MAP_PATIENCE: Duration = Duration::from_secs(10);
+
+impl Pool {
+    /// Whether a segment is in a generation that takes no new segments: rewriting it moves it into
+    /// the newest.
+    #[must_use]
+    pub fn is_closed(&self, place: &SegmentPlace) -> bool {
+        self.map.read().is_closed(place.group)
+    }
+
+    /// Most plain bytes of a new segment of a file, if the pool says so.
+    #[must_use]
+    pub fn block_bytes(&self) -> Option<u32> {
+        self.map.read().newest().block_bytes
+    }
+
+    /// Whether a segment written now gets all the redundancy of the pool's scheme.
+    #[must_use]
+    pub fn keeps_redundancy(&self) -> bool {
+        let states = self.nsd_states();
+        let serving = states.iter().filter(|state| {
+            let is_there = matches!(state.member, MemberState::Online | MemberState::Suspect);
+            is_there && state.entry.state == NsdState::Active
+        });
+        let failure_groups: BTreeSet<_> = serving.map(|state| state.entry.failure_group).collect();
+        failure_groups.len() > self.map().scheme().tolerance()
+    }
+
+    /// The groups of which an NSD holds blobs, in order.
+    ///
+    /// # Errors
+    /// `Unavailable` if it is away; `Unknown` if it doesn't answer.
+    pub async fn groups_on(&self, nsd: NsdId) -> Result<Vec<GroupId>> {
+        let away = || {
+            let text = format!("list the groups on NSD {nsd}: it is away");
+            Error::new(ErrorKind::Unavailable, text)
+        };
+        let member = self
+            .member(nsd)
+            .filter(|member| member.is_readable())
+            .ok_or_else(away)?;
+        member.nsd.groups(self.list_deadline()).await
+    }
+
+    /// Tells every NSD that has a slot of a closed generation that it is closed, so that puts by
+    /// older maps are refused, then looks whether any NSD of the pool holds a blob of it. From the
+    /// time that this returns true, none ever will. Lost NSDs don't count.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Unknown`: an NSD doesn't answer. What it holds isn't known.
+    pub async fn is_emptied(&self, closed: &Generation) -> Result<bool> {
+        let groups = self.groups();
+        let map = groups.map();
+        let present = map.nsds.iter().filter(|it| it.state != NsdState::Lost);
+        for nsd in present.clone().map(|entry| entry.nsd) {
+            let slots = groups.slots_of(nsd);
+            let own: BTreeSet<GroupId> = slots
+                .into_iter()
+                .map(|(group, _)| group)
+                .filter(|group| closed.contains(*group))
+                .collect();
+            let fences = own.into_iter().map(|group| GroupFence {
+                group,
+                version: map.version(group),
+            });
+            self.tell(nsd, &fences.collect::<Vec<_>>()).await?;
+        }
+        for nsd in present.map(|entry| entry.nsd) {
+            let held = self.groups_on(nsd).await?;
+            if held.into_iter().any(|group| closed.contains(group)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The groups of a map that has this group, which a segment's writer knew.
+    ///
+    /// # Errors
+    /// `NotFound`: its generation has left the map. `Unavailable`: no map with it came in time.
+    pub(crate) async fn groups_with(&self, group: GroupId) -> Result<Arc<Groups>> {
+        let groups = self.groups();
+        match groups.map().standing(group) {
+            GroupStanding::Known => Ok(groups),
+            GroupStanding::Gone => {
+                let text = format!("group {group} was emptied and is no more: the place is stale");
+                Err(Error::new(ErrorKind::NotFound, text))
+            }
+            // Boxed because it is rare, and every read's future would contain it otherwise.
+            GroupStanding::Future => Box::pin(self.wait_for_group(group)).await,
+        }
+    }
+
+    async fn wait_for_group(&self, group: GroupId) -> Result<Arc<Groups>> {
+        let mut epoch = self.newest_epoch.subscribe();
+        let is_known = epoch.wait_for(|_| self.groups().contains(group));
+        // The sender lives as long as the pool.
+        let known = self.world.timeout(MAP_PATIENCE, is_known).await.is_ok();
+        let groups = self.groups();
+        if known && groups.contains(group) {
+            return Ok(groups);
+        }
+        let text = format!(
+            "group {group} isn't in the map of this node (epoch {}), and no newer map came for {} s",
+            groups.map().epoch,
+            MAP_PATIENCE.as_secs()
+        );
+        Err(Error::new(ErrorKind::Unavailable, text))
+    }
+}
