@@ -1,4 +1,4 @@
-//! A point in time, as used for file times.
+//! Points in time: of files, and of a machine's own clock.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -47,5 +47,24 @@ impl Timestamp {
     #[must_use]
     pub fn after(self, last_change: Timestamp) -> Self {
         self.max(Timestamp(last_change.0.saturating_add(1)))
+    }
+}
+
+/// Time since some moment before the machine's daemon started, by a clock that never jumps and also
+/// runs while the machine sleeps (CLOCK_BOOTTIME). Moments of different machines can't be compared.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Moment(pub Duration);
+
+impl Moment {
+    /// The moment `after` this one.
+    #[must_use]
+    pub fn plus(self, after: Duration) -> Moment {
+        Moment(self.0.saturating_add(after))
+    }
+
+    /// Time from `earlier` to this moment; zero if it isn't earlier.
+    #[must_use]
+    pub fn since(self, earlier: Moment) -> Duration {
+        self.0.saturating_sub(earlier.0)
     }
 }

@@ -119,7 +119,10 @@ fn files_and_folders_are_named_after_things() {
         "common", "util", "utils", "helper", "helpers", "manager", "misc", "stuff",
     ];
     for path in all_rust_files() {
-        for part in path.strip_prefix(root()).unwrap().iter() {
+        let relative = path.strip_prefix(root()).unwrap();
+        // The crate of the cluster manager, which is a thing.
+        let inside = relative.strip_prefix("crates/manager").unwrap_or(relative);
+        for part in inside.iter() {
             let name = part.to_str().unwrap().trim_end_matches(".rs");
             assert!(
                 !forbidden.contains(&name),
@@ -171,7 +174,7 @@ fn rules_have_no_input_or_output_and_no_crate_uses_side_doors() {
                 );
             }
         }
-        if ["placement", "namespace", "model"].contains(&name.as_str()) && !in_tests {
+        if ["placement", "namespace", "model", "manager"].contains(&name.as_str()) && !in_tests {
             for word in ["async fn", ".await", "HashMap"] {
                 let code = text.split("#[cfg(test)]").next().unwrap();
                 let used = code

@@ -15,15 +15,15 @@
 
 pub mod granter;
 pub mod holder;
-mod moment;
 mod pieces;
 mod planted;
 
 pub use granter::Granter;
 pub use holder::Holder;
-pub use moment::Moment;
 pub use pieces::{Piece, Pieces};
 pub use planted::Planted;
+
+pub use model::Moment;
 
 use std::time::Duration;
 

@@ -1,0 +1,71 @@
+//! What a manager knows beside the membership: shards, what nodes said last, and proofs of death.
+
+use model::member::{Cause, Heartbeat};
+use model::{Moment, NodeId, NodeRun, ShardId};
+use std::collections::BTreeMap;
+
+/// A shard as its record in coordination says.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct ShardFact {
+    pub(crate) assigned: Option<NodeRun>,
+    /// The revision of coordination that wrote it.
+    pub(crate) version: u64,
+    /// When this manager learned that nobody is assigned.
+    pub(crate) released: Option<Moment>,
+}
+
+/// An attempt to prove that a node is dead.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct Proof {
+    /// Attempts in a row that were refused.
+    pub(crate) refused: u8,
+}
+
+/// Everything but the membership and the leases.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct Facts {
+    pub(crate) shards: BTreeMap<ShardId, ShardFact>,
+    /// What this manager heard last of each run.
+    pub(crate) heard: BTreeMap<NodeRun, Heartbeat>,
+    pub(crate) proofs: BTreeMap<NodeRun, Proof>,
+    /// The newest run of each node that appeared.
+    pub(crate) newest: BTreeMap<NodeId, NodeRun>,
+    /// Runs that this manager has decided to expel: never renewed again.
+    pub(crate) condemned: BTreeMap<NodeRun, Cause>,
+}
+
+impl Facts {
+    /// Takes note of a shard's record, unless a newer one is known.
+    pub(crate) fn learn_shard(
+        &mut self,
+        shard: ShardId,
+        assigned: Option<NodeRun>,
+        version: u64,
+        now: Moment,
+    ) {
+        let known = self.shards.get(&shard);
+        if known.is_some_and(|known| known.version > version) {
+            return;
+        }
+        let before = known.and_then(|known| known.released);
+        let released = match assigned {
+            Some(_) => None,
+            None => Some(before.unwrap_or(now)),
+        };
+        let fact = ShardFact {
+            assigned,
+            version,
+            released,
+        };
+        self.shards.insert(shard, fact);
+    }
+
+    /// The run said, knowing that nobody is assigned the shard, that it doesn't have it.
+    pub(crate) fn has_given_up(&self, run: NodeRun, shard: ShardId) -> bool {
+        let Some(heard) = self.heard.get(&run) else {
+            return false;
+        };
+        let version = self.shards.get(&shard).map_or(0, |fact| fact.version);
+        heard.knows >= version && heard.hosts.iter().all(|(hosted, _)| *hosted != shard)
+    }
+}

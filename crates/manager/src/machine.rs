@@ -1,0 +1,552 @@
+//! The manager as a state machine: events and the time in, actions out.
+//!
+//! It owns the leases, what nodes said, and proofs of death; the membership is coordination's, and
+//! each of its changes is a compare-and-set against the version that this manager wrote or read last.
+
+use crate::changes::{Assignment, Doing, Situation};
+use crate::facts::Facts;
+use crate::leases::{LEASE_BY_ANY_CLOCK, Leases};
+use crate::planted::Planted;
+use model::limits::SHARDS_OF_PROCESS_MAX;
+use model::member::{
+    Cause, Change, Heartbeat, HeartbeatReply, Membership, NODE_LEASE, NODES_MAX, Role, Standing,
+    Term, Verdict,
+};
+use model::{Moment, NodeRun, ShardId};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Pause before something is asked of coordination again whose outcome is unknown.
+const AGAIN_AFTER: Duration = Duration::from_millis(200);
+/// Attempts that must be refused to prove that nobody listens.
+const REFUSED_MIN: u8 = 2;
+/// Time between two such attempts.
+const PROBE_AFTER: Duration = Duration::from_millis(300);
+/// Most records of shards that are being changed at the same time.
+const ASSIGNING_MAX: usize = 64;
+
+/// What a manager begins with: all read after the manager's place in coordination was won.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Start {
+    /// The run that is the manager now.
+    pub own: NodeRun,
+    /// Until when its place lasts by this machine's clock, whatever the clock of coordination does.
+    pub own_until: Moment,
+    /// The membership, and its version in coordination; 0 if there is none.
+    pub record: Membership,
+    /// That version.
+    pub version: u64,
+    /// The shards: who is assigned, and the version of the record.
+    pub shards: Vec<(ShardId, Option<NodeRun>, u64)>,
+    /// The newest runs of nodes that coordination knows.
+    pub newest: Vec<NodeRun>,
+}
+
+/// What happens.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Event {
+    /// A heartbeat arrived.
+    Heartbeat {
+        /// Of this run.
+        from: NodeRun,
+        /// What it says.
+        heartbeat: Heartbeat,
+    },
+    /// An established connection with the run broke off.
+    Broke(NodeRun),
+    /// An attempt ended that [`Action::Probe`] asked for.
+    Probed {
+        /// The run that was meant.
+        run: NodeRun,
+        /// All addresses refused it. An attempt without an answer wasn't refused.
+        is_refused: bool,
+    },
+    /// Coordination knows this run of its node.
+    Appeared(NodeRun),
+    /// A shard's record.
+    Shard {
+        /// The shard.
+        shard: ShardId,
+        /// The run that it names.
+        assigned: Option<NodeRun>,
+        /// Its version.
+        version: u64,
+    },
+    /// The membership was stored, with this version.
+    Stored(u64),
+    /// It wasn't: coordination has another one.
+    Outdated,
+    /// It may have been stored, or may be later.
+    StoreUnknown,
+    /// A shard's record after an attempt to change it.
+    Assigned {
+        /// The shard.
+        shard: ShardId,
+        /// The run that it names now.
+        assigned: Option<NodeRun>,
+        /// Its version.
+        version: u64,
+    },
+    /// A shard's record may have been changed, or may be later.
+    AssignUnknown(ShardId),
+    /// The manager's place in coordination lasts until then, by this machine's clock.
+    OwnLease(Moment),
+    /// Time has passed. Wanted every 100 ms.
+    Tick,
+}
+
+/// What is to be done.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Action {
+    /// Answer the run's heartbeat.
+    Answer {
+        /// The run.
+        to: NodeRun,
+        /// The answer.
+        reply: HeartbeatReply,
+    },
+    /// Say that this isn't the manager, or not yet.
+    Decline(NodeRun),
+    /// Try to connect to the run's node after a time, and say what came of it.
+    Probe {
+        /// The run.
+        run: NodeRun,
+        /// The time.
+        after: Duration,
+    },
+    /// Store the membership if its version is `expected`. An attempt that finds it stored says so.
+    Store {
+        /// The membership.
+        record: Membership,
+        /// The version.
+        expected: u64,
+    },
+    /// Change a shard's record if it names `from` and the membership has the version `membership`.
+    Assign {
+        /// The shard.
+        shard: ShardId,
+        /// The run that it must name.
+        from: Option<NodeRun>,
+        /// The run that it shall name.
+        to: Option<NodeRun>,
+        /// Fences managers of earlier terms.
+        membership: u64,
+    },
+    /// This run isn't the manager any more: nothing that it does counts.
+    Resign(Resigned),
+}
+
+/// Why a manager gives up.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Resigned {
+    /// Another one has written the membership. If the place is still this run's, it begins anew.
+    Outdated,
+    /// Its place in coordination may be another's.
+    LeaseOver,
+    /// The membership says that its own run has ended.
+    Ended,
+}
+
+/// The manager of a cluster.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Manager {
+    own: NodeRun,
+    own_until: Moment,
+    record: Membership,
+    version: u64,
+    /// The membership that is being stored, and when to try again if that isn't under way.
+    storing: Option<(Membership, Option<Moment>)>,
+    /// Shards whose records are being changed, and when to try again if that isn't under way.
+    assigning: BTreeMap<ShardId, Option<Moment>>,
+    /// From when runs that were never heard are counted.
+    began: Moment,
+    /// When its term was stored; heartbeats are answered from then on.
+    since: Option<Moment>,
+    last_move: Moment,
+    leases: Leases,
+    facts: Facts,
+    has_resigned: bool,
+    planted: Option<Planted>,
+}
+
+impl Manager {
+    /// A manager that has just won its place, and its first actions.
+    #[must_use]
+    pub fn begin(start: Start, now: Moment) -> (Self, Vec<Action>) {
+        Self::begin_planted(start, now, None)
+    }
+
+    /// [`Manager::begin`] with a fault, for tests.
+    #[must_use]
+    pub fn begin_planted(
+        start: Start,
+        now: Moment,
+        planted: Option<Planted>,
+    ) -> (Self, Vec<Action>) {
+        let mut facts = Facts::default();
+        for (shard, assigned, version) in start.shards {
+            facts.learn_shard(shard, assigned, version, now);
+        }
+        for run in start.newest {
+            facts.newest.insert(run.node, run);
+        }
+        let began = match planted {
+            Some(Planted::CountEarly) => Moment(now.0.saturating_sub(NODE_LEASE)),
+            _ => now,
+        };
+        let mut manager = Self {
+            own: start.own,
+            own_until: start.own_until,
+            record: start.record,
+            version: start.version,
+            storing: None,
+            assigning: BTreeMap::new(),
+            began,
+            since: None,
+            last_move: now,
+            leases: Leases::default(),
+            facts,
+            has_resigned: false,
+            planted,
+        };
+        let mut first = manager.record.clone();
+        first.term = Term(first.term.0 + 1);
+        first.manager = Some(manager.own);
+        if manager.has(Planted::ForgetPlan) {
+            first.plan = None;
+        }
+        let mut actions = Vec::new();
+        manager.store(first, &mut actions);
+        (manager, actions)
+    }
+
+    /// What coordination says of the members, as far as this manager knows.
+    #[must_use]
+    pub fn membership(&self) -> &Membership {
+        &self.record
+    }
+
+    /// Runs with a lease, clients included.
+    #[must_use]
+    pub fn nodes(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// Runs to which a connection should be kept, so that its end is noticed.
+    pub fn attended(&self) -> impl Iterator<Item = NodeRun> {
+        let members = self.record.members.values();
+        let members = members.filter(|member| member.standing.is_member());
+        members.map(|member| member.run)
+    }
+
+    /// Takes an event and says what is to be done.
+    pub fn on(&mut self, event: Event, now: Moment) -> Vec<Action> {
+        let mut actions = Vec::new();
+        if self.has_resigned {
+            if let Event::Heartbeat { from, .. } = event {
+                actions.push(Action::Decline(from));
+            }
+            return actions;
+        }
+        match event {
+            Event::Heartbeat { from, heartbeat } => {
+                actions.push(self.heartbeat(from, heartbeat, now));
+                // All else waits for the next tick: heartbeats are many.
+                return actions;
+            }
+            Event::Broke(run) => self.broke(run, &mut actions),
+            Event::Probed { run, is_refused } => self.probed(run, is_refused, &mut actions),
+            Event::Appeared(run) => self.appeared(run),
+            Event::Shard {
+                shard,
+                assigned,
+                version,
+            } => self.facts.learn_shard(shard, assigned, version, now),
+            Event::Stored(version) => self.stored(version, now),
+            Event::Outdated => self.resign(Resigned::Outdated, &mut actions),
+            Event::StoreUnknown => {
+                if let Some((_, again)) = &mut self.storing {
+                    *again = Some(now.plus(AGAIN_AFTER));
+                }
+            }
+            Event::Assigned {
+                shard,
+                assigned,
+                version,
+            } => {
+                self.assigning.remove(&shard);
+                self.facts.learn_shard(shard, assigned, version, now);
+            }
+            Event::AssignUnknown(shard) => {
+                let again = now.plus(AGAIN_AFTER);
+                self.assigning.insert(shard, Some(again));
+            }
+            Event::OwnLease(until) => self.own_until = self.own_until.max(until),
+            Event::Tick => {}
+        }
+        self.advance(now, &mut actions);
+        actions
+    }
+
+    fn heartbeat(&mut self, from: NodeRun, heartbeat: Heartbeat, now: Moment) -> Action {
+        let is_new = !self.leases.has(from);
+        if self.since.is_none()
+            || self.is_lease_over(now)
+            || heartbeat.hosts.len() > SHARDS_OF_PROCESS_MAX
+            || (is_new && self.leases.len() >= NODES_MAX)
+        {
+            return Action::Decline(from);
+        }
+        let verdict = self.verdict(from, &heartbeat);
+        if matches!(verdict, Verdict::Renewed | Verdict::Wait) {
+            self.appeared(from);
+            self.facts.proofs.remove(&from);
+            if !self.facts.condemned.contains_key(&from) {
+                self.leases.renew(from, now, self.lease());
+            }
+            self.facts.heard.insert(from, heartbeat);
+        }
+        let reply = HeartbeatReply {
+            term: self.record.term,
+            verdict,
+        };
+        Action::Answer { to: from, reply }
+    }
+
+    fn verdict(&self, from: NodeRun, heartbeat: &Heartbeat) -> Verdict {
+        let known = self.record.members.get(&from.node);
+        let own = known.filter(|member| member.run == from);
+        if own.is_some_and(|member| member.standing == Standing::Left) {
+            return Verdict::Left;
+        }
+        let newest = self.facts.newest.get(&from.node);
+        let admits_any = self.has(Planted::AdmitExpelled);
+        let is_ended = self.record.has_ended(from) && !admits_any;
+        if is_ended || newest.is_some_and(|newest| from < *newest) {
+            return Verdict::Ended;
+        }
+        // It is being expelled: its lease must not begin again before that is stored.
+        if self.facts.condemned.contains_key(&from) && !self.has(Planted::RenewCondemned) {
+            return Verdict::Wait;
+        }
+        if self.record.is_member(from) || heartbeat.role == Role::Client {
+            return Verdict::Renewed;
+        }
+        Verdict::Wait
+    }
+
+    fn broke(&mut self, run: NodeRun, actions: &mut Vec<Action>) {
+        if self.is_of_interest(run) && !self.facts.proofs.contains_key(&run) {
+            self.facts.proofs.insert(run, Default::default());
+            actions.push(Action::Probe {
+                run,
+                after: Duration::ZERO,
+            });
+        }
+    }
+
+    fn probed(&mut self, run: NodeRun, is_refused: bool, actions: &mut Vec<Action>) {
+        let needed = match self.planted {
+            Some(Planted::ExpelUnproven) => 1,
+            _ => REFUSED_MIN,
+        };
+        let Some(proof) = self.facts.proofs.get_mut(&run) else {
+            return;
+        };
+        if !is_refused && needed > 1 {
+            self.facts.proofs.remove(&run);
+            return;
+        }
+        proof.refused += 1;
+        if proof.refused < needed {
+            actions.push(Action::Probe {
+                run,
+                after: PROBE_AFTER,
+            });
+            return;
+        }
+        self.facts.proofs.remove(&run);
+        if self.is_of_interest(run) {
+            self.condemn(run, Cause::Refused);
+        }
+    }
+
+    fn appeared(&mut self, run: NodeRun) {
+        let newest = self.facts.newest.entry(run.node).or_insert(run);
+        *newest = (*newest).max(run);
+    }
+
+    fn stored(&mut self, version: u64, now: Moment) {
+        let (record, _) = self.storing.take().expect("one store is answered once");
+        self.version = version;
+        let before = std::mem::replace(&mut self.record, record);
+        if self.since.is_none() {
+            self.since = Some(now);
+        }
+        if self.record.plan.as_ref().map(|plan| plan.change) == Some(Change::Balance) {
+            self.last_move = now;
+        }
+        for member in self.record.members.values() {
+            let run = member.run;
+            // From now on the membership says so.
+            if self.record.has_ended(run) {
+                self.facts.condemned.remove(&run);
+                self.facts.heard.remove(&run);
+                self.leases.forget(run);
+            } else if !before.is_member(run) && self.record.is_member(run) {
+                // It is answered with its first lease from now on.
+                self.leases.renew(run, now, self.lease());
+            }
+        }
+    }
+
+    fn resign(&mut self, why: Resigned, actions: &mut Vec<Action>) {
+        self.has_resigned = true;
+        actions.push(Action::Resign(why));
+    }
+
+    /// Does what is due.
+    fn advance(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        if self.has_resigned {
+            return;
+        }
+        if self.is_lease_over(now) {
+            return self.resign(Resigned::LeaseOver, actions);
+        }
+        if self.record.has_ended(self.own) {
+            return self.resign(Resigned::Ended, actions);
+        }
+        if let Some((record, again)) = &mut self.storing {
+            if again.is_some_and(|at| at <= now) {
+                *again = None;
+                actions.push(Action::Store {
+                    record: record.clone(),
+                    expected: self.version,
+                });
+            }
+            return;
+        }
+        let Some(since) = self.since else {
+            return;
+        };
+        self.find_ended(now);
+        let situation = Situation {
+            record: &self.record,
+            facts: &self.facts,
+            leases: &self.leases,
+            since,
+            last_move: self.last_move,
+            now,
+            planted: self.planted,
+        };
+        match situation.next() {
+            Doing::Nothing => {}
+            Doing::Store(record) => self.store(record, actions),
+            Doing::Assign(assignments) => self.assign(&assignments, now, actions),
+        }
+        if self.has(Planted::AssignUnfenced) {
+            self.assign_unfenced(now, actions);
+        }
+    }
+
+    /// Looks for runs that have ended by their leases or because newer ones are there.
+    fn find_ended(&mut self, now: Moment) {
+        let members = self.attended();
+        let assigned = self.facts.shards.values().filter_map(|fact| fact.assigned);
+        let assigned = assigned.filter(|run| !self.record.has_ended(*run));
+        let of_interest: Vec<_> = members.chain(assigned).collect();
+        let lease = self.lease();
+        for run in of_interest {
+            self.leases.await_first(run, self.began, lease);
+            let newest = self.facts.newest.get(&run.node);
+            if newest.is_some_and(|newest| run < *newest) {
+                self.condemn(run, Cause::NewerRun);
+            }
+        }
+        let over: Vec<_> = self.leases.over(now).collect();
+        for run in over {
+            if self.is_of_interest(run) {
+                self.condemn(run, Cause::Silent);
+            } else {
+                self.leases.forget(run);
+                self.facts.heard.remove(&run);
+            }
+        }
+    }
+
+    fn condemn(&mut self, run: NodeRun, cause: Cause) {
+        self.facts.condemned.entry(run).or_insert(cause);
+    }
+
+    /// A member, or one that is assigned a shard and may become one.
+    fn is_of_interest(&self, run: NodeRun) -> bool {
+        let is_assigned = || {
+            let mut shards = self.facts.shards.values();
+            shards.any(|fact| fact.assigned == Some(run))
+        };
+        !self.record.has_ended(run) && (self.record.is_member(run) || is_assigned())
+    }
+
+    fn store(&mut self, record: Membership, actions: &mut Vec<Action>) {
+        assert!(self.storing.is_none(), "one change at a time");
+        actions.push(Action::Store {
+            record: record.clone(),
+            expected: self.version,
+        });
+        self.storing = Some((record, None));
+    }
+
+    fn assign(&mut self, assignments: &[Assignment], now: Moment, actions: &mut Vec<Action>) {
+        for it in assignments {
+            let again = self.assigning.get(&it.shard);
+            let is_due = again.is_none_or(|again| again.is_some_and(|at| at <= now));
+            let has_room = again.is_some() || self.assigning.len() < ASSIGNING_MAX;
+            if is_due && has_room {
+                self.assigning.insert(it.shard, None);
+                actions.push(Action::Assign {
+                    shard: it.shard,
+                    from: it.from,
+                    to: it.to,
+                    membership: self.version,
+                });
+            }
+        }
+    }
+
+    /// The planted fault.
+    fn assign_unfenced(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        let owners = self.record.members.values();
+        let to = owners.map(|member| member.run).find(|run| *run != self.own);
+        let of_broken = self.facts.shards.iter().filter_map(|(shard, fact)| {
+            let from = fact.assigned?;
+            self.facts
+                .proofs
+                .contains_key(&from)
+                .then_some((*shard, from))
+        });
+        let moved: Vec<_> = of_broken
+            .filter(|(_, from)| to.is_some_and(|to| to != *from))
+            .map(|(shard, from)| Assignment {
+                shard,
+                from: Some(from),
+                to,
+            })
+            .collect();
+        self.assign(&moved, now, actions);
+    }
+
+    fn is_lease_over(&self, now: Moment) -> bool {
+        now >= self.own_until && !self.has(Planted::RuleOn)
+    }
+
+    fn lease(&self) -> Duration {
+        match self.planted {
+            Some(Planted::NoMargin) => NODE_LEASE,
+            _ => LEASE_BY_ANY_CLOCK,
+        }
+    }
+
+    fn has(&self, fault: Planted) -> bool {
+        self.planted == Some(fault)
+    }
+}

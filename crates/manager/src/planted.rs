@@ -1,0 +1,45 @@
+//! Faults that tests can plant here: each is one wrong line where a machine decides something.
+//!
+//! They show that the random runs would find such a mistake. Nothing but tests plants any.
+
+macro_rules! faults {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// A fault that can be planted.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        pub enum Planted { $($(#[$doc])* $name,)* }
+
+        impl Planted {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+        }
+    };
+}
+
+faults! {
+    /// One refused attempt proves a node's death, without a broken connection.
+    ExpelUnproven,
+    /// A lease counts as over by the manager's own clock alone.
+    NoMargin,
+    /// A new manager counts leases from when its term was vacant, not from its own start.
+    CountEarly,
+    /// A run that is being expelled gets its lease renewed.
+    RenewCondemned,
+    /// A dead node's shards get new owners before the membership says that it is expelled.
+    AssignUnfenced,
+    /// A plan is taken for done when its shards are still assigned to who was expelled.
+    SkipShards,
+    /// The NSDs of an expelled node aren't marked.
+    SkipNsds,
+    /// A new manager forgets the plan that another one had begun.
+    ForgetPlan,
+    /// A shard gets its new owner before the old one has given it up.
+    TwoOwners,
+    /// Shards move although that makes nothing better.
+    NeedlessMoves,
+    /// A manager goes on although its own lease is over.
+    RuleOn,
+    /// An expelled run may join again.
+    AdmitExpelled,
+    /// A node counts its lease from the answer, not from what it asked.
+    CountFromAnswer,
+}
