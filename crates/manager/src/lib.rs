@@ -18,6 +18,7 @@ mod leases;
 mod machine;
 mod node_lease;
 mod planted;
+pub mod space;
 
 pub use balance::{HYSTERESIS_PERCENT, MOVE_EVERY};
 pub use leases::{LEASE_BY_ANY_CLOCK, by_any_clock};

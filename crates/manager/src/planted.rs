@@ -42,4 +42,16 @@ faults! {
     AdmitExpelled,
     /// A node counts its lease from the answer, not from what it asked.
     CountFromAnswer,
+    /// What an ended holder had of a pool isn't free again.
+    LoseSlice,
+    /// The reserve of a pool is given out.
+    GiveReserve,
+    /// What was given back unused isn't free again.
+    ForgetReturn,
+    /// A statement that a newer one has overtaken counts.
+    TakeOldStatement,
+    /// A pool is called full before others were asked for what they don't need.
+    FullEarly,
+    /// A holder that is asked for what it doesn't need keeps it.
+    KeepIdle,
 }

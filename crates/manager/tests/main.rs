@@ -2,8 +2,10 @@
 
 #![allow(clippy::print_stdout, reason = "says how much was explored")]
 
+mod chance;
 mod cluster;
 mod explored;
 mod judged;
+mod spaces;
 mod storms;
 mod times;

@@ -1,7 +1,9 @@
 //! Long random runs: clocks that differ, messages that are lost or late, nodes that die or stand
 //! still, managers that change in the middle of a plan.
 
+use super::chance::Chance;
 use super::cluster::{Cluster, Life, Message};
+use super::spaces;
 use manager::Planted;
 use std::time::Duration;
 
@@ -10,24 +12,6 @@ const RUNS: u64 = 120;
 const RUNS_LONG: u64 = 10_000;
 /// Of 50 ms each: two minutes.
 const TICKS: usize = 2_400;
-
-/// SplitMix64.
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % end
-    }
-
-    /// True once in so many times.
-    fn one_in(&mut self, many: u64) -> bool {
-        self.below(many) == 0
-    }
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Weather {
@@ -42,7 +26,7 @@ enum Weather {
 const WEATHERS: [Weather; 3] = [Weather::Calm, Weather::Deaths, Weather::Rough];
 
 fn storm(seed: u64, weather: Weather, planted: Option<Planted>) -> Result<(), String> {
-    let mut chance = Chance(seed * 3 + weather as u64);
+    let mut chance = Chance::new(seed * 3 + weather as u64);
     let nodes = 2 + chance.below(4);
     // Two clocks differ by a twentieth at most.
     let drifts: Vec<_> = (0..nodes)
@@ -190,7 +174,8 @@ fn every_planted_fault_is_found() {
         weathers.find_map(|weather| storm(seed, weather, Some(fault)).err())
     };
     let mut unfound = Vec::new();
-    for fault in Planted::ALL {
+    let of_members = |fault: &&Planted| !spaces::FAULTS.contains(fault);
+    for fault in Planted::ALL.iter().filter(of_members) {
         match (0..200).find_map(|seed| found(*fault, seed)) {
             Some(why) => println!("{fault:?}: {why}"),
             None => unfound.push(fault),

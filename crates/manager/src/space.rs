@@ -1,0 +1,103 @@
+//! Who may use how much of a storage pool: space is given out in slices before it is written to, so that
+//! a write that was accepted always finds room.
+//!
+//! [`Ledger`] gives slices: the manager's gives those of a pool to owners of shards, and an owner's gives
+//! what it was given to clients. [`Purse`] is the half of who gets them. All messages carry totals since
+//! the holder's beginning, so one that is lost, repeated or late changes nothing that a newer one said.
+//!
+//! *A write wants room*: the purse has it, or asks; the ledger gives a slice, or recalls what others
+//! hold and don't need; only when all have answered and it still isn't enough, the pool is full.
+
+mod ledger;
+mod purse;
+
+pub use ledger::{Given, Ledger};
+pub use purse::Purse;
+
+use model::NodeRun;
+
+/// Bytes of a slice while there is plenty.
+pub const SLICE_BYTES: u64 = 64 << 20;
+/// Slices aren't made smaller than that, unless nothing else is left.
+pub const SLICE_BYTES_MIN: u64 = 1 << 20;
+/// Of what is free, one request gets at most this part of each holder's even share.
+const SHARE_PART: u64 = 4;
+/// Most holders of a ledger.
+pub const HOLDERS_MAX: usize = 16_384;
+
+/// What a holder says: totals since it began, under a growing number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Statement {
+    /// Grows with each statement.
+    pub number: u64,
+    /// Bytes that were written to the pool.
+    pub consumed: u64,
+    /// Bytes that were given back unused.
+    pub returned: u64,
+    /// Bytes in the pool that were deleted.
+    pub freed: u64,
+    /// The newest recall that it has obeyed.
+    pub obeyed: RecallNumber,
+    /// What it lacks, if it does.
+    pub want: Option<Want>,
+}
+
+/// A wish for room.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Want {
+    /// Grows with each want of a holder.
+    pub number: u64,
+    /// Bytes that it lacks.
+    pub bytes: u64,
+}
+
+/// Counts the recalls of a ledger.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct RecallNumber(pub u64);
+
+/// What a ledger says to a holder.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Say {
+    /// Bytes that it was given since it began.
+    Granted {
+        /// The holder.
+        to: NodeRun,
+        /// The total.
+        total: u64,
+    },
+    /// Give back what no write needs now.
+    Recall {
+        /// The holder.
+        to: NodeRun,
+        /// The number.
+        number: RecallNumber,
+    },
+    /// There is no room for this want, and nobody has any to give back.
+    Full {
+        /// The holder.
+        to: NodeRun,
+        /// The want's number.
+        want: u64,
+    },
+}
+
+/// Bytes of a slice, when `free` may still be given to `holders`.
+#[must_use]
+pub fn slice_bytes(free: u64, holders: usize) -> u64 {
+    let share = free / (SHARE_PART * holders.max(1) as u64);
+    share.clamp(SLICE_BYTES_MIN, SLICE_BYTES).min(free)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_shrink_when_little_is_left_and_never_exceed_it() {
+        assert_eq!(slice_bytes(1 << 40, 100), SLICE_BYTES);
+        assert_eq!(slice_bytes(1 << 30, 10), (1 << 30) / 40);
+        assert_eq!(slice_bytes(3 << 20, 10), SLICE_BYTES_MIN);
+        assert_eq!(slice_bytes(5_000, 10), 5_000);
+        assert_eq!(slice_bytes(0, 10), 0);
+    }
+}
