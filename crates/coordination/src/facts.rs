@@ -3,8 +3,8 @@
 use crate::{Change, Coordination, Versioned};
 use bytes::Bytes;
 use model::{
-    EntryNumber, Error, ErrorKind, FamilyId, NodeId, NodeRun, NsdId, Result, SessionId, ShardEpoch,
-    ShardId,
+    EntryNumber, Error, ErrorKind, FamilyId, GroupId, NodeId, NodeRun, NsdId, Result, SessionId,
+    ShardEpoch, ShardId,
     map::{MapWithoutGenerations, PoolMap},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -275,6 +275,46 @@ impl Coordination {
             .await
     }
 
+    /// No record of the shard names a segment in a group of the pool below this one, and none ever
+    /// will; 0 if its owners haven't said anything.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn floor(&self, shard: ShardId) -> Result<GroupId> {
+        let fact = self.fact::<GroupId>(&floor_key(shard)).await?;
+        Ok(fact.map_or(GroupId(0), |fact| fact.value))
+    }
+
+    /// Says that no record of the shard names a group below `floor`, as its owner under `epoch`.
+    /// The owners after it keep to that.
+    ///
+    /// # Errors
+    /// `OldEpoch`: the shard has a later owner; nothing was said. `Changed`: the shard's record was
+    /// changed meanwhile: say it again. After `Unavailable` it is unknown whether it was said.
+    pub async fn raise_floor(
+        &self,
+        shard: ShardId,
+        epoch: ShardEpoch,
+        floor: GroupId,
+    ) -> Result<()> {
+        let record = self.shard(shard).await?;
+        let Some(record) = record.filter(|record| record.value.epoch == epoch) else {
+            let text = format!("shard {shard} isn't owned under epoch {epoch} any more");
+            return Err(Error::new(ErrorKind::OldEpoch, text));
+        };
+        let key = floor_key(shard);
+        let known = self.fact::<GroupId>(&key).await?;
+        let (known, version) = known.map_or((GroupId(0), 0), |fact| (fact.value, fact.version));
+        if known >= floor {
+            return Ok(());
+        }
+        let changes = vec![
+            Change::put(key, version, encode(&floor)),
+            Change::keep(shard_key(shard), record.version),
+        ];
+        self.transaction(changes).await.map(drop)
+    }
+
     /// A setting of the cluster, as text.
     pub async fn config(&self, name: &str) -> Result<Option<Versioned<String>>> {
         self.fact(&config_key(name)).await
@@ -310,6 +350,10 @@ fn shard_key(shard: ShardId) -> String {
 
 fn family_key(family: FamilyId) -> String {
     format!("family/{:010}", family.0)
+}
+
+fn floor_key(shard: ShardId) -> String {
+    format!("floor/{:010}", shard.0)
 }
 
 fn node_key(node: NodeId) -> String {

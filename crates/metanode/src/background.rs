@@ -10,6 +10,7 @@
 mod blocks;
 mod clean;
 mod counts;
+mod emptying;
 mod fold;
 mod freeing;
 mod live;
@@ -25,6 +26,7 @@ mod width;
 use crate::background::blocks::Blocks;
 use crate::background::clean::Clean;
 use crate::background::counts::Counts;
+use crate::background::emptying::Emptying;
 use crate::background::fold::Fold;
 use crate::background::freeing::Freeing;
 use crate::background::repair::Repair;
@@ -67,6 +69,7 @@ pub(crate) struct Background {
     fold: Fold,
     clean: Arc<Clean>,
     blocks: Blocks,
+    emptying: Arc<Emptying>,
     unreadable: Arc<Unreadable>,
     slots: Arc<Slots>,
     survey: Arc<Survey>,
@@ -99,6 +102,7 @@ impl Background {
             freeing.clone(),
             counts.clone(),
         ));
+        let emptying = Arc::new(Emptying::new(host.clone(), rewriter.clone()));
         let unreadable = Arc::new(Unreadable::new(host.clone(), judging.clone()));
         let slots = Arc::new(Slots::new(host.clone()));
         let survey = Arc::new(Survey::new(
@@ -117,6 +121,7 @@ impl Background {
                 unreadable.clone(),
                 survey.clone(),
                 clean.clone(),
+                emptying.clone(),
             ),
             scrub: Scrub::new(
                 host.clone(),
@@ -131,6 +136,7 @@ impl Background {
             room,
             freeing,
             clean,
+            emptying,
             unreadable,
             slots,
             survey,
@@ -286,6 +292,8 @@ impl Round<'_> {
         add(jobs.survey.survey_some(pace).await);
         add(jobs.unreadable.revisit_unreadable(pace).await);
         add(jobs.slots.finish_leaving().await);
+        // After repair, which is more urgent.
+        add(jobs.emptying.empty_some(pace).await);
         if pace == Pace::Gentle {
             add(jobs.tree.tidy_tree().await);
         } else {

@@ -129,6 +129,10 @@ pub struct RepairStatus {
     pub log_copies_wanted: u64,
     /// Some data was written with too little redundancy and can be rewritten.
     pub narrow: bool,
+    /// Generations of the pool's groups that are being emptied.
+    pub closed_generations: u64,
+    /// Segments in them that still hold data, as far as they were looked for.
+    pub segments_to_move: u64,
     /// Segments that readers or writers found incomplete and that wait for repair.
     pub segments_queued: u64,
     /// Live segments examined in the running or last scan.

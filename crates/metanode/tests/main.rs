@@ -9,6 +9,7 @@ mod commits;
 mod condemned;
 mod damage;
 mod faults;
+mod generations;
 mod hostile;
 mod life;
 mod moving;

@@ -4,11 +4,13 @@
 mod attempts;
 mod member;
 mod nsds;
+mod pools;
 mod regions;
 mod returning;
 
 pub use member::{Founding, FoundingNsd, Member, MemberSettings};
 pub use nsds::{Failures, LocalNsds, NsdView};
+pub use pools::{GenerationView, PoolChange};
 pub use returning::LOOK_EVERY;
 
 use client::{Client, ClientSettings, Owner};
@@ -155,7 +157,7 @@ impl Node {
         let nsds =
             LocalNsds::open(world, &coordination, cluster, failures, map, &paths.nsds).await?;
         let pool = nsds.pool.clone();
-        let block_bytes = block_bytes(&coordination).await?;
+        let block_bytes = block_bytes(&coordination, &pool).await?;
         let memory = ShardMemory::of_machine(world);
         let opened = Metanode::open(metanode::Opening {
             world: world.clone(),
@@ -249,7 +251,11 @@ impl Node {
     }
 }
 
-async fn block_bytes(coordination: &Coordination) -> Result<u32> {
+/// Bytes per block for clients that open now.
+async fn block_bytes(coordination: &Coordination, pool: &Pool) -> Result<u32> {
+    if let Some(bytes) = pool.block_bytes() {
+        return Ok(bytes);
+    }
     let text = coordination
         .config("block_bytes")
         .await?

@@ -21,6 +21,7 @@ mod hosting;
 mod owners;
 mod peers;
 mod services;
+mod storage;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests;
@@ -142,7 +143,7 @@ impl Member {
         let failures = Failures::ByNode(settings.node);
         let nsds =
             LocalNsds::open(world, &coordination, cluster, failures, map, &settings.nsds).await?;
-        let block_bytes = block_bytes(&coordination).await?;
+        let block_bytes = block_bytes(&coordination, &nsds.pool).await?;
         let identity = Identity { cluster, run };
         let services = Services::new(nsds.server().clone());
         let server = Server::new(world, identity, ADMISSION, services.clone());

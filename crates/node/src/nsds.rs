@@ -11,7 +11,7 @@ use model::{
 };
 use nsd::{Nsd, NsdIdentity, NsdServer};
 use parking_lot::Mutex;
-use pool::{NsdStatus, Pool};
+use pool::{MemberState, NsdStatus, Pool};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -366,11 +366,13 @@ impl LocalNsds {
             ));
         }
         // Readable data is moved away first, so that it never loses redundancy. Without room for
-        // that, redundancy covers the loss; without redundancy the removal is refused.
-        let is_readable = self
-            .pool
-            .nsd(nsd)
-            .is_some_and(|nsd| nsd.health() != NsdHealth::Failed);
+        // that, redundancy covers the loss; without redundancy the removal is refused. One on a
+        // node that doesn't answer now may come back with it.
+        let standings = self.pool.nsd_states();
+        let is_away =
+            |it: &NsdStatus| matches!(it.member, MemberState::Failed | MemberState::Missing);
+        let standing = standings.iter().find(|it| it.entry.nsd == nsd);
+        let is_readable = standing.is_some_and(|it| !is_away(it));
         let tolerates = self.pool.map().scheme().tolerance() > 0;
         let give_up = |map: &PoolMap| match placement::drain(map, nsd) {
             Ok(draining) if is_readable => Ok(draining),
@@ -395,7 +397,10 @@ impl LocalNsds {
     }
 
     /// Changes the map in coordination, then here.
-    async fn change_map(&self, change: impl Fn(&PoolMap) -> Result<PoolMap>) -> Result<()> {
+    pub(super) async fn change_map(
+        &self,
+        change: impl Fn(&PoolMap) -> Result<PoolMap>,
+    ) -> Result<()> {
         for _ in 0..ATTEMPTS_MAX {
             let now = self
                 .coordination

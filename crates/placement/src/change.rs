@@ -117,6 +117,17 @@ pub fn new_generation(
     Ok(next)
 }
 
+/// The map with another block size for new segments of files. Those that exist keep theirs: segments of
+/// all sizes are read alike.
+#[must_use]
+pub fn with_block_bytes(map: &PoolMap, block_bytes: u32) -> PoolMap {
+    let mut next = map.clone();
+    let newest = next.generations.last_mut();
+    newest.expect("a pool has a generation").block_bytes = Some(block_bytes);
+    next.epoch = map.epoch.next();
+    next
+}
+
 /// The map without its oldest generation, which must be closed and empty: see
 /// `docs/protocols/generations.md`. `first_group` names it.
 ///
@@ -186,7 +197,7 @@ pub fn add_nsd(map: &PoolMap, entry: NsdEntry) -> Result<PoolMap> {
 /// The map without a permanently lost NSD: each of its slots goes to an NSD in a failure group that
 /// the slot's group doesn't use yet. Slots for which there is no such NSD wait for [`add_nsd`].
 pub fn mark_lost(map: &PoolMap, nsd: NsdId) -> Result<PoolMap> {
-    with_state(map, nsd, NsdState::Lost)
+    with_states(map, &[nsd], NsdState::Lost)
 }
 
 /// The map in which an NSD's slots move away; the NSD takes no new pieces. Slots of closed
@@ -196,15 +207,30 @@ pub fn mark_lost(map: &PoolMap, nsd: NsdId) -> Result<PoolMap> {
 /// `NoSpace`: one of its slots that take new segments can't move. `NotFound`, `InvalidArgument`: the
 /// pool hasn't the NSD, or it is lost.
 pub fn drain(map: &PoolMap, nsd: NsdId) -> Result<PoolMap> {
-    let drained = with_state(map, nsd, NsdState::Draining)?;
+    drain_all(map, &[nsd])
+}
+
+/// As [`drain`], of several NSDs at once, for instance those of a node: no slot moves from one of them
+/// to another.
+///
+/// # Errors
+/// As [`drain`]; nothing is drained then.
+pub fn drain_all(map: &PoolMap, nsds: &[NsdId]) -> Result<PoolMap> {
+    let drained = with_states(map, nsds, NsdState::Draining)?;
     let groups = Groups::new(&drained);
-    let stuck = groups
-        .slots_of(nsd)
-        .iter()
-        .filter(|(group, _)| !drained.is_closed(*group))
-        .filter(|(group, slot)| groups.members(*group)[usize::from(*slot)].target() == nsd)
-        .count();
+    let is_stuck = |group: &GroupId, slot: u8, nsd: NsdId| {
+        !drained.is_closed(*group) && groups.members(*group)[usize::from(slot)].target() == nsd
+    };
+    let stuck = nsds.iter().map(|nsd| {
+        let slots = groups.slots_of(*nsd).into_iter();
+        slots
+            .filter(|(group, slot)| is_stuck(group, *slot, *nsd))
+            .count()
+    });
+    let stuck: usize = stuck.sum();
     if stuck > 0 {
+        let names: Vec<String> = nsds.iter().map(ToString::to_string).collect();
+        let nsd = names.join(", ");
         let text = format!(
             "drain NSD {nsd}: {stuck} of its slots can't move to another failure group: add an NSD first, or change the pool to a scheme that needs fewer failure groups"
         );
@@ -250,18 +276,19 @@ pub fn remove_nsd(map: &PoolMap, nsd: NsdId) -> Result<PoolMap> {
     Ok(next)
 }
 
-fn with_state(map: &PoolMap, nsd: NsdId, state: NsdState) -> Result<PoolMap> {
+fn with_states(map: &PoolMap, nsds: &[NsdId], state: NsdState) -> Result<PoolMap> {
     let mut change = Change::new(map);
-    let entry = change.map.nsds.iter_mut().find(|entry| entry.nsd == nsd);
-    let entry = entry
-        .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("the pool has no NSD {nsd}")))?;
-    if entry.state == NsdState::Lost && state != NsdState::Lost {
-        return Err(Error::new(
-            ErrorKind::InvalidArgument,
-            format!("NSD {nsd} is lost"),
-        ));
+    for nsd in nsds {
+        let mut entries = change.map.nsds.iter_mut();
+        let entry = entries
+            .find(|entry| entry.nsd == *nsd)
+            .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("the pool has no NSD {nsd}")))?;
+        if entry.state == NsdState::Lost && state != NsdState::Lost {
+            let text = format!("NSD {nsd} is lost");
+            return Err(Error::new(ErrorKind::InvalidArgument, text));
+        }
+        entry.state = state;
     }
-    entry.state = state;
     change.replace_unusable();
     Ok(change.finish())
 }

@@ -2,10 +2,10 @@
 //! are ahead of their map. The rules are in `docs/protocols/generations.md`.
 
 use crate::Pool;
-use crate::members::MemberState;
+use crate::members::{MemberState, NsdStatus};
 use model::map::{Generation, GroupStanding, NsdState};
 use model::nsd::GroupFence;
-use model::{Error, ErrorKind, GroupId, NsdId, Result, SegmentPlace};
+use model::{Error, ErrorKind, GroupId, MapEpoch, NsdId, Result, SegmentPlace};
 use placement::Groups;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -39,6 +39,32 @@ impl Pool {
         });
         let failure_groups: BTreeSet<_> = serving.map(|state| state.entry.failure_group).collect();
         failure_groups.len() > self.map().scheme().tolerance()
+    }
+
+    /// All groups, those first that survive the fewest further losses: repair looks at them in this
+    /// order.
+    #[must_use]
+    pub fn groups_by_need(&self) -> Vec<GroupId> {
+        let serves =
+            |state: &NsdStatus| !matches!(state.member, MemberState::Failed | MemberState::Missing);
+        let states = self.nsd_states();
+        let serving: BTreeSet<NsdId> = states
+            .iter()
+            .filter(|state| serves(state) && state.entry.state != NsdState::Lost)
+            .map(|state| state.entry.nsd)
+            .collect();
+        let groups = self.groups();
+        let spare = |group: &GroupId| {
+            let live = groups.members(*group).iter().filter(|slot| {
+                let mut nsds = slot.in_reading_order();
+                nsds.any(|nsd| serving.contains(&nsd))
+            });
+            let scheme = groups.scheme_of(*group);
+            live.count() as i64 - scheme.map_or(0, |scheme| scheme.data_pieces() as i64)
+        };
+        let mut all: Vec<GroupId> = groups.all().collect();
+        all.sort_by_cached_key(spare);
+        all
     }
 
     /// The groups of which an NSD holds blobs, in order.
@@ -104,6 +130,14 @@ impl Pool {
             // Boxed because it is rare, and every read's future would contain it otherwise.
             GroupStanding::Future => Box::pin(self.wait_for_group(group)).await,
         }
+    }
+
+    /// Waits until this process knows a map with a higher epoch, for at most [`MAP_PATIENCE`].
+    pub(crate) async fn wait_for_map_after(&self, epoch: MapEpoch) {
+        let mut known = self.newest_epoch.subscribe();
+        let newer = known.wait_for(|known| *known > epoch);
+        // Whether it came or not, the caller tries again.
+        let _came = self.world.timeout(MAP_PATIENCE, newer).await;
     }
 
     async fn wait_for_group(&self, group: GroupId) -> Result<Arc<Groups>> {

@@ -21,7 +21,7 @@ mod suspects;
 mod write;
 
 pub use members::{MemberState, NsdStatus};
-pub use placement::{finish_moves, mark_lost};
+pub use placement::{drop_generation, finish_moves, mark_lost};
 pub use progress::RepairProgress;
 pub use repair::{Depth, PieceCondition, PieceState, RepairOutcome};
 pub use segment::{SegmentOwner, SegmentSource};

@@ -7,7 +7,7 @@ use model::{Error, ErrorKind};
 use nsd::Handle;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use world::{Instant, World};
 
@@ -57,6 +57,10 @@ pub struct NsdStatus {
     pub read_time: Option<Duration>,
     /// Time within which 99 % of reads were answered in the last minutes; `None` if there were few.
     pub read_latency: Option<Duration>,
+    /// Bytes of pieces that this process has read from it.
+    pub bytes_read: u64,
+    /// Bytes of pieces that this process has put to it.
+    pub bytes_written: u64,
 }
 
 impl NsdStatus {
@@ -74,6 +78,8 @@ pub(crate) struct Member {
     record: Mutex<Record>,
     /// Requests under way.
     requests: AtomicUsize,
+    bytes_read: AtomicU64,
+    bytes_written: AtomicU64,
 }
 
 #[derive(Default)]
@@ -100,7 +106,19 @@ impl Member {
             nsd,
             record: Mutex::default(),
             requests: AtomicUsize::new(0),
+            bytes_read: AtomicU64::new(0),
+            bytes_written: AtomicU64::new(0),
         }
+    }
+
+    /// Counts bytes of a piece that was read.
+    pub(crate) fn count_read(&self, bytes: u64) {
+        self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts bytes of a piece that was put.
+    pub(crate) fn count_written(&self, bytes: u64) {
+        self.bytes_written.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Whether it can serve reads and deletes.
@@ -267,6 +285,8 @@ pub(crate) fn status_of(entry: &NsdEntry, member: Option<&Member>, now: Instant)
         failures,
         read_time,
         read_latency,
+        bytes_read: member.map_or(0, |member| member.bytes_read.load(Ordering::Relaxed)),
+        bytes_written: member.map_or(0, |member| member.bytes_written.load(Ordering::Relaxed)),
     }
 }
 

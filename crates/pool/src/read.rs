@@ -606,6 +606,9 @@ pub(crate) async fn get_from(
     if !matches!(&result, Err(error) if error.kind() == ErrorKind::Unknown) {
         asked.answered();
     }
+    if result.is_ok() {
+        member.count_read(u64::from(length));
+    }
     result
 }
 

@@ -334,7 +334,10 @@ impl Pool {
     /// or redundancy.
     #[must_use]
     pub fn is_narrow(&self, place: &SegmentPlace) -> bool {
-        let whole = self.groups().whole_scheme(place.length);
+        // Segments of closed generations are rewritten anyway.
+        let groups = self.groups();
+        let is_closed = groups.map().is_closed(place.group);
+        let whole = groups.whole_scheme(place.length).filter(|_| !is_closed);
         whole.is_some_and(|whole| {
             let rank = |scheme: model::Scheme| (scheme.tolerance(), scheme.data_pieces());
             rank(place.scheme) < rank(whole)

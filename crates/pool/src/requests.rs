@@ -19,10 +19,12 @@ pub(crate) async fn put_to(
     put: BlobPut,
 ) -> std::result::Result<(), (NsdId, Error)> {
     let nsd = member.nsd.id();
+    let bytes = put.payload.len() as u64;
     let _request = member.begin(world);
     let deadline = Deadline::after(world, PUT_DEADLINE);
     let put = member.nsd.put(put, deadline).await;
-    put.map_err(|error| (nsd, error))
+    put.map(|()| member.count_written(bytes))
+        .map_err(|error| (nsd, error))
 }
 
 /// One delete request with its deadline.

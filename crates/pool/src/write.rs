@@ -98,7 +98,7 @@ impl Pool {
     ///
     /// # Errors
     /// `InvalidArgument` for a wrong length; `NoSpace`; `Unavailable` if too few NSDs take pieces;
-    /// `OldEpoch` if the NSDs know a newer map.
+    /// `OldEpoch` if the NSDs know a newer map, which didn't come for half a minute.
     pub async fn write(
         &self,
         source: &SegmentSource,
@@ -157,6 +157,10 @@ impl Pool {
                 }
                 Err(failure) => {
                     warn!(segment = %place.segment, group = %place.group, error = %failure.error, "trying another group for a segment");
+                    if failure.error.kind() == ErrorKind::OldEpoch {
+                        // The next attempt would be refused as this one.
+                        self.wait_for_map_after(groups.map().epoch).await;
+                    }
                     without.failed.extend(failure.nsds.failed);
                     without.full.extend(failure.nsds.full);
                 }
@@ -165,8 +169,8 @@ impl Pool {
         unreachable!("the last attempt returns")
     }
 
-    /// Writes bytes as one segment, or as several, in order, if the NSDs' free space is too
-    /// fragmented for one. Small segments fit as long as there is any space.
+    /// Writes bytes as one segment, or as several, in order: of a block each, and of less if the NSDs'
+    /// free space is too fragmented. Small segments fit as long as there is any space.
     ///
     /// # Errors
     /// As for [`Pool::write`]; nothing remains written then.
@@ -210,7 +214,14 @@ impl Pool {
         when_full: WhenFull,
     ) -> Result<Vec<SegmentPlace>> {
         let mut places = Vec::with_capacity(1);
-        let mut left = vec![plain];
+        let block = self
+            .block_bytes()
+            .map_or(plain.len(), |block| block as usize);
+        let mut left: Vec<Bytes> = (0..plain.len())
+            .step_by(block.max(1))
+            .map(|from| plain.slice(from..plain.len().min(from + block)))
+            .rev()
+            .collect();
         let mut at = 0;
         while let Some(part) = left.pop() {
             let owner = SegmentOwner {

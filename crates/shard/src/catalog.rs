@@ -8,10 +8,12 @@ pub(crate) use state::{CatalogState, Change, Content, Object, decode_change, dec
 
 use crate::frame::{self, EntryKind};
 use crate::log::Log;
-use model::{EntryNumber, Error, ErrorKind, FamilyId, Result, SegmentPlace};
+use bytes::BytesMut;
+use model::{EntryNumber, Error, ErrorKind, FamilyId, GroupId, Result, SegmentPlace};
 use parking_lot::Mutex;
 use pool::{Pool, SegmentOwner, SegmentSource};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::sync::Notify;
 use world::World;
 
@@ -31,6 +33,8 @@ pub(crate) struct Setup {
     pub(crate) state: CatalogState,
     /// First entry of the newest snapshot; 0 for none.
     pub(crate) snapshot: EntryNumber,
+    /// The owners before said that no record names a group below this.
+    pub(crate) floor: GroupId,
 }
 
 struct Shared {
@@ -45,6 +49,8 @@ struct Shared {
     changing: tokio::sync::Mutex<()>,
     /// Signals dead segments to delete.
     dead: Notify,
+    /// No object gets a segment in a group below this.
+    floor: AtomicU32,
 }
 
 /// Precondition of a put.
@@ -78,6 +84,7 @@ impl Catalog {
             state: Mutex::new(setup.state),
             snapshot: Mutex::new(setup.snapshot),
             changing: tokio::sync::Mutex::new(()),
+            floor: AtomicU32::new(setup.floor.0),
             dead: Notify::new(),
         };
         Self {
@@ -117,6 +124,37 @@ impl Catalog {
             .collect()
     }
 
+    /// From now on no object gets a segment in a group below `floor`. [`Catalog::live_segments`]
+    /// shows all that have one.
+    pub(crate) async fn refuse_below(&self, floor: GroupId) {
+        // A put that is being made durable was decided by the floor before.
+        let _none_is_changing = self.shared.changing.lock().await;
+        self.shared.floor.fetch_max(floor.0, Ordering::Relaxed);
+    }
+
+    /// Whether content that was stored some time ago is in groups that the shard has left since.
+    fn is_below_floor(&self, content: &Content) -> bool {
+        let floor = GroupId(self.shared.floor.load(Ordering::Relaxed));
+        match content {
+            Content::Inline(_) => false,
+            Content::Segments(places) => places.iter().any(|place| place.group < floor),
+        }
+    }
+
+    /// Stores content again, in groups that take new segments.
+    async fn stored_again(&self, content: Content) -> Result<Content> {
+        let places = content.into_segments();
+        let mut bytes = BytesMut::new();
+        for place in &places {
+            for piece in self.read_segment(*place, 0, place.length).await? {
+                bytes.extend_from_slice(&piece);
+            }
+        }
+        let stored = self.store_segments(bytes.freeze()).await;
+        self.abandon(places);
+        stored.map(Content::Segments)
+    }
+
     /// Puts an object durably. On failure the new content's segments are queued for deletion. Runs
     /// to its end even if the future is dropped.
     pub(crate) async fn put(
@@ -128,7 +166,15 @@ impl Catalog {
     ) -> std::result::Result<EntryNumber, Refusal> {
         let catalog = self.clone();
         self.in_task(async move {
-            let _one_at_a_time = catalog.shared.changing.lock().await;
+            let mut content = content;
+            let _one_at_a_time = loop {
+                let changing = catalog.shared.changing.lock().await;
+                if !catalog.is_below_floor(&content) {
+                    break changing;
+                }
+                drop(changing);
+                content = catalog.stored_again(content).await.map_err(Refusal::Log)?;
+            };
             let found = catalog
                 .shared
                 .state

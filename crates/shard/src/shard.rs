@@ -11,7 +11,8 @@ use crate::takeover::budgets::{LAST_COMMIT_BUDGET, LEARN_BUDGET, LET_GO_BUDGET, 
 use crate::takeover::{self, Lineage, Opened, Opening};
 use model::operation::Stamp;
 use model::{
-    CommitNumber, Error, ErrorKind, FilesetId, NodeRun, Operation, Reply, Result, SessionId,
+    CommitNumber, Error, ErrorKind, ExtentKind, FilesetId, GroupId, NodeRun, Operation, Reply,
+    Result, SessionId,
 };
 use namespace::sessions::{Sessions, Standing};
 use namespace::{Effects, Key, Need, Outcome, Record, Stop};
@@ -117,6 +118,7 @@ impl Shard {
             tree,
             last_commit,
             families,
+            floor,
             unflushed,
         } = opened;
         let world = &opening.world;
@@ -138,6 +140,7 @@ impl Shard {
             nudged: false,
             failed: None,
             taken: None,
+            floor,
         };
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
@@ -360,6 +363,11 @@ impl Shard {
         if effects.0.is_empty() {
             return Attempt::Done(answer, shown);
         }
+        // Not before it is known that this isn't the repetition of one that was done.
+        if names_group_below(operation, state.floor) {
+            let text = "the pool has left the groups of these segments: write them again";
+            return Attempt::Done(Err(Error::new(ErrorKind::Stale, text)), shown);
+        }
         state.change(effects, Some((operation, stamp)));
         state.records.make_room();
         let nudge = !state.nudged && state.wants_commit();
@@ -369,6 +377,16 @@ impl Shard {
             self.nudge.notify_one();
         }
         Attempt::Done(answer, open)
+    }
+
+    /// From now on publishes that name a group below `floor` are refused with `Stale`, and no object
+    /// of the tree gets a segment there. What was published before may name them.
+    pub async fn refuse_below(&self, floor: GroupId) {
+        {
+            let mut state = self.state.lock();
+            state.floor = state.floor.max(floor);
+        }
+        self.catalog.refuse_below(floor).await;
     }
 
     /// One record, from memory or the tree.
@@ -563,4 +581,16 @@ impl Shard {
             }
         }
     }
+}
+
+/// Whether the operation publishes a segment in a group below `floor`.
+fn names_group_below(operation: &Operation, floor: GroupId) -> bool {
+    let Operation::Publish(publish) = operation else {
+        return false;
+    };
+    floor > GroupId(0)
+        && publish.extents.iter().any(|extent| match &extent.kind {
+            ExtentKind::Data { place, .. } => place.group < floor,
+            _ => false,
+        })
 }

@@ -10,8 +10,8 @@ use crate::records::{NewWork, Records};
 use crate::tree::{Tree, TreeSnapshot};
 use model::operation::Stamp;
 use model::{
-    CommitNumber, Error, ErrorKind, FamilyId, InodeId, NodeRun, Operation, Result, SessionId,
-    ShardEpoch, ShardId, limits,
+    CommitNumber, Error, ErrorKind, FamilyId, GroupId, InodeId, NodeRun, Operation, Result,
+    SessionId, ShardEpoch, ShardId, limits,
 };
 use namespace::sessions::{Sessions, Standing};
 use namespace::{Effects, Key, Record};
@@ -90,6 +90,8 @@ pub(crate) struct ShardState {
     /// The committer was told to run.
     pub(crate) nudged: bool,
     pub(crate) failed: Option<Error>,
+    /// Publishes that name a group below this are refused.
+    pub(crate) floor: GroupId,
     /// The newest change that was taken out to be applied by a later owner: it isn't durable.
     pub(crate) taken: Option<CommitNumber>,
 }

@@ -30,8 +30,8 @@ use futures::future::{join_all, try_join_all};
 use futures::stream::{FuturesUnordered, StreamExt};
 use model::nsd::LogPut;
 use model::{
-    CommitNumber, EntryNumber, Error, ErrorKind, FamilyId, NodeRun, NsdId, Result, SessionId,
-    ShardEpoch, ShardId,
+    CommitNumber, EntryNumber, Error, ErrorKind, FamilyId, GroupId, NodeRun, NsdId, Result,
+    SessionId, ShardEpoch, ShardId,
 };
 use nsd::Handle;
 use pool::{Pool, SegmentSource};
@@ -83,6 +83,8 @@ pub struct Opened {
     pub last_commit: CommitNumber,
     /// The families whose records it holds.
     pub families: Vec<FamilyId>,
+    /// No record names a group of the pool below this, by the word of owners before.
+    pub(crate) floor: GroupId,
     /// For rows that aren't in tables yet.
     pub(crate) unflushed: UnflushedLimit,
 }
@@ -301,6 +303,8 @@ async fn open_tree(
         log.record_marker(state.marker).await?;
     }
     let segments = Arc::new(SegmentSource::new(session));
+    // After the epoch was raised: no owner before can say anything new.
+    let floor = opening.coordination.floor(opening.shard).await?;
     let catalog = Catalog::new(catalog::Setup {
         world: opening.world.clone(),
         log: log.clone(),
@@ -310,6 +314,7 @@ async fn open_tree(
         family: families[0],
         state,
         snapshot: replayed.snapshot,
+        floor,
     });
     let unflushed = opening.memory.unflushed_limit();
     let tree = Tree::open(TreeSetup {
@@ -333,6 +338,7 @@ async fn open_tree(
         tree: Arc::new(tree),
         last_commit: replayed.last_commit,
         families,
+        floor,
         unflushed,
     })
 }

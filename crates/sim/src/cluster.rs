@@ -26,10 +26,12 @@ use model::Scheme;
 /// A run of several nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct ClusterScenario {
-    /// The pool's scheme; each node has one NSD.
+    /// The pool's scheme.
     pub scheme: Scheme,
     /// Nodes.
     pub nodes: u32,
+    /// Nodes that have an NSD from the beginning.
+    pub first_nsds: u32,
     /// Actions of all turns together.
     pub steps: usize,
     /// Most actions of one turn.
@@ -51,6 +53,7 @@ impl ClusterScenario {
     pub const USUAL: Self = Self {
         scheme: Scheme::Replicate(2),
         nodes: 3,
+        first_nsds: u32::MAX,
         steps: 10_000,
         turn_steps: 1_500,
         sizes: Sizes {

@@ -1,6 +1,6 @@
 //! Faults planted in the program: each of them is found. `docs/planted-faults.md` lists them.
 
-use crate::stories;
+use crate::{growing, stories};
 use sim::cluster::{ClusterScenario, FaultKind, Mix, run_with};
 use sim::{by_suite, each_seed};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -42,6 +42,14 @@ fn look(seed: u64, planted: Planted, plant: bool) {
             stories::unpublished(seed, plant);
             return;
         }
+        Planted::DropEarly => {
+            growing::apart(seed, plant);
+            return;
+        }
+        Planted::OneFailureGroup => {
+            growing::apart(seed, plant);
+            return;
+        }
     };
     let scenario = ClusterScenario {
         steps: 1_500,
@@ -60,7 +68,7 @@ fn first_seed(planted: Planted) -> u64 {
         Planted::ForgetSeal | Planted::AcknowledgeEarly => 13,
         Planted::PublishEarly => 10,
         Planted::DiscardUnfenced => 50,
-        Planted::AnswerLate => 68,
+        Planted::AnswerLate => 128,
         _ => 0,
     }
 }

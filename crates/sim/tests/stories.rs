@@ -19,12 +19,12 @@ const fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
-async fn make(client: &Client, file: &str) -> Result<InodeId> {
+pub(crate) async fn make(client: &Client, file: &str) -> Result<InodeId> {
     let made = client.create_and_open(InodeId::ROOT, name(file), new_inode(FileKind::File));
     Ok(made.await?.inode)
 }
 
-async fn find(client: &Client, file: &str) -> Result<InodeId> {
+pub(crate) async fn find(client: &Client, file: &str) -> Result<InodeId> {
     Ok(client.lookup(InodeId::ROOT, name(file)).await?.inode)
 }
 

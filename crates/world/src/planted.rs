@@ -45,6 +45,10 @@ faults! {
     /// What open sessions have stored and not published yet is taken for garbage, and deleted before
     /// a log entry condemns it.
     SweepOpen,
+    /// A generation of a pool's groups leaves the map before it is empty.
+    DropEarly,
+    /// NSDs that fail together count as if they didn't.
+    OneFailureGroup,
 }
 
 impl World {

@@ -296,7 +296,7 @@ impl Clean {
 }
 
 /// How many of these segments one step rewrites: at least one.
-fn step_of(chosen: &[Chosen]) -> usize {
+pub(super) fn step_of(chosen: &[Chosen]) -> usize {
     let mut bytes = 0;
     let fits = chosen.iter().take_while(|of| {
         bytes += of.segment.live;

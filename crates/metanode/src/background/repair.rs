@@ -2,6 +2,7 @@
 //! moved, and reports to `shale repair status`.
 
 use crate::background::clean::Clean;
+use crate::background::emptying::Emptying;
 use crate::background::slots::nsds_away;
 use crate::background::survey::Survey;
 use crate::background::unreadable::{Repaired, Unreadable};
@@ -26,6 +27,7 @@ pub(super) struct Repair {
     unreadable: Arc<Unreadable>,
     survey: Arc<Survey>,
     clean: Arc<Clean>,
+    emptying: Arc<Emptying>,
 }
 
 impl Repair {
@@ -35,6 +37,7 @@ impl Repair {
         unreadable: Arc<Unreadable>,
         survey: Arc<Survey>,
         clean: Arc<Clean>,
+        emptying: Arc<Emptying>,
     ) -> Self {
         Self {
             host,
@@ -42,6 +45,7 @@ impl Repair {
             unreadable,
             survey,
             clean,
+            emptying,
         }
     }
 
@@ -63,7 +67,10 @@ impl Repair {
         status.log_copies = log.view().len() as u64;
         status.log_copies_wanted = self.host.pool().map().scheme().tolerance() as u64 + 1;
         status.narrow = self.clean.is_narrow_left();
+        status.closed_generations = self.host.pool().map().closed().len() as u64;
+        status.segments_to_move = self.emptying.left();
         status.complete &= !status.narrow
+            && status.closed_generations == 0
             && self.clean.is_widened()
             && status.log_copies >= status.log_copies_wanted
             && status.segments_queued == 0

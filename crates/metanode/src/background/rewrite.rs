@@ -14,8 +14,11 @@ use pool::SegmentOwner;
 use pool::pack::{PackEntry, PackWriter};
 use std::sync::Arc;
 
-/// Plain bytes of a packed segment.
-const PACK_BYTES: u32 = limits::BLOCK_BYTES_DEFAULT;
+/// Most plain bytes of a packed segment.
+const PACK_BYTES_MAX: u32 = limits::BLOCK_BYTES_DEFAULT;
+/// Blocks that a packed segment may hold: in a pool with small blocks packs are small as well, so that
+/// a little data spreads over all NSDs.
+const PACK_BLOCKS: u32 = 16;
 /// Neighbouring extents of a file, to be merged into one.
 pub(super) struct Part {
     pub(super) inode: InodeId,
@@ -74,25 +77,33 @@ impl Rewriter {
         Self { host, counts }
     }
 
+    /// Plain bytes of a packed segment.
+    fn pack_bytes(&self) -> u32 {
+        let block = self.host.pool().block_bytes();
+        let blocks = block.map(|block| block.saturating_mul(PACK_BLOCKS));
+        blocks.map_or(PACK_BYTES_MAX, |bytes| bytes.min(PACK_BYTES_MAX))
+    }
+
     /// Rewrites the parts in order. Concurrent changes by others win.
     pub(super) async fn rewrite(&self, parts: Vec<Part>) -> Result<Rewritten> {
         let _under_way = self.host.own().begin();
         let mut done = Rewritten::default();
-        let mut pack = PackWriter::new(PACK_BYTES);
+        let pack_bytes = self.pack_bytes();
+        let mut pack = PackWriter::new(pack_bytes);
         let mut packed = Vec::new();
         let mut family = None;
         for part in parts {
             // A pack is of one family.
             let other = part.inode.fileset().family();
             if family.replace(other).is_some_and(|before| before != other) {
-                let full = std::mem::replace(&mut pack, PackWriter::new(PACK_BYTES));
+                let full = std::mem::replace(&mut pack, PackWriter::new(pack_bytes));
                 done.replaced += self.publish_pack(full, std::mem::take(&mut packed)).await?;
             }
             for extent in &part.extents {
                 let mut rest = extent.clone();
-                while let Some(room) = room_for(&pack, rest.length) {
+                while let Some(room) = room_for(&pack, pack_bytes, rest.length) {
                     if room == 0 {
-                        let full = std::mem::replace(&mut pack, PackWriter::new(PACK_BYTES));
+                        let full = std::mem::replace(&mut pack, PackWriter::new(pack_bytes));
                         done.replaced +=
                             self.publish_pack(full, std::mem::take(&mut packed)).await?;
                         continue;
@@ -155,7 +166,8 @@ impl Rewriter {
             let (bytes, _) = pack.finish();
             let (done, refused) = self.publish_packed(bytes.clone(), &packed).await?;
             replaced += done;
-            pack = PackWriter::new(PACK_BYTES);
+            // What was packed fits again.
+            pack = PackWriter::new(PACK_BYTES_MAX);
             packed = refused;
             for Packed { entry, .. } in &mut packed {
                 let at = entry.at as usize;
@@ -246,13 +258,13 @@ fn goes_on(first: &Packed, second: &Packed) -> bool {
 }
 
 /// How many of `length` bytes fit into the pack now; 0 if it is full. `None` for no bytes.
-fn room_for(pack: &PackWriter, length: u64) -> Option<u64> {
+fn room_for(pack: &PackWriter, pack_bytes: u32, length: u64) -> Option<u64> {
     if length == 0 {
         return None;
     }
     let length = usize::try_from(length)
         .unwrap_or(usize::MAX)
-        .min(PACK_BYTES as usize / 2);
+        .min(pack_bytes as usize / 2);
     Some(if pack.has_room(length) {
         length as u64
     } else {

@@ -1,7 +1,7 @@
 //! Slots of groups that move from one NSD to another, and NSDs that leave.
 
 use crate::host::{DATA_POOL, Host};
-use model::map::{NsdState, PoolMap};
+use model::map::{GroupStanding, NsdState, PoolMap};
 use model::{ErrorKind, GroupId, NsdId, Operation, Result};
 use parking_lot::Mutex;
 use pool::{MemberState, Pool};
@@ -39,19 +39,16 @@ impl Slots {
 
     /// The groups whose blobs an NSD holds without being a member; none if it doesn't serve.
     pub(super) async fn groups_left_by(&self, nsd: NsdId) -> Result<Vec<GroupId>> {
+        let held = match self.host.pool().groups_on(nsd).await {
+            Ok(held) => held,
+            Err(error) if error.kind() == ErrorKind::Unavailable => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
         let groups = self.host.pool().groups();
-        let mut found = Vec::new();
-        for group in groups.all() {
-            if groups.is_member(nsd, group) {
-                continue;
-            }
-            match self.host.pool().list(nsd, group, None, 1).await {
-                Ok(blobs) if !blobs.is_empty() => found.push(group),
-                Err(error) if error.kind() != ErrorKind::Unavailable => return Err(error),
-                _ => {}
-            }
-        }
-        Ok(found)
+        // Those of a newer map aren't known to be left.
+        let is_known = |group: &GroupId| groups.map().standing(*group) != GroupStanding::Future;
+        let is_left = |group: &GroupId| is_known(group) && !groups.is_member(nsd, *group);
+        Ok(held.into_iter().filter(is_left).collect())
     }
 
     /// Hands over blobs that an NSD without slots still holds and that may be the last copies.

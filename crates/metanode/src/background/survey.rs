@@ -206,7 +206,7 @@ impl Survey {
             nsds,
             decided: self.judging.decided().await?,
             groups: if is_whole {
-                self.host.pool().map().all_groups().collect()
+                self.host.pool().groups_by_need().into()
             } else {
                 self.moving_groups().into_iter().collect()
             },

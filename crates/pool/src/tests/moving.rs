@@ -1,6 +1,8 @@
 //! NSDs are lost, added and drained; afterwards redundancy is complete again.
 
 use super::*;
+use crate::NsdStatus;
+use model::ErrorKind;
 
 const LENGTHS: [usize; 4] = [10, 70_000, 300_000, MIB];
 
@@ -301,5 +303,128 @@ fn a_new_map_does_not_wait_for_a_hanging_nsd_that_is_lost() {
         let late = rig.pool.set_map(map).await.expect_err("one doesn't answer");
         assert_eq!(late.kind(), model::ErrorKind::Unavailable);
         assert!(rig.world.now() - begun < 2 * MINUTE);
+    });
+}
+
+/// Would be broken if repair read from, or rebuilt onto, some NSDs more than others: then a rebuild takes
+/// as long as the busiest of them needs.
+#[test]
+fn a_rebuild_burdens_all_survivors_alike() {
+    with_pool(WIDE, 12, DISK_BYTES, async |rig| {
+        for index in 0..480 {
+            rig.write(&plain(70_000, index)).await;
+        }
+        rig.disconnect(NsdId(5));
+        let before = rig.pool.nsd_states();
+        rig.set_map(placement::mark_lost(&rig.pool.map(), NsdId(5)).expect("known"))
+            .await;
+        rig.repair_all().await;
+        assert_eq!(rig.pool.repair_progress().moving_slots, 0);
+        let after = rig.pool.nsd_states();
+        let of_survivors = |bytes: fn(&NsdStatus) -> u64| -> Vec<u64> {
+            let pairs = before.iter().zip(&after);
+            let kept = pairs.filter(|(_, now)| now.entry.nsd != NsdId(5));
+            kept.map(|(then, now)| bytes(now) - bytes(then)).collect()
+        };
+        let read = of_survivors(|state| state.bytes_read);
+        let written = of_survivors(|state| state.bytes_written);
+        for burden in [read, written] {
+            let mean = burden.iter().sum::<u64>() as f64 / burden.len() as f64;
+            assert!(mean > 100_000.0, "{burden:?}");
+            assert!(
+                burden
+                    .iter()
+                    .all(|it| (*it as f64 - mean).abs() <= mean / 4.0),
+                "mean {mean}: {burden:?}"
+            );
+        }
+    });
+}
+
+/// Would be broken if a write could end in groups that take no new segments, or a reader with an older
+/// map failed.
+#[test]
+fn writes_go_into_the_newest_generation_and_readers_wait_for_its_map() {
+    with_pool(Scheme::Replicate(2), 6, DISK_BYTES, async |rig| {
+        let old = fill(&rig, 8).await;
+        let before = (*rig.pool.map()).clone();
+        let changed = placement::new_generation(&before, WIDE, Some(64 * 1024), 3).expect("six");
+        rig.set_map(changed.clone()).await;
+        let new = fill(&rig, 8).await;
+        assert!(
+            new.iter()
+                .all(|(place, _)| changed.newest().contains(place.group))
+        );
+        assert!(old.iter().all(|(place, _)| rig.pool.is_closed(place)));
+        for (place, bytes) in old.iter().chain(&new) {
+            assert_eq!(rig.read(place).await, bytes);
+            assert!(rig.is_whole(place).await);
+        }
+        let parts = rig.pool.write_parts(&rig.source, OWNER, plain(200_000, 9));
+        let lengths: Vec<u32> = parts
+            .await
+            .expect("room")
+            .iter()
+            .map(|it| it.length)
+            .collect();
+        assert_eq!(lengths, [65_536, 65_536, 65_536, 3_392]);
+        // Another process that still has the map before.
+        let late = Pool::new(rig.world.clone(), before, Vec::new());
+        for nsd in rig.opened.lock().values() {
+            late.add_nsd(nsd.clone());
+        }
+        let refused = late.write(&rig.source, OWNER, plain(10, 1)).await;
+        assert_eq!(refused.expect_err("closed").kind(), ErrorKind::OldEpoch);
+        let (place, bytes) = &new[1];
+        let (read, told) = futures::future::join(late.read_whole(place), async {
+            rig.world.sleep(Duration::from_secs(1)).await;
+            late.set_map(changed).await
+        })
+        .await;
+        told.expect("told");
+        assert_eq!(read.expect("the map came"), bytes);
+        // Once the generation has left the map its places are stale.
+        let dropped = placement::drop_generation(&rig.pool.map(), GroupId(0)).expect("closed");
+        rig.set_map(dropped).await;
+        let stale = rig.pool.read_whole(&old[0].0).await.expect_err("stale");
+        assert_eq!(stale.kind(), ErrorKind::NotFound);
+    });
+}
+
+#[test]
+fn a_closed_generation_is_empty_when_no_nsd_has_a_blob_of_it_and_all_know() {
+    with_pool(Scheme::Replicate(2), 4, DISK_BYTES, async |rig| {
+        let segments = fill(&rig, 8).await;
+        let changed = placement::new_generation(&rig.pool.map(), Scheme::Replicate(3), None, 3);
+        rig.set_map(changed.expect("four")).await;
+        let closed = rig.pool.map().closed()[0].clone();
+        assert!(!rig.pool.is_emptied(&closed).await.expect("all answer"));
+        let places: Vec<SegmentPlace> = segments.iter().map(|(place, _)| *place).collect();
+        rig.pool.delete(&places).await.expect("all answer");
+        assert!(rig.pool.is_emptied(&closed).await.expect("all answer"));
+        let away = rig.disconnect(NsdId(2));
+        let unknown = rig.pool.is_emptied(&closed).await.expect_err("one is away");
+        assert_eq!(unknown.kind(), ErrorKind::Unavailable);
+        rig.connect(away).await;
+        assert!(rig.pool.is_emptied(&closed).await.expect("all answer"));
+    });
+}
+
+#[test]
+fn groups_that_survive_the_fewest_losses_are_repaired_first() {
+    with_pool(WIDE, 9, DISK_BYTES, async |rig| {
+        for nsd in [2, 7] {
+            rig.disconnect(NsdId(nsd));
+        }
+        let groups = rig.pool.groups();
+        let lost = |group: &GroupId| {
+            let members = groups.members(*group).iter();
+            members
+                .filter(|slot| [2, 7].contains(&slot.current.0))
+                .count()
+        };
+        let order: Vec<usize> = rig.pool.groups_by_need().iter().map(lost).collect();
+        assert_eq!((order[0], order.len()), (2, 288));
+        assert!(order.is_sorted_by(|a, b| a >= b), "{order:?}");
     });
 }

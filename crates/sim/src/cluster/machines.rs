@@ -75,7 +75,10 @@ impl Machines {
         let founding = Founding {
             scheme: scenario.scheme,
             block_bytes: scenario.block_bytes,
-            nsds: self.nodes.iter().map(|it| it.founding(scenario)).collect(),
+            nsds: self
+                .with_nsd(scenario)
+                .map(|it| it.founding(scenario))
+                .collect(),
         };
         let store = self.store.clone();
         let founded = self.script.run("founds", move |world| async move {
@@ -84,8 +87,10 @@ impl Machines {
             founded.expect("founded");
         });
         judge.within("founded", START_MAX, founded.done()).await;
-        for machine in &self.nodes {
+        for machine in self.with_nsd(scenario) {
             machine.format(judge, scenario).await;
+        }
+        for machine in &self.nodes {
             machine.start();
         }
         for machine in &self.nodes {
@@ -101,6 +106,11 @@ impl Machines {
                 .is_some_and(|it| it.hosted().is_some())
         };
         judge.until("the shard is hosted", START_MAX, owns).await;
+    }
+
+    /// The machines that have an NSD from the beginning.
+    fn with_nsd(&self, scenario: &ClusterScenario) -> impl Iterator<Item = &Machine> {
+        self.nodes.iter().take(scenario.first_nsds as usize)
     }
 
     /// The machine that hosts the shard, as itself sees it.

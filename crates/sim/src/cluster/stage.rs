@@ -115,6 +115,11 @@ impl Stage {
         self.machines.store.cut_off(machine.id);
     }
 
+    /// The node doesn't reach coordination, and nothing else is wrong.
+    pub fn cut_off_coordination(&self, node: usize) {
+        self.machines.store.cut_off(self.machine(node).id);
+    }
+
     /// No message goes from one node to another.
     pub fn cut_one_way(&self, from: usize, to: usize) {
         let (from, to) = (self.machine(from), self.machine(to));

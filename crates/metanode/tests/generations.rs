@@ -1,0 +1,249 @@
+//! A pool changes its scheme while files are used, shared, checked, and while the power is cut.
+
+use crate::rig::{self, Rig, pattern};
+use model::map::GroupStanding;
+use model::operation::Publish;
+use model::{
+    CommitNumber, ErrorKind, Extent, ExtentKind, GroupId, InodeId, NsdId, Operation, Scheme,
+    SegmentPlace, ShardId,
+};
+use std::time::Duration;
+use world::World;
+use world::sim::{Simulation, for_every_cut};
+
+const ROOT: InodeId = InodeId::ROOT;
+const FILES: u64 = 10;
+const FILE_BYTES: usize = 300_000;
+const WIDE: Scheme = Scheme::Erasure { k: 4, m: 2 };
+
+/// A pool of one NSD with files, to which five more are added.
+async fn grown(world: &World) -> Rig {
+    rig::create(world, Scheme::Replicate(1), 1).await;
+    let rig = rig::open(world).await;
+    for number in 0..FILES {
+        let file = rig.file(ROOT, &format!("f{number}")).await;
+        rig.write(file, 0, &pattern(number, FILE_BYTES)).await;
+    }
+    for nsd in 2..=6 {
+        rig::format(world, nsd).await;
+        rig.pool.add_nsd(rig::open_nsd(world, nsd).await.unwrap());
+        rig.change_map(|map| placement::add_nsd(map, rig::entry(nsd)).unwrap())
+            .await;
+    }
+    rig
+}
+
+async fn change(rig: &Rig, scheme: Scheme) {
+    let seed = rig.pool.map().epoch.0;
+    rig.change_map(|map| placement::new_generation(map, scheme, None, seed).unwrap())
+        .await;
+}
+
+/// Background work until the pool has only its newest generation; false if it keeps others.
+async fn emptied(rig: &Rig, rounds: usize) -> bool {
+    for _ in 0..rounds {
+        rig.metanode.run_background_once().await.unwrap();
+        if rig.pool.map().closed().is_empty() {
+            return true;
+        }
+        rig.world.sleep(Duration::from_secs(3)).await;
+    }
+    false
+}
+
+async fn must_have_files(rig: &Rig) {
+    for number in 0..FILES {
+        let file = rig.look(ROOT, &format!("f{number}")).await.unwrap();
+        let content = rig.read(file.inode).await.unwrap();
+        assert!(content == pattern(number, FILE_BYTES), "file {number}");
+    }
+}
+
+/// No blob is in a group that isn't in the map, and no segment has the old scheme.
+async fn must_be_in(rig: &Rig, scheme: Scheme) {
+    let map = rig.pool.map();
+    assert_eq!(map.scheme(), scheme);
+    for entry in &map.nsds {
+        let groups = rig.pool.groups_on(entry.nsd).await.unwrap();
+        let known = |group: &GroupId| map.standing(*group) == GroupStanding::Known;
+        assert!(groups.iter().all(known), "NSD {}: {groups:?}", entry.nsd);
+    }
+    for group in map.all_groups() {
+        let survey = rig.pool.survey(group, None, 10_000).await.unwrap();
+        for segment in survey.segments {
+            let found = segment.place.scheme;
+            assert_eq!(found.tolerance(), scheme.tolerance(), "{:?}", segment.place);
+        }
+    }
+}
+
+#[test]
+fn a_pool_changes_its_scheme_and_back_and_no_segment_keeps_the_old_one() {
+    let simulation = Simulation::new(60);
+    simulation
+        .run(|world| async move {
+            let rig = grown(&world).await;
+            change(&rig, WIDE).await;
+            assert!(!rig.metanode.repair_status().complete);
+            must_have_files(&rig).await;
+            assert!(emptied(&rig, 100).await);
+            must_be_in(&rig, WIDE).await;
+            must_have_files(&rig).await;
+            rig.must_be_clean("wide").await;
+            assert!(rig.metanode.repair_status().complete);
+            change(&rig, Scheme::Replicate(2)).await;
+            assert!(emptied(&rig, 100).await);
+            must_be_in(&rig, Scheme::Replicate(2)).await;
+            must_have_files(&rig).await;
+            rig.must_be_clean("two copies").await;
+            rig.close().await;
+        })
+        .finished();
+}
+
+/// Would be broken if what two files share were only moved for one of them.
+#[test]
+fn data_that_files_share_is_moved_for_all_of_them() {
+    let simulation = Simulation::new(61);
+    simulation
+        .run(|world| async move {
+            let rig = grown(&world).await;
+            let (a, b) = (
+                rig.look(ROOT, "f1").await.unwrap().inode,
+                rig.file(ROOT, "b").await,
+            );
+            let share = Operation::Share {
+                from: a,
+                from_offset: 0,
+                to: b,
+                to_offset: 0,
+                length: 100_000,
+            };
+            rig.run(share).await.unwrap();
+            rig.unlink(ROOT, "f1").await;
+            change(&rig, WIDE).await;
+            assert!(emptied(&rig, 100).await);
+            must_be_in(&rig, WIDE).await;
+            assert!(rig.read(b).await.unwrap() == pattern(1, FILE_BYTES)[..100_000]);
+            rig.must_be_clean("moved").await;
+            rig.close().await;
+        })
+        .finished();
+}
+
+fn publish(inode: InodeId, place: SegmentPlace) -> Operation {
+    let length = u64::from(place.length);
+    let extent = Extent {
+        offset: 0,
+        length,
+        kind: ExtentKind::Data {
+            place,
+            at: 0,
+            codec: 0,
+            key_id: 0,
+        },
+        birth: CommitNumber(0),
+    };
+    Operation::Publish(Publish {
+        inode,
+        extents: vec![extent],
+        size_at_least: length,
+        written: None,
+        replaces: None,
+    })
+}
+
+/// Would be broken if a writer with an older map could name a segment in groups that a shard has left.
+#[test]
+fn a_publish_into_groups_that_the_shard_has_left_is_refused() {
+    let simulation = Simulation::new(62);
+    let late = simulation
+        .run(|world| async move {
+            let rig = grown(&world).await;
+            let file = rig.file(ROOT, "late").await;
+            let bytes = pattern(77, 50_000);
+            let place = rig.segment(file, 0, &bytes).await;
+            change(&rig, WIDE).await;
+            // Its writer's session is open: its blobs keep the generation.
+            assert!(!emptied(&rig, 30).await);
+            let floor = rig.coordination.floor(ShardId(0)).await.unwrap();
+            assert_eq!(floor, rig.pool.map().newest().first_group);
+            let refused = rig.run(publish(file, place)).await.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Stale);
+            rig.close().await;
+            (file, place)
+        })
+        .finished();
+    simulation
+        .run(|world| async move {
+            let rig = rig::open(&world).await;
+            // The owners after keep to it.
+            let (file, place) = late;
+            let segment = rig.source.next();
+            let late = publish(file, SegmentPlace { segment, ..place });
+            let refused = rig.run(late).await.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Stale);
+            // The writer's session has ended: what it never published is garbage.
+            assert!(emptied(&rig, 100).await);
+            must_be_in(&rig, WIDE).await;
+            must_have_files(&rig).await;
+            rig.close().await;
+        })
+        .finished();
+}
+
+#[test]
+fn a_generation_stays_while_an_nsd_that_has_its_blobs_is_away() {
+    let simulation = Simulation::new(63);
+    simulation
+        .run(|world| async move {
+            let rig = grown(&world).await;
+            rig.settle().await;
+            change(&rig, Scheme::Replicate(2)).await;
+            let away = rig.pool.remove_nsd(NsdId(5)).unwrap();
+            assert!(!emptied(&rig, 30).await);
+            rig.pool.add_nsd(away);
+            assert!(emptied(&rig, 100).await);
+            must_be_in(&rig, Scheme::Replicate(2)).await;
+            must_have_files(&rig).await;
+            rig.must_be_clean("it is back").await;
+            rig.close().await;
+        })
+        .finished();
+}
+
+#[test]
+fn a_power_cut_while_a_pool_changes_its_scheme_loses_nothing() {
+    for_every_cut(64, 60, |simulation| {
+        let mut is_grown = false;
+        for _ in 0..3 {
+            if !is_grown {
+                let made = simulation.run(|world| async move {
+                    let rig = grown(&world).await;
+                    rig.settle().await;
+                    rig.close().await;
+                });
+                if made.is_crashed() {
+                    // That is tested elsewhere.
+                    return;
+                }
+                is_grown = true;
+            }
+            let moved = simulation.run(|world| async move {
+                let rig = rig::open(&world).await;
+                if rig.pool.map().scheme() != WIDE {
+                    change(&rig, WIDE).await;
+                }
+                assert!(emptied(&rig, 100).await);
+                must_be_in(&rig, WIDE).await;
+                must_have_files(&rig).await;
+                rig.must_be_clean("moved").await;
+                rig.close().await;
+            });
+            if !moved.is_crashed() {
+                return;
+            }
+        }
+        panic!("a cut happens once");
+    });
+}

@@ -1,0 +1,64 @@
+//! The cluster's storage as a node changes it: NSDs that come and go, a node that is emptied, the
+//! pool's scheme. Each change is one compare-and-set of the map, so it is done or not, whatever
+//! happens to this node; what follows from it is done in the background, wherever the shards are.
+
+use super::Member;
+use crate::pools::PoolChange;
+use model::map::NsdState;
+use model::{Error, ErrorKind, NodeId, NsdId, Result};
+use std::path::Path;
+
+impl Member {
+    /// Makes a region on this node and adds it to the pool. Others reach it at once.
+    ///
+    /// # Errors
+    /// As [`crate::LocalNsds::add`].
+    pub async fn add_nsd(&self, path: &Path, bytes: u64) -> Result<NsdId> {
+        let nsds = &self.parts.nsds;
+        let id = nsds.next_id().await?;
+        // Before the map names it: writers look for it there as soon as it does.
+        let home = self.parts.coordination.set_home(id, self.parts.run.node);
+        home.await?;
+        nsds.add(id, path, bytes).await?;
+        Ok(id)
+    }
+
+    /// Takes an NSD of any node out of use, as [`crate::LocalNsds::remove`].
+    ///
+    /// # Errors
+    /// As [`crate::LocalNsds::remove`].
+    pub async fn remove_nsd(&self, nsd: NsdId) -> Result<()> {
+        self.parts.nsds.remove(nsd).await
+    }
+
+    /// Moves all data off the NSDs of a node, so that it may leave.
+    ///
+    /// # Errors
+    /// `NotFound`: it has none in use. `NoSpace`: the others' failure groups can't carry the pool's
+    /// scheme.
+    pub async fn drain_node(&self, node: NodeId) -> Result<Vec<NsdId>> {
+        let map = self.parts.nsds.pool.map();
+        let homes = self.parts.roster.borrow().homes.clone();
+        let in_use = map.nsds.iter().filter(|it| it.state != NsdState::Lost);
+        let own: Vec<NsdId> = in_use
+            .map(|entry| entry.nsd)
+            .filter(|nsd| homes.get(nsd) == Some(&node))
+            .collect();
+        if own.is_empty() {
+            let text = format!("node {node} has no NSD in use");
+            return Err(Error::new(ErrorKind::NotFound, text));
+        }
+        let nsds = &self.parts.nsds;
+        nsds.change_map(|map| placement::drain_all(map, &own))
+            .await?;
+        Ok(own)
+    }
+
+    /// As [`crate::LocalNsds::change_pool`].
+    ///
+    /// # Errors
+    /// As [`crate::LocalNsds::change_pool`].
+    pub async fn change_pool(&self, change: PoolChange) -> Result<()> {
+        self.parts.nsds.change_pool(change).await
+    }
+}

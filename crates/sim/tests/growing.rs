@@ -1,0 +1,352 @@
+//! A pool grows from one NSD to those of eight nodes, and changes its scheme and block size, while programs read and write and nodes fail.
+
+use crate::stories::{find, make};
+use client::Client;
+use model::{NsdId, Result, Scheme};
+use node::{Member, PoolChange};
+use pool::Pool;
+use sim::cluster::{ClusterScenario, Stage, client};
+use sim::{by_suite, each_seed};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use testkit::content::content;
+use world::sim::Answer;
+use world::{Planted, World};
+
+const NODES: u32 = 8;
+/// Eight nodes, of which only the first has an NSD.
+const GROWING: ClusterScenario = ClusterScenario {
+    scheme: Scheme::Replicate(1),
+    nodes: NODES,
+    first_nsds: 1,
+    region_bytes: 256 << 20,
+    ..ClusterScenario::USUAL
+};
+const WIDE: Scheme = Scheme::Erasure { k: 4, m: 2 };
+const FILES: u64 = 30;
+const FILE_BYTES: usize = 1_000_000;
+/// Bytes that the load writes over.
+const LOAD_BYTES: usize = 60_000;
+/// How long a pool may take to change, with all that fails meanwhile.
+const CHANGE_MAX: u32 = 900;
+
+const fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+/// Files that nobody changes.
+async fn write_files(client: &Client) -> Result<()> {
+    for number in 0..FILES {
+        let inode = make(client, &format!("f{number}")).await?;
+        client.write(inode, 0, &content(number, FILE_BYTES)).await?;
+        client.fsync(inode, false).await?;
+    }
+    Ok(())
+}
+
+async fn must_have_files(client: &Client) -> Result<()> {
+    for number in 0..FILES {
+        let inode = find(client, &format!("f{number}")).await?;
+        let found = client.read(inode, 0, FILE_BYTES + 1).await?.concat();
+        assert!(found == content(number, FILE_BYTES), "file {number}");
+    }
+    Ok(())
+}
+
+/// A program that writes, and reads what it wrote and what others did, until it is told to stop.
+/// Returns how often.
+async fn load(world: World, member: Arc<Member>, stop: Arc<AtomicBool>) -> Result<u64> {
+    let client = client(&member).await;
+    let own = make(&client, "own").await?;
+    let mut rounds = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let at = rounds % 5 * LOAD_BYTES as u64;
+        client.write(own, at, &content(rounds, LOAD_BYTES)).await?;
+        client.fsync(own, false).await?;
+        client.forget_clean();
+        let found = client.read(own, at, LOAD_BYTES).await?.concat();
+        assert!(found == content(rounds, LOAD_BYTES), "round {rounds}");
+        let number = rounds % FILES;
+        let inode = find(&client, &format!("f{number}")).await?;
+        let found = client.read(inode, 0, FILE_BYTES).await?.concat();
+        assert!(
+            found == content(number, FILE_BYTES),
+            "file {number}, round {rounds}"
+        );
+        rounds += 1;
+        world.sleep(ms(200)).await;
+    }
+    client.close().await?;
+    Ok(rounds)
+}
+
+fn begin_load(stage: &Arc<Stage>, node: usize) -> (Arc<AtomicBool>, Answer<Result<u64>>) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let told = stop.clone();
+    let work = move |world, member| load(world, member, told);
+    (stop, stage.start_task(node, work))
+}
+
+async fn end_load(stage: &Arc<Stage>, (stop, work): (Arc<AtomicBool>, Answer<Result<u64>>)) {
+    stop.store(true, Ordering::Relaxed);
+    let rounds = stage.end_of(work).await;
+    let rounds = rounds.unwrap_or_else(|error| panic!("a program failed: {error}"));
+    assert!(rounds > 3, "{rounds} rounds");
+}
+
+/// Waits until a node sees the pool so.
+async fn until(stage: &Arc<Stage>, node: usize, what: &str, holds: fn(&Pool) -> bool) {
+    for _ in 0..CHANGE_MAX {
+        let there = stage.run(node, move |_, member| async move { holds(member.pool()) });
+        if there.await {
+            return;
+        }
+        stage.sleep(ms(1_000)).await;
+    }
+    panic!("{what}: not within {CHANGE_MAX} s");
+}
+
+fn has_one_generation(pool: &Pool) -> bool {
+    pool.map().closed().is_empty() && pool.groups().moving().is_empty()
+}
+
+/// Every NSD has its share of the bytes if all were there all the time, no segment has another scheme, and no piece of one is in the
+/// same node as another.
+async fn must_be_spread(member: Arc<Member>, tolerance: usize, is_calm: bool) {
+    let pool = member.pool();
+    let (map, homes) = (pool.map(), member.roster().homes.clone());
+    let mut bytes: BTreeMap<NsdId, u64> = BTreeMap::new();
+    for group in map.all_groups() {
+        let survey = pool.survey(group, None, 100_000).await.expect("surveyed");
+        assert_eq!(survey.unreachable, [], "group {group}");
+        for segment in survey.segments {
+            let place = segment.place;
+            let is_small = place.length < 64 * 1024;
+            assert_eq!(place.scheme.tolerance(), tolerance, "{place:?}");
+            assert!(is_small || place.scheme.data_pieces() > 1, "{place:?}");
+            let nodes: BTreeSet<_> = segment.present.iter().map(|(_, nsd)| homes[nsd]).collect();
+            assert_eq!(nodes.len(), segment.present.len(), "{place:?}");
+            let piece = placement::layout::piece_length(place.scheme, place.length);
+            for (_, nsd) in &segment.present {
+                *bytes.entry(*nsd).or_default() += u64::from(piece);
+            }
+        }
+    }
+    let mean = bytes.values().sum::<u64>() as f64 / map.nsds.len() as f64;
+    assert_eq!(bytes.len(), map.nsds.len());
+    assert!(
+        !is_calm
+            || bytes
+                .values()
+                .all(|it| (*it as f64 - mean).abs() <= mean / 10.0),
+        "mean {mean}: {bytes:?}"
+    );
+}
+
+/// Something goes wrong with one of the nodes that do nothing but serve.
+async fn trouble(stage: &Arc<Stage>, random: u64) {
+    let node = 4 + (random % 4) as usize;
+    match random / 4 % 4 {
+        0 => {
+            stage.kill(node);
+            stage.sleep(ms(500 + random % 3_000)).await;
+            stage.start(node).await;
+        }
+        1 => {
+            // The owner, with the first NSD: another takes over.
+            stage.kill(0);
+            stage.start(0).await;
+            stage.move_shard(3).await;
+            stage.move_shard(0).await;
+        }
+        2 => {
+            stage.pause(node);
+            stage.sleep(ms(1_000 + random % 5_000)).await;
+            stage.resume(node);
+        }
+        _ => {
+            stage.isolate(node);
+            stage.sleep(ms(1_000 + random % 5_000)).await;
+            stage.heal();
+        }
+    }
+}
+
+/// Would be broken if a pool kept the groups or the scheme that it was made with, lost a byte when it
+/// moves, or didn't go on after a crash.
+#[test]
+fn a_pool_grows_from_one_nsd_to_eight_nodes_under_load() {
+    each_seed(0..by_suite(2, 30), |seed| {
+        grown(seed, None);
+    });
+}
+
+fn grown(seed: u64, planted: Option<Planted>) -> u64 {
+    Stage::play(seed, &GROWING, planted, async |stage| {
+        let written = stage.run(1, async |_, member| {
+            let client = client(&member).await;
+            write_files(&client).await?;
+            client.close().await
+        });
+        written.await.expect("written");
+        let work = begin_load(&stage, 1);
+        for node in 1..NODES as usize {
+            let added = stage.run(node, |_, member| async move {
+                member.add_nsd(Path::new("nsd"), GROWING.region_bytes).await
+            });
+            let added = added.await.expect("added");
+            assert_eq!(added, NsdId(node as u32 + 1));
+        }
+        let random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 7;
+        trouble(&stage, random).await;
+        let change = PoolChange {
+            scheme: Some(WIDE),
+            block_bytes: Some(64 * 1024),
+        };
+        let changed = stage.run(2, move |_, member| async move {
+            member.change_pool(change).await
+        });
+        changed.await.expect("changed");
+        let is_calm = seed.is_multiple_of(2);
+        for step in 1..if is_calm { 1 } else { 4 } {
+            stage.sleep(ms(random % 4_000)).await;
+            trouble(&stage, random >> (8 * step)).await;
+        }
+        until(&stage, 2, "one generation", has_one_generation).await;
+        end_load(&stage, work).await;
+        let settled = stage.run(0, async |_, member| {
+            let metanode = member.hosted().expect("the owner");
+            while metanode.run_background_once().await.expect("works").steps > 0 {}
+        });
+        settled.await;
+        let looked = stage.run(2, move |_, member| must_be_spread(member, 2, is_calm));
+        looked.await;
+
+        let read = stage.run(3, async |_, member| {
+            let client = client(&member).await;
+            must_have_files(&client).await?;
+            client.close().await
+        });
+        read.await.expect("everything is there");
+    })
+}
+
+/// Would be broken if NSDs that fail together held two pieces of a segment.
+#[test]
+fn a_changed_pool_keeps_pieces_on_different_nodes() {
+    each_seed(0..by_suite(2, 20), |seed| {
+        apart(seed, None);
+    });
+}
+
+pub(crate) fn apart(seed: u64, planted: Option<Planted>) -> u64 {
+    let scenario = ClusterScenario {
+        scheme: Scheme::Replicate(2),
+        ..ClusterScenario::USUAL
+    };
+    Stage::play(seed, &scenario, planted, async |stage| {
+        for node in 0..scenario.nodes as usize {
+            let added = stage.run(node, move |_, member| async move {
+                member
+                    .add_nsd(Path::new("second"), scenario.region_bytes)
+                    .await
+            });
+            added.await.expect("added");
+        }
+        let written = stage.run(1, async |_, member| {
+            let client = client(&member).await;
+            write_files(&client).await?;
+            client.close().await
+        });
+        written.await.expect("written");
+        let change = PoolChange {
+            scheme: Some(Scheme::Replicate(3)),
+            block_bytes: None,
+        };
+        let changed = stage.run(2, move |_, member| async move {
+            member.change_pool(change).await
+        });
+        changed.await.expect("changed");
+        until(&stage, 2, "one generation", has_one_generation).await;
+        let homes = stage.run(2, |_, member| async move {
+            let (map, homes) = (member.pool().map(), member.roster().homes.clone());
+            let groups = member.pool().groups();
+            for group in map.all_groups() {
+                let slots = groups.members(group).iter();
+                let nodes: BTreeSet<_> = slots.clone().map(|slot| homes[&slot.target()]).collect();
+                assert_eq!(nodes.len(), slots.len(), "group {group}");
+            }
+        });
+        homes.await;
+    })
+}
+
+/// Would be broken if a slot counted as moved before its pieces were there, or a writer with an old map
+/// could put pieces where nobody looks.
+#[test]
+fn what_is_written_while_slots_move_is_read_by_all() {
+    each_seed(0..by_suite(2, 20), |seed| {
+        moved(seed, None);
+    });
+}
+
+fn moved(seed: u64, planted: Option<Planted>) -> u64 {
+    let scenario = ClusterScenario {
+        scheme: Scheme::Replicate(1),
+        first_nsds: 1,
+        ..ClusterScenario::USUAL
+    };
+    Stage::play(seed, &scenario, planted, async |stage| {
+        let written = stage.run(1, async |_, member| {
+            let client = client(&member).await;
+            write_files(&client).await?;
+            client.close().await
+        });
+        written.await.expect("written");
+        let added = stage.run(1, move |_, member| async move {
+            member
+                .add_nsd(Path::new("nsd"), scenario.region_bytes)
+                .await
+        });
+        added.await.expect("added");
+        let writer = stage.start_task(2, async |world, member| {
+            let client = client(&member).await;
+            for number in 0..100 {
+                let inode = make(&client, &format!("w{number}")).await?;
+                client.write(inode, 0, &content(number, LOAD_BYTES)).await?;
+                client.fsync(inode, false).await?;
+                world.sleep(ms(20)).await;
+            }
+            client.close().await
+        });
+        let reader = stage.start_task(0, async |_, member| {
+            let client = client(&member).await;
+            for _ in 0..5 {
+                client.forget_clean();
+                must_have_files(&client).await?;
+            }
+            client.close().await
+        });
+        // This one writes by the map that it has for a while.
+        stage.sleep(ms(10 + seed % 50)).await;
+        stage.cut_off_coordination(2);
+        stage.sleep(ms(15_000)).await;
+        stage.heal();
+        stage.end_of(writer).await.expect("the writer goes on");
+        stage.end_of(reader).await.expect("nothing is missed");
+        let read = stage.run(1, async |_, member| {
+            let client = client(&member).await;
+            must_have_files(&client).await?;
+            for number in 0..100 {
+                let inode = find(&client, &format!("w{number}")).await?;
+                let found = client.read(inode, 0, LOAD_BYTES).await?.concat();
+                assert!(found == content(number, LOAD_BYTES), "w{number}");
+            }
+            client.close().await
+        });
+        read.await.expect("everything is there");
+    })
+}
