@@ -23,7 +23,7 @@ pub struct Cli {
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Start and stop", &["up", "down", "mount", "umount"]),
     ("Inspect", &["status", "health", "waiters"]),
-    ("File system and disks", &["fs", "nsd", "repair"]),
+    ("File system and disks", &["fs", "pool", "nsd", "repair"]),
     ("Shell", &["completion"]),
 ];
 
@@ -120,6 +120,9 @@ pub enum Command {
     /// List, add and remove NSDs (network shared disks): the disks or files that hold the data.
     #[command(subcommand)]
     Nsd(Nsd),
+    /// Show and change the storage pool: its redundancy and its block size.
+    #[command(subcommand)]
+    Pool(Pool),
     /// Show the progress of restoring lost redundancy.
     #[command(subcommand)]
     Repair(Repair),
@@ -291,6 +294,27 @@ pub enum Nsd {
         dir: Dir,
         /// The NSD to read [default: all].
         nsd: Option<u32>,
+    },
+}
+
+/// Commands on the storage pool.
+#[derive(Subcommand, Debug)]
+pub enum Pool {
+    /// Show the pool's schemes: that of new data, and older ones whose data is still being moved.
+    List(Dir),
+    /// Change the pool while it is in use. New data is written the new way at once; with another
+    /// scheme, data that exists is rewritten in the background.
+    Change {
+        /// The node's directory.
+        #[command(flatten)]
+        dir: Dir,
+        /// Redundancy: replicate(N) for N copies, 1 to 4, or erasure(K+M) for K data and M parity
+        /// parts.
+        #[arg(long, required_unless_present = "block_size")]
+        scheme: Option<String>,
+        /// Bytes in one segment of a large file, 64K to 16M; data that exists stays as it is.
+        #[arg(long, value_parser = parse_size)]
+        block_size: Option<u64>,
     },
 }
 

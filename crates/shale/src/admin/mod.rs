@@ -299,6 +299,34 @@ pub struct Waiter {
     pub milliseconds: u64,
 }
 
+/// One line of `shale pool list`: groups that were made together.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct PoolLine {
+    /// The number of their first group.
+    pub first_group: u32,
+    /// How many groups.
+    pub groups: u32,
+    /// Their scheme.
+    pub scheme: String,
+    /// Most bytes of a new segment of a file.
+    pub block_bytes: u64,
+    /// NSDs that hold parts of them.
+    pub nsds: u64,
+    /// `current`: takes new data; `emptying`: its data moves to the current ones.
+    pub state: String,
+    /// Segments that are still to be moved, as far as they were counted; only while emptying.
+    pub segments_left: Option<u64>,
+}
+
+/// Body of `pool change`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct ChangePool {
+    /// The scheme, as text.
+    pub scheme: Option<String>,
+    /// Bytes per block.
+    pub block_bytes: Option<u64>,
+}
+
 /// Body of `nsd add`.
 #[derive(Serialize, Deserialize, Debug)]
 pub struct AddNsd {

@@ -1,14 +1,16 @@
 //! Commands that send one request to the running daemon and print its answer.
 
 use super::{
-    present::{check, df, health, nsds, present, present_last, repair, scrub, status, waiters},
+    present::{
+        check, df, health, nsds, pool, present, present_last, repair, scrub, status, waiters,
+    },
     progress::ask_showing,
     start::block_on,
     wait,
 };
 use crate::{
-    admin::{AddNsd, client::Admin},
-    cli::{Command, Dir, Fs, Nsd, Repair},
+    admin::{AddNsd, ChangePool, client::Admin},
+    cli::{Command, Dir, Fs, Nsd, Pool, Repair},
     output::{self, say},
 };
 use hyper::Method;
@@ -51,6 +53,20 @@ pub fn ask(command: Command, json: bool) -> Result<ExitCode> {
                 .await
             }
             Command::Nsd(nsd) => ask_nsd(nsd, json).await,
+            Command::Pool(Pool::List(dir)) => {
+                show(&dir, Method::GET, "/v1/pool", (), json, pool).await
+            }
+            Command::Pool(Pool::Change {
+                dir,
+                scheme,
+                block_size,
+            }) => {
+                let change = ChangePool {
+                    scheme,
+                    block_bytes: block_size,
+                };
+                show(&dir, Method::POST, "/v1/pool", change, json, pool).await
+            }
             Command::Repair(Repair::Status { dir, wait: false }) => {
                 show(&dir, Method::GET, "/v1/repair", (), json, repair).await
             }

@@ -1,7 +1,7 @@
 //! Prints the daemon's answers.
 
 use crate::{
-    admin::{CheckResult, Df, Health, NsdLine, RepairStatus, ScrubLine, Status, Waiter},
+    admin::{CheckResult, Df, Health, NsdLine, PoolLine, RepairStatus, ScrubLine, Status, Waiter},
     output::{bytes, say, table},
 };
 use model::{Error, ErrorKind, Result};
@@ -216,6 +216,36 @@ pub(super) fn nsds(nsds: &Vec<NsdLine>) -> ExitCode {
         .collect();
     table(
         &["nsd", "state", "health", "size", "used", "blobs", "region"],
+        &rows,
+    );
+    ExitCode::SUCCESS
+}
+
+#[allow(clippy::ptr_arg, reason = "it prints the answer as it is decoded")]
+pub(super) fn pool(lines: &Vec<PoolLine>) -> ExitCode {
+    let rows: Vec<_> = lines
+        .iter()
+        .map(|line| {
+            vec![
+                line.scheme.clone(),
+                bytes(line.block_bytes),
+                line.state.clone(),
+                line.nsds.to_string(),
+                line.groups.to_string(),
+                line.segments_left
+                    .map_or("-".into(), |left| left.to_string()),
+            ]
+        })
+        .collect();
+    table(
+        &[
+            "scheme",
+            "block",
+            "state",
+            "nsds",
+            "groups",
+            "segments left",
+        ],
         &rows,
     );
     ExitCode::SUCCESS

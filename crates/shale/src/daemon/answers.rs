@@ -147,8 +147,15 @@ impl Serving {
                     0 => String::new(),
                     total => format!(" of about {total}"),
                 };
+                let emptying = match status.closed_generations {
+                    0 => String::new(),
+                    _ => format!(
+                        ", {} segments to be moved to new groups",
+                        status.segments_to_move
+                    ),
+                };
                 format!(
-                    "scan {}, {}{of_total} segments checked, {} slots moving{}",
+                    "scan {}, {}{of_total} segments checked, {} slots moving{}{emptying}",
                     if status.running { "running" } else { "due" },
                     status.segments_checked,
                     status.slots_moving,

@@ -2,7 +2,7 @@
 
 use super::{door, serving::Serving};
 use crate::admin::{
-    AddNsd, MountRequest, Refusal, Stopping, UnmountRequest, Unmounted, client::SOCKET,
+    AddNsd, ChangePool, MountRequest, Refusal, Stopping, UnmountRequest, Unmounted, client::SOCKET,
 };
 use axum::{
     Json, Router,
@@ -56,6 +56,10 @@ fn routes(serving: Arc<Serving>) -> Router {
         .route(
             "/v1/nsds",
             get(async |State(s): State<Arc<Serving>>| answer(Ok(s.nsds()))).post(add),
+        )
+        .route(
+            "/v1/pool",
+            get(async |State(s): State<Arc<Serving>>| answer(Ok(s.pool()))).post(change_pool),
         )
         .route("/v1/nsds/scrub", post(scrub))
         .route("/v1/nsds/{nsd}", delete(remove))
@@ -117,6 +121,14 @@ async fn sync(State(serving): State<Arc<Serving>>) -> Response {
 async fn add(State(serving): State<Arc<Serving>>, Json(body): Json<AddNsd>) -> Response {
     let add = move |serving: Arc<Serving>| async move { serving.add_nsd(&body).await };
     answer(to_its_end(serving, "nsd add", add).await)
+}
+
+async fn change_pool(
+    State(serving): State<Arc<Serving>>,
+    Json(body): Json<ChangePool>,
+) -> Response {
+    let change = move |serving: Arc<Serving>| async move { serving.change_pool(&body).await };
+    answer(to_its_end(serving, "pool change", change).await)
 }
 
 async fn remove(State(serving): State<Arc<Serving>>, Path(nsd): Path<u32>) -> Response {

@@ -6,13 +6,16 @@ use super::mounts::{Mounts, source_of};
 use super::work::Works;
 use crate::directory::private;
 use crate::{
-    admin::{AddNsd, CheckResult, Df, MountRequest, NsdLine, ScrubLine, UnmountRequest},
+    admin::{
+        AddNsd, ChangePool, CheckResult, Df, MountRequest, NsdLine, PoolLine, ScrubLine,
+        UnmountRequest,
+    },
     options::Options,
 };
 use fuse::Unmount;
 use metanode::CheckOptions;
 use model::{Error, ErrorKind, NsdId, Result, map::NsdState, nsd::NsdHealth};
-use node::{LOOK_EVERY, Node, NsdView};
+use node::{GenerationView, LOOK_EVERY, Node, NsdView, PoolChange};
 use parking_lot::Mutex;
 use std::{
     path::{Path, PathBuf},
@@ -301,6 +304,42 @@ impl Serving {
             return Err(error);
         }
         Ok(self.nsds())
+    }
+
+    /// `shale pool list`.
+    pub fn pool(&self) -> Vec<PoolLine> {
+        let left = self.node.metanode().repair_status().segments_to_move;
+        let line = |view: &GenerationView| PoolLine {
+            first_group: view.first_group,
+            groups: view.groups,
+            scheme: view.scheme.to_string(),
+            block_bytes: u64::from(view.block_bytes.unwrap_or(self.node.block_bytes())),
+            nsds: view.nsds,
+            state: match view.is_newest {
+                true => "current".into(),
+                false => "emptying".into(),
+            },
+            segments_left: (!view.is_newest).then_some(left),
+        };
+        self.node.nsds().generations().iter().map(line).collect()
+    }
+
+    /// `shale pool change`.
+    ///
+    /// # Errors
+    /// As [`node::LocalNsds::change_pool`]; `Busy` if another change of the NSDs takes too long.
+    pub async fn change_pool(&self, request: &ChangePool) -> Result<Vec<PoolLine>> {
+        let scheme = request.scheme.as_deref().map(str::parse).transpose()?;
+        let bytes = request.block_bytes;
+        // What is too large for a number of 32 bits is too large for a block.
+        let block_bytes = bytes.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX));
+        let _alone = self.change_nsds().await?;
+        let change = PoolChange {
+            scheme,
+            block_bytes,
+        };
+        self.node.nsds().change_pool(change).await?;
+        Ok(self.pool())
     }
 
     async fn change_nsds(&self) -> Result<tokio::sync::MutexGuard<'_, ()>> {
