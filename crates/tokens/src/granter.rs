@@ -291,12 +291,14 @@ impl Granter {
     ) -> Result<Option<GrantNumber>> {
         check_parts(need.object, Some(need.mode), &need.ranges)?;
         let standing = self.sessions.get(&session);
+        // Requests may have brought it as much over the maximum as one may ask for.
         let may_hold =
-            |standing: &Standing| !standing.is_leaving() && standing.pieces < PIECES_OF_SESSION_MAX;
+            |standing: &Standing| !standing.is_leaving() && standing.pieces < PIECES_HARD_MAX;
         if !standing.is_some_and(may_hold) {
             return Ok(None);
         }
         let number = self.next_grant();
+        let is_late = !self.unheard.contains(&session);
         let waiting = Waiting {
             session,
             who: Who::Request {
@@ -308,7 +310,11 @@ impl Granter {
             ranges: need.ranges,
         };
         let known = self.known(need.object);
-        let is_free = known.reclaim(&waiting, number);
+        // A copy of what was said before adds nothing: the session may have returned it since.
+        let is_free = match is_late {
+            true => known.has_all(&waiting),
+            false => known.reclaim(&waiting, number),
+        };
         self.count_pieces(session, need.object);
         self.note(need.object, now);
         Ok(is_free.then_some(number))

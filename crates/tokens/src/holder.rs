@@ -10,7 +10,7 @@ mod object;
 #[cfg(test)]
 mod tests;
 
-use crate::{Moment, Planted};
+use crate::{Moment, Pieces, Planted};
 use model::owner::Tenure;
 use model::token::{GrantNumber, TokenRecall, TokenReply, TokenRequest, TokenReturn, check_parts};
 use model::{Result, TokenMode, TokenObject, TokenRange};
@@ -101,6 +101,9 @@ pub enum Action {
     },
     /// Say this to the owner. If it gets lost, the owner asks again.
     Return(TokenReturn),
+    /// What may be used of the object without a claim is another: look at [`Holder::usable`] before
+    /// the actions that follow are carried out.
+    Changed(TokenObject),
     /// What was cached there is worthless, and what was changed there is lost.
     Lose {
         /// Of what.
@@ -185,6 +188,15 @@ impl Holder {
     pub fn may_use(&self, want: &Want, now: Moment) -> bool {
         let known = self.objects.get(&want.object);
         self.is_current(now) && known.is_some_and(|known| known.may_use(want.range, want.mode))
+    }
+
+    /// What may be used of an object as long as tokens [may be used at all](Holder::usable_until), by
+    /// whoever looks again before each use. A client keeps it beside what it caches, so that it needn't
+    /// claim for each use.
+    #[must_use]
+    pub fn usable(&self, object: TokenObject) -> Pieces {
+        let known = self.objects.get(&object);
+        known.map_or_else(Pieces::default, Object::usable)
     }
 
     /// An operation wants to use something.
@@ -288,6 +300,7 @@ impl Holder {
                 if number.tenure == self.tenure {
                     let known = self.known(object);
                     known.grant(&ranges, mode, number);
+                    self.actions.push(Action::Changed(object));
                 }
                 self.asked.remove(&request);
             }
@@ -358,6 +371,7 @@ impl Holder {
         };
         if let Some(taken) = known.take_out(flush) {
             let back = known.returned(object, taken, is_asked);
+            self.actions.push(Action::Changed(object));
             self.actions.push(Action::Return(back));
         }
         self.go_on(object, now);
@@ -404,11 +418,15 @@ impl Holder {
             return;
         };
         match number {
-            Some(number) if number.tenure == self.tenure => known.renumber(range, number),
+            Some(number) if number.tenure == self.tenure => {
+                known.renumber(range, number);
+                self.actions.push(Action::Changed(object));
+            }
             Some(_) => {}
             None => {
                 known.lose(range);
                 let ranges = vec![range];
+                self.actions.push(Action::Changed(object));
                 self.actions.push(Action::Lose { object, ranges });
                 self.take(object);
             }
@@ -434,6 +452,7 @@ impl Holder {
             known.lose(TokenRange::ALL);
             if !ranges.is_empty() {
                 let object = *object;
+                self.actions.push(Action::Changed(object));
                 self.actions.push(Action::Lose { object, ranges });
             }
         }
@@ -599,6 +618,7 @@ impl Holder {
         }
         if known.has_more_than(&recall.ranges, recall.keep) {
             known.takings.push(Taking::new(recall));
+            self.actions.push(Action::Changed(object));
             self.take(object);
         } else {
             let back = known.returned(object, recall, is_asked);

@@ -15,6 +15,7 @@
 
 pub mod granter;
 pub mod holder;
+pub mod needs;
 mod pieces;
 mod planted;
 

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokens::granter::{self, ClaimNumber, Granter, Need};
 use tokens::holder::{self, Claimed, FlushNumber, Holder, UseNumber, WaitNumber, Want};
-use tokens::{Moment, Planted, TOKEN_TIME};
+use tokens::{Moment, Pieces, Planted, TOKEN_TIME};
 
 /// The deadline of a call: a request that has no answer by then is sent again.
 const CALL: Duration = Duration::from_secs(5);
@@ -127,6 +127,8 @@ pub(crate) struct Budget {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Client {
     pub(crate) holder: Holder,
+    /// What the client keeps of it beside its caches.
+    usable: BTreeMap<TokenObject, Pieces>,
     /// The owner that it knows.
     tenure: Tenure,
     pub(crate) uses: BTreeMap<UseNumber, Want>,
@@ -181,6 +183,7 @@ impl Cluster {
             holder.renewed(Tenure(1), start, span, start);
             Client {
                 holder,
+                usable: BTreeMap::new(),
                 tenure: Tenure(1),
                 uses: BTreeMap::new(),
                 waits: BTreeMap::new(),
@@ -724,6 +727,13 @@ impl Cluster {
             holder::Action::Stop { request } => {
                 client.asking.remove(&request);
             }
+            holder::Action::Changed(object) => {
+                let usable = client.holder.usable(object);
+                match usable.is_empty() {
+                    true => client.usable.remove(&object),
+                    false => client.usable.insert(object, usable),
+                };
+            }
             holder::Action::Begin(wait, number) => {
                 if let Some(want) = client.waits.remove(&wait) {
                     client.uses.insert(number, want);
@@ -772,6 +782,12 @@ impl Cluster {
             return Err(wrong.clone());
         }
         for (at, client) in self.clients.iter().enumerate() {
+            for want in &self.wants {
+                let kept = client.usable.get(&want.object).cloned();
+                if kept.unwrap_or_default() != client.holder.usable(want.object) {
+                    return Err(format!("{at} doesn't know what it may use of {want:?}"));
+                }
+            }
             for want in self.wants.iter().filter(|want| self.can_use(at, want)) {
                 for (other, _) in self.clients.iter().enumerate().filter(|(o, _)| *o != at) {
                     let conflicting = self.wants.iter().filter(|theirs| {

@@ -3,6 +3,7 @@
 use super::{FlushNumber, UseNumber, WaitNumber, Want};
 use crate::pieces::{contain, overlap};
 use crate::{Pieces, Planted};
+use model::owner::Tenure;
 use model::token::{GrantNumber, TokenRecall, TokenReturn};
 use model::{TokenMode, TokenObject, TokenRange};
 use std::collections::BTreeMap;
@@ -75,6 +76,21 @@ impl Object {
     /// Whether a use could begin.
     pub(super) fn may_use(&self, range: TokenRange, mode: TokenMode) -> bool {
         self.pieces.cover(range, mode) && !self.is_taken(range, mode)
+    }
+
+    /// What is held but for what is being given back.
+    pub(super) fn usable(&self) -> Pieces {
+        let mut usable = self.pieces.clone();
+        let newest = GrantNumber {
+            tenure: Tenure(u64::MAX),
+            count: u64::MAX,
+        };
+        for taking in &self.takings {
+            for range in &taking.recall.ranges {
+                usable.reduce(*range, taking.recall.keep, newest);
+            }
+        }
+        usable
     }
 
     /// Whether it is being given back.

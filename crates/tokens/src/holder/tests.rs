@@ -60,6 +60,13 @@ fn returned(keep: Option<TokenMode>, count: u64) -> Action {
 }
 
 impl Holder {
+    /// What is to be done, but for looking at what may be used.
+    fn does(&mut self) -> Vec<Action> {
+        let mut actions = self.take_actions();
+        actions.retain(|action| !matches!(action, Action::Changed(_)));
+        actions
+    }
+
     fn hears(&mut self, recall: TokenRecall, now: Moment) {
         self.recalled(recall, now).expect("it is sound");
     }
@@ -70,7 +77,7 @@ impl Holder {
 
     /// The number of the request, if one is all that is to be done.
     fn asks(&mut self) -> u64 {
-        match &self.take_actions()[..] {
+        match &self.does()[..] {
             [Action::Ask { request, .. }] => *request,
             other => panic!("{other:?}"),
         }
@@ -78,7 +85,7 @@ impl Holder {
 
     /// The number of the flush, if one is all that is to be done.
     fn flushes(&mut self) -> FlushNumber {
-        match &self.take_actions()[..] {
+        match &self.does()[..] {
             [Action::Flush { flush, .. }] => *flush,
             other => panic!("{other:?}"),
         }
@@ -91,7 +98,7 @@ impl Holder {
         };
         let request = self.asks();
         self.gets(request, granted(mode, count), at(0));
-        match self.take_actions()[..] {
+        match self.does()[..] {
             [Action::Begin(waited, begun)] if waited == wait => begun,
             ref other => panic!("{other:?}"),
         }
@@ -106,7 +113,7 @@ fn what_is_held_is_used_without_a_message() {
         holder.claim(want(Shared), at(5999)),
         Claimed::Begun(_)
     ));
-    assert!(holder.take_actions().is_empty());
+    assert!(holder.does().is_empty());
     assert!(holder.end_use(first, at(5999)));
 }
 
@@ -121,19 +128,19 @@ fn operations_that_want_the_same_ask_once() {
         holder.claim(want(Shared), at(0)),
         Claimed::Waits(_)
     ));
-    assert!(holder.take_actions().is_empty());
+    assert!(holder.does().is_empty());
     // One that gives up leaves the others waiting; with the last one the request ends.
     holder.give_up(first);
-    assert!(holder.take_actions().is_empty());
+    assert!(holder.does().is_empty());
     holder.gets(request, granted(Exclusive, 1), at(0));
-    assert!(matches!(holder.take_actions()[..], [Action::Begin(..)]));
+    assert!(matches!(holder.does()[..], [Action::Begin(..)]));
     let mut other = Holder::new(Tenure(1));
     let Claimed::Waits(only) = other.claim(want(Shared), at(0)) else {
         panic!("nothing is held");
     };
     let request = other.asks();
     other.give_up(only);
-    assert_eq!(other.take_actions(), [Action::Stop { request }]);
+    assert_eq!(other.does(), [Action::Stop { request }]);
     assert!(other.objects.is_empty() && other.asked.is_empty());
 }
 
@@ -149,12 +156,12 @@ fn a_token_that_ran_out_is_not_used_and_what_was_begun_does_not_count() {
     assert!(!holder.end_use(begun, at(6000)));
     // The owner still knows it, but that alone gives no time: nothing begins, nothing is asked.
     holder.gets(request, granted(Shared, 2), at(6100));
-    assert!(holder.take_actions().is_empty());
+    assert!(holder.does().is_empty());
     let span = Duration::from_secs(6);
     holder.renewed(Tenure(2), at(6000), span, at(6100));
-    assert!(holder.take_actions().is_empty(), "of another owner");
+    assert!(holder.does().is_empty(), "of another owner");
     holder.renewed(Tenure(1), at(6000), span, at(6100));
-    assert!(matches!(holder.take_actions()[..], [Action::Begin(..)]));
+    assert!(matches!(holder.does()[..], [Action::Begin(..)]));
 }
 
 #[test]
@@ -162,7 +169,7 @@ fn a_recall_waits_for_those_who_use_it_and_lets_no_others_begin() {
     let mut holder = holder();
     let begun = holder.has(Exclusive, 1);
     holder.hears(recall(None, 1), at(1));
-    assert!(holder.take_actions().is_empty());
+    assert!(holder.does().is_empty());
     let shippable = Want {
         can_ship: true,
         ..want(Exclusive)
@@ -172,22 +179,22 @@ fn a_recall_waits_for_those_who_use_it_and_lets_no_others_begin() {
         panic!("it is being given back");
     };
     // The owner would say that the session has it: it is asked once that is no longer so.
-    assert!(holder.take_actions().is_empty());
+    assert!(holder.does().is_empty());
     assert!(holder.end_use(begun, at(3)), "it began before");
     let flush = holder.flushes();
     holder.hears(recall(None, 1), at(4));
     assert!(
-        holder.take_actions().is_empty(),
+        holder.does().is_empty(),
         "said again, and under way"
     );
     holder.flushed(flush, at(5));
-    let actions = holder.take_actions();
+    let actions = holder.does();
     assert_eq!(actions[0], returned(None, 1));
     let Action::Ask { request, .. } = actions[1] else {
         panic!("{actions:?}");
     };
     holder.gets(request, granted(Exclusive, 2), at(6));
-    assert!(matches!(holder.take_actions()[..], [Action::Begin(number, _)] if number == waiting));
+    assert!(matches!(holder.does()[..], [Action::Begin(number, _)] if number == waiting));
 }
 
 #[test]
@@ -202,7 +209,7 @@ fn what_a_recall_leaves_may_be_used_meanwhile() {
         Claimed::Begun(_)
     ));
     holder.flushed(flush, at(3));
-    assert_eq!(holder.take_actions(), [returned(Some(Shared), 1)]);
+    assert_eq!(holder.does(), [returned(Some(Shared), 1)]);
     assert!(holder.may_use(&want(Shared), at(4)));
     assert!(!holder.may_use(&want(Exclusive), at(4)));
 }
@@ -215,16 +222,16 @@ fn a_recall_that_overtakes_its_grant_waits_for_it_and_for_one_use() {
     };
     let request = holder.asks();
     holder.hears(recall(None, 1), at(1));
-    assert!(holder.take_actions().is_empty());
+    assert!(holder.does().is_empty());
     holder.gets(request, granted(Exclusive, 1), at(2));
-    let [Action::Begin(waited, begun)] = holder.take_actions()[..] else {
+    let [Action::Begin(waited, begun)] = holder.does()[..] else {
         panic!("the use has begun");
     };
     assert_eq!(waited, wait);
     assert!(holder.end_use(begun, at(3)));
     let flush = holder.flushes();
     holder.flushed(flush, at(4));
-    assert_eq!(holder.take_actions(), [returned(None, 1)]);
+    assert_eq!(holder.does(), [returned(None, 1)]);
 }
 
 #[test]
@@ -237,9 +244,9 @@ fn a_grant_that_comes_after_it_was_returned_is_not_used() {
     let request = holder.asks();
     holder.hears(recall(None, 4), at(1));
     holder.tick(at(100));
-    assert!(holder.take_actions().is_empty());
+    assert!(holder.does().is_empty());
     holder.tick(at(101));
-    assert_eq!(holder.take_actions(), [returned(None, 4)]);
+    assert_eq!(holder.does(), [returned(None, 4)]);
     holder.gets(request, granted(Exclusive, 4), at(102));
     assert!(!holder.may_use(&want(Exclusive), at(103)));
     // It asks again, and uses what is granted later.
@@ -275,7 +282,7 @@ fn too_many_returns_to_remember_forbid_all_that_is_old() {
     }
     let known = holder.objects.get(&bytes).expect("a request is under way");
     assert!(known.returned.len() <= 65, "{}", known.returned.len());
-    holder.take_actions();
+    holder.does();
     holder.gets(request, granted(Exclusive, 100), at(1001));
     assert!(!holder.may_use(&wanted, at(1001)));
 }
@@ -296,12 +303,12 @@ fn nothing_of_an_earlier_owner_counts() {
     let held = holder.begin_tenure(Tenure(2));
     assert_eq!(held, [(INODE, TokenRange::ALL, Exclusive)]);
     holder.hears(recall(None, 9), at(1));
-    assert!(holder.take_actions().is_empty());
+    assert!(holder.does().is_empty());
     // The new owner has given it to somebody else.
     holder.reclaimed(INODE, TokenRange::ALL, None);
     let ranges = vec![TokenRange::ALL];
     assert_eq!(
-        holder.take_actions(),
+        holder.does(),
         [Action::Lose {
             object: INODE,
             ranges
@@ -316,7 +323,7 @@ fn a_session_that_ended_has_nothing() {
     let mut holder = holder();
     let begun = holder.has(Exclusive, 1);
     holder.lose_all();
-    assert!(matches!(holder.take_actions()[..], [Action::Lose { .. }]));
+    assert!(matches!(holder.does()[..], [Action::Lose { .. }]));
     assert!(!holder.end_use(begun, at(1)));
     assert!(!holder.may_use(&want(Shared), at(1)));
 }
@@ -329,7 +336,7 @@ fn what_is_released_is_flushed_and_returned() {
     holder.release(INODE, TokenRange::ALL);
     let flush = holder.flushes();
     holder.flushed(flush, at(1));
-    assert_eq!(holder.take_actions(), [returned(None, 3)]);
+    assert_eq!(holder.does(), [returned(None, 3)]);
     assert!(holder.objects.is_empty());
 }
 
@@ -358,4 +365,22 @@ fn what_no_sound_daemon_says_changes_nothing() {
     };
     assert!(holder.answered(request, reply, at(1)).is_err());
     assert_eq!(holder, before);
+}
+
+#[test]
+fn what_may_be_used_without_a_claim_ends_with_the_recall_and_not_with_the_flush() {
+    let mut holder = holder();
+    let begun = holder.has(Exclusive, 1);
+    assert!(holder.usable(INODE).cover(TokenRange::ALL, Exclusive));
+    holder.hears(recall(Some(Shared), 1), at(1));
+    // The use isn't over, so nothing is flushed yet.
+    assert_eq!(holder.take_actions(), [Action::Changed(INODE)]);
+    let usable = holder.usable(INODE);
+    assert!(usable.cover(TokenRange::ALL, Shared) && !usable.cover(TokenRange::ALL, Exclusive));
+    holder.end_use(begun, at(2));
+    let flush = holder.flushes();
+    holder.flushed(flush, at(3));
+    assert!(holder.usable(INODE).cover(TokenRange::ALL, Shared));
+    holder.lose_all();
+    assert!(holder.usable(INODE).is_empty());
 }
