@@ -67,10 +67,12 @@ impl InodeAttributes {
             return self.truncate(inode, size, set).await;
         }
         self.write_behind.publish_inode(inode).await?;
+        let state = self.pages.find_inode(inode);
+        let asked = state.as_ref().map(|state| state.lock().held_state());
         let mut attributes = self.set_published(inode, set).await?;
-        if let Some(state) = self.pages.find_inode(inode) {
+        if let (Some(state), Some(asked)) = (state, asked) {
             let mut inner = state.lock();
-            inner.learn_again(&attributes);
+            inner.learn_again(&attributes, asked);
             inner.merge_into(&mut attributes);
         }
         Ok(attributes)
@@ -86,11 +88,12 @@ impl InodeAttributes {
         // an fsync could freeze it meanwhile, and it would come back after the cut; dropped, it
         // would be lost if the cut fails.
         self.write_behind.publish(&state).await?;
+        let asked = state.lock().held_state();
         let attributes = self.set_published(inode, set).await?;
         {
             let mut inner = state.lock();
             self.pages.cut(inode, &mut inner, size);
-            inner.learn(&attributes);
+            inner.learn(&attributes, asked);
         }
         drop(exclusive);
         Ok(attributes)

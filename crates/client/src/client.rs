@@ -8,10 +8,11 @@
 //! 4. `inode`: what is known of each inode in use, under the inode's lock.
 //! 5. `page_pool`: all inodes, their memory and the disk space for dirty bytes.
 //! 6. `write_behind`: freezes dirty bytes, stores and publishes them; fsync.
-//! 7. `atime`, `privileges`: what reads and writes change besides bytes.
-//! 8. `reader`, `writer`, `attributes`: bytes and attributes of inodes.
-//! 9. `opens`, `names`, `content`, `locks`: what else programs do with files.
-//! 10. `background`: the task that looks what is due.
+//! 7. `tokens`: what the session may cache and change, and how it gives that back.
+//! 8. `atime`, `privileges`: what reads and writes change besides bytes.
+//! 9. `reader`, `writer`, `attributes`: bytes and attributes of inodes.
+//! 10. `opens`, `names`, `content`, `locks`: what else programs do with files.
+//! 11. `background`: the task that looks what is due.
 //!
 //! `settings` and `types` are plain data.
 
@@ -33,6 +34,7 @@ use crate::privileges::Rights;
 use crate::reader::Reader;
 use crate::session::Session;
 use crate::settings::ClientSettings;
+use crate::tokens::Tokens;
 use crate::write_behind::WriteBehind;
 use crate::writer::Writer;
 use model::{Result, SessionId};
@@ -47,6 +49,7 @@ pub struct Client {
     session: Arc<Session>,
     pages: Arc<PagePool>,
     write_behind: Arc<WriteBehind>,
+    tokens: Arc<Tokens>,
     accesses: Arc<Accesses>,
     rights: Arc<Rights>,
     reader: Arc<Reader>,
@@ -75,9 +78,11 @@ impl Client {
     ) -> Arc<Self> {
         let budget = settings.page_pool_bytes.max(PAGE_POOL_BYTES_MIN);
         let session = &Session::new(world, owner, session, pool.clone(), settings.patience);
-        let pages = &PagePool::new(pool.clone(), settings.block_bytes, budget);
+        let standing = session.standing().clone();
+        let pages = &PagePool::new(pool.clone(), standing, settings.block_bytes, budget);
         let write_behind =
             &WriteBehind::new(session.clone(), pages.clone(), pool.clone(), &settings);
+        let tokens = &Tokens::start(session.clone(), pages.clone(), write_behind.clone());
         let accesses = &Accesses::new(session.clone(), settings.relatime);
         let rights = &Rights::new(session.clone(), pages.clone());
         let reader = Arc::new(Reader::new(
@@ -85,6 +90,7 @@ impl Client {
             pages.clone(),
             pool.clone(),
             accesses.clone(),
+            tokens.clone(),
             settings.read_ahead_bytes_max,
         ));
         let writer = Arc::new(Writer::new(
@@ -92,6 +98,7 @@ impl Client {
             pages.clone(),
             rights.clone(),
             write_behind.clone(),
+            tokens.clone(),
         ));
         let attributes = &InodeAttributes::new(
             session.clone(),
@@ -136,6 +143,7 @@ impl Client {
             session: session.clone(),
             pages: pages.clone(),
             write_behind: write_behind.clone(),
+            tokens: tokens.clone(),
             accesses: accesses.clone(),
             rights: rights.clone(),
             reader,
@@ -206,6 +214,8 @@ impl Client {
             // its end. If that takes too long, the sweep has more to do.
             self.write_behind.drain().await;
         }
-        result.and(self.session.end().await)
+        let ended = self.session.end().await;
+        self.tokens.stop().await;
+        result.and(ended)
     }
 }

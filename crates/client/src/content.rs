@@ -6,6 +6,7 @@ use crate::page_pool::PagePool;
 use crate::pages::extents::Source;
 use crate::reader::{EXTENTS_AT_ONCE_MAX, ROUNDS_MAX, Reader};
 use crate::session::{Session, unexpected_reply};
+use crate::tokens::Uses;
 use crate::types::{Allocate, ReadTraces, Seek};
 use crate::write_behind::WriteBehind;
 use crate::writer::Writer;
@@ -26,6 +27,8 @@ const SEEK_STEPS_MAX: usize = 4096;
 
 /// Result of one step of a seek.
 enum Sought {
+    /// Tokens must be claimed first.
+    NotHeld,
     /// The final offset.
     Found(u64),
     /// Nothing was found up to here.
@@ -104,6 +107,7 @@ impl Content {
                 change,
                 keep_size,
             };
+            let asked = state.lock().held_state();
             let result = self.range_changed(operation).await;
             let mut inner = state.lock();
             if change != RangeChange::Reserve {
@@ -111,7 +115,7 @@ impl Content {
             }
             inner.forget_extents(offset, end);
             let (attributes, more) = result?;
-            inner.learn(&attributes);
+            inner.learn(&attributes, asked);
             next = more;
         }
         drop(exclusive);
@@ -162,14 +166,21 @@ impl Content {
         // meanwhile, so the number of steps is bounded by the number of extents.
         let mut at = offset;
         let mut rounds = 0;
+        let mut uses: Option<Uses> = None;
         while rounds < ROUNDS_MAX {
-            let step = seek_in(&state.lock(), offset, at, what)?;
+            let step = seek_in(&state.lock(), uses.is_some(), offset, at, what)?;
             let next = match step {
                 Sought::Found(found) => return Ok(found),
+                Sought::NotHeld => {
+                    let claimed = self.reader.claim(&state, offset);
+                    uses = Some(Box::pin(claimed).await?);
+                    rounds += 1;
+                    continue;
+                }
                 Sought::Passed(next) => next,
                 Sought::Unknown(from, to) => {
                     self.reader
-                        .ask_extents(&state, from, to, EXTENTS_AT_ONCE_MAX)
+                        .ask_extents(&state, uses.as_ref(), (from, to), EXTENTS_AT_ONCE_MAX)
                         .await?;
                     from
                 }
@@ -244,6 +255,7 @@ impl Content {
                 to_offset: at - from_offset + to_offset,
                 length: end - at,
             };
+            let asked = target.lock().held_state();
             let result = self.range_changed(operation).await;
             let mut inner = target.lock();
             self.pages
@@ -254,7 +266,7 @@ impl Content {
                 Err(_) if at > from_offset => break,
                 other => other?,
             };
-            inner.learn(&attributes);
+            inner.learn(&attributes, asked);
             match next {
                 Some(next) if next > at => at = next,
                 // The source was truncated meanwhile and ends here.
@@ -314,7 +326,11 @@ impl Content {
 }
 
 /// Continues a seek from `offset` at `at`, as far as extents are known here.
-fn seek_in(inner: &Inner, offset: u64, at: u64, what: Seek) -> Result<Sought> {
+fn seek_in(inner: &Inner, is_held: bool, offset: u64, at: u64, what: Seek) -> Result<Sought> {
+    inner.check_lost()?;
+    if !is_held && !inner.may_read(offset, u64::MAX) {
+        return Ok(Sought::NotHeld);
+    }
     let (Some(known), Some(size)) = (inner.known(), inner.size()) else {
         return Ok(Sought::Unknown(at, at.saturating_add(1)));
     };

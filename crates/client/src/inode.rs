@@ -2,6 +2,7 @@
 
 mod batch;
 mod exclusive;
+mod held;
 mod inner;
 mod known;
 mod pattern;
@@ -9,11 +10,13 @@ mod plain;
 mod unpublished;
 
 pub(crate) use batch::{Batch, Stored};
+pub(crate) use held::HeldState;
 pub(crate) use inner::Inner;
 pub(crate) use pattern::UNIT_BYTES;
 pub(crate) use plain::Plain;
 
 use crate::pages::memory::Blocks;
+use crate::session::Standing;
 use model::InodeId;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -65,6 +68,7 @@ impl InodeState {
 pub(crate) struct Inodes {
     parts: Vec<Arc<Part>>,
     blocks: Arc<Blocks>,
+    standing: Arc<Standing>,
 }
 
 type Part = Mutex<Map<InodeId, Arc<InodeState>>>;
@@ -75,9 +79,13 @@ pub(crate) struct InodeRef {
 }
 
 impl Inodes {
-    pub(crate) fn new(blocks: Arc<Blocks>) -> Self {
+    pub(crate) fn new(blocks: Arc<Blocks>, standing: Arc<Standing>) -> Self {
         let parts = (0..PARTS).map(|_| Arc::default()).collect();
-        Self { parts, blocks }
+        Self {
+            parts,
+            blocks,
+            standing,
+        }
     }
 
     fn part(&self, inode: InodeId) -> &Arc<Part> {
@@ -93,7 +101,7 @@ impl Inodes {
                 id: inode,
                 part: Arc::downgrade(part),
                 uses: AtomicUsize::new(0),
-                inner: Mutex::new(Inner::new(self.blocks.clone())),
+                inner: Mutex::new(Inner::new(self.blocks.clone(), self.standing.clone())),
                 gate: tokio::sync::Mutex::new(()),
                 changed: Notify::new(),
             })

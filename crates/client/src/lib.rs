@@ -21,6 +21,7 @@ mod privileges;
 mod reader;
 mod session;
 mod settings;
+mod tokens;
 mod types;
 mod write_behind;
 mod writer;

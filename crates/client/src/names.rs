@@ -1,6 +1,7 @@
 //! Names: lookup, create, link, unlink, rename, listings, symbolic links.
 
 use crate::attributes::InodeAttributes;
+use crate::inode::HeldState;
 use crate::opens::Opens;
 use crate::page_pool::PagePool;
 use crate::privileges::Rights;
@@ -66,13 +67,14 @@ impl Names {
         new: NewInode,
     ) -> Result<Attributes> {
         let grants = self.rights.grants();
+        let held = HeldState::of_new(self.session.standing());
         let create = Operation::Create {
             directory,
             name,
             new,
         };
         let attributes = self.entry(create).await?;
-        self.opens.hold_new(&attributes, grants).await?;
+        self.opens.hold_new(&attributes, grants, held).await?;
         Ok(attributes)
     }
 
@@ -83,9 +85,10 @@ impl Names {
         new: NewInode,
     ) -> Result<Attributes> {
         let grants = self.rights.grants();
+        let held = HeldState::of_new(self.session.standing());
         let create = Operation::CreateUnnamed { directory, new };
         let attributes = self.entry(create).await?;
-        self.opens.hold_unnamed(&attributes, grants).await?;
+        self.opens.hold_unnamed(&attributes, grants, held).await?;
         let state = self.pages.inode(attributes.inode);
         state.lock().set_orphan(true);
         Ok(attributes)

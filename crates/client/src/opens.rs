@@ -1,7 +1,7 @@
 //! Open and release: holds inodes, so that they outlive their last names.
 
 use crate::attributes::InodeAttributes;
-use crate::inode::InodeRef;
+use crate::inode::{HeldState, InodeRef};
 use crate::page_pool::PagePool;
 use crate::privileges::Rights;
 use crate::session::Session;
@@ -72,26 +72,36 @@ impl Opens {
         })
     }
 
-    /// Holds an inode that was just made: it is empty and fully known. `grants` were counted
-    /// before.
-    pub(crate) async fn hold_new(&self, attributes: &Attributes, grants: u64) -> Result<()> {
+    /// Holds an inode that was just made: it is empty and fully known, if the session has
+    /// everything. `grants` were counted before, as was `held`.
+    pub(crate) async fn hold_new(
+        &self,
+        attributes: &Attributes,
+        grants: u64,
+        held: HeldState,
+    ) -> Result<()> {
         self.session.hold(attributes.inode).await?;
-        self.note_new(attributes, grants);
+        self.note_new(attributes, grants, held);
         Ok(())
     }
 
     /// As [`Opens::hold_new`], for an inode that was made without a name.
-    pub(crate) async fn hold_unnamed(&self, attributes: &Attributes, grants: u64) -> Result<()> {
+    pub(crate) async fn hold_unnamed(
+        &self,
+        attributes: &Attributes,
+        grants: u64,
+        held: HeldState,
+    ) -> Result<()> {
         self.session.hold_made(attributes.inode).await?;
-        self.note_new(attributes, grants);
+        self.note_new(attributes, grants, held);
         Ok(())
     }
 
-    fn note_new(&self, attributes: &Attributes, grants: u64) {
+    fn note_new(&self, attributes: &Attributes, grants: u64, held: HeldState) {
         let state = self.pages.inode(attributes.inode);
         let mut inner = state.lock();
         inner.note_open();
-        if inner.learn_first(attributes) {
+        if inner.learn_first(attributes, held) {
             inner.learn_empty();
             self.rights.note_made(attributes, &mut inner, grants);
         }

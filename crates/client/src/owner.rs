@@ -7,13 +7,14 @@ mod book;
 mod remote;
 mod slots;
 
+pub(crate) use remote::Reclaims;
 pub use remote::{Owners, RemoteOwner};
 
 use model::lock::HeldLock;
 use model::operation::Stamp;
 use model::owner::{GIVE_UP_MAX, LockCall, OwnerReply, OwnerRequest, Usage};
 use model::{InodeId, Result, SegmentPlace, SessionId};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use world::call::{Asked, Local};
 use world::{Waiter, World};
 
@@ -67,6 +68,13 @@ impl Owner {
             remote.close();
         }
         closed.map(drop)
+    }
+
+    /// New owners are told of the session's tokens; the one of this process ends with it.
+    pub(crate) fn tell_new_owners(&self, tokens: Weak<dyn Reclaims>) {
+        if let Self::There(remote) = self {
+            remote.tell_new_owners(tokens);
+        }
     }
 
     /// Asks. The answer is ready at once if the owner is here and misses nothing.

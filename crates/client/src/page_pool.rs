@@ -12,6 +12,7 @@ mod space;
 use crate::inode::{Inner, InodeRef, Inodes};
 use crate::pages::clean::is_wasteful;
 use crate::pages::memory::Blocks;
+use crate::session::Standing;
 use ahead::Ahead;
 use bytes::Bytes;
 use model::{Attributes, Error, InodeId, Result};
@@ -76,10 +77,15 @@ impl Drop for Claim<'_> {
 
 impl PagePool {
     /// A page pool of `budget` bytes for a file system with this block size.
-    pub(crate) fn new(pool: Arc<Pool>, block_bytes: u32, budget: u64) -> Arc<Self> {
+    pub(crate) fn new(
+        pool: Arc<Pool>,
+        standing: Arc<Standing>,
+        block_bytes: u32,
+        budget: u64,
+    ) -> Arc<Self> {
         let blocks = Blocks::new(block_bytes, budget);
         Arc::new(Self {
-            inodes: Inodes::new(blocks.clone()),
+            inodes: Inodes::new(blocks.clone(), standing),
             blocks,
             dirty: AtomicU64::new(0),
             on_the_way: AtomicU64::new(0),
@@ -106,6 +112,11 @@ impl PagePool {
     /// The state of an inode, if there is one.
     pub(crate) fn find_inode(&self, inode: InodeId) -> Option<InodeRef> {
         self.inodes.find(inode)
+    }
+
+    /// Visits the state of every inode, one after another.
+    pub(crate) fn each_inode(&self, visit: impl FnMut(&InodeRef)) {
+        self.inodes.each(visit);
     }
 
     /// Adds unpublished writes to attributes from the owner.

@@ -55,12 +55,13 @@ impl Rights {
         privileges: Privileges,
     ) -> Result<bool> {
         let grants = self.grants();
+        let asked = state.lock().held_state();
         let now = self.session.attributes(state.id()).await?;
         let plain = Plain::of(&now, self.has_capabilities(state.id()).await?);
         {
             let mut inner = state.lock();
             if self.grants() == grants {
-                inner.learn_plain(plain);
+                inner.learn_plain(plain, asked);
             }
         }
         if plain.loses_nothing_to(privileges) {
@@ -93,7 +94,8 @@ impl Rights {
     /// capabilities, and its mode is known.
     pub(crate) fn note_made(&self, made: &Attributes, inner: &mut Inner, grants: u64) {
         if self.grants() == grants {
-            inner.learn_plain(Plain::of(made, false));
+            let held = inner.held_state();
+            inner.learn_plain(Plain::of(made, false), held);
         }
     }
 
@@ -104,7 +106,7 @@ impl Rights {
         // already stored its result, which is cleared here.
         self.grants.fetch_add(1, Ordering::SeqCst);
         if let Some(state) = self.pages.find_inode(inode) {
-            state.lock().learn_plain(Plain::default());
+            state.lock().forget_plain();
         }
     }
 }

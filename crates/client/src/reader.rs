@@ -17,6 +17,7 @@ use crate::page_pool::PagePool;
 use crate::pages::extents::{Located, Source};
 use crate::pages::ranges::Gaps;
 use crate::session::Session;
+use crate::tokens::{Tokens, Uses};
 use crate::types::ReadTraces;
 use ahead::ReadAhead;
 use answer::Answer;
@@ -43,6 +44,8 @@ const NODES_LOOK_EVERY: Duration = Duration::from_millis(100);
 enum Missing<'a> {
     /// Nothing: the pieces in order.
     Nothing(Vec<Bytes>),
+    /// Tokens must be claimed first.
+    Tokens,
     /// Size, or extents from this offset on, must be requested.
     Extents(u64),
     /// Another task is fetching the data.
@@ -57,6 +60,7 @@ pub(crate) struct Reader {
     session: Arc<Session>,
     pages: Arc<PagePool>,
     accesses: Arc<Accesses>,
+    tokens: Arc<Tokens>,
     fetcher: Arc<Fetcher>,
     ahead: ReadAhead,
 }
@@ -68,6 +72,7 @@ impl Reader {
         pages: Arc<PagePool>,
         pool: Arc<Pool>,
         accesses: Arc<Accesses>,
+        tokens: Arc<Tokens>,
         ahead_bytes_max: u64,
     ) -> Self {
         let fetcher = Arc::new(Fetcher::new(session.clone(), pages.clone(), pool));
@@ -81,6 +86,7 @@ impl Reader {
             session,
             pages,
             accesses,
+            tokens,
             fetcher,
         }
     }
@@ -104,12 +110,33 @@ impl Reader {
         let keep = if traces.cached { Keep::Read } else { Keep::No };
         let mut round = 0;
         let mut in_parts = false;
+        let mut uses: Option<Uses> = None;
         while round < ROUNDS_MAX {
             in_parts |= round >= ROUNDS_WHOLE_MAX;
             let have = (&fetched[..], in_parts);
-            let missing = self.put_together(&state, offset, length, have, &mut unnoted)?;
+            let is_held = uses.is_some();
+            let missing = self.put_together(&state, offset, length, is_held, have, &mut unnoted)?;
             let (wanted, known) = match missing {
-                Missing::Nothing(pieces) => return Ok(pieces),
+                // What was read under a token that is lost may be old.
+                Missing::Nothing(pieces) => match uses.take().is_none_or(Uses::end) {
+                    true => return Ok(pieces),
+                    false => {
+                        fetched.clear();
+                        round += 1;
+                        continue;
+                    }
+                },
+                Missing::Tokens => {
+                    // What was fetched before may be old by now.
+                    fetched.clear();
+                    let claimed = self
+                        .tokens
+                        .claim_read(&state, offset, end_of(offset, length));
+                    // Boxed because it is rare: every read's future would be larger.
+                    uses = Some(Box::pin(claimed).await?);
+                    round += 1;
+                    continue;
+                }
                 Missing::Arrival(arrival) => {
                     self.session
                         .wait("data that is being fetched", Some(inode), arrival)
@@ -118,12 +145,14 @@ impl Reader {
                 }
                 Missing::Extents(from) => {
                     let to = from.saturating_add(EXTENTS_AHEAD);
+                    let used_to = uses.as_ref().map(|_| end_of(offset, length));
                     let limit = if in_parts {
                         EXTENTS_AT_ONCE_MAX
                     } else {
                         EXTENTS_AT_ONCE
                     };
-                    self.fetcher.ask_extents(&state, (from, to), limit).await?;
+                    let asked = self.fetcher.ask_extents(&state, (from, to), used_to, limit);
+                    asked.await?;
                     round += 1;
                     continue;
                 }
@@ -172,10 +201,15 @@ impl Reader {
         state: &'a InodeRef,
         offset: u64,
         length: usize,
+        is_held: bool,
         (fetched, in_parts): (&[(u64, Bytes)], bool),
         unnoted: &mut Option<bool>,
     ) -> Result<Missing<'a>> {
         let mut inner = state.lock();
+        inner.check_lost()?;
+        if !is_held && !inner.may_read(offset, end_of(offset, length)) {
+            return Ok(Missing::Tokens);
+        }
         let (Some(known), Some(size)) = (inner.known(), inner.size()) else {
             return Ok(Missing::Extents(offset));
         };
@@ -235,16 +269,27 @@ impl Reader {
         Ok(Missing::Data(wanted, known.0))
     }
 
-    /// Requests the extents between `from` and `to`, and size and times, from the owner.
+    /// Claims what it needs to look at the bytes from `from` on.
+    pub(crate) async fn claim(&self, state: &InodeRef, from: u64) -> Result<Uses> {
+        self.tokens.claim_read(state, from, u64::MAX).await
+    }
+
+    /// Requests the extents of a range, and size and times, from the owner. `uses`: what
+    /// [was claimed](Reader::claim) for everything behind its beginning.
     pub(crate) async fn ask_extents(
         &self,
         state: &InodeRef,
-        from: u64,
-        to: u64,
+        uses: Option<&Uses>,
+        range: (u64, u64),
         limit: u32,
     ) -> Result<()> {
-        self.fetcher.ask_extents(state, (from, to), limit).await
+        let used_to = uses.map(|_| u64::MAX);
+        self.fetcher.ask_extents(state, range, used_to, limit).await
     }
+}
+
+fn end_of(offset: u64, length: usize) -> u64 {
+    offset.saturating_add(length as u64)
 }
 
 /// The error for unreadable data: EIO, whatever the cause's own errno.

@@ -5,9 +5,11 @@
 //! which all are published or given up.
 
 mod low_water;
+mod standing;
 
 pub(crate) use crate::owner::unexpected as unexpected_answer;
 pub(crate) use low_water::Mark;
+pub(crate) use standing::Standing;
 
 use crate::owner::Owner;
 use low_water::LowWater;
@@ -32,6 +34,7 @@ pub(crate) struct Session {
     world: World,
     owner: Owner,
     id: SessionId,
+    standing: Arc<Standing>,
     /// Is asked only whether nodes are away.
     pool: Arc<Pool>,
     patience: Duration,
@@ -54,6 +57,7 @@ impl Session {
         patience: Duration,
     ) -> Arc<Self> {
         Arc::new(Self {
+            standing: Standing::new(world.clone()),
             world,
             owner,
             id,
@@ -70,6 +74,16 @@ impl Session {
 
     pub(crate) fn id(&self) -> SessionId {
         self.id
+    }
+
+    /// What it may use.
+    pub(crate) fn standing(&self) -> &Arc<Standing> {
+        &self.standing
+    }
+
+    /// The owner, which asks what the session holds when another one follows it.
+    pub(crate) fn owner(&self) -> &Owner {
+        &self.owner
     }
 
     pub(crate) fn world(&self) -> &World {

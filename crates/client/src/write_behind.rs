@@ -183,6 +183,19 @@ impl WriteBehind {
         self.publisher.wait_published(state, target).await
     }
 
+    /// Drops an inode's written data that others' changes must not be replaced by. What is being
+    /// published now may still come first. True if there was any.
+    pub(crate) fn lose(&self, state: &InodeRef) -> bool {
+        let mut inner = state.lock();
+        if inner.is_published() {
+            return false;
+        }
+        inner.note_lost();
+        drop(inner);
+        self.publisher.drop_batches(state);
+        true
+    }
+
     /// Publishes everything that is dirty now, packing small data together.
     pub(crate) async fn publish_all(self: &Arc<Self>) -> Result<()> {
         let mut result = Ok(());

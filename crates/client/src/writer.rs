@@ -3,10 +3,14 @@
 use crate::inode::InodeRef;
 use crate::page_pool::{Claim, PagePool};
 use crate::privileges::Rights;
-use crate::session::Session;
+use crate::session::{Session, unexpected_reply};
+use crate::tokens::{Tokens, Uses};
 use crate::types::Written;
 use crate::write_behind::WriteBehind;
-use model::{Error, ErrorKind, FileKind, InodeId, Privileges, Result, limits};
+use model::{
+    Attributes, Error, ErrorKind, FileKind, InodeId, Operation, Privileges, Reply, Result,
+    TokenRange, limits,
+};
 use std::sync::Arc;
 use tokio::sync::futures::Notified;
 use world::{Instant, SPACE_WAIT};
@@ -19,6 +23,8 @@ enum Attempt<'a> {
     Done(u64),
     /// Size and generation must be requested first.
     Unknown,
+    /// Tokens must be claimed first.
+    NotHeld,
     /// The inode may have privileges that this write must drop.
     MayLose,
     /// A truncate or the like is running.
@@ -31,6 +37,7 @@ pub(crate) struct Writer {
     pages: Arc<PagePool>,
     rights: Arc<Rights>,
     write_behind: Arc<WriteBehind>,
+    tokens: Arc<Tokens>,
 }
 
 impl Writer {
@@ -39,12 +46,14 @@ impl Writer {
         pages: Arc<PagePool>,
         rights: Arc<Rights>,
         write_behind: Arc<WriteBehind>,
+        tokens: Arc<Tokens>,
     ) -> Self {
         Self {
             session,
             pages,
             rights,
             write_behind,
+            tokens,
         }
     }
 
@@ -88,9 +97,13 @@ impl Writer {
         }
         let mut claim = self.claim(state, bytes).await?;
         let mut mode_changed = false;
+        let mut uses: Option<Uses> = None;
         loop {
-            match self.try_write(state, at, data, privileges, &mut claim)? {
+            let is_held = uses.is_some();
+            match self.try_write(state, at, data, privileges, &mut claim, is_held)? {
                 Attempt::Done(offset) => {
+                    // What was written just before the session ended is lost, as programs hear.
+                    drop(uses);
                     if self.pages.is_short() {
                         self.write_behind.press();
                     }
@@ -101,10 +114,20 @@ impl Writer {
                     });
                 }
                 Attempt::Unknown => {
-                    let attributes = self.session.attributes(state.id()).await?;
-                    state.lock().learn_first(&attributes);
+                    let asked = state.lock().held_state().if_claimed(is_held);
+                    let attributes = self.known_attributes(state.id()).await?;
+                    state.lock().learn_first(&attributes, asked);
+                }
+                Attempt::NotHeld => {
+                    drop(uses.take());
+                    let range = at.and_then(|at| TokenRange::new(at, at + bytes));
+                    // Boxed because it is rare: otherwise every write's future would contain it.
+                    let claimed = self.tokens.claim_write(state, range, at.is_none());
+                    uses = Some(Box::pin(claimed).await?);
                 }
                 Attempt::MayLose => {
+                    // The owner may have to wait for others that wait for this client.
+                    drop(uses.take());
                     // Boxed because it is rare: otherwise every write's future would contain it.
                     let dropping = Box::pin(self.rights.drop_unless_plain(state, privileges));
                     mode_changed |= dropping.await?;
@@ -112,11 +135,28 @@ impl Writer {
                     privileges = Privileges::Keep;
                 }
                 Attempt::Excluded(over) => {
+                    drop(uses.take());
                     self.session
                         .wait("a truncate of the same file", Some(state.id()), over)
                         .await?;
                 }
             }
+        }
+    }
+
+    /// Size and times as the owner knows them. If the session has the tokens for a write, others that
+    /// write have published all that matters to it.
+    async fn known_attributes(&self, inode: InodeId) -> Result<Attributes> {
+        let operation = Operation::ReadExtents {
+            inode,
+            offset: 0,
+            length: 1,
+            limit: 1,
+        };
+        match self.session.execute(operation).await {
+            Ok(Reply::Extents { attributes, .. }) => Ok(attributes),
+            Ok(other) => unexpected_reply(&other),
+            Err(error) => Err(error),
         }
     }
 
@@ -195,11 +235,17 @@ impl Writer {
         data: &[u8],
         privileges: Privileges,
         claim: &mut Claim<'_>,
+        is_held: bool,
     ) -> Result<Attempt<'a>> {
         let now = self.session.wall();
         let mut inner = state.lock();
+        inner.check_lost()?;
         if inner.is_exclusive() {
             return Ok(Attempt::Excluded(state.changed()));
+        }
+        let (from, to) = at.map_or((0, u64::MAX), |at| (at, at + data.len() as u64));
+        if !is_held && !inner.may_write(from, to, at.is_none()) {
+            return Ok(Attempt::NotHeld);
         }
         let Some(known) = inner.known() else {
             return Ok(Attempt::Unknown);

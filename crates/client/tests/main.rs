@@ -14,5 +14,6 @@ mod pieces;
 mod random;
 mod rig;
 mod semantics;
+mod sharing;
 mod space;
 mod stuck;

@@ -15,6 +15,7 @@
 //! | `files::FileNames` | nothing: reads records | who asks |
 //! | `room::Room` | the last measurement of space, the waits for it | how space is freed: it is given that |
 //! | `background::Background` | the jobs with their progress, the order of a round | when rounds come; sessions' opens, locks and requests |
+//! | `tokens::Tokens` | the granter of tokens, who has everything, what has to be said to clients | operations, sessions' records |
 //! | `check::Check` | nothing: lives for one check | clients |
 //! | [`Metanode`] | the parts; opens, [`Locks`], grace time, replays; the task that drives rounds | how the others do it |
 //!
@@ -55,6 +56,7 @@ mod metanode;
 mod progress;
 mod room;
 mod sessions;
+mod tokens;
 
 pub use crate::assignment::begin_alone;
 pub use crate::host::{DATA_POOL, TAKE_OVER_MAX};

@@ -1,6 +1,7 @@
 //! The metanode itself: composes its parts; the interface for clients.
 
 mod callers;
+mod granting;
 mod opens;
 mod operations;
 mod reclaim;
@@ -19,14 +20,15 @@ use crate::metanode::serving::replays::Replays;
 use crate::report::ShardStatus;
 use crate::room::Room;
 use crate::sessions::ClientSessions;
+use crate::tokens::Tokens;
 use coordination::Coordination;
 use model::owner::{Tenure, Usage};
 use model::{FamilyId, NodeRun, Result, ShardId};
 use parking_lot::Mutex;
 use pool::Pool;
 use shard::{Shard, ShardMemory, within};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use world::{Waiter, World};
 
 /// Everything needed to open a metanode.
@@ -58,6 +60,7 @@ pub struct Metanode {
     rounds: Rounds,
     holders: Arc<Holders>,
     locks: Locks,
+    tokens: Arc<Tokens>,
     /// Set while inodes without names must stay and new locks must wait; read by every operation.
     in_grace: Arc<AtomicBool>,
     /// Set while some session has yet to say what it holds; read by every operation.
@@ -102,7 +105,9 @@ impl Metanode {
         let sessions = Arc::<ClientSessions>::default();
         let judging = Judging::new(host.clone(), sessions.clone());
         let room = Arc::new(Room::new(host.clone()));
+        let tenure = Tenure(shard.epoch().0);
         let metanode = Arc::new(Self {
+            tokens: Arc::new(Tokens::new(&world, tenure)),
             background: Background::new(&host, &judging, &room),
             rounds: Rounds::default(),
             holders,
@@ -110,7 +115,7 @@ impl Metanode {
             in_grace,
             is_owed: AtomicBool::new(true),
             reclaim: Mutex::new(Reclaim::begin(&shard.sessions(), world.now())),
-            tenure: Tenure(shard.epoch().0),
+            tenure,
             sessions,
             replays: Replays::default(),
             world,
@@ -121,6 +126,10 @@ impl Metanode {
         let prepared = metanode.prepare(run).await;
         prepared.inspect_err(|error| metanode.host.abandon(error))?;
         metanode.room.measure();
+        let watch = watch_tokens(Arc::downgrade(&metanode));
+        metanode
+            .rounds
+            .watch(metanode.world.spawn("watches tokens", watch));
         Ok(metanode)
     }
 
@@ -131,6 +140,9 @@ impl Metanode {
         let ending = self.end_former_runs(&shard, run);
         within(&self.world, FORMER_RUNS_BUDGET, step, ending).await?;
         self.begin_grace();
+        let sessions = self.shard().sessions();
+        let clients = sessions.of_clients().map(|(session, _)| session);
+        self.tokens.begin(clients.collect());
         self.begin_releases().await
     }
 
@@ -165,7 +177,11 @@ impl Metanode {
     /// Waits for causes outside the operations themselves, longest first.
     #[must_use]
     pub fn waiters(&self) -> Vec<Waiter> {
-        self.room.waiters()
+        let mut waiters = self.room.waiters();
+        waiters.extend(self.tokens.waiters());
+        waiters.sort_by_key(|waiter| std::cmp::Reverse(waiter.since));
+        waiters.truncate(world::WAITERS_MAX);
+        waiters
     }
 
     /// State of the shard.
@@ -225,5 +241,14 @@ fn of_shard(opening: &Opening) -> shard::Opening {
         pool: opening.pool.clone(),
         memory: opening.memory.clone(),
         run: opening.run,
+    }
+}
+
+/// Until the metanode ends.
+async fn watch_tokens(metanode: Weak<Metanode>) {
+    while let Some(it) = metanode.upgrade() {
+        if !it.watch_tokens().await {
+            return;
+        }
     }
 }

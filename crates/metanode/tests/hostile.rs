@@ -6,12 +6,15 @@ use bytes::Bytes;
 use model::call::Call;
 use model::lock::{LockDoor, LockOwner, LockRequest, LockSpace, LockTaker};
 use model::operation::{Fresh, NewInode, Publish, RangeChange, RenameMode, Stamp, Turn, XattrMode};
-use model::owner::Tenure;
-use model::owner::{CLASS, LockCall, OWNER, Order, OwnerCall, OwnerReply, OwnerRequest, Reclaimed};
+use model::owner::{
+    CLASS, HeldToken, LockCall, OWNER, Order, OwnerCall, OwnerReply, OwnerRequest, Reclaimed,
+    Tenure,
+};
+use model::token::{GrantNumber, TokenRequest, TokenReturn};
 use model::{
     CommitNumber, DataId, ErrorKind, Extent, ExtentKind, FileKind, FilesetId, GroupId, InodeId,
     InodeNumber, LockKind, LockRange, NodeId, NodeRun, Operation, Result, Scheme, SegmentId,
-    SegmentPlace, SessionId, SetAttributes, ShardId, Timestamp,
+    SegmentPlace, SessionId, SetAttributes, ShardId, Timestamp, TokenMode, TokenObject, TokenRange,
 };
 use std::time::Duration;
 use world::Deadline;
@@ -397,9 +400,66 @@ impl Known {
         }
     }
 
+    fn token(&self, draw: &mut Draw) -> HeldToken {
+        let inode = self.inode(draw);
+        let object = draw.of(&[
+            TokenObject::Inode(inode),
+            TokenObject::Bytes(inode),
+            TokenObject::Directory(inode),
+        ]);
+        let (start, end) = (draw.number(), draw.number());
+        HeldToken {
+            object,
+            range: draw.of(&[TokenRange::ALL, TokenRange { start, end }]),
+            mode: draw.of(&[
+                TokenMode::Shared,
+                TokenMode::SharedWrite,
+                TokenMode::Exclusive,
+            ]),
+        }
+    }
+
     fn request(&mut self, draw: &mut Draw) -> OwnerRequest {
         let inode = self.inode(draw);
-        match draw.below(30) {
+        match draw.below(33) {
+            30 => {
+                let HeldToken {
+                    object,
+                    range,
+                    mode,
+                } = self.token(draw);
+                OwnerRequest::AskToken {
+                    session: self.session(draw),
+                    number: draw.number(),
+                    wants: TokenRequest {
+                        object,
+                        mode,
+                        required: vec![range],
+                        desired: draw.of(&[range, TokenRange::ALL]),
+                        can_ship: draw.one_in(2),
+                    },
+                }
+            }
+            31 => {
+                let HeldToken { object, range, .. } = self.token(draw);
+                OwnerRequest::ReturnToken {
+                    session: self.session(draw),
+                    back: TokenReturn {
+                        object,
+                        ranges: vec![range],
+                        keep: draw.of(&[None, Some(TokenMode::Shared)]),
+                        up_to: GrantNumber {
+                            tenure: Tenure(draw.number()),
+                            count: draw.number(),
+                        },
+                    },
+                }
+            }
+            32 => OwnerRequest::AwaitRecalls {
+                session: self.session(draw),
+                known: Tenure(draw.number()),
+                has_all: draw.one_in(2),
+            },
             0 => OwnerRequest::Sync,
             1 => OwnerRequest::NewSession,
             2 => OwnerRequest::OpenSession {
@@ -436,6 +496,7 @@ impl Known {
                     holds: (0..draw.below(5)).map(|_| (inode, draw.number())).collect(),
                     doors: (0..draw.below(3)).map(|_| self.door(draw)).collect(),
                     locks: (0..draw.below(5)).map(|_| self.lock(draw)).collect(),
+                    tokens: (0..draw.below(3)).map(|_| self.token(draw)).collect(),
                 },
                 is_last: draw.one_in(2),
             },

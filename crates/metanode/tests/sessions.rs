@@ -70,7 +70,8 @@ fn a_new_owner_condemns_nothing_that_an_open_session_may_still_publish() {
             let bytes = rig::pattern(1, 100_000);
             let written = rig.segment(file, 0, &bytes).await;
             let new = next_owner(&rig).await;
-            world.sleep(Duration::from_secs(60)).await;
+            // A session that says nothing for longer ends.
+            world.sleep(Duration::from_secs(10)).await;
             drain(&new).await;
             let rig = Rig {
                 metanode: new,
@@ -119,8 +120,19 @@ fn an_open_inode_without_names_outlives_a_change_of_the_owner() {
                 };
                 new.reclaim(session, &part, true).await.unwrap();
             }
-            assert!(exists(&new, held, &rig.stamp()).await);
-            // The other session hasn't said anything: what loses its last name now may be open there.
+            // Operations wait until the other session has said what it holds and has cached.
+            let part = Reclaimed {
+                holds: vec![(also_held, 1)],
+                ..Reclaimed::default()
+            };
+            let begun = world.now();
+            let says = async {
+                world.sleep(Duration::from_secs(5)).await;
+                new.reclaim(other, &part, true).await.unwrap();
+            };
+            let stamp = rig.stamp();
+            let (exists_now, ()) = futures::future::join(exists(&new, held, &stamp), says).await;
+            assert!(exists_now && world.now() - begun >= Duration::from_secs(5));
             let unlink = Operation::Unlink {
                 directory: ROOT,
                 name: rig::name("g"),
@@ -128,8 +140,11 @@ fn an_open_inode_without_names_outlives_a_change_of_the_owner() {
             new.execute(&unlink, &rig.stamp()).await.unwrap();
             new.unhold(also_held, &rig.stamp()).await.unwrap();
             assert!(exists(&new, also_held, &rig.stamp()).await);
-            let nothing = Reclaimed::default();
-            new.reclaim(other, &nothing, true).await.unwrap();
+            let of_other = Stamp {
+                session: other,
+                ..rig.stamp()
+            };
+            new.unhold(also_held, &of_other).await.unwrap();
             assert!(!exists(&new, also_held, &rig.stamp()).await);
             assert!(exists(&new, held, &rig.stamp()).await);
             new.unhold(held, &rig.stamp()).await.unwrap();

@@ -15,6 +15,11 @@
 //! [`Tenure`], and ask again. All requests name the tenure for which the client knows what it holds,
 //! so that no owner before or after answers them.
 //!
+//! Tokens have numbers of their own (`model::token`): a request for one may be repeated, and what is
+//! returned names the newest grant that its sender knows. The owner says what it wants back in answer
+//! to [`OwnerRequest::AwaitRecalls`], which each client has under way all the time: so recalls need no
+//! way from owners to clients, and the answers renew the tokens.
+//!
 //! The kind of an error says what to do (`model::error::Advice`): *refresh the map* if another node
 //! owns the shard now; *wait* and ask again if the owner can't answer yet; ask again under the same
 //! number if the outcome is *unknown*; everything else is the program's answer.
@@ -22,11 +27,13 @@
 use crate::call::{Call, Class, Method};
 use crate::lock::{HeldLock, LockDoor, LockOwner, LockRequest};
 use crate::operation::Stamp;
+use crate::token::{GrantNumber, TokenRecall, TokenReply, TokenRequest, TokenReturn};
 use crate::{
     Error, ErrorKind, InodeId, LockKind, LockRange, Operation, Reply, Result, SegmentPlace,
-    SessionId, ShardId,
+    SessionId, ShardId, TokenMode, TokenObject, TokenRange,
 };
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// All requests to an owner.
 pub const OWNER: Method = Method(0x0200);
@@ -37,7 +44,7 @@ pub const CLASS: Class = Class::Metadata;
 /// Most segments in one [`OwnerRequest::GiveUp`].
 pub const GIVE_UP_MAX: usize = 4096;
 
-/// Most inodes, doors and locks together in one [`OwnerRequest::Reclaim`].
+/// Most inodes, doors, locks and tokens together in one [`OwnerRequest::Reclaim`].
 pub const RECLAIM_MAX: usize = 4096;
 
 /// The time during which one owner remembers opens and locks: it has the number of the shard epoch
@@ -117,9 +124,40 @@ pub enum OwnerRequest {
         /// There is nothing more.
         is_last: bool,
     },
+    /// Asks for a token. The same number again is the same request. → `Token`
+    AskToken {
+        /// The session.
+        session: SessionId,
+        /// The request's number, which the client has never used for another.
+        number: u64,
+        /// What is asked for.
+        wants: TokenRequest,
+    },
+    /// Gives back a token. → `Done`
+    ReturnToken {
+        /// The session.
+        session: SessionId,
+        /// What it gives back.
+        back: TokenReturn,
+    },
+    /// Waits for a while until the owner wants something back. → `Recalls`
+    AwaitRecalls {
+        /// The session.
+        session: SessionId,
+        /// The tenure in the last answer: an owner of another one answers at once.
+        known: Tenure,
+        /// Whether it has everything, as the last answer said.
+        has_all: bool,
+    },
 }
 
-/// What a session holds at the owner, or a part of it: at most [`RECLAIM_MAX`] in all.
+/// How long [`OwnerRequest::AwaitRecalls`] waits at most: so often tokens are renewed.
+pub const RECALL_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// Most recalls in an answer.
+pub const RECALLS_MAX: usize = 64;
+
+/// What a session holds at the owner, or a part of it, in this order: at most [`RECLAIM_MAX`] in all.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Reclaimed {
     /// Grows each time the client begins to say what it holds.
@@ -132,6 +170,19 @@ pub struct Reclaimed {
     pub doors: Vec<LockDoor>,
     /// Locks.
     pub locks: Vec<LockRequest>,
+    /// Tokens.
+    pub tokens: Vec<HeldToken>,
+}
+
+/// A token that a session holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HeldToken {
+    /// Of what.
+    pub object: TokenObject,
+    /// Which part.
+    pub range: TokenRange,
+    /// How.
+    pub mode: TokenMode,
 }
 
 /// A request about file locks. All but `Test` and `Await` are in order.
@@ -203,6 +254,15 @@ impl OwnerRequest {
         }
     }
 
+    /// Whether the request is about tokens.
+    #[must_use]
+    pub fn is_about_tokens(&self) -> bool {
+        matches!(
+            self,
+            Self::AskToken { .. } | Self::ReturnToken { .. } | Self::AwaitRecalls { .. }
+        )
+    }
+
     /// Whether the request may take a lock that conflicts with another session's.
     #[must_use]
     pub fn takes_lock(&self) -> bool {
@@ -226,6 +286,22 @@ pub enum OwnerReply {
     NewSession(SessionId),
     /// The session is open; the owner's tenure.
     Session(Tenure),
+    /// The answer to a request for a token. It renews all tokens of the session.
+    Token {
+        /// The answer.
+        reply: TokenReply,
+        /// For how long.
+        renewal: Renewal,
+    },
+    /// What the owner wants back, at most [`RECALLS_MAX`]. It renews all tokens of the session.
+    Recalls {
+        /// What.
+        recalls: Vec<TokenRecall>,
+        /// The session has everything, until an answer says that it must not: it needs no tokens.
+        has_all: bool,
+        /// For how long.
+        renewal: Renewal,
+    },
     /// The request for a lock waits for its turn.
     Waits,
     /// The first conflicting lock.
@@ -240,7 +316,18 @@ pub enum OwnerReply {
         tenure: Tenure,
         /// Locks of the part that others have taken meanwhile, because the client came too late.
         lost: u32,
+        /// The new grants of the part's tokens, in their order; `None` for those that are lost.
+        tokens: Vec<Option<GrantNumber>>,
     },
+}
+
+/// For how long tokens may be used after an answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Renewal {
+    /// The tenure of the owner that has answered.
+    pub tenure: Tenure,
+    /// Counted from when the request was sent.
+    pub span: Duration,
 }
 
 /// A request as it is sent to another node.

@@ -12,7 +12,8 @@ mod tests;
 use crate::{Moment, Pieces, Planted};
 use model::owner::Tenure;
 use model::token::{GrantNumber, TokenRecall, TokenReply, TokenRequest, TokenReturn, check_parts};
-use model::{Result, SessionId, TokenMode, TokenObject, TokenRange};
+use model::{InodeId, Result, SessionId, TokenMode, TokenObject, TokenRange};
+pub use object::RECALL_MAX;
 use object::{Admitted, Object, Patience, Waiting, Who};
 use standing::Standing;
 use std::collections::{BTreeMap, BTreeSet};
@@ -159,6 +160,13 @@ impl Granter {
         let own_until = self.own_until;
         let standing = self.sessions.get_mut(&session)?;
         standing.answer(own_until, now)
+    }
+
+    /// Whether another session may be changing the attributes of an inode, or is about to.
+    #[must_use]
+    pub fn is_changed_by_others(&self, session: SessionId, inode: InodeId) -> bool {
+        let known = self.objects.get(&TokenObject::Inode(inode));
+        known.is_some_and(|known| known.is_changed_by_others(session)) || self.grace.is_some()
     }
 
     /// A session asks for a token. The answer is an [`Action::Answer`], now or later; none for a

@@ -19,7 +19,10 @@ pub fn needs(operation: &Operation) -> Vec<Need> {
         Operation::GetAttributes { inode } => vec![inode_shared(*inode)],
         Operation::SetAttributes { inode, set } => {
             let mut needs = vec![inode_alone(*inode)];
-            needs.extend(set.size.and_then(|size| bytes_alone(*inode, size, u64::MAX)));
+            needs.extend(
+                set.size
+                    .and_then(|size| bytes_alone(*inode, size, u64::MAX)),
+            );
             needs
         }
         Operation::SetXattr { inode, .. } | Operation::RemoveXattr { inode, .. } => {
@@ -74,7 +77,9 @@ pub fn needs(operation: &Operation) -> Vec<Need> {
                 needs.push(inode_shared(*from));
             }
             let read = TokenRange::new(*from_offset, from_offset.saturating_add(*length));
-            needs.extend(read.map(|range| need(TokenObject::Bytes(*from), TokenMode::Shared, range)));
+            needs.extend(
+                read.map(|range| need(TokenObject::Bytes(*from), TokenMode::Shared, range)),
+            );
             needs
         }
         // The session has tokens for what it publishes, and reads extents under its own.
@@ -93,6 +98,18 @@ pub fn needs(operation: &Operation) -> Vec<Need> {
         | Operation::Reclaim { .. }
         | Operation::Condemn { .. }
         | Operation::ForgetDead { .. } => Vec::new(),
+    }
+}
+
+/// Whether an operation's answer shows attributes of inodes that it can't name.
+#[must_use]
+pub fn shows(operation: &Operation) -> bool {
+    match operation {
+        Operation::Lookup { .. } | Operation::LookupParent { .. } => true,
+        Operation::ReadDirectory {
+            with_attributes, ..
+        } => *with_attributes,
+        _ => false,
     }
 }
 
@@ -118,7 +135,11 @@ pub fn shown<'a>(
 /// What an answer needs that shows an inode's attributes.
 #[must_use]
 pub fn inode_shared(inode: InodeId) -> Need {
-    need(TokenObject::Inode(inode), TokenMode::Shared, TokenRange::ALL)
+    need(
+        TokenObject::Inode(inode),
+        TokenMode::Shared,
+        TokenRange::ALL,
+    )
 }
 
 fn inode_alone(inode: InodeId) -> Need {

@@ -257,18 +257,21 @@ impl Batches {
         self.publishing = publishing;
     }
 
-    /// The first one, with this number, is published. Returns it.
-    pub(crate) fn published(&mut self, number: u64) -> Batch {
-        let batch = self.queue.pop_front();
-        let batch = batch.expect("only the publisher removes batches");
-        assert_eq!(batch.number, number, "batches are published in order");
+    /// The first one, with this number, is published. Returns it; `None` if it was taken away
+    /// meanwhile.
+    pub(crate) fn published(&mut self, number: u64) -> Option<Batch> {
+        let is_first = self
+            .queue
+            .front()
+            .is_some_and(|batch| batch.number == number);
+        let batch = is_first.then(|| self.queue.pop_front()).flatten()?;
         if self.failure().is_none() {
             self.failing_since = None;
         }
-        batch
+        Some(batch)
     }
 
-    /// Takes all: their file is gone.
+    /// Takes all: their file is gone, or the right to change it.
     pub(crate) fn take_all(&mut self) -> VecDeque<Batch> {
         self.failing_since = None;
         std::mem::take(&mut self.queue)

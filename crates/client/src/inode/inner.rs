@@ -2,6 +2,7 @@
 //! cached bytes and known extents. Pure.
 
 use super::batch::{Batch, Batches, Pending};
+use super::held::{Held, HeldState};
 use super::known::Known;
 use super::pattern::Pattern;
 use super::plain::Plain;
@@ -10,9 +11,10 @@ use crate::pages::clean::Clean;
 use crate::pages::dirty::{Dirty, Frozen};
 use crate::pages::extents::Extents;
 use crate::pages::memory::{Blocks, StateCharge};
-use crate::session::Mark;
-use model::{Attributes, Extent, ExtentKind, Privileges, Timestamp};
+use crate::session::{Mark, Standing};
+use model::{Attributes, ErrorKind, Extent, ExtentKind, Privileges, Result, Timestamp, TokenMode};
 use std::sync::Arc;
+use tokens::Pieces;
 use world::Instant;
 
 /// In-memory state of one inode. Its lock is never held across a wait.
@@ -21,6 +23,10 @@ pub(crate) struct Inner {
     /// Without names; deleted with its last holder, so its data needn't be written.
     orphan: bool,
     known: Option<Known>,
+    /// What may be used of all this.
+    held: Held,
+    /// Written data was lost with the session's tokens: programs that have it open hear of it.
+    lost: bool,
     /// Privileges that the inode is known not to have.
     plain: Plain,
     /// A truncate or the like runs: no write may begin, and size and extents may change.
@@ -44,11 +50,13 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    pub(super) fn new(blocks: Arc<Blocks>) -> Self {
+    pub(super) fn new(blocks: Arc<Blocks>, standing: Arc<Standing>) -> Self {
         Self {
             opens: 0,
             orphan: false,
             known: None,
+            held: Held::new(standing),
+            lost: false,
             plain: Plain::default(),
             exclusive: false,
             _charge: StateCharge::new(&blocks),
@@ -89,7 +97,61 @@ impl Inner {
     pub(crate) fn note_close(&mut self) -> bool {
         let is_open = self.is_open();
         self.opens -= u32::from(is_open);
+        self.lost &= self.is_open();
         is_open
+    }
+
+    /// Refuses what programs do with a file of which written data was lost, until all have closed it.
+    pub(crate) fn check_lost(&self) -> Result<()> {
+        match self.lost {
+            true => Err(ErrorKind::SessionEnded.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Written data is lost.
+    pub(crate) fn note_lost(&mut self) {
+        self.lost = self.is_open();
+    }
+
+    // Tokens.
+
+    /// What is held now, to be compared when the answer to a question comes.
+    pub(crate) fn held_state(&self) -> HeldState {
+        self.held.state()
+    }
+
+    /// Whether a read may be answered from what is known and cached.
+    pub(crate) fn may_read(&self, offset: u64, end: u64) -> bool {
+        self.held.may_read(offset, end, self.size().unwrap_or(0))
+    }
+
+    /// Whether a write may be taken in; `at_end`: where the file ends.
+    pub(crate) fn may_write(&self, offset: u64, end: u64, at_end: bool) -> bool {
+        self.held.may_write(offset, end, at_end)
+    }
+
+    /// Up to where bytes from `offset` on may be cached.
+    pub(crate) fn readable_to(&self, offset: u64) -> u64 {
+        self.held.readable_to(offset)
+    }
+
+    /// The tokens that may be used are others.
+    pub(crate) fn set_held_attributes(&mut self, mode: Option<TokenMode>) {
+        if self.held.set_attributes(mode) {
+            self.known = None;
+        }
+    }
+
+    /// As [`Inner::set_held_attributes`], for bytes. What is being fetched isn't cached.
+    pub(crate) fn set_held_bytes(&mut self, bytes: Pieces) {
+        self.mapping += u64::from(self.held.set_bytes(bytes));
+    }
+
+    /// The attributes' token goes back.
+    pub(crate) fn forget_attributes(&mut self) {
+        self.known = None;
+        self.plain = Plain::default();
     }
 
     /// Whether it has no names.
@@ -117,25 +179,29 @@ impl Inner {
         )
     }
 
-    /// Takes in the owner's answer to an operation of this client. Answers may arrive out of order:
-    /// an older one changes nothing.
-    pub(crate) fn learn(&mut self, attributes: &Attributes) {
-        self.known = Some(Known::after(self.known, attributes));
+    /// Takes in the owner's answer to an operation of this client. If what was held when it was `asked`
+    /// isn't held any more, nothing is known afterwards. Answers may arrive out of order: an older one
+    /// changes nothing.
+    pub(crate) fn learn(&mut self, attributes: &Attributes, asked: HeldState) {
+        self.known = match self.held.learned(asked) {
+            true => Some(Known::after(self.known, attributes)),
+            false => None,
+        };
     }
 
     /// As `learn`, if nothing is known. Returns whether that was so.
-    pub(crate) fn learn_first(&mut self, attributes: &Attributes) -> bool {
+    pub(crate) fn learn_first(&mut self, attributes: &Attributes, asked: HeldState) -> bool {
         let is_first = self.known.is_none();
         if is_first {
-            self.learn(attributes);
+            self.learn(attributes, asked);
         }
-        is_first
+        is_first && self.known.is_some()
     }
 
     /// As `learn`, if anything is known.
-    pub(crate) fn learn_again(&mut self, attributes: &Attributes) {
+    pub(crate) fn learn_again(&mut self, attributes: &Attributes, asked: HeldState) {
         if self.known.is_some() {
-            self.learn(attributes);
+            self.learn(attributes, asked);
         }
     }
 
@@ -166,9 +232,17 @@ impl Inner {
         self.plain.loses_nothing_to(privileges)
     }
 
-    /// Remembers which privileges the inode doesn't have.
-    pub(crate) fn learn_plain(&mut self, plain: Plain) {
-        self.plain = plain;
+    /// Remembers which privileges the inode didn't have when it was `asked`, unless what was held then
+    /// isn't any more.
+    pub(crate) fn learn_plain(&mut self, plain: Plain, asked: HeldState) {
+        if self.held.learned(asked) {
+            self.plain = plain;
+        }
+    }
+
+    /// It may have got privileges.
+    pub(crate) fn forget_plain(&mut self) {
+        self.plain = Plain::default();
     }
 
     /// Whether a truncate or the like runs.
@@ -350,7 +424,11 @@ impl Inner {
 
     /// The file now ends at `size`.
     pub(crate) fn punch_from(&mut self, size: u64) {
-        self.extents.punch(size, u64::MAX);
+        match self.readable_to(size) {
+            u64::MAX => self.extents.punch(size, u64::MAX),
+            // Others may make it longer.
+            _ => self.extents.forget(size, u64::MAX),
+        }
         self.mapping += 1;
     }
 

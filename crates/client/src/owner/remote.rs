@@ -14,7 +14,10 @@ use super::book::{Book, made_unnamed};
 use super::slots::{Slot, Slots};
 use futures::future::{BoxFuture, Either, select};
 use model::call::{BODY_BYTES_MAX, Call, NoAnswer};
-use model::owner::{CLASS, OWNER, OwnerCall, OwnerReply, OwnerRequest, Tenure};
+use model::owner::{
+    CLASS, HeldToken, OWNER, OwnerCall, OwnerReply, OwnerRequest, RECLAIM_MAX, Reclaimed, Tenure,
+};
+use model::token::GrantNumber;
 use model::{Error, ErrorKind, Result, SessionId, ShardId};
 use parking_lot::Mutex;
 use std::pin::pin;
@@ -44,6 +47,19 @@ pub trait Owners: Send + Sync {
     fn refresh(&self, deadline: Deadline) -> BoxFuture<'_, ()>;
 }
 
+/// What says to a new owner which tokens the session holds.
+pub(crate) trait Reclaims: Send + Sync {
+    /// A new owner begins, with this tenure once it is known: what is held. From now on nothing of
+    /// another owner counts.
+    fn begin(&self, tenure: Tenure) -> Vec<HeldToken>;
+
+    /// The owner has taken these down under new numbers, but for those that are lost.
+    fn taken_down(&self, held: &[HeldToken], numbers: &[Option<GrantNumber>]);
+
+    /// The owner knows everything.
+    fn end(&self);
+}
+
 /// An owner that is reached through messages.
 pub struct RemoteOwner {
     me: Weak<Self>,
@@ -63,6 +79,8 @@ pub struct RemoteOwner {
     /// Counts the reclaims that were wanted: requests in order under way give way to them.
     wanted: watch::Sender<u64>,
     slots: Slots,
+    /// The session's tokens.
+    tokens: OnceLock<Weak<dyn Reclaims>>,
     waiters: Waiters,
     /// The session is over: nothing must be decided any more.
     closed: AtomicBool,
@@ -109,6 +127,7 @@ impl RemoteOwner {
             attempts: AtomicU64::new(0),
             wanted: watch::Sender::new(0),
             slots: Slots::default(),
+            tokens: OnceLock::new(),
             waiters: Waiters::default(),
             closed: AtomicBool::new(false),
         })
@@ -170,6 +189,11 @@ impl RemoteOwner {
     /// Sends a call again and again, always the same one.
     async fn ask_until(&self, call: &mut OwnerCall, deadline: Deadline) -> Outcome {
         let (mut pause, mut attempt) = (PAUSE_MIN, ATTEMPT_MIN);
+        // Tokens run out if several answers in a row get lost.
+        let attempt_max = match call.request.is_about_tokens() {
+            true => ATTEMPT_MIN,
+            false => ATTEMPT_MAX,
+        };
         let mut may_have_run = false;
         let mut listed = None;
         loop {
@@ -222,7 +246,7 @@ impl RemoteOwner {
             let refreshed = Deadline::after(&self.world, pause).min(deadline);
             self.owners.refresh(refreshed).await;
             pause = (pause * 2).min(PAUSE_MAX);
-            attempt = (attempt * 2).min(ATTEMPT_MAX);
+            attempt = (attempt * 2).min(attempt_max);
         }
     }
 
@@ -269,12 +293,24 @@ impl RemoteOwner {
             return Ok(());
         }
         let session = self.session.get().copied().unwrap_or_default();
-        let parts = self.book.lock().parts();
+        let mut parts = self.book.lock().parts();
+        // Nothing is granted to it until the new owner's tenure is known.
+        let tokens = self.tokens.get().and_then(Weak::upgrade);
+        let held = tokens
+            .as_ref()
+            .map(|tokens| tokens.begin(Tenure::default()));
+        parts.extend(held.iter().flat_map(|held| {
+            held.chunks(RECLAIM_MAX).map(|tokens| Reclaimed {
+                tokens: tokens.to_vec(),
+                ..Reclaimed::default()
+            })
+        }));
         let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
         let (count, mut lost) = (parts.len(), 0);
         let mut reclaimed = known;
         for (at, mut part) in parts.into_iter().enumerate() {
             (part.attempt, part.at) = (attempt, at as u32);
+            let held = part.tokens.clone();
             let call = OwnerCall {
                 shard: self.shard,
                 session,
@@ -287,7 +323,12 @@ impl RemoteOwner {
                 },
             };
             let answer = send(owner, &call, until).await?;
-            let OwnerReply::Reclaimed { tenure, lost: more } = answer? else {
+            let OwnerReply::Reclaimed {
+                tenure,
+                lost: more,
+                tokens: numbers,
+            } = answer?
+            else {
                 let text = "the owner's answer to a reclaim isn't understood";
                 return Err(Error::new(ErrorKind::Unavailable, text));
             };
@@ -296,9 +337,16 @@ impl RemoteOwner {
                 let text = "the owner changed while what is held was reclaimed";
                 return Err(Error::new(ErrorKind::Unavailable, text));
             }
+            if let Some(tokens) = &tokens {
+                if at == 0 {
+                    tokens.begin(tenure);
+                }
+                tokens.taken_down(&held, &numbers);
+            }
             reclaimed = tenure;
             lost += more;
         }
+        tokens.into_iter().for_each(|tokens| tokens.end());
         if lost > 0 {
             tracing::warn!(
                 lost,
@@ -340,6 +388,12 @@ impl RemoteOwner {
         self.book.lock().set_tenure(tenure);
         let first = self.session.set(session);
         assert!(first.is_ok(), "a client opens one session");
+    }
+
+    /// New owners are told of these tokens.
+    pub(super) fn tell_new_owners(&self, tokens: Weak<dyn Reclaims>) {
+        let first = self.tokens.set(tokens);
+        assert!(first.is_ok(), "a session's tokens are in one place");
     }
 
     /// The session has ended.

@@ -70,6 +70,8 @@ impl ReadAhead {
         let Some((mut at, to)) = inner.note_read(range, size, most) else {
             return;
         };
+        // Others may be changing what is behind it.
+        let to = to.min(inner.readable_to(at));
         while at < to {
             // Units end at multiples of their size, so that they rarely straddle segments.
             let unit_end = ((at / UNIT_BYTES + 1) * UNIT_BYTES).min(to);
@@ -110,9 +112,13 @@ async fn fetch_range(fetcher: &Fetcher, fetching: &Fetching) -> Result<()> {
         };
         match unknown {
             Some(at) => {
+                let held = fetching.state.lock().readable_to(at);
+                if held <= at {
+                    break;
+                }
                 let range = (at, at.saturating_add(EXTENTS_AHEAD));
                 fetcher
-                    .ask_extents(&fetching.state, range, EXTENTS_AT_ONCE)
+                    .ask_extents(&fetching.state, range, None, EXTENTS_AT_ONCE)
                     .await?;
             }
             None => {

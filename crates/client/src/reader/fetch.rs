@@ -8,7 +8,7 @@ use crate::pages::memory::COPIED_MAX;
 use crate::session::{Session, unexpected_reply};
 use bytes::Bytes;
 use futures::future::try_join_all;
-use model::{Error, ErrorKind, FileKind, Operation, Reply, Result, SegmentPlace, limits};
+use model::{Error, ErrorKind, Operation, Reply, Result, SegmentPlace, limits};
 use pool::Pool;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -63,16 +63,23 @@ impl Fetcher {
         }
     }
 
-    /// Requests the extents between `from` and `to`, and size and times, from the owner.
+    /// Requests the extents between `from` and `to`, as far as tokens allow to keep them, and size and
+    /// times, from the owner. `used_to`: the caller has claimed the bytes up to there.
     pub(super) async fn ask_extents(
         &self,
         state: &InodeRef,
         (from, to): (u64, u64),
+        used_to: Option<u64>,
         limit: u32,
     ) -> Result<()> {
         self.pages.limit_extents();
         let inode = state.id();
-        let mapping = state.lock().mapping();
+        let (mapping, asked, to) = {
+            let inner = state.lock();
+            let held_to = used_to.unwrap_or_else(|| inner.readable_to(from));
+            let asked = inner.held_state().if_claimed(used_to.is_some());
+            (inner.mapping(), asked, to.min(held_to))
+        };
         let length = to.min(limits::FILE_BYTES_MAX).saturating_sub(from).max(1);
         let operation = Operation::ReadExtents {
             inode,
@@ -80,20 +87,7 @@ impl Fetcher {
             length,
             limit,
         };
-        let reply = match self.session.execute(operation).await {
-            Ok(reply) => reply,
-            // Not a file: its attributes determine the error.
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                let attributes = self.session.attributes(inode).await?;
-                if attributes.kind == FileKind::File {
-                    return Err(error);
-                }
-                state.lock().learn(&attributes);
-                return Ok(());
-            }
-            Err(error) => return Err(error),
-        };
-        match reply {
+        match self.session.execute(operation).await? {
             Reply::Extents {
                 extents,
                 known_to,
@@ -101,8 +95,10 @@ impl Fetcher {
             } => {
                 let mut inner = state.lock();
                 if inner.mapping() == mapping {
-                    inner.learn_first(&attributes);
-                    inner.learn_extents(from, known_to.max(from), &extents);
+                    inner.learn_first(&attributes, asked);
+                    if from < to {
+                        inner.learn_extents(from, known_to.max(from), &extents);
+                    }
                 }
                 Ok(())
             }

@@ -118,7 +118,9 @@ impl Publisher {
 
     fn note_published(&self, state: &InodeRef, number: u64, attributes: &Attributes) {
         let mut inner = state.lock();
-        let batch = inner.batches_mut().published(number);
+        let Some(batch) = inner.batches_mut().published(number) else {
+            return;
+        };
         let bytes = batch.bytes();
         let (runs, stored) = batch.into_parts();
         let stored = stored.expect("a published batch was stored");
@@ -130,7 +132,8 @@ impl Publisher {
                     .cache(state.id(), &mut inner, run.offset, piece, false);
             }
         }
-        inner.learn(attributes);
+        let held = inner.held_state();
+        inner.learn(attributes, held);
         inner.settle();
         self.pages.recount_failing(&mut inner);
         drop(inner);
@@ -149,8 +152,8 @@ impl Publisher {
         found.is_err_and(|error| is_gone(&error))
     }
 
-    /// Drops the written data of a file that is gone.
-    fn drop_batches(&self, state: &InodeRef) {
+    /// Drops the written data of a file that is gone, or whose tokens are.
+    pub(super) fn drop_batches(&self, state: &InodeRef) {
         info!(inode = %state.id(), "dropping written data of a file that is gone");
         let mut inner = state.lock();
         let batches = inner.batches_mut().take_all();
@@ -172,8 +175,7 @@ impl Publisher {
     fn note_unpublished(&self, state: &InodeRef, number: u64, error: Error) -> Option<Job> {
         let mut inner = state.lock();
         let front = inner.batches_mut().first();
-        let batch = front.expect("only the publisher removes batches");
-        assert_eq!(batch.number(), number, "batches are published in order");
+        let batch = front.filter(|batch| batch.number() == number)?;
         if error.kind() == ErrorKind::Stale {
             // A pack was deleted with its other files: the bytes go into a new segment at once. Not
             // an error for any program.

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, unreachable_pub, reason = "an example uses a part of it")]
 
+pub mod way;
+
 use client::{Client, ClientSettings, Owner};
 use coordination::Coordination;
 use metanode::{Metanode, Opening, ShardMemory};

@@ -109,9 +109,11 @@ fn check_form(call: &OwnerCall) -> Result<()> {
         OwnerRequest::CloseSession { session } => {
             (own == SessionId::default() || *session == own, true)
         }
-        OwnerRequest::Hold { session, .. } | OwnerRequest::ReportLowWater { session, .. } => {
-            (*session == own, true)
-        }
+        OwnerRequest::Hold { session, .. }
+        | OwnerRequest::ReportLowWater { session, .. }
+        | OwnerRequest::AskToken { session, .. }
+        | OwnerRequest::ReturnToken { session, .. }
+        | OwnerRequest::AwaitRecalls { session, .. } => (*session == own, true),
         OwnerRequest::Unhold { stamp, .. } => (stamp.session == own, true),
         OwnerRequest::Lock(lock) => (session_of(lock) == own, has_ranges(lock)),
         OwnerRequest::GiveUp { places } => {
@@ -123,12 +125,13 @@ fn check_form(call: &OwnerCall) -> Result<()> {
                 holds,
                 doors,
                 locks,
+                tokens,
                 ..
             } = part;
             let is_own = *session == own
                 && doors.iter().all(|door| door.session == own)
                 && locks.iter().all(|lock| lock.owner.door.session == own);
-            let is_small = holds.len() + doors.len() + locks.len() <= RECLAIM_MAX
+            let is_small = holds.len() + doors.len() + locks.len() + tokens.len() <= RECLAIM_MAX
                 && locks.iter().all(has_range);
             (is_own, is_small)
         }

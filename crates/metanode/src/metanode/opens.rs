@@ -29,6 +29,7 @@ impl Metanode {
             let ended = self.close_session(dead).await;
             ended.map_err(|error| error.while_doing("ending the sessions of a former run"))?;
         }
+        let _opening = self.tokens.begin_opening(session).await?;
         loop {
             let shard = self.shard();
             match shard.open_session(session, run).await {
@@ -40,6 +41,7 @@ impl Metanode {
             }
         }
         self.sessions.begin(session);
+        self.tokens.begin_session(session);
         Ok(())
     }
 
@@ -80,6 +82,9 @@ impl Metanode {
         }
         self.owes_nothing(session);
         result = result.and(self.shard().end_session(session).await);
+        if self.shard().session_standing(session) != Standing::Open {
+            self.tokens.end_session(session);
+        }
         // What an operation that was under way has made since.
         for inode in self.holders.end_session(session) {
             result = result.and(self.release(inode, &stamp).await);

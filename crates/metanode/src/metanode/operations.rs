@@ -2,10 +2,15 @@
 
 use crate::host::{has_cuts, is_of_given_up};
 use crate::metanode::Metanode;
+use crate::metanode::granting::Shown;
 use crate::room::grows;
+use crate::tokens::{Claim, Claiming};
 use model::operation::{Stamp, Turn};
 use model::{InodeId, Operation, Reply, Result};
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
+use tokens::needs;
+use world::Deadline;
 use world::call::Asked;
 
 impl Metanode {
@@ -19,25 +24,67 @@ impl Metanode {
     /// POSIX refusals as their kinds; `NoSpace` for an operation that would add metadata to a full
     /// pool; `Unavailable` if the shard couldn't be taken over for a minute.
     pub async fn execute(&self, operation: &Operation, stamp: &Stamp) -> Result<Reply> {
-        self.execute_as(operation, stamp, false).await
+        self.execute_as(operation, stamp, None).await
     }
 
-    /// As [`Metanode::execute`] for a client on another node: returns once everything that the
-    /// answer shows is durable.
+    /// As [`Metanode::execute`] for a client on another node, which waits until the deadline: returns
+    /// once everything that the answer shows is durable.
     ///
     /// # Errors
-    /// As [`Metanode::execute`]; also `Unavailable` if it can't be made durable.
-    pub async fn execute_durable(&self, operation: &Operation, stamp: &Stamp) -> Result<Reply> {
-        self.execute_as(operation, stamp, true).await
+    /// As [`Metanode::execute`]; also `Unavailable` if it can't be made durable, and `InGrace` if other
+    /// clients don't give back in time what they have cached or changed.
+    pub async fn execute_durable(
+        &self,
+        operation: &Operation,
+        stamp: &Stamp,
+        deadline: Deadline,
+    ) -> Result<Reply> {
+        self.execute_as(operation, stamp, Some(deadline)).await
     }
 
+    /// `answer_by`: the reply goes to another node.
     async fn execute_as(
+        &self,
+        operation: &Operation,
+        stamp: &Stamp,
+        answer_by: Option<Deadline>,
+    ) -> Result<Reply> {
+        self.check_reclaimed(stamp.session)?;
+        let claim = self.claim(operation, stamp.session, answer_by).await?;
+        self.execute_claimed(operation, stamp, claim, answer_by)
+            .await
+    }
+
+    /// Runs an operation that has what it needs, until all that its answer shows is true.
+    async fn execute_claimed(
+        &self,
+        operation: &Operation,
+        stamp: &Stamp,
+        claim: Claim<'_>,
+        answer_by: Option<Deadline>,
+    ) -> Result<Reply> {
+        let durable = answer_by.is_some();
+        let mut reply = self.execute_once(operation, stamp, durable).await;
+        if claim.is_all() || !needs::shows(operation) {
+            return reply;
+        }
+        let (session, mut claimed, mut claims) = (stamp.session, BTreeSet::new(), Vec::new());
+        loop {
+            let shown = self.check_shown(operation, session, &mut reply, &mut claimed, answer_by);
+            match shown.await? {
+                Shown::True => return reply,
+                Shown::Again(claim) => claims.push(claim),
+            }
+            reply = self.execute_once(operation, stamp, durable).await;
+        }
+    }
+
+    async fn execute_once(
         &self,
         operation: &Operation,
         stamp: &Stamp,
         durable: bool,
     ) -> Result<Reply> {
-        self.check_reclaimed(stamp.session)?;
         if !self.host.has_run(stamp).await? {
             let free = || self.background.make_room();
             self.room.check(operation, free).await?;
@@ -53,19 +100,32 @@ impl Metanode {
         stamp: &'a Stamp,
     ) -> Asked<'a, Result<Reply>> {
         let in_grace = self.in_grace.load(Ordering::Relaxed);
+        let claiming = self.tokens.claim(stamp.session, || needs::needs(operation));
+        let Some(Ok(claim)) = claiming.map(Claiming::ready) else {
+            return Asked::Waits(Box::pin(self.execute(operation, stamp)));
+        };
         let is_local = matches!(stamp.turn, Turn::Read | Turn::Own);
-        if is_local && !in_grace && (!grows(operation) || self.room.measure()) {
+        // What others may be changing is looked at more closely.
+        let looks = !claim.is_all() && needs::shows(operation);
+        if is_local && !in_grace && !looks && (!grows(operation) || self.room.measure()) {
             let shard = self.host.load();
             match shard.execute_now(operation, stamp) {
                 Some(Err(error)) if is_of_given_up(&shard, &error) => {}
                 Some(reply) if is_complete(operation, &reply) => return Asked::Ready(reply),
                 Some(reply) => {
-                    return Asked::Waits(Box::pin(self.complete(operation, stamp, reply, false)));
+                    return Asked::Waits(Box::pin(async move {
+                        let reply = self.complete(operation, stamp, reply, false).await;
+                        drop(claim);
+                        reply
+                    }));
                 }
                 None => {}
             }
         }
-        Asked::Waits(Box::pin(self.execute(operation, stamp)))
+        Asked::Waits(Box::pin(async move {
+            self.check_reclaimed(stamp.session)?;
+            self.execute_claimed(operation, stamp, claim, None).await
+        }))
     }
 
     /// Does what an answer leaves to do, if it isn't [complete](is_complete).

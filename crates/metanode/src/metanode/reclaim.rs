@@ -192,12 +192,14 @@ impl Metanode {
         for inode in freed {
             self.release(inode, &stamp).await?;
         }
+        let tokens = self.tokens.reclaim(session, &part.tokens, is_last)?;
         if is_last {
             self.end_grace_if_over().await?;
         }
         Ok(OwnerReply::Reclaimed {
             tenure: self.tenure,
             lost,
+            tokens,
         })
     }
 

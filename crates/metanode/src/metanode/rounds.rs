@@ -15,10 +15,12 @@ const IDLE_PAUSE: Duration = Duration::from_secs(1);
 /// Pause after a round that did something, so that operations go first.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
-/// The task that does them.
+/// The tasks that do what nobody asks for.
 #[derive(Default)]
 pub(super) struct Rounds {
     task: Mutex<Option<Task<()>>>,
+    /// Watches tokens.
+    watch: Mutex<Option<Task<()>>>,
     stopping: AtomicBool,
 }
 
@@ -27,6 +29,12 @@ impl Rounds {
     pub(super) fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         drop(self.task.lock().take());
+        drop(self.watch.lock().take());
+    }
+
+    /// The task that watches tokens ends with the rounds.
+    pub(super) fn watch(&self, task: Task<()>) {
+        *self.watch.lock() = Some(task);
     }
 }
 

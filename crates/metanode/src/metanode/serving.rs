@@ -13,6 +13,7 @@ use model::call::{BODY_BYTES_MAX, Call, Reply as Message};
 use model::operation::{Stamp, Turn};
 use model::owner::{LockCall, OWNER, Order, OwnerCall, OwnerReply, OwnerRequest};
 use model::{Error, ErrorKind, InodeId, NodeRun, Operation, Result, SessionId};
+use std::time::Duration;
 use world::Deadline;
 use world::Planted;
 use world::call::{Asked, Local, Service};
@@ -91,13 +92,16 @@ impl Metanode {
             }
             (Ok(()), OwnerRequest::Execute { operation, stamp }) => {
                 let stamp = stamp.received(self.world.wall());
-                return self.serve_operation(operation, &stamp).await;
+                return self.serve_operation(operation, &stamp, deadline).await;
             }
             (Ok(()), request) if request.is_in_order() => {
                 self.serve_in_order(session, asked.order, request).await
             }
             (Ok(()), OwnerRequest::Lock(LockCall::Await { session, wait })) => {
                 self.serve_await(session, wait, deadline).await
+            }
+            (Ok(()), request) if request.is_about_tokens() => {
+                self.serve_tokens(&request, false, deadline).await
             }
             (Ok(()), request) => self.wait_for(&request).await,
         };
@@ -156,14 +160,19 @@ impl Metanode {
 
     /// A listing or a list of extents that is too large for a message is answered in part, as its
     /// own limit would do.
-    async fn serve_operation(&self, mut operation: Operation, stamp: &Stamp) -> Message {
+    async fn serve_operation(
+        &self,
+        mut operation: Operation,
+        stamp: &Stamp,
+        deadline: Deadline,
+    ) -> Message {
         let mut stamp = *stamp;
         let applies_twice = self.world.has_planted(Planted::ApplyTwice);
         if applies_twice && matches!(stamp.turn, Turn::Slot { .. }) {
             stamp.turn = Turn::Own;
         }
         loop {
-            let reply = self.execute_durable(&operation, &stamp).await;
+            let reply = self.execute_durable(&operation, &stamp, deadline).await;
             let message = message(&reply.map(OwnerReply::Operation));
             if message.body.len() <= BODY_BYTES_MAX {
                 return message;
@@ -254,7 +263,14 @@ impl Metanode {
                 let held = self.locks().conflict(*inode, *owner, *range, *kind);
                 return Ok(OwnerReply::Conflict(held));
             }
-            OwnerRequest::Execute { .. }
+            request if request.is_about_tokens() => {
+                let deadline = Deadline::after(&self.world, HERE_MAX);
+                return self.serve_tokens(request, true, deadline).await;
+            }
+            OwnerRequest::AskToken { .. }
+            | OwnerRequest::ReturnToken { .. }
+            | OwnerRequest::AwaitRecalls { .. }
+            | OwnerRequest::Execute { .. }
             | OwnerRequest::Hold { .. }
             | OwnerRequest::Unhold { .. }
             | OwnerRequest::Lock(_) => unreachable!("answered by the callers"),
@@ -262,6 +278,9 @@ impl Metanode {
         Ok(OwnerReply::Done)
     }
 }
+
+/// How long a client of this process waits for an answer about tokens until it asks again.
+const HERE_MAX: Duration = Duration::from_secs(4);
 
 fn message(reply: &Result<OwnerReply>) -> Message {
     Message::new(reply, bytes::Bytes::new())

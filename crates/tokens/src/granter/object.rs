@@ -19,7 +19,7 @@ const SILENT_MAX: Duration = Duration::from_secs(2);
 /// How long a session may return nothing of what is recalled.
 const QUIET_MAX: Duration = Duration::from_secs(10);
 /// How long it may take to return everything.
-const RECALL_MAX: Duration = Duration::from_secs(60);
+pub const RECALL_MAX: Duration = Duration::from_secs(60);
 
 /// Most pieces of a session that are looked at for a recall: neighbours become one range of it.
 const RECALLED_MAX: usize = 4 * TOKEN_RANGES_MAX;
@@ -165,6 +165,16 @@ impl Object {
     /// What a session holds.
     pub(super) fn held(&self, session: SessionId) -> Option<&Pieces> {
         self.held.get(&session)
+    }
+
+    /// Whether another session has more than a shared token, or waits for more.
+    pub(super) fn is_changed_by_others(&self, session: SessionId) -> bool {
+        let is_change = |mode| mode != TokenMode::Shared;
+        let mut held = self.held.iter().filter(|(holder, _)| **holder != session);
+        let mut queue = self.queue.iter();
+        held.any(|(_, pieces)| pieces.iter().any(|piece| is_change(piece.mode)))
+            || queue
+                .any(|other| other.session != session && !other.is_claim() && is_change(other.mode))
     }
 
     /// Sessions that are asked to give back.

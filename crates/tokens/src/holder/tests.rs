@@ -183,10 +183,7 @@ fn a_recall_waits_for_those_who_use_it_and_lets_no_others_begin() {
     assert!(holder.end_use(begun, at(3)), "it began before");
     let flush = holder.flushes();
     holder.hears(recall(None, 1), at(4));
-    assert!(
-        holder.does().is_empty(),
-        "said again, and under way"
-    );
+    assert!(holder.does().is_empty(), "said again, and under way");
     holder.flushed(flush, at(5));
     let actions = holder.does();
     assert_eq!(actions[0], returned(None, 1));

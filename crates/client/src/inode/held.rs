@@ -1,0 +1,138 @@
+//! What the session may cache and change of an inode, kept beside what it caches: looked at under the
+//! inode's lock before each use.
+//!
+//! A recall takes the right away here first; then what was changed is published, what was cached is
+//! dropped, and the token goes back (`tokens.rs`). So whatever is cached without the right is about to
+//! be dropped, and nothing that was learned without it is kept ([`Held::learned`]).
+
+use crate::session::Standing;
+use model::{TokenMode, TokenRange};
+use std::sync::Arc;
+use tokens::Pieces;
+
+/// A state of what is held: what was asked for in one must not be kept in another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeldState {
+    own: u64,
+    all: u64,
+    /// Nothing is taken away meanwhile: it was claimed.
+    is_claimed: bool,
+}
+
+impl HeldState {
+    /// Of an inode that is about to be made.
+    pub(crate) fn of_new(standing: &Standing) -> Self {
+        Self {
+            own: 0,
+            all: standing.changes(),
+            is_claimed: false,
+        }
+    }
+
+    /// If `is_claimed`, of somebody who uses the tokens until the answer is taken in.
+    pub(crate) fn if_claimed(self, is_claimed: bool) -> Self {
+        Self { is_claimed, ..self }
+    }
+}
+
+/// The tokens of one inode that may be used without a claim.
+pub(crate) struct Held {
+    standing: Arc<Standing>,
+    attributes: Option<TokenMode>,
+    bytes: Pieces,
+    /// Counts the times when something was taken away.
+    changes: u64,
+}
+
+impl Held {
+    pub(super) fn new(standing: Arc<Standing>) -> Self {
+        Self {
+            standing,
+            attributes: None,
+            bytes: Pieces::default(),
+            changes: 0,
+        }
+    }
+
+    /// What was held when something was asked for.
+    pub(crate) fn state(&self) -> HeldState {
+        HeldState {
+            own: self.changes,
+            all: self.standing.changes(),
+            is_claimed: false,
+        }
+    }
+
+    /// Whether attributes may be kept that were asked for in that state.
+    pub(super) fn learned(&self, asked: HeldState) -> bool {
+        let now = self.state();
+        let is_held = self.standing.has_all() || self.attributes.is_some();
+        now.all == asked.all && (asked.is_claimed || (now.own == asked.own && is_held))
+    }
+
+    /// The attributes' token is this one. Returns whether the size that is known may be too small: others
+    /// wrote at the same time until now.
+    pub(super) fn set_attributes(&mut self, mode: Option<TokenMode>) -> bool {
+        let is_shared_write = |mode| mode == Some(TokenMode::SharedWrite);
+        let is_old = is_shared_write(self.attributes) && !is_shared_write(mode);
+        let is_lost = self.attributes.is_some() && mode.is_none();
+        self.changes += u64::from(is_old || is_lost);
+        self.attributes = mode;
+        is_old && mode.is_some()
+    }
+
+    /// The bytes' tokens are these. Returns whether they were others.
+    pub(super) fn set_bytes(&mut self, bytes: Pieces) -> bool {
+        let is_other = self.bytes != bytes;
+        self.changes += u64::from(is_other);
+        self.bytes = bytes;
+        is_other
+    }
+
+    /// Whether bytes up to `end` may be read from what is cached; the size is known to be `size`.
+    pub(super) fn may_read(&self, offset: u64, end: u64, size: u64) -> bool {
+        if self.standing.has_all() {
+            return true;
+        }
+        // Others that write at the same time only make the file longer.
+        let is_exact = match self.attributes {
+            Some(TokenMode::Shared | TokenMode::Exclusive) => true,
+            Some(TokenMode::SharedWrite) => end <= size,
+            None => false,
+        };
+        let range = TokenRange::new(offset, end.min(size));
+        let has_bytes = range.is_none_or(|range| self.bytes.cover(range, TokenMode::Shared));
+        is_exact && has_bytes && self.standing.is_current()
+    }
+
+    /// Whether bytes may be written; `at_end`: where the file ends.
+    pub(super) fn may_write(&self, offset: u64, end: u64, at_end: bool) -> bool {
+        if self.standing.has_all() {
+            return true;
+        }
+        let mode = match at_end {
+            true => TokenMode::Exclusive,
+            false => TokenMode::SharedWrite,
+        };
+        let range = TokenRange::new(offset, end);
+        self.attributes.is_some_and(|held| held.covers(mode))
+            && range.is_none_or(|range| self.bytes.cover(range, TokenMode::Exclusive))
+            && self.standing.is_current()
+    }
+
+    /// Up to where bytes from `offset` on may be cached.
+    pub(super) fn readable_to(&self, offset: u64) -> u64 {
+        if self.standing.has_all() {
+            return u64::MAX;
+        }
+        let mut to = offset;
+        let rest = TokenRange::new(offset, u64::MAX);
+        for piece in rest.into_iter().flat_map(|rest| self.bytes.within(rest)) {
+            if piece.range.start != to {
+                break;
+            }
+            to = piece.range.end;
+        }
+        to
+    }
+}

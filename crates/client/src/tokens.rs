@@ -1,0 +1,554 @@
+//! Drives `tokens::Holder`: what the session may cache and change, what it asks for, and recalls.
+//!
+//! *A read or a write* looks at its inode's `Held` under the inode's lock. If that doesn't allow it, it
+//! claims what it needs here and goes on with [`Uses`], which no recall takes away before they are
+//! dropped. *A recall* comes in answer to the request that is always under way: the inode's `Held` is
+//! reduced, what was changed is published, what was cached is dropped, and the token goes back. That
+//! takes no lock but the inode's, for moments. *A failure*: what the owner took from a session that it
+//! didn't hear from is dropped here ([`WriteBehind::lose`]), and programs that had written hear of it.
+//!
+//! An operation that is sent to the owner claims there what it needs; it must not be sent while this
+//! client uses the same object, or two clients wait for each other.
+//!
+//! The session may have everything; then nothing of this is needed. That ends when another session is
+//! opened: everything is published and forgotten, and tokens are used from then on.
+
+mod flushing;
+mod kept;
+mod polling;
+
+use crate::inode::InodeRef;
+use crate::page_pool::PagePool;
+use crate::session::Session;
+use crate::write_behind::WriteBehind;
+use kept::Kept;
+use model::owner::{HeldToken, OwnerReply, OwnerRequest, Renewal, Tenure};
+use model::token::{GrantNumber, TokenRequest, TokenReturn};
+use model::{Error, ErrorKind, InodeId, Result, TokenMode, TokenObject, TokenRange};
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
+use tokens::Holder;
+use tokens::holder::{Action, Claimed, FlushNumber, UseNumber, WaitNumber, Want};
+use tokio::sync::{Notify, oneshot};
+use world::{Instant, Task};
+
+/// The cause by which waits for tokens are listed.
+const TOKEN_WAIT: &str = "what other clients have cached or changed";
+
+/// How often a claim may be refused because the session holds too much, until it fails.
+const REFUSALS_MAX: usize = 8;
+
+/// An answer that comes so late renews nothing: the owner may have given up on the session.
+const ANSWER_MAX: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// The session's tokens.
+pub(crate) struct Tokens {
+    me: Weak<Self>,
+    session: Arc<Session>,
+    pages: Arc<PagePool>,
+    write_behind: Arc<WriteBehind>,
+    state: Mutex<State>,
+    /// The owner has answered for the first time.
+    begun: Notify,
+    task: Mutex<Option<Task<()>>>,
+}
+
+struct State {
+    /// `None` until the owner has answered for the first time.
+    holder: Option<Holder>,
+    /// Operations that wait.
+    waits: BTreeMap<WaitNumber, oneshot::Sender<Go>>,
+    /// Requests with a task that asks them.
+    asking: BTreeSet<u64>,
+    /// Objects of which something may be held.
+    kept: Kept,
+    /// The session has ended.
+    is_over: bool,
+}
+
+/// How an operation that waited goes on.
+enum Go {
+    Begin(UseNumber),
+    Again,
+}
+
+/// What an operation uses; dropped, recalls may go on.
+pub(crate) struct Uses {
+    tokens: Arc<Tokens>,
+    uses: Vec<UseNumber>,
+}
+
+impl Tokens {
+    /// Begins to listen to the owner.
+    pub(crate) fn start(
+        session: Arc<Session>,
+        pages: Arc<PagePool>,
+        write_behind: Arc<WriteBehind>,
+    ) -> Arc<Self> {
+        let world = session.world().clone();
+        let tokens = Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            session,
+            pages,
+            write_behind,
+            state: Mutex::new(State {
+                holder: None,
+                waits: BTreeMap::new(),
+                asking: BTreeSet::new(),
+                kept: Kept::default(),
+                is_over: false,
+            }),
+            begun: Notify::new(),
+            task: Mutex::default(),
+        });
+        let told = Arc::downgrade(&tokens);
+        tokens.session.owner().tell_new_owners(told);
+        let polling = polling::run(Arc::downgrade(&tokens), tokens.session.clone());
+        *tokens.task.lock() = Some(world.spawn("listens to the owner", polling));
+        tokens
+    }
+
+    /// Stops listening. What is held is lost with the session's end.
+    pub(crate) async fn stop(&self) {
+        let task = self.task.lock().take();
+        if let Some(task) = task {
+            task.stop().await;
+        }
+    }
+
+    // Claims.
+
+    /// What a read of these bytes needs.
+    pub(crate) async fn claim_read(&self, state: &InodeRef, from: u64, to: u64) -> Result<Uses> {
+        let inode = state.id();
+        let attributes = attributes(inode, TokenMode::Shared);
+        let bytes = bytes(inode, TokenMode::Shared, TokenRange::new(from, to));
+        self.claim(state, [Some(attributes), bytes]).await
+    }
+
+    /// What a write of these bytes needs; `at_end`: wherever the file ends.
+    pub(crate) async fn claim_write(
+        &self,
+        state: &InodeRef,
+        range: Option<TokenRange>,
+        at_end: bool,
+    ) -> Result<Uses> {
+        let (inode, exclusive) = (state.id(), TokenMode::Exclusive);
+        let wants = match at_end {
+            true => [
+                Some(attributes(inode, exclusive)),
+                bytes(inode, exclusive, Some(TokenRange::ALL)),
+            ],
+            false => [
+                Some(attributes(inode, TokenMode::SharedWrite)),
+                bytes(inode, exclusive, range),
+            ],
+        };
+        self.claim(state, wants).await
+    }
+
+    /// Claims in the order of the objects, as owners do: no two operations wait for each other.
+    async fn claim(&self, state: &InodeRef, wants: [Option<Want>; 2]) -> Result<Uses> {
+        let mut uses = Uses {
+            tokens: self
+                .me
+                .upgrade()
+                .expect("tokens are used through their Arc"),
+            uses: Vec::with_capacity(wants.len()),
+        };
+        for want in wants.into_iter().flatten() {
+            let begun = self.claim_one(want).await?;
+            uses.uses.push(begun);
+        }
+        // The state may be newer than the tokens.
+        let locked = self.state.lock();
+        for object in [
+            TokenObject::Inode(state.id()),
+            TokenObject::Bytes(state.id()),
+        ] {
+            self.show(&locked, object);
+        }
+        drop(locked);
+        Ok(uses)
+    }
+
+    async fn claim_one(&self, want: Want) -> Result<UseNumber> {
+        let mut refusals = 0;
+        while refusals < REFUSALS_MAX {
+            let begun = self.begun.notified();
+            let waiting = match self.try_claim(want)? {
+                Try::Begun(begun) => return Ok(begun),
+                Try::NotYet => {
+                    self.wait(want, begun).await?;
+                    continue;
+                }
+                Try::Waits(waiting) => waiting,
+            };
+            match self.wait(want, waiting.turn()).await? {
+                Some(Go::Begin(begun)) => return Ok(begun),
+                Some(Go::Again) => {
+                    refusals += 1;
+                    self.release_unused(usize::MAX);
+                }
+                None => return Err(ErrorKind::SessionEnded.into()),
+            }
+        }
+        let text = "this client holds as many tokens as it may";
+        Err(Error::new(ErrorKind::Unavailable, text))
+    }
+
+    fn try_claim(&self, want: Want) -> Result<Try<'_>> {
+        let mut state = self.state.lock();
+        if state.is_over {
+            return Err(ErrorKind::SessionEnded.into());
+        }
+        let Some(holder) = &mut state.holder else {
+            return Ok(Try::NotYet);
+        };
+        let claimed = match holder.claim(want, self.session.standing().now()) {
+            Claimed::Begun(begun) => Try::Begun(begun),
+            Claimed::Waits(wait) => {
+                let (tell, turn) = oneshot::channel();
+                state.waits.insert(wait, tell);
+                Try::Waits(Waiting {
+                    tokens: self,
+                    wait: Some(wait),
+                    turn: Some(turn),
+                })
+            }
+            Claimed::Ship => unreachable!("it can't be sent to the owner"),
+        };
+        self.act(state);
+        Ok(claimed)
+    }
+
+    async fn wait<F: Future>(&self, want: Want, future: F) -> Result<F::Output> {
+        let inode = match want.object {
+            TokenObject::Inode(inode)
+            | TokenObject::Bytes(inode)
+            | TokenObject::Directory(inode) => inode,
+        };
+        self.session.wait(TOKEN_WAIT, Some(inode), future).await
+    }
+
+    // What the owner says.
+
+    /// The owner has answered a request that was sent then.
+    fn renewed(&self, state: &mut State, renewal: Renewal, sent: Instant) {
+        let standing = self.session.standing();
+        let now = standing.now();
+        let sent = standing.moment(sent);
+        if let Some(holder) = &mut state.holder
+            && now.since(sent) <= ANSWER_MAX
+        {
+            holder.renewed(renewal.tenure, sent, renewal.span, now);
+            standing.set_usable_until(holder.usable_until());
+        }
+    }
+
+    /// Sends a request until it is answered or nobody waits for it.
+    async fn ask(self: Arc<Self>, request: u64, wants: TokenRequest) {
+        loop {
+            let sent = self.session.now();
+            let asked = OwnerRequest::AskToken {
+                session: self.session.id(),
+                number: request,
+                wants: wants.clone(),
+            };
+            let answer = self.session.ask(&asked).await;
+            let mut state = self.state.lock();
+            if !state.asking.contains(&request) {
+                return;
+            }
+            match answer {
+                Ok(OwnerReply::Token { reply, renewal }) => {
+                    let now = self.session.standing().now();
+                    state.asking.remove(&request);
+                    let Some(holder) = &mut state.holder else {
+                        return;
+                    };
+                    if let Err(error) = holder.answered(request, reply, now) {
+                        tracing::error!(%error, "the owner's answer about a token makes no sense");
+                    }
+                    self.renewed(&mut state, renewal, sent);
+                    // Another one asks again if it has to wait.
+                    self.act(state);
+                    return;
+                }
+                Ok(other) => crate::session::unexpected_answer(&other),
+                Err(error) if error.kind() == ErrorKind::SessionEnded => {
+                    self.lose_all(state);
+                    return;
+                }
+                // The claims that wait give up when their patience ends.
+                Err(error) => tracing::debug!(%error, "the owner doesn't answer about a token"),
+            }
+        }
+    }
+
+    /// The session has ended.
+    fn lose_all(&self, mut state: MutexGuard<'_, State>) {
+        state.is_over = true;
+        state.waits.clear();
+        state.asking.clear();
+        if let Some(holder) = &mut state.holder {
+            holder.lose_all();
+        }
+        self.session.standing().set_has_all(false);
+        self.act(state);
+    }
+
+    // What follows.
+
+    /// Does what the holder wants done.
+    fn act(&self, mut state: MutexGuard<'_, State>) {
+        let mut tasks = Vec::new();
+        while let Some(holder) = &mut state.holder {
+            let actions = holder.take_actions();
+            if actions.is_empty() {
+                break;
+            }
+            for action in actions {
+                self.do_one(&mut state, action, &mut tasks);
+            }
+        }
+        drop(state);
+        let me = self.me.upgrade();
+        for (task, tokens) in tasks.into_iter().zip(std::iter::repeat(me)) {
+            let Some(tokens) = tokens else { return };
+            let session = tokens.session.clone();
+            match task {
+                Later::Ask(request, wants) => {
+                    session.spawn("asks for a token", tokens.ask(request, wants));
+                }
+                Later::Flush(flush, object, ranges, keep) => {
+                    let flushing = tokens.flush(flush, object, ranges, keep);
+                    session.spawn("gives back a token", flushing);
+                }
+                Later::Return(back) => tokens.give_back(back),
+                Later::Lose(object, ranges) => tokens.lose(object, &ranges),
+            }
+        }
+    }
+
+    fn do_one(&self, state: &mut State, action: Action, tasks: &mut Vec<Later>) {
+        match action {
+            Action::Ask { request, wants } => {
+                if state.asking.insert(request) {
+                    tasks.push(Later::Ask(request, wants));
+                }
+            }
+            Action::Stop { request } => {
+                state.asking.remove(&request);
+            }
+            Action::Begin(wait, begun) => {
+                let tell = state.waits.remove(&wait);
+                let told = tell.map(|tell| tell.send(Go::Begin(begun)).is_ok());
+                if told != Some(true)
+                    && let Some(holder) = &mut state.holder
+                {
+                    holder.end_use(begun, self.session.standing().now());
+                }
+            }
+            Action::Ship(wait) | Action::TooMany(wait) => {
+                let tell = state.waits.remove(&wait);
+                let _ = tell.map(|tell| tell.send(Go::Again));
+            }
+            Action::Flush {
+                flush,
+                object,
+                ranges,
+                keep,
+            } => tasks.push(Later::Flush(flush, object, ranges, keep)),
+            Action::Return(back) => tasks.push(Later::Return(back)),
+            Action::Changed(object) => {
+                self.show(state, object);
+                let holder = state.holder.as_ref().expect("it has just acted");
+                let is_held = !holder.usable(object).is_empty();
+                state.kept.note(object, is_held);
+            }
+            Action::Lose { object, ranges } => tasks.push(Later::Lose(object, ranges)),
+        }
+    }
+
+    /// Says to an inode's state what may be used. Called with the state locked, so that an older
+    /// truth never follows a newer one.
+    fn show(&self, state: &State, object: TokenObject) {
+        let Some(holder) = &state.holder else { return };
+        let (TokenObject::Inode(inode) | TokenObject::Bytes(inode)) = object else {
+            return;
+        };
+        let Some(shown) = self.pages.find_inode(inode) else {
+            return;
+        };
+        let usable = holder.usable(object);
+        let mut inner = shown.lock();
+        match object {
+            TokenObject::Inode(_) => {
+                let mode = usable.iter().next().map(|piece| piece.mode);
+                inner.set_held_attributes(mode);
+            }
+            _ => inner.set_held_bytes(usable),
+        }
+    }
+
+    /// Gives back what no inode's state is kept for, but for the newest `kept` objects.
+    pub(crate) fn release_unused(&self, most: usize) {
+        let mut state = self.state.lock();
+        let unused = state.kept.oldest(most);
+        for object in unused {
+            let is_used = matches!(
+                object,
+                TokenObject::Inode(inode) | TokenObject::Bytes(inode)
+                    if self.pages.find_inode(inode).is_some()
+            );
+            if !is_used && let Some(holder) = &mut state.holder {
+                holder.release(object, TokenRange::ALL);
+            }
+        }
+        self.act(state);
+    }
+
+    fn give_back(&self, back: TokenReturn) {
+        let session = self.session.id();
+        self.session
+            .ask_later(OwnerRequest::ReturnToken { session, back });
+    }
+}
+
+/// What is done without the state's lock.
+enum Later {
+    Ask(u64, TokenRequest),
+    Flush(FlushNumber, TokenObject, Vec<TokenRange>, Option<TokenMode>),
+    Return(TokenReturn),
+    Lose(TokenObject, Vec<TokenRange>),
+}
+
+/// Says what is held to a new owner.
+impl crate::owner::Reclaims for Tokens {
+    fn begin(&self, tenure: Tenure) -> Vec<HeldToken> {
+        let mut state = self.state.lock();
+        let holder = state.holder.as_mut();
+        let held = holder.map_or_else(Vec::new, |holder| holder.begin_tenure(tenure));
+        self.act(state);
+        let held = held.into_iter();
+        held.map(|(object, range, mode)| HeldToken {
+            object,
+            range,
+            mode,
+        })
+        .collect()
+    }
+
+    fn taken_down(&self, held: &[HeldToken], numbers: &[Option<GrantNumber>]) {
+        let mut state = self.state.lock();
+        if let Some(holder) = &mut state.holder {
+            for (held, number) in held.iter().zip(numbers) {
+                holder.reclaimed(held.object, held.range, *number);
+            }
+        }
+        self.act(state);
+    }
+
+    fn end(&self) {
+        let mut state = self.state.lock();
+        if let Some(holder) = &mut state.holder {
+            holder.end_reclaim();
+        }
+        self.act(state);
+    }
+}
+
+/// The first step of a claim.
+enum Try<'a> {
+    Begun(UseNumber),
+    Waits(Waiting<'a>),
+    /// The owner hasn't answered anything yet.
+    NotYet,
+}
+
+/// A claim that waits; given up if it is dropped.
+struct Waiting<'a> {
+    tokens: &'a Tokens,
+    wait: Option<WaitNumber>,
+    turn: Option<oneshot::Receiver<Go>>,
+}
+
+impl Waiting<'_> {
+    /// Waits for its turn. `None` if the session has ended.
+    async fn turn(mut self) -> Option<Go> {
+        let turn = self.turn.as_mut().expect("it waits once").await.ok();
+        // Whoever told it has taken it out.
+        if turn.is_some() {
+            self.wait = None;
+        }
+        turn
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let Some(wait) = self.wait.take() else { return };
+        let mut state = self.tokens.state.lock();
+        state.waits.remove(&wait);
+        if let Some(holder) = &mut state.holder {
+            holder.give_up(wait);
+            // Its turn may have come just now.
+            let told = self.turn.as_mut().map(oneshot::Receiver::try_recv);
+            if let Some(Ok(Go::Begin(begun))) = told {
+                holder.end_use(begun, self.tokens.session.standing().now());
+            }
+        }
+        self.tokens.act(state);
+    }
+}
+
+impl Uses {
+    /// The operation has used what it claimed. False if that was lost meanwhile: it must be done
+    /// again.
+    pub(crate) fn end(mut self) -> bool {
+        self.end_all()
+    }
+
+    fn end_all(&mut self) -> bool {
+        let mut counts = true;
+        let mut state = self.tokens.state.lock();
+        let now = self.tokens.session.standing().now();
+        for begun in std::mem::take(&mut self.uses) {
+            if let Some(holder) = &mut state.holder {
+                counts &= holder.end_use(begun, now);
+            }
+        }
+        self.tokens.act(state);
+        counts
+    }
+}
+
+impl Drop for Uses {
+    fn drop(&mut self) {
+        if !self.uses.is_empty() {
+            self.end_all();
+        }
+    }
+}
+
+fn attributes(inode: InodeId, mode: TokenMode) -> Want {
+    Want {
+        object: TokenObject::Inode(inode),
+        mode,
+        range: TokenRange::ALL,
+        desired: TokenRange::ALL,
+        can_ship: false,
+    }
+}
+
+fn bytes(inode: InodeId, mode: TokenMode, range: Option<TokenRange>) -> Option<Want> {
+    Some(Want {
+        object: TokenObject::Bytes(inode),
+        mode,
+        range: range?,
+        desired: TokenRange::ALL,
+        can_ship: false,
+    })
+}

@@ -1,0 +1,101 @@
+//! Giving back: publish what was changed, drop what was cached. Also when the session stops having
+//! everything, and when a token is lost.
+
+use super::Tokens;
+use crate::inode::InodeRef;
+use model::{ErrorKind, TokenMode, TokenObject, TokenRange};
+use std::sync::Arc;
+use std::time::Duration;
+use tokens::holder::FlushNumber;
+
+/// Pause after written data couldn't be published. It is tried again until the owner ends the session.
+const PAUSE: Duration = Duration::from_millis(100);
+
+impl Tokens {
+    /// Carries a recall out.
+    pub(super) async fn flush(
+        self: Arc<Self>,
+        flush: FlushNumber,
+        object: TokenObject,
+        ranges: Vec<TokenRange>,
+        keep: Option<TokenMode>,
+    ) {
+        if let TokenObject::Inode(inode) | TokenObject::Bytes(inode) = object
+            && let Some(state) = self.pages.find_inode(inode)
+        {
+            self.publish(&state).await;
+            self.forget(&state, object, &ranges, keep);
+        }
+        let now = self.session.standing().now();
+        let mut locked = self.state.lock();
+        if let Some(holder) = &mut locked.holder {
+            holder.flushed(flush, now);
+        }
+        self.act(locked);
+    }
+
+    /// Publishes an inode's written data, as long as the session lasts.
+    async fn publish(&self, state: &InodeRef) {
+        while let Err(error) = self.write_behind.publish(state).await {
+            let is_over = error.kind() == ErrorKind::SessionEnded || self.state.lock().is_over;
+            if is_over {
+                return;
+            }
+            tracing::warn!(inode = %state.id(), %error, "another client waits for data that can't be published yet");
+            self.session.world().sleep(PAUSE).await;
+        }
+    }
+
+    fn forget(
+        &self,
+        state: &InodeRef,
+        object: TokenObject,
+        ranges: &[TokenRange],
+        keep: Option<TokenMode>,
+    ) {
+        let mut inner = state.lock();
+        match object {
+            TokenObject::Inode(_) => inner.forget_attributes(),
+            _ if keep.is_none() => {
+                for range in ranges {
+                    self.pages
+                        .uncache(state.id(), &mut inner, range.start, range.end);
+                    inner.forget_extents(range.start, range.end);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Publishes and forgets everything: the session has it all no longer.
+    pub(super) async fn give_up_all(&self) {
+        self.session.standing().set_has_all(false);
+        let mut states = Vec::new();
+        self.pages.each_inode(|state| states.push(state.clone()));
+        // Together first, so that small data is packed.
+        if let Err(error) = self.write_behind.publish_all().await {
+            tracing::debug!(%error, "not all data can be published at once");
+        }
+        for state in states {
+            self.publish(&state).await;
+            let inode = state.id();
+            for object in [TokenObject::Inode(inode), TokenObject::Bytes(inode)] {
+                self.forget(&state, object, &[TokenRange::ALL], None);
+            }
+        }
+    }
+
+    /// Drops what was cached and changed of something that others may have changed since.
+    pub(super) fn lose(&self, object: TokenObject, ranges: &[TokenRange]) {
+        let (TokenObject::Inode(inode) | TokenObject::Bytes(inode)) = object else {
+            return;
+        };
+        let Some(state) = self.pages.find_inode(inode) else {
+            return;
+        };
+        if self.write_behind.lose(&state) {
+            tracing::error!(%inode, "written data is lost: the owner didn't hear from this client in time");
+        }
+        self.forget(&state, object, ranges, None);
+    }
+}

@@ -1,0 +1,105 @@
+//! Listens to the owner: one request is under way all the time, whose answers renew the tokens and say
+//! what others want back.
+
+use super::Tokens;
+use crate::session::{Session, unexpected_answer};
+use model::ErrorKind;
+use model::owner::{OwnerReply, OwnerRequest, Renewal, Tenure};
+use model::token::TokenRecall;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokens::Holder;
+use world::Instant;
+
+/// Pause after the owner couldn't be asked.
+const PAUSE: Duration = Duration::from_millis(100);
+/// A recall that waits for its grant is looked at again after this.
+const LOOK_AGAIN: Duration = Duration::from_millis(101);
+/// Above so many objects, those without cached bytes or users are given back, some at a time.
+const OBJECTS_MAX: usize = 32_768;
+const RELEASED_AT_ONCE: usize = 1_024;
+
+/// Until the session ends or nobody uses the tokens any more.
+pub(super) async fn run(tokens: Weak<Tokens>, session: Arc<Session>) {
+    let (mut known, mut has_all) = (Tenure::default(), false);
+    loop {
+        let sent = session.now();
+        let asked = OwnerRequest::AwaitRecalls {
+            session: session.id(),
+            known,
+            has_all,
+        };
+        let answer = session.ask(&asked).await;
+        let Some(tokens) = tokens.upgrade() else {
+            return;
+        };
+        match answer {
+            Ok(OwnerReply::Recalls {
+                recalls,
+                has_all: has_all_now,
+                renewal,
+            }) => {
+                known = renewal.tenure;
+                let any = !recalls.is_empty();
+                let is_full = tokens.hear(recalls, renewal, sent);
+                if any {
+                    let later = tick_later(Arc::downgrade(&tokens), session.clone());
+                    session.spawn("looks at early recalls", later);
+                }
+                if is_full {
+                    tokens.release_unused(RELEASED_AT_ONCE);
+                }
+                match (has_all, has_all_now) {
+                    (false, true) => session.standing().set_has_all(true),
+                    (true, false) => tokens.give_up_all().await,
+                    _ => {}
+                }
+                has_all = has_all_now;
+                tokens.begun.notify_waiters();
+            }
+            Ok(other) => unexpected_answer(&other),
+            Err(error) if error.kind() == ErrorKind::SessionEnded => {
+                tokens.lose_all(tokens.state.lock());
+                tokens.begun.notify_waiters();
+                return;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the owner doesn't say what it wants back");
+                drop(tokens);
+                session.world().sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+impl Tokens {
+    /// The owner has answered. Returns whether the session holds so much that some should go back.
+    fn hear(&self, recalls: Vec<TokenRecall>, renewal: Renewal, sent: Instant) -> bool {
+        let mut state = self.state.lock();
+        let holder = state
+            .holder
+            .get_or_insert_with(|| Holder::new(renewal.tenure));
+        let now = self.session.standing().now();
+        for recall in recalls {
+            if let Err(error) = holder.recalled(recall, now) {
+                tracing::error!(%error, "the owner's recall makes no sense");
+            }
+        }
+        holder.tick(now);
+        self.renewed(&mut state, renewal, sent);
+        let is_full = state.kept.len() > OBJECTS_MAX;
+        self.act(state);
+        is_full
+    }
+}
+
+async fn tick_later(tokens: Weak<Tokens>, session: Arc<Session>) {
+    session.world().sleep(LOOK_AGAIN).await;
+    if let Some(tokens) = tokens.upgrade() {
+        let mut state = tokens.state.lock();
+        if let Some(holder) = &mut state.holder {
+            holder.tick(session.standing().now());
+        }
+        tokens.act(state);
+    }
+}

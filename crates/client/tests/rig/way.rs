@@ -1,0 +1,135 @@
+//! The way of messages to a metanode: they get lost, late and doubled.
+
+use client::Owners;
+use futures::future::BoxFuture;
+use metanode::Metanode;
+use model::call::{Answer, Call, NoAnswer};
+use model::owner::{OwnerCall, OwnerRequest};
+use model::{NodeId, NodeRun, Operation};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use world::call::{Remote, Service};
+use world::{Deadline, World};
+
+pub const RUN: NodeRun = NodeRun {
+    node: NodeId(1),
+    incarnation: 1,
+};
+
+/// The way to a metanode.
+pub struct Way {
+    pub world: World,
+    pub metanode: Arc<Metanode>,
+    /// Of a hundred messages, how many meet a fault.
+    pub faults: u64,
+    /// Nothing arrives.
+    pub cut: AtomicBool,
+    /// After its next answer about a new file without a name, no node owns the shard.
+    pub leaves: AtomicBool,
+    pub is_away: AtomicBool,
+}
+
+impl Way {
+    /// One without faults but this many of a hundred messages.
+    pub fn new(world: &World, metanode: &Arc<Metanode>, faults: u64) -> Arc<Self> {
+        Arc::new(Self {
+            world: world.clone(),
+            metanode: metanode.clone(),
+            faults,
+            cut: AtomicBool::new(false),
+            leaves: AtomicBool::new(false),
+            is_away: AtomicBool::new(false),
+        })
+    }
+}
+
+/// A map that names one node.
+pub struct Map {
+    pub world: World,
+    pub owner: Mutex<Option<Arc<Way>>>,
+}
+
+impl Way {
+    /// Asks the metanode now or later; the answer gets lost.
+    fn send_on(&self, call: Call, delay: Duration) {
+        let (world, metanode) = (self.world.clone(), self.metanode.clone());
+        let late = async move {
+            world.sleep(delay).await;
+            let deadline = Deadline::after(&world, Duration::from_secs(60));
+            metanode.serve(RUN, call, deadline).await;
+        };
+        self.world.spawn("a late message", late).detach();
+    }
+
+    fn up_to(&self, longest: Duration) -> Duration {
+        Duration::from_millis(self.world.random_u64() % (longest.as_millis() as u64 + 1))
+    }
+}
+
+impl Remote for Way {
+    fn call(&self, call: Call, deadline: Deadline) -> BoxFuture<'_, Result<Answer, NoAnswer>> {
+        Box::pin(async move {
+            let silence = self.world.sleep(deadline.rest(&self.world));
+            if self.cut.load(Ordering::Relaxed) {
+                silence.await;
+                return Err(NoAnswer::unknown("cut"));
+            }
+            let is_faulty = self.world.random_u64() % 100 < self.faults;
+            let fault = if is_faulty {
+                self.world.random_u64() % 6
+            } else {
+                u64::MAX
+            };
+            match fault {
+                0 => return Err(NoAnswer::not_run("refused")),
+                1 => {
+                    silence.await;
+                    return Err(NoAnswer::unknown("the request was lost"));
+                }
+                2 => {
+                    self.send_on(call, Duration::ZERO);
+                    self.world.sleep(self.up_to(Duration::from_secs(1))).await;
+                    return Err(NoAnswer::unknown("the reply was lost"));
+                }
+                3 => {
+                    self.send_on(call, self.up_to(Duration::from_secs(30)));
+                    return Err(NoAnswer::unknown("the request is late"));
+                }
+                4 => self.send_on(call.clone(), self.up_to(Duration::from_secs(30))),
+                5 => self.world.sleep(self.up_to(Duration::from_secs(1))).await,
+                _ => {}
+            }
+            let makes_unnamed = match call.decode::<OwnerCall>() {
+                Ok(OwnerCall {
+                    request: OwnerRequest::Execute { operation, .. },
+                    ..
+                }) => matches!(operation, Operation::CreateUnnamed { .. }),
+                _ => false,
+            };
+            let serving = self.metanode.serve(RUN, call, deadline);
+            match deadline.bound(&self.world, serving).await {
+                Ok(reply) => {
+                    if makes_unnamed && self.leaves.swap(false, Ordering::Relaxed) {
+                        self.is_away.store(true, Ordering::Relaxed);
+                    }
+                    Ok(Answer { from: RUN, reply })
+                }
+                Err(_) => Err(NoAnswer::unknown("no reply in time")),
+            }
+        })
+    }
+}
+
+impl Owners for Map {
+    fn owner(&self) -> Option<Arc<dyn Remote>> {
+        let owner = self.owner.lock().clone()?;
+        let is_away = owner.is_away.load(Ordering::Relaxed);
+        (!is_away).then_some(owner as Arc<dyn Remote>)
+    }
+
+    fn refresh(&self, deadline: Deadline) -> BoxFuture<'_, ()> {
+        Box::pin(self.world.sleep(deadline.rest(&self.world)))
+    }
+}

@@ -1,0 +1,437 @@
+//! Several clients of one file system, each with its caches: what one has written the others read.
+//!
+//! A file is looked at as cells. Each write fills some of them with a value of its own, a truncate
+//! empties those behind it. A read must find in each cell a value that may be there: one whose write
+//! had begun, and that no other write has replaced that lay between that write and the read.
+
+use crate::rig::way::{Map, Way};
+use crate::rig::{self, Node, new_file};
+use client::{Client, ClientSettings, Owner, RemoteOwner};
+use futures::future::join_all;
+use metanode::{CheckOptions, Metanode};
+use model::{InodeId, SetAttributes, ShardId};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use testkit::inodes::name;
+use world::World;
+use world::sim::Simulation;
+
+const CELL: usize = 512;
+const CELLS: usize = 256;
+const FILES: u64 = 2;
+
+/// What a cell can have: 0 for nothing.
+type Value = u64;
+
+/// A write of a cell, or a read.
+#[derive(Clone, Copy, Debug)]
+struct Event {
+    value: Value,
+    begun: u64,
+    ended: u64,
+}
+
+/// Everything that was answered, by file and cell.
+#[derive(Default)]
+struct History {
+    /// Counts beginnings and ends in their order.
+    last: u64,
+    writes: BTreeMap<(InodeId, usize), Vec<Event>>,
+    reads: BTreeMap<(InodeId, usize), Vec<Event>>,
+}
+
+impl History {
+    fn now(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    fn check(&self) {
+        for (cell, reads) in &self.reads {
+            let none = Vec::new();
+            let writes = self.writes.get(cell).unwrap_or(&none);
+            for read in reads {
+                let is_replaced = |write: &Event| {
+                    writes
+                        .iter()
+                        .any(|other| write.ended < other.begun && other.ended < read.begun)
+                };
+                let of_value = |write: &&Event| write.value == read.value;
+                let candidates: Vec<&Event> = writes.iter().filter(of_value).collect();
+                let is_first = read.value == 0 && !writes.iter().any(|w| w.ended < read.begun);
+                let explained = candidates
+                    .iter()
+                    .any(|write| write.begun < read.ended && !is_replaced(write));
+                assert!(
+                    explained || is_first,
+                    "cell {cell:?}: {read:?} isn't explained by {candidates:?}, of {writes:?}"
+                );
+            }
+        }
+    }
+}
+
+fn settings() -> ClientSettings {
+    ClientSettings {
+        patience: Duration::from_secs(300),
+        ..rig::settings()
+    }
+}
+
+/// A client on another node.
+async fn client(world: &World, node: &Node, faults: u64) -> Arc<Client> {
+    let way = Way::new(world, &node.metanode, faults);
+    let map = Arc::new(Map {
+        world: world.clone(),
+        owner: Mutex::new(Some(way)),
+    });
+    let patience = settings().patience;
+    let owner = Owner::There(RemoteOwner::new(world.clone(), ShardId(0), map, patience));
+    let session = owner.open_session(world).await.unwrap();
+    Client::new(world.clone(), owner, node.pool.clone(), session, settings())
+}
+
+fn run<F>(seed: u64, scenario: impl FnOnce(World, Node) -> F)
+where
+    F: Future<Output = ()>,
+{
+    let sim = Simulation::new(seed);
+    sim.limit_time(Duration::from_secs(24 * 60 * 60));
+    sim.run(|world| async move {
+        let place = rig::Place::default();
+        Node::create(&world, &place).await;
+        let node = Node::open(&world, &place, settings()).await;
+        scenario(world, node).await;
+    })
+    .finished();
+}
+
+/// Cells filled with a value.
+fn filled(value: Value, cells: usize) -> Vec<u8> {
+    value.to_le_bytes().repeat(CELL / 8 * cells)
+}
+
+/// The values of cells; a cell that isn't filled with one value is torn.
+fn values(bytes: &[u8]) -> Vec<Value> {
+    let cells = bytes.chunks(CELL).map(|cell| {
+        let mut value = [0; 8];
+        value.copy_from_slice(&cell[..8]);
+        assert!(
+            cell.chunks(8).all(|part| part == value),
+            "a cell with parts of several writes"
+        );
+        Value::from_le_bytes(value)
+    });
+    cells.collect()
+}
+
+/// Random work of one client on files that others work on.
+async fn work(
+    world: World,
+    client: Arc<Client>,
+    number: u64,
+    files: Vec<InodeId>,
+    history: Arc<Mutex<History>>,
+) {
+    for step in 1..=60 {
+        let draw = world.random_u64();
+        let file = files[(draw % FILES) as usize];
+        let first = (draw >> 8) as usize % CELLS;
+        let cells = (1 + (draw >> 16) as usize % 40).min(CELLS - first);
+        let value = number << 32 | step;
+        let begun = history.lock().now();
+        match (draw >> 32) % 16 {
+            0..6 => {
+                let data = filled(value, cells);
+                let written = client.write(file, (first * CELL) as u64, &data).await;
+                written.unwrap_or_else(|error| panic!("client {number}: {error}"));
+                note(&history, file, first..first + cells, value, begun);
+            }
+            6..12 => {
+                let read = client.read(file, (first * CELL) as u64, cells * CELL).await;
+                let read = read.unwrap_or_else(|error| panic!("client {number}: {error}"));
+                let mut bytes = read.concat();
+                bytes.resize(cells * CELL, 0);
+                let mut history = history.lock();
+                let ended = history.now();
+                for (at, value) in values(&bytes).into_iter().enumerate() {
+                    let read = Event {
+                        value,
+                        begun,
+                        ended,
+                    };
+                    let reads = history.reads.entry((file, first + at)).or_default();
+                    reads.push(read);
+                }
+            }
+            12 => {
+                let set = SetAttributes {
+                    size: Some((first * CELL) as u64),
+                    ..SetAttributes::default()
+                };
+                client.set_attributes(file, set).await.unwrap();
+                note(&history, file, first..CELLS, 0, begun);
+            }
+            13 => client.fsync(file, false).await.unwrap(),
+            14 => drop(client.get_attributes(file).await.unwrap()),
+            _ => {
+                let pause = Duration::from_millis(draw >> 40 & 0x3ff);
+                world.sleep(pause).await;
+            }
+        }
+    }
+}
+
+fn note(
+    history: &Mutex<History>,
+    file: InodeId,
+    cells: std::ops::Range<usize>,
+    value: Value,
+    begun: u64,
+) {
+    let mut history = history.lock();
+    let ended = history.now();
+    for cell in cells {
+        let write = Event {
+            value,
+            begun,
+            ended,
+        };
+        history.writes.entry((file, cell)).or_default().push(write);
+    }
+}
+
+async fn storm(world: World, node: Node, faults: u64) {
+    let mut clients = vec![node.client.clone()];
+    for _ in 0..3 {
+        clients.push(client(&world, &node, faults).await);
+    }
+    let mut files = Vec::new();
+    for number in 0..FILES {
+        files.push(rig::file(&node.client, &format!("f{number}")).await);
+    }
+    let history = Arc::new(Mutex::new(History::default()));
+    let works = clients.iter().enumerate().map(|(number, client)| {
+        let (world, client) = (world.clone(), client.clone());
+        work(
+            world,
+            client,
+            number as u64 + 1,
+            files.clone(),
+            history.clone(),
+        )
+    });
+    join_all(works).await;
+    let begun = history.lock().now();
+    let mut seen = Vec::new();
+    for client in &clients {
+        let mut bytes = rig::read(client, files[0], 0, CELLS * CELL).await;
+        bytes.resize(CELLS * CELL, 0);
+        seen.push(values(&bytes));
+    }
+    let ended = history.lock().now();
+    for (at, value) in seen[0].iter().enumerate() {
+        let read = Event {
+            value: *value,
+            begun,
+            ended,
+        };
+        let mut history = history.lock();
+        history.reads.entry((files[0], at)).or_default().push(read);
+    }
+    assert!(seen.iter().all(|values| *values == seen[0]));
+    history.lock().check();
+    for client in clients.into_iter().skip(1) {
+        client.close().await.unwrap();
+    }
+    let report = node.metanode.check(CheckOptions { deep: true }).await;
+    assert!(report.as_ref().unwrap().is_clean(), "{report:?}");
+    node.close().await;
+}
+
+fn seeds() -> u64 {
+    std::env::var("SHARING_SEEDS").map_or(12, |seeds| seeds.parse().unwrap())
+}
+
+#[test]
+fn clients_that_share_files_read_what_was_written_last() {
+    for seed in 0..seeds() {
+        run(8_000 + seed, |world, node| storm(world, node, 0));
+    }
+}
+
+#[test]
+fn clients_that_share_files_read_what_was_written_last_whatever_gets_lost() {
+    for seed in 0..seeds() {
+        run(8_100 + seed, |world, node| storm(world, node, 5));
+    }
+}
+
+#[test]
+fn what_the_only_client_has_cached_is_there_for_the_second_one() {
+    run(8_200, |world, node| async move {
+        let file = rig::file(&node.client, "f").await;
+        let first = filled(7, CELLS);
+        node.client.write(file, 0, &first).await.unwrap();
+        assert_eq!(rig::read(&node.client, file, 0, first.len()).await, first);
+        let other = client(&world, &node, 0).await;
+        assert_eq!(rig::read(&other, file, 0, first.len()).await, first);
+        let second = filled(8, 1);
+        other.write(file, 0, &second).await.unwrap();
+        assert_eq!(rig::read(&node.client, file, 0, CELL).await, second);
+        // Alone again, it needs no tokens, and sees what the other one left.
+        other.write(file, 0, &filled(9, 1)).await.unwrap();
+        other.close().await.unwrap();
+        world.sleep(Duration::from_secs(5)).await;
+        assert_eq!(rig::read(&node.client, file, 0, CELL).await, filled(9, 1));
+        node.close().await;
+    });
+}
+
+#[test]
+fn a_client_that_is_cut_off_loses_its_session_and_the_others_go_on() {
+    run(8_300, |world, node| async move {
+        let way = Way::new(&world, &node.metanode, 0);
+        let map = Arc::new(Map {
+            world: world.clone(),
+            owner: Mutex::new(Some(way.clone())),
+        });
+        let patience = settings().patience;
+        let owner = Owner::There(RemoteOwner::new(world.clone(), ShardId(0), map, patience));
+        let session = owner.open_session(&world).await.unwrap();
+        let pool = node.pool.clone();
+        let silent = Client::new(world.clone(), owner, pool, session, settings());
+        let file = rig::file(&node.client, "f").await;
+        let held = silent.open(file, client::OpenFlags::default()).await;
+        held.unwrap();
+        silent.write(file, 0, &filled(1, 4)).await.unwrap();
+        way.cut.store(true, std::sync::atomic::Ordering::Relaxed);
+        let begun = world.now();
+        node.client.write(file, 0, &filled(2, 4)).await.unwrap();
+        let waited = world.now() - begun;
+        assert!(waited < Duration::from_secs(15), "{waited:?}");
+        assert_eq!(
+            rig::read(&node.client, file, 0, 4 * CELL).await,
+            filled(2, 4)
+        );
+        // It doesn't answer from what it had, nor does what it had written come later.
+        way.cut.store(false, std::sync::atomic::Ordering::Relaxed);
+        let refused = silent.read(file, 0, CELL).await;
+        assert!(refused.is_err(), "{refused:?}");
+        world.sleep(Duration::from_secs(60)).await;
+        assert_eq!(
+            rig::read(&node.client, file, 0, 4 * CELL).await,
+            filled(2, 4)
+        );
+        assert!(silent.fsync(file, false).await.is_err());
+        node.close().await;
+    });
+}
+
+#[test]
+fn appends_of_several_clients_follow_each_other() {
+    run(8_400, |world, node| async move {
+        let file = rig::file(&node.client, "log").await;
+        let mut clients = vec![node.client.clone()];
+        for _ in 0..2 {
+            clients.push(client(&world, &node, 0).await);
+        }
+        let appends = clients.iter().enumerate().map(|(number, client)| {
+            let (world, client) = (world.clone(), client.clone());
+            async move {
+                let mut places = Vec::new();
+                for step in 1..=20 {
+                    let value = (number as u64 + 1) << 32 | step;
+                    let offset = client.append(file, &filled(value, 1)).await.unwrap();
+                    places.push((offset, value));
+                    if world.random_u64() % 3 == 0 {
+                        world.sleep(Duration::from_millis(50)).await;
+                    }
+                }
+                places
+            }
+        });
+        let mut places = join_all(appends).await.concat();
+        places.sort_unstable();
+        let offsets: Vec<u64> = places.iter().map(|(offset, _)| *offset).collect();
+        let expected: Vec<u64> = (0..60).map(|at| at * CELL as u64).collect();
+        assert_eq!(offsets, expected);
+        for client in &clients {
+            let bytes = rig::read(client, file, 0, 61 * CELL).await;
+            let found = values(&bytes);
+            assert!(found.iter().eq(places.iter().map(|(_, value)| value)));
+        }
+        assert_eq!(
+            clients[1].get_attributes(file).await.unwrap().size,
+            60 * CELL as u64
+        );
+        drop(places);
+        node.close().await;
+    });
+}
+
+#[test]
+fn names_made_by_one_client_are_there_for_the_others() {
+    run(8_500, |world, node| async move {
+        let other = client(&world, &node, 0).await;
+        for number in 0..20 {
+            let text = name(&format!("n{number}"));
+            let (maker, looker) = match number % 2 {
+                0 => (&node.client, &other),
+                _ => (&other, &node.client),
+            };
+            let root = InodeId::ROOT;
+            assert!(looker.lookup(root, text.clone()).await.is_err());
+            let made = maker
+                .create_and_open(root, text.clone(), new_file())
+                .await
+                .unwrap();
+            maker.write(made.inode, 0, &filled(5, 3)).await.unwrap();
+            // The size that its maker hasn't published yet.
+            let found = looker.lookup(root, text.clone()).await.unwrap();
+            assert_eq!((found.inode, found.size), (made.inode, 3 * CELL as u64));
+            maker.write(made.inode, 0, &filled(6, 4)).await.unwrap();
+            let all = looker.read_directory(root, 0, 1000, true).await.unwrap();
+            let entry = all.entries.iter().find(|entry| entry.inode == made.inode);
+            let shown = entry.unwrap().attributes.as_ref();
+            assert!(shown.is_none_or(|shown| shown.size == 4 * CELL as u64));
+            let exact = looker.get_attributes(made.inode).await.unwrap();
+            assert_eq!(exact.size, 4 * CELL as u64);
+            looker.unlink(root, text).await.unwrap();
+            maker.release(made.inode).await;
+        }
+        other.close().await.unwrap();
+        node.close().await;
+    });
+}
+
+/// The metanode of a node that has lost its client to another one.
+#[test]
+fn a_session_of_the_same_process_uses_tokens_too() {
+    run(8_600, |world, node| async move {
+        let owner = Owner::Here(node.metanode.clone() as Arc<Metanode>);
+        let session = owner.open_session(&world).await.unwrap();
+        let pool = node.pool.clone();
+        let second = Client::new(world.clone(), owner, pool, session, settings());
+        let file = rig::file(&second, "f").await;
+        for round in 1..20 {
+            node.client.write(file, 0, &filled(round, 2)).await.unwrap();
+            assert_eq!(
+                rig::read(&second, file, 0, 2 * CELL).await,
+                filled(round, 2)
+            );
+            second
+                .write(file, CELL as u64, &filled(100 + round, 1))
+                .await
+                .unwrap();
+            assert_eq!(
+                rig::read(&node.client, file, CELL as u64, CELL).await,
+                filled(100 + round, 1)
+            );
+        }
+        second.close().await.unwrap();
+        node.close().await;
+    });
+}

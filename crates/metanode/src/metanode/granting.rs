@@ -1,0 +1,173 @@
+//! Tokens for clients: their requests, what operations wait for, and sessions that give nothing back.
+
+use crate::metanode::Metanode;
+use crate::tokens::{CLAIM_WAIT_MAX, Claim, needs_of_shown};
+use model::owner::{OwnerReply, OwnerRequest, RECALL_WAIT_MAX};
+use model::token::TokenReply;
+use model::{Error, ErrorKind, InodeId, Operation, Reply, Result, SessionId};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tokens::needs;
+use world::Deadline;
+
+/// How often an operation may find that a name leads to another inode than before.
+const SHOWN_ROUNDS_MAX: usize = 8;
+
+/// How an operation goes on that showed attributes of inodes.
+pub(super) enum Shown<'a> {
+    /// Nobody else was changing them.
+    True,
+    /// It must run again, with this.
+    Again(Claim<'a>),
+}
+
+impl Metanode {
+    /// Answers a request about tokens; `deadline` is that of the answer.
+    pub(super) async fn serve_tokens(
+        &self,
+        request: &OwnerRequest,
+        is_here: bool,
+        deadline: Deadline,
+    ) -> Result<OwnerReply> {
+        // One that was followed by another owner promises nothing.
+        self.shard().check_alive()?;
+        let patience = deadline.rest(&self.world) / 4 * 3;
+        let deadline = Deadline::after(&self.world, patience.min(RECALL_WAIT_MAX));
+        match request {
+            OwnerRequest::AskToken {
+                session,
+                number,
+                wants,
+            } => {
+                let asked = self.tokens.ask(*session, *number, wants.clone())?;
+                let reply = asked.answer(deadline).await;
+                // What the session may look at now, it may tell others about; one of this process is
+                // lost with what it has seen.
+                if matches!(reply, TokenReply::Granted { .. }) && !is_here {
+                    self.sync().await?;
+                }
+                let renewal = self.tokens.renewal(*session)?;
+                Ok(OwnerReply::Token { reply, renewal })
+            }
+            OwnerRequest::ReturnToken { session, back } => {
+                self.tokens.take_back(*session, back)?;
+                Ok(OwnerReply::Done)
+            }
+            OwnerRequest::AwaitRecalls {
+                session,
+                known,
+                has_all,
+            } => {
+                let deadline = match *known == self.tenure() {
+                    true => deadline,
+                    false => Deadline::after(&self.world, Duration::ZERO),
+                };
+                let may_have_all = || is_here && self.is_only_client(*session);
+                let said = self
+                    .tokens
+                    .await_recalls(*session, *has_all, may_have_all, deadline)
+                    .await?;
+                let renewal = self.tokens.renewal(*session)?;
+                Ok(OwnerReply::Recalls {
+                    recalls: said.recalls,
+                    has_all: said.has_all,
+                    renewal,
+                })
+            }
+            _ => unreachable!("not about tokens"),
+        }
+    }
+
+    /// Whether no other client has a session.
+    fn is_only_client(&self, session: SessionId) -> bool {
+        let sessions = self.shard().sessions();
+        let mut clients = sessions.of_clients();
+        clients.all(|(client, _)| client == session)
+    }
+
+    /// Waits until no other session has what the operation must not meet.
+    pub(super) async fn claim(
+        &self,
+        operation: &Operation,
+        session: SessionId,
+        deadline: Option<Deadline>,
+    ) -> Result<Claim<'_>> {
+        let claiming = self.tokens.claim(session, || needs::needs(operation));
+        let claiming = claiming.ok_or_else(too_many)?;
+        claiming.wait(self.claim_deadline(deadline)).await
+    }
+
+    /// For a message, so that its sender hears of it.
+    fn claim_deadline(&self, deadline: Option<Deadline>) -> Deadline {
+        let longest = Deadline::after(&self.world, CLAIM_WAIT_MAX);
+        deadline.map_or(longest, |deadline| {
+            let patience = deadline.rest(&self.world) / 4 * 3;
+            longest.min(Deadline::after(&self.world, patience))
+        })
+    }
+
+    /// Leaves attributes out of a listing that other sessions may be changing: who wants them asks for
+    /// them. For those of a single name: waits until nobody changes them.
+    pub(super) async fn check_shown<'a>(
+        &'a self,
+        operation: &Operation,
+        session: SessionId,
+        reply: &mut Result<Reply>,
+        claimed: &mut BTreeSet<InodeId>,
+        deadline: Option<Deadline>,
+    ) -> Result<Shown<'a>> {
+        let Ok(reply) = reply else {
+            return Ok(Shown::True);
+        };
+        if let Reply::Listing { entries, .. } = reply {
+            for entry in entries {
+                if entry.attributes.is_some()
+                    && self.tokens.is_changed_by_others(session, entry.inode)
+                {
+                    entry.attributes = None;
+                }
+            }
+            return Ok(Shown::True);
+        }
+        let others = needs::shown(operation, reply).filter(|inode| {
+            !claimed.contains(inode) && self.tokens.is_changed_by_others(session, *inode)
+        });
+        let others: Vec<InodeId> = others.collect();
+        if others.is_empty() {
+            return Ok(Shown::True);
+        }
+        if claimed.len() >= SHOWN_ROUNDS_MAX {
+            let text = "the name leads to another file each time";
+            return Err(Error::new(ErrorKind::InGrace, text));
+        }
+        let claiming = self.tokens.claim(session, || needs_of_shown(&others));
+        let claiming = claiming.ok_or_else(too_many)?;
+        let claim = claiming.wait(self.claim_deadline(deadline)).await?;
+        claimed.extend(others);
+        Ok(Shown::Again(claim))
+    }
+
+    /// Ends sessions that others wait for, once their tokens have run out.
+    pub(super) async fn watch_tokens(self: Arc<Self>) -> bool {
+        let weak = Arc::downgrade(&self);
+        let tokens = self.tokens.clone();
+        drop(self);
+        let ending = tokens.watch().await;
+        let Some(it) = weak.upgrade() else {
+            return false;
+        };
+        for session in ending {
+            tracing::warn!(%session, "a client that gave nothing back has lost its session");
+            if let Err(error) = it.close_session(session).await {
+                tracing::warn!(%session, %error, "the end of a session isn't complete yet");
+            }
+        }
+        true
+    }
+}
+
+fn too_many() -> Error {
+    let text = "too many operations of the session wait for others";
+    Error::new(ErrorKind::InGrace, text)
+}

@@ -1,0 +1,510 @@
+//! Drives `tokens::Granter`: who may cache or change what of the shard, and what operations wait for.
+//!
+//! *A read by a client*: it asks for the inode and the bytes ([`Tokens::ask`]), once; then it reads
+//! without the owner. *A write* is the same in another mode; its publish needs nothing more. *A create
+//! or a stat* claims what it needs before it runs ([`Tokens::claim`]) and lets go when it is answered.
+//! *A failure*: who returns nothing is ended by the task of [`Tokens::watch`] once its tokens have run
+//! out, and then those that wait go on.
+//!
+//! A client of this process that is the only one has everything ([`alone`]): neither it nor its
+//! operations ask for anything.
+//!
+//! Bounded by the granter's own limits for each session: requests and claims that wait, and recalls,
+//! one for each object.
+
+mod alone;
+
+use crate::tokens::alone::Alone;
+use model::owner::{HeldToken, RECALLS_MAX, Renewal, Tenure};
+use model::token::{GrantNumber, TokenRecall, TokenReply, TokenRequest, TokenReturn};
+use model::{Error, ErrorKind, InodeId, Result, SessionId, TokenObject};
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+use tokens::granter::{Action, ClaimNumber, Granter, Need};
+use tokens::{Moment, granter};
+use tokio::sync::{Notify, oneshot};
+use world::{Deadline, Instant, Waiter, Waiters, World};
+
+/// How often the granter learns that time passes.
+const TICK: Duration = Duration::from_millis(500);
+/// The cause by which operations are listed that wait for others' tokens.
+const OTHERS_WAIT: &str = "what other clients have cached or changed";
+
+/// Nobody takes the shard away from an owner that isn't told how long it owns it.
+const NO_LEASE: Duration = Duration::from_secs(u64::MAX / 4);
+
+/// The tokens of the shard.
+pub(crate) struct Tokens {
+    world: World,
+    began: Instant,
+    tenure: Tenure,
+    alone: Alone,
+    state: Mutex<State>,
+    /// There is something to watch, or a session to end.
+    changed: Notify,
+    waiters: Waiters,
+}
+
+struct State {
+    granter: Granter,
+    /// Requests whose sessions wait for the answer.
+    asked: BTreeMap<(SessionId, u64), oneshot::Sender<TokenReply>>,
+    /// Operations that wait.
+    claims: BTreeMap<ClaimNumber, oneshot::Sender<()>>,
+    mail: BTreeMap<SessionId, Mail>,
+    /// Sessions to end.
+    ending: BTreeSet<SessionId>,
+}
+
+/// What has to be said to a session.
+#[derive(Default)]
+struct Mail {
+    /// The newest recall of each object.
+    recalls: BTreeMap<TokenObject, TokenRecall>,
+    came: Arc<Notify>,
+}
+
+/// What an operation has claimed, until this is dropped.
+pub(crate) struct Claim<'a> {
+    tokens: &'a Tokens,
+    what: Claimed,
+}
+
+enum Claimed {
+    /// It needs nothing.
+    Nothing,
+    /// Its session has everything.
+    All,
+    Some(ClaimNumber),
+}
+
+/// A claim, and whether it has to wait.
+pub(crate) struct Claiming<'a> {
+    claim: Claim<'a>,
+    turn: Option<oneshot::Receiver<()>>,
+}
+
+/// A session's request that has no answer yet.
+pub(crate) struct Asked<'a> {
+    tokens: &'a Tokens,
+    key: (SessionId, u64),
+    answer: Option<oneshot::Receiver<TokenReply>>,
+}
+
+/// What there is to say to a session.
+pub(crate) struct Said {
+    pub(crate) recalls: Vec<TokenRecall>,
+    pub(crate) has_all: bool,
+}
+
+impl Tokens {
+    /// An owner that begins; [`Tokens::begin`] says with which sessions.
+    pub(crate) fn new(world: &World, tenure: Tenure) -> Self {
+        let granter = Granter::new(tenure, BTreeSet::new(), Moment::default());
+        Self {
+            world: world.clone(),
+            began: world.now(),
+            tenure,
+            alone: Alone::default(),
+            state: Mutex::new(State {
+                granter,
+                asked: BTreeMap::new(),
+                claims: BTreeMap::new(),
+                mail: BTreeMap::new(),
+                ending: BTreeSet::new(),
+            }),
+            changed: Notify::new(),
+            waiters: Waiters::default(),
+        }
+    }
+
+    /// The sessions that are open as the owner begins: they have yet to say what they hold.
+    pub(crate) fn begin(&self, sessions: BTreeSet<SessionId>) {
+        let now = self.now();
+        let mut state = self.state.lock();
+        for session in &sessions {
+            state.mail.entry(*session).or_default();
+        }
+        state.granter = Granter::new(self.tenure, sessions, now);
+        state.granter.renew(now.plus(NO_LEASE));
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    fn now(&self) -> Moment {
+        Moment(self.world.now().since(self.began))
+    }
+
+    // Sessions.
+
+    /// Makes sure that no other session has everything, before one is opened. Until the result is
+    /// dropped none gets it.
+    ///
+    /// # Errors
+    /// `Unavailable` if the one that has doesn't write what it has cached.
+    pub(crate) async fn begin_opening(&self, session: SessionId) -> Result<alone::Opening<'_>> {
+        let (opening, other) = self.alone.begin_opening(session);
+        if let Some(other) = other {
+            self.wake(other);
+        }
+        self.alone.wait_for_nobody(&self.world, session).await?;
+        Ok(opening)
+    }
+
+    /// A session is open.
+    pub(crate) fn begin_session(&self, session: SessionId) {
+        let mut state = self.state.lock();
+        state.granter.begin_session(session);
+        state.mail.entry(session).or_default();
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// A session has ended, and that is durable.
+    pub(crate) fn end_session(&self, session: SessionId) {
+        let now = self.now();
+        self.alone.left(session);
+        let mut state = self.state.lock();
+        state.granter.end_session(session, now);
+        state.ending.remove(&session);
+        state.asked.retain(|(asking, _), _| *asking != session);
+        if let Some(mail) = state.mail.remove(&session) {
+            mail.came.notify_waiters();
+        }
+        self.act(state);
+    }
+
+    fn wake(&self, session: SessionId) {
+        if let Some(mail) = self.state.lock().mail.get(&session) {
+            mail.came.notify_one();
+        }
+    }
+
+    // Requests of sessions.
+
+    /// A session asks for a token.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what no sound daemon sends.
+    pub(crate) fn ask(
+        &self,
+        session: SessionId,
+        number: u64,
+        wants: TokenRequest,
+    ) -> Result<Asked<'_>> {
+        let (tell, answer) = oneshot::channel();
+        let key = (session, number);
+        let now = self.now();
+        let mut state = self.state.lock();
+        // A request that is sent again takes the answer of the one before.
+        state.asked.insert(key, tell);
+        let asked = state.granter.ask(session, number, wants, now);
+        self.act(state);
+        let waiting = Asked {
+            tokens: self,
+            key,
+            answer: Some(answer),
+        };
+        asked.map(|()| waiting)
+    }
+
+    /// A session gives something back.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what no sound daemon sends.
+    pub(crate) fn take_back(&self, session: SessionId, back: &TokenReturn) -> Result<()> {
+        let now = self.now();
+        let mut state = self.state.lock();
+        let taken = state.granter.take_back(session, back, now);
+        self.act(state);
+        taken
+    }
+
+    /// For how long the session's tokens may be used after an answer that leaves now.
+    ///
+    /// # Errors
+    /// `Unavailable` if it must not be answered: it is about to end.
+    pub(crate) fn renewal(&self, session: SessionId) -> Result<Renewal> {
+        let now = self.now();
+        let tenure = self.tenure;
+        let span = self.state.lock().granter.answer(session, now);
+        span.map(|span| Renewal { tenure, span }).ok_or_else(|| {
+            let text = "the session is about to end, because it gave nothing back";
+            Error::new(ErrorKind::Unavailable, text)
+        })
+    }
+
+    /// Waits until there is something to say to a session, for a while. `may_have_all`: whether it
+    /// is now the only one that is open, and in this process.
+    ///
+    /// # Errors
+    /// `SessionEnded`.
+    pub(crate) async fn await_recalls(
+        &self,
+        session: SessionId,
+        has_all: bool,
+        may_have_all: impl Fn() -> bool,
+        deadline: Deadline,
+    ) -> Result<Said> {
+        loop {
+            let has_all_now = self.alone.look(session, has_all, &may_have_all);
+            let came = {
+                let mut state = self.state.lock();
+                let Some(mail) = state.mail.get_mut(&session) else {
+                    return Err(namespace::sessions::ended(session));
+                };
+                let mut recalls = Vec::new();
+                while recalls.len() < RECALLS_MAX
+                    && let Some((_, recall)) = mail.recalls.pop_first()
+                {
+                    recalls.push(recall);
+                }
+                if !recalls.is_empty() || has_all_now != has_all {
+                    return Ok(Said {
+                        recalls,
+                        has_all: has_all_now,
+                    });
+                }
+                mail.came.clone()
+            };
+            let waited = deadline.bound(&self.world, came.notified()).await;
+            if waited.is_err() {
+                return Ok(Said {
+                    recalls: Vec::new(),
+                    has_all,
+                });
+            }
+        }
+    }
+
+    /// A session says what it held under the owner before: a part of it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what no sound daemon sends.
+    pub(crate) fn reclaim(
+        &self,
+        session: SessionId,
+        held: &[HeldToken],
+        is_last: bool,
+    ) -> Result<Vec<Option<GrantNumber>>> {
+        let now = self.now();
+        let mut state = self.state.lock();
+        let numbers = held.iter().map(|held| {
+            let need = Need {
+                object: held.object,
+                mode: held.mode,
+                ranges: vec![held.range],
+            };
+            state.granter.reclaim(session, need, now)
+        });
+        let numbers = numbers.collect::<Result<_>>()?;
+        if is_last {
+            state.granter.end_reclaim(session, now);
+        }
+        self.act(state);
+        Ok(numbers)
+    }
+
+    // Operations.
+
+    /// An operation of a session needs this. `None` if too much of the session waits.
+    pub(crate) fn claim(
+        &self,
+        session: SessionId,
+        needs: impl FnOnce() -> Vec<Need>,
+    ) -> Option<Claiming<'_>> {
+        let claim = |what| Claim { tokens: self, what };
+        if self.alone.enter() {
+            let claim = claim(Claimed::All);
+            return Some(Claiming { claim, turn: None });
+        }
+        let needs = needs();
+        if needs.is_empty() {
+            let claim = claim(Claimed::Nothing);
+            return Some(Claiming { claim, turn: None });
+        }
+        let now = self.now();
+        let mut state = self.state.lock();
+        let number = state.granter.claim(session, needs, now)?;
+        let (tell, turn) = oneshot::channel();
+        state.claims.insert(number, tell);
+        self.act(state);
+        Some(Claiming {
+            claim: claim(Claimed::Some(number)),
+            turn: Some(turn),
+        })
+    }
+
+    /// Whether another session may be changing the attributes of an inode.
+    pub(crate) fn is_changed_by_others(&self, session: SessionId, inode: InodeId) -> bool {
+        self.state
+            .lock()
+            .granter
+            .is_changed_by_others(session, inode)
+    }
+
+    /// Waits for others, longest first.
+    pub(crate) fn waiters(&self) -> Vec<Waiter> {
+        self.waiters.list(self.world.now())
+    }
+
+    // What follows.
+
+    /// Does what the granter wants done.
+    fn act(&self, mut state: MutexGuard<'_, State>) {
+        let mut ends = false;
+        for action in state.granter.take_actions() {
+            match action {
+                // Nobody waits any more if this fails; the session asks again.
+                Action::Answer {
+                    session,
+                    request,
+                    reply,
+                } => {
+                    let tell = state.asked.remove(&(session, request));
+                    let _ = tell.map(|tell| tell.send(reply));
+                }
+                Action::Recall { session, recall } => {
+                    if let Some(mail) = state.mail.get_mut(&session) {
+                        mail.recalls.insert(recall.object, recall);
+                        mail.came.notify_one();
+                    }
+                }
+                Action::Run(number) => {
+                    let tell = state.claims.remove(&number);
+                    let _ = tell.map(|tell| tell.send(()));
+                }
+                Action::End(session) => {
+                    state.ending.insert(session);
+                    ends = true;
+                }
+            }
+        }
+        if ends {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Waits until there are sessions to end, and names them. They are named again until they have
+    /// ended.
+    pub(crate) async fn watch(&self) -> BTreeSet<SessionId> {
+        loop {
+            let idle = self.alone.is_on() || self.state.lock().mail.is_empty();
+            match idle {
+                true => self.changed.notified().await,
+                false => drop(self.world.timeout(TICK, self.changed.notified()).await),
+            }
+            let now = self.now();
+            let mut state = self.state.lock();
+            state.granter.tick(now);
+            self.act(state);
+            let ending = std::mem::take(&mut self.state.lock().ending);
+            if !ending.is_empty() {
+                return ending;
+            }
+        }
+    }
+}
+
+impl<'a> Claiming<'a> {
+    /// The claim, if its operation may run now.
+    pub(crate) fn ready(mut self) -> std::result::Result<Claim<'a>, Self> {
+        match &mut self.turn {
+            None => Ok(self.claim),
+            Some(turn) => match turn.try_recv() {
+                Ok(()) => Ok(self.claim),
+                Err(_) => Err(self),
+            },
+        }
+    }
+
+    /// Waits until the operation may run.
+    ///
+    /// # Errors
+    /// `InGrace` at the deadline.
+    pub(crate) async fn wait(self, deadline: Deadline) -> Result<Claim<'a>> {
+        let mut waiting = match self.ready() {
+            Ok(claim) => return Ok(claim),
+            Err(waiting) => waiting,
+        };
+        let turn = waiting.turn.take().expect("it isn't ready");
+        let claim = waiting.claim;
+        let tokens = claim.tokens;
+        let _listed = tokens.waiters.enter(OTHERS_WAIT, None, tokens.world.now());
+        match deadline.bound(&tokens.world, turn).await {
+            Ok(Ok(())) => Ok(claim),
+            _ => {
+                let text = format!("{OTHERS_WAIT} wasn't given back in time");
+                Err(Error::new(ErrorKind::InGrace, text))
+            }
+        }
+    }
+}
+
+impl Claim<'_> {
+    /// Whether nobody else has anything.
+    pub(crate) fn is_all(&self) -> bool {
+        matches!(self.what, Claimed::All)
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        match self.what {
+            Claimed::Nothing => {}
+            Claimed::All => self.tokens.alone.leave(),
+            Claimed::Some(number) => {
+                let now = self.tokens.now();
+                let mut state = self.tokens.state.lock();
+                state.claims.remove(&number);
+                state.granter.end_claim(number, now);
+                self.tokens.act(state);
+            }
+        }
+    }
+}
+
+impl Asked<'_> {
+    /// Waits for the answer.
+    pub(crate) async fn answer(mut self, deadline: Deadline) -> TokenReply {
+        let world = &self.tokens.world;
+        let Some(answer) = &mut self.answer else {
+            return TokenReply::Waits;
+        };
+        match deadline.bound(world, answer).await {
+            Ok(Ok(reply)) => reply,
+            _ => TokenReply::Waits,
+        }
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        drop(self.answer.take());
+        let mut state = self.tokens.state.lock();
+        // Unless it was sent again: then another one waits.
+        if state
+            .asked
+            .get(&self.key)
+            .is_some_and(|tell| tell.is_closed())
+        {
+            state.asked.remove(&self.key);
+        }
+    }
+}
+
+/// What an answer that shows these inodes' attributes needs.
+pub(crate) fn needs_of_shown(inodes: &[InodeId]) -> Vec<Need> {
+    let inodes: BTreeSet<InodeId> = inodes.iter().copied().collect();
+    inodes
+        .into_iter()
+        .map(tokens::needs::inode_shared)
+        .collect()
+}
+
+/// Longer than a recall can take: then its session ends.
+pub(crate) const CLAIM_WAIT_MAX: Duration = granter::GRACE
+    .saturating_add(granter::RECALL_MAX)
+    .saturating_add(Duration::from_secs(15));
