@@ -36,7 +36,7 @@ impl Leases {
     }
 
     /// Begins to count for a run that was never heard, if it isn't known.
-    pub(crate) fn await_first(&mut self, run: NodeRun, since: Moment, lease: Duration) {
+    pub(crate) fn expect_first(&mut self, run: NodeRun, since: Moment, lease: Duration) {
         self.ends.entry(run).or_insert(since.plus(lease));
     }
 

@@ -457,7 +457,7 @@ impl Manager {
         let of_interest: Vec<_> = members.chain(assigned).collect();
         let lease = self.lease();
         for run in of_interest {
-            self.leases.await_first(run, self.began, lease);
+            self.leases.expect_first(run, self.began, lease);
             let newest = self.facts.newest.get(&run.node);
             if newest.is_some_and(|newest| run < *newest) {
                 self.condemn(run, Cause::NewerRun);

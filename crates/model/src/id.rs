@@ -196,3 +196,10 @@ impl fmt::Display for InodeId {
         write!(f, "{}:{}", self.fileset(), self.number())
     }
 }
+
+/// The time during which one owner remembers opens and locks: it has the number of the shard epoch
+/// with which it began. An owner that takes the shard over again before another did keeps it.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+pub struct Tenure(pub u64);

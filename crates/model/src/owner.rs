@@ -25,6 +25,7 @@
 //! number if the outcome is *unknown*; everything else is the program's answer.
 
 use crate::call::{Call, Class, Method};
+pub use crate::id::Tenure;
 use crate::lock::{HeldLock, LockDoor, LockOwner, LockRequest};
 use crate::operation::Stamp;
 use crate::token::{GrantNumber, TokenRecall, TokenReply, TokenRequest, TokenReturn};
@@ -46,13 +47,6 @@ pub const GIVE_UP_MAX: usize = 4096;
 
 /// Most inodes, doors, locks and tokens together in one [`OwnerRequest::Reclaim`].
 pub const RECLAIM_MAX: usize = 4096;
-
-/// The time during which one owner remembers opens and locks: it has the number of the shard epoch
-/// with which it began. An owner that takes the shard over again before another did keeps it.
-#[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
-)]
-pub struct Tenure(pub u64);
 
 /// What a client asks of an owner.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! Tokens: the right of a session to cache or change something, and the messages with which it is
 //! asked for, given, recalled and returned. The rules are in `docs/protocols/tokens.md`.
 
-use crate::owner::Tenure;
+use crate::id::Tenure;
 use crate::{Error, ErrorKind, InodeId, Result};
 use serde::{Deserialize, Serialize};
 
