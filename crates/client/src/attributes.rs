@@ -92,7 +92,7 @@ impl InodeAttributes {
         let attributes = self.set_published(inode, set).await?;
         {
             let mut inner = state.lock();
-            self.pages.cut(inode, &mut inner, size);
+            self.pages.cut(inode, &mut inner, size, asked);
             inner.learn(&attributes, asked);
         }
         drop(exclusive);

@@ -170,7 +170,11 @@ impl Content {
         while rounds < ROUNDS_MAX {
             let step = seek_in(&state.lock(), uses.is_some(), offset, at, what)?;
             let next = match step {
-                Sought::Found(found) => return Ok(found),
+                Sought::Found(found) if uses.take().is_none_or(Uses::end) => return Ok(found),
+                Sought::Found(_) => {
+                    rounds += 1;
+                    continue;
+                }
                 Sought::NotHeld => {
                     let claimed = self.reader.claim(&state, offset);
                     uses = Some(Box::pin(claimed).await?);

@@ -117,7 +117,7 @@ impl Names {
         if let (Err(_), Some(state), true) = (&linked, state, was_orphan) {
             let mut inner = state.lock();
             inner.set_orphan(true);
-            if !inner.is_open() {
+            if !inner.is_open() && self.session.standing().has_all() {
                 self.pages.discard(inode, &mut inner);
             }
         }

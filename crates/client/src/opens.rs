@@ -123,8 +123,10 @@ impl Opens {
                 warn!(inode = %state.id(), "released an inode that isn't open");
                 return;
             }
-            // Under one lock, because the next open may write to it.
-            if !inner.is_open() && inner.is_orphan() {
+            // Under one lock, because the next open may write to it. Other clients may have it open:
+            // then they read what was written here, and the last of them deletes it.
+            let is_useless = inner.is_orphan() && self.session.standing().has_all();
+            if !inner.is_open() && is_useless {
                 self.pages.discard(state.id(), &mut inner);
             }
         }

@@ -9,7 +9,7 @@ mod eviction;
 mod pace;
 mod space;
 
-use crate::inode::{Inner, InodeRef, Inodes};
+use crate::inode::{HeldState, Inner, InodeRef, Inodes};
 use crate::pages::clean::is_wasteful;
 use crate::pages::memory::Blocks;
 use crate::session::Standing;
@@ -260,10 +260,10 @@ impl PagePool {
         inner.settle();
     }
 
-    /// The file now ends at `size`: drops everything beyond that.
-    pub(crate) fn cut(&self, inode: InodeId, inner: &mut Inner, size: u64) {
+    /// The file ended at `size` when the owner answered what was `asked`: drops everything beyond that.
+    pub(crate) fn cut(&self, inode: InodeId, inner: &mut Inner, size: u64, asked: HeldState) {
         self.drop_from(inode, inner, size);
-        inner.punch_from(size);
+        inner.punch_from(size, asked);
         inner.settle();
     }
 

@@ -184,6 +184,9 @@ impl Reader {
                     if !self.session.is_pause(&error, since) {
                         return Err(unreadable(inode, error));
                     }
+                    // Others must not wait for what may take long.
+                    uses = None;
+                    fetched.clear();
                     let _listed = self.session.list(NODES_WAIT, Some(inode), since);
                     // Boxed because it is rare: every read's future would be larger.
                     Box::pin(self.session.world().sleep(NODES_LOOK_EVERY)).await;

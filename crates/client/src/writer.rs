@@ -98,11 +98,11 @@ impl Writer {
         let mut claim = self.claim(state, bytes).await?;
         let mut mode_changed = false;
         let mut uses: Option<Uses> = None;
+        let mut losses = 0;
         loop {
-            let is_held = uses.is_some();
+            let is_held = uses.is_some().then_some(losses);
             match self.try_write(state, at, data, privileges, &mut claim, is_held)? {
                 Attempt::Done(offset) => {
-                    // What was written just before the session ended is lost, as programs hear.
                     drop(uses);
                     if self.pages.is_short() {
                         self.write_behind.press();
@@ -114,13 +114,14 @@ impl Writer {
                     });
                 }
                 Attempt::Unknown => {
-                    let asked = state.lock().held_state().if_claimed(is_held);
+                    let asked = state.lock().held_state().if_claimed(uses.is_some());
                     let attributes = self.known_attributes(state.id()).await?;
                     state.lock().learn_first(&attributes, asked);
                 }
                 Attempt::NotHeld => {
                     drop(uses.take());
                     let range = at.and_then(|at| TokenRange::new(at, at + bytes));
+                    losses = state.lock().losses();
                     // Boxed because it is rare: otherwise every write's future would contain it.
                     let claimed = self.tokens.claim_write(state, range, at.is_none());
                     uses = Some(Box::pin(claimed).await?);
@@ -235,7 +236,7 @@ impl Writer {
         data: &[u8],
         privileges: Privileges,
         claim: &mut Claim<'_>,
-        is_held: bool,
+        is_held: Option<u64>,
     ) -> Result<Attempt<'a>> {
         let now = self.session.wall();
         let mut inner = state.lock();
@@ -244,7 +245,8 @@ impl Writer {
             return Ok(Attempt::Excluded(state.changed()));
         }
         let (from, to) = at.map_or((0, u64::MAX), |at| (at, at + data.len() as u64));
-        if !is_held && !inner.may_write(from, to, at.is_none()) {
+        let is_claimed = is_held == Some(inner.losses());
+        if !is_claimed && !inner.may_write(from, to, at.is_none()) {
             return Ok(Attempt::NotHeld);
         }
         let Some(known) = inner.known() else {

@@ -9,7 +9,7 @@ use crate::rig::{self, Node, new_file};
 use client::{Client, ClientSettings, Owner, RemoteOwner};
 use futures::future::join_all;
 use metanode::{CheckOptions, Metanode};
-use model::{InodeId, SetAttributes, ShardId};
+use model::{ErrorKind, InodeId, SetAttributes, ShardId};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -225,23 +225,25 @@ async fn storm(world: World, node: Node, faults: u64) {
     });
     join_all(works).await;
     let begun = history.lock().now();
-    let mut seen = Vec::new();
-    for client in &clients {
-        let mut bytes = rig::read(client, files[0], 0, CELLS * CELL).await;
-        bytes.resize(CELLS * CELL, 0);
-        seen.push(values(&bytes));
+    for file in files {
+        let mut seen = Vec::new();
+        for client in &clients {
+            let mut bytes = rig::read(client, file, 0, CELLS * CELL).await;
+            bytes.resize(CELLS * CELL, 0);
+            seen.push(values(&bytes));
+        }
+        let ended = history.lock().now();
+        for (at, value) in seen[0].iter().enumerate() {
+            let read = Event {
+                value: *value,
+                begun,
+                ended,
+            };
+            let mut history = history.lock();
+            history.reads.entry((file, at)).or_default().push(read);
+        }
+        assert!(seen.iter().all(|values| *values == seen[0]));
     }
-    let ended = history.lock().now();
-    for (at, value) in seen[0].iter().enumerate() {
-        let read = Event {
-            value: *value,
-            begun,
-            ended,
-        };
-        let mut history = history.lock();
-        history.reads.entry((files[0], at)).or_default().push(read);
-    }
-    assert!(seen.iter().all(|values| *values == seen[0]));
     history.lock().check();
     for client in clients.into_iter().skip(1) {
         client.close().await.unwrap();
@@ -318,14 +320,32 @@ fn a_client_that_is_cut_off_loses_its_session_and_the_others_go_on() {
         );
         // It doesn't answer from what it had, nor does what it had written come later.
         way.cut.store(false, std::sync::atomic::Ordering::Relaxed);
-        let refused = silent.read(file, 0, CELL).await;
-        assert!(refused.is_err(), "{refused:?}");
+        let refused = silent.read(file, 0, CELL).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::SessionEnded);
         world.sleep(Duration::from_secs(60)).await;
         assert_eq!(
             rig::read(&node.client, file, 0, 4 * CELL).await,
             filled(2, 4)
         );
         assert!(silent.fsync(file, false).await.is_err());
+        node.close().await;
+    });
+}
+
+/// The client that wrote it and removed the last name can't know that it is the last one.
+#[test]
+fn what_was_written_to_a_file_without_names_is_there_for_those_who_have_it_open() {
+    run(8_350, |world, node| async move {
+        let other = client(&world, &node, 0).await;
+        let file = rig::file(&node.client, "f").await;
+        let opened = other.open(file, client::OpenFlags::default()).await;
+        opened.unwrap();
+        node.client.write(file, 0, &filled(1, 4)).await.unwrap();
+        node.client.unlink(InodeId::ROOT, name("f")).await.unwrap();
+        node.client.release(file).await;
+        assert_eq!(rig::read(&other, file, 0, 4 * CELL).await, filled(1, 4));
+        other.release(file).await;
+        other.close().await.unwrap();
         node.close().await;
     });
 }

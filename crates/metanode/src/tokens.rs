@@ -54,8 +54,9 @@ struct State {
     /// Operations that wait.
     claims: BTreeMap<ClaimNumber, oneshot::Sender<()>>,
     mail: BTreeMap<SessionId, Mail>,
-    /// Sessions to end.
+    /// Sessions to end, and those that are being ended.
     ending: BTreeSet<SessionId>,
+    closing: BTreeSet<SessionId>,
 }
 
 /// What has to be said to a session.
@@ -114,6 +115,7 @@ impl Tokens {
                 claims: BTreeMap::new(),
                 mail: BTreeMap::new(),
                 ending: BTreeSet::new(),
+                closing: BTreeSet::new(),
             }),
             changed: Notify::new(),
             waiters: Waiters::default(),
@@ -249,7 +251,9 @@ impl Tokens {
         deadline: Deadline,
     ) -> Result<Said> {
         loop {
-            let has_all_now = self.alone.look(session, has_all, &may_have_all);
+            // Operations of sessions that have ended may still be under way.
+            let may_now = || may_have_all() && !self.state.lock().granter.has_claims();
+            let has_all_now = self.alone.look(session, has_all, may_now);
             let came = {
                 let mut state = self.state.lock();
                 let Some(mail) = state.mail.get_mut(&session) else {
@@ -377,8 +381,8 @@ impl Tokens {
                     let _ = tell.map(|tell| tell.send(()));
                 }
                 Action::End(session) => {
-                    state.ending.insert(session);
-                    ends = true;
+                    let is_new = !state.closing.contains(&session);
+                    ends |= is_new && state.ending.insert(session);
                 }
             }
         }
@@ -387,8 +391,12 @@ impl Tokens {
         }
     }
 
-    /// Waits until there are sessions to end, and names them. They are named again until they have
-    /// ended.
+    /// A session that was to end has ended, or couldn't yet: then it is named again.
+    pub(crate) fn is_closed(&self, session: SessionId) {
+        self.state.lock().closing.remove(&session);
+    }
+
+    /// Waits until there are sessions to end, and names them.
     pub(crate) async fn watch(&self) -> BTreeSet<SessionId> {
         loop {
             let idle = self.alone.is_on() || self.state.lock().mail.is_empty();
@@ -400,8 +408,10 @@ impl Tokens {
             let mut state = self.state.lock();
             state.granter.tick(now);
             self.act(state);
-            let ending = std::mem::take(&mut self.state.lock().ending);
+            let mut state = self.state.lock();
+            let ending = std::mem::take(&mut state.ending);
             if !ending.is_empty() {
+                state.closing.extend(&ending);
                 return ending;
             }
         }

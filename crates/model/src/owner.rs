@@ -248,6 +248,18 @@ impl OwnerRequest {
         }
     }
 
+    /// Whether the request makes written data part of its file.
+    #[must_use]
+    pub fn is_publish(&self) -> bool {
+        matches!(
+            self,
+            Self::Execute {
+                operation: Operation::Publish(_),
+                ..
+            }
+        )
+    }
+
     /// Whether the request is about tokens.
     #[must_use]
     pub fn is_about_tokens(&self) -> bool {

@@ -162,6 +162,12 @@ impl Granter {
         standing.answer(own_until, now)
     }
 
+    /// Whether operations run or wait.
+    #[must_use]
+    pub fn has_claims(&self) -> bool {
+        !self.claims.is_empty()
+    }
+
     /// Whether another session may be changing the attributes of an inode, or is about to.
     #[must_use]
     pub fn is_changed_by_others(&self, session: SessionId, inode: InodeId) -> bool {

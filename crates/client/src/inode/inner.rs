@@ -27,6 +27,8 @@ pub(crate) struct Inner {
     held: Held,
     /// Written data was lost with the session's tokens: programs that have it open hear of it.
     lost: bool,
+    /// Counts the times when tokens were lost: what was claimed before is void.
+    losses: u64,
     /// Privileges that the inode is known not to have.
     plain: Plain,
     /// A truncate or the like runs: no write may begin, and size and extents may change.
@@ -57,6 +59,7 @@ impl Inner {
             known: None,
             held: Held::new(standing),
             lost: false,
+            losses: 0,
             plain: Plain::default(),
             exclusive: false,
             _charge: StateCharge::new(&blocks),
@@ -107,6 +110,16 @@ impl Inner {
             true => Err(ErrorKind::SessionEnded.into()),
             false => Ok(()),
         }
+    }
+
+    /// How often tokens were lost.
+    pub(crate) fn losses(&self) -> u64 {
+        self.losses
+    }
+
+    /// Tokens are lost.
+    pub(crate) fn note_loss(&mut self) {
+        self.losses += 1;
     }
 
     /// Written data is lost.
@@ -423,11 +436,12 @@ impl Inner {
     }
 
     /// The file now ends at `size`.
-    pub(crate) fn punch_from(&mut self, size: u64) {
-        match self.readable_to(size) {
-            u64::MAX => self.extents.punch(size, u64::MAX),
-            // Others may make it longer.
-            _ => self.extents.forget(size, u64::MAX),
+    pub(crate) fn punch_from(&mut self, size: u64, asked: HeldState) {
+        // Others may have made it longer since.
+        let is_so = self.held.learned(asked) && self.readable_to(size) == u64::MAX;
+        match is_so {
+            true => self.extents.punch(size, u64::MAX),
+            false => self.extents.forget(size, u64::MAX),
         }
         self.mapping += 1;
     }

@@ -126,7 +126,7 @@ impl RemoteOwner {
             reclaiming: tokio::sync::RwLock::default(),
             attempts: AtomicU64::new(0),
             wanted: watch::Sender::new(0),
-            slots: Slots::default(),
+            slots: Slots::new(),
             tokens: OnceLock::new(),
             waiters: Waiters::default(),
             closed: AtomicBool::new(false),
@@ -157,7 +157,8 @@ impl RemoteOwner {
                 Outcome::NotRun(error) | Outcome::Unknown(error) => Err(error),
             };
         }
-        let mut slot = self.take_slot(deadline).await?;
+        let is_publish = request.is_publish();
+        let mut slot = self.take_slot(is_publish, deadline).await?;
         match &mut call.request {
             OwnerRequest::Execute { stamp, .. } => stamp.turn = slot.next_operation(),
             _ => call.order = Some(slot.next_order()),
@@ -177,9 +178,11 @@ impl RemoteOwner {
         decided
     }
 
-    async fn take_slot(&self, deadline: Deadline) -> Result<Slot> {
+    async fn take_slot(&self, is_publish: bool, deadline: Deadline) -> Result<Slot> {
         let _listed = self.waiters.enter("a slot", None, self.world.now());
-        let taken = deadline.bound(&self.world, self.slots.take()).await;
+        let taken = deadline
+            .bound(&self.world, self.slots.take(is_publish))
+            .await;
         taken.map_err(|_| {
             let text = "all slots of the session are in use";
             Error::new(ErrorKind::Unavailable, text)

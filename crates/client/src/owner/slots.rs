@@ -4,12 +4,22 @@ use model::limits::SESSION_SLOTS;
 use model::operation::Turn;
 use model::owner::Order;
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
+use std::ops::Range;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// Slots kept for publishing. Other clients can wait for what this one publishes, and other changes wait
+/// for other clients: they must not hold all slots meanwhile.
+const FOR_PUBLISHING: u8 = 16;
 
 /// The free slots.
 pub(super) struct Slots {
-    free: Mutex<Vec<Slot>>,
-    /// One permit for each.
+    all: Free,
+    for_publishing: Free,
+}
+
+/// Free slots of one purpose, and a permit for each.
+struct Free {
+    slots: Mutex<Vec<Slot>>,
     permits: Semaphore,
 }
 
@@ -21,34 +31,63 @@ pub(super) struct Slot {
     orders: u64,
 }
 
-impl Default for Slots {
-    fn default() -> Self {
+impl Free {
+    fn of(indices: Range<u8>) -> Self {
         let slot = |index| Slot {
             index,
             operations: 0,
             orders: 0,
         };
         Self {
+            permits: Semaphore::new(indices.len()),
             // The first ones are used most.
-            free: Mutex::new((0..SESSION_SLOTS).rev().map(slot).collect()),
-            permits: Semaphore::new(usize::from(SESSION_SLOTS)),
+            slots: Mutex::new(indices.rev().map(slot).collect()),
         }
+    }
+
+    fn pop(&self, permit: SemaphorePermit<'_>) -> Slot {
+        permit.forget();
+        let slot = self.slots.lock().pop();
+        slot.expect("each permit is a free slot")
+    }
+
+    fn try_take(&self) -> Option<Slot> {
+        let permit = self.permits.try_acquire().ok()?;
+        Some(self.pop(permit))
+    }
+
+    async fn take(&self) -> Slot {
+        let permit = self.permits.acquire().await;
+        self.pop(permit.expect("the semaphore is never closed"))
     }
 }
 
 impl Slots {
+    pub(super) fn new() -> Self {
+        let others = SESSION_SLOTS - FOR_PUBLISHING;
+        Self {
+            all: Free::of(0..others),
+            for_publishing: Free::of(others..SESSION_SLOTS),
+        }
+    }
+
     /// Takes a slot; waits until one is free.
-    pub(super) async fn take(&self) -> Slot {
-        let permit = self.permits.acquire().await;
-        permit.expect("the semaphore is never closed").forget();
-        let slot = self.free.lock().pop();
-        slot.expect("each permit is a free slot")
+    pub(super) async fn take(&self, is_publish: bool) -> Slot {
+        match (self.all.try_take(), is_publish) {
+            (Some(slot), _) => slot,
+            (None, true) => self.for_publishing.take().await,
+            (None, false) => self.all.take().await,
+        }
     }
 
     /// Gives a slot back whose last request is decided: answered, or certainly not run.
     pub(super) fn give_back(&self, slot: Slot) {
-        self.free.lock().push(slot);
-        self.permits.add_permits(1);
+        let free = match slot.index < SESSION_SLOTS - FOR_PUBLISHING {
+            true => &self.all,
+            false => &self.for_publishing,
+        };
+        free.slots.lock().push(slot);
+        free.permits.add_permits(1);
     }
 }
 
@@ -79,8 +118,8 @@ mod tests {
 
     #[test]
     fn numbers_of_a_slot_only_grow_and_a_taken_slot_is_nobody_elses() {
-        let slots = Slots::default();
-        let take = || slots.take().now_or_never();
+        let slots = Slots::new();
+        let take = || slots.take(true).now_or_never();
         let mut first = take().unwrap();
         let operation = |number| Turn::Slot { slot: 0, number };
         assert_eq!(first.next_operation(), operation(1));
@@ -93,5 +132,16 @@ mod tests {
         let mut again = take().unwrap();
         assert_eq!(again.next_operation(), operation(2));
         assert_eq!(again.next_order(), order(2));
+    }
+
+    #[test]
+    fn other_changes_leave_slots_for_publishing() {
+        let slots = Slots::new();
+        let take = |is_publish| slots.take(is_publish).now_or_never();
+        let others = std::iter::from_fn(|| take(false)).count();
+        assert_eq!(others, usize::from(SESSION_SLOTS - FOR_PUBLISHING));
+        let slot = take(true).unwrap();
+        slots.give_back(slot);
+        assert!(take(false).is_none() && take(true).is_some());
     }
 }

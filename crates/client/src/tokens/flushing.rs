@@ -93,6 +93,7 @@ impl Tokens {
         let Some(state) = self.pages.find_inode(inode) else {
             return;
         };
+        state.lock().note_loss();
         if self.write_behind.lose(&state) {
             tracing::error!(%inode, "written data is lost: the owner didn't hear from this client in time");
         }

@@ -5,7 +5,7 @@ use super::dirty_inodes::DirtyInodes;
 use super::job::Job;
 use super::plan::alone;
 use super::steps::{halved, publishes};
-use crate::inode::{Inner, InodeRef};
+use crate::inode::{HeldState, Inner, InodeRef};
 use crate::page_pool::PagePool;
 use crate::session::{Session, unexpected_answer};
 use model::operation::Publish;
@@ -54,7 +54,7 @@ impl Publisher {
     #[must_use = "the batch is stored by nobody else"]
     pub(super) async fn publish_ready(&self, state: &InodeRef) -> Option<Job> {
         loop {
-            let (number, steps) = {
+            let (number, steps, asked) = {
                 let mut inner = state.lock();
                 if inner.batches().is_publishing() {
                     return None;
@@ -66,13 +66,13 @@ impl Publisher {
                     self.session.give_up(alone(old));
                     return Some(Job::of(state, front));
                 }
-                let next = (front.number(), publishes(state.id(), front));
+                let (number, steps) = (front.number(), publishes(state.id(), front));
                 inner.batches_mut().set_publishing(true);
-                next
+                (number, steps, inner.held_state())
             };
             let _mark = Publishing(state);
             match self.send(steps).await {
-                Ok(attributes) => self.note_published(state, number, &attributes),
+                Ok(attributes) => self.note_published(state, number, &attributes, asked),
                 Err(error) if self.is_gone(state.id(), &error).await => {
                     self.drop_batches(state);
                     return None;
@@ -116,7 +116,13 @@ impl Publisher {
         Ok(last.expect("a batch has at least one step"))
     }
 
-    fn note_published(&self, state: &InodeRef, number: u64, attributes: &Attributes) {
+    fn note_published(
+        &self,
+        state: &InodeRef,
+        number: u64,
+        attributes: &Attributes,
+        asked: HeldState,
+    ) {
         let mut inner = state.lock();
         let Some(batch) = inner.batches_mut().published(number) else {
             return;
@@ -132,8 +138,7 @@ impl Publisher {
                     .cache(state.id(), &mut inner, run.offset, piece, false);
             }
         }
-        let held = inner.held_state();
-        inner.learn(attributes, held);
+        inner.learn(attributes, asked);
         inner.settle();
         self.pages.recount_failing(&mut inner);
         drop(inner);

@@ -148,6 +148,14 @@ impl Metanode {
         Ok(Shown::Again(claim))
     }
 
+    async fn end_silent(self: Arc<Self>, session: SessionId) {
+        tracing::warn!(%session, "a client that gave nothing back has lost its session");
+        if let Err(error) = self.close_session(session).await {
+            tracing::warn!(%session, %error, "the end of a session isn't complete yet");
+        }
+        self.tokens.is_closed(session);
+    }
+
     /// Ends sessions that others wait for, once their tokens have run out.
     pub(super) async fn watch_tokens(self: Arc<Self>) -> bool {
         let weak = Arc::downgrade(&self);
@@ -158,10 +166,9 @@ impl Metanode {
             return false;
         };
         for session in ending {
-            tracing::warn!(%session, "a client that gave nothing back has lost its session");
-            if let Err(error) = it.close_session(session).await {
-                tracing::warn!(%session, %error, "the end of a session isn't complete yet");
-            }
+            // Beside each other: time must go on for the others.
+            let closing = it.clone().end_silent(session);
+            it.world.spawn("ends a session", closing).detach();
         }
         true
     }

@@ -29,6 +29,10 @@ impl Metanode {
             let ended = self.close_session(dead).await;
             ended.map_err(|error| error.while_doing("ending the sessions of a former run"))?;
         }
+        // One that has ended takes nothing from the others.
+        if self.shard().session_standing(session) == Standing::Ended {
+            return Err(namespace::sessions::ended(session));
+        }
         let _opening = self.tokens.begin_opening(session).await?;
         loop {
             let shard = self.shard();
