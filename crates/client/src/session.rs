@@ -139,7 +139,7 @@ impl Session {
                 Asked::Waits(rest) => rest.await,
             };
             match answer? {
-                OwnerReply::Operation(reply) => Ok(reply),
+                OwnerReply::Operation(ranked) => Ok(ranked.reply),
                 other => unexpected_answer(&other),
             }
         }

@@ -5,7 +5,9 @@ use crate::rig::{self, Rig, pattern};
 use bytes::Bytes;
 use model::call::Call;
 use model::lock::{LockDoor, LockOwner, LockRequest, LockSpace, LockTaker};
-use model::operation::{Fresh, NewInode, Publish, RangeChange, RenameMode, Stamp, Turn, XattrMode};
+use model::operation::{
+    Fresh, NewInode, Publish, RangeChange, Ranked, RenameMode, Stamp, Turn, XattrMode,
+};
 use model::owner::{
     CLASS, HeldToken, LockCall, OWNER, Order, OwnerCall, OwnerReply, OwnerRequest, Reclaimed,
     Tenure,
@@ -653,7 +655,10 @@ fn whatever_a_faulty_daemon_asks_the_owner_goes_on_and_others_lose_nothing() {
                     let call = known.call(&mut draw, rig.metanode.tenure());
                     let reply = serve(&rig, HOSTILE, &call).await;
                     answered += usize::from(reply.is_ok());
-                    if let Ok(OwnerReply::Operation(model::Reply::Entry { attributes, .. })) = reply
+                    if let Ok(OwnerReply::Operation(Ranked {
+                        reply: model::Reply::Entry { attributes, .. },
+                        ..
+                    })) = reply
                         && known.inodes.len() < 40
                         && attributes.inode != kept.file
                         && attributes.inode != ROOT

@@ -4,7 +4,7 @@ use crate::rig::{self, FAMILY, Rig};
 use metanode::{Metanode, Opening, ShardMemory};
 use model::call::Call;
 use model::lock::{LockDoor, LockOwner, LockRequest, LockSpace, LockTaker};
-use model::operation::{Stamp, Turn};
+use model::operation::{Ranked, Stamp, Turn};
 use model::owner::{CLASS, LockCall, OWNER, Order, OwnerCall, OwnerReply, OwnerRequest, Reclaimed};
 use model::{
     ErrorKind, FileKind, InodeId, LockKind, LockRange, NodeId, NodeRun, Operation, Reply, Scheme,
@@ -239,7 +239,11 @@ fn a_file_without_a_name_that_was_closed_stays_gone() {
                 ..rig.stamp()
             };
             let made = ask(OwnerRequest::Execute { operation, stamp }, None).await;
-            let OwnerReply::Operation(Reply::Entry { attributes, .. }) = made else {
+            let OwnerReply::Operation(Ranked {
+                reply: Reply::Entry { attributes, .. },
+                ..
+            }) = made
+            else {
                 panic!("{made:?}")
             };
             let inode = attributes.inode;
@@ -542,7 +546,13 @@ fn a_read_of_another_client_waits_until_what_it_shows_is_durable() {
             rig.file(ROOT, "f").await;
             assert!(!rig.metanode.is_clean());
             let found = ask(read("f"), of_read()).await.unwrap();
-            assert!(matches!(found, OwnerReply::Operation(Reply::Entry { .. })));
+            assert!(matches!(
+                found,
+                OwnerReply::Operation(Ranked {
+                    reply: Reply::Entry { .. },
+                    ..
+                })
+            ));
             assert!(rig.metanode.is_clean(), "the answer shows it");
             // A name's absence shows the unlink as well.
             rig.unlink(ROOT, "f").await;
@@ -565,7 +575,11 @@ fn a_read_of_another_client_waits_until_what_it_shows_is_durable() {
                 ..Stamp::own(rig.world.wall().plus(hour), session)
             };
             let made = ask(create, stamp).await.unwrap();
-            let OwnerReply::Operation(Reply::Entry { attributes, .. }) = made else {
+            let OwnerReply::Operation(Ranked {
+                reply: Reply::Entry { attributes, .. },
+                ..
+            }) = made
+            else {
                 panic!("{made:?}");
             };
             let second = Duration::from_secs(1);
@@ -654,6 +668,64 @@ fn numbers_that_a_session_reserved_end_with_it() {
             assert_eq!(left().await, 0);
             rig.must_be_clean("after the session's end").await;
             rig.close().await;
+        })
+        .finished();
+}
+
+/// The ranks of what clients on other nodes are answered: they grow, reads have that of the newest
+/// change, and a repetition has the first one, whoever owns the shard by then.
+#[test]
+fn answers_say_where_they_stand_in_history() {
+    Simulation::new(60)
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let mut rig = rig::open(&world).await;
+            let session = rig.source.session();
+            let ask = async |rig: &Rig, operation: &Operation, turn| {
+                let stamp = Stamp {
+                    turn,
+                    ..rig.stamp()
+                };
+                let operation = operation.clone();
+                let run = rig.metanode.hosted().run_of_session(session).unwrap();
+                let execute = OwnerRequest::Execute { operation, stamp };
+                match send(rig, run, session, None, execute).await {
+                    Ok(OwnerReply::Operation(ranked)) => ranked.rank,
+                    other => panic!("{other:?}"),
+                }
+            };
+            let slot = |number| Turn::Slot { slot: 0, number };
+            let make = |text: &str| Operation::Create {
+                directory: ROOT,
+                name: rig::name(text),
+                new: rig::new_inode(FileKind::File),
+            };
+            let look = Operation::GetAttributes { inode: ROOT };
+            let first = ask(&rig, &make("a"), slot(1)).await;
+            // Answered in memory, and so in one commit with the next one.
+            rig.file(ROOT, "local").await;
+            let read = ask(&rig, &look, Turn::Read).await;
+            assert!(read.index == 1 && read > first, "{first:?} {read:?}");
+            // The read made it durable.
+            let empty = ask(&rig, &look, Turn::Read).await;
+            assert!(empty.index == 0 && empty.commit > read.commit);
+            rig.file(ROOT, "other").await;
+            let second = ask(&rig, &make("b"), slot(2)).await;
+            assert_eq!((second.commit, second.index), (empty.commit, 2));
+            assert_eq!(ask(&rig, &make("b"), slot(2)).await, second);
+            assert!(ask(&rig, &look, Turn::Read).await > second);
+
+            let old = rig.metanode.clone();
+            rig.metanode = next_owner(&rig).await;
+            let nothing = Reclaimed::default();
+            let reclaimed = rig.metanode.reclaim(session, &nothing, true).await;
+            reclaimed.unwrap();
+            assert_eq!(ask(&rig, &make("b"), slot(2)).await, second);
+            let third = ask(&rig, &make("c"), slot(3)).await;
+            assert!(third > second && third.epoch > second.epoch);
+            assert_eq!(ask(&rig, &look, Turn::Read).await.epoch, third.epoch);
+            rig.metanode.close().await.unwrap();
+            drop(old);
         })
         .finished();
 }

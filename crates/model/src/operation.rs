@@ -5,8 +5,8 @@
 //! numbers.
 
 use crate::{
-    Attributes, DataId, Extent, FileKind, FileName, InodeId, InodeNumber, SessionId, SetAttributes,
-    Timestamp,
+    Attributes, CommitNumber, DataId, Extent, FileKind, FileName, InodeId, InodeNumber, SessionId,
+    SetAttributes, ShardEpoch, Timestamp,
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -408,6 +408,54 @@ impl Stamp {
             latest,
             ..self
         }
+    }
+}
+
+/// Where an operation stands in the history of its shard. Operations that are ordered by their ranks
+/// explain each other's answers; whoever was answered before another one asked has the earlier rank.
+///
+/// Places grow also when another owner follows: its epoch is larger. Changes that a former owner
+/// applied and that are lost leave gaps, as do refusals and what an owner does of its own accord.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+pub struct Rank {
+    /// The owner that applied it. First, because a new owner may use numbers of commits again that the
+    /// one before never made durable.
+    pub epoch: ShardEpoch,
+    /// The commit that it belongs to.
+    pub commit: CommitNumber,
+    /// Counts the operations of the commit that changed something, from 1. One that changed nothing
+    /// has the rank of the newest change before it, 0 if the commit has none yet.
+    pub index: u32,
+}
+
+impl Rank {
+    /// The rank of the next change in the same commit.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self {
+            index: self.index + 1,
+            ..self
+        }
+    }
+}
+
+/// An owner's answer to an operation, and where it was applied. A repeated operation has the rank
+/// where it was applied first. A truncate in steps has the rank of its first one.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Ranked {
+    /// The answer.
+    pub reply: Reply,
+    /// Where.
+    pub rank: Rank,
+}
+
+impl Ranked {
+    /// The same rank with another answer.
+    #[must_use]
+    pub fn with(self, reply: Reply) -> Self {
+        Self { reply, ..self }
     }
 }
 

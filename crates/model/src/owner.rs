@@ -27,11 +27,11 @@
 use crate::call::{Call, Class, Method};
 pub use crate::id::Tenure;
 use crate::lock::{HeldLock, LockDoor, LockOwner, LockRequest};
-use crate::operation::Stamp;
+use crate::operation::{Ranked, Stamp};
 use crate::token::{GrantNumber, TokenRecall, TokenReply, TokenRequest, TokenReturn};
 use crate::{
-    Error, ErrorKind, InodeId, LockKind, LockRange, Operation, Reply, Result, SegmentPlace,
-    SessionId, ShardId, TokenMode, TokenObject, TokenRange,
+    Error, ErrorKind, InodeId, LockKind, LockRange, Operation, Result, SegmentPlace, SessionId,
+    ShardId, TokenMode, TokenObject, TokenRange,
 };
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -284,8 +284,8 @@ impl OwnerRequest {
 /// What an owner answers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum OwnerReply {
-    /// The operation's reply.
-    Operation(Reply),
+    /// The operation's reply, and its rank in the shard's history.
+    Operation(Ranked),
     /// Success without a result.
     Done,
     /// The id for a session.

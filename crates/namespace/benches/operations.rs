@@ -12,7 +12,7 @@ use bytes::Bytes;
 use model::{
     CommitNumber, Extent, ExtentKind, FileKind, FileName, FilesetId, GroupId, InodeId, Operation,
     Reply, Scheme, SegmentId, SegmentPlace, SessionId, Timestamp,
-    operation::{NewInode, Publish, Stamp},
+    operation::{NewInode, Publish, Rank, Stamp},
 };
 use namespace::{Effects, Key, Missing, Record, View, apply, genesis};
 use std::{
@@ -69,7 +69,7 @@ fn measure(memory: &mut Memory, what: &str, operation: impl Fn(u32) -> Operation
         let operation = operation(number);
         let start = Instant::now();
         let outcome =
-            black_box(apply(&operation, &stamp(number), CommitNumber(1), memory)).unwrap();
+            black_box(apply(&operation, &stamp(number), Rank::default(), memory)).unwrap();
         rounds[(number / ROUND) as usize] += start.elapsed();
         records = outcome.effects.0.len();
         memory.take(outcome.effects);

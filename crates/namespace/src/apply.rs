@@ -5,15 +5,14 @@ use crate::{
     publish, ranges, rename, sessions, transaction::Transaction, view::Step, xattrs,
 };
 use model::{
-    CommitNumber, Error, ErrorKind, Operation, Reply,
+    Error, ErrorKind, Operation, Reply,
     limits::SESSION_SLOTS,
-    operation::{Stamp, Turn},
+    operation::{Rank, Stamp, Turn},
 };
 use std::sync::Arc;
 
-/// Applies one operation to a view: returns the changed records and the reply. `commit` is the
-/// number of the commit that the effects will belong to; new extents and segments carry it as their
-/// birth.
+/// Applies one operation to a view: returns the changed records and the reply. `rank` is where the
+/// effects will be; new extents and segments carry its commit as their birth.
 ///
 /// # Errors
 /// `Missing` names what to fetch before the operation is retried; `Refused` is the answer to an
@@ -21,10 +20,10 @@ use std::sync::Arc;
 pub fn apply(
     operation: &Operation,
     stamp: &Stamp,
-    commit: CommitNumber,
+    rank: Rank,
     view: &impl View,
 ) -> Result<Outcome, Stop> {
-    let mut tx = Transaction::new(view, stamp, commit);
+    let mut tx = Transaction::new(view, stamp, rank.commit);
     let is_counted = matches!(stamp.turn, Turn::Slot { .. } | Turn::Stream { .. });
     if operation.is_read() == is_counted && stamp.turn != Turn::Own {
         let text = "changes are counted between nodes, and reads aren't";
@@ -36,6 +35,7 @@ pub fn apply(
             Ok(Outcome {
                 effects: tx.finish(operation)?,
                 reply,
+                before: None,
             })
         }
         Turn::Slot { slot, number } => {
@@ -44,10 +44,12 @@ pub fn apply(
                 return Err(Error::new(ErrorKind::InvalidArgument, text).into());
             }
             let session = stamp.session;
-            run_once(tx, operation, stamp, Key::Slot { session, slot }, number)
+            let key = Key::Slot { session, slot };
+            run_once(tx, operation, stamp, key, (number, rank))
         }
         Turn::Stream { number, .. } => {
-            run_once(tx, operation, stamp, Key::Stream(stamp.session), number)
+            let key = Key::Stream(stamp.session);
+            run_once(tx, operation, stamp, key, (number, rank))
         }
     }
 }
@@ -58,7 +60,7 @@ fn run_once<V: View>(
     operation: &Operation,
     stamp: &Stamp,
     key: Key,
-    number: u64,
+    (number, rank): (u64, Rank),
 ) -> Result<Outcome, Stop> {
     let session = Key::Session(stamp.session);
     let (Some(standing), Some(last)) = (tx.known(&session), tx.known(&key)) else {
@@ -79,22 +81,31 @@ fn run_once<V: View>(
     if !matches!(standing, Some(Record::Session(session)) if !session.ended) {
         return Err(sessions::ended(stamp.session).into());
     }
-    if let Some(reply) = answered(&key, last, number)? {
+    if let Some((reply, before)) = answered(&key, last, number)? {
         return Ok(Outcome {
             effects: crate::Effects::default(),
             reply,
+            before,
         });
     }
     let is_stream = matches!(key, Key::Stream(_));
     let record = |answer| match is_stream {
         true => Record::Stream(number),
-        false => Record::Slot(Arc::new(Slot { number, answer })),
+        false => Record::Slot(Arc::new(Slot {
+            number,
+            rank,
+            answer,
+        })),
     };
     let done = run(&mut tx, operation).and_then(|reply| Ok((tx.finish(operation)?, reply)));
     match done {
         Ok((mut effects, reply)) => {
             effects.0.push((key, Some(record(Ok(reply.clone())))));
-            Ok(Outcome { effects, reply })
+            Ok(Outcome {
+                effects,
+                reply,
+                before: None,
+            })
         }
         // No answer yet: the host finishes what is in the way and runs the same number again.
         Err(Stop::Refused(error)) if error.kind() == ErrorKind::Busy => Err(error.into()),
@@ -106,19 +117,21 @@ fn run_once<V: View>(
     }
 }
 
-/// The answer to a number that has been applied before; `None` if it is the next one.
-fn answered(key: &Key, last: Option<Record>, number: u64) -> Step<Option<Reply>> {
+/// The answer to a number that has been applied before, and where if that is known; `None` if it is
+/// the next one.
+fn answered(key: &Key, last: Option<Record>, number: u64) -> Step<Option<(Reply, Option<Rank>)>> {
     let refused = |text| Err(Error::new(ErrorKind::Stale, text).into());
     match last {
         Some(Record::Slot(last)) if last.number == number => {
-            last.answer.clone().map(Some).map_err(Stop::from)
+            let reply = last.answer.clone().map_err(Stop::from)?;
+            Ok(Some((reply, Some(last.rank))))
         }
         Some(Record::Slot(last)) if last.number > number => refused(format!(
             "operation {number} of {key:?} was answered and forgotten; the last is {}",
             last.number
         )),
         // Its client has answered it long ago.
-        Some(Record::Stream(last)) if last >= number && number > 0 => Ok(Some(Reply::Done)),
+        Some(Record::Stream(last)) if last >= number && number > 0 => Ok(Some((Reply::Done, None))),
         _ if number == 0 => refused(format!("the operations of {key:?} are counted from 1")),
         last if matches!(key, Key::Stream(_)) => match last {
             Some(Record::Stream(last)) if last + 1 == number => Ok(None),

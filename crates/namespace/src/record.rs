@@ -4,6 +4,7 @@ pub(crate) mod sound;
 
 use crate::{Key, Table};
 use bytes::Bytes;
+use model::operation::Rank;
 use model::{
     Attributes, CommitNumber, DataId, Error, ErrorKind, Extent, FileKind, FileName, InodeId,
     InodeNumber, NodeRun, Reply, Result, SegmentPlace, Timestamp,
@@ -251,6 +252,8 @@ pub struct Run {
 pub struct Slot {
     /// Its number.
     pub number: u64,
+    /// Where it was applied.
+    pub rank: Rank,
     /// Its answer.
     pub answer: std::result::Result<Reply, Error>,
 }

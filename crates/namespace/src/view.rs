@@ -1,6 +1,7 @@
 //! The interface of an operation: the records it reads, its effects and its reply.
 
 use crate::{Key, Record};
+use model::operation::Rank;
 use model::{Error, InodeId, Reply};
 
 /// The records at one moment. All answers must come from one state until effects are applied.
@@ -81,4 +82,6 @@ pub struct Outcome {
     pub effects: Effects,
     /// The answer.
     pub reply: Reply,
+    /// Where it was applied, if that was before: then there are no effects.
+    pub before: Option<Rank>,
 }

@@ -9,7 +9,7 @@ use crate::shrink::shrink_when_pressed;
 use crate::state::{Rows, Shard, ShardState, Wanted};
 use crate::takeover::budgets::{LAST_COMMIT_BUDGET, LEARN_BUDGET, LET_GO_BUDGET, too_late};
 use crate::takeover::{self, Lineage, Opened, Opening};
-use model::operation::Stamp;
+use model::operation::{Ranked, Stamp};
 use model::{
     CommitNumber, Error, ErrorKind, ExtentKind, FilesetId, GroupId, NodeRun, Operation, Reply,
     Result, SessionId,
@@ -46,8 +46,13 @@ pub struct Unflushed {
 }
 
 /// Result of one attempt on the hot records.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all are done: a box would be an allocation for each operation"
+)]
 pub(crate) enum Attempt {
-    Done(Result<Reply>, CommitNumber),
+    /// The answer, and the newest commit that it shows.
+    Done(Result<Ranked>, CommitNumber),
     Missing(Vec<Need>),
     Full,
 }
@@ -273,15 +278,28 @@ impl Shard {
         operation: &Operation,
         stamp: &Stamp,
     ) -> Result<(Reply, CommitNumber)> {
+        let (ranked, commit) = self.execute_ranked(operation, stamp).await?;
+        Ok((ranked.reply, commit))
+    }
+
+    /// As [`Shard::execute`], with the operation's rank in history.
+    ///
+    /// # Errors
+    /// As [`Shard::execute`].
+    pub async fn execute_ranked(
+        &self,
+        operation: &Operation,
+        stamp: &Stamp,
+    ) -> Result<(Ranked, CommitNumber)> {
         match self.attempt(operation, stamp) {
-            Attempt::Done(answer, commit) => answer.map(|reply| (reply, commit)),
+            Attempt::Done(answer, commit) => answer.map(|ranked| (ranked, commit)),
             other => Box::pin(self.execute_slowly(operation, stamp, other)).await,
         }
     }
 
     /// As [`Shard::execute`], if everything that the operation needs is in memory; otherwise nothing
     /// was done.
-    pub fn execute_now(&self, operation: &Operation, stamp: &Stamp) -> Option<Result<Reply>> {
+    pub fn execute_now(&self, operation: &Operation, stamp: &Stamp) -> Option<Result<Ranked>> {
         match self.attempt(operation, stamp) {
             Attempt::Done(answer, _) => Some(answer),
             Attempt::Missing(_) | Attempt::Full => None,
@@ -293,11 +311,11 @@ impl Shard {
     ///
     /// # Errors
     /// As [`Shard::execute`]; also `Unavailable` if it can't be made durable.
-    pub async fn execute_durable(&self, operation: &Operation, stamp: &Stamp) -> Result<Reply> {
+    pub async fn execute_durable(&self, operation: &Operation, stamp: &Stamp) -> Result<Ranked> {
         let (answer, commit) = match self.attempt(operation, stamp) {
             Attempt::Done(answer, commit) => (answer, commit),
             other => match Box::pin(self.execute_slowly(operation, stamp, other)).await {
-                Ok((reply, commit)) => (Ok(reply), commit),
+                Ok((ranked, commit)) => (Ok(ranked), commit),
                 // A refusal shows records too, and a slot may remember it.
                 Err(error) => (Err(error), self.state.lock().newest_change()),
             },
@@ -311,7 +329,7 @@ impl Shard {
         operation: &Operation,
         stamp: &Stamp,
         first: Attempt,
-    ) -> Result<(Reply, CommitNumber)> {
+    ) -> Result<(Ranked, CommitNumber)> {
         let work = async {
             let pinned = Pinned::of(self, operation);
             let mut attempt = first;
@@ -319,7 +337,7 @@ impl Shard {
                 match attempt {
                     Attempt::Done(answer, commit) => {
                         self.read_on_after(operation, &answer);
-                        return answer.map(|reply| (reply, commit));
+                        return answer.map(|ranked| (ranked, commit));
                     }
                     Attempt::Missing(needs) => pinned.fetch(needs).await?,
                     Attempt::Full => self.wait_for_room().await?,
@@ -350,12 +368,21 @@ impl Shard {
         if notes::changes(operation) && state.is_full() {
             return Attempt::Full;
         }
-        let open = state.records.open_commit();
+        let newest = state.newest_rank(self.epoch);
+        let (open, rank) = (newest.commit, newest.next());
         let view = state.records.view(&*state.holders);
-        let applied = namespace::apply(operation, stamp, open, &view);
+        let applied = namespace::apply(operation, stamp, rank, &view);
         let shown = view.shown();
         let (effects, answer) = match applied {
-            Ok(Outcome { effects, reply }) => (effects, Ok(reply)),
+            Ok(Outcome {
+                effects,
+                reply,
+                before,
+            }) => {
+                let unchanged = if effects.0.is_empty() { newest } else { rank };
+                let rank = before.unwrap_or(unchanged);
+                (effects, Ok(Ranked { reply, rank }))
+            }
             Err(Stop::Missing(needs)) => return Attempt::Missing(needs),
             Err(Stop::Refused(error)) => return Attempt::Done(Err(error), shown),
             Err(Stop::RefusedInSlot(error, effects)) => (effects, Err(error)),

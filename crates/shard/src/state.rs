@@ -8,7 +8,7 @@ use crate::memory::UnflushedLimit;
 use crate::notes;
 use crate::records::{NewWork, Records};
 use crate::tree::{Tree, TreeSnapshot};
-use model::operation::Stamp;
+use model::operation::{Rank, Stamp};
 use model::{
     CommitNumber, Error, ErrorKind, FamilyId, GroupId, InodeId, NodeRun, Operation, Result,
     SessionId, ShardEpoch, ShardId, limits,
@@ -245,6 +245,15 @@ impl ShardState {
         self.frozen
             .as_ref()
             .map_or(self.durable, |frozen| frozen.number.max(self.durable))
+    }
+
+    /// The rank of the newest operation that changed something. Every one of them has a note.
+    pub(crate) fn newest_rank(&self, epoch: ShardEpoch) -> Rank {
+        Rank {
+            epoch,
+            commit: self.records.open_commit(),
+            index: self.notes.len() as u32,
+        }
     }
 
     /// Whether the open commit is large enough to start it.

@@ -5,6 +5,7 @@
 //! owner's limits.
 
 use model::lock::{LockDoor, LockOwner, LockRequest, LockSpace};
+use model::operation::Ranked;
 use model::owner::{LockCall, OwnerReply, OwnerRequest, RECLAIM_MAX, Reclaimed, Tenure};
 use model::{ErrorKind, InodeId, LockRange, Operation, Reply, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -186,7 +187,10 @@ pub(super) fn made_unnamed(request: &OwnerRequest, reply: &Result<OwnerReply>) -
                 operation: Operation::CreateUnnamed { .. },
                 ..
             },
-            Ok(OwnerReply::Operation(Reply::Entry { attributes, .. })),
+            Ok(OwnerReply::Operation(Ranked {
+                reply: Reply::Entry { attributes, .. },
+                ..
+            })),
         ) => Some(attributes.inode),
         _ => None,
     }

@@ -8,7 +8,7 @@ use super::steps::{halved, publishes};
 use crate::inode::{HeldState, Inner, InodeRef};
 use crate::page_pool::PagePool;
 use crate::session::{Session, unexpected_answer};
-use model::operation::Publish;
+use model::operation::{Publish, Ranked};
 use model::owner::{OwnerReply, OwnerRequest};
 use model::{Attributes, Error, ErrorKind, InodeId, Operation, Reply, Result};
 use std::collections::VecDeque;
@@ -89,7 +89,10 @@ impl Publisher {
             // Not `execute`: data written before the client was closed is published even after.
             let request = self.session.request(Operation::Publish(step));
             match self.session.ask(&request).await {
-                Ok(OwnerReply::Operation(Reply::Attributes { attributes, .. })) => {
+                Ok(OwnerReply::Operation(Ranked {
+                    reply: Reply::Attributes { attributes, .. },
+                    ..
+                })) => {
                     last = Some(attributes);
                 }
                 Ok(other) => unexpected_answer(&other),

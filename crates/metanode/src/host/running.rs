@@ -1,7 +1,7 @@
 //! Runs operations on the shard to their ends, across take-overs.
 
 use crate::host::Host;
-use model::operation::{Stamp, Turn};
+use model::operation::{Ranked, Stamp, Turn};
 use model::owner::Usage;
 use model::{Error, ErrorKind, InodeId, Operation, Reply, Result, SegmentPlace};
 use namespace::{Key, Record};
@@ -16,23 +16,24 @@ impl Host {
     /// Runs an operation on the shard, taking it over again if it was given up. An operation
     /// refused by a given-up shard was not applied.
     pub(crate) async fn run(&self, operation: &Operation, stamp: &Stamp) -> Result<Reply> {
-        self.run_as(operation, stamp, false).await
+        let ranked = self.run_as(operation, stamp, false).await?;
+        Ok(ranked.reply)
     }
 
-    /// As [`Host::run`]; durable if it must be, or has a slot.
+    /// As [`Host::run`], with the operation's rank; durable if it must be, or has a slot.
     pub(crate) async fn run_as(
         &self,
         operation: &Operation,
         stamp: &Stamp,
         durable: bool,
-    ) -> Result<Reply> {
+    ) -> Result<Ranked> {
         loop {
             let shard = self.load();
             let answer = if durable || matches!(stamp.turn, Turn::Slot { .. }) {
                 shard.execute_durable(operation, stamp).await
             } else {
-                let done = shard.execute(operation, stamp).await;
-                done.map(|(reply, _)| reply)
+                let done = shard.execute_ranked(operation, stamp).await;
+                done.map(|(ranked, _)| ranked)
             };
             match answer {
                 Err(error) if is_of_given_up(&shard, &error) => {
@@ -46,8 +47,9 @@ impl Host {
     /// Runs an operation of the metanode itself, which neither adds names nor removes any.
     pub(crate) async fn run_own(&self, operation: &Operation) -> Result<Reply> {
         let stamp = self.stamp();
-        let reply = self.run(operation, &stamp).await;
-        self.finish_cuts(operation, &stamp, reply, false).await
+        let reply = self.run_as(operation, &stamp, false).await;
+        let done = self.finish_cuts(operation, &stamp, reply, false).await?;
+        Ok(done.reply)
     }
 
     /// Puts segments on the dead list that nothing points at and nothing ever will: their blobs are
@@ -65,20 +67,18 @@ impl Host {
         &self,
         operation: &Operation,
         stamp: &Stamp,
-        reply: Result<Reply>,
+        answer: Result<Ranked>,
         durable: bool,
-    ) -> Result<Reply> {
-        match reply {
-            Ok(Reply::Attributes {
-                unfinished: true, ..
-            }) => {
+    ) -> Result<Ranked> {
+        match answer {
+            Ok(first) if is_unfinished(&first.reply) => {
                 let inode =
                     cut_inodes(operation)[0].expect("only operations on an inode leave a cut");
                 let reply = self.finish_cut(inode, stamp).await;
                 if durable {
                     self.sync().await?;
                 }
-                reply
+                Ok(first.with(reply?))
             }
             Err(error) if error.kind() == ErrorKind::Busy && cut_inodes(operation)[0].is_some() => {
                 for inode in cut_inodes(operation).into_iter().flatten() {
@@ -86,7 +86,7 @@ impl Host {
                 }
                 self.run_as(operation, stamp, durable).await
             }
-            reply => reply,
+            answer => answer,
         }
     }
 
@@ -97,13 +97,7 @@ impl Host {
         };
         for _ in 0..CUT_STEPS_MAX {
             let reply = self.run(&Operation::ContinueCut { inode }, &stamp).await?;
-            if !matches!(
-                reply,
-                Reply::Attributes {
-                    unfinished: true,
-                    ..
-                }
-            ) {
+            if !is_unfinished(&reply) {
                 return Ok(reply);
             }
         }
@@ -201,10 +195,13 @@ fn cut_inodes(operation: &Operation) -> [Option<InodeId>; 2] {
 }
 
 /// Whether an answer may have left or met an unfinished truncate.
-pub(crate) fn has_cuts(operation: &Operation, reply: &Result<Reply>) -> bool {
-    match reply {
-        Ok(Reply::Attributes { unfinished, .. }) => *unfinished,
-        Ok(_) => false,
+pub(crate) fn has_cuts(operation: &Operation, answer: &Result<Ranked>) -> bool {
+    match answer {
+        Ok(ranked) => is_unfinished(&ranked.reply),
         Err(error) => error.kind() == ErrorKind::Busy && cut_inodes(operation)[0].is_some(),
     }
+}
+
+fn is_unfinished(reply: &Reply) -> bool {
+    matches!(reply, Reply::Attributes { unfinished, .. } if *unfinished)
 }

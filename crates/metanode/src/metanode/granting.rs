@@ -2,6 +2,7 @@
 
 use crate::metanode::Metanode;
 use crate::tokens::{CLAIM_WAIT_MAX, Claim, needs_of_shown};
+use model::operation::Ranked;
 use model::owner::{OwnerReply, OwnerRequest, RECALL_WAIT_MAX};
 use model::token::TokenReply;
 use model::{Error, ErrorKind, InodeId, Operation, Reply, Result, SessionId};
@@ -113,11 +114,11 @@ impl Metanode {
         &'a self,
         operation: &Operation,
         session: SessionId,
-        reply: &mut Result<Reply>,
+        answer: &mut Result<Ranked>,
         claimed: &mut BTreeSet<InodeId>,
         deadline: Option<Deadline>,
     ) -> Result<Shown<'a>> {
-        let Ok(reply) = reply else {
+        let Ok(Ranked { reply, .. }) = answer else {
             return Ok(Shown::True);
         };
         if let Reply::Listing { entries, .. } = reply {

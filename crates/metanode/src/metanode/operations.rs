@@ -5,7 +5,7 @@ use crate::metanode::Metanode;
 use crate::metanode::granting::Shown;
 use crate::room::grows;
 use crate::tokens::{Claim, Claiming};
-use model::operation::{Stamp, Turn};
+use model::operation::{Ranked, Stamp, Turn};
 use model::{InodeId, Operation, Reply, Result};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -24,7 +24,8 @@ impl Metanode {
     /// POSIX refusals as their kinds; `NoSpace` for an operation that would add metadata to a full
     /// pool; `Unavailable` if the shard couldn't be taken over for a minute.
     pub async fn execute(&self, operation: &Operation, stamp: &Stamp) -> Result<Reply> {
-        self.execute_as(operation, stamp, None).await
+        let ranked = self.execute_as(operation, stamp, None).await?;
+        Ok(ranked.reply)
     }
 
     /// As [`Metanode::execute`] for a client on another node, which waits until the deadline: returns
@@ -38,7 +39,7 @@ impl Metanode {
         operation: &Operation,
         stamp: &Stamp,
         deadline: Deadline,
-    ) -> Result<Reply> {
+    ) -> Result<Ranked> {
         self.execute_as(operation, stamp, Some(deadline)).await
     }
 
@@ -48,7 +49,7 @@ impl Metanode {
         operation: &Operation,
         stamp: &Stamp,
         answer_by: Option<Deadline>,
-    ) -> Result<Reply> {
+    ) -> Result<Ranked> {
         self.check_reclaimed(stamp.session)?;
         let claim = self.claim(operation, stamp.session, answer_by).await?;
         self.execute_claimed(operation, stamp, claim, answer_by)
@@ -62,7 +63,7 @@ impl Metanode {
         stamp: &Stamp,
         claim: Claim<'_>,
         answer_by: Option<Deadline>,
-    ) -> Result<Reply> {
+    ) -> Result<Ranked> {
         let durable = answer_by.is_some();
         let mut reply = self.execute_once(operation, stamp, durable).await;
         if claim.is_all() || !needs::shows(operation) {
@@ -84,7 +85,7 @@ impl Metanode {
         operation: &Operation,
         stamp: &Stamp,
         durable: bool,
-    ) -> Result<Reply> {
+    ) -> Result<Ranked> {
         if !self.host.has_run(stamp).await? {
             let free = || self.background.make_room();
             self.room.check(operation, free).await?;
@@ -98,11 +99,11 @@ impl Metanode {
         &'a self,
         operation: &'a Operation,
         stamp: &'a Stamp,
-    ) -> Asked<'a, Result<Reply>> {
+    ) -> Asked<'a, Result<Ranked>> {
         let in_grace = self.in_grace.load(Ordering::Relaxed);
         let claiming = self.tokens.claim(stamp.session, || needs::needs(operation));
         let Some(Ok(claim)) = claiming.map(Claiming::ready) else {
-            return Asked::Waits(Box::pin(self.execute(operation, stamp)));
+            return Asked::Waits(Box::pin(self.execute_as(operation, stamp, None)));
         };
         let is_local = matches!(stamp.turn, Turn::Read | Turn::Own);
         // What others may be changing is looked at more closely.
@@ -133,14 +134,14 @@ impl Metanode {
         &self,
         operation: &Operation,
         stamp: &Stamp,
-        reply: Result<Reply>,
+        answer: Result<Ranked>,
         durable: bool,
-    ) -> Result<Reply> {
-        match reply {
+    ) -> Result<Ranked> {
+        match answer.as_ref().map(|ranked| &ranked.reply) {
             Ok(Reply::Removed { orphaned: true, .. } | Reply::Renamed { orphaned: true, .. }) => {
                 // Boxed because it is rare: otherwise every operation's future would contain it.
-                Box::pin(self.note_orphan(&reply, stamp)).await;
-                reply
+                Box::pin(self.note_orphan(&answer, stamp)).await;
+                answer
             }
             Ok(Reply::Entry { attributes, .. })
                 if matches!(operation, Operation::CreateUnnamed { .. }) =>
@@ -155,27 +156,27 @@ impl Metanode {
                     }
                     _ => self.holders.made_nameless(attributes.inode),
                 }
-                reply
+                answer
             }
-            reply if has_cuts(operation, &reply) => {
+            _ if has_cuts(operation, &answer) => {
                 self.host
-                    .finish_cuts(operation, stamp, reply, durable)
+                    .finish_cuts(operation, stamp, answer, durable)
                     .await
             }
-            reply => reply,
+            _ => answer,
         }
     }
 
     /// An inode in use lost its last name: its last close releases it. If that close came before
     /// this note, it is released here; if that fails, at the next start.
-    async fn note_orphan(&self, reply: &Result<Reply>, stamp: &Stamp) {
+    async fn note_orphan(&self, answer: &Result<Ranked>, stamp: &Stamp) {
         let Ok(
             Reply::Removed { attributes, .. }
             | Reply::Renamed {
                 target: Some(attributes),
                 ..
             },
-        ) = reply
+        ) = answer.as_ref().map(|ranked| &ranked.reply)
         else {
             return;
         };
@@ -208,10 +209,10 @@ impl Metanode {
 }
 
 /// Whether an answer leaves nothing to do.
-fn is_complete(operation: &Operation, reply: &Result<Reply>) -> bool {
-    match reply {
+fn is_complete(operation: &Operation, answer: &Result<Ranked>) -> bool {
+    match answer.as_ref().map(|ranked| &ranked.reply) {
         Ok(Reply::Removed { orphaned, .. } | Reply::Renamed { orphaned, .. }) => !orphaned,
         Ok(Reply::Entry { .. }) => !matches!(operation, Operation::CreateUnnamed { .. }),
-        reply => !has_cuts(operation, reply),
+        _ => !has_cuts(operation, answer),
     }
 }

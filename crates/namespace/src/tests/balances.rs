@@ -49,7 +49,7 @@ impl Store {
     /// Applies an operation that succeeds, and returns its changes.
     fn done(&mut self, operation: Operation) -> Done {
         let stamp = self.stamp();
-        let outcome = apply(&operation, &stamp, CommitNumber(self.commit), self).unwrap();
+        let outcome = apply(&operation, &stamp, in_commit(self.commit), self).unwrap();
         let changes = outcome.effects.0.clone();
         let before = changes
             .iter()

@@ -242,7 +242,7 @@ fn inode(store: &mut Store, id: InodeId) -> &mut Inode {
 
 fn is_called_damaged(store: &mut Store, operation: &Operation) -> bool {
     let stamp = store.stamp();
-    let applied = apply(operation, &stamp, CommitNumber(store.commit), store);
+    let applied = apply(operation, &stamp, in_commit(store.commit), store);
     matches!(applied, Err(Stop::Refused(error)) if error.kind() == ErrorKind::Corrupt)
 }
 
@@ -303,7 +303,7 @@ fn damaged_records_are_refused_and_no_rule_panics_about_them() {
         for _ in 0..40 {
             let operation = operation(&mut chance, &mut store);
             let stamp = store.stamp();
-            match apply(&operation, &stamp, CommitNumber(store.commit), &store) {
+            match apply(&operation, &stamp, in_commit(store.commit), &store) {
                 Ok(outcome) => {
                     done += 1;
                     store.take(outcome);

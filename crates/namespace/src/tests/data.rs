@@ -375,7 +375,7 @@ fn a_repair_may_publish_a_better_place_of_the_same_segment() {
             replaces,
         })
     };
-    let outcome = apply(&publish(old, None), &stamp, CommitNumber(9), &store).unwrap();
+    let outcome = apply(&publish(old, None), &stamp, in_commit(9), &store).unwrap();
     store.take(outcome);
     let replaces = store.extents(file);
     store

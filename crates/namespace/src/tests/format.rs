@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     Counters, Dead, Fileset, Name, NameEntry, Orphan, Reclaim, Reserved, Run, Segment, Slot,
 };
-use model::{DataId, Error, InodeNumber};
+use model::{DataId, Error, InodeNumber, ShardEpoch};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -164,10 +164,15 @@ fn samples() -> Vec<(Key, Record, &'static str, &'static str)> {
             },
             Record::Slot(Arc::new(Slot {
                 number: 8,
+                rank: Rank {
+                    epoch: ShardEpoch(3),
+                    commit: CommitNumber(300),
+                    index: 2,
+                },
                 answer: Err(Error::from(ErrorKind::NotFound)),
             })),
             "ffffffff70000000000000000503",
-            "0108010100",
+            "010803ac0202010100",
         ),
         (
             Key::Stream(SESSION),

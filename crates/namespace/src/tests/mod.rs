@@ -18,7 +18,7 @@ use model::{
     Attributes, CommitNumber, DataId, ErrorKind, Extent, ExtentKind, FileKind, FileName, FilesetId,
     GroupId, InodeId, InodeNumber, Operation, Reply, Scheme, SegmentId, SegmentPlace, SessionId,
     SetAttributes, Timestamp,
-    operation::{Fresh, NewInode, Publish, RenameMode, Stamp, Turn},
+    operation::{Fresh, NewInode, Publish, Rank, RenameMode, Stamp, Turn},
 };
 use std::{
     cell::RefCell,
@@ -140,7 +140,7 @@ impl Store {
     /// applies the effects.
     pub(super) fn run(&mut self, operation: &Operation) -> Result<Reply, ErrorKind> {
         let stamp = self.stamp();
-        let result = apply(operation, &stamp, CommitNumber(self.commit), self);
+        let result = apply(operation, &stamp, in_commit(self.commit), self);
         let cold = self.run_cold(operation, &stamp);
         assert_eq!(
             result, cold,
@@ -190,7 +190,7 @@ impl Store {
         }
         let mut rounds = 0;
         let result = loop {
-            let needs = match apply(operation, stamp, CommitNumber(self.commit), &cold) {
+            let needs = match apply(operation, stamp, in_commit(self.commit), &cold) {
                 Err(Stop::Missing(needs)) => needs,
                 other => break other,
             };
@@ -525,6 +525,16 @@ pub(super) fn new_inode(kind: FileKind) -> NewInode {
         rdev: 0,
         target,
     }
+}
+
+/// Where the first change of a commit is.
+pub(super) fn in_commit(commit: u64) -> Rank {
+    let commit = CommitNumber(commit);
+    Rank {
+        commit,
+        ..Rank::default()
+    }
+    .next()
 }
 
 pub(super) fn place(segment: SegmentId, length: u32) -> SegmentPlace {

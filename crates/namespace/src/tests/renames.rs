@@ -162,7 +162,7 @@ fn quickly(
         mode: Replace,
     };
     let stamp = store.stamp();
-    match apply(&operation, &stamp, CommitNumber(store.commit), store) {
+    match apply(&operation, &stamp, in_commit(store.commit), store) {
         Ok(outcome) => {
             store.take(outcome);
             Ok(())

@@ -114,7 +114,7 @@ fn links_are_counted_and_limited() {
             name: file_name(&format!("n{number}")),
         };
         let stamp = store.stamp();
-        let outcome = apply(&operation, &stamp, CommitNumber(1), &store).unwrap();
+        let outcome = apply(&operation, &stamp, in_commit(1), &store).unwrap();
         store.take(outcome);
     }
     assert_eq!(
@@ -474,12 +474,13 @@ fn a_slot_applies_each_number_once() {
             turn: Turn::Slot { slot: 3, number },
             ..store.stamp()
         };
-        match apply(operation, &stamp, CommitNumber(store.commit), store) {
+        match apply(operation, &stamp, in_commit(store.commit), store) {
             Ok(outcome) => Ok(store.take(outcome)),
             Err(Stop::RefusedInSlot(error, effects)) => {
                 store.take(Outcome {
                     effects,
                     reply: Reply::Done,
+                    before: None,
                 });
                 Err(error.kind())
             }
@@ -493,6 +494,19 @@ fn a_slot_applies_each_number_once() {
         first,
         "a repeated request gets the first answer"
     );
+    let stamp = Stamp {
+        turn: Turn::Slot { slot: 3, number: 1 },
+        ..store.stamp()
+    };
+    let again = apply(&create, &stamp, in_commit(1_000), &store).unwrap();
+    let Some(Record::Slot(slot)) = store.records.get(&Key::Slot {
+        session: SESSION,
+        slot: 3,
+    }) else {
+        panic!("the slot has a record")
+    };
+    assert_eq!(again.before, Some(slot.rank), "where it was applied first");
+    assert!(slot.rank < in_commit(1_000));
     assert_eq!(run(&mut store, &create, 2), Err(ErrorKind::Exists));
     store.unlink(ROOT, "f").unwrap();
     assert_eq!(
@@ -531,11 +545,14 @@ pub(super) fn run_in_stream(
         turn: Turn::Stream { number, fresh },
         ..store.stamp()
     };
-    match apply(operation, &stamp, CommitNumber(store.commit), store) {
+    match apply(operation, &stamp, in_commit(store.commit), store) {
         Ok(outcome) => Ok(store.take(outcome)),
         Err(Stop::RefusedInSlot(error, effects)) => {
-            let reply = Reply::Done;
-            store.take(Outcome { effects, reply });
+            store.take(Outcome {
+                effects,
+                reply: Reply::Done,
+                before: None,
+            });
             Err(error.kind())
         }
         Err(Stop::Refused(error)) => Err(error.kind()),
@@ -609,7 +626,7 @@ fn changes_are_counted_between_nodes_and_reads_are_not() {
             turn,
             ..store.stamp()
         };
-        let refused = apply(operation, &stamp, CommitNumber(store.commit), &store);
+        let refused = apply(operation, &stamp, in_commit(store.commit), &store);
         let Err(Stop::Refused(error)) = refused else {
             panic!("{operation:?} as {turn:?}")
         };
@@ -620,7 +637,7 @@ fn changes_are_counted_between_nodes_and_reads_are_not() {
             turn,
             ..store.stamp()
         };
-        assert!(apply(operation, &stamp, CommitNumber(store.commit), &store).is_ok());
+        assert!(apply(operation, &stamp, in_commit(store.commit), &store).is_ok());
     }
 }
 
@@ -676,7 +693,7 @@ fn a_slot_remembers_no_answer_that_only_says_wait() {
         turn: Turn::Slot { slot: 3, number: 1 },
         ..store.stamp()
     };
-    let attempt = |store: &Store| apply(&cut, &stamp, CommitNumber(store.commit), store);
+    let attempt = |store: &Store| apply(&cut, &stamp, in_commit(store.commit), store);
     let Err(Stop::Refused(error)) = attempt(&store) else {
         panic!("another truncate is under way")
     };
@@ -710,7 +727,7 @@ fn a_slot_costs_no_round_of_its_own() {
         directory: ROOT,
         name: file_name("f"),
     };
-    let Err(Stop::Missing(needs)) = apply(&unlink, &stamp, CommitNumber(1), &Nothing) else {
+    let Err(Stop::Missing(needs)) = apply(&unlink, &stamp, in_commit(1), &Nothing) else {
         panic!()
     };
     let position = crate::position_hash(ROOT.number(), b"f") << 8;

@@ -9,7 +9,7 @@
 
 use crate::Shard;
 use model::limits::LISTING_ENTRIES_MAX;
-use model::operation::Stamp;
+use model::operation::{Ranked, Stamp};
 use model::{InodeId, Operation, Reply, Result};
 use std::sync::Weak;
 use std::time::Duration;
@@ -26,7 +26,7 @@ const _: () = assert!(NAMES as usize <= LISTING_ENTRIES_MAX);
 
 impl Shard {
     /// An operation whose records had to be read from the tree was answered.
-    pub(crate) fn read_on_after(&self, operation: &Operation, answer: &Result<Reply>) {
+    pub(crate) fn read_on_after(&self, operation: &Operation, answer: &Result<Ranked>) {
         let Operation::ReadDirectory {
             directory,
             with_attributes: true,
@@ -35,9 +35,13 @@ impl Shard {
         else {
             return;
         };
-        if let Ok(Reply::Listing {
-            entries,
-            end: false,
+        if let Ok(Ranked {
+            reply:
+                Reply::Listing {
+                    entries,
+                    end: false,
+                },
+            ..
         }) = answer
             && let Some(last) = entries.last()
         {

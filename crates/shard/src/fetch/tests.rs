@@ -5,7 +5,7 @@ use crate::rig::{machine, power_on};
 use crate::shard::Attempt;
 use crate::{HOT_RECORDS_BYTES_DEFAULT, Opening, ShardMemory};
 use bytes::Bytes;
-use model::operation::{NewInode, RenameMode, Stamp};
+use model::operation::{NewInode, Ranked, RenameMode, Stamp};
 use model::{ErrorKind, FileKind, FileName, Operation, Reply, Scheme};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -217,7 +217,14 @@ fn a_listings_next_names_and_inodes_are_read_while_its_caller_has_the_first() {
             task.expect("names are read ahead").await;
             let after = entries.last().unwrap().position;
             let rest = shard.attempt(&page(after, FILES as u32), &stamp(&world, &shard));
-            let Attempt::Done(Ok(Reply::Listing { entries, .. }), _) = rest else {
+            let Attempt::Done(
+                Ok(Ranked {
+                    reply: Reply::Listing { entries, .. },
+                    ..
+                }),
+                _,
+            ) = rest
+            else {
                 panic!("records are missing")
             };
             assert!(entries.len() >= 1000, "{}", entries.len());
