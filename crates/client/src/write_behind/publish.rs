@@ -155,7 +155,14 @@ impl Publisher {
         if !is_gone(error) {
             return false;
         }
-        let operation = Operation::GetAttributes { inode };
+        // Not the attributes: the owner would wait for others that write, and one of them may wait for
+        // what this client gives back once its data is published.
+        let operation = Operation::ReadExtents {
+            inode,
+            offset: 0,
+            length: 1,
+            limit: 1,
+        };
         let found = self.session.execute_late(operation).await;
         found.is_err_and(|error| is_gone(&error))
     }
