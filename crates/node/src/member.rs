@@ -30,7 +30,7 @@ pub use founding::{Founding, FoundingNsd};
 
 use crate::nsds::{Failures, LocalNsds, NsdView};
 use crate::{LOOK_EVERY, ROOT_FAMILY, ROOT_SHARD, block_bytes};
-use client::{Client, ClientSettings, Owner, RemoteOwner};
+use client::{Client, ClientSettings, Owner, Owners, RemoteOwner};
 use coordination::{Coordination, NodeAddress, Roster};
 use metanode::{DATA_POOL, Metanode, ShardMemory};
 use model::{Error, ErrorKind, FamilyId, NodeId, NodeRun, NsdId, Result, ShardId};
@@ -242,8 +242,23 @@ impl Member {
         shard: ShardId,
         settings: ClientSettings,
     ) -> Result<Arc<Client>> {
+        self.open_client_through(shard, settings, |owners| owners)
+            .await
+    }
+
+    /// As [`Member::open_client_of`]; the client reaches its owners through what `wrap` makes of the
+    /// way to them, so that a test can listen.
+    ///
+    /// # Errors
+    /// As [`Member::open_client_of`].
+    pub async fn open_client_through(
+        &self,
+        shard: ShardId,
+        settings: ClientSettings,
+        wrap: impl FnOnce(Arc<dyn Owners>) -> Arc<dyn Owners>,
+    ) -> Result<Arc<Client>> {
         let parts = &self.parts;
-        let owners = ShardOwners::new(parts, shard);
+        let owners = wrap(ShardOwners::new(parts, shard));
         let owner = RemoteOwner::new(parts.world.clone(), shard, owners, settings.patience);
         let owner = Owner::There(owner);
         let session = owner.open_session(&parts.world).await?;

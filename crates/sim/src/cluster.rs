@@ -7,6 +7,7 @@
 //! names, permissions and attributes must be there (they are shipped), every fsynced byte as well.
 //! At the end all faults end, the tree must be the model's, and a deep check must find nothing.
 
+mod crowd;
 mod faults;
 mod machines;
 mod script;
@@ -14,6 +15,7 @@ mod shards;
 mod stage;
 mod turn;
 
+pub use crowd::{Coverage, CrowdReport, CrowdScenario, Relation, run_crowd, run_crowd_with};
 pub use faults::{FaultKind, Mix};
 pub use machines::Machines;
 pub use script::{Report, run, run_with};

@@ -8,6 +8,7 @@ pub mod recovered;
 pub mod scenario;
 pub mod seeds;
 pub mod storm;
+pub mod witness;
 
 use std::{
     ops::Range,

@@ -1,0 +1,268 @@
+//! Many programs at the same time on few names: two on each of five nodes, under faults.
+//!
+//! Each program asks for random operations on a handful of directories, names and files, so that nearly
+//! all of them meet others on the same target, its parent, its child, an ancestor or another name of it
+//! (`coverage`). Everything that programs saw goes to the witness (`crate::witness`), with the ranks that
+//! owners gave (`listening`). Afterwards every node must see the same tree, which the witness explains
+//! too; background work ends, and a deep check finds nothing.
+//!
+//! *Within what the cluster survives*, no program sees an error besides the refusals of its own
+//! operation; only if its node was hit, its client may have lost its session. *Beyond it* two things break
+//! at a time and programs wait for a moment only: then errors are allowed, lies never.
+
+mod coverage;
+mod known;
+mod listening;
+mod program;
+
+pub use coverage::{Coverage, Relation};
+
+use super::ClusterScenario;
+use super::faults::{FaultKind, Mix};
+use super::machines::{Machine, Machines};
+use super::script;
+use crate::action::Draw;
+use crate::witness::{self, Explained};
+use futures::future::{join, join_all, select};
+use known::{Known, Shared, lock};
+use node::ROOT_SHARD;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use world::Planted;
+use world::sim::{Cluster, Judge};
+
+/// How long the programs of a node may take.
+const PROGRAMS_MAX: Duration = Duration::from_secs(900);
+/// How long it may take until they have seen everything at the end.
+const SURVEY_MAX: Duration = Duration::from_secs(300);
+
+/// Faults that may happen beside another one.
+const BESIDE: Mix = Mix(&[
+    FaultKind::Isolate,
+    FaultKind::CutOneWay,
+    FaultKind::SlowDisk,
+    FaultKind::HangDisk,
+    FaultKind::Move,
+    FaultKind::LoseQuorum,
+    FaultKind::CutOffCoordination,
+    FaultKind::SilenceWatches,
+    FaultKind::JumpClock,
+    FaultKind::Drift,
+]);
+
+/// A run of many programs.
+#[derive(Clone, Copy, Debug)]
+pub struct CrowdScenario {
+    /// The machines.
+    pub cluster: ClusterScenario,
+    /// Programs of each node's client.
+    pub programs: usize,
+    /// Operations of each program, at least.
+    pub steps: usize,
+    /// Faults at the same time.
+    pub together: usize,
+    /// How long a program waits for an answer.
+    pub patience: Duration,
+}
+
+impl CrowdScenario {
+    /// Five nodes, ten programs, two faults one after the other: everything must succeed in the end.
+    pub const WITHIN: Self = Self {
+        cluster: ClusterScenario {
+            nodes: 5,
+            faults: 2,
+            mix: Mix::ALL,
+            ..ClusterScenario::USUAL
+        },
+        programs: 1,
+        steps: 40,
+        together: 1,
+        patience: Duration::from_secs(120),
+    };
+
+    /// Two faults at a time, and programs that soon give up.
+    pub const BEYOND: Self = Self {
+        together: 2,
+        patience: Duration::from_secs(4),
+        ..Self::WITHIN
+    };
+
+    /// No faults.
+    pub const CALM: Self = Self {
+        cluster: ClusterScenario {
+            faults: 0,
+            ..Self::WITHIN.cluster
+        },
+        ..Self::WITHIN
+    };
+
+    fn may_fail(&self) -> bool {
+        self.together > 1
+    }
+}
+
+/// What a run was like.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CrowdReport {
+    /// Hash of everything that happened.
+    pub trace: u64,
+    /// Operations that were answered.
+    pub steps: usize,
+    /// Simulated time.
+    pub time: Duration,
+    /// Clients that were lost.
+    pub lost: usize,
+    /// What the witness looked at.
+    pub explained: Explained,
+    /// How often each fault was caused.
+    pub faults: BTreeMap<FaultKind, usize>,
+    /// Which operations met.
+    pub coverage: Coverage,
+}
+
+/// Runs a scenario.
+///
+/// # Panics
+/// If a promise is broken.
+pub fn run_crowd(seed: u64, scenario: &CrowdScenario) -> CrowdReport {
+    run_crowd_with(seed, scenario, None)
+}
+
+/// As [`run_crowd`], with a fault planted in all daemons.
+///
+/// # Panics
+/// If a promise is broken: it should be.
+pub fn run_crowd_with(
+    seed: u64,
+    scenario: &CrowdScenario,
+    planted: Option<Planted>,
+) -> CrowdReport {
+    let cluster = Arc::new(Cluster::new(seed));
+    cluster.plant(planted);
+    let scenario = *scenario;
+    let machines = Machines::new(&cluster, seed, &scenario.cluster);
+    let mut report = cluster.run(|judge| async move {
+        machines.found(&judge, &scenario.cluster).await;
+        let known = Known::new(seed, &scenario);
+        let crowd = Crowd {
+            machines: &machines,
+            judge: &judge,
+            known: &known,
+            scenario: &scenario,
+            seed,
+            is_over: Cell::new(false),
+        };
+        let mut report = CrowdReport::default();
+        crowd.prepare().await;
+        let work = join(crowd.work(), crowd.faults(&mut report.faults));
+        select(pin!(work), pin!(script::clock(&judge))).await;
+        script::come_back(&machines, &judge, &[ROOT_SHARD]).await;
+        crowd.survey().await;
+        crowd.judge(&mut report);
+        script::end(&machines, &judge, seed).await;
+        report.time = judge.now();
+        report
+    });
+    report.trace = cluster.trace_hash();
+    report
+}
+
+struct Crowd<'a> {
+    machines: &'a Machines,
+    judge: &'a Judge,
+    known: &'a Shared,
+    scenario: &'a CrowdScenario,
+    seed: u64,
+    is_over: Cell<bool>,
+}
+
+impl Crowd<'_> {
+    /// Makes the directories that programs meet in.
+    async fn prepare(&self) {
+        let known = self.known.clone();
+        let scenario = *self.scenario;
+        let first = &self.machines.nodes[0];
+        let made = first.run("makes directories", move |_, member| {
+            program::prepare(member, known, scenario)
+        });
+        let made = made.done();
+        self.judge.within("it begins", SURVEY_MAX, made).await;
+    }
+
+    /// The programs of all nodes, until all have done their steps and the faults are over.
+    async fn work(&self) {
+        let nodes = self.machines.nodes.iter();
+        join_all(nodes.map(|machine| self.work_on(machine))).await;
+    }
+
+    async fn work_on(&self, machine: &Machine) {
+        let node = machine.id;
+        loop {
+            machine.is_up(self.judge).await;
+            let (known, scenario) = (self.known.clone(), *self.scenario);
+            let programs = machine.run("programs", move |world, member| {
+                program::programs(world, member, known, scenario)
+            });
+            let programs = self.judge.within("programs end", PROGRAMS_MAX, programs);
+            let ended = programs.await;
+            if ended.is_some() {
+                return;
+            }
+            lock(self.known).lose(node);
+        }
+    }
+
+    /// Causes the faults, some at the same time.
+    async fn faults(&self, counts: &mut BTreeMap<FaultKind, usize>) {
+        let mut draw = Draw::new(self.seed ^ 0xC203);
+        for _ in 0..self.scenario.cluster.faults {
+            let pause = Duration::from_millis(draw.below(1_500));
+            self.judge.sleep(pause).await;
+            let mut caused = Vec::new();
+            for number in 0..self.scenario.together {
+                // No two of them start one machine's daemon.
+                let mix = [self.scenario.cluster.mix, BESIDE][number.min(1)];
+                let kind = mix.draw(&mut draw);
+                *counts.entry(kind).or_default() += 1;
+                tracing::info!(?kind, "fault");
+                lock(self.known).hit(kind);
+                let mut own = Draw::new(draw.bits());
+                caused.push(async move { self.machines.cause(self.judge, &mut own, kind).await });
+            }
+            join_all(caused).await;
+        }
+        self.is_over.set(true);
+        lock(self.known).faults_are_over = true;
+    }
+
+    /// Every node looks at everything.
+    async fn survey(&self) {
+        for machine in &self.machines.nodes {
+            let (known, scenario) = (self.known.clone(), *self.scenario);
+            let looked = machine.run("looks at everything", move |_, member| {
+                program::survey(member, known, scenario)
+            });
+            let looked = looked.done();
+            self.judge.within("it is seen", SURVEY_MAX, looked).await;
+        }
+    }
+
+    /// Asks the witness.
+    fn judge(&self, report: &mut CrowdReport) {
+        let known = lock(self.known);
+        let (seed, history) = (self.seed, known.history());
+        if let Some(broken) = known.broken() {
+            panic!("seed {seed}: {broken}");
+        }
+        match witness::explain(&history) {
+            Ok(explained) => report.explained = explained,
+            Err(why) => panic!("seed {seed}: {why}"),
+        }
+        report.steps = known.answered();
+        report.lost = history.lost.len();
+        report.coverage = Coverage::of(&history);
+    }
+}

@@ -1,0 +1,281 @@
+//! Which operations met each other: on the same target, its parent, a child, an ancestor, or under
+//! another name of the same file.
+
+use crate::witness::{Answer, Call, Event, History, NEVER};
+use model::InodeId;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// How the targets of two operations stand to each other, from the first to the second.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Relation {
+    /// The same inode or the same name.
+    Same,
+    /// The second has the directory of the first, or contains its name.
+    Parent,
+    /// The second has something in the directory that is the first's.
+    Child,
+    /// The second has a directory further above, or below.
+    Ancestor,
+    /// Both have one file, by different names.
+    HardLinked,
+}
+
+impl Relation {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Same,
+        Self::Parent,
+        Self::Child,
+        Self::Ancestor,
+        Self::HardLinked,
+    ];
+}
+
+type Pair = (&'static str, &'static str, Relation);
+
+/// How often each pair of operations ran at the same time, by the relation of their targets.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Coverage {
+    met: BTreeMap<Pair, u64>,
+}
+
+/// The operations, as they are counted.
+const VERBS: [&str; 17] = [
+    "create", "link", "unlink", "rmdir", "rename", "chmod", "setxattr", "lookup", "list", "stat",
+    "getxattr", "write", "append", "truncate", "punch", "read", "fsync",
+];
+
+fn verb(call: &Call) -> &'static str {
+    match call {
+        Call::Create { .. } => "create",
+        Call::Link { .. } => "link",
+        Call::Unlink { .. } => "unlink",
+        Call::RemoveDirectory { .. } => "rmdir",
+        Call::Rename { .. } => "rename",
+        Call::SetMode { .. } => "chmod",
+        Call::SetXattr { .. } => "setxattr",
+        Call::Lookup { .. } => "lookup",
+        Call::List { .. } => "list",
+        Call::Stat { .. } => "stat",
+        Call::GetXattr { .. } => "getxattr",
+        Call::Write { .. } => "write",
+        Call::Append { .. } => "append",
+        Call::Truncate { .. } => "truncate",
+        Call::Punch { .. } => "punch",
+        Call::Read { .. } => "read",
+        Call::Fsync { .. } => "fsync",
+    }
+}
+
+type Name = (InodeId, String);
+
+/// What an operation is about.
+struct Target {
+    verb: &'static str,
+    begun: u64,
+    ended: u64,
+    client: u32,
+    names: Vec<Name>,
+    inodes: BTreeSet<InodeId>,
+}
+
+impl Coverage {
+    /// What met in a history.
+    #[must_use]
+    pub fn of(history: &History) -> Self {
+        let mut events: Vec<_> = history.events.iter().collect();
+        events.sort_by_key(|event| event.begun);
+        let (mut at, mut parents) = (BTreeMap::new(), BTreeMap::new());
+        let mut targets: Vec<Target> = Vec::new();
+        let mut coverage = Self::default();
+        for event in events {
+            let target = Target::of(event, &at);
+            learn(event, &mut at, &mut parents);
+            // Those that were under way when this one began.
+            targets.retain(|earlier| earlier.ended > event.begun);
+            for earlier in targets
+                .iter()
+                .filter(|it| it.client != target.client || it.ended != NEVER)
+            {
+                for relation in earlier.relations(&target, &parents) {
+                    let pair = match earlier.verb <= target.verb {
+                        true => (earlier.verb, target.verb, relation),
+                        false => (target.verb, earlier.verb, turned(relation)),
+                    };
+                    *coverage.met.entry(pair).or_default() += 1;
+                }
+            }
+            targets.push(target);
+        }
+        coverage
+    }
+
+    /// Adds what another run covered.
+    pub fn add(&mut self, other: &Self) {
+        for (pair, count) in &other.met {
+            *self.met.entry(*pair).or_default() += count;
+        }
+    }
+
+    /// How many pairs of operations met in a relation.
+    #[must_use]
+    pub fn pairs(&self, relation: Relation) -> usize {
+        let met = self.met.keys().filter(|pair| pair.2 == relation);
+        met.count()
+    }
+
+    /// The pairs of operations that never met on the same target.
+    #[must_use]
+    pub fn never_on_same(&self) -> Vec<(&'static str, &'static str)> {
+        let mut verbs = VERBS;
+        verbs.sort_unstable();
+        let pairs = verbs.iter().enumerate();
+        let pairs = pairs.flat_map(|(at, first)| verbs[at..].iter().map(move |it| (*first, *it)));
+        let is_met = |pair: &(_, _)| self.met.contains_key(&(pair.0, pair.1, Relation::Same));
+        pairs.filter(|pair| !is_met(pair)).collect()
+    }
+}
+
+impl fmt::Display for Coverage {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let possible = VERBS.len() * (VERBS.len() + 1) / 2;
+        for relation in Relation::ALL {
+            let (pairs, times) = (
+                self.pairs(relation),
+                self.met.iter().filter(|(pair, _)| pair.2 == relation),
+            );
+            let times: u64 = times.map(|(_, count)| *count).sum();
+            write!(formatter, "{relation:?} {pairs}/{possible} ({times}×) ")?;
+        }
+        Ok(())
+    }
+}
+
+impl Target {
+    fn of(event: &Event, at: &BTreeMap<Name, InodeId>) -> Self {
+        let (mut names, mut inodes) = (Vec::new(), BTreeSet::new());
+        match &event.call {
+            Call::Create {
+                directory, name, ..
+            }
+            | Call::Unlink { directory, name }
+            | Call::RemoveDirectory { directory, name }
+            | Call::Lookup { directory, name } => names.push((*directory, name.clone())),
+            Call::Link {
+                inode,
+                directory,
+                name,
+            } => {
+                names.push((*directory, name.clone()));
+                inodes.insert(*inode);
+            }
+            Call::Rename { from, to, .. } => names.extend([from.clone(), to.clone()]),
+            Call::List { directory } => drop(inodes.insert(*directory)),
+            Call::SetMode { inode, .. }
+            | Call::SetXattr { inode, .. }
+            | Call::Stat { inode }
+            | Call::GetXattr { inode }
+            | Call::Write { inode, .. }
+            | Call::Append { inode, .. }
+            | Call::Truncate { inode, .. }
+            | Call::Punch { inode, .. }
+            | Call::Read { inode, .. }
+            | Call::Fsync { inode } => drop(inodes.insert(*inode)),
+        }
+        inodes.extend(names.iter().filter_map(|name| at.get(name)));
+        Self {
+            verb: verb(&event.call),
+            begun: event.begun,
+            ended: event.ended,
+            client: event.client,
+            names,
+            inodes,
+        }
+    }
+
+    fn relations(&self, other: &Self, parents: &BTreeMap<InodeId, InodeId>) -> BTreeSet<Relation> {
+        debug_assert!(self.begun < other.begun);
+        let mut relations = BTreeSet::new();
+        let share_name = self.names.iter().any(|name| other.names.contains(name));
+        if !self.inodes.is_disjoint(&other.inodes) {
+            let by_names = !self.names.is_empty() && !other.names.is_empty();
+            relations.insert(match by_names && !share_name {
+                true => Relation::HardLinked,
+                false => Relation::Same,
+            });
+        } else if share_name {
+            relations.insert(Relation::Same);
+        }
+        let is_above = |above: &Self, below: &Self, steps: std::ops::Range<usize>| {
+            let mut directories: Vec<_> = below.names.iter().map(|name| Some(name.0)).collect();
+            directories.extend(below.inodes.iter().map(|inode| parents.get(inode).copied()));
+            directories.into_iter().flatten().any(|first| {
+                let line = std::iter::successors(Some(first), |it| parents.get(it).copied());
+                let mut line = line.take(steps.end).skip(steps.start);
+                line.any(|it| above.inodes.contains(&it))
+            })
+        };
+        let found = [
+            (Relation::Parent, is_above(other, self, 0..1)),
+            (Relation::Child, is_above(self, other, 0..1)),
+            (
+                Relation::Ancestor,
+                is_above(self, other, 1..8) || is_above(other, self, 1..8),
+            ),
+        ];
+        relations.extend(found.iter().filter(|it| it.1).map(|it| it.0));
+        relations
+    }
+}
+
+fn turned(relation: Relation) -> Relation {
+    match relation {
+        Relation::Parent => Relation::Child,
+        Relation::Child => Relation::Parent,
+        relation => relation,
+    }
+}
+
+/// What an operation says of where things are; roughly, for the count only.
+fn learn(
+    event: &Event,
+    at: &mut BTreeMap<Name, InodeId>,
+    parents: &mut BTreeMap<InodeId, InodeId>,
+) {
+    match (&event.call, &event.answer) {
+        (
+            Call::Create {
+                directory, name, ..
+            }
+            | Call::Lookup { directory, name },
+            Answer::Inode(seen),
+        ) => {
+            at.insert((*directory, name.clone()), seen.inode);
+            parents.insert(seen.inode, *directory);
+        }
+        (
+            Call::Link {
+                inode,
+                directory,
+                name,
+            },
+            Answer::Done,
+        ) => {
+            at.insert((*directory, name.clone()), *inode);
+        }
+        (
+            Call::Unlink { directory, name } | Call::RemoveDirectory { directory, name },
+            Answer::Done,
+        ) => {
+            at.remove(&(*directory, name.clone()));
+        }
+        (Call::Rename { from, to, .. }, Answer::Done) => {
+            if let Some(moved) = at.remove(from) {
+                at.insert(to.clone(), moved);
+                parents.insert(moved, to.0);
+            }
+        }
+        _ => {}
+    }
+}

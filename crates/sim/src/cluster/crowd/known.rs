@@ -1,0 +1,332 @@
+//! What all programs of a run share: what they saw, and what there is to ask about.
+
+use super::CrowdScenario;
+use super::listening::{Heard, verb};
+use crate::action::Draw;
+use crate::cluster::FaultKind;
+use crate::witness::{Answer, Call, ClientNumber, Event, History, NEVER, Tick};
+use model::operation::RenameMode;
+use model::{FileKind, InodeId, NodeId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Names in each directory.
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+/// Directories that programs know at a time.
+const DIRECTORIES_MAX: usize = 5;
+/// Files that programs know at a time.
+const FILES_MAX: usize = 6;
+/// Cells that random writes begin in.
+const CELLS: u64 = 9;
+/// Cells of a file from which on nothing is appended.
+const APPEND_BELOW: usize = 14;
+
+/// What all programs share.
+pub(super) struct Known {
+    root: InodeId,
+    events: Vec<Event>,
+    ticks: Tick,
+    clients: ClientNumber,
+    /// The client of each node.
+    current: BTreeMap<NodeId, ClientNumber>,
+    lost: BTreeSet<ClientNumber>,
+    directories: Vec<InodeId>,
+    files: Vec<InodeId>,
+    /// What is known of the sizes of files, for appends.
+    cells: BTreeMap<InodeId, usize>,
+    values: u32,
+    pub(super) draw: Draw,
+    pub(super) faults_are_over: bool,
+    /// A fault that may cost any node its session has happened.
+    was_hit: bool,
+    broken: Option<String>,
+    pub(super) heard: Arc<Mutex<Heard>>,
+}
+
+pub(super) type Shared = Arc<Mutex<Known>>;
+
+pub(super) fn lock(known: &Shared) -> MutexGuard<'_, Known> {
+    known.lock().expect("one thread")
+}
+
+impl Known {
+    pub(super) fn new(seed: u64, _: &CrowdScenario) -> Shared {
+        let root = node::ROOT_FAMILY.root();
+        Arc::new(Mutex::new(Self {
+            root,
+            events: Vec::new(),
+            ticks: 0,
+            clients: 0,
+            current: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            directories: vec![root],
+            files: Vec::new(),
+            cells: BTreeMap::new(),
+            values: 0,
+            draw: Draw::new(seed ^ 0xC20),
+            faults_are_over: false,
+            was_hit: false,
+            broken: None,
+            heard: Arc::default(),
+        }))
+    }
+
+    pub(super) fn root(&self) -> InodeId {
+        self.root
+    }
+
+    fn tick(&mut self) -> Tick {
+        self.ticks += 1;
+        self.ticks
+    }
+
+    /// A client is opened on a node.
+    pub(super) fn new_client(&mut self, node: NodeId) -> ClientNumber {
+        self.clients += 1;
+        self.current.insert(node, self.clients);
+        self.clients
+    }
+
+    /// The client of a node is gone with its daemon.
+    pub(super) fn lose(&mut self, node: NodeId) {
+        let client = self.current.get(&node).copied();
+        self.lost.extend(client);
+    }
+
+    /// A client has lost its session.
+    pub(super) fn lose_client(&mut self, client: ClientNumber) {
+        if !self.was_hit {
+            let open = self.under_way();
+            self.breaks(format!(
+                "client {client} has lost its session, and nothing was wrong; under way: {open:#?}"
+            ));
+        }
+        self.lost.insert(client);
+    }
+
+    /// Operations that aren't answered yet, in order of their begins.
+    fn under_way(&self) -> Vec<String> {
+        let open = self
+            .events
+            .iter()
+            .filter(|event| event.ended == NEVER && !self.lost.contains(&event.client));
+        let open = open.map(|it| format!("{} by {}: {:?}", it.begun, it.client, it.call));
+        open.collect()
+    }
+
+    pub(super) fn is_lost(&self, client: ClientNumber) -> bool {
+        self.lost.contains(&client)
+    }
+
+    /// A fault begins.
+    pub(super) fn hit(&mut self, kind: FaultKind) {
+        // Who owns the shard, and what a disk does, costs nobody a session.
+        let is_harmless = matches!(
+            kind,
+            FaultKind::Move | FaultKind::ChangeLeader | FaultKind::SlowDisk
+        );
+        self.was_hit |= !is_harmless;
+    }
+
+    /// The first promise that a program saw broken.
+    pub(super) fn breaks(&mut self, what: String) {
+        self.broken.get_or_insert(what);
+    }
+
+    pub(super) fn broken(&self) -> Option<&String> {
+        self.broken.as_ref()
+    }
+
+    /// An operation begins. Until it is answered, its outcome is unknown.
+    pub(super) fn begin(&mut self, client: ClientNumber, is_held: bool, call: Call) -> usize {
+        let begun = self.tick();
+        self.events.push(Event {
+            client,
+            begun,
+            ended: NEVER,
+            call,
+            answer: Answer::Unknown,
+            rank: None,
+            is_held,
+        });
+        self.events.len() - 1
+    }
+
+    /// It is answered.
+    pub(super) fn end(&mut self, event: usize, answer: Answer) {
+        let ended = self.tick();
+        self.learn(event, &answer);
+        let event = &mut self.events[event];
+        (event.ended, event.answer) = (ended, answer);
+    }
+
+    fn learn(&mut self, event: usize, answer: &Answer) {
+        let call = self.events[event].call.clone();
+        if let Answer::Inode(seen) = answer {
+            let (list, most, first) = match seen.kind {
+                FileKind::Directory => (&mut self.directories, DIRECTORIES_MAX, 1),
+                _ => (&mut self.files, FILES_MAX, 0),
+            };
+            if !list.contains(&seen.inode) && seen.links > 0 {
+                if list.len() < most {
+                    list.push(seen.inode);
+                } else {
+                    let at = first + self.draw.below((most - first) as u64) as usize;
+                    list[at] = seen.inode;
+                }
+            }
+        }
+        let cells = match (&call, answer) {
+            (
+                Call::Write {
+                    inode, cell, cells, ..
+                },
+                Answer::Done,
+            ) => {
+                let known = self.cells.get(inode).copied().unwrap_or(0);
+                Some((*inode, known.max(cell + cells)))
+            }
+            (Call::Append { inode, cells, .. }, Answer::At(at)) => Some((*inode, at + cells)),
+            (Call::Truncate { inode, cells }, Answer::Done) => Some((*inode, *cells)),
+            _ => None,
+        };
+        self.cells.extend(cells);
+    }
+
+    /// All that was seen.
+    pub(super) fn history(&self) -> History {
+        let heard = self.heard.lock().expect("one thread");
+        let mut events = self.events.clone();
+        for (number, event) in events.iter_mut().enumerate() {
+            let Some((verb, inode)) = verb(&event.call) else {
+                continue;
+            };
+            if matches!(event.answer, Answer::Refused(_)) {
+                continue;
+            }
+            event.rank = heard.rank(number, verb, inode);
+        }
+        History {
+            root: self.root,
+            events,
+            lost: self.lost.clone(),
+        }
+    }
+
+    pub(super) fn answered(&self) -> usize {
+        let answered = self.events.iter().filter(|event| event.ended != NEVER);
+        answered.count()
+    }
+
+    // What to ask next.
+
+    fn name(&mut self) -> String {
+        let name = self.draw.one_of(&NAMES).expect("there are names");
+        (*name).to_string()
+    }
+
+    fn directory(&mut self) -> InodeId {
+        let directory = self.draw.one_of(&self.directories);
+        *directory.expect("the root is one")
+    }
+
+    fn file(&mut self) -> Option<InodeId> {
+        self.draw.one_of(&self.files).copied()
+    }
+
+    fn value(&mut self) -> u32 {
+        self.values += 1;
+        self.values
+    }
+
+    /// A random operation.
+    pub(super) fn draw_call(&mut self) -> Call {
+        match self.draw.below(100) {
+            0..45 => self.draw_names(),
+            _ => {
+                let Some(file) = self.file() else {
+                    return self.draw_create(FileKind::File);
+                };
+                self.draw_content(file)
+            }
+        }
+    }
+
+    fn draw_create(&mut self, kind: FileKind) -> Call {
+        Call::Create {
+            directory: self.directory(),
+            name: self.name(),
+            kind,
+        }
+    }
+
+    fn draw_names(&mut self) -> Call {
+        let (directory, name) = (self.directory(), self.name());
+        match self.draw.below(20) {
+            0..4 => self.draw_create(FileKind::File),
+            4..6 => self.draw_create(FileKind::Directory),
+            6..8 => match self.file() {
+                Some(inode) => Call::Link {
+                    inode,
+                    directory,
+                    name,
+                },
+                None => Call::List { directory },
+            },
+            8..11 => Call::Unlink { directory, name },
+            11 => Call::RemoveDirectory { directory, name },
+            12..16 => Call::Rename {
+                from: (directory, name),
+                to: (self.directory(), self.name()),
+                mode: match self.draw.below(4) {
+                    0 => RenameMode::NoReplace,
+                    1 => RenameMode::Exchange,
+                    _ => RenameMode::Replace,
+                },
+            },
+            16..19 => Call::Lookup { directory, name },
+            _ => Call::List { directory },
+        }
+    }
+
+    /// A random operation on a file.
+    pub(super) fn draw_content(&mut self, inode: InodeId) -> Call {
+        let (cell, cells) = (
+            self.draw.below(CELLS) as usize,
+            1 + self.draw.below(3) as usize,
+        );
+        match self.draw.below(20) {
+            0..5 => Call::Write {
+                inode,
+                cell,
+                cells,
+                value: self.value(),
+            },
+            5..7 if self
+                .cells
+                .get(&inode)
+                .is_none_or(|known| *known < APPEND_BELOW) =>
+            {
+                Call::Append {
+                    inode,
+                    cells,
+                    value: self.value(),
+                }
+            }
+            5..8 => Call::Truncate { inode, cells: cell },
+            8 => Call::Punch { inode, cell, cells },
+            9..14 => Call::Read { inode, cell, cells },
+            14..16 => Call::Stat { inode },
+            16 => Call::Fsync { inode },
+            17 => Call::SetMode {
+                inode,
+                mode: 0o600 + self.draw.below(0o100) as u32,
+            },
+            18 => {
+                let value = (self.draw.below(3) > 0).then(|| self.value());
+                Call::SetXattr { inode, value }
+            }
+            _ => Call::GetXattr { inode },
+        }
+    }
+}

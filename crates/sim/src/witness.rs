@@ -1,0 +1,229 @@
+//! A witness of what programs saw on a whole cluster: one order of all operations must explain every
+//! answer.
+//!
+//! *Names, links, permissions, extended attributes*: the owner's answers say where each change stands in
+//! the shard's history (`model::operation::Rank`). The changes are replayed in this order on a tree of
+//! its own ([`tree`]), which must come to the same answers; what was only looked at must be true at its
+//! rank, or, if a client answered it from what it had cached or an owner refused it, at some moment
+//! between its begin and its end. Whoever was answered before another one asked has the earlier rank.
+//! *Content and sizes* are written behind, so their changes have no rank: each cell of a file, and each
+//! size, is an object of its own that some order of its reads and writes must explain ([`content`]).
+//!
+//! *An unknown outcome* (the client's node went down) is a change that may have been made at any moment
+//! since it began, or never. *A client that was lost* may take its unsynced writes with it, but no write
+//! that another client has read.
+//!
+//! It knows nothing of clusters, tokens or caches: a history goes in, and an error that names the
+//! operation comes out.
+
+pub mod content;
+mod linear;
+mod replay;
+mod tree;
+
+#[cfg(test)]
+mod tests;
+
+use model::operation::{Rank, RenameMode};
+use model::{ErrorKind, FileKind, InodeId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One client, from its opening to its end; never used again.
+pub type ClientNumber = u32;
+
+/// Counts what happened in a run: each begin and each end has its own.
+pub type Tick = u64;
+
+/// The end of what never ended.
+pub const NEVER: Tick = Tick::MAX;
+
+/// What a program asks. Content is in cells: numbers that stand for equal runs of bytes, 0 for zeros.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "the fields are what the verbs of POSIX take")]
+pub enum Call {
+    Create {
+        directory: InodeId,
+        name: String,
+        kind: FileKind,
+    },
+    Link {
+        inode: InodeId,
+        directory: InodeId,
+        name: String,
+    },
+    Unlink {
+        directory: InodeId,
+        name: String,
+    },
+    RemoveDirectory {
+        directory: InodeId,
+        name: String,
+    },
+    Rename {
+        from: (InodeId, String),
+        to: (InodeId, String),
+        mode: RenameMode,
+    },
+    SetMode {
+        inode: InodeId,
+        mode: u32,
+    },
+    /// The one extended attribute that the witness knows; `None` removes it.
+    SetXattr {
+        inode: InodeId,
+        value: Option<u32>,
+    },
+    Lookup {
+        directory: InodeId,
+        name: String,
+    },
+    List {
+        directory: InodeId,
+    },
+    Stat {
+        inode: InodeId,
+    },
+    GetXattr {
+        inode: InodeId,
+    },
+    Write {
+        inode: InodeId,
+        cell: usize,
+        cells: usize,
+        value: u32,
+    },
+    Append {
+        inode: InodeId,
+        cells: usize,
+        value: u32,
+    },
+    Truncate {
+        inode: InodeId,
+        cells: usize,
+    },
+    Punch {
+        inode: InodeId,
+        cell: usize,
+        cells: usize,
+    },
+    Read {
+        inode: InodeId,
+        cell: usize,
+        cells: usize,
+    },
+    Fsync {
+        inode: InodeId,
+    },
+}
+
+/// What a program saw of an inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "as stat shows them")]
+pub struct Seen {
+    pub inode: InodeId,
+    pub kind: FileKind,
+    pub mode: u32,
+    pub links: u32,
+    /// Of a file, in cells; `None` where the answer doesn't say it exactly.
+    pub cells: Option<usize>,
+}
+
+/// What a program was answered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// It is done.
+    Done,
+    /// An inode: that which was made, found or looked at.
+    Inode(Seen),
+    /// All names of a directory.
+    Names(BTreeMap<String, InodeId>),
+    /// The extended attribute, if there is one.
+    Xattr(Option<u32>),
+    /// The cells of a read; fewer than asked for at the file's end.
+    Cells(Vec<u32>),
+    /// Where an append begins.
+    At(usize),
+    /// An error of the operation itself.
+    Refused(ErrorKind),
+    /// Nothing is known of what became of it.
+    Unknown,
+}
+
+/// One operation of a program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Event {
+    /// Who asked.
+    pub client: ClientNumber,
+    /// When it asked.
+    pub begun: Tick,
+    /// When it was answered; [`NEVER`] if it wasn't.
+    pub ended: Tick,
+    /// What it asked.
+    pub call: Call,
+    /// What it was answered.
+    pub answer: Answer,
+    /// Where the owner says it stands; `None` if it wasn't asked, or refused.
+    pub rank: Option<Rank>,
+    /// Its client holds the inode open: it is there, whatever becomes of its names.
+    pub is_held: bool,
+}
+
+/// What all programs of a run saw.
+#[derive(Clone, Debug)]
+pub struct History {
+    /// The root directory.
+    pub root: InodeId,
+    /// In any order.
+    pub events: Vec<Event>,
+    /// Clients that were lost: what they hadn't synced may be gone.
+    pub lost: BTreeSet<ClientNumber>,
+}
+
+/// What a check looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Explained {
+    /// Changes that have a rank.
+    pub changes: usize,
+    /// Answers that were compared with the tree.
+    pub looks: usize,
+    /// Changes with unknown outcomes that must have been made.
+    pub made_unknown: usize,
+    /// Reads and writes of cells and sizes.
+    pub content: usize,
+}
+
+/// Explains a history.
+///
+/// # Errors
+/// Which operation no order explains.
+pub fn explain(history: &History) -> Result<Explained, String> {
+    let mut explained = replay::explain(history)?;
+    explained.content = content::explain(history)?;
+    Ok(explained)
+}
+
+impl Call {
+    /// Whether it is a change whose order the owner knows.
+    #[must_use]
+    pub fn is_ranked_change(&self) -> bool {
+        matches!(
+            self,
+            Self::Create { .. }
+                | Self::Link { .. }
+                | Self::Unlink { .. }
+                | Self::RemoveDirectory { .. }
+                | Self::Rename { .. }
+                | Self::SetMode { .. }
+                | Self::SetXattr { .. }
+        )
+    }
+
+    /// Whether the tree says something of its answer: it has to do with names and attributes.
+    fn is_of_tree(&self) -> bool {
+        self.is_ranked_change()
+            || matches!(
+                self,
+                Self::Lookup { .. } | Self::List { .. } | Self::Stat { .. } | Self::GetXattr { .. }
+            )
+    }
+}

@@ -1,0 +1,192 @@
+//! Explains what programs read: each cell of each file, and each size, is an object of its own.
+//!
+//! That is weaker than to ask for one order of whole operations: a read of several cells isn't asked to
+//! be of one moment. It is right for each cell: no read may show an older one than another read, or than
+//! a write that was answered before.
+
+use super::linear::{self, Step, What};
+use super::{Answer, Call, ClientNumber, Event, History, NEVER, Tick};
+use model::InodeId;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Cells of the longest file.
+pub const CELLS_MAX: usize = 64;
+
+/// The objects of a file, with their steps.
+struct File {
+    size: Vec<Step>,
+    cells: Vec<Vec<Step>>,
+}
+
+/// Explains content and sizes. Returns how many steps that took.
+pub(super) fn explain(history: &History) -> Result<usize, String> {
+    let synced = syncs(history);
+    let mut files: BTreeMap<InodeId, File> = BTreeMap::new();
+    for (number, event) in history.events.iter().enumerate() {
+        let Some((inode, parts)) = parts(event) else {
+            continue;
+        };
+        let file = files.entry(inode).or_insert_with(|| File {
+            size: Vec::new(),
+            cells: vec![Vec::new(); CELLS_MAX],
+        });
+        let is_lost = history.lost.contains(&event.client);
+        let is_durable = || {
+            let fsyncs = synced.get(&(event.client, inode));
+            fsyncs.is_some_and(|fsyncs| fsyncs.range(event.ended..).next().is_some())
+        };
+        let is_write = matches!(event.call, Call::Write { .. } | Call::Append { .. });
+        // It may be gone with its client, as if it had never been.
+        let may_be_lost = is_write && is_lost && !is_durable();
+        // A program may have seen what is lost with it.
+        let sees_lost = is_lost && !is_write && event.answer != Answer::Done;
+        let is_optional = may_be_lost || sees_lost || event.answer == Answer::Unknown;
+        for (object, what) in parts {
+            let steps = match object {
+                None => &mut file.size,
+                Some(cell) => &mut file.cells[cell],
+            };
+            steps.push(Step {
+                begun: event.begun,
+                ended: if is_optional { NEVER } else { event.ended },
+                is_optional,
+                what,
+                event: number,
+            });
+        }
+    }
+    let mut count = 0;
+    for (inode, file) in files {
+        let objects = std::iter::once((None, file.size));
+        let cells = file.cells.into_iter().enumerate();
+        for (cell, steps) in objects.chain(cells.map(|(cell, steps)| (Some(cell), steps))) {
+            count += steps.len();
+            linear::explain(steps.clone(), 0)
+                .map_err(|event| describe(history, inode, cell, &steps, event))?;
+        }
+    }
+    Ok(count)
+}
+
+/// When each client began the fsyncs of a file that succeeded.
+fn syncs(history: &History) -> BTreeMap<(ClientNumber, InodeId), BTreeSet<Tick>> {
+    let mut synced: BTreeMap<_, BTreeSet<Tick>> = BTreeMap::new();
+    for event in &history.events {
+        if let (Call::Fsync { inode }, Answer::Done) = (&event.call, &event.answer) {
+            let of_file = synced.entry((event.client, *inode)).or_default();
+            of_file.insert(event.begun);
+        }
+    }
+    synced
+}
+
+type Part = (Option<usize>, What);
+
+/// What an event does to the size (`None`) and the cells of a file, or says of them.
+fn parts(event: &Event) -> Option<(InodeId, Vec<Part>)> {
+    if matches!(event.answer, Answer::Refused(_)) {
+        return None;
+    }
+    let is_unknown = event.answer == Answer::Unknown;
+    let set = |cell: usize, cells: usize, value: u32| {
+        (cell..cell + cells).map(move |cell| (Some(cell), What::Set(value.into())))
+    };
+    let mut parts = Vec::new();
+    let inode = match &event.call {
+        Call::Write {
+            inode,
+            cell,
+            cells,
+            value,
+        } => {
+            parts.push((None, What::Raise((cell + cells) as u64)));
+            parts.extend(set(*cell, *cells, *value));
+            *inode
+        }
+        Call::Append {
+            inode,
+            cells,
+            value,
+        } => {
+            match event.answer {
+                Answer::At(at) => {
+                    let (from, to) = (at as u64, (at + cells) as u64);
+                    parts.push((None, What::Move(from, to)));
+                    parts.extend(set(at, *cells, *value));
+                }
+                _ => {
+                    parts.push((None, What::Grow(*cells as u64)));
+                    // Anywhere.
+                    parts.extend(set(0, CELLS_MAX, *value));
+                }
+            }
+            *inode
+        }
+        Call::Truncate { inode, cells } => {
+            parts.push((None, What::Set(*cells as u64)));
+            parts.extend(set(*cells, CELLS_MAX - cells, 0));
+            *inode
+        }
+        Call::Punch { inode, cell, cells } => {
+            parts.extend(set(*cell, *cells, 0));
+            *inode
+        }
+        Call::Read { inode, cell, cells } if !is_unknown => {
+            let Answer::Cells(read) = &event.answer else {
+                return None;
+            };
+            let at = |number: usize| read.get(number).copied().unwrap_or(0);
+            for number in 0..*cells {
+                parts.push((Some(cell + number), What::Is(at(number).into())));
+            }
+            if read.len() < *cells {
+                // It ended there, or before: the file had no more.
+                let end = cell + read.len();
+                parts.push((
+                    None,
+                    match read.is_empty() {
+                        true => What::AtMost(end as u64),
+                        false => What::Is(end as u64),
+                    },
+                ));
+            }
+            *inode
+        }
+        Call::Stat { inode } if !is_unknown => {
+            let Answer::Inode(seen) = &event.answer else {
+                return None;
+            };
+            parts.push((None, What::Is(seen.cells? as u64)));
+            *inode
+        }
+        _ => return None,
+    };
+    Some((inode, parts))
+}
+
+fn describe(
+    history: &History,
+    inode: InodeId,
+    cell: Option<usize>,
+    steps: &[Step],
+    event: usize,
+) -> String {
+    let object = cell.map_or("the size".to_string(), |cell| format!("cell {cell}"));
+    let mut around: Vec<_> = steps.iter().collect();
+    around.sort_by_key(|step| step.begun);
+    let at = around.iter().position(|step| step.event == event);
+    let from = at.unwrap_or(0).saturating_sub(12);
+    let near = around.iter().skip(from).take(20);
+    let near: Vec<_> = near
+        .map(|step| {
+            let of = &history.events[step.event];
+            let (client, begun, ended) = (of.client, of.begun, of.ended);
+            let optional = if step.is_optional { "?" } else { "" };
+            format!("{:?}{optional} by {client} {begun}..{ended}", step.what)
+        })
+        .collect();
+    format!(
+        "no order explains {object} of inode {inode}, with {:?}; near it: {near:#?}",
+        history.events[event]
+    )
+}

@@ -1,0 +1,286 @@
+//! Replays the changes of a tree in the order of their ranks.
+//!
+//! The changes that were answered make a line. A look has a stretch of this line in which it must be
+//! true: one place if it has a rank, otherwise from the last change that was answered before it began to
+//! the first one that began after it ended. Changes with unknown outcomes are tried where nothing else
+//! explains an answer, latest places first.
+
+use super::tree::Tree;
+use super::{Answer, Event, Explained, History};
+
+/// Most states that a search visits before it gives up.
+const STATES_MAX: usize = 200_000;
+
+/// A look: from where to where on the line it may be true, and which it is.
+struct Look<'a> {
+    from: usize,
+    to: usize,
+    event: &'a Event,
+}
+
+/// A change that may have been made anywhere from a place on, or never.
+struct Unknown<'a> {
+    from: usize,
+    event: &'a Event,
+}
+
+/// Where the search is: so many changes were made, these looks are explained, these unknown changes made.
+#[derive(Clone)]
+struct At {
+    changes: usize,
+    tree: Tree,
+    explained: Vec<bool>,
+    made: Vec<bool>,
+}
+
+struct Replay<'a> {
+    changes: Vec<&'a Event>,
+    looks: Vec<Look<'a>>,
+    unknown: Vec<Unknown<'a>>,
+    states: usize,
+    /// The furthest place where an answer wasn't explained.
+    stuck: (usize, String),
+}
+
+/// Explains names and attributes.
+pub(super) fn explain(history: &History) -> Result<Explained, String> {
+    // A refusal of content says something of the tree, too: the inode was gone.
+    let of_tree = || {
+        let events = history.events.iter();
+        events.filter(|it| it.call.is_of_tree() || matches!(it.answer, Answer::Refused(_)))
+    };
+    check_real_time(of_tree())?;
+    let mut changes = Vec::new();
+    let (mut looks, mut unknown) = (Vec::new(), Vec::new());
+    for event in of_tree() {
+        let is_change = event.call.is_ranked_change();
+        match (&event.answer, event.rank) {
+            (Answer::Unknown, _) if !is_change => {}
+            (Answer::Refused(_), _) => looks.push(event),
+            (_, Some(_)) if is_change => changes.push(event),
+            (Answer::Unknown, None) => unknown.push(event),
+            (_, None) if is_change => {
+                return Err(format!("a change has neither rank nor refusal: {event:?}"));
+            }
+            _ => looks.push(event),
+        }
+    }
+    changes.sort_by_key(|event| event.rank);
+    for pair in changes.windows(2) {
+        if pair[0].rank == pair[1].rank {
+            return Err(format!(
+                "two changes with one rank: {:?} and {:?}",
+                pair[0], pair[1]
+            ));
+        }
+    }
+    let ranks: Vec<_> = changes.iter().map(|event| event.rank).collect();
+    let answered = Answered::new(&changes);
+    let looks: Vec<_> = looks
+        .into_iter()
+        .map(|event| match event.rank {
+            // Those with a rank were checked against the clock already.
+            Some(_) => {
+                let at = ranks.partition_point(|rank| *rank <= event.rank);
+                Look {
+                    from: at,
+                    to: at,
+                    event,
+                }
+            }
+            None => Look {
+                from: answered.before(event.begun),
+                to: answered.not_begun_after(event.ended),
+                event,
+            },
+        })
+        .collect();
+    if let Some(look) = looks.iter().find(|look| look.from > look.to) {
+        return Err(format!(
+            "nothing can explain {:?}: it was asked before the order allows",
+            look.event
+        ));
+    }
+    let unknown: Vec<_> = unknown
+        .into_iter()
+        .map(|event| Unknown {
+            from: answered.before(event.begun),
+            event,
+        })
+        .collect();
+    let mut replay = Replay {
+        changes,
+        looks,
+        unknown,
+        states: 0,
+        stuck: (0, String::new()),
+    };
+    let made_unknown = replay.search(history.root)?;
+    Ok(Explained {
+        changes: replay.changes.len(),
+        looks: replay.looks.len(),
+        made_unknown,
+        content: 0,
+    })
+}
+
+/// Who was answered before another one asked has the earlier rank. Several looks may have one rank, which
+/// is that of the change before them.
+fn check_real_time<'a>(events: impl Iterator<Item = &'a Event>) -> Result<(), String> {
+    let mut ranked: Vec<_> = events.filter(|event| event.rank.is_some()).collect();
+    ranked.sort_by_key(|event| event.begun);
+    let mut ended: Vec<_> = ranked.clone();
+    ended.sort_by_key(|event| event.ended);
+    let mut next = 0;
+    let mut newest: Option<&Event> = None;
+    for event in ranked {
+        while next < ended.len() && ended[next].ended < event.begun {
+            if newest.is_none_or(|newest| newest.rank < ended[next].rank) {
+                newest = Some(ended[next]);
+            }
+            next += 1;
+        }
+        let Some(before) = newest else { continue };
+        let is_change = event.call.is_ranked_change();
+        if before.rank > event.rank || (is_change && before.rank == event.rank) {
+            return Err(format!(
+                "the order contradicts the clock: {before:?} was answered before {event:?} began"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Which changes of the line must come before a time, and which may.
+struct Answered {
+    /// By the time when each ended: its place on the line, or the largest of those that ended before it.
+    ended: Vec<(u64, usize)>,
+    /// By the time when each began, latest first: its place, or the smallest of those that began later.
+    begun: Vec<(u64, usize)>,
+    all: usize,
+}
+
+impl Answered {
+    fn new(changes: &[&Event]) -> Self {
+        let places = || changes.iter().enumerate();
+        let mut ended: Vec<_> = places().map(|(at, it)| (it.ended, at + 1)).collect();
+        ended.sort_unstable();
+        let mut largest = 0;
+        for (_, at) in &mut ended {
+            largest = largest.max(*at);
+            *at = largest;
+        }
+        let mut begun: Vec<_> = places().map(|(at, it)| (it.begun, at)).collect();
+        begun.sort_unstable_by(|a, b| b.cmp(a));
+        let mut smallest = changes.len();
+        for (_, at) in &mut begun {
+            smallest = smallest.min(*at);
+            *at = smallest;
+        }
+        Self {
+            ended,
+            begun,
+            all: changes.len(),
+        }
+    }
+
+    /// How many changes of the line are made at least when something begins.
+    fn before(&self, begun: u64) -> usize {
+        let count = self.ended.partition_point(|(ended, _)| *ended < begun);
+        count.checked_sub(1).map_or(0, |last| self.ended[last].1)
+    }
+
+    /// How many may be made at most when something ends.
+    fn not_begun_after(&self, ended: u64) -> usize {
+        let count = self.begun.partition_point(|(begun, _)| *begun > ended);
+        count
+            .checked_sub(1)
+            .map_or(self.all, |last| self.begun[last].1)
+    }
+}
+
+impl Replay<'_> {
+    /// Depth first: goes on with the next change while that works, and turns to unknown changes at the
+    /// latest place where it doesn't.
+    fn search(&mut self, root: model::InodeId) -> Result<usize, String> {
+        let first = At {
+            changes: 0,
+            tree: Tree::new(root),
+            explained: vec![false; self.looks.len()],
+            made: vec![false; self.unknown.len()],
+        };
+        // Each with the unknown change to try next there.
+        let mut path = vec![(first, 0)];
+        let mut is_new = true;
+        while let Some((at, next)) = path.last_mut() {
+            self.states += 1;
+            if self.states > STATES_MAX {
+                break;
+            }
+            if std::mem::take(&mut is_new) {
+                match self.go_on(at) {
+                    Ok(None) => return Ok(at.made.iter().filter(|made| **made).count()),
+                    Ok(Some(after)) => {
+                        path.push((after, 0));
+                        is_new = true;
+                        continue;
+                    }
+                    Err(why) if at.changes >= self.stuck.0 => self.stuck = (at.changes, why),
+                    Err(_) => {}
+                }
+            }
+            let tried = *next..self.unknown.len();
+            let mut found = None;
+            for number in tried {
+                *next = number + 1;
+                let unknown = &self.unknown[number];
+                if at.made[number] || unknown.from > at.changes {
+                    continue;
+                }
+                if let Some(tree) = at.tree.after(&unknown.event.call, &unknown.event.answer) {
+                    let mut after = at.clone();
+                    after.tree = tree;
+                    after.made[number] = true;
+                    found = Some(after);
+                    break;
+                }
+            }
+            match found {
+                Some(after) => {
+                    path.push((after, 0));
+                    is_new = true;
+                }
+                None => {
+                    path.pop();
+                }
+            }
+        }
+        let (changes, why) = &self.stuck;
+        Err(format!("after {changes} changes, {why}"))
+    }
+
+    /// Explains the looks here, and makes the next change. `None`: there is none, and all is explained.
+    fn go_on(&self, at: &mut At) -> Result<Option<At>, String> {
+        for (number, look) in self.looks.iter().enumerate() {
+            if at.explained[number] || look.from > at.changes {
+                continue;
+            }
+            at.explained[number] = at.tree.explains(look.event);
+            if !at.explained[number] && look.to == at.changes {
+                return Err(format!("nothing explains {:?}", look.event));
+            }
+        }
+        let Some(change) = self.changes.get(at.changes) else {
+            return Ok(None);
+        };
+        match at.tree.after(&change.call, &change.answer) {
+            Some(tree) => Ok(Some(At {
+                changes: at.changes + 1,
+                tree,
+                explained: at.explained.clone(),
+                made: at.made.clone(),
+            })),
+            None => Err(format!("{change:?} can't have succeeded there")),
+        }
+    }
+}
