@@ -4,34 +4,46 @@ use sim::cluster::{Coverage, CrowdScenario, Relation, run_crowd};
 use sim::{by_suite, each_seed};
 use std::sync::Mutex;
 
-/// Runs seeds of a scenario and adds up which operations met.
-fn run(seeds: std::ops::Range<u64>, scenario: &CrowdScenario) -> Coverage {
-    let met = Mutex::new(Coverage::default());
+/// Runs seeds of a scenario: which operations met, and a line for each seed.
+fn run(seeds: std::ops::Range<u64>, scenario: &CrowdScenario) -> (Coverage, String) {
+    let all = Mutex::new((Coverage::default(), String::new()));
     each_seed(seeds, |seed| {
         let report = run_crowd(seed, scenario);
-        met.lock().unwrap().add(&report.coverage);
-        println!(
-            "seed {seed}: {} operations in {:?}, {} clients lost, {:?}, {:?}",
+        let (met, said) = &mut *all.lock().expect("a seed has failed");
+        met.add(&report.coverage);
+        said.push_str(&format!(
+            "seed {seed}: {} operations in {:?}, {} clients lost, {:?}, {:?}\n",
             report.steps, report.time, report.lost, report.explained, report.faults
-        );
+        ));
     });
-    let met = met.into_inner().unwrap();
-    println!("met: {met}");
-    met
+    all.into_inner().expect("a seed has failed")
 }
 
 #[test]
 fn many_programs_without_faults_agree() {
-    run(0..by_suite(2, 40), &CrowdScenario::CALM);
+    let (met, said) = run(0..by_suite(8, 300), &CrowdScenario::CALM);
+    println!("{said}met: {met}");
+}
+
+/// Each of these had clients that lost their sessions although nothing was wrong: a client that gave
+/// back a removed file's bytes asked for its attributes first, and waited there for another client that
+/// waited for the bytes.
+#[test]
+fn a_removed_file_holds_up_nobody_who_wants_its_bytes() {
+    for seed in [8, 15, 19, 27, 28, 36] {
+        run_crowd(seed, &CrowdScenario::ALONE);
+    }
 }
 
 #[test]
 fn many_programs_agree_whatever_breaks() {
-    let met = run(1_000..1_000 + by_suite(28, 700), &CrowdScenario::WITHIN);
+    let (met, said) = run(1_100..1_100 + by_suite(24, 300), &CrowdScenario::WITHIN);
+    println!("{said}met: {met}");
     for relation in Relation::ALL {
         let pairs = met.pairs(relation);
+        let enough = by_suite(10, 60);
         assert!(
-            pairs >= 60,
+            pairs >= enough,
             "only {pairs} pairs of operations met: {relation:?}"
         );
     }
@@ -39,10 +51,11 @@ fn many_programs_agree_whatever_breaks() {
 
 #[test]
 fn many_programs_are_told_no_lies_when_too_much_breaks() {
-    run(2_000..2_000 + by_suite(12, 300), &CrowdScenario::BEYOND);
+    let (met, said) = run(2_000..2_000 + by_suite(12, 200), &CrowdScenario::BEYOND);
+    println!("{said}met: {met}");
 }
 
-/// Runs one seed again: `CROWD_SEED=1000 SIM_LOG=info cargo test ... crowd_seed_again`.
+/// Runs one seed again: `CROWD_SEED=1100 SIM_LOG=info cargo test ... crowd_seed_again`.
 #[test]
 fn crowd_seed_again() {
     if let Some(seed) = std::env::var_os("CROWD_SEED") {

@@ -77,7 +77,7 @@ impl CrowdScenario {
             mix: Mix::ALL,
             ..ClusterScenario::USUAL
         },
-        programs: 1,
+        programs: 2,
         steps: 40,
         together: 1,
         patience: Duration::from_secs(120),
@@ -97,6 +97,12 @@ impl CrowdScenario {
             ..Self::WITHIN.cluster
         },
         ..Self::WITHIN
+    };
+
+    /// One program on each node, and no faults.
+    pub const ALONE: Self = Self {
+        programs: 1,
+        ..Self::CALM
     };
 
     fn may_fail(&self) -> bool {

@@ -162,7 +162,7 @@ struct Ear {
 }
 
 /// One of so many answers is lost.
-const LOST_EVERY: u64 = 200_000_000;
+const LOST_EVERY: u64 = 200;
 
 impl Remote for Ear {
     fn call(&self, call: Message, deadline: Deadline) -> BoxFuture<'_, Result<Replied, NoAnswer>> {
