@@ -247,9 +247,9 @@ impl Crowd<'_> {
     /// Every node looks at everything.
     async fn survey(&self) {
         for machine in &self.machines.nodes {
-            let (known, scenario) = (self.known.clone(), *self.scenario);
+            let known = self.known.clone();
             let looked = machine.run("looks at everything", move |_, member| {
-                program::survey(member, known, scenario)
+                program::survey(member, known)
             });
             let looked = looked.done();
             self.judge.within("it is seen", SURVEY_MAX, looked).await;

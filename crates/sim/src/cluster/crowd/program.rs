@@ -111,8 +111,9 @@ pub(super) async fn programs(
     }
 }
 
-/// Looks at everything.
-pub(super) async fn survey(member: Arc<Member>, known: Shared, scenario: CrowdScenario) {
+/// Looks at everything. The faults are over, and so is the time in which anything may fail.
+pub(super) async fn survey(member: Arc<Member>, known: Shared) {
+    let scenario = CrowdScenario::WITHIN;
     let programs = open_in_the_end(&member, &known, &scenario).await;
     let mut directories = vec![lock(&known).root()];
     while let Some(directory) = directories.pop() {
