@@ -32,7 +32,7 @@ use crate::owner::Owner;
 use crate::page_pool::PagePool;
 use crate::privileges::Rights;
 use crate::reader::Reader;
-use crate::session::Session;
+use crate::session::{Losses, Session};
 use crate::settings::ClientSettings;
 use crate::tokens::Tokens;
 use crate::write_behind::WriteBehind;
@@ -132,7 +132,7 @@ impl Client {
                 reader.clone(),
                 writer.clone(),
             ),
-            locks: Locks::new(session.clone()),
+            locks: Locks::new(session.clone(), pages.clone()),
             background: Background::start(
                 session.clone(),
                 pages.clone(),
@@ -188,6 +188,12 @@ impl Client {
     #[must_use]
     pub fn waiters(&self) -> Vec<Waiter> {
         self.session.waiters()
+    }
+
+    /// What was lost with sessions that the owner ended because it didn't hear from the client in time.
+    #[must_use]
+    pub fn losses(&self) -> Losses {
+        self.session.losses()
     }
 
     /// Makes everything answered so far durable (`shale fs sync`).

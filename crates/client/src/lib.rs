@@ -29,6 +29,7 @@ mod writer;
 pub use client::Client;
 pub use model::lock::{HeldLock, LockDoor, LockOwner, LockTaker};
 pub use owner::{Owner, Owners, RemoteOwner};
+pub use session::Losses;
 pub use settings::ClientSettings;
 pub use types::{Allocate, FileSystemUsage, Listing, OpenFlags, Opened, ReadTraces, Seek, Written};
 pub use world::Waiter;

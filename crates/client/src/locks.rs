@@ -1,10 +1,14 @@
 //! File locks: passes requests to the owner's tables, through a door of this client's session.
+//!
+//! Doors outlast sessions: each session begins with all of them. Locks don't: programs that had some on a
+//! file get errors from it until all have closed it.
 
+use crate::page_pool::PagePool;
 use crate::session::Session;
 use futures::future::{Either, select};
 use model::lock::{HeldLock, LockDoor, LockOwner, LockRequest, LockSpace, LockTaker};
 use model::owner::{LockCall, OwnerReply, OwnerRequest};
-use model::{ErrorKind, InodeId, LockKind, LockRange, Result};
+use model::{ErrorKind, InodeId, LockKind, LockRange, Result, SessionId};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,6 +17,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// The locks of programs, as the owner's tables have them.
 pub(crate) struct Locks {
     session: Arc<Session>,
+    pages: Arc<PagePool>,
     /// Mounts and other doors so far.
     doors: AtomicU32,
     /// Waits for locks so far.
@@ -20,9 +25,10 @@ pub(crate) struct Locks {
 }
 
 impl Locks {
-    pub(crate) fn new(session: Arc<Session>) -> Self {
+    pub(crate) fn new(session: Arc<Session>, pages: Arc<PagePool>) -> Self {
         Self {
             session,
+            pages,
             doors: AtomicU32::new(0),
             waits: AtomicU64::new(0),
         }
@@ -30,18 +36,51 @@ impl Locks {
 
     /// Registers a mount (or other door) of this client; lock requests need one.
     pub(crate) async fn begin_door(&self) -> Result<LockDoor> {
-        let door = LockDoor {
-            session: self.session.id(),
-            number: self.doors.fetch_add(1, Ordering::Relaxed) + 1,
-        };
-        self.ask(LockCall::BeginDoor(door)).await?;
-        Ok(door)
+        let number = self.doors.fetch_add(1, Ordering::Relaxed) + 1;
+        // Before it is asked for: a session that begins meanwhile begins with it.
+        self.session.doors().begin(number);
+        loop {
+            let session = self.session.current().await?;
+            let door = LockDoor { session, number };
+            match self.ask(LockCall::BeginDoor(door)).await {
+                Ok(_) => return Ok(door),
+                Err(error) if error.kind() == ErrorKind::SessionEnded => {
+                    self.session.after(session).await?;
+                }
+                Err(error) => {
+                    self.session.doors().end(number);
+                    return Err(error);
+                }
+            }
+        }
     }
 
     /// Ends a door: its locks end, its waiting requests are interrupted, later ones are refused.
     pub(crate) fn end_door(&self, door: LockDoor) {
+        self.session.doors().end(door.number);
+        let door = self.now(door, self.session.id());
         let end = OwnerRequest::Lock(LockCall::EndDoor(door));
         self.session.ask_later(end);
+    }
+
+    /// The door as one of this session.
+    fn now(&self, door: LockDoor, session: SessionId) -> LockDoor {
+        LockDoor { session, ..door }
+    }
+
+    fn owner_in(&self, owner: LockOwner, session: SessionId) -> LockOwner {
+        LockOwner {
+            door: self.now(owner.door, session),
+            ..owner
+        }
+    }
+
+    /// Refuses what programs do with a file on which they have lost something.
+    fn check_lost(&self, inode: InodeId) -> Result<()> {
+        match self.pages.find_inode(inode) {
+            Some(state) => state.lock().check_lost(),
+            None => Ok(()),
+        }
     }
 
     /// F_GETLK: the first lock that conflicts with one of this kind.
@@ -52,13 +91,22 @@ impl Locks {
         range: LockRange,
         kind: LockKind,
     ) -> Result<Option<HeldLock>> {
-        let test = LockCall::Test {
-            inode,
-            owner,
-            range,
-            kind,
-        };
-        self.session.conflict(test).await
+        loop {
+            let session = self.session.current().await?;
+            self.check_lost(inode)?;
+            let test = LockCall::Test {
+                inode,
+                owner: self.owner_in(owner, session),
+                range,
+                kind,
+            };
+            match self.session.conflict(test).await {
+                Err(error) if error.kind() == ErrorKind::SessionEnded => {
+                    self.session.after(session).await?;
+                }
+                answer => return answer,
+            }
+        }
     }
 
     /// F_SETLK, or F_SETLKW until `interrupted` completes; an interrupted request changes nothing.
@@ -110,38 +158,68 @@ impl Locks {
         interrupted: Option<I>,
     ) -> Result<()> {
         self.session.check_open()?;
-        let Some(interrupted) = interrupted else {
-            return self.ask(LockCall::Set(request)).await.map(drop);
-        };
-        let mut interrupted = pin!(interrupted);
+        let mut interrupted = interrupted.map(|interrupted| Box::pin(interrupted));
         let mut listed = None;
         loop {
-            let wait = self.waits.fetch_add(1, Ordering::Relaxed);
-            match self.ask(LockCall::Queue { wait, request }).await? {
-                OwnerReply::Waits => {}
-                _ => return Ok(()),
-            }
-            let mut queued = Queued {
-                session: &self.session,
-                wait: Some(wait),
+            let session = self.session.current().await?;
+            self.check_lost(request.inode)?;
+            let request = LockRequest {
+                owner: self.owner_in(request.owner, session),
+                ..request
             };
-            listed.get_or_insert_with(|| self.session.list_for_program(cause, request.inode));
-            let granted = pin!(self.granted(wait));
-            // Whichever comes first: the owner says whether the request was granted meanwhile.
-            let ended = select(granted, interrupted.as_mut()).await;
-            queued.wait = None;
-            if let Either::Left((Awaited::Forgotten, _)) = ended {
-                continue;
+            let done = match &mut interrupted {
+                None => self.ask(LockCall::Set(request)).await.map(|_| Done::Yes),
+                Some(interrupted) => {
+                    let list = || self.session.list_for_program(cause, request.inode);
+                    self.queue(request, interrupted, || {
+                        listed.get_or_insert_with(list);
+                    })
+                    .await
+                }
+            };
+            match done {
+                Ok(Done::Yes) => return Ok(()),
+                Ok(Done::Forgotten) => {}
+                Err(error) if error.kind() == ErrorKind::SessionEnded => {
+                    self.session.after(session).await?;
+                }
+                Err(error) => return Err(error),
             }
-            let session = self.session.id();
-            let end = LockCall::EndWait { session, wait };
-            return self.ask(end).await.map(drop);
         }
     }
 
+    /// Queues a request once, and waits for its turn.
+    async fn queue<I: Future<Output = ()> + Unpin>(
+        &self,
+        request: LockRequest,
+        interrupted: &mut I,
+        list: impl FnOnce(),
+    ) -> Result<Done> {
+        let session = request.owner.door.session;
+        let wait = self.waits.fetch_add(1, Ordering::Relaxed);
+        match self.ask(LockCall::Queue { wait, request }).await? {
+            OwnerReply::Waits => {}
+            _ => return Ok(Done::Yes),
+        }
+        let mut queued = Queued {
+            session: &self.session,
+            asker: session,
+            wait: Some(wait),
+        };
+        list();
+        let granted = pin!(self.granted(session, wait));
+        // Whichever comes first: the owner says whether the request was granted meanwhile.
+        let ended = select(granted, interrupted).await;
+        queued.wait = None;
+        if let Either::Left((Awaited::Forgotten, _)) = ended {
+            return Ok(Done::Forgotten);
+        }
+        let end = LockCall::EndWait { session, wait };
+        self.ask(end).await.map(|_| Done::Yes)
+    }
+
     /// Until a queued request is granted or its door ends. Has no deadline: it waits for a program.
-    async fn granted(&self, wait: u64) -> Awaited {
-        let session = self.session.id();
+    async fn granted(&self, session: SessionId, wait: u64) -> Awaited {
         loop {
             match self.ask(LockCall::Await { session, wait }).await {
                 Ok(OwnerReply::Waits) => {}
@@ -155,23 +233,38 @@ impl Locks {
 
     /// A process closed a descriptor (FLUSH): ends its POSIX locks on the inode.
     pub(crate) async fn release_process(&self, inode: InodeId, owner: LockOwner) {
+        let owner = self.owner_in(owner, self.session.id());
         self.end(LockCall::EndProcess { inode, owner }).await;
     }
 
     /// The last descriptor of an open file is gone (RELEASE): ends the locks taken through it.
     pub(crate) async fn release_open(&self, door: LockDoor, open: u64) {
+        let door = self.now(door, self.session.id());
         self.end(LockCall::EndOpen { door, open }).await;
     }
 
     async fn end(&self, end: LockCall) {
-        if let Err(error) = self.ask(end).await {
+        if let Err(error) = self.ask(end).await
+            && error.kind() != ErrorKind::SessionEnded
+        {
             tracing::warn!(%error, "file locks of a closed file may last until the session ends");
         }
     }
 
     async fn ask(&self, call: LockCall) -> Result<OwnerReply> {
-        self.session.ask(&OwnerRequest::Lock(call)).await
+        let request = OwnerRequest::Lock(call);
+        let answer = self.session.ask(&request).await;
+        self.session.doors().answered(&request, &answer);
+        answer
     }
+}
+
+/// How a request for a lock ended that wasn't refused.
+enum Done {
+    /// It was granted.
+    Yes,
+    /// It must be queued again.
+    Forgotten,
 }
 
 /// How waiting for a queued request ended.
@@ -185,6 +278,7 @@ enum Awaited {
 /// A queued request; withdrawn on drop.
 struct Queued<'a> {
     session: &'a Session,
+    asker: SessionId,
     wait: Option<u64>,
 }
 
@@ -192,7 +286,7 @@ impl Drop for Queued<'_> {
     fn drop(&mut self) {
         if let Some(wait) = self.wait.take() {
             // A granted wait is dropped only when its door ends; the lock ends with the door.
-            let session = self.session.id();
+            let session = self.asker;
             let end = OwnerRequest::Lock(LockCall::EndWait { session, wait });
             self.session.ask_later(end);
         }

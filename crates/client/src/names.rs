@@ -86,9 +86,11 @@ impl Names {
     ) -> Result<Attributes> {
         let grants = self.rights.grants();
         let held = HeldState::of_new(self.session.standing());
+        let maker = self.session.current().await?;
         let create = Operation::CreateUnnamed { directory, new };
         let attributes = self.entry(create).await?;
-        self.opens.hold_unnamed(&attributes, grants, held).await?;
+        let made = self.opens.hold_unnamed(&attributes, maker, grants, held);
+        made.await?;
         let state = self.pages.inode(attributes.inode);
         state.lock().set_orphan(true);
         Ok(attributes)

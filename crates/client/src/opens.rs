@@ -6,7 +6,7 @@ use crate::page_pool::PagePool;
 use crate::privileges::Rights;
 use crate::session::Session;
 use crate::types::{OpenFlags, Opened};
-use model::{Attributes, ErrorKind, FileKind, InodeId, Result, SetAttributes};
+use model::{Attributes, ErrorKind, FileKind, InodeId, Result, SessionId, SetAttributes};
 use std::sync::Arc;
 use tracing::warn;
 
@@ -36,14 +36,31 @@ impl Opens {
     /// Opens an inode of any kind: adds a holder, so that it survives unlink.
     pub(crate) async fn open(&self, inode: InodeId, flags: OpenFlags) -> Result<Opened> {
         // Held first, so that it can't be deleted between the check and the hold.
-        self.session.hold(inode).await?;
-        let state = self.pages.inode(inode);
-        state.lock().note_open();
+        let state = self.hold(inode).await?;
         let opened = self.open_held(inode, flags).await;
         if opened.is_err() {
             self.let_go(&state).await;
         }
         opened
+    }
+
+    /// Holds an inode once more, and notes that it is open.
+    async fn hold(&self, inode: InodeId) -> Result<InodeRef> {
+        loop {
+            let session = self.session.current().await?;
+            match self.session.hold(session, inode).await {
+                Ok(()) => {
+                    let state = self.pages.inode(inode);
+                    if state.lock().note_open(session) {
+                        return Ok(state);
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::SessionEnded => {
+                    self.session.after(session).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     async fn open_held(&self, inode: InodeId, flags: OpenFlags) -> Result<Opened> {
@@ -80,27 +97,31 @@ impl Opens {
         grants: u64,
         held: HeldState,
     ) -> Result<()> {
-        self.session.hold(attributes.inode).await?;
-        self.note_new(attributes, grants, held);
+        let state = self.hold(attributes.inode).await?;
+        self.note_new(&state, attributes, grants, held);
         Ok(())
     }
 
-    /// As [`Opens::hold_new`], for an inode that was made without a name.
+    /// As [`Opens::hold_new`], for an inode that a session made without a name.
     pub(crate) async fn hold_unnamed(
         &self,
         attributes: &Attributes,
+        maker: SessionId,
         grants: u64,
         held: HeldState,
     ) -> Result<()> {
-        self.session.hold_made(attributes.inode).await?;
-        self.note_new(attributes, grants, held);
+        let inode = attributes.inode;
+        self.session.hold_made(maker, inode).await?;
+        let mut state = self.pages.inode(inode);
+        if !state.lock().note_open(maker) {
+            state = self.hold(inode).await?;
+        }
+        self.note_new(&state, attributes, grants, held);
         Ok(())
     }
 
-    fn note_new(&self, attributes: &Attributes, grants: u64, held: HeldState) {
-        let state = self.pages.inode(attributes.inode);
+    fn note_new(&self, state: &InodeRef, attributes: &Attributes, grants: u64, held: HeldState) {
         let mut inner = state.lock();
-        inner.note_open();
         if inner.learn_first(attributes, held) {
             inner.learn_empty();
             self.rights.note_made(attributes, &mut inner, grants);
@@ -117,20 +138,21 @@ impl Opens {
     }
 
     async fn let_go(&self, state: &InodeRef) {
-        {
+        let holder = {
             let mut inner = state.lock();
-            if !inner.note_close() {
+            let Some(holder) = inner.note_close() else {
                 warn!(inode = %state.id(), "released an inode that isn't open");
                 return;
-            }
+            };
             // Under one lock, because the next open may write to it. Other clients may have it open:
             // then they read what was written here, and the last of them deletes it.
             let is_useless = inner.is_orphan() && self.session.standing().has_all();
             if !inner.is_open() && is_useless {
                 self.pages.discard(state.id(), &mut inner);
             }
-        }
-        if let Err(error) = self.session.unhold(state.id()).await {
+            holder
+        };
+        if let Err(error) = self.session.unhold(holder, state.id()).await {
             warn!(inode = %state.id(), %error, "an inode without names couldn't be released; the owner removes it later");
         }
     }

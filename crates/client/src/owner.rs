@@ -4,11 +4,15 @@
 //! It must not know what the requests are for: files, pages and times are its callers' matter.
 
 mod book;
+mod calls;
+mod owners;
 mod remote;
 mod slots;
 
-pub(crate) use remote::Reclaims;
-pub use remote::{Owners, RemoteOwner};
+pub(crate) use book::Book;
+pub(crate) use calls::Reclaims;
+pub use owners::Owners;
+pub use remote::RemoteOwner;
 
 use model::lock::HeldLock;
 use model::operation::Stamp;
@@ -28,34 +32,46 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// Opens a session. Its id is never reused, nor are segment ids, which begin with it.
+    /// Opens a session, which is the client's from now on. Its id is never reused, nor are segment ids,
+    /// which begin with it.
     ///
     /// # Errors
     /// `Unavailable` or `Unknown` if the owner or coordination doesn't answer: then no session stays
     /// open, unless the owner doesn't answer for as long once more.
     pub async fn open_session(&self, world: &World) -> Result<SessionId> {
-        let session = match self.ask(&OwnerRequest::NewSession).answer().await? {
+        let remote = match self {
+            Self::Here(_) => None,
+            Self::There(remote) => Some((remote, remote.begin())),
+        };
+        let ask = async |request: OwnerRequest| match (self, &remote) {
+            (_, Some((_, calls))) => calls.ask(&request).await,
+            (owner, None) => owner.ask(&request).answer().await,
+        };
+        let session = match ask(OwnerRequest::NewSession).await? {
             OwnerReply::NewSession(session) => session,
             other => unexpected(&other),
         };
-        match self
-            .ask(&OwnerRequest::OpenSession { session })
-            .answer()
-            .await
-        {
-            Ok(OwnerReply::Session(tenure)) => {
-                if let Self::There(remote) = self {
-                    remote.set_session(session, tenure);
-                }
-                Ok(session)
-            }
+        let tenure = match ask(OwnerRequest::OpenSession { session }).await {
+            Ok(OwnerReply::Session(tenure)) => tenure,
             Ok(other) => unexpected(&other),
             Err(error) => {
                 // The request may still be on its way: after the end it opens nothing.
-                self.ask_later(world, OwnerRequest::CloseSession { session });
-                Err(error)
+                let end = OwnerRequest::CloseSession { session };
+                match remote {
+                    None => self.ask_later(world, end),
+                    Some((_, calls)) => {
+                        let ending = async move { drop(calls.ask(&end).await) };
+                        world.spawn("a session that isn't wanted", ending).detach();
+                    }
+                }
+                return Err(error);
             }
+        };
+        if let Some((remote, calls)) = remote {
+            calls.set_session(session, tenure);
+            remote.follow(calls);
         }
+        Ok(session)
     }
 
     /// Ends a session with its locks and opens.

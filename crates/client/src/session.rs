@@ -1,18 +1,26 @@
 //! The client's session: the one place through which all requests to the owner pass.
 //!
 //! It also knows what every part asks before it waits: the time, how long a wait may last, and
-//! whether the client is closed. And it counts the session's segments: which ids come next, and up to
-//! which all are published or given up.
+//! whether the client is closed.
+//!
+//! *The session has ended* because the owner didn't hear from the client: the client begins another one
+//! (`tokens/renewal.rs`). What programs ask meanwhile waits for that, and is asked again if it certainly
+//! wasn't done. What belongs to the old session (its segments, what it has published in part) names it
+//! for ever, and is refused.
 
+mod doors;
+mod losses;
 mod low_water;
+mod segments;
 mod standing;
 
 pub(crate) use crate::owner::unexpected as unexpected_answer;
-pub(crate) use low_water::Mark;
+pub use losses::Losses;
+pub(crate) use segments::Mark;
 pub(crate) use standing::Standing;
 
 use crate::owner::Owner;
-use low_water::LowWater;
+use doors::Doors;
 use model::lock::HeldLock;
 use model::operation::{Stamp, Turn};
 use model::owner::{LockCall, OwnerReply, OwnerRequest, Usage};
@@ -20,30 +28,35 @@ use model::{
     Attributes, Error, ErrorKind, InodeId, Operation, Reply, Result, SegmentPlace, SessionId,
     Timestamp,
 };
-use pool::{Pool, SegmentSource};
+use parking_lot::RwLock;
+use pool::Pool;
+use segments::Segments;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::sync::Notify;
 use tracing::warn;
 use world::call::Asked;
 use world::{Instant, WAITERS_MAX, Wait, Waiter, Waiters, World};
 
-/// A session with the owner.
+/// The cause by which waits for another session are listed.
+const SESSION_WAIT: &str = "a new session, because the owner didn't hear from this client in time";
+
+/// A session with the owner, and after its end the next one.
 pub(crate) struct Session {
     world: World,
     owner: Owner,
-    id: SessionId,
     standing: Arc<Standing>,
     /// Is asked only whether nodes are away.
     pool: Arc<Pool>,
     patience: Duration,
     waiters: Waiters,
-    segments: SegmentSource,
-    low_water: LowWater,
-    /// A task reports the low-water mark, and the last mark reported.
-    reporting: AtomicBool,
-    reported: AtomicU64,
+    segments: RwLock<Arc<Segments>>,
+    doors: Doors,
+    losses: losses::Counters,
+    /// Signals that another session has begun, or that the client is closed.
+    begun: Notify,
     closed: AtomicBool,
 }
 
@@ -56,24 +69,26 @@ impl Session {
         pool: Arc<Pool>,
         patience: Duration,
     ) -> Arc<Self> {
+        let doors = Doors::default();
+        doors.follow(id);
         Arc::new(Self {
-            standing: Standing::new(world.clone()),
+            standing: Standing::new(world.clone(), id),
             world,
             owner,
-            id,
             pool,
             patience,
             waiters: Waiters::default(),
-            segments: SegmentSource::new(id),
-            low_water: LowWater::default(),
-            reporting: AtomicBool::new(false),
-            reported: AtomicU64::new(0),
+            segments: RwLock::new(Segments::new(id)),
+            doors,
+            losses: losses::Counters::default(),
+            begun: Notify::new(),
             closed: AtomicBool::new(false),
         })
     }
 
+    /// The session now; one that has ended until another one has begun.
     pub(crate) fn id(&self) -> SessionId {
-        self.id
+        self.standing.session()
     }
 
     /// What it may use.
@@ -108,8 +123,8 @@ impl Session {
 
     // What is said to the owner.
 
-    fn stamp(&self) -> Stamp {
-        Stamp::own(self.world.wall(), self.id)
+    fn stamp_of(&self, session: SessionId) -> Stamp {
+        Stamp::own(self.world.wall(), session)
     }
 
     /// Applies an operation of a program, unless the client is closed.
@@ -132,22 +147,38 @@ impl Session {
         &self,
         operation: Operation,
     ) -> impl Future<Output = Result<Reply>> + Send {
-        let request = self.request(operation);
+        let mut request = self.request(operation, self.id());
         async move {
-            let answer = match self.owner.ask(&request) {
-                Asked::Ready(answer) => answer,
-                Asked::Waits(rest) => rest.await,
-            };
-            match answer? {
-                OwnerReply::Operation(ranked) => Ok(ranked.reply),
-                other => unexpected_answer(&other),
+            loop {
+                let answer = match self.owner.ask(&request) {
+                    Asked::Ready(answer) => answer,
+                    Asked::Waits(rest) => rest.await,
+                };
+                match answer {
+                    Ok(OwnerReply::Operation(ranked)) => return Ok(ranked.reply),
+                    Ok(other) => unexpected_answer(&other),
+                    // Boxed because it is rare: otherwise every operation's future would contain it.
+                    Err(error) if error.kind() == ErrorKind::SessionEnded => {
+                        Box::pin(self.ask_in_next(&mut request)).await?;
+                    }
+                    Err(error) => return Err(error),
+                }
             }
         }
     }
 
-    /// The request that applies an operation, for callers that need the operation again if it fails.
-    pub(crate) fn request(&self, operation: Operation) -> OwnerRequest {
-        let mut stamp = self.stamp();
+    /// The request, which wasn't done, becomes the next session's.
+    async fn ask_in_next(&self, request: &mut OwnerRequest) -> Result<()> {
+        if let OwnerRequest::Execute { stamp, .. } = request {
+            stamp.session = self.after(stamp.session).await?;
+        }
+        Ok(())
+    }
+
+    /// The request by which a session applies an operation, for callers that need the operation again
+    /// if it fails.
+    pub(crate) fn request(&self, operation: Operation, session: SessionId) -> OwnerRequest {
+        let mut stamp = self.stamp_of(session);
         if operation.is_read() {
             stamp.turn = Turn::Read;
         }
@@ -180,22 +211,25 @@ impl Session {
 
     /// Makes everything answered so far durable.
     pub(crate) async fn sync(&self) -> Result<()> {
-        self.owner.sync().await
+        self.in_any_session(|| self.owner.sync()).await
     }
 
-    /// Adds a use of an inode, which then survives losing its last name.
-    pub(crate) async fn hold(&self, inode: InodeId) -> Result<()> {
-        self.owner.hold(self.id, inode).await
+    /// Adds a use of an inode to a session; it then survives losing its last name.
+    pub(crate) async fn hold(&self, session: SessionId, inode: InodeId) -> Result<()> {
+        self.owner.hold(session, inode).await
     }
 
-    /// Adds a use of an inode that this session made without a name.
-    pub(crate) async fn hold_made(&self, inode: InodeId) -> Result<()> {
-        self.owner.hold_made(self.id, inode).await
+    /// Adds a use of an inode that a session made without a name.
+    pub(crate) async fn hold_made(&self, session: SessionId, inode: InodeId) -> Result<()> {
+        self.owner.hold_made(session, inode).await
     }
 
-    /// Removes a use of an inode.
-    pub(crate) async fn unhold(&self, inode: InodeId) -> Result<()> {
-        self.owner.unhold(inode, self.stamp()).await
+    /// Removes a use of an inode from a session. All uses of one that has ended are gone.
+    pub(crate) async fn unhold(&self, session: SessionId, inode: InodeId) -> Result<()> {
+        match self.owner.unhold(inode, self.stamp_of(session)).await {
+            Err(error) if error.kind() == ErrorKind::SessionEnded => Ok(()),
+            done => done,
+        }
     }
 
     /// The lock that conflicts with one that would be taken.
@@ -205,16 +239,19 @@ impl Session {
 
     /// Space and inodes.
     pub(crate) async fn usage(&self) -> Result<Usage> {
-        self.owner.usage().await
+        self.in_any_session(|| self.owner.usage()).await
     }
 
     /// Frees space that removed data holds. False if there was none to free.
     pub(crate) async fn make_room(&self) -> Result<bool> {
-        self.owner.make_room().await
+        self.in_any_session(|| self.owner.make_room()).await
     }
 
     /// These segments won't be published: the owner may delete them now.
-    pub(crate) fn give_up(self: &Arc<Self>, places: Vec<SegmentPlace>) {
+    /// Those of sessions before are decided by their end.
+    pub(crate) fn give_up(self: &Arc<Self>, mut places: Vec<SegmentPlace>) {
+        let own = self.id();
+        places.retain(|place| place.segment.session == own);
         if places.is_empty() {
             return;
         }
@@ -229,40 +266,98 @@ impl Session {
 
     // The session's segments.
 
-    /// Gives out the ids of segments.
-    pub(crate) fn segments(&self) -> &SegmentSource {
-        &self.segments
-    }
-
     /// The low-water mark stays below all segments that are begun from now on, until this is dropped.
     pub(crate) fn mark(&self) -> Mark {
-        self.low_water.mark()
+        self.segments.read().mark()
     }
 
     /// Reports a new low-water mark in a separate task, one at a time: a later mark covers those
     /// that couldn't be reported.
     pub(crate) fn report_low_water(self: &Arc<Self>) {
-        if self.reporting.load(Ordering::Acquire) {
-            return;
-        }
-        let mark = self.low_water.advance(self.segments.last_counter());
-        let reported = self.reported.load(Ordering::Relaxed);
-        let Some(counter) = mark.filter(|mark| *mark > reported) else {
+        let segments = self.segments.read().clone();
+        let Some(counter) = segments.to_report() else {
             return;
         };
-        self.reporting.store(true, Ordering::Release);
         let session = self.clone();
         let work = async move {
             let report = OwnerRequest::ReportLowWater {
-                session: session.id,
+                session: segments.session(),
                 counter,
             };
-            if session.owner.ask(&report).answer().await.is_ok() {
-                session.reported.store(counter, Ordering::Relaxed);
-            }
-            session.reporting.store(false, Ordering::Release);
+            let answer = session.owner.ask(&report).answer().await;
+            segments.reported(counter, answer.is_ok());
         };
         self.spawn("report the low-water mark", work);
+    }
+
+    // The next session.
+
+    /// The doors and locks of programs.
+    pub(crate) fn doors(&self) -> &Doors {
+        &self.doors
+    }
+
+    /// What was lost with sessions.
+    pub(crate) fn losses(&self) -> Losses {
+        self.losses.read()
+    }
+
+    /// Something more was lost.
+    pub(crate) fn note_losses(&self, losses: Losses) {
+        self.losses.add(losses);
+    }
+
+    /// The session has ended: what programs ask waits for the next one.
+    pub(crate) fn note_end(&self) {
+        self.standing.end();
+    }
+
+    /// The client's session is another one, with segments of its own.
+    pub(crate) fn begin_next(&self, session: SessionId) {
+        *self.segments.write() = Segments::new(session);
+        self.standing.begin(session);
+        self.begun.notify_waiters();
+    }
+
+    /// The session; if it has ended, the next one, once that has begun.
+    pub(crate) async fn current(&self) -> Result<SessionId> {
+        match self.standing.is_over() {
+            false => Ok(self.id()),
+            true => self.after(self.id()).await,
+        }
+    }
+
+    /// Waits until another session has followed one that has ended.
+    pub(crate) async fn after(&self, ended: SessionId) -> Result<SessionId> {
+        let _listed = self.list(SESSION_WAIT, None, self.now());
+        let next = async {
+            loop {
+                let begun = self.begun.notified();
+                self.check_open()?;
+                let id = self.id();
+                if id != ended && !self.standing.is_over() {
+                    return Ok(id);
+                }
+                begun.await;
+            }
+        };
+        self.within_patience(SESSION_WAIT, next).await?
+    }
+
+    /// Asks for what is the same in each session.
+    async fn in_any_session<T, F>(&self, ask: impl Fn() -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        loop {
+            let id = self.id();
+            match ask().await {
+                Err(error) if error.kind() == ErrorKind::SessionEnded => {
+                    Box::pin(self.after(id)).await?;
+                }
+                answer => return answer,
+            }
+        }
     }
 
     // Waits.
@@ -341,11 +436,12 @@ impl Session {
     /// Refuses operations from now on.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
+        self.begun.notify_waiters();
     }
 
     /// Ends the session at the owner, with its locks and opens.
     pub(crate) async fn end(&self) -> Result<()> {
-        self.owner.close_session(self.id).await
+        self.owner.close_session(self.id()).await
     }
 }
 

@@ -16,6 +16,7 @@
 mod flushing;
 mod kept;
 mod polling;
+mod renewal;
 
 use crate::inode::InodeRef;
 use crate::page_pool::PagePool;
@@ -24,7 +25,7 @@ use crate::write_behind::WriteBehind;
 use kept::Kept;
 use model::owner::{HeldToken, OwnerReply, OwnerRequest, Renewal, Tenure};
 use model::token::{GrantNumber, TokenRequest, TokenReturn};
-use model::{Error, ErrorKind, InodeId, Result, TokenMode, TokenObject, TokenRange};
+use model::{Error, ErrorKind, InodeId, Result, SessionId, TokenMode, TokenObject, TokenRange};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
@@ -63,8 +64,10 @@ struct State {
     asking: BTreeSet<u64>,
     /// Objects of which something may be held.
     kept: Kept,
-    /// The session has ended.
+    /// The session has ended, and no other one has begun.
     is_over: bool,
+    /// The holder of the session before, until the owner has answered the next one.
+    former: Option<Holder>,
 }
 
 /// How an operation that waited goes on.
@@ -98,6 +101,7 @@ impl Tokens {
                 asking: BTreeSet::new(),
                 kept: Kept::default(),
                 is_over: false,
+                former: None,
             }),
             begun: Notify::new(),
             task: Mutex::default(),
@@ -191,7 +195,8 @@ impl Tokens {
                     refusals += 1;
                     self.release_unused(usize::MAX);
                 }
-                None => return Err(ErrorKind::SessionEnded.into()),
+                // The session has ended: the next one is asked.
+                None => {}
             }
         }
         let text = "this client holds as many tokens as it may";
@@ -199,9 +204,10 @@ impl Tokens {
     }
 
     fn try_claim(&self, want: Want) -> Result<Try<'_>> {
+        self.session.check_open()?;
         let mut state = self.state.lock();
         if state.is_over {
-            return Err(ErrorKind::SessionEnded.into());
+            return Ok(Try::NotYet);
         }
         let Some(holder) = &mut state.holder else {
             return Ok(Try::NotYet);
@@ -249,10 +255,11 @@ impl Tokens {
 
     /// Sends a request until it is answered or nobody waits for it.
     async fn ask(self: Arc<Self>, request: u64, wants: TokenRequest) {
+        let session = self.session.id();
         loop {
             let sent = self.session.now();
             let asked = OwnerRequest::AskToken {
-                session: self.session.id(),
+                session,
                 number: request,
                 wants: wants.clone(),
             };
@@ -290,6 +297,7 @@ impl Tokens {
     /// The session has ended.
     fn lose_all(&self, mut state: MutexGuard<'_, State>) {
         state.is_over = true;
+        self.session.note_end();
         state.waits.clear();
         state.asking.clear();
         if let Some(holder) = &mut state.holder {
@@ -427,7 +435,10 @@ enum Later {
 
 /// Says what is held to a new owner.
 impl crate::owner::Reclaims for Tokens {
-    fn begin(&self, tenure: Tenure) -> Vec<HeldToken> {
+    fn begin(&self, session: SessionId, tenure: Tenure) -> Vec<HeldToken> {
+        if session != self.session.id() {
+            return Vec::new();
+        }
         let mut state = self.state.lock();
         let holder = state.holder.as_mut();
         let held = holder.map_or_else(Vec::new, |holder| holder.begin_tenure(tenure));
@@ -441,7 +452,10 @@ impl crate::owner::Reclaims for Tokens {
         .collect()
     }
 
-    fn taken_down(&self, held: &[HeldToken], numbers: &[Option<GrantNumber>]) {
+    fn taken_down(&self, session: SessionId, held: &[HeldToken], numbers: &[Option<GrantNumber>]) {
+        if session != self.session.id() {
+            return;
+        }
         let mut state = self.state.lock();
         if let Some(holder) = &mut state.holder {
             for (held, number) in held.iter().zip(numbers) {
@@ -451,7 +465,10 @@ impl crate::owner::Reclaims for Tokens {
         self.act(state);
     }
 
-    fn end(&self) {
+    fn end(&self, session: SessionId) {
+        if session != self.session.id() {
+            return;
+        }
         let mut state = self.state.lock();
         if let Some(holder) = &mut state.holder {
             holder.end_reclaim();

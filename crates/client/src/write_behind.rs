@@ -27,7 +27,7 @@ use futures::channel::mpsc;
 use futures::future::join;
 use futures::stream::{self, Stream, StreamExt};
 use job::Job;
-use model::{Error, InodeId, Result, limits};
+use model::{Error, ErrorKind, InodeId, Result, limits};
 use pool::Pool;
 use publish::Publisher;
 use std::sync::Arc;
@@ -124,7 +124,11 @@ impl WriteBehind {
     pub(crate) async fn fsync(self: &Arc<Self>, inode: InodeId) -> Result<()> {
         self.session.check_open()?;
         self.publish_inode(inode).await?;
-        self.session.sync().await
+        self.session.sync().await?;
+        match self.pages.find_inode(inode) {
+            Some(state) => state.lock().check_lost(),
+            None => Ok(()),
+        }
     }
 
     /// close(2) of one descriptor: reports an earlier write error once, publishes small files.
@@ -134,6 +138,7 @@ impl WriteBehind {
         };
         let is_small = {
             let mut inner = state.lock();
+            inner.check_lost()?;
             if inner.is_published() {
                 return Ok(());
             }
@@ -169,18 +174,23 @@ impl WriteBehind {
     /// Publishes the data that is dirty now and waits until it and all earlier data is in the file.
     /// Ready at once if there is none, or little enough to be published inline.
     pub(crate) async fn publish(self: &Arc<Self>, state: &InodeRef) -> Result<()> {
-        let (target, jobs) = {
+        let (target, lost, jobs) = {
             let mut inner = state.lock();
             if inner.is_published() {
                 return Ok(());
             }
             let mut jobs = Job::again(state, &mut inner);
             jobs.extend(self.freezer.all(state, &mut inner, Urgency::Fsync));
-            (inner.batches().last_number(), jobs)
+            (inner.batches().last_number(), inner.lost_writes(), jobs)
         };
         self.spawn_store(jobs);
         self.publish_ready(state).await;
-        self.publisher.wait_published(state, target).await
+        self.publisher.wait_published(state, target).await?;
+        // Lost isn't published.
+        match state.lock().lost_writes() == lost {
+            true => Ok(()),
+            false => Err(ErrorKind::SessionEnded.into()),
+        }
     }
 
     /// Drops an inode's written data that others' changes must not be replaced by. What is being
@@ -190,7 +200,7 @@ impl WriteBehind {
         if inner.is_published() {
             return false;
         }
-        inner.note_lost();
+        inner.note_lost_writes();
         drop(inner);
         self.publisher.drop_batches(state);
         true
@@ -288,7 +298,7 @@ impl WriteBehind {
             // one message per job is queued.
             let (ready, stored) = mpsc::unbounded();
             let publishing = it.publish_each(stored);
-            join(it.store.store(&jobs, ready), publishing).await;
+            join(it.store.store(jobs, ready), publishing).await;
         });
     }
 

@@ -12,6 +12,7 @@ mod kept;
 mod owner;
 mod pieces;
 mod random;
+mod renewed;
 mod rig;
 mod semantics;
 mod sharing;

@@ -18,37 +18,37 @@ use testkit::inodes::name;
 use world::World;
 use world::sim::Simulation;
 
-const CELL: usize = 512;
-const CELLS: usize = 256;
+pub(crate) const CELL: usize = 512;
+pub(crate) const CELLS: usize = 256;
 const FILES: u64 = 2;
 
 /// What a cell can have: 0 for nothing.
-type Value = u64;
+pub(crate) type Value = u64;
 
 /// A write of a cell, or a read.
 #[derive(Clone, Copy, Debug)]
-struct Event {
-    value: Value,
-    begun: u64,
-    ended: u64,
+pub(crate) struct Event {
+    pub(crate) value: Value,
+    pub(crate) begun: u64,
+    pub(crate) ended: u64,
 }
 
 /// Everything that was answered, by file and cell.
 #[derive(Default)]
-struct History {
+pub(crate) struct History {
     /// Counts beginnings and ends in their order.
     last: u64,
-    writes: BTreeMap<(InodeId, usize), Vec<Event>>,
-    reads: BTreeMap<(InodeId, usize), Vec<Event>>,
+    pub(crate) writes: BTreeMap<(InodeId, usize), Vec<Event>>,
+    pub(crate) reads: BTreeMap<(InodeId, usize), Vec<Event>>,
 }
 
 impl History {
-    fn now(&mut self) -> u64 {
+    pub(crate) fn now(&mut self) -> u64 {
         self.last += 1;
         self.last
     }
 
-    fn check(&self) {
+    pub(crate) fn check(&self) {
         for (cell, reads) in &self.reads {
             let none = Vec::new();
             let writes = self.writes.get(cell).unwrap_or(&none);
@@ -109,12 +109,12 @@ where
 }
 
 /// Cells filled with a value.
-fn filled(value: Value, cells: usize) -> Vec<u8> {
+pub(crate) fn filled(value: Value, cells: usize) -> Vec<u8> {
     value.to_le_bytes().repeat(CELL / 8 * cells)
 }
 
 /// The values of cells; a cell that isn't filled with one value is torn.
-fn values(bytes: &[u8]) -> Vec<Value> {
+pub(crate) fn values(bytes: &[u8]) -> Vec<Value> {
     let cells = bytes.chunks(CELL).map(|cell| {
         let mut value = [0; 8];
         value.copy_from_slice(&cell[..8]);

@@ -25,6 +25,11 @@ impl ClientSessions {
         self.marks.lock().remove(&session);
     }
 
+    /// Whether a session was opened under this owner, or has said something to it, and is open.
+    pub(crate) fn is_open(&self, session: SessionId) -> bool {
+        self.marks.lock().contains_key(&session)
+    }
+
     /// The session's segments up to this counter are decided. Never goes back. False if the session
     /// is unknown here.
     #[must_use]

@@ -236,7 +236,44 @@ pub enum LockCall {
     },
 }
 
+impl LockCall {
+    /// The session that asks.
+    #[must_use]
+    pub fn session(&self) -> SessionId {
+        match self {
+            Self::BeginDoor(door) | Self::EndDoor(door) | Self::EndOpen { door, .. } => {
+                door.session
+            }
+            Self::Set(request) | Self::Queue { request, .. } => request.owner.door.session,
+            Self::Await { session, .. } | Self::EndWait { session, .. } => *session,
+            Self::Test { owner, .. } | Self::EndProcess { owner, .. } => owner.door.session,
+        }
+    }
+}
+
 impl OwnerRequest {
+    /// The session that the request names as the one that asks; `None` if it names none.
+    #[must_use]
+    pub fn session(&self) -> Option<SessionId> {
+        match self {
+            Self::Execute { stamp, .. } | Self::Unhold { stamp, .. } => Some(stamp.session),
+            Self::Hold { session, .. }
+            | Self::ReportLowWater { session, .. }
+            | Self::Reclaim { session, .. }
+            | Self::AskToken { session, .. }
+            | Self::ReturnToken { session, .. }
+            | Self::AwaitRecalls { session, .. } => Some(*session),
+            Self::Lock(call) => Some(call.session()),
+            Self::Sync
+            | Self::NewSession
+            | Self::OpenSession { .. }
+            | Self::CloseSession { .. }
+            | Self::GetUsage
+            | Self::GiveUp { .. }
+            | Self::MakeRoom => None,
+        }
+    }
+
     /// Whether the request changes what the owner has in memory, so that repeating it or changing
     /// its place among others would do harm: it needs an [`Order`] between nodes.
     #[must_use]

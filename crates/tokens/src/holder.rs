@@ -167,6 +167,17 @@ impl Holder {
         }
     }
 
+    /// The holder of the client's next session, which holds nothing. No number of this one is used again:
+    /// what ends late, of uses, waits, requests and flushes, is unknown to it.
+    #[must_use]
+    pub fn next_session(&self, tenure: Tenure) -> Self {
+        Self {
+            last: self.last,
+            planted: self.planted,
+            ..Self::new(tenure)
+        }
+    }
+
     /// Makes this client do something wrong, for a test.
     pub fn plant(&mut self, fault: Planted) {
         self.planted = Some(fault);

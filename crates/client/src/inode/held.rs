@@ -6,7 +6,7 @@
 //! be dropped, and nothing that was learned without it is kept ([`Held::learned`]).
 
 use crate::session::Standing;
-use model::{TokenMode, TokenRange};
+use model::{SessionId, TokenMode, TokenRange};
 use std::sync::Arc;
 use tokens::Pieces;
 
@@ -52,6 +52,11 @@ impl Held {
             bytes: Pieces::default(),
             changes: 0,
         }
+    }
+
+    /// Whether this is the client's session.
+    pub(super) fn is_of(&self, session: SessionId) -> bool {
+        self.standing.session() == session
     }
 
     /// What was held when something was asked for.

@@ -12,7 +12,9 @@ use crate::pages::dirty::{Dirty, Frozen};
 use crate::pages::extents::Extents;
 use crate::pages::memory::{Blocks, StateCharge};
 use crate::session::{Mark, Standing};
-use model::{Attributes, ErrorKind, Extent, ExtentKind, Privileges, Result, Timestamp, TokenMode};
+use model::{
+    Attributes, ErrorKind, Extent, ExtentKind, Privileges, Result, SessionId, Timestamp, TokenMode,
+};
 use std::sync::Arc;
 use tokens::Pieces;
 use world::Instant;
@@ -20,13 +22,18 @@ use world::Instant;
 /// In-memory state of one inode. Its lock is never held across a wait.
 pub(crate) struct Inner {
     opens: u32,
+    /// The session that holds the inode at the owner, once for each open.
+    holder: SessionId,
     /// Without names; deleted with its last holder, so its data needn't be written.
     orphan: bool,
     known: Option<Known>,
     /// What may be used of all this.
     held: Held,
-    /// Written data was lost with the session's tokens: programs that have it open hear of it.
+    /// Written data or locks were lost with a session, or the inode itself: programs that have it open
+    /// hear of it.
     lost: bool,
+    /// Counts the times when written data was lost.
+    lost_writes: u64,
     /// Counts the times when tokens were lost: what was claimed before is void.
     losses: u64,
     /// Privileges that the inode is known not to have.
@@ -55,10 +62,12 @@ impl Inner {
     pub(super) fn new(blocks: Arc<Blocks>, standing: Arc<Standing>) -> Self {
         Self {
             opens: 0,
+            holder: standing.session(),
             orphan: false,
             known: None,
             held: Held::new(standing),
             lost: false,
+            lost_writes: 0,
             losses: 0,
             plain: Plain::default(),
             exclusive: false,
@@ -91,20 +100,44 @@ impl Inner {
         self.opens > 0
     }
 
-    /// A program opened the inode.
-    pub(crate) fn note_open(&mut self) {
-        self.opens += 1;
+    /// How often programs have it open.
+    pub(crate) fn opens(&self) -> u32 {
+        self.opens
     }
 
-    /// A program closed the inode. False if it isn't open.
-    pub(crate) fn note_close(&mut self) -> bool {
-        let is_open = self.is_open();
-        self.opens -= u32::from(is_open);
+    /// The session that holds it at the owner, as often.
+    pub(crate) fn holder(&self) -> SessionId {
+        self.holder
+    }
+
+    /// A session holds it at the owner as often as programs have it open.
+    pub(crate) fn set_holder(&mut self, session: SessionId) {
+        self.holder = session;
+    }
+
+    /// A program opened the inode, and this session holds it once more. False if another session has
+    /// followed: then nothing is noted, and that one must hold it.
+    #[must_use]
+    pub(crate) fn note_open(&mut self, session: SessionId) -> bool {
+        if self.opens == 0 {
+            self.holder = session;
+        }
+        let is_held = self.holder == session && self.held.is_of(session);
+        self.opens += u32::from(is_held);
+        is_held
+    }
+
+    /// A program closed the inode. Returns the session that holds it; `None` if it isn't open.
+    pub(crate) fn note_close(&mut self) -> Option<SessionId> {
+        if !self.is_open() {
+            return None;
+        }
+        self.opens -= 1;
         self.lost &= self.is_open();
-        is_open
+        Some(self.holder)
     }
 
-    /// Refuses what programs do with a file of which written data was lost, until all have closed it.
+    /// Refuses what programs do with a file of which something was lost, until all have closed it.
     pub(crate) fn check_lost(&self) -> Result<()> {
         match self.lost {
             true => Err(ErrorKind::SessionEnded.into()),
@@ -123,8 +156,19 @@ impl Inner {
     }
 
     /// Written data is lost.
+    pub(crate) fn note_lost_writes(&mut self) {
+        self.lost_writes += 1;
+        self.note_lost();
+    }
+
+    /// How often written data was lost.
+    pub(crate) fn lost_writes(&self) -> u64 {
+        self.lost_writes
+    }
+
+    /// Something is lost of which programs that have it open must hear.
     pub(crate) fn note_lost(&mut self) {
-        self.lost = self.is_open();
+        self.lost |= self.is_open();
     }
 
     // Tokens.

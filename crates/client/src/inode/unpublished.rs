@@ -65,6 +65,7 @@ mod tests {
     use crate::inode::batch::Pending;
     use crate::pages::dirty::Frozen;
     use crate::pages::memory::Blocks;
+    use crate::session::Mark;
     use bytes::Bytes;
     use model::Timestamp;
     use proptest::prelude::*;
@@ -81,7 +82,7 @@ mod tests {
             written: Timestamp(0),
             generation: 0,
         };
-        batches.add(runs.map(run).collect(), pending, Default::default());
+        batches.add(runs.map(run).collect(), pending, Mark::of_none());
     }
 
     fn nothing_dirty() -> Dirty {

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The opens and locks of a session.
 #[derive(Default)]
-pub(super) struct Book {
+pub(crate) struct Book {
     /// The tenure of the owner that knows all of it.
     tenure: Tenure,
     holds: BTreeMap<InodeId, u64>,
@@ -47,7 +47,7 @@ impl Book {
     }
 
     /// Takes in the answer to a request.
-    pub(super) fn answered(&mut self, request: &OwnerRequest, reply: &Result<OwnerReply>) {
+    pub(crate) fn answered(&mut self, request: &OwnerRequest, reply: &Result<OwnerReply>) {
         if let Some(inode) = made_unnamed(request, reply) {
             *self.holds.entry(inode).or_default() += 1;
             return;
@@ -148,6 +148,11 @@ impl Book {
         if locks.is_empty() {
             self.locks.remove(&key(request));
         }
+    }
+
+    /// The inodes on which locks are held.
+    pub(crate) fn locked(&self) -> BTreeSet<InodeId> {
+        self.locks.keys().map(|(inode, _, _)| *inode).collect()
     }
 
     /// All of it, in parts for messages; at least one.

@@ -1,109 +1,26 @@
-//! The owner on another node, and the one place that asks it again.
-//!
-//! *A create*: a slot is taken, the operation gets the slot and its next number in the stamp, the
-//! call goes to the node that the map names. *No answer*: after a short wait, or as soon as the map
-//! names another owner, the same call is sent again, with the same number: the owner that has applied
-//! it says what it answered. So an operation is applied once, however often it was sent.
-//!
-//! *The deadline passes*: the program gets an error. If the operation may have run, its slot isn't
-//! free: a task goes on asking until the owner says what became of it, since the slot's next number
-//! must not overtake it. The same happens if the caller stops waiting. There are 64 slots, so at most
-//! as many such tasks; they end with the session.
+//! The owner on another node. Each session of the client asks it through its own [`Calls`].
 
-use super::book::{Book, made_unnamed};
-use super::slots::{Slot, Slots};
-use futures::future::{BoxFuture, Either, select};
-use model::call::{BODY_BYTES_MAX, Call, NoAnswer};
-use model::owner::{
-    CLASS, HeldToken, OWNER, OwnerCall, OwnerReply, OwnerRequest, RECLAIM_MAX, Reclaimed, Tenure,
-};
-use model::token::GrantNumber;
-use model::{Error, ErrorKind, Result, SessionId, ShardId};
+use super::calls::{Calls, Reclaims};
+use super::owners::Owners;
+use model::owner::{OwnerReply, OwnerRequest};
+use model::{Result, ShardId};
 use parking_lot::Mutex;
-use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
-use tokio::sync::watch;
-use world::call::Remote;
-use world::{Deadline, Instant, Waiter, Waiters, World};
-
-/// The cause by which waits for an owner are listed.
-const OWNER_WAIT: &str = "the owner of the metadata";
-/// First and longest pause before a call is sent again. A new owner is asked at once.
-const PAUSE_MIN: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How long the first attempt may take; each later one twice as long as the one before, so that
-/// work that takes long comes to its end.
-const ATTEMPT_MIN: Duration = Duration::from_secs(2);
-const ATTEMPT_MAX: Duration = Duration::from_secs(30);
-
-/// Finds the owner of the shard, as coordination names it.
-pub trait Owners: Send + Sync {
-    /// The node that owned the shard when last heard of.
-    fn owner(&self) -> Option<Arc<dyn Remote>>;
-
-    /// Asks again who owns the shard. Returns when another node does, at the deadline at the latest.
-    fn refresh(&self, deadline: Deadline) -> BoxFuture<'_, ()>;
-}
-
-/// What says to a new owner which tokens the session holds.
-pub(crate) trait Reclaims: Send + Sync {
-    /// A new owner begins, with this tenure once it is known: what is held. From now on nothing of
-    /// another owner counts.
-    fn begin(&self, tenure: Tenure) -> Vec<HeldToken>;
-
-    /// The owner has taken these down under new numbers, but for those that are lost.
-    fn taken_down(&self, held: &[HeldToken], numbers: &[Option<GrantNumber>]);
-
-    /// The owner knows everything.
-    fn end(&self);
-}
+use world::{Instant, Waiter, World};
 
 /// An owner that is reached through messages.
 pub struct RemoteOwner {
-    me: Weak<Self>,
     world: World,
     owners: Arc<dyn Owners>,
     /// The shard, which each call names.
     shard: ShardId,
     /// How long a request is asked before its program gets an error.
     patience: Duration,
-    session: OnceLock<SessionId>,
-    /// What the session holds at the owner.
-    book: Mutex<Book>,
-    /// Shared by requests in order under way; a reclaim is alone.
-    reclaiming: tokio::sync::RwLock<()>,
-    /// Counts the reclaims that were begun: their parts name it.
-    attempts: AtomicU64,
-    /// Counts the reclaims that were wanted: requests in order under way give way to them.
-    wanted: watch::Sender<u64>,
-    slots: Slots,
-    /// The session's tokens.
-    tokens: OnceLock<Weak<dyn Reclaims>>,
-    waiters: Waiters,
-    /// The session is over: nothing must be decided any more.
-    closed: AtomicBool,
-}
-
-/// An owner's answer, or why there is none.
-type Sent = std::result::Result<Result<OwnerReply>, NoAnswer>;
-
-/// The end of asking.
-enum Outcome {
-    /// The owner's answer.
-    Answered(Result<OwnerReply>),
-    /// The request certainly didn't run, and never will.
-    NotRun(Error),
-    /// The request may have run, or may run later.
-    Unknown(Error),
-}
-
-/// A slot with the request that it is used for; asks until that is decided if it is dropped before.
-struct Taken {
-    owner: Arc<RemoteOwner>,
-    slot: Option<Slot>,
-    undecided: Option<OwnerCall>,
+    /// The client's tokens.
+    tokens: Arc<OnceLock<Weak<dyn Reclaims>>>,
+    /// What the client's session asks.
+    calls: Mutex<Arc<Calls>>,
 }
 
 impl RemoteOwner {
@@ -115,342 +32,62 @@ impl RemoteOwner {
         owners: Arc<dyn Owners>,
         patience: Duration,
     ) -> Arc<Self> {
-        Arc::new_cyclic(|me| Self {
-            me: me.clone(),
+        let tokens = Arc::<OnceLock<_>>::default();
+        let calls = Calls::new(
+            world.clone(),
+            shard,
+            owners.clone(),
+            patience,
+            tokens.clone(),
+        );
+        Arc::new(Self {
             world,
             owners,
             shard,
             patience,
-            session: OnceLock::new(),
-            book: Mutex::default(),
-            reclaiming: tokio::sync::RwLock::default(),
-            attempts: AtomicU64::new(0),
-            wanted: watch::Sender::new(0),
-            slots: Slots::new(),
-            tokens: OnceLock::new(),
-            waiters: Waiters::default(),
-            closed: AtomicBool::new(false),
+            tokens,
+            calls: Mutex::new(calls),
         })
+    }
+
+    /// What a session asks that is about to be opened.
+    pub(super) fn begin(&self) -> Arc<Calls> {
+        Calls::new(
+            self.world.clone(),
+            self.shard,
+            self.owners.clone(),
+            self.patience,
+            self.tokens.clone(),
+        )
+    }
+
+    /// The session that asks this is the client's from now on; the one before is over.
+    pub(super) fn follow(&self, calls: Arc<Calls>) {
+        let before = std::mem::replace(&mut *self.calls.lock(), calls);
+        before.close();
     }
 
     /// Asks until there is an answer, or patience ends.
     ///
     /// # Errors
-    /// The owner's own; `Unavailable` if the request certainly didn't run; `Unknown`.
+    /// As [`Calls::ask`].
     pub(super) async fn ask(&self, request: &OwnerRequest) -> Result<OwnerReply> {
-        let deadline = Deadline::after(&self.world, self.patience);
-        let mut call = OwnerCall {
-            shard: self.shard,
-            session: self.session.get().copied().unwrap_or_default(),
-            tenure: Tenure::default(),
-            order: None,
-            request: request.clone(),
-        };
-        let is_in_order = request.is_in_order();
-        let is_change = match request {
-            OwnerRequest::Execute { operation, .. } => !operation.is_read(),
-            _ => false,
-        };
-        if !is_in_order && !is_change {
-            return match self.ask_until(&mut call, deadline).await {
-                Outcome::Answered(answer) => answer,
-                Outcome::NotRun(error) | Outcome::Unknown(error) => Err(error),
-            };
-        }
-        let is_publish = request.is_publish();
-        let mut slot = self.take_slot(is_publish, deadline).await?;
-        match &mut call.request {
-            OwnerRequest::Execute { stamp, .. } => stamp.turn = slot.next_operation(),
-            _ => call.order = Some(slot.next_order()),
-        }
-        let mut taken = Taken {
-            owner: self.me.upgrade().expect("an owner is used through its Arc"),
-            slot: Some(slot),
-            undecided: Some(call),
-        };
-        let call = taken.undecided.as_mut().expect("just put there");
-        let decided = match self.ask_until(call, deadline).await {
-            Outcome::Answered(answer) => answer,
-            Outcome::NotRun(error) => Err(error),
-            Outcome::Unknown(error) => return Err(error),
-        };
-        taken.undecided = None;
-        decided
-    }
-
-    async fn take_slot(&self, is_publish: bool, deadline: Deadline) -> Result<Slot> {
-        let _listed = self.waiters.enter("a slot", None, self.world.now());
-        let taken = deadline
-            .bound(&self.world, self.slots.take(is_publish))
-            .await;
-        taken.map_err(|_| {
-            let text = "all slots of the session are in use";
-            Error::new(ErrorKind::Unavailable, text)
-        })
-    }
-
-    /// Sends a call again and again, always the same one.
-    async fn ask_until(&self, call: &mut OwnerCall, deadline: Deadline) -> Outcome {
-        let (mut pause, mut attempt) = (PAUSE_MIN, ATTEMPT_MIN);
-        // Tokens run out if several answers in a row get lost.
-        let attempt_max = match call.request.is_about_tokens() {
-            true => ATTEMPT_MIN,
-            false => ATTEMPT_MAX,
-        };
-        let mut may_have_run = false;
-        let mut listed = None;
-        loop {
-            let known = self.book.lock().tenure();
-            let why = match self.owners.owner() {
-                None => Error::new(ErrorKind::Unavailable, "no node owns the shard"),
-                Some(owner) => {
-                    let until = Deadline::after(&self.world, attempt).min(deadline);
-                    match self.attempt(&*owner, call, until).await {
-                        Ok(answer) => match left_undone(&answer) {
-                            None => return Outcome::Answered(answer),
-                            Some((Undone::Certainly, error)) => error.clone(),
-                            Some((Undone::Perhaps, error)) => {
-                                may_have_run = true;
-                                error.clone()
-                            }
-                            Some((Undone::ReclaimFirst, error)) => {
-                                match self.reclaim(&*owner, known, until).await {
-                                    Ok(()) if !deadline.has_passed(&self.world) => continue,
-                                    Ok(()) => error.clone(),
-                                    Err(error) if error.kind() == ErrorKind::SessionEnded => {
-                                        return Outcome::Answered(Err(error));
-                                    }
-                                    Err(error) => error,
-                                }
-                            }
-                        },
-                        Err(NoAnswer::NotRun(error)) => error,
-                        Err(NoAnswer::Unknown(error)) => {
-                            may_have_run = true;
-                            error
-                        }
-                    }
-                }
-            };
-            if deadline.has_passed(&self.world) || self.closed.load(Ordering::Acquire) {
-                let kind = match may_have_run {
-                    true => ErrorKind::Unknown,
-                    false => ErrorKind::Unavailable,
-                };
-                let text = format!("waited {:?} for {OWNER_WAIT}", self.patience);
-                let error = Error::new(kind, why.to_string()).while_doing(text);
-                return match may_have_run {
-                    true => Outcome::Unknown(error),
-                    false => Outcome::NotRun(error),
-                };
-            }
-            let now = self.world.now();
-            listed.get_or_insert_with(|| self.waiters.enter(OWNER_WAIT, None, now));
-            let refreshed = Deadline::after(&self.world, pause).min(deadline);
-            self.owners.refresh(refreshed).await;
-            pause = (pause * 2).min(PAUSE_MAX);
-            attempt = (attempt * 2).min(attempt_max);
-        }
-    }
-
-    /// Sends a call once. The answer to a request that [concerns](Book::concerns) the book enters it
-    /// before anything can be reclaimed; while a reclaim wants to begin, such requests are given up.
-    async fn attempt(&self, owner: &dyn Remote, call: &mut OwnerCall, until: Deadline) -> Sent {
-        if !Book::concerns(&call.request) {
-            call.tenure = self.book.lock().tenure();
-            return send(owner, call, until).await;
-        }
-        let alone = until.bound(&self.world, self.reclaiming.read()).await;
-        let Ok(_sharing) = alone else {
-            return Err(NoAnswer::not_run("what is held is being reclaimed"));
-        };
-        let mut wanted = self.wanted.subscribe();
-        call.tenure = self.book.lock().tenure();
-        let sent = pin!(send(owner, call, until));
-        match select(sent, pin!(wanted.changed())).await {
-            Either::Left((answer, _)) => {
-                if let Ok(answer) = &answer
-                    && left_undone(answer).is_none()
-                {
-                    self.book.lock().answered(&call.request, answer);
-                }
-                answer
-            }
-            Either::Right(_) => Err(NoAnswer::unknown(
-                "a new owner must know first what is held",
-            )),
-        }
-    }
-
-    /// Says to a new owner what the session holds, unless that was done since its tenure was
-    /// `known`.
-    ///
-    /// # Errors
-    /// `SessionEnded`; others if the owner didn't take it: it is the same again later.
-    async fn reclaim(&self, owner: &dyn Remote, known: Tenure, until: Deadline) -> Result<()> {
-        self.wanted.send_modify(|reclaims| *reclaims += 1);
-        let late = |_| Error::new(ErrorKind::Unavailable, "what is held is being reclaimed");
-        let alone = until.bound(&self.world, self.reclaiming.write()).await;
-        let _alone = alone.map_err(late)?;
-        if self.book.lock().tenure() != known {
-            return Ok(());
-        }
-        let session = self.session.get().copied().unwrap_or_default();
-        let mut parts = self.book.lock().parts();
-        // Nothing is granted to it until the new owner's tenure is known.
-        let tokens = self.tokens.get().and_then(Weak::upgrade);
-        let held = tokens
-            .as_ref()
-            .map(|tokens| tokens.begin(Tenure::default()));
-        parts.extend(held.iter().flat_map(|held| {
-            held.chunks(RECLAIM_MAX).map(|tokens| Reclaimed {
-                tokens: tokens.to_vec(),
-                ..Reclaimed::default()
-            })
-        }));
-        let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
-        let (count, mut lost) = (parts.len(), 0);
-        let mut reclaimed = known;
-        for (at, mut part) in parts.into_iter().enumerate() {
-            (part.attempt, part.at) = (attempt, at as u32);
-            let held = part.tokens.clone();
-            let call = OwnerCall {
-                shard: self.shard,
-                session,
-                tenure: known,
-                order: None,
-                request: OwnerRequest::Reclaim {
-                    session,
-                    part,
-                    is_last: at + 1 == count,
-                },
-            };
-            let answer = send(owner, &call, until).await?;
-            let OwnerReply::Reclaimed {
-                tenure,
-                lost: more,
-                tokens: numbers,
-            } = answer?
-            else {
-                let text = "the owner's answer to a reclaim isn't understood";
-                return Err(Error::new(ErrorKind::Unavailable, text));
-            };
-            // Parts for two owners would leave each with half of it.
-            if at > 0 && tenure != reclaimed {
-                let text = "the owner changed while what is held was reclaimed";
-                return Err(Error::new(ErrorKind::Unavailable, text));
-            }
-            if let Some(tokens) = &tokens {
-                if at == 0 {
-                    tokens.begin(tenure);
-                }
-                tokens.taken_down(&held, &numbers);
-            }
-            reclaimed = tenure;
-            lost += more;
-        }
-        tokens.into_iter().for_each(|tokens| tokens.end());
-        if lost > 0 {
-            tracing::warn!(
-                lost,
-                "file locks were lost: the owner was away for too long, and others took them"
-            );
-        }
-        tracing::info!(%session, tenure = reclaimed.0, "a new owner knows what is held here");
-        self.book.lock().set_tenure(reclaimed);
-        Ok(())
-    }
-
-    /// Asks until it is known what became of a request, then frees its slot. Nobody waits for the
-    /// answer any more: a file without a name that it tells of is let go first, in the same slot.
-    async fn decide(&self, mut call: OwnerCall, mut slot: Slot) {
-        let _listed = self.waiters.enter(OWNER_WAIT, None, self.world.now());
-        while !self.closed.load(Ordering::Acquire) {
-            let deadline = Deadline::after(&self.world, self.patience);
-            let Outcome::Answered(answer) = self.ask_until(&mut call, deadline).await else {
-                continue;
-            };
-            match (made_unnamed(&call.request, &answer), &call.request) {
-                (Some(inode), OwnerRequest::Execute { stamp, .. }) => {
-                    call.request = OwnerRequest::Unhold {
-                        inode,
-                        stamp: *stamp,
-                    };
-                    call.order = Some(slot.next_order());
-                }
-                _ => {
-                    self.slots.give_back(slot);
-                    return;
-                }
-            }
-        }
-    }
-
-    /// The session of the calls from now on, opened by the owner of a tenure.
-    pub(super) fn set_session(&self, session: SessionId, tenure: Tenure) {
-        self.book.lock().set_tenure(tenure);
-        let first = self.session.set(session);
-        assert!(first.is_ok(), "a client opens one session");
+        let calls = self.calls.lock().clone();
+        calls.ask(request).await
     }
 
     /// New owners are told of these tokens.
     pub(super) fn tell_new_owners(&self, tokens: Weak<dyn Reclaims>) {
         let first = self.tokens.set(tokens);
-        assert!(first.is_ok(), "a session's tokens are in one place");
+        assert!(first.is_ok(), "a client's tokens are in one place");
     }
 
-    /// The session has ended.
+    /// The client's last session has ended.
     pub(super) fn close(&self) {
-        self.closed.store(true, Ordering::Release);
+        self.calls.lock().close();
     }
 
     pub(super) fn waiters(&self, now: Instant) -> Vec<Waiter> {
-        self.waiters.list(now)
+        self.calls.lock().waiters(now)
     }
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        let slot = self.slot.take().expect("only the drop takes it");
-        let Some(call) = self.undecided.take() else {
-            self.owner.slots.give_back(slot);
-            return;
-        };
-        let owner = self.owner.clone();
-        let deciding = async move { owner.decide(call, slot).await };
-        let world = &self.owner.world;
-        world.spawn("an undecided request", deciding).detach();
-    }
-}
-
-/// Sends a call and decodes the answer.
-async fn send(owner: &dyn Remote, call: &OwnerCall, until: Deadline) -> Sent {
-    let mut message = Call::new(OWNER, CLASS, call);
-    message.reply_bytes_max = BODY_BYTES_MAX as u32;
-    let answer = owner.call(message, until).await?;
-    Ok(answer.reply.decode::<OwnerReply>())
-}
-
-/// What became of a request that must be asked again.
-enum Undone {
-    /// Nothing: the owner isn't the owner any more, or can't do it yet.
-    Certainly,
-    /// Nothing: the owner must know first what the session holds.
-    ReclaimFirst,
-    /// The owner couldn't say. One that gives the shard up can't, and the next one can.
-    Perhaps,
-}
-
-/// Whether an answer leaves its request undone, and why.
-fn left_undone(answer: &Result<OwnerReply>) -> Option<(Undone, &Error)> {
-    use ErrorKind::{InGrace, OldEpoch, ReclaimFirst, ShuttingDown, Unavailable, Unknown};
-    let error = answer.as_ref().err()?;
-    let undone = match error.kind() {
-        InGrace | OldEpoch => Undone::Certainly,
-        ReclaimFirst => Undone::ReclaimFirst,
-        // It may have done it, and couldn't make it durable.
-        Unknown | Unavailable | ShuttingDown => Undone::Perhaps,
-        _ => return None,
-    };
-    Some((undone, error))
 }

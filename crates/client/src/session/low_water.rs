@@ -1,37 +1,37 @@
 //! Tracks up to which segment everything this session wrote is published or given up.
 //!
 //! Below that mark the owner may delete segments that it doesn't know. Batches that begin in the
-//! same period share a [`Mark`]; when the last of them is gone, all segments numbered up to the end
+//! same period share a [`Period`]; when the last of them is gone, all segments numbered up to the end
 //! of the period are settled.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Held by everything that may still write or publish segments.
-pub(crate) type Mark = Arc<()>;
+/// Held by everything that may still write or publish segments that began in it.
+pub(super) type Period = Arc<()>;
 
 /// The unsettled periods, oldest first, each with the last counter given out in it.
 #[derive(Default)]
-pub(crate) struct LowWater {
+pub(super) struct LowWater {
     times: Mutex<Times>,
 }
 
 #[derive(Default)]
 struct Times {
-    now: Mark,
-    ended: VecDeque<(Mark, u64)>,
+    now: Period,
+    ended: VecDeque<(Period, u64)>,
 }
 
 impl LowWater {
-    /// The mark for a batch that begins now.
-    pub(crate) fn mark(&self) -> Mark {
+    /// The period of a batch that begins now.
+    pub(super) fn period(&self) -> Period {
         self.times.lock().now.clone()
     }
 
     /// Ends the current period; `last_counter` is the last one given out. Returns up to which
     /// counter all segments are settled, if that has grown.
-    pub(crate) fn advance(&self, last_counter: u64) -> Option<u64> {
+    pub(super) fn advance(&self, last_counter: u64) -> Option<u64> {
         let mut times = self.times.lock();
         let ended = std::mem::take(&mut times.now);
         times.ended.push_back((ended, last_counter));
@@ -57,11 +57,11 @@ mod tests {
     #[test]
     fn several_slow_batches_each_hold_the_mark() {
         let marks = LowWater::default();
-        let first = marks.mark();
+        let first = marks.period();
         marks.advance(10);
-        let second = marks.mark();
+        let second = marks.period();
         marks.advance(20);
-        let third = marks.mark();
+        let third = marks.period();
         for counter in 30..40 {
             assert_eq!(marks.advance(counter), None);
         }
@@ -77,15 +77,15 @@ mod tests {
     #[test]
     fn the_mark_stays_below_everything_that_is_still_on_its_way() {
         let marks = LowWater::default();
-        let slow = marks.mark();
+        let slow = marks.period();
         assert_eq!(marks.advance(10), None);
-        let quick = marks.mark();
+        let quick = marks.period();
         assert_eq!(marks.advance(20), None);
         drop(quick);
         for counter in 30..40 {
             assert_eq!(marks.advance(counter), None);
         }
-        let late = marks.mark();
+        let late = marks.period();
         drop(slow);
         let settled = marks.advance(50).unwrap_or_default();
         assert!((10..50).contains(&settled), "{settled}");

@@ -1,6 +1,7 @@
-//! How the session stands with the owner: whether it has everything, and until when its tokens may be
+//! How the client stands with the owner: which session is its own, whether that has everything, and until when its tokens may be
 //! used. Read before each use of something cached.
 
+use model::SessionId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,6 +12,10 @@ use world::{Instant, World};
 pub(crate) struct Standing {
     world: World,
     began: Instant,
+    /// The client's session.
+    session: AtomicU64,
+    /// It has ended, and no other one has begun.
+    is_over: AtomicBool,
     /// It has everything: no token is needed.
     has_all: AtomicBool,
     /// Until when tokens may be used, in nanoseconds since it began.
@@ -21,14 +26,37 @@ pub(crate) struct Standing {
 
 impl Standing {
     /// A session that has nothing.
-    pub(crate) fn new(world: World) -> Arc<Self> {
+    pub(crate) fn new(world: World, session: SessionId) -> Arc<Self> {
         Arc::new(Self {
             began: world.now(),
             world,
+            session: AtomicU64::new(session.0),
+            is_over: AtomicBool::new(false),
             has_all: AtomicBool::new(false),
             until: AtomicU64::new(0),
             changes: AtomicU64::new(0),
         })
+    }
+
+    /// The client's session; one that has ended until another one has begun.
+    pub(crate) fn session(&self) -> SessionId {
+        SessionId(self.session.load(Ordering::Acquire))
+    }
+
+    /// Whether the session has ended and no other one has begun.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    /// The session has ended.
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Ordering::Release);
+    }
+
+    /// The client's session is another one, which has nothing.
+    pub(crate) fn begin(&self, session: SessionId) {
+        self.session.store(session.0, Ordering::Release);
+        self.is_over.store(false, Ordering::Release);
     }
 
     /// The time, as tokens count it.

@@ -3,6 +3,7 @@
 
 use super::Tokens;
 use crate::inode::InodeRef;
+use crate::session::Losses;
 use model::{ErrorKind, TokenMode, TokenObject, TokenRange};
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +47,7 @@ impl Tokens {
         }
     }
 
-    fn forget(
+    pub(super) fn forget(
         &self,
         state: &InodeRef,
         object: TokenObject,
@@ -93,10 +94,20 @@ impl Tokens {
         let Some(state) = self.pages.find_inode(inode) else {
             return;
         };
-        state.lock().note_loss();
-        if self.write_behind.lose(&state) {
-            tracing::error!(%inode, "written data is lost: the owner didn't hear from this client in time");
-        }
+        self.lose_written(&state);
         self.forget(&state, object, ranges, None);
+    }
+
+    /// Drops what was written to an inode and isn't published.
+    pub(super) fn lose_written(&self, state: &InodeRef) {
+        state.lock().note_loss();
+        if self.write_behind.lose(state) {
+            let inode = state.id();
+            tracing::error!(%inode, "written data is lost: the owner didn't hear from this client in time");
+            self.session.note_losses(Losses {
+                files_with_data: 1,
+                ..Losses::default()
+            });
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Listens to the owner: one request is under way all the time, whose answers renew the tokens and say
 //! what others want back.
 
-use super::Tokens;
+use super::{State, Tokens};
 use crate::session::{Session, unexpected_answer};
 use model::ErrorKind;
 use model::owner::{OwnerReply, OwnerRequest, Renewal, Tenure};
@@ -59,9 +59,11 @@ pub(super) async fn run(tokens: Weak<Tokens>, session: Arc<Session>) {
             }
             Ok(other) => unexpected_answer(&other),
             Err(error) if error.kind() == ErrorKind::SessionEnded => {
-                tokens.lose_all(tokens.state.lock());
-                tokens.begun.notify_waiters();
-                return;
+                if !tokens.begin_next_session().await {
+                    tokens.begun.notify_waiters();
+                    return;
+                }
+                (known, has_all) = (Tenure::default(), false);
             }
             Err(error) => {
                 tracing::debug!(%error, "the owner doesn't say what it wants back");
@@ -76,9 +78,11 @@ impl Tokens {
     /// The owner has answered. Returns whether the session holds so much that some should go back.
     fn hear(&self, recalls: Vec<TokenRecall>, renewal: Renewal, sent: Instant) -> bool {
         let mut state = self.state.lock();
-        let holder = state
-            .holder
-            .get_or_insert_with(|| Holder::new(renewal.tenure));
+        let State { holder, former, .. } = &mut *state;
+        let holder = holder.get_or_insert_with(|| match former.take() {
+            None => Holder::new(renewal.tenure),
+            Some(former) => former.next_session(renewal.tenure),
+        });
         let now = self.session.standing().now();
         for recall in recalls {
             if let Err(error) = holder.recalled(recall, now) {

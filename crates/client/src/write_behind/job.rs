@@ -11,7 +11,7 @@ pub(super) struct Job {
     number: u64,
     runs: Vec<Frozen>,
     /// Keeps the session's low-water mark below this job's segments.
-    _mark: Mark,
+    mark: Mark,
 }
 
 impl Job {
@@ -20,7 +20,7 @@ impl Job {
             state: state.clone(),
             number: batch.number(),
             runs: batch.runs().to_vec(),
-            _mark: batch.mark().clone(),
+            mark: batch.mark().clone(),
         }
     }
 
@@ -28,6 +28,11 @@ impl Job {
     pub(super) fn again(state: &InodeRef, inner: &mut Inner) -> Vec<Self> {
         let batches = inner.batches_mut().retry();
         batches.map(|batch| Self::of(state, batch)).collect()
+    }
+
+    /// Of the session whose segments it makes.
+    pub(super) fn mark(&self) -> &Mark {
+        &self.mark
     }
 
     pub(super) fn state(&self) -> &InodeRef {

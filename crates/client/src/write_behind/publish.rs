@@ -10,7 +10,7 @@ use crate::page_pool::PagePool;
 use crate::session::{Session, unexpected_answer};
 use model::operation::{Publish, Ranked};
 use model::owner::{OwnerReply, OwnerRequest};
-use model::{Attributes, Error, ErrorKind, InodeId, Operation, Reply, Result};
+use model::{Attributes, Error, ErrorKind, InodeId, Operation, Reply, Result, SessionId};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,11 +67,13 @@ impl Publisher {
                     return Some(Job::of(state, front));
                 }
                 let (number, steps) = (front.number(), publishes(state.id(), front));
+                let session = front.mark().session();
                 inner.batches_mut().set_publishing(true);
-                (number, steps, inner.held_state())
+                (number, (session, steps), inner.held_state())
             };
             let _mark = Publishing(state);
-            match self.send(steps).await {
+            let (session, steps) = steps;
+            match self.send(session, steps).await {
                 Ok(attributes) => self.note_published(state, number, &attributes, asked),
                 Err(error) if self.is_gone(state.id(), &error).await => {
                     self.drop_batches(state);
@@ -82,12 +84,13 @@ impl Publisher {
         }
     }
 
-    async fn send(&self, steps: Vec<Publish>) -> Result<Attributes> {
+    /// All steps are the session's that has stored the data: after its end they are refused.
+    async fn send(&self, session: SessionId, steps: Vec<Publish>) -> Result<Attributes> {
         let mut last = None;
         let mut steps = VecDeque::from(steps);
         while let Some(step) = steps.pop_front() {
             // Not `execute`: data written before the client was closed is published even after.
-            let request = self.session.request(Operation::Publish(step));
+            let request = self.session.request(Operation::Publish(step), session);
             match self.session.ask(&request).await {
                 Ok(OwnerReply::Operation(Ranked {
                     reply: Reply::Attributes { attributes, .. },

@@ -59,8 +59,11 @@ impl Store {
     }
 
     /// Stores jobs together. Names the inode of each in `ready` as soon as all the job's data is
-    /// durable, or couldn't be stored.
-    pub(super) async fn store(&self, jobs: &[Job], ready: UnboundedSender<InodeRef>) {
+    /// durable, or couldn't be stored. Those of a session that has ended are lost already.
+    pub(super) async fn store(&self, mut jobs: Vec<Job>, ready: UnboundedSender<InodeRef>) {
+        let session = self.session.id();
+        jobs.retain(|job| job.mark().session() == session);
+        let jobs = &jobs[..];
         let plans = plan(jobs, self.pages.block_bytes() as usize);
         let mut progress: Vec<Progress> = jobs.iter().map(|_| Progress::default()).collect();
         for plan in &plans {
@@ -130,7 +133,9 @@ impl Store {
             file_offset: 0,
         };
         let pack = plan.packed(jobs);
-        let written = self.pool.write(self.session.segments(), owner, pack);
+        let written = self
+            .pool
+            .write(jobs[first.job].mark().source(), owner, pack);
         match written.await {
             Ok(place) => Ok(plan.extents(jobs, &place)),
             // A pack can't be split, but its parts may fit separately.
@@ -162,7 +167,7 @@ impl Store {
             data: DataId(0),
             file_offset: run.offset,
         };
-        let segments = self.session.segments();
+        let segments = job.mark().source();
         let written = self.pool.write_parts(segments, owner, run.bytes.clone());
         let mut offset = run.offset;
         let extent = |place: SegmentPlace| {

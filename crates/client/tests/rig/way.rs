@@ -26,6 +26,8 @@ pub struct Way {
     pub faults: u64,
     /// Nothing arrives.
     pub cut: AtomicBool,
+    /// Everything arrives, and no answer does.
+    pub deaf: AtomicBool,
     /// After its next answer about a new file without a name, no node owns the shard.
     pub leaves: AtomicBool,
     pub is_away: AtomicBool,
@@ -39,6 +41,7 @@ impl Way {
             metanode: metanode.clone(),
             faults,
             cut: AtomicBool::new(false),
+            deaf: AtomicBool::new(false),
             leaves: AtomicBool::new(false),
             is_away: AtomicBool::new(false),
         })
@@ -63,6 +66,10 @@ impl Way {
         self.world.spawn("a late message", late).detach();
     }
 
+    fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::Relaxed) || self.deaf.load(Ordering::Relaxed)
+    }
+
     fn up_to(&self, longest: Duration) -> Duration {
         Duration::from_millis(self.world.random_u64() % (longest.as_millis() as u64 + 1))
     }
@@ -72,8 +79,15 @@ impl Remote for Way {
     fn call(&self, call: Call, deadline: Deadline) -> BoxFuture<'_, Result<Answer, NoAnswer>> {
         Box::pin(async move {
             let silence = self.world.sleep(deadline.rest(&self.world));
-            if self.cut.load(Ordering::Relaxed) {
-                silence.await;
+            if self.is_cut() {
+                if self.deaf.load(Ordering::Relaxed) {
+                    self.send_on(call, Duration::ZERO);
+                }
+                // A connection that was cut is found broken when messages arrive again.
+                while self.is_cut() && !deadline.has_passed(&self.world) {
+                    let pause = deadline.rest(&self.world).min(Duration::from_millis(50));
+                    self.world.sleep(pause).await;
+                }
                 return Err(NoAnswer::unknown("cut"));
             }
             let is_faulty = self.world.random_u64() % 100 < self.faults;

@@ -115,7 +115,7 @@ fn check_form(call: &OwnerCall) -> Result<()> {
         | OwnerRequest::ReturnToken { session, .. }
         | OwnerRequest::AwaitRecalls { session, .. } => (*session == own, true),
         OwnerRequest::Unhold { stamp, .. } => (stamp.session == own, true),
-        OwnerRequest::Lock(lock) => (session_of(lock) == own, has_ranges(lock)),
+        OwnerRequest::Lock(lock) => (lock.session() == own, has_ranges(lock)),
         OwnerRequest::GiveUp { places } => {
             let is_own = places.iter().all(|place| place.segment.session == own);
             (is_own, places.len() <= GIVE_UP_MAX)
@@ -160,17 +160,6 @@ fn is_of_owner(operation: &Operation) -> bool {
         | Operation::Condemn { .. }
         | Operation::ForgetDead { .. } => true,
         _ => false,
-    }
-}
-
-fn session_of(call: &LockCall) -> SessionId {
-    match call {
-        LockCall::BeginDoor(door) | LockCall::EndDoor(door) | LockCall::EndOpen { door, .. } => {
-            door.session
-        }
-        LockCall::Set(request) | LockCall::Queue { request, .. } => request.owner.door.session,
-        LockCall::Await { session, .. } | LockCall::EndWait { session, .. } => *session,
-        LockCall::Test { owner, .. } | LockCall::EndProcess { owner, .. } => owner.door.session,
     }
 }
 

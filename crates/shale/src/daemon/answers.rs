@@ -76,6 +76,7 @@ impl Serving {
             unfreed: metanode.unfreed(),
             pieces_mended: pool.repair_progress().mended_pieces,
             metadata: shard.check_alive().err(),
+            lost: self.node.client().losses(),
             mounts: self.mount_facts(),
             clock_lag: shard.tree().log().clock_lag(),
             now: world.now(),

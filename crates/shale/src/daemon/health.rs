@@ -47,6 +47,8 @@ pub struct Facts {
     pub pieces_mended: u64,
     /// Why the metadata doesn't serve, if it doesn't.
     pub metadata: Option<model::Error>,
+    /// What the node's client lost with sessions that ended.
+    pub lost: client::Losses,
     /// Its mounts.
     pub mounts: MountFacts,
     /// How far the calendar lags behind the newest time that is stored.
@@ -76,6 +78,7 @@ pub struct History {
 
 #[derive(Default)]
 struct Seen {
+    sessions: Count,
     damage: BTreeMap<NsdId, Count>,
     /// Requests that NSDs failed.
     failures: BTreeMap<NsdId, Count>,
@@ -120,6 +123,7 @@ impl History {
             let failures = seen.failures.entry(view.nsd).or_default();
             failures.note(view.failures, facts.now);
         }
+        seen.sessions.note(facts.lost.sessions, facts.now);
         if let Some((at, wall)) = seen.clock {
             let steady = (facts.now - at).as_nanos() as i64;
             let lost = wall.0.saturating_add(steady).saturating_sub(facts.wall.0);
@@ -147,6 +151,7 @@ impl History {
         events.extend(unfreed_event(facts));
         events.extend(damage_events(facts, &seen));
         events.extend(clock_event(facts, &seen));
+        events.extend(session_event(facts, &seen));
         let rank = |event: &HealthEvent| match event.severity.as_str() {
             CRITICAL => 0,
             WARNING => 1,
@@ -459,6 +464,26 @@ fn damage_events(facts: &Facts, seen: &Seen) -> Vec<HealthEvent> {
             Some(event(WARNING, subject_of(view), what, remedy))
         })
         .collect()
+}
+
+/// Sessions that were lost within a day.
+fn session_event(facts: &Facts, seen: &Seen) -> Option<HealthEvent> {
+    let recent = |at: &world::Instant| facts.now - *at < TOLD_FOR;
+    let at = seen.sessions.at.filter(recent)?;
+    let lost = &facts.lost;
+    let what = format!(
+        "this node's client lost its session {} times since the daemon started, most recently {} s \
+         ago: written data of {} files, locks on {} files and {} open files without names are gone",
+        lost.sessions,
+        (facts.now - at).as_secs(),
+        lost.files_with_data,
+        lost.files_with_locks,
+        lost.files_without_names
+    );
+    let remedy = "close the files whose programs get EIO and open them again; the log names them. \
+                  Look at the network and at the NSDs: the owner didn't hear from this node for 9 s, \
+                  or what others waited for couldn't be stored";
+    Some(event(WARNING, "client session", what, remedy))
 }
 
 fn metadata_event(facts: &Facts) -> Option<HealthEvent> {

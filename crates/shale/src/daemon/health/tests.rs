@@ -43,6 +43,7 @@ fn well() -> Facts {
         unfreed: 0,
         pieces_mended: 0,
         metadata: None,
+        lost: client::Losses::default(),
         mounts: MountFacts::default(),
         clock_lag: Duration::ZERO,
         now: now(),
@@ -311,6 +312,29 @@ fn damage_is_counted_over_openings_of_an_nsd_and_told_for_a_day() {
         events[0].message
     );
     assert!(events[0].message.contains("4 pieces were replaced"));
+    facts.now = facts.now + TOLD_FOR;
+    facts.wall = Timestamp(facts.wall.0 + TOLD_FOR.as_nanos() as i64);
+    assert_eq!(history.judge(&facts).state, "healthy");
+}
+
+#[test]
+fn a_lost_session_is_told_for_a_day() {
+    let history = History::default();
+    let mut facts = well();
+    facts.lost.sessions = 2;
+    facts.lost.files_with_locks = 3;
+    let event = history.judge(&facts).events[0].clone();
+    assert_eq!(event.severity, WARNING);
+    assert!(
+        event.message.contains("session 2 times"),
+        "{}",
+        event.message
+    );
+    assert!(
+        event.message.contains("locks on 3 files"),
+        "{}",
+        event.message
+    );
     facts.now = facts.now + TOLD_FOR;
     facts.wall = Timestamp(facts.wall.0 + TOLD_FOR.as_nanos() as i64);
     assert_eq!(history.judge(&facts).state, "healthy");

@@ -1,0 +1,179 @@
+//! The next session: what a client does whose session the owner has ended.
+//!
+//! 1. *Lost* is all that the tokens allowed: what was cached, and what was written and isn't published.
+//!    What belongs to the old session names it, and the owner refuses it for ever.
+//! 2. A session is opened, for as long as it takes.
+//! 3. It gets the doors of the one before, and holds every open inode as often. Programs that have a file
+//!    open hear of it (`Inner::check_lost`) if written data was lost, if they had locks on it, or if it
+//!    lost its last name and with the session its last holder.
+//! 4. It becomes the client's: what waited for it goes on.
+
+use super::Tokens;
+use crate::inode::InodeRef;
+use crate::session::Losses;
+use futures::stream::{self, TryStreamExt};
+use model::operation::{Stamp, Turn};
+use model::owner::{LockCall, OwnerRequest};
+use model::{Error, ErrorKind, InodeId, Operation, Result, SessionId, TokenObject, TokenRange};
+use std::time::Duration;
+
+/// First and longest pause before it is tried again.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// Inodes that are held at the same time.
+const AT_ONCE: usize = 16;
+
+impl Tokens {
+    /// The session has ended: begins the next one. False if the client is closed first.
+    pub(super) async fn begin_next_session(&self) -> bool {
+        let ended = self.session.id();
+        self.lose_all(self.state.lock());
+        if self.session.check_open().is_err() {
+            return false;
+        }
+        let before = self.session.losses();
+        self.pages.each_inode(|state| self.lose_inode(state));
+        let mut pause = PAUSE_MIN;
+        let begun = loop {
+            if self.session.check_open().is_err() {
+                return false;
+            }
+            match self.open_next().await {
+                Ok(begun) => break begun,
+                Err(error) => {
+                    tracing::warn!(%ended, %error, "this client's session has ended, and it can't begin another one yet");
+                    self.session.world().sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+            }
+        };
+        self.lose_locks(begun);
+        self.session.note_losses(Losses {
+            sessions: 1,
+            ..Losses::default()
+        });
+        {
+            let mut state = self.state.lock();
+            state.former = state.holder.take();
+            state.is_over = false;
+            self.session.begin_next(begun);
+        }
+        // Opens that had been answered and weren't noted yet.
+        if let Err(error) = self.hold_opened(begun).await {
+            tracing::debug!(%error, "the next session has ended too");
+        }
+        let lost = self.session.losses();
+        tracing::error!(
+            event = "session_lost",
+            %ended,
+            %begun,
+            files_with_data = lost.files_with_data - before.files_with_data,
+            files_with_locks = lost.files_with_locks - before.files_with_locks,
+            files_without_names = lost.files_without_names - before.files_without_names,
+            "this client lost its session, because the owner didn't hear from it in time or it gave nothing back; it goes on in a new one"
+        );
+        true
+    }
+
+    fn lose_inode(&self, state: &InodeRef) {
+        self.lose_written(state);
+        let inode = state.id();
+        for object in [TokenObject::Inode(inode), TokenObject::Bytes(inode)] {
+            self.forget(state, object, &[TokenRange::ALL], None);
+        }
+    }
+
+    /// Opens a session and gives it what outlasts the one before.
+    async fn open_next(&self) -> Result<SessionId> {
+        let owner = self.session.owner();
+        let begun = owner.open_session(self.session.world()).await?;
+        for door in self.session.doors().of(begun) {
+            let begin = OwnerRequest::Lock(LockCall::BeginDoor(door));
+            self.session.ask(&begin).await?;
+        }
+        self.hold_opened(begun).await?;
+        Ok(begun)
+    }
+
+    /// Lets a session hold all inodes that programs have open.
+    async fn hold_opened(&self, session: SessionId) -> Result<()> {
+        let mut opened = Vec::new();
+        self.pages.each_inode(|state| {
+            let inner = state.lock();
+            if inner.is_open() && inner.holder() != session {
+                opened.push(state.clone());
+            }
+        });
+        let holding = stream::iter(opened.into_iter().map(Ok::<_, Error>));
+        holding
+            .try_for_each_concurrent(AT_ONCE, |state| self.hold(session, state))
+            .await
+    }
+
+    /// Lets a session hold an inode as often as it is open, and looks whether it still exists.
+    async fn hold(&self, session: SessionId, state: InodeRef) -> Result<()> {
+        let inode = state.id();
+        let mut holds = 0;
+        loop {
+            {
+                let mut inner = state.lock();
+                if inner.holder() == session || inner.opens() == holds {
+                    inner.set_holder(session);
+                    break;
+                }
+            }
+            self.session.hold(session, inode).await?;
+            holds += 1;
+            let is_too_often = {
+                let inner = state.lock();
+                holds > inner.opens()
+            };
+            if is_too_often {
+                self.session.unhold(session, inode).await?;
+                holds -= 1;
+            }
+        }
+        if !self.exists(session, inode).await? {
+            state.lock().note_lost();
+            tracing::error!(%inode, "an open file without names is lost with the session that held it");
+            self.session.note_losses(Losses {
+                files_without_names: 1,
+                ..Losses::default()
+            });
+        }
+        Ok(())
+    }
+
+    async fn exists(&self, session: SessionId, inode: InodeId) -> Result<bool> {
+        let stamp = Stamp {
+            turn: Turn::Read,
+            ..Stamp::own(self.session.wall(), session)
+        };
+        let operation = Operation::GetAttributes { inode };
+        match self
+            .session
+            .ask(&OwnerRequest::Execute { operation, stamp })
+            .await
+        {
+            Ok(_) => Ok(true),
+            Err(error) if matches!(error.kind(), ErrorKind::Stale | ErrorKind::NotFound) => {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Programs that had locks hear of it.
+    fn lose_locks(&self, begun: SessionId) {
+        for inode in self.session.doors().follow(begun) {
+            tracing::error!(%inode, "file locks are lost with the session that held them");
+            self.session.note_losses(Losses {
+                files_with_locks: 1,
+                ..Losses::default()
+            });
+            if let Some(state) = self.pages.find_inode(inode) {
+                state.lock().note_lost();
+            }
+        }
+    }
+}

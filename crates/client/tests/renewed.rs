@@ -1,0 +1,510 @@
+//! A client whose session has ended begins another one: what it says of what was lost, and that
+//! everything else goes on.
+
+use crate::rig::way::{Map, Way};
+use crate::rig::{self, Node, content, name, new_file};
+use crate::sharing::{CELL, CELLS, Event, History, filled, values};
+use client::{Client, ClientSettings, Losses, OpenFlags, Owner, RemoteOwner};
+use futures::future::join_all;
+use metanode::CheckOptions;
+use model::lock::{LockDoor, LockOwner, LockTaker};
+use model::operation::RenameMode;
+use model::{Error, ErrorKind, InodeId, LockKind, LockRange, Result, SetAttributes, ShardId};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use world::World;
+use world::sim::Simulation;
+
+fn settings() -> ClientSettings {
+    ClientSettings {
+        patience: Duration::from_secs(300),
+        ..rig::settings()
+    }
+}
+
+/// A client on another node, and the way of its messages.
+async fn client(world: &World, node: &Node) -> (Arc<Client>, Arc<Way>) {
+    let way = Way::new(world, &node.metanode, 0);
+    let map = Arc::new(Map {
+        world: world.clone(),
+        owner: Mutex::new(Some(way.clone())),
+    });
+    let patience = settings().patience;
+    let owner = Owner::There(RemoteOwner::new(world.clone(), ShardId(0), map, patience));
+    let session = owner.open_session(world).await.unwrap();
+    let client = Client::new(world.clone(), owner, node.pool.clone(), session, settings());
+    (client, way)
+}
+
+fn run<F>(seed: u64, scenario: impl FnOnce(World, Node) -> F)
+where
+    F: Future<Output = ()>,
+{
+    let sim = Simulation::new(seed);
+    sim.limit_time(Duration::from_secs(24 * 60 * 60));
+    sim.run(|world| async move {
+        let place = rig::Place::default();
+        Node::create(&world, &place).await;
+        let node = Node::open(&world, &place, settings()).await;
+        scenario(world, node).await;
+    })
+    .finished();
+}
+
+async fn check(node: Node) {
+    let report = node.metanode.check(CheckOptions { deep: true }).await;
+    assert!(report.as_ref().unwrap().is_clean(), "{report:?}");
+    node.close().await;
+}
+
+async fn open(client: &Client, inode: InodeId) {
+    client.open(inode, OpenFlags::default()).await.unwrap();
+}
+
+async fn lock(client: &Client, door: LockDoor, inode: InodeId) -> Result<()> {
+    let owner = LockOwner { door, id: 1 };
+    let taker = LockTaker {
+        open: 1,
+        pid: 1,
+        user: 1,
+    };
+    let kind = Some(LockKind::Exclusive);
+    let never = None::<std::future::Ready<()>>;
+    client
+        .set_lock(inode, owner, LockRange::ALL, kind, taker, never)
+        .await
+}
+
+fn is_lost<T: std::fmt::Debug>(result: Result<T>) {
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::SessionEnded);
+}
+
+#[test]
+fn a_client_that_was_cut_off_goes_on_and_says_what_was_lost() {
+    run(9_000, |world, node| async move {
+        let (cut, way) = client(&world, &node).await;
+        let here = &node.client;
+        let mut files = Vec::new();
+        for text in ["written", "stored", "locked", "free", "removed"] {
+            let file = rig::file(here, text).await;
+            open(&cut, file).await;
+            cut.write(file, 0, &content(1, 9_000)).await.unwrap();
+            cut.fsync(file, false).await.unwrap();
+            files.push(file);
+        }
+        let [written, stored, locked, free, removed] = files[..] else {
+            unreachable!()
+        };
+        // Opened twice: each of both programs hears of it.
+        open(&cut, written).await;
+        open(&cut, stored).await;
+        let door = cut.begin_lock_door().await.unwrap();
+        lock(&cut, door, locked).await.unwrap();
+        here.release(removed).await;
+        cut.unlink(InodeId::ROOT, name("removed")).await.unwrap();
+        cut.write(written, 0, &content(2, 9_000)).await.unwrap();
+
+        way.cut.store(true, Ordering::Relaxed);
+        let begun = world.now();
+        here.write(written, 0, &content(3, 5_000)).await.unwrap();
+        assert!(world.now() - begun < Duration::from_secs(15));
+        here.write(stored, 0, &content(4, 100)).await.unwrap();
+        let other = here.begin_lock_door().await.unwrap();
+        lock(here, other, locked).await.unwrap();
+        // A program of the client asks before the client knows.
+        let asks = {
+            let cut = cut.clone();
+            async move { rig::read(&cut, stored, 0, 9_000).await }
+        };
+        let asks = world.spawn("a program", asks);
+        world.sleep(Duration::from_secs(20)).await;
+        way.cut.store(false, Ordering::Relaxed);
+
+        // What is only open goes on, and sees what others did meanwhile.
+        let mut now = content(1, 9_000);
+        now[..100].copy_from_slice(&content(4, 100));
+        assert!(asks.await == now);
+        cut.write(stored, 0, &content(5, 100)).await.unwrap();
+        assert!(rig::read(here, stored, 0, 100).await == content(5, 100));
+        let made = rig::file(&cut, "new").await;
+        cut.write(made, 0, &content(6, 50_000)).await.unwrap();
+        cut.fsync(made, false).await.unwrap();
+        assert!(rig::read(here, made, 0, 50_000).await == content(6, 50_000));
+        lock(&cut, door, free).await.unwrap();
+        let refused = lock(here, other, free).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+
+        // What was lost is said until all have closed it.
+        for lost in [written, locked, removed] {
+            is_lost(cut.read(lost, 0, 10).await);
+            is_lost(cut.write(lost, 0, b"late").await);
+            is_lost(cut.fsync(lost, false).await);
+            is_lost(lock(&cut, door, lost).await);
+        }
+        cut.release(written).await;
+        is_lost(cut.read(written, 0, 10).await);
+        for lost in [written, locked, removed] {
+            cut.release(lost).await;
+        }
+        open(&cut, written).await;
+        let mut now = content(1, 9_000);
+        now[..5_000].copy_from_slice(&content(3, 5_000));
+        assert!(rig::read(&cut, written, 0, 9_000).await == now);
+        open(&cut, locked).await;
+        let refused = lock(&cut, door, locked).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+        assert_eq!(
+            cut.losses(),
+            Losses {
+                sessions: 1,
+                files_with_data: 1,
+                files_with_locks: 1,
+                files_without_names: 1,
+            }
+        );
+
+        // Files that it has open outlive their names in the new session too, and end with it.
+        here.release(stored).await;
+        here.unlink(InodeId::ROOT, name("stored")).await.unwrap();
+        assert!(rig::read(&cut, stored, 0, 100).await == content(5, 100));
+        for file in [stored, stored, free, made, written, locked] {
+            cut.release(file).await;
+        }
+        is_gone(here.get_attributes(stored).await);
+        cut.close().await.unwrap();
+        check(node).await;
+    });
+}
+
+fn is_gone<T: std::fmt::Debug>(result: Result<T>) {
+    let kind = result.unwrap_err().kind();
+    assert!(
+        matches!(kind, ErrorKind::Stale | ErrorKind::NotFound),
+        "{kind:?}"
+    );
+}
+
+/// Makes, renames and removes names, each its own: an operation that is applied twice fails.
+async fn names(world: &World, client: &Client) -> usize {
+    let root = InodeId::ROOT;
+    let mut unknown = BTreeSet::new();
+    for step in 0..150 {
+        let pause = Duration::from_millis(world.random_u64() % 1_000);
+        world.sleep(pause).await;
+        let (first, second) = (name(&format!("a{step}")), name(&format!("b{step}")));
+        let made = client.create(root, first.clone(), new_file()).await;
+        let done = async {
+            made?;
+            let mode = RenameMode::NoReplace;
+            client
+                .rename(root, first, root, second.clone(), mode)
+                .await?;
+            client.unlink(root, second).await
+        };
+        if let Err(error) = done.await {
+            assert_eq!(error.kind(), ErrorKind::Unknown, "step {step}: {error}");
+            unknown.insert(step);
+        }
+    }
+    let listed = client.read_directory(root, 0, 1_000, false).await.unwrap();
+    for entry in listed.entries {
+        let text = String::from_utf8(entry.name.as_bytes().to_vec()).unwrap();
+        let step = text[1..].parse::<u32>();
+        assert!(step.is_err() || unknown.contains(&step.unwrap()), "{text}");
+    }
+    unknown.len()
+}
+
+#[test]
+fn no_operation_is_applied_twice_by_a_client_that_loses_its_session_again_and_again() {
+    run(9_100, |world, node| async move {
+        let (cut, way) = client(&world, &node).await;
+        let shared = rig::file(&node.client, "shared").await;
+        let done = Arc::new(AtomicBool::new(false));
+        let cutting = {
+            let (world, way, done) = (world.clone(), way.clone(), done.clone());
+            async move {
+                while !done.load(Ordering::Relaxed) {
+                    let time = Duration::from_millis(world.random_u64() % 10_000);
+                    world.sleep(time).await;
+                    // What was asked last is done, and the client doesn't hear of it.
+                    way.deaf.store(true, Ordering::Relaxed);
+                    let last = Duration::from_millis(world.random_u64() % 1_000);
+                    world.sleep(last).await;
+                    way.cut.store(true, Ordering::Relaxed);
+                    way.deaf.store(false, Ordering::Relaxed);
+                    let rest = Duration::from_millis(world.random_u64() % 25_000);
+                    world.sleep(rest).await;
+                    way.cut.store(false, Ordering::Relaxed);
+                }
+            }
+        };
+        // Others wait for what it has read.
+        let reading = {
+            let (world, cut, done) = (world.clone(), cut.clone(), done.clone());
+            async move {
+                while !done.load(Ordering::Relaxed) {
+                    let _ = cut.read(shared, 0, 10).await;
+                    world.sleep(Duration::from_millis(100)).await;
+                }
+            }
+        };
+        let writing = {
+            let (world, here, done) = (world.clone(), node.client.clone(), done.clone());
+            async move {
+                while !done.load(Ordering::Relaxed) {
+                    here.write(shared, 0, b"0123456789").await.unwrap();
+                    world.sleep(Duration::from_millis(100)).await;
+                }
+            }
+        };
+        let cutting = world.spawn("cuts the client off", cutting);
+        let reading = world.spawn("reads", reading);
+        let writing = world.spawn("writes", writing);
+        let unknown = names(&world, &cut).await;
+        done.store(true, Ordering::Relaxed);
+        cutting.await;
+        reading.await;
+        writing.await;
+        let sessions = cut.losses().sessions;
+        assert!(sessions > 1 && unknown > 0, "{sessions}, {unknown}");
+        cut.close().await.unwrap();
+        check(node).await;
+    });
+}
+
+/// Works on shared files as a program that hears of losses: it opens the file again and goes on.
+struct Program {
+    world: World,
+    client: Arc<Client>,
+    number: u64,
+    history: Arc<Mutex<History>>,
+    /// Writes to each file that aren't known to be durable: file, cells, value.
+    unsynced: Vec<(InodeId, std::ops::Range<usize>, u64)>,
+    losses: u64,
+}
+
+impl Program {
+    fn note(&mut self, file: InodeId, cells: std::ops::Range<usize>, value: u64, begun: u64) {
+        let mut history = self.history.lock();
+        let ended = history.now();
+        for cell in cells.clone() {
+            let write = Event {
+                value,
+                begun,
+                ended,
+            };
+            history.writes.entry((file, cell)).or_default().push(write);
+        }
+        self.unsynced.push((file, cells, value));
+    }
+
+    /// What was written since it was last durable may be there or not: it replaces nothing for sure.
+    async fn hear(&mut self, file: InodeId, error: &Error) {
+        let kind = error.kind();
+        assert!(
+            matches!(kind, ErrorKind::SessionEnded | ErrorKind::Unknown),
+            "program {}: {error}",
+            self.number
+        );
+        self.losses += 1;
+        self.doubt(file);
+        self.client.release(file).await;
+        open(&self.client, file).await;
+    }
+
+    fn doubt(&mut self, file: InodeId) {
+        let mut history = self.history.lock();
+        for (lost, cells, value) in &self.unsynced {
+            for cell in cells.clone().filter(|_| *lost == file) {
+                let writes = history.writes.get_mut(&(file, cell)).unwrap();
+                let mine = writes.iter_mut().filter(|write| write.value == *value);
+                mine.for_each(|write| write.ended = u64::MAX);
+            }
+        }
+        drop(history);
+        self.unsynced.retain(|(lost, ..)| *lost != file);
+    }
+
+    async fn fsync(&mut self, file: InodeId) {
+        match self.client.fsync(file, false).await {
+            Ok(()) => self.unsynced.retain(|(other, ..)| *other != file),
+            Err(error) => self.hear(file, &error).await,
+        }
+    }
+
+    async fn work(mut self, files: Vec<InodeId>) -> u64 {
+        for file in &files {
+            open(&self.client, *file).await;
+        }
+        for step in 1..=60 {
+            let draw = self.world.random_u64();
+            let file = files[draw as usize % files.len()];
+            let first = (draw >> 8) as usize % CELLS;
+            let cells = (1 + (draw >> 16) as usize % 40).min(CELLS - first);
+            let value = self.number << 32 | step;
+            let begun = self.history.lock().now();
+            let at = (first * CELL) as u64;
+            let mut error = None;
+            match (draw >> 32) % 16 {
+                0..6 => {
+                    let written = self.client.write(file, at, &filled(value, cells)).await;
+                    self.note(file, first..first + cells, value, begun);
+                    error = written.err();
+                }
+                6..12 => match self.client.read(file, at, cells * CELL).await {
+                    Ok(read) => self.note_read(file, first, cells, &read.concat(), begun),
+                    Err(refused) => error = Some(refused),
+                },
+                12 => {
+                    let set = SetAttributes {
+                        size: Some(at),
+                        ..SetAttributes::default()
+                    };
+                    let cut = self.client.set_attributes(file, set).await;
+                    // Of nothing there may be several.
+                    self.note_cut(file, first, begun, cut.is_ok());
+                    error = cut.err();
+                }
+                13 => self.fsync(file).await,
+                _ => {
+                    let pause = Duration::from_millis(draw >> 40 & 0xfff);
+                    self.world.sleep(pause).await;
+                }
+            }
+            if let Some(error) = error {
+                self.hear(file, &error).await;
+            }
+        }
+        for file in files {
+            self.fsync(file).await;
+        }
+        self.losses
+    }
+
+    /// A truncate is durable when it is answered.
+    fn note_cut(&self, file: InodeId, first: usize, begun: u64, is_done: bool) {
+        let mut history = self.history.lock();
+        let now = history.now();
+        let ended = if is_done { now } else { u64::MAX };
+        for cell in first..CELLS {
+            let write = Event {
+                value: 0,
+                begun,
+                ended,
+            };
+            history.writes.entry((file, cell)).or_default().push(write);
+        }
+    }
+
+    fn note_read(&self, file: InodeId, first: usize, cells: usize, bytes: &[u8], begun: u64) {
+        let mut bytes = bytes.to_vec();
+        bytes.resize(cells * CELL, 0);
+        let mut history = self.history.lock();
+        let ended = history.now();
+        for (at, value) in values(&bytes).into_iter().enumerate() {
+            let read = Event {
+                value,
+                begun,
+                ended,
+            };
+            let reads = history.reads.entry((file, first + at)).or_default();
+            reads.push(read);
+        }
+    }
+}
+
+/// Cuts clients off, one at a time, until it is told to stop.
+async fn cut_off(world: World, ways: Vec<Arc<Way>>, done: Arc<AtomicBool>) {
+    while !done.load(Ordering::Relaxed) {
+        let way = &ways[world.random_u64() as usize % ways.len()];
+        way.cut.store(true, Ordering::Relaxed);
+        let time = Duration::from_millis(world.random_u64() % 25_000);
+        world.sleep(time).await;
+        way.cut.store(false, Ordering::Relaxed);
+        let time = Duration::from_millis(world.random_u64() % 5_000);
+        world.sleep(time).await;
+    }
+}
+
+async fn storm(world: World, node: Node) -> (u64, u64) {
+    let mut clients = vec![node.client.clone()];
+    let mut ways = Vec::new();
+    for _ in 0..3 {
+        let (client, way) = client(&world, &node).await;
+        clients.push(client);
+        ways.push(way);
+    }
+    let mut files = Vec::new();
+    for number in 0..2 {
+        files.push(rig::file(&node.client, &format!("f{number}")).await);
+    }
+    let history = Arc::new(Mutex::new(History::default()));
+    let done = Arc::new(AtomicBool::new(false));
+    let cutting = cut_off(world.clone(), ways, done.clone());
+    let cutting = world.spawn("cuts clients off", cutting);
+    let works = clients.iter().zip(1..).map(|(client, number)| {
+        let program = Program {
+            world: world.clone(),
+            client: client.clone(),
+            number,
+            history: history.clone(),
+            unsynced: Vec::new(),
+            losses: 0,
+        };
+        program.work(files.clone())
+    });
+    let heard = join_all(works).await.iter().sum();
+    done.store(true, Ordering::Relaxed);
+    cutting.await;
+    let begun = history.lock().now();
+    for file in files {
+        let mut seen = Vec::new();
+        for client in &clients {
+            let mut bytes = rig::read(client, file, 0, CELLS * CELL).await;
+            bytes.resize(CELLS * CELL, 0);
+            seen.push(values(&bytes));
+        }
+        let mut history = history.lock();
+        let ended = history.now();
+        for (at, value) in seen[0].iter().enumerate() {
+            let read = Event {
+                value: *value,
+                begun,
+                ended,
+            };
+            history.reads.entry((file, at)).or_default().push(read);
+        }
+        assert!(seen.iter().all(|values| *values == seen[0]));
+    }
+    history.lock().check();
+    let sessions = clients.iter().map(|client| client.losses().sessions).sum();
+    assert_eq!(node.client.losses(), Losses::default());
+    for client in clients.into_iter().skip(1) {
+        client.close().await.unwrap();
+    }
+    check(node).await;
+    (sessions, heard)
+}
+
+#[test]
+fn clients_that_are_cut_off_and_come_back_read_and_write_with_the_others() {
+    let seeds = std::env::var("SHARING_SEEDS").map_or(6, |seeds| seeds.parse().unwrap());
+    let totals = Arc::new(Mutex::new((0, 0)));
+    for seed in 0..seeds {
+        let totals = totals.clone();
+        run(9_200 + seed, |world, node| async move {
+            let (sessions, heard) = storm(world, node).await;
+            let mut totals = totals.lock();
+            *totals = (totals.0 + sessions, totals.1 + heard);
+        });
+    }
+    let (sessions, heard) = *totals.lock();
+    assert!(
+        sessions > 0 && heard > 0,
+        "{sessions} sessions, {heard} errors"
+    );
+}
