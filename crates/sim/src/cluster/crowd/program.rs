@@ -209,7 +209,9 @@ impl Programs {
                 known.end(event, answer.clone());
                 Ok(answer)
             }
-            Err(error) if error.kind() == ErrorKind::SessionEnded => {
+            // Unknown: its session ended before the owner said what became of it. The client goes on
+            // with another session, and may have lost what it hadn't synced.
+            Err(error) if matches!(error.kind(), ErrorKind::SessionEnded | ErrorKind::Unknown) => {
                 known.lose_client(self.number);
                 Err(Lost)
             }
