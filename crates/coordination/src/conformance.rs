@@ -9,6 +9,7 @@
 mod histories;
 mod keys;
 mod leases;
+mod members;
 mod patient;
 mod restart;
 mod watches;
@@ -117,4 +118,8 @@ bodies! {
         a_key_belongs_to_the_lease_of_its_last_change
         all_keys_of_a_lease_go_together
         a_lease_without_time_or_with_too_much_is_refused;
+    members:
+        of_two_managers_one_stores_the_membership
+        the_managers_place_has_one_holder_and_is_free_after_its_lease
+        only_the_manager_of_the_membership_as_it_is_assigns_shards;
 }

@@ -344,7 +344,7 @@ impl Coordination {
     }
 }
 
-fn shard_key(shard: ShardId) -> String {
+pub(crate) fn shard_key(shard: ShardId) -> String {
     format!("shard/{:010}", shard.0)
 }
 
@@ -368,7 +368,7 @@ fn config_key(name: &str) -> String {
     format!("config/{name}")
 }
 
-fn encode<T: Serialize>(value: &T) -> Bytes {
+pub(crate) fn encode<T: Serialize>(value: &T) -> Bytes {
     encode_as(VALUE_FORMAT, value)
 }
 

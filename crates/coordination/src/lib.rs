@@ -46,6 +46,7 @@ mod embedded;
 mod facts;
 mod history;
 mod ids;
+mod members;
 mod roster;
 pub mod simulated;
 mod state;
@@ -58,6 +59,7 @@ mod tests;
 
 pub use facts::{ClosedFragment, EndedEpoch, ShardRecord};
 pub use history::Event;
+pub use members::{PLACE_LEASE, Place};
 pub use roster::{NodeAddress, Roster};
 pub use watch::{News, Watch};
 

@@ -2,9 +2,11 @@
 //! NSD, the pools' maps, who owns the shards. Pure; [`Roster::read`] and a watch bring it up to date.
 
 use crate::facts::{self, ShardRecord};
+use crate::members::{MEMBERSHIP, PLACE, Place};
 use crate::{Coordination, Event, Versioned};
 use bytes::Bytes;
 use model::map::PoolMap;
+use model::member::Membership;
 use model::{Error, ErrorKind, NodeId, NodeRun, NsdId, Result, ShardId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -39,6 +41,10 @@ pub struct Roster {
     pub pools: BTreeMap<String, PoolMap>,
     /// The records of shards.
     pub shards: BTreeMap<ShardId, Versioned<ShardRecord>>,
+    /// The members; `None` before the first manager.
+    pub membership: Option<Versioned<Membership>>,
+    /// Who has the manager's place; `None`: it is free.
+    pub manager: Option<Versioned<Place>>,
 }
 
 impl Roster {
@@ -93,6 +99,10 @@ impl Roster {
                     self.shards.insert(shard, Versioned { value, version });
                 }
             }
+        } else if key == MEMBERSHIP {
+            self.membership = versioned(key, version, value)?;
+        } else if key == PLACE {
+            self.manager = versioned(key, version, value)?;
         }
         Ok(())
     }
@@ -186,6 +196,18 @@ fn set<K: Ord, V: serde::de::DeserializeOwned>(
     Ok(())
 }
 
+fn versioned<V: serde::de::DeserializeOwned>(
+    key: &str,
+    version: u64,
+    value: Option<Bytes>,
+) -> Result<Option<Versioned<V>>> {
+    let Some(value) = value else {
+        return Ok(None);
+    };
+    let value = facts::decode(key, &value)?;
+    Ok(Some(Versioned { value, version }))
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
@@ -235,10 +257,33 @@ mod tests {
                 let mut watch = coordination.watch("", followed.revision);
                 for step in 0..40_u64 {
                     let node = (world.random_u64() % 3 + 1) as u32;
-                    match world.random_u64() % 4 {
+                    match world.random_u64() % 6 {
                         0 => coordination.set_address(address(node, step + 1)).await,
                         1 => coordination.set_home(NsdId(node), NodeId(7 - node)).await,
                         2 => coordination.next_session().await.map(drop),
+                        3 => {
+                            let known = followed.membership.as_ref();
+                            let mut next =
+                                known.map_or_else(Membership::default, |it| it.value.clone());
+                            next.term.0 = step;
+                            let read = coordination.membership().await.unwrap();
+                            let version = read.map_or(0, |it| it.version);
+                            coordination
+                                .store_membership(version, &next)
+                                .await
+                                .map(drop)
+                        }
+                        4 => {
+                            let holder = coordination.manager().await.unwrap();
+                            let version = holder.map_or(0, |it| it.version);
+                            let lease = coordination.grant_place().await.unwrap().id;
+                            let run = address(node, step + 1).run;
+                            coordination.take_place(run, version, lease).await.unwrap();
+                            match world.random_u64() % 2 {
+                                0 => coordination.revoke(lease).await,
+                                _ => Ok(()),
+                            }
+                        }
                         _ => {
                             let key = format!("{HOMES}{node:010}");
                             let found = coordination.get(&key).await.unwrap().found;
@@ -266,6 +311,8 @@ mod tests {
                     let read = Roster::read(&coordination).await.unwrap();
                     assert_eq!(read.addresses, followed.addresses, "seed {seed}");
                     assert_eq!(read.homes, followed.homes, "seed {seed}");
+                    assert_eq!(read.membership, followed.membership, "seed {seed}");
+                    assert_eq!(read.manager, followed.manager, "seed {seed}");
                 }
             });
             run.finished();

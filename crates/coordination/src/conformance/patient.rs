@@ -32,7 +32,7 @@ impl Body {
 
 impl Patient {
     /// Asks until there is an answer; returns it with the number of the attempt.
-    async fn until_answered<T, F: Future<Output = Result<T>>>(
+    pub(super) async fn until_answered<T, F: Future<Output = Result<T>>>(
         &self,
         ask: impl Fn() -> F,
     ) -> (usize, Result<T>) {

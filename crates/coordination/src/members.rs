@@ -1,0 +1,199 @@
+//! The facts of membership: the members, the manager's place, and shards assigned by a manager.
+//!
+//! A manager wins its place under a lease, then writes its term into the membership. From then on the
+//! version of the membership is its fence: whatever an earlier manager sent expects another one.
+
+use crate::facts::{encode, shard_key};
+use crate::{Change, Coordination, Lease, LeaseId, ShardRecord, Versioned};
+use model::member::Membership;
+use model::{Error, ErrorKind, NodeRun, Result, ShardId};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+pub(crate) const MEMBERSHIP: &str = "members";
+pub(crate) const PLACE: &str = "manager";
+/// Attempts of a change that may collide with other writers.
+const ATTEMPTS_MAX: usize = 64;
+
+/// How long the manager's place lasts by coordination's clock when nobody keeps it.
+pub const PLACE_LEASE: Duration = Duration::from_secs(5);
+
+/// Who has the manager's place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Place {
+    /// The run that is the manager, or is about to begin.
+    pub run: NodeRun,
+    /// The lease that it keeps.
+    lease: u64,
+}
+
+impl Coordination {
+    /// The members; `None` before the first manager.
+    pub async fn membership(&self) -> Result<Option<Versioned<Membership>>> {
+        self.fact(MEMBERSHIP).await
+    }
+
+    /// Stores the membership if its version is `expected` (0: there is none), and returns its
+    /// version. Also if an attempt before this one has stored it: managers never store the same
+    /// membership twice.
+    ///
+    /// # Errors
+    /// `Changed`: it is another one; nothing was done. After `Unavailable` it is unknown whether it was
+    /// stored: store it again, with the same `expected`.
+    pub async fn store_membership(&self, expected: u64, members: &Membership) -> Result<u64> {
+        match self.set_fact(MEMBERSHIP, expected, members).await {
+            Err(error) if error.kind() == ErrorKind::Changed => {
+                let stored = self.membership().await?;
+                let own = stored.filter(|it| it.version > expected && it.value == *members);
+                own.map(|it| it.version).ok_or(error)
+            }
+            stored => stored,
+        }
+    }
+
+    /// Who has the manager's place; `None`: it is free.
+    pub async fn manager(&self) -> Result<Option<Versioned<Place>>> {
+        self.fact(PLACE).await
+    }
+
+    /// Asks for a lease for the manager's place.
+    ///
+    /// # Errors
+    /// As [`Coordination::grant`].
+    pub async fn grant_place(&self) -> Result<Lease> {
+        self.grant(PLACE_LEASE).await
+    }
+
+    /// Takes the manager's place under a lease. `expected`: the version of the place as it was seen, 0
+    /// if it was free. Whoever takes it from another needs proof that this one is dead.
+    ///
+    /// # Errors
+    /// `Changed`: another one has it. `NotFound`: the lease has ended. Nothing was done. After
+    /// `Unavailable` it is unknown whether it was taken: take it again, with the same lease.
+    pub async fn take_place(&self, own: NodeRun, expected: u64, lease: LeaseId) -> Result<()> {
+        let place = Place {
+            run: own,
+            lease: lease.0,
+        };
+        let change = Change::put_leased(PLACE, expected, encode(&place), lease);
+        match self.transaction(vec![change]).await {
+            Err(error) if error.kind() == ErrorKind::Changed => {
+                let taken = self.manager().await?;
+                match taken.is_some_and(|taken| taken.value == place) {
+                    true => Ok(()),
+                    false => Err(error),
+                }
+            }
+            taken => taken.map(drop),
+        }
+    }
+
+    /// Names the run that shall take the shard over, or nobody, for a manager: if the record still
+    /// names `from` and the membership has the version `members`. Otherwise as
+    /// [`Coordination::assign_shard`].
+    ///
+    /// # Errors
+    /// As there; also `OldEpoch`: the membership has another version. Nothing was done.
+    pub async fn assign_shard_as_manager(
+        &self,
+        shard: ShardId,
+        from: Option<NodeRun>,
+        to: Option<NodeRun>,
+        members: u64,
+    ) -> Result<Versioned<ShardRecord>> {
+        for _ in 0..ATTEMPTS_MAX {
+            let Some(mut record) = self.shard(shard).await? else {
+                let text = format!("shard {shard} was never created");
+                return Err(Error::new(ErrorKind::NotFound, text));
+            };
+            // Perhaps by an attempt whose outcome wasn't known.
+            if record.value.assigned == to {
+                return Ok(record);
+            }
+            if record.value.assigned != from {
+                let named = record.value.assigned;
+                let text = format!("shard {shard} is assigned to {named:?}, not to {from:?}");
+                return Err(Error::new(ErrorKind::Changed, text));
+            }
+            record.value.assigned = to;
+            let changes = vec![
+                Change::put(shard_key(shard), record.version, encode(&record.value)),
+                Change::keep(MEMBERSHIP, members),
+            ];
+            match self.transaction(changes).await {
+                Ok(version) => {
+                    record.version = version;
+                    return Ok(record);
+                }
+                Err(error) if error.kind() == ErrorKind::Changed => {
+                    let version = self.membership().await?.map_or(0, |fact| fact.version);
+                    if version != members {
+                        let text = "the membership was changed; its manager decides";
+                        return Err(Error::new(ErrorKind::OldEpoch, text));
+                    }
+                }
+                Err(error) => return Err(error.while_doing(format!("assigning shard {shard}"))),
+            }
+        }
+        let text =
+            format!("the record of shard {shard} was changed by others {ATTEMPTS_MAX} times");
+        Err(Error::new(ErrorKind::Busy, text))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use model::NodeId;
+    use model::member::{Cause, Change, Member, Move, Plan, Standing, Step, Term};
+    use std::collections::BTreeMap;
+
+    fn run(node: u32, incarnation: u64) -> NodeRun {
+        NodeRun {
+            node: NodeId(node),
+            incarnation,
+        }
+    }
+
+    #[test]
+    fn the_bytes_of_a_membership_and_of_a_place_are_those_of_the_format_table() {
+        let member = Member {
+            run: run(300, 4),
+            may_own: true,
+            standing: Standing::Expelled,
+            nsds_away: false,
+        };
+        let expel = Change::Expel {
+            run: run(300, 4),
+            cause: Cause::Silent,
+        };
+        let moved = Move {
+            shard: ShardId(7),
+            from: Some(run(300, 4)),
+            to: run(1, 2),
+        };
+        let members = Membership {
+            term: Term(9),
+            manager: Some(run(1, 2)),
+            members: BTreeMap::from([(NodeId(300), member)]),
+            plan: Some(Plan {
+                change: expel,
+                step: Step::Shards,
+                moves: vec![moved],
+            }),
+        };
+        let bytes = [
+            3, 9, 1, 1, 2, // the term and its manager
+            1, 0xac, 2, 0xac, 2, 4, 1, 3, 0, // one member
+            1, 0, 0xac, 2, 4, 2, 0, // a plan that expels it
+            1, 7, 1, 0xac, 2, 4, 1, 2, // and gives a shard away
+        ];
+        assert_eq!(encode(&members)[..], bytes);
+        let place = Place {
+            run: run(1, 2),
+            lease: 300,
+        };
+        assert_eq!(encode(&place)[..], [3, 1, 2, 0xac, 2]);
+    }
+}
