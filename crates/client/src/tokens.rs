@@ -161,6 +161,10 @@ impl Tokens {
                 .expect("tokens are used through their Arc"),
             uses: Vec::with_capacity(wants.len()),
         };
+        let is_exact = |want: Want| {
+            matches!(want.object, TokenObject::Inode(_)) && want.mode != TokenMode::SharedWrite
+        };
+        let is_exact = wants.into_iter().flatten().any(is_exact);
         for want in wants.into_iter().flatten() {
             let begun = self.claim_one(want).await?;
             uses.uses.push(begun);
@@ -174,6 +178,9 @@ impl Tokens {
             self.show(&locked, object);
         }
         drop(locked);
+        if is_exact {
+            state.lock().begin_exact();
+        }
         Ok(uses)
     }
 

@@ -13,6 +13,7 @@ use model::{ErrorKind, InodeId, SetAttributes, ShardId};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use testkit::inodes::name;
 use world::World;
@@ -82,7 +83,13 @@ fn settings() -> ClientSettings {
 
 /// A client on another node.
 async fn client(world: &World, node: &Node, faults: u64) -> Arc<Client> {
+    client_afar(world, node, faults, 0).await
+}
+
+/// As [`client`]; each message takes up to `slow_ms`.
+async fn client_afar(world: &World, node: &Node, faults: u64, slow_ms: u64) -> Arc<Client> {
     let way = Way::new(world, &node.metanode, faults);
+    way.slow_ms.store(slow_ms, Ordering::Relaxed);
     let map = Arc::new(Map {
         world: world.clone(),
         owner: Mutex::new(Some(way)),
@@ -127,15 +134,16 @@ pub(crate) fn values(bytes: &[u8]) -> Vec<Value> {
     cells.collect()
 }
 
-/// Random work of one client on files that others work on.
+/// Random work of one task of a client on files that others work on.
 async fn work(
     world: World,
     client: Arc<Client>,
     number: u64,
     files: Vec<InodeId>,
     history: Arc<Mutex<History>>,
+    steps: u64,
 ) {
-    for step in 1..=60 {
+    for step in 1..=steps {
         let draw = world.random_u64();
         let file = files[(draw % FILES) as usize];
         let first = (draw >> 8) as usize % CELLS;
@@ -203,25 +211,25 @@ fn note(
     }
 }
 
-async fn storm(world: World, node: Node, faults: u64) {
+/// `tasks`: how many work on each client at the same time. If there are several, messages overtake
+/// each other.
+async fn storm(world: World, node: Node, faults: u64, tasks: usize) {
+    let slow_ms = if tasks == 1 { 0 } else { 20 };
     let mut clients = vec![node.client.clone()];
     for _ in 0..3 {
-        clients.push(client(&world, &node, faults).await);
+        clients.push(client_afar(&world, &node, faults, slow_ms).await);
     }
     let mut files = Vec::new();
     for number in 0..FILES {
         files.push(rig::file(&node.client, &format!("f{number}")).await);
     }
     let history = Arc::new(Mutex::new(History::default()));
-    let works = clients.iter().enumerate().map(|(number, client)| {
+    let all = (0..tasks).flat_map(|_| &clients).enumerate();
+    let steps = if tasks == 1 { 60 } else { 40 };
+    let works = all.map(|(number, client)| {
         let (world, client) = (world.clone(), client.clone());
-        work(
-            world,
-            client,
-            number as u64 + 1,
-            files.clone(),
-            history.clone(),
-        )
+        let (files, history) = (files.clone(), history.clone());
+        work(world, client, number as u64 + 1, files, history, steps)
     });
     join_all(works).await;
     let begun = history.lock().now();
@@ -260,14 +268,29 @@ fn seeds() -> u64 {
 #[test]
 fn clients_that_share_files_read_what_was_written_last() {
     for seed in 0..seeds() {
-        run(8_000 + seed, |world, node| storm(world, node, 0));
+        run(8_000 + seed, |world, node| storm(world, node, 0, 1));
+    }
+}
+
+#[test]
+fn two_programs_of_each_client_read_what_was_written_last() {
+    for seed in 0..seeds() {
+        // From where the first ones found faults on.
+        run(8_060 + seed, |world, node| storm(world, node, 0, 2));
+    }
+}
+
+#[test]
+fn two_programs_of_each_client_read_what_was_written_last_whatever_gets_lost() {
+    for seed in 0..seeds() {
+        run(8_220 + seed, |world, node| storm(world, node, 5, 2));
     }
 }
 
 #[test]
 fn clients_that_share_files_read_what_was_written_last_whatever_gets_lost() {
     for seed in 0..seeds() {
-        run(8_100 + seed, |world, node| storm(world, node, 5));
+        run(8_100 + seed, |world, node| storm(world, node, 5, 1));
     }
 }
 
@@ -309,7 +332,7 @@ fn a_client_that_is_cut_off_loses_its_session_and_the_others_go_on() {
         let held = silent.open(file, client::OpenFlags::default()).await;
         held.unwrap();
         silent.write(file, 0, &filled(1, 4)).await.unwrap();
-        way.cut.store(true, std::sync::atomic::Ordering::Relaxed);
+        way.cut.store(true, Ordering::Relaxed);
         let begun = world.now();
         node.client.write(file, 0, &filled(2, 4)).await.unwrap();
         let waited = world.now() - begun;
@@ -319,7 +342,7 @@ fn a_client_that_is_cut_off_loses_its_session_and_the_others_go_on() {
             filled(2, 4)
         );
         // It doesn't answer from what it had, nor does what it had written come later.
-        way.cut.store(false, std::sync::atomic::Ordering::Relaxed);
+        way.cut.store(false, Ordering::Relaxed);
         let refused = silent.read(file, 0, CELL).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::SessionEnded);
         world.sleep(Duration::from_secs(60)).await;

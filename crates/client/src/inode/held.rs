@@ -15,6 +15,7 @@ use tokens::Pieces;
 pub(crate) struct HeldState {
     own: u64,
     all: u64,
+    known: u64,
     /// Nothing is taken away meanwhile: it was claimed.
     is_claimed: bool,
 }
@@ -25,6 +26,7 @@ impl HeldState {
         Self {
             own: 0,
             all: standing.changes(),
+            known: 0,
             is_claimed: false,
         }
     }
@@ -35,6 +37,10 @@ impl HeldState {
     }
 }
 
+fn is_exact(mode: Option<TokenMode>) -> bool {
+    matches!(mode, Some(TokenMode::Shared | TokenMode::Exclusive))
+}
+
 /// The tokens of one inode that may be used without a claim.
 pub(crate) struct Held {
     standing: Arc<Standing>,
@@ -42,6 +48,8 @@ pub(crate) struct Held {
     bytes: Pieces,
     /// Counts the times when something was taken away.
     changes: u64,
+    /// Counts the times when the attributes that were known became void.
+    voids: u64,
 }
 
 impl Held {
@@ -51,6 +59,7 @@ impl Held {
             attributes: None,
             bytes: Pieces::default(),
             changes: 0,
+            voids: 0,
         }
     }
 
@@ -64,26 +73,43 @@ impl Held {
         HeldState {
             own: self.changes,
             all: self.standing.changes(),
+            known: self.voids,
             is_claimed: false,
         }
+    }
+
+    /// Attributes that were asked for before this are void. Also those of who had claimed the token: a
+    /// size that was a lower bound, while several wrote, isn't the size under the token that followed;
+    /// and an answer from before a change of this client mustn't follow that change's own.
+    pub(super) fn void(&mut self) {
+        self.voids += 1;
     }
 
     /// Whether attributes may be kept that were asked for in that state.
     pub(super) fn learned(&self, asked: HeldState) -> bool {
         let now = self.state();
         let is_held = self.standing.has_all() || self.attributes.is_some();
-        now.all == asked.all && (asked.is_claimed || (now.own == asked.own && is_held))
+        let is_same = now.all == asked.all && now.known == asked.known;
+        is_same && (asked.is_claimed || (now.own == asked.own && is_held))
     }
 
-    /// The attributes' token is this one. Returns whether the size that is known may be too small: others
-    /// wrote at the same time until now.
+    /// The attributes' token is this one. Returns whether what is known may be less than there is: it
+    /// may be from a time when others wrote too, and now counts as exact. That time needn't have been
+    /// shown just before: what is being given back isn't shown, and a grant may come meanwhile that
+    /// leaves a shared token of it.
     pub(super) fn set_attributes(&mut self, mode: Option<TokenMode>) -> bool {
-        let is_shared_write = |mode| mode == Some(TokenMode::SharedWrite);
-        let is_old = is_shared_write(self.attributes) && !is_shared_write(mode);
+        let is_less =
+            self.attributes == Some(TokenMode::SharedWrite) && mode != Some(TokenMode::SharedWrite);
         let is_lost = self.attributes.is_some() && mode.is_none();
-        self.changes += u64::from(is_old || is_lost);
+        let becomes_exact = is_exact(mode) && !self.is_exact();
+        self.changes += u64::from(is_less || is_lost);
         self.attributes = mode;
-        is_old && mode.is_some()
+        becomes_exact
+    }
+
+    /// Whether the size that is known is the size.
+    pub(super) fn is_exact(&self) -> bool {
+        is_exact(self.attributes)
     }
 
     /// The bytes' tokens are these. Returns whether they were others.

@@ -196,7 +196,15 @@ impl Inner {
     /// The tokens that may be used are others.
     pub(crate) fn set_held_attributes(&mut self, mode: Option<TokenMode>) {
         if self.held.set_attributes(mode) {
-            self.known = None;
+            self.void_known();
+        }
+    }
+
+    /// Who needs the exact size has claimed the attributes. What is shown of them may be less: then what is
+    /// known may be from a time when others wrote too.
+    pub(crate) fn begin_exact(&mut self) {
+        if !self.held.is_exact() {
+            self.void_known();
         }
     }
 
@@ -207,7 +215,7 @@ impl Inner {
 
     /// The attributes' token goes back.
     pub(crate) fn forget_attributes(&mut self) {
-        self.known = None;
+        self.void_known();
         self.plain = Plain::default();
     }
 
@@ -240,19 +248,25 @@ impl Inner {
     /// isn't held any more, nothing is known afterwards. Answers may arrive out of order: an older one
     /// changes nothing.
     pub(crate) fn learn(&mut self, attributes: &Attributes, asked: HeldState) {
-        self.known = match self.held.learned(asked) {
-            true => Some(Known::after(self.known, attributes)),
-            false => None,
-        };
+        match self.held.learned(asked) {
+            true => self.known = Some(Known::after(self.known, attributes)),
+            false => self.void_known(),
+        }
+    }
+
+    /// Nothing is known any more, nor learned from answers that are on their way.
+    fn void_known(&mut self) {
+        self.known = None;
+        self.held.void();
     }
 
     /// As `learn`, if nothing is known. Returns whether that was so.
     pub(crate) fn learn_first(&mut self, attributes: &Attributes, asked: HeldState) -> bool {
-        let is_first = self.known.is_none();
+        let is_first = self.known.is_none() && self.held.learned(asked);
         if is_first {
             self.learn(attributes, asked);
         }
-        is_first && self.known.is_some()
+        is_first
     }
 
     /// As `learn`, if anything is known.

@@ -8,7 +8,7 @@ use model::owner::{OwnerCall, OwnerRequest};
 use model::{NodeId, NodeRun, Operation};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use world::call::{Remote, Service};
 use world::{Deadline, World};
@@ -24,6 +24,8 @@ pub struct Way {
     pub metanode: Arc<Metanode>,
     /// Of a hundred messages, how many meet a fault.
     pub faults: u64,
+    /// Requests and replies each take up to so many milliseconds, so that they overtake each other.
+    pub slow_ms: AtomicU64,
     /// Nothing arrives.
     pub cut: AtomicBool,
     /// Everything arrives, and no answer does.
@@ -40,6 +42,7 @@ impl Way {
             world: world.clone(),
             metanode: metanode.clone(),
             faults,
+            slow_ms: AtomicU64::new(0),
             cut: AtomicBool::new(false),
             deaf: AtomicBool::new(false),
             leaves: AtomicBool::new(false),
@@ -68,6 +71,15 @@ impl Way {
 
     fn is_cut(&self) -> bool {
         self.cut.load(Ordering::Relaxed) || self.deaf.load(Ordering::Relaxed)
+    }
+
+    async fn travel(&self) {
+        let most = self.slow_ms.load(Ordering::Relaxed);
+        if most > 0 {
+            self.world
+                .sleep(self.up_to(Duration::from_millis(most)))
+                .await;
+        }
     }
 
     fn up_to(&self, longest: Duration) -> Duration {
@@ -122,7 +134,12 @@ impl Remote for Way {
                 }) => matches!(operation, Operation::CreateUnnamed { .. }),
                 _ => false,
             };
-            let serving = self.metanode.serve(RUN, call, deadline);
+            let serving = async {
+                self.travel().await;
+                let reply = self.metanode.serve(RUN, call, deadline).await;
+                self.travel().await;
+                reply
+            };
             match deadline.bound(&self.world, serving).await {
                 Ok(reply) => {
                     if makes_unnamed && self.leaves.swap(false, Ordering::Relaxed) {
