@@ -195,6 +195,22 @@ impl Coordination {
         from: Option<NodeRun>,
         to: NodeRun,
     ) -> Result<Versioned<ShardRecord>> {
+        self.assign_shard_if(shard, from, Some(to), None).await
+    }
+
+    /// Names the run that shall take the shard over, or nobody, if the record names `from` and the key
+    /// of `fence` has its version.
+    ///
+    /// # Errors
+    /// As [`Coordination::assign_shard`]; also `OldEpoch`: the fence's key has another version. Nothing
+    /// was done.
+    pub(crate) async fn assign_shard_if(
+        &self,
+        shard: ShardId,
+        from: Option<NodeRun>,
+        to: Option<NodeRun>,
+        fence: Option<(&str, u64)>,
+    ) -> Result<Versioned<ShardRecord>> {
         for _ in 0..ATTEMPTS_MAX {
             let mut record = self.shard(shard).await?.ok_or_else(|| {
                 Error::new(
@@ -202,7 +218,8 @@ impl Coordination {
                     format!("shard {shard} was never created"),
                 )
             })?;
-            if record.value.assigned == Some(to) {
+            // Perhaps by an attempt whose outcome wasn't known.
+            if record.value.assigned == to {
                 return Ok(record);
             }
             if record.value.assigned != from {
@@ -214,15 +231,23 @@ impl Coordination {
                     ),
                 ));
             }
-            record.value.assigned = Some(to);
-            match self.set_shard(record.version, &record.value).await {
+            record.value.assigned = to;
+            let assigned = Change::put(shard_key(shard), record.version, encode(&record.value));
+            let kept = fence.map(|(key, version)| Change::keep(key, version));
+            let changes = std::iter::once(assigned).chain(kept).collect();
+            match self.transaction(changes).await {
                 Ok(version) => {
-                    return Ok(Versioned {
-                        value: record.value,
-                        version,
-                    });
+                    record.version = version;
+                    return Ok(record);
                 }
-                Err(error) if error.kind() == ErrorKind::Changed => {}
+                Err(error) if error.kind() == ErrorKind::Changed => {
+                    if let Some((key, version)) = fence
+                        && self.get(key).await?.found.map_or(0, |it| it.version) != version
+                    {
+                        let text = format!("{key} was changed; whoever changed it decides");
+                        return Err(Error::new(ErrorKind::OldEpoch, text));
+                    }
+                }
                 Err(error) => return Err(error.while_doing(format!("assigning shard {shard}"))),
             }
         }
@@ -344,7 +369,7 @@ impl Coordination {
     }
 }
 
-pub(crate) fn shard_key(shard: ShardId) -> String {
+fn shard_key(shard: ShardId) -> String {
     format!("shard/{:010}", shard.0)
 }
 

@@ -3,17 +3,15 @@
 //! A manager wins its place under a lease, then writes its term into the membership. From then on the
 //! version of the membership is its fence: whatever an earlier manager sent expects another one.
 
-use crate::facts::{encode, shard_key};
+use crate::facts::encode;
 use crate::{Change, Coordination, Lease, LeaseId, ShardRecord, Versioned};
 use model::member::Membership;
-use model::{Error, ErrorKind, NodeRun, Result, ShardId};
+use model::{ErrorKind, NodeRun, Result, ShardId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 pub(crate) const MEMBERSHIP: &str = "members";
 pub(crate) const PLACE: &str = "manager";
-/// Attempts of a change that may collide with other writers.
-const ATTEMPTS_MAX: usize = 64;
 
 /// How long the manager's place lasts by coordination's clock when nobody keeps it.
 pub const PLACE_LEASE: Duration = Duration::from_secs(5);
@@ -101,43 +99,8 @@ impl Coordination {
         to: Option<NodeRun>,
         members: u64,
     ) -> Result<Versioned<ShardRecord>> {
-        for _ in 0..ATTEMPTS_MAX {
-            let Some(mut record) = self.shard(shard).await? else {
-                let text = format!("shard {shard} was never created");
-                return Err(Error::new(ErrorKind::NotFound, text));
-            };
-            // Perhaps by an attempt whose outcome wasn't known.
-            if record.value.assigned == to {
-                return Ok(record);
-            }
-            if record.value.assigned != from {
-                let named = record.value.assigned;
-                let text = format!("shard {shard} is assigned to {named:?}, not to {from:?}");
-                return Err(Error::new(ErrorKind::Changed, text));
-            }
-            record.value.assigned = to;
-            let changes = vec![
-                Change::put(shard_key(shard), record.version, encode(&record.value)),
-                Change::keep(MEMBERSHIP, members),
-            ];
-            match self.transaction(changes).await {
-                Ok(version) => {
-                    record.version = version;
-                    return Ok(record);
-                }
-                Err(error) if error.kind() == ErrorKind::Changed => {
-                    let version = self.membership().await?.map_or(0, |fact| fact.version);
-                    if version != members {
-                        let text = "the membership was changed; its manager decides";
-                        return Err(Error::new(ErrorKind::OldEpoch, text));
-                    }
-                }
-                Err(error) => return Err(error.while_doing(format!("assigning shard {shard}"))),
-            }
-        }
-        let text =
-            format!("the record of shard {shard} was changed by others {ATTEMPTS_MAX} times");
-        Err(Error::new(ErrorKind::Busy, text))
+        let fence = Some((MEMBERSHIP, members));
+        self.assign_shard_if(shard, from, to, fence).await
     }
 }
 
