@@ -218,6 +218,30 @@ impl Call {
         )
     }
 
+    /// The inode that a call works on without a name; `None` of calls that go by names.
+    #[must_use]
+    pub fn inode(&self) -> Option<InodeId> {
+        match self {
+            Self::SetMode { inode, .. }
+            | Self::SetXattr { inode, .. }
+            | Self::Stat { inode }
+            | Self::GetXattr { inode }
+            | Self::Write { inode, .. }
+            | Self::Append { inode, .. }
+            | Self::Truncate { inode, .. }
+            | Self::Punch { inode, .. }
+            | Self::Read { inode, .. }
+            | Self::Fsync { inode } => Some(*inode),
+            Self::Create { .. }
+            | Self::Link { .. }
+            | Self::Unlink { .. }
+            | Self::RemoveDirectory { .. }
+            | Self::Rename { .. }
+            | Self::Lookup { .. }
+            | Self::List { .. } => None,
+        }
+    }
+
     /// Whether the tree says something of its answer: it has to do with names and attributes.
     fn is_of_tree(&self) -> bool {
         self.is_ranked_change()

@@ -114,19 +114,8 @@ impl Tree {
     /// which the tree doesn't know.
     fn explains_refusal(&self, event: &Event, kind: ErrorKind) -> bool {
         let kind = of_missing(kind);
-        let gone = match event.call {
-            Call::SetMode { inode, .. }
-            | Call::SetXattr { inode, .. }
-            | Call::Stat { inode }
-            | Call::GetXattr { inode }
-            | Call::Write { inode, .. }
-            | Call::Append { inode, .. }
-            | Call::Truncate { inode, .. }
-            | Call::Punch { inode, .. }
-            | Call::Read { inode, .. }
-            | Call::Fsync { inode } => !event.is_held && self.alive(inode).is_none(),
-            _ => false,
-        };
+        let inode = event.call.inode();
+        let gone = inode.is_some_and(|inode| !event.is_held && self.alive(inode).is_none());
         (gone && kind == ErrorKind::NotFound) || self.refusals(&event.call).contains(&kind)
     }
 

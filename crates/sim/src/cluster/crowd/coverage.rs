@@ -172,16 +172,7 @@ impl Target {
             }
             Call::Rename { from, to, .. } => names.extend([from.clone(), to.clone()]),
             Call::List { directory } => drop(inodes.insert(*directory)),
-            Call::SetMode { inode, .. }
-            | Call::SetXattr { inode, .. }
-            | Call::Stat { inode }
-            | Call::GetXattr { inode }
-            | Call::Write { inode, .. }
-            | Call::Append { inode, .. }
-            | Call::Truncate { inode, .. }
-            | Call::Punch { inode, .. }
-            | Call::Read { inode, .. }
-            | Call::Fsync { inode } => drop(inodes.insert(*inode)),
+            call => inodes.extend(call.inode()),
         }
         inodes.extend(names.iter().filter_map(|name| at.get(name)));
         Self {
