@@ -1,13 +1,13 @@
 //! A client whose owner is reached through messages that get lost, late and doubled.
 
 use crate::rig::way::{Map, Way};
-use crate::rig::{self, Node, content, name, new_file};
-use client::{Client, ClientSettings, OpenFlags, Owner, RemoteOwner};
+use crate::rig::{self, Node, content, name, new_file, patient};
+use client::{Client, OpenFlags};
 use futures::future::join_all;
 use metanode::CheckOptions;
 use model::lock::{LockOwner, LockTaker};
 use model::operation::{NewInode, RenameMode};
-use model::{ErrorKind, FileKind, InodeId, LockKind, LockRange, SetAttributes, ShardId};
+use model::{ErrorKind, FileKind, InodeId, LockKind, LockRange, SetAttributes};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,13 +15,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use world::World;
 use world::sim::Simulation;
-
-fn settings() -> ClientSettings {
-    ClientSettings {
-        patience: Duration::from_secs(300),
-        ..rig::settings()
-    }
-}
 
 /// Runs `scenario` with a client on another node.
 fn run<F>(seed: u64, faults: u64, scenario: impl FnOnce(Node, Arc<Map>, Arc<Way>) -> F)
@@ -34,15 +27,11 @@ where
         let place = rig::Place::default();
         Node::create(&world, &place).await;
         let mut made = None;
-        let node = Node::open_with(&world, &place, settings(), |metanode| {
+        let node = Node::open_with(&world, &place, patient(), |metanode| {
             let way = Way::new(&world, metanode, faults);
-            let map = Arc::new(Map {
-                world: world.clone(),
-                owner: Mutex::new(Some(way.clone())),
-            });
+            let map = Map::to(&way);
             made = Some((map.clone(), way));
-            let patience = settings().patience;
-            Owner::There(RemoteOwner::new(world.clone(), ShardId(0), map, patience))
+            map.remote_owner()
         });
         let node = node.await;
         let (map, way) = made.unwrap();
@@ -220,7 +209,7 @@ fn programs_wait_for_an_owner_and_then_get_an_error() {
         let made = client.create(InodeId::ROOT, name("a"), new_file()).await;
         assert_eq!(made.unwrap_err().kind(), ErrorKind::Unavailable);
         let waited = node.world.now() - begun;
-        assert!(waited >= settings().patience && waited < settings().patience * 2);
+        assert!(waited >= patient().patience && waited < patient().patience * 2);
 
         // Whether the second one was made isn't known, so its slot waits for the answer.
         *map.owner.lock() = Some(way.clone());
@@ -256,7 +245,7 @@ fn a_file_without_a_name_that_nobody_waits_for_is_released_however_long_it_takes
         let making = client.create_unnamed(InodeId::ROOT, new_file());
         let killed = node.world.timeout(Duration::from_nanos(1), making).await;
         assert!(killed.is_err());
-        node.world.sleep(settings().patience * 3).await;
+        node.world.sleep(patient().patience * 3).await;
         assert!(way.is_away.swap(false, Ordering::Relaxed), "it was made");
         let made = node.metanode.usage().await.unwrap().inodes;
         assert_eq!(made, inodes + 1);

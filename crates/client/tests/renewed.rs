@@ -1,57 +1,27 @@
 //! A client whose session has ended begins another one: what it says of what was lost, and that
 //! everything else goes on.
 
-use crate::rig::way::{Map, Way};
-use crate::rig::{self, Node, content, name, new_file};
+use crate::rig::way::{Way, client_through};
+use crate::rig::{self, Node, content, name, new_file, run_patient as run};
 use crate::sharing::{CELL, CELLS, Event, History, filled, values};
-use client::{Client, ClientSettings, Losses, OpenFlags, Owner, RemoteOwner};
+use client::{Client, Losses, OpenFlags};
 use futures::future::join_all;
 use metanode::CheckOptions;
 use model::lock::{LockDoor, LockOwner, LockTaker};
 use model::operation::RenameMode;
-use model::{Error, ErrorKind, InodeId, LockKind, LockRange, Result, SetAttributes, ShardId};
+use model::{Error, ErrorKind, InodeId, LockKind, LockRange, Result, SetAttributes};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use world::World;
-use world::sim::Simulation;
-
-fn settings() -> ClientSettings {
-    ClientSettings {
-        patience: Duration::from_secs(300),
-        ..rig::settings()
-    }
-}
 
 /// A client on another node, and the way of its messages.
 async fn client(world: &World, node: &Node) -> (Arc<Client>, Arc<Way>) {
     let way = Way::new(world, &node.metanode, 0);
-    let map = Arc::new(Map {
-        world: world.clone(),
-        owner: Mutex::new(Some(way.clone())),
-    });
-    let patience = settings().patience;
-    let owner = Owner::There(RemoteOwner::new(world.clone(), ShardId(0), map, patience));
-    let session = owner.open_session(world).await.unwrap();
-    let client = Client::new(world.clone(), owner, node.pool.clone(), session, settings());
+    let client = client_through(node, &way).await;
     (client, way)
-}
-
-fn run<F>(seed: u64, scenario: impl FnOnce(World, Node) -> F)
-where
-    F: Future<Output = ()>,
-{
-    let sim = Simulation::new(seed);
-    sim.limit_time(Duration::from_secs(24 * 60 * 60));
-    sim.run(|world| async move {
-        let place = rig::Place::default();
-        Node::create(&world, &place).await;
-        let node = Node::open(&world, &place, settings()).await;
-        scenario(world, node).await;
-    })
-    .finished();
 }
 
 async fn check(node: Node) {

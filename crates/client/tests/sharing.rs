@@ -4,12 +4,12 @@
 //! empties those behind it. A read must find in each cell a value that may be there: one whose write
 //! had begun, and that no other write has replaced that lay between that write and the read.
 
-use crate::rig::way::{Map, Way};
-use crate::rig::{self, Node, new_file};
-use client::{Client, ClientSettings, Owner, RemoteOwner};
+use crate::rig::way::{Way, client_through};
+use crate::rig::{self, Node, new_file, run_patient as run};
+use client::{Client, Owner};
 use futures::future::join_all;
 use metanode::{CheckOptions, Metanode};
-use model::{ErrorKind, InodeId, SetAttributes, ShardId};
+use model::{ErrorKind, InodeId, SetAttributes};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use testkit::inodes::name;
 use world::World;
-use world::sim::Simulation;
 
 pub(crate) const CELL: usize = 512;
 pub(crate) const CELLS: usize = 256;
@@ -74,13 +73,6 @@ impl History {
     }
 }
 
-fn settings() -> ClientSettings {
-    ClientSettings {
-        patience: Duration::from_secs(300),
-        ..rig::settings()
-    }
-}
-
 /// A client on another node.
 async fn client(world: &World, node: &Node, faults: u64) -> Arc<Client> {
     client_afar(world, node, faults, 0).await
@@ -90,29 +82,7 @@ async fn client(world: &World, node: &Node, faults: u64) -> Arc<Client> {
 async fn client_afar(world: &World, node: &Node, faults: u64, slow_ms: u64) -> Arc<Client> {
     let way = Way::new(world, &node.metanode, faults);
     way.slow_ms.store(slow_ms, Ordering::Relaxed);
-    let map = Arc::new(Map {
-        world: world.clone(),
-        owner: Mutex::new(Some(way)),
-    });
-    let patience = settings().patience;
-    let owner = Owner::There(RemoteOwner::new(world.clone(), ShardId(0), map, patience));
-    let session = owner.open_session(world).await.unwrap();
-    Client::new(world.clone(), owner, node.pool.clone(), session, settings())
-}
-
-fn run<F>(seed: u64, scenario: impl FnOnce(World, Node) -> F)
-where
-    F: Future<Output = ()>,
-{
-    let sim = Simulation::new(seed);
-    sim.limit_time(Duration::from_secs(24 * 60 * 60));
-    sim.run(|world| async move {
-        let place = rig::Place::default();
-        Node::create(&world, &place).await;
-        let node = Node::open(&world, &place, settings()).await;
-        scenario(world, node).await;
-    })
-    .finished();
+    client_through(node, &way).await
 }
 
 /// Cells filled with a value.
@@ -319,15 +289,7 @@ fn what_the_only_client_has_cached_is_there_for_the_second_one() {
 fn a_client_that_is_cut_off_loses_its_session_and_the_others_go_on() {
     run(8_300, |world, node| async move {
         let way = Way::new(&world, &node.metanode, 0);
-        let map = Arc::new(Map {
-            world: world.clone(),
-            owner: Mutex::new(Some(way.clone())),
-        });
-        let patience = settings().patience;
-        let owner = Owner::There(RemoteOwner::new(world.clone(), ShardId(0), map, patience));
-        let session = owner.open_session(&world).await.unwrap();
-        let pool = node.pool.clone();
-        let silent = Client::new(world.clone(), owner, pool, session, settings());
+        let silent = client_through(&node, &way).await;
         let file = rig::file(&node.client, "f").await;
         let held = silent.open(file, client::OpenFlags::default()).await;
         held.unwrap();
@@ -457,7 +419,7 @@ fn a_session_of_the_same_process_uses_tokens_too() {
         let owner = Owner::Here(node.metanode.clone() as Arc<Metanode>);
         let session = owner.open_session(&world).await.unwrap();
         let pool = node.pool.clone();
-        let second = Client::new(world.clone(), owner, pool, session, settings());
+        let second = Client::new(world.clone(), owner, pool, session, rig::patient());
         let file = rig::file(&second, "f").await;
         for round in 1..20 {
             node.client.write(file, 0, &filled(round, 2)).await.unwrap();

@@ -69,6 +69,30 @@ pub fn settings() -> ClientSettings {
     }
 }
 
+/// For clients whose messages get lost.
+pub fn patient() -> ClientSettings {
+    ClientSettings {
+        patience: Duration::from_secs(300),
+        ..settings()
+    }
+}
+
+/// Plays a scenario of up to a day on a new file system.
+pub fn run_patient<F>(seed: u64, scenario: impl FnOnce(World, Node) -> F)
+where
+    F: Future<Output = ()>,
+{
+    let sim = Simulation::new(seed);
+    sim.limit_time(Duration::from_secs(24 * 60 * 60));
+    sim.run(|world| async move {
+        let place = Place::default();
+        Node::create(&world, &place).await;
+        let node = Node::open(&world, &place, patient()).await;
+        scenario(world, node).await;
+    })
+    .finished();
+}
+
 impl Node {
     /// Makes an empty file system.
     pub async fn create(world: &World, place: &Place) {

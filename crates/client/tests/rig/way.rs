@@ -1,11 +1,12 @@
 //! The way of messages to a metanode: they get lost, late and doubled.
 
-use client::Owners;
+use super::Node;
+use client::{Client, Owner, Owners, RemoteOwner};
 use futures::future::BoxFuture;
 use metanode::Metanode;
 use model::call::{Answer, Call, NoAnswer};
 use model::owner::{OwnerCall, OwnerRequest};
-use model::{NodeId, NodeRun, Operation};
+use model::{NodeId, NodeRun, Operation, ShardId};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -55,6 +56,37 @@ impl Way {
 pub struct Map {
     pub world: World,
     pub owner: Mutex<Option<Arc<Way>>>,
+}
+
+impl Map {
+    /// One that names the node at the end of a way.
+    pub fn to(way: &Arc<Way>) -> Arc<Self> {
+        Arc::new(Self {
+            world: way.world.clone(),
+            owner: Mutex::new(Some(way.clone())),
+        })
+    }
+
+    /// The owner as this map names it.
+    pub fn remote_owner(self: &Arc<Self>) -> Owner {
+        let world = self.world.clone();
+        let patience = super::patient().patience;
+        Owner::There(RemoteOwner::new(world, ShardId(0), self.clone(), patience))
+    }
+}
+
+/// A client on another node, whose messages go this way.
+pub async fn client_through(node: &Node, way: &Arc<Way>) -> Arc<Client> {
+    let owner = Map::to(way).remote_owner();
+    let world = &node.world;
+    let session = owner.open_session(world).await.unwrap();
+    Client::new(
+        world.clone(),
+        owner,
+        node.pool.clone(),
+        session,
+        super::patient(),
+    )
 }
 
 impl Way {
