@@ -2,7 +2,7 @@
 //! everything else goes on.
 
 use crate::rig::way::{Way, client_through};
-use crate::rig::{self, Node, content, name, new_file, run_patient as run};
+use crate::rig::{self, Node, content, name, new_file, patient, run_patient as run};
 use crate::sharing::{CELL, CELLS, Event, History, filled, values};
 use client::{Client, Losses, OpenFlags};
 use futures::future::join_all;
@@ -144,6 +144,46 @@ fn a_client_that_was_cut_off_goes_on_and_says_what_was_lost() {
             cut.release(file).await;
         }
         is_gone(here.get_attributes(stored).await);
+        cut.close().await.unwrap();
+        check(node).await;
+    });
+}
+
+/// It is cut off again after its next session was opened, and before that one has what it needs.
+#[test]
+fn a_session_that_could_not_be_made_complete_does_not_stay_open() {
+    run(9_050, |world, node| async move {
+        let (cut, way) = client(&world, &node).await;
+        let here = &node.client;
+        let mut files = Vec::new();
+        for number in 0..40 {
+            let file = rig::file(here, &format!("f{number}")).await;
+            open(&cut, file).await;
+            files.push(file);
+        }
+        let shared = files[0];
+        cut.write(shared, 0, b"before").await.unwrap();
+        cut.fsync(shared, false).await.unwrap();
+        way.cut.store(true, Ordering::Relaxed);
+        here.write(shared, 0, b"others").await.unwrap();
+        let sessions = || node.metanode.hosted().sessions().of_clients().count();
+        assert_eq!(sessions(), 1, "only the client here has one");
+        way.slow_ms.store(20, Ordering::Relaxed);
+        way.cut.store(false, Ordering::Relaxed);
+        let begun = world.now();
+        while sessions() == 1 {
+            assert!(world.now() - begun < Duration::from_secs(60));
+            world.sleep(Duration::from_millis(1)).await;
+        }
+        way.cut.store(true, Ordering::Relaxed);
+        world.sleep(patient().patience * 3).await;
+        way.cut.store(false, Ordering::Relaxed);
+        assert!(rig::read(&cut, shared, 0, 6).await == b"others"[..]);
+        assert_eq!(cut.losses().sessions, 1);
+        assert_eq!(sessions(), 2, "each client has one");
+        for file in files {
+            cut.release(file).await;
+        }
         cut.close().await.unwrap();
         check(node).await;
     });

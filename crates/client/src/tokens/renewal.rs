@@ -2,7 +2,8 @@
 //!
 //! 1. *Lost* is all that the tokens allowed: what was cached, and what was written and isn't published.
 //!    What belongs to the old session names it, and the owner refuses it for ever.
-//! 2. A session is opened, for as long as it takes.
+//! 2. A session is opened, for as long as it takes. One that doesn't get all of 3 is ended before the next
+//!    is opened.
 //! 3. It gets the doors of the one before, and holds every open inode as often. Programs that have a file
 //!    open hear of it (`Inner::check_lost`) if written data was lost, if they had locks on it, or if it
 //!    lost its last name and with the session its last holder.
@@ -87,12 +88,35 @@ impl Tokens {
     async fn open_next(&self) -> Result<SessionId> {
         let owner = self.session.owner();
         let begun = owner.open_session(self.session.world()).await?;
+        match self.give_all(begun).await {
+            Ok(()) => Ok(begun),
+            Err(error) => {
+                self.end_unwanted(begun).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn give_all(&self, begun: SessionId) -> Result<()> {
         for door in self.session.doors().of(begun) {
             let begin = OwnerRequest::Lock(LockCall::BeginDoor(door));
             self.session.ask(&begin).await?;
         }
-        self.hold_opened(begun).await?;
-        Ok(begun)
+        self.hold_opened(begun).await
+    }
+
+    /// Ends a session that can't become the client's. Nobody else would end it: the owner doesn't miss
+    /// one that holds no tokens. Another one couldn't be opened meanwhile, so it waits for the owner.
+    async fn end_unwanted(&self, begun: SessionId) {
+        let end = OwnerRequest::CloseSession { session: begun };
+        while let Err(error) = self.session.ask(&end).await {
+            let is_over = error.kind() == ErrorKind::SessionEnded;
+            if is_over || self.session.check_open().is_err() {
+                return;
+            }
+            tracing::debug!(%begun, %error, "a session that isn't wanted can't be ended yet");
+            self.session.world().sleep(PAUSE_MAX).await;
+        }
     }
 
     /// Lets a session hold all inodes that programs have open.
