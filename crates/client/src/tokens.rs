@@ -301,6 +301,13 @@ impl Tokens {
         }
     }
 
+    /// The holder, if it is that of this session: another one may have begun, which happens with the
+    /// state locked.
+    fn holder_of<'a>(&self, state: &'a mut State, session: SessionId) -> Option<&'a mut Holder> {
+        let is_own = session == self.session.id();
+        state.holder.as_mut().filter(|_| is_own)
+    }
+
     /// The session has ended.
     fn lose_all(&self, mut state: MutexGuard<'_, State>) {
         state.is_over = true;
@@ -443,11 +450,8 @@ enum Later {
 /// Says what is held to a new owner.
 impl crate::owner::Reclaims for Tokens {
     fn begin(&self, session: SessionId, tenure: Tenure) -> Vec<HeldToken> {
-        if session != self.session.id() {
-            return Vec::new();
-        }
         let mut state = self.state.lock();
-        let holder = state.holder.as_mut();
+        let holder = self.holder_of(&mut state, session);
         let held = holder.map_or_else(Vec::new, |holder| holder.begin_tenure(tenure));
         self.act(state);
         let held = held.into_iter();
@@ -460,11 +464,8 @@ impl crate::owner::Reclaims for Tokens {
     }
 
     fn taken_down(&self, session: SessionId, held: &[HeldToken], numbers: &[Option<GrantNumber>]) {
-        if session != self.session.id() {
-            return;
-        }
         let mut state = self.state.lock();
-        if let Some(holder) = &mut state.holder {
+        if let Some(holder) = self.holder_of(&mut state, session) {
             for (held, number) in held.iter().zip(numbers) {
                 holder.reclaimed(held.object, held.range, *number);
             }
@@ -473,11 +474,8 @@ impl crate::owner::Reclaims for Tokens {
     }
 
     fn end(&self, session: SessionId) {
-        if session != self.session.id() {
-            return;
-        }
         let mut state = self.state.lock();
-        if let Some(holder) = &mut state.holder {
+        if let Some(holder) = self.holder_of(&mut state, session) {
             holder.end_reclaim();
         }
         self.act(state);
