@@ -39,6 +39,14 @@ impl Locks {
         let number = self.doors.fetch_add(1, Ordering::Relaxed) + 1;
         // Before it is asked for: a session that begins meanwhile begins with it.
         self.session.doors().begin(number);
+        let begun = self.begin_numbered(number).await;
+        if begun.is_err() {
+            self.session.doors().end(number);
+        }
+        begun
+    }
+
+    async fn begin_numbered(&self, number: u32) -> Result<LockDoor> {
         loop {
             let session = self.session.current().await?;
             let door = LockDoor { session, number };
@@ -47,10 +55,7 @@ impl Locks {
                 Err(error) if error.kind() == ErrorKind::SessionEnded => {
                     self.session.after(session).await?;
                 }
-                Err(error) => {
-                    self.session.doors().end(number);
-                    return Err(error);
-                }
+                Err(error) => return Err(error),
             }
         }
     }
@@ -58,21 +63,9 @@ impl Locks {
     /// Ends a door: its locks end, its waiting requests are interrupted, later ones are refused.
     pub(crate) fn end_door(&self, door: LockDoor) {
         self.session.doors().end(door.number);
-        let door = self.now(door, self.session.id());
+        let door = door_in(door, self.session.id());
         let end = OwnerRequest::Lock(LockCall::EndDoor(door));
         self.session.ask_later(end);
-    }
-
-    /// The door as one of this session.
-    fn now(&self, door: LockDoor, session: SessionId) -> LockDoor {
-        LockDoor { session, ..door }
-    }
-
-    fn owner_in(&self, owner: LockOwner, session: SessionId) -> LockOwner {
-        LockOwner {
-            door: self.now(owner.door, session),
-            ..owner
-        }
     }
 
     /// Refuses what programs do with a file on which they have lost something.
@@ -96,7 +89,7 @@ impl Locks {
             self.check_lost(inode)?;
             let test = LockCall::Test {
                 inode,
-                owner: self.owner_in(owner, session),
+                owner: owner_in(owner, session),
                 range,
                 kind,
             };
@@ -164,7 +157,7 @@ impl Locks {
             let session = self.session.current().await?;
             self.check_lost(request.inode)?;
             let request = LockRequest {
-                owner: self.owner_in(request.owner, session),
+                owner: owner_in(request.owner, session),
                 ..request
             };
             let done = match &mut interrupted {
@@ -233,13 +226,13 @@ impl Locks {
 
     /// A process closed a descriptor (FLUSH): ends its POSIX locks on the inode.
     pub(crate) async fn release_process(&self, inode: InodeId, owner: LockOwner) {
-        let owner = self.owner_in(owner, self.session.id());
+        let owner = owner_in(owner, self.session.id());
         self.end(LockCall::EndProcess { inode, owner }).await;
     }
 
     /// The last descriptor of an open file is gone (RELEASE): ends the locks taken through it.
     pub(crate) async fn release_open(&self, door: LockDoor, open: u64) {
-        let door = self.now(door, self.session.id());
+        let door = door_in(door, self.session.id());
         self.end(LockCall::EndOpen { door, open }).await;
     }
 
@@ -256,6 +249,18 @@ impl Locks {
         let answer = self.session.ask(&request).await;
         self.session.doors().answered(&request, &answer);
         answer
+    }
+}
+
+/// The door as one of this session.
+fn door_in(door: LockDoor, session: SessionId) -> LockDoor {
+    LockDoor { session, ..door }
+}
+
+fn owner_in(owner: LockOwner, session: SessionId) -> LockOwner {
+    LockOwner {
+        door: door_in(owner.door, session),
+        ..owner
     }
 }
 
