@@ -285,6 +285,12 @@ impl OwnerRequest {
         }
     }
 
+    /// Whether the request is an operation that changes something.
+    #[must_use]
+    pub fn is_change(&self) -> bool {
+        matches!(self, Self::Execute { operation, .. } if !operation.is_read())
+    }
+
     /// Whether the request makes written data part of its file.
     #[must_use]
     pub fn is_publish(&self) -> bool {

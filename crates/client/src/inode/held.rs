@@ -98,11 +98,9 @@ impl Held {
     /// shown just before: what is being given back isn't shown, and a grant may come meanwhile that
     /// leaves a shared token of it.
     pub(super) fn set_attributes(&mut self, mode: Option<TokenMode>) -> bool {
-        let is_less =
-            self.attributes == Some(TokenMode::SharedWrite) && mode != Some(TokenMode::SharedWrite);
         let is_lost = self.attributes.is_some() && mode.is_none();
         let becomes_exact = is_exact(mode) && !self.is_exact();
-        self.changes += u64::from(is_less || is_lost);
+        self.changes += u64::from(is_lost);
         self.attributes = mode;
         becomes_exact
     }

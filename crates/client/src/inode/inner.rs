@@ -264,7 +264,7 @@ impl Inner {
     pub(crate) fn learn_first(&mut self, attributes: &Attributes, asked: HeldState) -> bool {
         let is_first = self.known.is_none() && self.held.learned(asked);
         if is_first {
-            self.learn(attributes, asked);
+            self.known = Some(Known::from(attributes));
         }
         is_first
     }

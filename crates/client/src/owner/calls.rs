@@ -126,6 +126,17 @@ impl Calls {
         })
     }
 
+    /// The same way to the owner for another session, which isn't open yet.
+    pub(super) fn next(&self) -> Arc<Self> {
+        Self::new(
+            self.world.clone(),
+            self.shard,
+            self.owners.clone(),
+            self.patience,
+            self.tokens.clone(),
+        )
+    }
+
     /// Asks until there is an answer, or patience ends.
     ///
     /// # Errors
@@ -146,12 +157,7 @@ impl Calls {
             order: None,
             request: request.clone(),
         };
-        let is_in_order = request.is_in_order();
-        let is_change = match request {
-            OwnerRequest::Execute { operation, .. } => !operation.is_read(),
-            _ => false,
-        };
-        if !is_in_order && !is_change {
+        if !request.is_in_order() && !request.is_change() {
             return match self.ask_until(&mut call, deadline).await {
                 Outcome::Answered(answer) => answer,
                 Outcome::NotRun(error) | Outcome::Unknown(error) => Err(error),
@@ -420,23 +426,14 @@ impl Drop for Taken {
 /// The end of asking, with an owner's answer. A session that has ended says nothing of what it asked
 /// before: a change that may have run must not be asked again by another session.
 fn decided(call: &OwnerCall, answer: Result<OwnerReply>, may_have_run: bool) -> Outcome {
-    let is_change = match &call.request {
-        OwnerRequest::Execute { operation, .. } => !operation.is_read(),
-        _ => false,
-    };
-    let answer = match answer {
-        Err(error)
-            if error.kind() == ErrorKind::SessionEnded
-                && may_have_run
-                && is_change
-                && !call.request.is_publish() =>
-        {
+    let must_not_repeat = may_have_run && call.request.is_change() && !call.request.is_publish();
+    Outcome::Answered(match answer {
+        Err(error) if error.kind() == ErrorKind::SessionEnded && must_not_repeat => {
             let text = "the session ended before its owner said what became of the operation";
             Err(Error::new(ErrorKind::Unknown, text))
         }
         answer => answer,
-    };
-    Outcome::Answered(answer)
+    })
 }
 
 fn ended(session: SessionId) -> Error {

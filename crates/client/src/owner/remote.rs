@@ -11,12 +11,6 @@ use world::{Instant, Waiter, World};
 
 /// An owner that is reached through messages.
 pub struct RemoteOwner {
-    world: World,
-    owners: Arc<dyn Owners>,
-    /// The shard, which each call names.
-    shard: ShardId,
-    /// How long a request is asked before its program gets an error.
-    patience: Duration,
     /// The client's tokens.
     tokens: Arc<OnceLock<Weak<dyn Reclaims>>>,
     /// What the client's session asks.
@@ -24,7 +18,8 @@ pub struct RemoteOwner {
 }
 
 impl RemoteOwner {
-    /// The owner of a shard, as `owners` names it.
+    /// The owner of a shard, as `owners` names it. A request is asked for `patience` before its program
+    /// gets an error.
     #[must_use]
     pub fn new(
         world: World,
@@ -33,18 +28,8 @@ impl RemoteOwner {
         patience: Duration,
     ) -> Arc<Self> {
         let tokens = Arc::<OnceLock<_>>::default();
-        let calls = Calls::new(
-            world.clone(),
-            shard,
-            owners.clone(),
-            patience,
-            tokens.clone(),
-        );
+        let calls = Calls::new(world, shard, owners, patience, tokens.clone());
         Arc::new(Self {
-            world,
-            owners,
-            shard,
-            patience,
             tokens,
             calls: Mutex::new(calls),
         })
@@ -52,13 +37,7 @@ impl RemoteOwner {
 
     /// What a session asks that is about to be opened.
     pub(super) fn begin(&self) -> Arc<Calls> {
-        Calls::new(
-            self.world.clone(),
-            self.shard,
-            self.owners.clone(),
-            self.patience,
-            self.tokens.clone(),
-        )
+        self.calls.lock().next()
     }
 
     /// The session that asks this is the client's from now on; the one before is over.

@@ -3,7 +3,7 @@
 
 use crate::owner::Book;
 use model::lock::LockDoor;
-use model::owner::{LockCall, OwnerReply, OwnerRequest};
+use model::owner::{OwnerReply, OwnerRequest};
 use model::{InodeId, Result, SessionId};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -48,13 +48,12 @@ impl Doors {
 
     /// The owner has answered a request about locks.
     pub(crate) fn answered(&self, request: &OwnerRequest, reply: &Result<OwnerReply>) {
-        if let OwnerRequest::Lock(call) = request
-            && !matches!(call, LockCall::Test { .. } | LockCall::Await { .. })
-        {
-            let mut state = self.state.lock();
-            if call.session() == state.session {
-                state.book.answered(request, reply);
-            }
+        if !request.is_in_order() {
+            return;
+        }
+        let mut state = self.state.lock();
+        if request.session() == Some(state.session) {
+            state.book.answered(request, reply);
         }
     }
 

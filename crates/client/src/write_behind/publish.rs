@@ -54,7 +54,7 @@ impl Publisher {
     #[must_use = "the batch is stored by nobody else"]
     pub(super) async fn publish_ready(&self, state: &InodeRef) -> Option<Job> {
         loop {
-            let (number, steps, asked) = {
+            let (number, session, steps, asked) = {
                 let mut inner = state.lock();
                 if inner.batches().is_publishing() {
                     return None;
@@ -69,10 +69,9 @@ impl Publisher {
                 let (number, steps) = (front.number(), publishes(state.id(), front));
                 let session = front.mark().session();
                 inner.batches_mut().set_publishing(true);
-                (number, (session, steps), inner.held_state())
+                (number, session, steps, inner.held_state())
             };
             let _mark = Publishing(state);
-            let (session, steps) = steps;
             match self.send(session, steps).await {
                 Ok(attributes) => self.note_published(state, number, &attributes, asked),
                 Err(error) if self.is_gone(state.id(), &error).await => {

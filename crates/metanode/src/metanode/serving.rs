@@ -24,12 +24,13 @@ type LastUse = (InodeId, Stamp);
 impl Local<OwnerRequest, Result<OwnerReply>> for Metanode {
     fn ask<'a>(&'a self, request: &'a OwnerRequest) -> Asked<'a, Result<OwnerReply>> {
         // What is held for a session that has ended would be held for ever.
-        let ended = |session: SessionId| !self.sessions.is_open(session);
+        if request.is_in_order()
+            && let Some(session) = request.session()
+            && !self.sessions.is_open(session)
+        {
+            return Asked::Ready(Err(namespace::sessions::ended(session)));
+        }
         match request {
-            request if request.is_in_order() && request.session().is_some_and(ended) => {
-                let session = request.session().unwrap_or_default();
-                Asked::Ready(Err(namespace::sessions::ended(session)))
-            }
             OwnerRequest::Execute { operation, stamp } => match self.begin(operation, stamp) {
                 Asked::Ready(reply) => Asked::Ready(reply.map(OwnerReply::Operation)),
                 Asked::Waits(rest) => {
