@@ -48,10 +48,22 @@ faults! {
     GiveReserve,
     /// What was given back unused isn't free again.
     ForgetReturn,
-    /// A statement that a newer one has overtaken counts.
-    TakeOldStatement,
     /// A pool is called full before others were asked for what they don't need.
     FullEarly,
     /// A holder that is asked for what it doesn't need keeps it.
     KeepIdle,
+    /// A statement that comes after its holder's end makes it a holder again.
+    ReviveEnded,
+    /// What an ended holder may have written since its last statement counts as free.
+    ForgetUnsaid,
+    /// A holder claims nothing of what an earlier ledger gave it.
+    ForgetClaim,
+    /// A new ledger gives before all holders of the earlier one have claimed what they have.
+    GiveBeforeClaims,
+    /// A holder takes what an earlier ledger gives after a new one began.
+    HearEarlierLedger,
+    /// Statements from before a pool was measured count as if they came after.
+    MeasureEarly,
+    /// Deletes that may have happened while a pool was measured are forgotten.
+    IgnoreDeletes,
 }

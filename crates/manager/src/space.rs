@@ -3,12 +3,18 @@
 //!
 //! [`Ledger`] gives slices: the manager's gives those of a pool to owners of shards, and an owner's gives
 //! what it was given to clients. [`Purse`] is the half of who gets them. All messages carry totals since
-//! the holder's beginning, so one that is lost, repeated or late changes nothing that a newer one said.
+//! the ledger's beginning, so one that is lost, repeated or late changes nothing that a newer one said.
 //!
 //! *A write wants room*: the purse has it, or asks; the ledger gives a slice, or recalls what others
-//! hold and don't need; only when all have answered and it still isn't enough, the pool is full.
+//! hold and don't need; only when all have answered, and the pool was measured, and it still isn't
+//! enough, the pool is full.
+//!
+//! *A new ledger* (a new manager's) knows nothing: each holder claims what it has, then the pool is
+//! measured, then it gives. *A holder ends*: what it may have written counts as used until the pool was
+//! measured.
 
 mod ledger;
+mod measuring;
 mod purse;
 
 pub use ledger::{Given, Ledger};
@@ -24,20 +30,38 @@ pub const SLICE_BYTES_MIN: u64 = 1 << 20;
 const SHARE_PART: u64 = 4;
 /// Most holders of a ledger.
 pub const HOLDERS_MAX: usize = 16_384;
+/// So often others may be given something while a want waits; then they wait until it is answered.
+pub const OVERTAKEN_MAX: u32 = 16;
 
-/// What a holder says: totals since it began, under a growing number.
+/// Counts the ledgers of a pool: the manager's term, or an owner's epoch.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct LedgerTerm(pub u64);
+
+/// Counts how often a ledger has measured its pool.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Round(pub u64);
+
+/// What a holder says: totals since it knows of the ledger, under a growing number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Statement {
+    /// The ledger that is meant.
+    pub term: LedgerTerm,
     /// Grows with each statement.
     pub number: u64,
+    /// Bytes that it held when it began with this ledger: what an earlier one had given.
+    pub claim: u64,
     /// Bytes that were written to the pool.
     pub consumed: u64,
     /// Bytes that were given back unused.
     pub returned: u64,
     /// Bytes in the pool that were deleted.
     pub freed: u64,
+    /// Bytes that are being deleted: they may be in the pool or not.
+    pub freeing: u64,
     /// The newest recall that it has obeyed.
     pub obeyed: RecallNumber,
+    /// The newest measuring that it was told of.
+    pub round: Round,
     /// What it lacks, if it does.
     pub want: Option<Want>,
 }
@@ -47,7 +71,7 @@ pub struct Statement {
 pub struct Want {
     /// Grows with each want of a holder.
     pub number: u64,
-    /// Bytes that it lacks.
+    /// Bytes that it needs, with what writes under way have taken: compared with all that it holds.
     pub bytes: u64,
 }
 
@@ -55,15 +79,17 @@ pub struct Want {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct RecallNumber(pub u64);
 
-/// What a ledger says to a holder.
+/// What a ledger says, under its term.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Say {
-    /// Bytes that it was given since it began.
+    /// Bytes that it was given since it began, its claim included.
     Granted {
         /// The holder.
         to: NodeRun,
         /// The total.
         total: u64,
+        /// The newest measuring that is over: to be said back.
+        round: Round,
     },
     /// Give back what no write needs now.
     Recall {
@@ -79,6 +105,8 @@ pub enum Say {
         /// The want's number.
         want: u64,
     },
+    /// Ask all NSDs of the pool what is in use, from now on, and say it with [`Ledger::measured`].
+    Measure(Round),
 }
 
 /// Bytes of a slice, when `free` may still be given to `holders`.

@@ -6,6 +6,8 @@ mod chance;
 mod cluster;
 mod explored;
 mod judged;
+mod ledgers;
+mod pools;
 mod spaces;
 mod storms;
 mod times;

@@ -1,15 +1,22 @@
 //! The half that gives slices. What it gave, what was used and what is left always add up to what it
 //! has.
 
-use super::{HOLDERS_MAX, RecallNumber, Say, Statement, slice_bytes};
+use super::measuring::Measuring;
+use super::{
+    HOLDERS_MAX, LedgerTerm, OVERTAKEN_MAX, RecallNumber, Round, Say, Statement, slice_bytes,
+};
 use crate::planted::Planted;
 use model::NodeRun;
 use model::limits::RESERVED_PERCENT;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// So many wants recall what others hold at the same time; more wait for their turn.
+const WAITING_MAX: usize = 8;
+
 /// What a holder was given, and what it said last.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 struct Account {
+    /// With its claim.
     granted: u64,
     said: Statement,
 }
@@ -21,15 +28,26 @@ impl Account {
             .and_then(|rest| rest.checked_sub(self.said.returned))
             .expect("nobody uses more than it was given: its statement would have been refused")
     }
+
+    /// What it may have in the pool now, or put there: less what it deleted.
+    fn charged(&self) -> i128 {
+        let less = i128::from(self.said.returned) + i128::from(self.said.freed);
+        i128::from(self.granted) - less
+    }
 }
 
 /// A want that waits for what others give back.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Waiting {
     want: u64,
-    recall: RecallNumber,
-    /// Holders that haven't obeyed the recall.
-    missing: BTreeSet<NodeRun>,
+    /// Holders that must obey a recall, and which.
+    missing: BTreeMap<NodeRun, RecallNumber>,
+    /// How often others were given something meanwhile.
+    overtaken: u32,
+    /// The first measuring that begins after all have obeyed.
+    round: Option<Round>,
+    /// It was told that the pool is full.
+    is_answered: bool,
 }
 
 /// The sums of a ledger.
@@ -37,7 +55,7 @@ struct Waiting {
 pub struct Given {
     /// Bytes in use.
     pub used: u64,
-    /// Bytes that holders may use.
+    /// Bytes that holders may use, or have used and not yet said so.
     pub held: u64,
     /// Bytes that may still be given.
     pub free: u64,
@@ -48,40 +66,83 @@ pub struct Given {
 /// The slices of one pool, or of what an owner was given of one.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Ledger {
+    term: LedgerTerm,
     capacity: u64,
     reserve: u64,
-    used: u64,
+    /// What is in use beside what accounts say, at most; `None` before the first measuring.
+    base: Option<i128>,
+    /// The pool can be measured, and the base may be too high.
+    is_measured: bool,
+    is_doubtful: bool,
+    /// Holders that may have something of an earlier ledger, and haven't said what.
+    expected: BTreeSet<NodeRun>,
     accounts: BTreeMap<NodeRun, Account>,
+    /// What all accounts are charged.
+    charged: i128,
+    /// Holders that want something, who wanted first at the head.
+    queue: Vec<NodeRun>,
     waiting: BTreeMap<NodeRun, Waiting>,
     recalls: RecallNumber,
+    measuring: Option<Measuring>,
+    /// The newest measuring that was begun, that the NSDs have answered, and that is done.
+    begun: Round,
+    counted: Round,
+    done: Round,
     planted: Option<Planted>,
 }
 
 impl Ledger {
-    /// A pool with so many bytes, of which `used` are in use, without the log's reserve.
+    /// A pool with so many bytes, without the log's reserve. Nothing is given before all `holders` of
+    /// earlier ledgers have claimed what they have, or ended, and the pool was measured.
     #[must_use]
-    pub fn of_pool(capacity: u64, used: u64) -> Self {
+    pub fn of_pool(
+        term: LedgerTerm,
+        capacity: u64,
+        holders: impl IntoIterator<Item = NodeRun>,
+    ) -> Self {
         let reserve = (capacity / 100).saturating_mul(RESERVED_PERCENT);
         Self {
+            term,
             capacity,
             reserve,
-            used,
+            base: None,
+            is_measured: true,
+            is_doubtful: true,
+            expected: holders.into_iter().collect(),
             accounts: BTreeMap::new(),
+            charged: 0,
+            queue: Vec::new(),
             waiting: BTreeMap::new(),
             recalls: RecallNumber(0),
+            measuring: None,
+            begun: Round(0),
+            counted: Round(0),
+            done: Round(0),
             planted: None,
         }
     }
 
-    /// What an owner gives to its clients: nothing until it was given something itself.
+    /// What an owner gives to its clients: nothing until it was given something itself. Its clients
+    /// begin with it, and delete nothing: what they wrote, the owner has used.
     #[must_use]
-    pub fn of_owner() -> Self {
-        Self::of_pool(0, 0)
+    pub fn of_owner(term: LedgerTerm) -> Self {
+        Self {
+            base: Some(0),
+            is_measured: false,
+            is_doubtful: false,
+            ..Self::of_pool(term, 0, [])
+        }
     }
 
     /// A fault for a test.
     pub fn plant(&mut self, fault: Planted) {
         self.planted = Some(fault);
+    }
+
+    /// Under which it speaks, and is spoken to.
+    #[must_use]
+    pub fn term(&self) -> LedgerTerm {
+        self.term
     }
 
     /// What there is altogether, now: NSDs were added or lost, or the owner was given more.
@@ -90,116 +151,306 @@ impl Ledger {
         self.settle()
     }
 
-    /// What is where. The sums are exact; `free` is 0 if less is there than was given.
+    /// What is where. The sums are exact; `free` is 0 if less is there than was given, or if nobody
+    /// knows yet.
     #[must_use]
     pub fn given(&self) -> Given {
-        let held = self.accounts.values().map(Account::held).sum::<u64>();
-        let reserve = match self.planted {
+        let charged = self.accounts.values().map(Account::charged).sum::<i128>();
+        assert_eq!(charged, self.charged, "the sum follows the accounts");
+        let held = self.accounts.values().map(|it| i128::from(it.held()));
+        let promised = self.promised().max(0);
+        let used = (promised - held.sum::<i128>()).max(0);
+        let bytes = |sum: i128| u64::try_from(sum).unwrap_or(u64::MAX);
+        Given {
+            used: bytes(used),
+            held: bytes(promised - used),
+            free: self.free(),
+            reserve: self.kept_back(),
+        }
+    }
+
+    /// In use or promised, at most.
+    fn promised(&self) -> i128 {
+        self.base.unwrap_or(0) + self.charged
+    }
+
+    fn kept_back(&self) -> u64 {
+        match self.planted {
             Some(Planted::GiveReserve) => 0,
             _ => self.reserve,
-        };
-        let given = self.used.saturating_add(held).saturating_add(reserve);
-        Given {
-            used: self.used,
-            held,
-            free: self.capacity.saturating_sub(given),
-            reserve,
         }
+    }
+
+    fn free(&self) -> u64 {
+        if !self.knows() {
+            return 0;
+        }
+        let rest = i128::from(self.capacity) - i128::from(self.kept_back()) - self.promised();
+        u64::try_from(rest.max(0)).unwrap_or(u64::MAX)
+    }
+
+    /// All have claimed what they have, and the pool was measured.
+    fn knows(&self) -> bool {
+        self.have_claimed() && self.base.is_some()
+    }
+
+    fn have_claimed(&self) -> bool {
+        self.expected.is_empty() || self.planted == Some(Planted::GiveBeforeClaims)
+    }
+
+    /// A holder begins: a run that was given nothing by anybody. False if there are too many, or it is
+    /// known. One that has ended must not begin again.
+    pub fn begin(&mut self, run: NodeRun) -> bool {
+        let is_known = self.accounts.contains_key(&run) || self.expected.contains(&run);
+        let holders = self.accounts.len() + self.expected.len();
+        if is_known || holders >= HOLDERS_MAX {
+            return false;
+        }
+        self.accounts.insert(run, Account::default());
+        if let Some(measuring) = self.measuring.as_mut().filter(|it| it.counted.is_some()) {
+            measuring.missing.insert(run);
+        }
+        true
     }
 
     /// Takes a holder's statement.
     ///
     /// A statement that is older than the last one counts for nothing; one that doesn't fit what was
-    /// given neither: it is of another holder's past.
+    /// given neither: it is of another holder's past. One of somebody who isn't a holder neither.
     pub fn hear(&mut self, from: NodeRun, statement: Statement) -> Vec<Say> {
-        let is_new = !self.accounts.contains_key(&from);
-        if is_new && self.accounts.len() >= HOLDERS_MAX {
+        let Some(account) = self.account_after(from, &statement) else {
             return Vec::new();
-        }
-        let account = self.accounts.entry(from).or_default();
-        let before = account.said;
-        let takes_any = self.planted == Some(Planted::TakeOldStatement);
-        let fits = statement.consumed + statement.returned <= account.granted;
-        let is_growing = takes_any
-            || statement.consumed >= before.consumed
-                && statement.returned >= before.returned
-                && statement.freed >= before.freed;
-        if !fits || !is_growing || (statement.number <= before.number && !takes_any && !is_new) {
-            return Vec::new();
-        }
-        account.said = statement;
-        if self.planted == Some(Planted::ForgetReturn) {
-            account.granted += statement.returned.saturating_sub(before.returned);
-        }
-        let consumed = statement.consumed.saturating_sub(before.consumed);
-        let freed = statement.freed.saturating_sub(before.freed);
-        // Deletes of what was there before this ledger count too.
-        self.used = (self.used + consumed).saturating_sub(freed);
-        if statement.want.is_none() {
-            self.waiting.remove(&from);
+        };
+        self.expected.remove(&from);
+        let before = self.accounts.insert(from, account);
+        self.charged += account.charged() - before.map_or(0, |it| it.charged());
+        match statement.want {
+            Some(_) if !self.queue.contains(&from) => self.queue.push(from),
+            Some(_) => {}
+            None => self.forget_want(from),
         }
         for waiting in self.waiting.values_mut() {
-            if statement.obeyed >= waiting.recall {
+            let recall = waiting.missing.get(&from);
+            if recall.is_some_and(|recall| statement.obeyed >= *recall) {
                 waiting.missing.remove(&from);
             }
         }
+        self.answer_measuring(from, statement.round);
         let mut said = self.settle();
         // Said again each time: the last one may have been lost.
-        let total = self.accounts[&from].granted;
-        let granted = Say::Granted { to: from, total };
+        let granted = self.granted(from);
         if !said.contains(&granted) {
             said.push(granted);
         }
         said
     }
 
-    /// The holder has ended: what it held and didn't use is free again.
+    /// What the holder's account is with this statement, if that counts.
+    fn account_after(&self, from: NodeRun, statement: &Statement) -> Option<Account> {
+        let known = self.accounts.get(&from).copied();
+        let claiming = || Account {
+            granted: statement.claim,
+            said: Statement {
+                claim: statement.claim,
+                ..Statement::default()
+            },
+        };
+        let is_expected = self.expected.contains(&from);
+        let is_revived = self.planted == Some(Planted::ReviveEnded);
+        let before = known.or_else(|| (is_expected || is_revived).then(claiming))?;
+        let said = before.said;
+        let used = statement.consumed.checked_add(statement.returned);
+        let fits = used.is_some_and(|used| used <= before.granted);
+        let is_growing = statement.consumed >= said.consumed
+            && statement.returned >= said.returned
+            && statement.freed >= said.freed;
+        let is_newer = statement.number > said.number && is_growing;
+        let is_meant = statement.term == self.term && statement.claim == said.claim;
+        if !is_meant || !fits || !is_newer {
+            return None;
+        }
+        let mut after = Account {
+            granted: before.granted,
+            said: *statement,
+        };
+        if !self.is_measured {
+            (after.said.freed, after.said.freeing) = (0, 0);
+        }
+        if self.planted == Some(Planted::ForgetReturn) {
+            after.granted += statement.returned.saturating_sub(said.returned);
+        }
+        // Nobody can delete more than anybody may have written.
+        let others = self.promised() - known.map_or(0, |it| it.charged());
+        let is_possible = self.base.is_none() || others + after.charged() >= 0;
+        is_possible.then_some(after)
+    }
+
+    /// The holder has ended: nothing of it is written to the pool any more. What it may have written
+    /// counts as used until the pool was measured.
     pub fn end(&mut self, run: NodeRun) -> Vec<Say> {
         if self.planted == Some(Planted::LoseSlice) {
             return Vec::new();
         }
-        self.accounts.remove(&run);
-        self.waiting.remove(&run);
+        let was_expected = self.expected.remove(&run);
+        let ended = self.accounts.remove(&run);
+        if ended.is_none() && !was_expected {
+            return Vec::new();
+        }
+        self.forget_want(run);
         for waiting in self.waiting.values_mut() {
             waiting.missing.remove(&run);
+        }
+        if let Some(account) = ended {
+            self.charged -= account.charged();
+            let mut kept = account.charged();
+            if self.planted == Some(Planted::ForgetUnsaid) {
+                kept -= i128::from(account.held());
+            }
+            self.base = self.base.map(|base| base + kept);
+            self.is_doubtful = self.is_measured;
+        }
+        // It was counted as one of the holders.
+        if self.measuring.take().is_some() {
+            self.is_doubtful = true;
         }
         self.settle()
     }
 
-    /// Serves those who want something, as far as there is room.
-    fn settle(&mut self) -> Vec<Say> {
-        let mut said = Vec::new();
-        let accounts = self.accounts.iter();
-        let wants = accounts.filter_map(|(run, account)| Some((*run, account.said.want?)));
-        for (run, want) in wants.collect::<Vec<_>>() {
-            let account = self.accounts[&run];
-            // What it was given since it said so counts.
-            let lacking = want.bytes.saturating_sub(account.held());
-            let free = self.given().free;
-            if lacking == 0 {
-                self.waiting.remove(&run);
-            } else if free >= lacking {
-                self.waiting.remove(&run);
-                // While somebody waits, nobody is given more than its writes need.
-                let slice = match self.waiting.is_empty() {
-                    true => slice_bytes(free, self.accounts.len()).max(lacking),
-                    false => lacking,
-                };
-                said.push(self.grant(run, slice));
-            } else {
-                self.wait(run, want.number, &mut said);
-            }
+    /// What NSDs have in use, counted since [`Say::Measure`]; `None` if they can't say.
+    pub fn measured(&mut self, round: Round, counted: Option<u64>) -> Vec<Say> {
+        let Some(measuring) = self.measuring.as_mut().filter(|it| it.round == round) else {
+            return Vec::new();
+        };
+        if measuring.counted.is_some() {
+            return Vec::new();
         }
+        if counted.is_none() {
+            self.measuring = None;
+            // Nobody waits for what can't be had.
+            self.done = round;
+            return self.settle();
+        }
+        measuring.counted = counted;
+        measuring.missing = self.accounts.keys().copied().collect();
+        if self.planted == Some(Planted::MeasureEarly) {
+            measuring.missing.clear();
+        }
+        self.counted = round;
+        let told: Vec<_> = measuring.missing.iter().copied().collect();
+        let mut said: Vec<_> = told.into_iter().map(|to| self.granted(to)).collect();
+        self.end_measuring();
+        said.extend(self.settle());
         said
     }
 
-    fn grant(&mut self, run: NodeRun, bytes: u64) -> Say {
-        assert!(bytes <= self.given().free, "what is given was free");
+    /// Asks for a measuring as soon as none is under way: the base may be too high because of what was
+    /// written and deleted during the last one, or what owners took for used.
+    pub fn measure(&mut self) -> Vec<Say> {
+        self.is_doubtful |= self.is_measured;
+        self.settle()
+    }
+
+    fn answer_measuring(&mut self, from: NodeRun, round: Round) {
+        if let Some(measuring) = &mut self.measuring
+            && measuring.counted.is_some()
+            && round >= measuring.round
+        {
+            measuring.missing.remove(&from);
+            self.end_measuring();
+        }
+    }
+
+    fn end_measuring(&mut self) {
+        let is_over = |it: &&Measuring| it.counted.is_some() && it.missing.is_empty();
+        let Some(measuring) = self.measuring.as_ref().filter(is_over) else {
+            return;
+        };
+        let is_blind = self.planted == Some(Planted::IgnoreDeletes);
+        let deleted = self.accounts.values().map(|it| match is_blind {
+            true => i128::from(it.said.freed),
+            false => i128::from(it.said.freed) + i128::from(it.said.freeing),
+        });
+        let bound = measuring.bound(deleted.sum());
+        self.base = Some(self.base.map_or(bound, |base| base.min(bound)));
+        self.done = measuring.round;
+        self.measuring = None;
+    }
+
+    fn granted(&self, to: NodeRun) -> Say {
+        Say::Granted {
+            to,
+            total: self.accounts[&to].granted,
+            round: self.counted,
+        }
+    }
+
+    fn forget_want(&mut self, run: NodeRun) {
+        self.queue.retain(|it| *it != run);
+        self.waiting.remove(&run);
+    }
+
+    /// Serves those who want something, as far as there is room, in the order in which they came.
+    fn settle(&mut self) -> Vec<Say> {
+        let mut said = Vec::new();
+        if self.knows() {
+            for run in self.queue.clone() {
+                self.serve(run, &mut said);
+                let waiting = self.unanswered().find(|(waiting, _)| **waiting == run);
+                if waiting.is_some_and(|(_, it)| it.overtaken >= OVERTAKEN_MAX) {
+                    // All others wait until it is answered.
+                    break;
+                }
+            }
+        }
+        self.begin_measuring(&mut said);
+        said
+    }
+
+    /// Those who wait and have no answer.
+    fn unanswered(&self) -> impl Iterator<Item = (&NodeRun, &Waiting)> {
+        self.waiting.iter().filter(|(_, it)| !it.is_answered)
+    }
+
+    fn serve(&mut self, run: NodeRun, said: &mut Vec<Say>) {
+        let account = self.accounts[&run];
+        let want = account.said.want.expect("who is in the queue wants it");
+        let known = self.waiting.get(&run).filter(|it| it.want == want.number);
+        // What it was given since it said so counts.
+        let lacking = want.bytes.saturating_sub(account.held());
+        let free = self.free();
+        if lacking == 0 {
+            self.forget_want(run);
+        } else if known.is_some_and(|it| it.is_answered) {
+            // Until it knows that, it says the same want again.
+        } else if free >= lacking {
+            self.forget_want(run);
+            // While somebody waits, nobody is given more than its writes need.
+            let slice = match self.unanswered().next() {
+                None => slice_bytes(free, self.accounts.len()).max(lacking),
+                Some(_) => lacking,
+            };
+            self.grant(run, slice, said);
+        } else {
+            self.wait(run, want.number, said);
+        }
+    }
+
+    fn grant(&mut self, run: NodeRun, bytes: u64, said: &mut Vec<Say>) {
+        assert!(bytes <= self.free(), "what is given was free");
         let account = self.accounts.get_mut(&run).expect("it wants something");
         account.granted += bytes;
-        Say::Granted {
-            to: run,
-            total: account.granted,
+        self.charged += i128::from(bytes);
+        said.push(self.granted(run));
+        // Others that wait must ask it too: its write may not happen.
+        if self.unanswered().next().is_some() {
+            self.recalls = RecallNumber(self.recalls.0 + 1);
+            let number = self.recalls;
+            said.push(Say::Recall { to: run, number });
+            for waiting in self.waiting.values_mut() {
+                waiting.overtaken += 1;
+                waiting.missing.insert(run, number);
+                waiting.round = None;
+            }
         }
     }
 
@@ -209,46 +460,73 @@ impl Ledger {
         if self.planted == Some(Planted::FullEarly) {
             return said.push(full);
         }
-        let waiting = self.waiting.get(&run).filter(|it| it.want == want);
-        let waiting = match waiting {
-            Some(waiting) => waiting,
-            None => {
-                self.recalls = RecallNumber(self.recalls.0 + 1);
-                let others = self.accounts.iter();
-                let missing =
-                    others.filter(|(other, account)| **other != run && account.held() > 0);
-                let waiting = Waiting {
-                    want,
-                    recall: self.recalls,
-                    missing: missing.map(|(other, _)| *other).collect(),
-                };
-                self.waiting.insert(run, waiting);
-                &self.waiting[&run]
+        let known = self.waiting.get(&run);
+        if known.is_none_or(|it| it.want != want) {
+            // An answered want was another one.
+            let going_on = known.filter(|it| !it.is_answered);
+            let overtaken = going_on.map_or(0, |it| it.overtaken);
+            if going_on.is_none() && self.unanswered().count() >= WAITING_MAX {
+                return;
             }
-        };
-        if waiting.missing.is_empty() {
-            said.push(full);
+            self.recalls = RecallNumber(self.recalls.0 + 1);
+            let number = self.recalls;
+            let others = self.accounts.iter();
+            let missing = others.filter(|(other, account)| **other != run && account.held() > 0);
+            let missing: BTreeMap<_, _> = missing.map(|(other, _)| (*other, number)).collect();
+            said.extend(missing.keys().map(|to| Say::Recall { to: *to, number }));
+            let waiting = Waiting {
+                want,
+                missing,
+                overtaken,
+                round: None,
+                is_answered: false,
+            };
+            self.waiting.insert(run, waiting);
         }
-        let number = waiting.recall;
-        said.extend(
-            waiting
-                .missing
-                .iter()
-                .map(|to| Say::Recall { to: *to, number }),
-        );
+        let next = Round(self.begun.0 + 1);
+        let waiting = self.waiting.get_mut(&run).expect("it waits");
+        if waiting.missing.is_empty() {
+            let round = *waiting.round.get_or_insert(next);
+            if !self.is_measured || self.done >= round {
+                waiting.is_answered = true;
+                said.push(full);
+            }
+        }
     }
 
-    /// What waits for others to give something back is asked for again.
+    fn begin_measuring(&mut self, said: &mut Vec<Say>) {
+        let rounds = self.unanswered().filter_map(|(_, it)| it.round);
+        let is_needed = rounds.max() > Some(self.begun) || self.is_doubtful;
+        let can = self.is_measured && self.measuring.is_none() && self.have_claimed();
+        if is_needed && can {
+            self.begun = Round(self.begun.0 + 1);
+            let accounts = self.accounts.values();
+            let consumed = accounts.map(|it| i128::from(it.said.consumed)).sum();
+            self.measuring = Some(Measuring::begin(self.begun, consumed));
+            self.is_doubtful = false;
+            said.push(Say::Measure(self.begun));
+        }
+    }
+
+    /// What waits for an answer is said again.
     #[must_use]
-    pub fn recalls(&self) -> Vec<Say> {
-        let waiting = self.waiting.values();
-        let recalls = waiting.flat_map(|waiting| {
-            let number = waiting.recall;
-            waiting
-                .missing
-                .iter()
-                .map(move |to| Say::Recall { to: *to, number })
-        });
-        recalls.collect()
+    pub fn again(&self) -> Vec<Say> {
+        let mut said = Vec::new();
+        for (run, waiting) in &self.waiting {
+            let (to, want) = (*run, waiting.want);
+            said.extend(waiting.is_answered.then_some(Say::Full { to, want }));
+            let missing = waiting.missing.iter();
+            said.extend(missing.map(|(to, number)| Say::Recall {
+                to: *to,
+                number: *number,
+            }));
+        }
+        if let Some(measuring) = &self.measuring {
+            match measuring.counted {
+                None => said.push(Say::Measure(measuring.round)),
+                Some(_) => said.extend(measuring.missing.iter().map(|to| self.granted(*to))),
+            }
+        }
+        said
     }
 }
