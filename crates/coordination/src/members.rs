@@ -109,7 +109,7 @@ impl Coordination {
 mod tests {
     use super::*;
     use model::NodeId;
-    use model::member::{Cause, Change, Member, Move, Plan, Standing, Step, Term};
+    use model::member::{Cause, Change, Expelled, Member, Move, Plan, Standing, Step, Term};
     use std::collections::BTreeMap;
 
     fn run(node: u32, incarnation: u64) -> NodeRun {
@@ -127,10 +127,10 @@ mod tests {
             standing: Standing::Expelled,
             nsds_away: false,
         };
-        let expel = Change::Expel {
+        let expel = Change::Expel(vec![Expelled {
             run: run(300, 4),
             cause: Cause::Silent,
-        };
+        }]);
         let moved = Move {
             shard: ShardId(7),
             from: Some(run(300, 4)),
@@ -149,7 +149,7 @@ mod tests {
         let bytes = [
             3, 9, 1, 1, 2, // the term and its manager
             1, 0xac, 2, 0xac, 2, 4, 1, 3, 0, // one member
-            1, 0, 0xac, 2, 4, 2, 0, // a plan that expels it
+            1, 0, 1, 0xac, 2, 4, 2, 0, // a plan that expels it
             1, 7, 1, 0xac, 2, 4, 1, 2, // and gives a shard away
         ];
         assert_eq!(encode(&members)[..], bytes);

@@ -9,7 +9,8 @@ use crate::facts::Facts;
 use crate::leases::Leases;
 use crate::planted::Planted;
 use model::member::{
-    Change, MEMBERS_MAX, Member, Membership, Move, Plan, Role, Standing, Step, Weight,
+    Change, EXPELLED_MAX, Expelled, MEMBERS_MAX, Member, Membership, Move, Plan, Role, Standing,
+    Step, Weight,
 };
 use model::{Moment, NodeRun, ShardId};
 use std::time::Duration;
@@ -86,8 +87,8 @@ impl Situation<'_> {
         let mut record = self.record.clone();
         record.plan = match plan.change {
             Change::Balance => None,
-            Change::Expel { .. } | Change::Leave(_) => Some(Plan {
-                change: plan.change,
+            Change::Expel(_) | Change::Leave(_) => Some(Plan {
+                change: plan.change.clone(),
                 step: Step::Nsds,
                 moves: Vec::new(),
             }),
@@ -98,19 +99,22 @@ impl Situation<'_> {
     fn after_nsds(&self, plan: &Plan) -> Membership {
         let mut record = self.record.clone();
         record.plan = None;
-        let (run, standing) = match plan.change {
-            Change::Expel { run, .. } => (run, Standing::Expelled),
-            Change::Leave(run) => (run, Standing::Left),
+        let (runs, standing) = match &plan.change {
+            Change::Expel(ended) => (ended.iter().map(|it| it.run).collect(), Standing::Expelled),
+            Change::Leave(run) => (vec![*run], Standing::Left),
             Change::Balance => unreachable!("a balance has no such step"),
         };
-        let member = record.members.get_mut(&run.node);
-        let member = member.expect("nobody is removed from the membership");
-        assert_eq!(
-            member.run, run,
-            "no run joins while another of its node ends"
-        );
-        member.standing = standing;
-        member.nsds_away = !self.has(Planted::SkipNsds);
+        for (at, run) in runs.into_iter().enumerate() {
+            let member = record.members.get_mut(&run.node);
+            let member = member.expect("nobody is removed from the membership");
+            assert_eq!(
+                member.run, run,
+                "no run joins while another of its node ends"
+            );
+            let is_first = at == 0 || !self.has(Planted::MarkFirst);
+            member.standing = standing;
+            member.nsds_away = is_first && !self.has(Planted::SkipNsds);
+        }
         record
     }
 
@@ -172,30 +176,39 @@ impl Situation<'_> {
         changed.map_or(Doing::Nothing, Doing::Store)
     }
 
-    /// The membership with the first run expelled that has ended. Storing it is the fence.
+    /// The membership with the runs expelled that have ended, as many as one plan may expel. Storing it
+    /// is the fence.
     fn expelled(&self) -> Option<Membership> {
-        let ended = self.facts.condemned.iter();
-        let (run, cause) = ended
-            .filter(|(run, _)| !self.record.has_ended(**run))
-            .min_by_key(|(run, _)| **run)?;
+        let mut ended: Vec<Expelled> = Vec::new();
+        for (run, cause) in &self.facts.condemned {
+            let is_done = self.record.has_ended(*run) || ended.len() == EXPELLED_MAX;
+            // Of two runs of a node the earlier one goes first; the other one is the next plan's.
+            let is_second = ended.last().is_some_and(|it| it.run.node == run.node);
+            if !is_done && !is_second {
+                let (run, cause) = (*run, *cause);
+                ended.push(Expelled { run, cause });
+            }
+        }
+        if ended.is_empty() {
+            return None;
+        }
         let owners = self.owners()?;
         let mut record = self.record.clone();
-        let member = Member {
-            run: *run,
-            may_own: true,
-            standing: Standing::Expelled,
-            nsds_away: false,
-        };
-        // One that was assigned a shard and never joined isn't in it.
-        let known = record.members.entry(run.node).or_insert(member);
-        known.run = *run;
-        known.standing = Standing::Expelled;
-        let orphans = self.orphans(|assigned| assigned == *run || self.record.has_ended(assigned));
-        record.plan = Some(Plan {
-            change: Change::Expel {
+        for Expelled { run, .. } in &ended {
+            let member = Member {
                 run: *run,
-                cause: *cause,
-            },
+                may_own: true,
+                standing: Standing::Expelled,
+                nsds_away: false,
+            };
+            // One that was assigned a shard and never joined isn't in it.
+            let known = record.members.entry(run.node).or_insert(member);
+            known.run = *run;
+            known.standing = Standing::Expelled;
+        }
+        let orphans = self.orphans(|assigned| record.has_ended(assigned));
+        record.plan = Some(Plan {
+            change: Change::Expel(ended),
             step: Step::Shards,
             moves: adopt(&orphans, &owners),
         });

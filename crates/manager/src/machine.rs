@@ -383,7 +383,8 @@ impl Manager {
         if self.since.is_none() {
             self.since = Some(now);
         }
-        if self.record.plan.as_ref().map(|plan| plan.change) == Some(Change::Balance) {
+        let plan = self.record.plan.as_ref();
+        if plan.is_some_and(|plan| plan.change == Change::Balance) {
             self.last_move = now;
         }
         for member in self.record.members.values() {

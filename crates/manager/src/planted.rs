@@ -30,6 +30,8 @@ faults! {
     SkipShards,
     /// The NSDs of an expelled node aren't marked.
     SkipNsds,
+    /// Of several runs that one plan expels only the first one's NSDs are marked.
+    MarkFirst,
     /// A new manager forgets the plan that another one had begun.
     ForgetPlan,
     /// A shard gets its new owner before the old one has given it up.

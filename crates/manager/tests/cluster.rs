@@ -117,6 +117,8 @@ pub(crate) struct Cluster {
     /// What was wrong first.
     wrong: Option<String>,
     pub(crate) expelled: u32,
+    /// Memberships that were stored.
+    pub(crate) stored: u32,
 }
 
 impl Cluster {
@@ -143,7 +145,17 @@ impl Cluster {
             planted,
             wrong: None,
             expelled: 0,
+            stored: 0,
         }
+    }
+
+    /// Shards are assigned to all nodes in turn, instead of the first one.
+    pub(crate) fn spread(mut self) -> Self {
+        let nodes = self.nodes.iter().map(|node| node.run).cycle();
+        for (record, run) in self.store.shards.values_mut().zip(nodes) {
+            record.assigned = Some(run);
+        }
+        self
     }
 
     pub(crate) fn node(&self, id: NodeId) -> &Node {
@@ -587,6 +599,7 @@ impl Cluster {
                 is_over && self.acts(it.run) && !self.node(it.run.node).wants_to_leave
             });
             self.expelled += ended.count() as u32;
+            self.stored += 1;
             self.store.revision += 1;
             self.store.version = self.store.revision;
             self.store.membership = record;

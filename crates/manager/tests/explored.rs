@@ -19,6 +19,8 @@ struct Budget {
     /// Times that a node acts before time passes again.
     acts: u32,
     killed: u32,
+    /// Times that the last two nodes die at once.
+    racks: u32,
     paused: u32,
     cut: u32,
     /// Messages that come at any later time, or never. All others come at once.
@@ -30,7 +32,7 @@ struct State {
     cluster: Cluster,
     budget: Budget,
     /// What the nodes have acted since time passed.
-    acted: [u32; 2],
+    acted: [u32; 3],
     held: Vec<Message>,
 }
 
@@ -46,6 +48,7 @@ enum Step {
     Deliver(usize),
     Pass,
     Kill(usize),
+    KillRack,
     Start(usize),
     Pause(usize),
     Resume(usize),
@@ -83,6 +86,9 @@ impl Model for Explored {
                 Life::Down => actions.push(Step::Start(at)),
             }
         }
+        let rack = &cluster.nodes[1..];
+        let lives = rack.iter().all(|node| node.life == Life::Running);
+        actions.extend((budget.racks > 0 && lives).then_some(Step::KillRack));
         actions.extend((0..state.held.len()).map(Step::Deliver));
         actions.extend((budget.passed > 0).then_some(Step::Pass));
         if budget.cut > 0 {
@@ -138,12 +144,16 @@ impl State {
             }
             Step::Pass => {
                 self.budget.passed -= 1;
-                self.acted = [0; 2];
+                self.acted = [0; 3];
                 cluster.pass(TICK);
             }
             Step::Kill(at) => {
                 self.budget.killed -= 1;
                 cluster.kill(at);
+            }
+            Step::KillRack => {
+                self.budget.racks -= 1;
+                (1..cluster.nodes.len()).for_each(|at| cluster.kill(at));
             }
             Step::Start(at) => cluster.start(at),
             Step::Pause(at) => {
@@ -221,16 +231,19 @@ fn stands_still(cluster: &Cluster, at: usize) -> bool {
 
 fn explore(name: &str, budget: Budget, planted: Option<Planted>) -> bool {
     // The second node's clock is as slow as a clock may be beside the first one's.
-    let mut cluster = Cluster::new(&[24, -24], 1, planted);
-    // Until both are, and the shard is served.
+    explore_from(name, Cluster::new(&[24, -24], 1, planted), budget)
+}
+
+fn explore_from(name: &str, mut cluster: Cluster, budget: Budget) -> bool {
+    // Until all are members, and the shards are served.
     for _ in 0..200 {
         cluster.calm_tick();
     }
-    judged::rest(&cluster).expect("two nodes become members");
+    judged::rest(&cluster).expect("all nodes become members");
     let start = State {
         cluster,
         budget,
-        acted: [0; 2],
+        acted: [0; 3],
         held: Vec::new(),
     };
     let checker = Explored { start }.checker().spawn_bfs().join();
@@ -242,6 +255,7 @@ const NONE: Budget = Budget {
     passed: 4,
     acts: 1,
     killed: 0,
+    racks: 0,
     paused: 0,
     cut: 0,
     held: 0,
@@ -255,6 +269,18 @@ fn a_node_that_is_killed() {
         ..NONE
     };
     assert!(explore("killed", budget, None));
+}
+
+/// Two of three nodes die at once, at any moment of what the third one does about it, and start again.
+#[test]
+fn a_rack_that_is_killed() {
+    let budget = Budget {
+        racks: 1,
+        passed: 3,
+        ..NONE
+    };
+    let cluster = Cluster::new(&[24, -24, 0], 3, None).spread();
+    assert!(explore_from("rack", cluster, budget));
 }
 
 #[test]
@@ -277,6 +303,18 @@ fn messages_that_come_late_or_never() {
         ..NONE
     };
     assert!(explore("held", budget, None));
+}
+
+#[test]
+fn exploring_finds_a_plan_that_marks_only_one_of_two_that_it_expels() {
+    let budget = Budget {
+        racks: 1,
+        passed: 2,
+        ..NONE
+    };
+    let planted = Some(Planted::MarkFirst);
+    let cluster = Cluster::new(&[24, -24, 0], 3, planted).spread();
+    assert!(!explore_from("planted", cluster, budget));
 }
 
 /// Would pass without exploring anything if it found no fault that is there.

@@ -1,7 +1,7 @@
 //! What is right: at every moment, for each change of a fact, and when everything has calmed down.
 
 use super::cluster::{Cluster, Life};
-use model::member::{Cause, Change, Membership, Standing, Step};
+use model::member::{Cause, Change, EXPELLED_MAX, Expelled, Membership, Standing, Step};
 use model::{NodeRun, ShardId};
 
 /// At every moment.
@@ -56,7 +56,7 @@ pub(crate) fn change(cluster: &Cluster, new: &Membership) -> Result<(), String> 
         }
     }
     match (&old.plan, &new.plan) {
-        (None, Some(plan)) => plan_begins(cluster, new, plan.change),
+        (None, Some(plan)) => plan_begins(cluster, new, &plan.change),
         (Some(before), after) if before.step == Step::Shards => {
             let goes_on = after.as_ref().is_some_and(|it| it.step == Step::Nsds);
             let is_same = after.as_ref() == Some(before);
@@ -76,13 +76,18 @@ pub(crate) fn change(cluster: &Cluster, new: &Membership) -> Result<(), String> 
             Ok(())
         }
         (Some(before), None) => {
-            let run = match before.change {
-                Change::Expel { run, .. } | Change::Leave(run) => run,
+            let runs = match &before.change {
+                Change::Expel(ended) => ended.iter().map(|it| it.run).collect(),
+                Change::Leave(run) => vec![*run],
                 Change::Balance => return Ok(()),
             };
-            match new.members.get(&run.node) {
-                Some(member) if member.nsds_away => Ok(()),
-                _ => Err(format!("the NSDs of {run} aren't marked")),
+            let is_marked = |run: &NodeRun| {
+                let member = new.members.get(&run.node);
+                member.is_some_and(|member| member.nsds_away)
+            };
+            match runs.into_iter().find(|run| !is_marked(run)) {
+                None => Ok(()),
+                Some(run) => Err(format!("the NSDs of {run} aren't marked")),
             }
         }
         _ => Ok(()),
@@ -99,16 +104,21 @@ fn is_condemned(cluster: &Cluster, run: NodeRun) -> bool {
     node.run != run || node.life == Life::Down || !lasts
 }
 
-fn plan_begins(cluster: &Cluster, new: &Membership, change: Change) -> Result<(), String> {
+fn plan_begins(cluster: &Cluster, new: &Membership, change: &Change) -> Result<(), String> {
     match change {
-        Change::Expel { run, cause } => {
-            let node = cluster.node(run.node);
-            let is_dead = node.run != run || node.life == Life::Down;
-            if cause != Cause::Silent && !is_dead {
-                return Err(format!("{run} is expelled for {cause:?}, and lives"));
+        Change::Expel(ended) => {
+            if ended.is_empty() || ended.len() > EXPELLED_MAX {
+                return Err(format!("a plan expels {} runs", ended.len()));
             }
-            if new.is_member(run) {
-                return Err(format!("a plan expels {run}, which stays a member"));
+            for Expelled { run, cause } in ended {
+                let node = cluster.node(run.node);
+                let is_dead = node.run != *run || node.life == Life::Down;
+                if *cause != Cause::Silent && !is_dead {
+                    return Err(format!("{run} is expelled for {cause:?}, and lives"));
+                }
+                if new.is_member(*run) {
+                    return Err(format!("a plan expels {run}, which stays a member"));
+                }
             }
         }
         Change::Leave(run) => {

@@ -116,8 +116,8 @@ fn fault(cluster: &mut Cluster, weather: Weather, chance: &mut Chance) {
     };
     let number = at as u32 + 1;
     let kind = match weather {
-        Weather::Deaths => 0,
-        _ => chance.below(7),
+        Weather::Deaths => [0, 7][chance.below(2) as usize],
+        _ => chance.below(8),
     };
     match kind {
         0 | 1 => cluster.kill(at),
@@ -128,6 +128,12 @@ fn fault(cluster: &mut Cluster, weather: Weather, chance: &mut Chance) {
             cluster.cuts.insert((number.min(other), number.max(other)));
         }
         5 => cluster.break_connection(at),
+        // A rack.
+        7 => {
+            for beside in 0..1 + nodes as usize / 2 {
+                cluster.kill((at + beside) % nodes as usize);
+            }
+        }
         _ => {
             for other in 0..=nodes as u32 {
                 cluster.cuts.insert((number.min(other), number.max(other)));

@@ -17,12 +17,18 @@ fn at_rest(drifts: &[i32]) -> Cluster {
 
 /// Until all shards are served, by others than the node.
 fn served_again(cluster: &mut Cluster, by_others_than: usize) -> Duration {
+    served_by_others(cluster, &[by_others_than])
+}
+
+/// Until all shards are served, by others than the nodes.
+fn served_by_others(cluster: &mut Cluster, than: &[usize]) -> Duration {
     let begun = cluster.now;
     loop {
         cluster.calm_tick();
         cluster.check().expect("right at every moment");
-        let mut others = cluster.nodes.clone();
-        others.remove(by_others_than);
+        let nodes = cluster.nodes.iter().enumerate();
+        let others = nodes.filter(|(at, _)| !than.contains(at));
+        let others: Vec<_> = others.map(|(_, node)| node).collect();
         let mut shards = cluster.store.shards.keys();
         if shards.all(|shard| others.iter().any(|node| cluster.serves(node, *shard))) {
             return cluster.now - begun;
@@ -114,4 +120,73 @@ fn shards_spread_over_the_owners_and_stay_there() {
         cluster.calm_tick();
     }
     assert_eq!(cluster.store.revision, before, "nothing moves any more");
+}
+
+/// A rack of forty nodes of eighty, each with two shards.
+fn racks() -> Cluster {
+    let mut cluster = Cluster::new(&[0; 80], 160, None).spread();
+    for _ in 0..100 {
+        cluster.calm_tick();
+    }
+    judged::rest(&cluster).expect("nothing is broken");
+    cluster
+}
+
+/// The nodes that go down together: forty from the place on.
+fn rack(place: usize) -> Vec<usize> {
+    (0..40).map(|at| (place + at) % 80).collect()
+}
+
+/// Until its NSDs are marked; how many memberships were stored then.
+fn stored_until_away(cluster: &mut Cluster, rack: &[usize]) -> u32 {
+    let begun = cluster.now;
+    let runs: Vec<_> = rack.iter().map(|at| cluster.nodes[*at].run.node).collect();
+    loop {
+        let away = cluster.store.membership.away();
+        if runs.iter().all(|node| away.contains(node)) {
+            return cluster.stored;
+        }
+        cluster.calm_tick();
+        cluster.check().expect("right at every moment");
+        assert!(cluster.now - begun < Duration::from_secs(60));
+    }
+}
+
+/// One plan for each node would be 120 stores, one after the other.
+#[test]
+fn a_rack_that_dies_is_expelled_with_a_few_stores_and_served_within_two_seconds() {
+    let mut cluster = racks();
+    let rack = rack(place(&cluster) + 1);
+    let before = cluster.stored;
+    rack.iter().for_each(|at| cluster.kill(*at));
+    let time = served_by_others(&mut cluster, &rack);
+    assert!(time <= Duration::from_secs(2), "{time:?}");
+    let stores = stored_until_away(&mut cluster, &rack) - before;
+    assert!(stores <= 8, "{stores} stores");
+}
+
+#[test]
+fn a_rack_that_dies_with_the_manager_is_served_within_three_seconds() {
+    let mut cluster = racks();
+    let rack = rack(place(&cluster));
+    let before = cluster.stored;
+    rack.iter().for_each(|at| cluster.kill(*at));
+    let time = served_by_others(&mut cluster, &rack);
+    assert!(time <= Duration::from_secs(3), "{time:?}");
+    let stores = stored_until_away(&mut cluster, &rack) - before;
+    assert!(stores <= 9, "{stores} stores");
+}
+
+#[test]
+fn a_rack_that_falls_silent_is_served_within_ten_seconds() {
+    let mut cluster = racks();
+    let rack = rack(place(&cluster) + 1);
+    let before = cluster.stored;
+    for at in &rack {
+        cluster.nodes[*at].life = Life::Paused;
+    }
+    let time = served_by_others(&mut cluster, &rack);
+    assert!(time <= Duration::from_secs(10), "{time:?}");
+    let stores = stored_until_away(&mut cluster, &rack) - before;
+    assert!(stores <= 8, "{stores} stores");
 }

@@ -18,6 +18,8 @@ pub const NODE_LEASE: Duration = Duration::from_secs(6);
 pub const HEARTBEAT_EVERY: Duration = Duration::from_secs(2);
 /// Most members: nodes that own shards or serve NSDs.
 pub const MEMBERS_MAX: usize = 4_096;
+/// Most runs that one plan expels: a rack that dies is one change.
+pub const EXPELLED_MAX: usize = 64;
 /// Most nodes with a lease, clients included.
 pub const NODES_MAX: usize = 16_384;
 
@@ -83,19 +85,23 @@ pub struct Plan {
 }
 
 /// A kind of change.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Change {
-    /// A run has ended, or lost its lease.
-    Expel {
-        /// The run.
-        run: NodeRun,
-        /// How that is known.
-        cause: Cause,
-    },
+    /// Runs have ended, or lost their leases: at most [`EXPELLED_MAX`].
+    Expel(Vec<Expelled>),
     /// A run wants to end.
     Leave(NodeRun),
     /// Shards without an owner get one, or one moves to where there is less to do.
     Balance,
+}
+
+/// A run that a plan expels.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Expelled {
+    /// The run.
+    pub run: NodeRun,
+    /// How it is known that it must be.
+    pub cause: Cause,
 }
 
 /// How the manager knows that a run must be expelled.
