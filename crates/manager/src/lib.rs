@@ -14,6 +14,7 @@
 mod balance;
 mod changes;
 mod facts;
+pub mod jobs;
 mod leases;
 mod machine;
 mod node_lease;

@@ -68,4 +68,14 @@ faults! {
     MeasureEarly,
     /// Deletes that may have happened while a pool was measured are forgotten.
     IgnoreDeletes,
+    /// Repairs begin in any order.
+    AnyOrder,
+    /// What was done to an earlier state of a group counts for the present one.
+    TakeAnyStamp,
+    /// A job whose group has changed goes on where it was.
+    KeepCursor,
+    /// A new manager assigns jobs before it has heard what runs.
+    AssignUnheard,
+    /// A node takes part in any number of jobs.
+    Overload,
 }

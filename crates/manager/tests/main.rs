@@ -5,6 +5,8 @@
 mod chance;
 mod cluster;
 mod explored;
+mod groups;
+mod jobs;
 mod judged;
 mod ledgers;
 mod pools;
