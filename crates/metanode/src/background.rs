@@ -17,6 +17,7 @@ mod live;
 mod repair;
 mod rewrite;
 mod scrub;
+mod segments;
 mod slots;
 mod survey;
 mod tree;

@@ -3,21 +3,19 @@
 
 use crate::background::Pace;
 use crate::background::counts::{Counts, count};
-use crate::background::freeing::{Freeing, Need, STEP_BYTES, frees, units};
-use crate::background::live::{Chosen, LiveParts};
-use crate::background::rewrite::{Part, Rewriter};
+use crate::background::freeing::{Freeing, Need, frees, units};
+use crate::background::rewrite::Rewriter;
+use crate::background::segments::{SEGMENTS_MAX, Segments};
 use crate::background::width::{Width, width};
 use crate::host::Host;
-use crate::host::SCAN_PAGE;
 use model::Result;
 use model::map::NsdState;
-use namespace::{Key, Record, Segment, Table};
+use namespace::{Key, Segment};
 use parking_lot::Mutex;
 use pool::MemberState;
-use shard::successor;
 use std::sync::Arc;
 use std::time::Duration;
-use world::{Instant, Planted};
+use world::Instant;
 
 /// A pass begins this often.
 const EVERY: Duration = Duration::from_secs(30);
@@ -27,8 +25,6 @@ const PAGES_MAX: usize = 8;
 /// last one. A pass reads the records of all segments, some 0.5 s per TiB.
 const DIED_MIN: u64 = 128 << 20;
 const DIED_PART: u64 = 256;
-/// Segments whose live parts one round searches for.
-const SEGMENTS_MAX: usize = 64;
 
 /// Progress of the passes.
 #[derive(Default)]
@@ -79,8 +75,7 @@ impl Progress {
 /// Cleans in passes over all segments.
 pub(super) struct Clean {
     host: Arc<Host>,
-    rewriter: Rewriter,
-    live: LiveParts,
+    segments: Segments,
     freeing: Arc<Freeing>,
     counts: Arc<Counts>,
     progress: Mutex<Progress>,
@@ -94,9 +89,8 @@ impl Clean {
         counts: Arc<Counts>,
     ) -> Self {
         Self {
-            live: LiveParts::new(host.clone()),
+            segments: Segments::new(host.clone(), rewriter),
             host,
-            rewriter,
             freeing,
             counts,
             progress: Mutex::default(),
@@ -198,111 +192,63 @@ impl Clean {
     }
 
     async fn clean_pages(&self, pages: usize) -> Result<u64> {
-        let shard = self.host.shard();
-        let (first, to) = Table::Segments.range();
-        let mut from = self.progress.lock().next.take().unwrap_or(first);
+        let mut from = self
+            .progress
+            .lock()
+            .next
+            .take()
+            .unwrap_or_else(Segments::first);
         let widening = self.progress.lock().widening;
         let width = width(self.host.pool());
+        let is_narrow =
+            |segment: &Segment| widening.is_some() && self.host.pool().is_narrow(&segment.place);
         let mut chosen = Vec::new();
         let mut ended = false;
-        'pages: for _ in 0..pages {
-            let page = shard.scan(&from, &to, SCAN_PAGE).await?;
-            for (key, record) in &page {
-                let (Key::Segment(id), Record::Segment(segment)) = (key, record) else {
-                    continue;
-                };
-                let is_narrow = widening.is_some() && self.host.pool().is_narrow(&segment.place);
-                let is_stubborn = || self.freeing.is_stubborn(*id, segment, width);
-                if !is_narrow && (!is_mostly_dead(segment) || is_stubborn()) {
-                    continue;
-                }
-                if chosen.len() == SEGMENTS_MAX {
-                    from = key.clone();
-                    break 'pages;
-                }
-                chosen.push(Chosen {
-                    id: *id,
-                    segment: (**segment).clone(),
-                    is_narrow,
+        for _ in 0..pages {
+            let page = self
+                .segments
+                .choose_from_page(&mut from, &mut chosen, |id, segment| {
+                    let is_stubborn = || self.freeing.is_stubborn(id, segment, width);
+                    is_narrow(segment) || (is_mostly_dead(segment) && !is_stubborn())
                 });
-            }
-            if let Some((last, _)) = page.last() {
-                from = successor(last);
-            }
-            ended = page.len() < SCAN_PAGE;
-            if ended {
+            ended = page.await?;
+            if ended || chosen.len() >= SEGMENTS_MAX {
                 break;
             }
         }
         // An unfinished pass means more work.
         let goes_on = !ended && !chosen.is_empty();
-        let replaced = self.clean_chosen(chosen, width).await?;
+        let mut narrow = 0;
+        let done = self.segments.rewrite(chosen, |of, live| {
+            if is_narrow(&of.segment) && !live.parts.is_empty() {
+                narrow += 1;
+                return true;
+            }
+            let frees = frees(live, &of.segment, Need::Soon);
+            if !frees {
+                self.freeing.note_stubborn(of.id, &of.segment, width);
+            }
+            frees
+        });
+        let done = done.await?;
+        if narrow > 0 {
+            tracing::info!(
+                segments = narrow,
+                extents = done.replaced,
+                "rewrote data with too little redundancy"
+            );
+        }
+        count(&self.counts.segments_cleaned, done.segments);
         {
             let mut progress = self.progress.lock();
+            progress.narrow += narrow;
             progress.next = (!ended).then_some(from);
             if ended && let Some(width) = progress.widening.take() {
                 progress.end_widening(width);
             }
         }
-        Ok(replaced.max(u64::from(goes_on)))
+        Ok(done.replaced.max(u64::from(goes_on)))
     }
-
-    /// Rewrites the live parts of these segments, those of neighbouring places of a file together:
-    /// the search for them reads that part of the file's extents once, and they become neighbours
-    /// in the pool.
-    async fn clean_chosen(&self, mut chosen: Vec<Chosen>, width: Width) -> Result<u64> {
-        chosen.sort_by_key(|Chosen { segment, .. }| {
-            (segment.inode, segment.data, segment.file_offset)
-        });
-        let (mut cleaned, mut narrow, mut replaced) = (0, 0, 0);
-        let mut chosen = &chosen[..];
-        while !chosen.is_empty() {
-            let (step, rest) = chosen.split_at(step_of(chosen));
-            chosen = rest;
-            let mut parts = Vec::new();
-            for (of, mut live) in step.iter().zip(self.live.live_parts(step).await?) {
-                let widens = of.is_narrow && !live.parts.is_empty();
-                if widens {
-                    self.progress.lock().narrow += 1;
-                    narrow += 1;
-                }
-                if !widens && !frees(&live, &of.segment, Need::Soon) {
-                    self.freeing.note_stubborn(of.id, &of.segment, width);
-                    continue;
-                }
-                // Unreadable data is left to repair; cleaning skips it.
-                if self.live.load(&of.segment.place, &mut live).await.is_ok() {
-                    cleaned += 1;
-                    if self.host.world().has_planted(Planted::FreeLive) {
-                        self.host.pool().delete(&[of.segment.place]).await?;
-                        continue;
-                    }
-                    parts.extend(live.parts);
-                }
-            }
-            parts.sort_by_key(Part::place);
-            replaced += self.rewriter.rewrite(parts).await?.replaced;
-        }
-        if narrow > 0 {
-            tracing::info!(
-                segments = narrow,
-                extents = replaced,
-                "rewrote data with too little redundancy"
-            );
-        }
-        count(&self.counts.segments_cleaned, cleaned);
-        Ok(replaced)
-    }
-}
-
-/// How many of these segments one step rewrites: at least one.
-pub(super) fn step_of(chosen: &[Chosen]) -> usize {
-    let mut bytes = 0;
-    let fits = chosen.iter().take_while(|of| {
-        bytes += of.segment.live;
-        bytes <= STEP_BYTES
-    });
-    fits.count().max(1)
 }
 
 /// Whether less than half of the units are live.

@@ -7,23 +7,19 @@ mod dropping;
 mod walk;
 
 use crate::background::Pace;
-use crate::background::clean::step_of;
-use crate::background::live::{Chosen, LiveParts};
-use crate::background::rewrite::{Part, Rewriter};
-use crate::host::{Host, SCAN_PAGE};
+use crate::background::rewrite::Rewriter;
+use crate::background::segments::Segments;
+use crate::host::Host;
 use model::map::PoolMap;
 use model::{ErrorKind, GroupId, Result, ShardEpoch};
-use namespace::{Key, Record, Table};
+use namespace::{Key, Segment, Table};
 use parking_lot::Mutex;
-use shard::successor;
 use std::sync::Arc;
 use std::time::Duration;
 use world::{Instant, Planted};
 
 /// Pages of records examined by one gentle round.
 const PAGES_MAX: usize = 8;
-/// Segments rewritten by one gentle round.
-const SEGMENTS_MAX: usize = 64;
 /// Pause after a pass that could move nothing, for want of space or because data can't be read.
 const STUCK_PAUSE: Duration = Duration::from_secs(30);
 /// Pause while tables are compacted, dead segments are deleted or other shards are waited for.
@@ -32,8 +28,9 @@ const WAIT_PAUSE: Duration = Duration::from_secs(2);
 /// Empties closed generations in passes over the shard's segments.
 pub(super) struct Emptying {
     host: Arc<Host>,
+    segments: Segments,
+    /// Of what no segment's record leads to.
     rewriter: Rewriter,
-    live: LiveParts,
     progress: Mutex<Progress>,
 }
 
@@ -71,7 +68,7 @@ struct Pass {
 impl Emptying {
     pub(super) fn new(host: Arc<Host>, rewriter: Rewriter) -> Self {
         Self {
-            live: LiveParts::new(host.clone()),
+            segments: Segments::new(host.clone(), rewriter.clone()),
             host,
             rewriter,
             progress: Mutex::default(),
@@ -174,61 +171,21 @@ impl Emptying {
     /// Rewrites some of the segments of a page. Returns the number of extents replaced, and whether
     /// there are no more segments.
     async fn segments_some(&self, pass: &mut Pass) -> Result<(u64, bool)> {
-        let (_, to) = Table::Segments.range();
-        let page = self.host.shard().scan(&pass.from, &to, SCAN_PAGE).await?;
         let mut chosen = Vec::new();
-        let mut ended = page.len() < SCAN_PAGE;
-        for (key, record) in &page {
-            let (Key::Segment(id), Record::Segment(segment)) = (key, record) else {
-                continue;
-            };
-            if segment.place.group >= pass.target {
-                continue;
-            }
-            if chosen.len() == SEGMENTS_MAX {
-                ended = false;
-                break;
-            }
-            pass.from = successor(key);
-            pass.found += 1;
-            chosen.push(Chosen {
-                id: *id,
-                segment: (**segment).clone(),
-                is_narrow: false,
-            });
-        }
-        if chosen.len() < SEGMENTS_MAX
-            && let Some((last, _)) = page.last()
-        {
-            pass.from = successor(last);
-        }
-        let replaced = self.rewrite(pass, chosen).await?;
+        let target = pass.target;
+        let is_to_move = |_, segment: &Segment| segment.place.group < target;
+        let page = self
+            .segments
+            .choose_from_page(&mut pass.from, &mut chosen, is_to_move);
+        let ended = page.await?;
+        pass.found += chosen.len() as u64;
+        let rewritten = self.segments.rewrite(chosen, |_, live| {
+            pass.is_shared |= live.unfound > 0;
+            true
+        });
+        let replaced = rewritten.await?.replaced;
         pass.replaced += replaced;
         Ok((replaced, ended))
-    }
-
-    /// Rewrites what lives in these segments, those of neighbouring places of a file together.
-    async fn rewrite(&self, pass: &mut Pass, mut chosen: Vec<Chosen>) -> Result<u64> {
-        chosen.sort_by_key(|Chosen { segment, .. }| {
-            (segment.inode, segment.data, segment.file_offset)
-        });
-        let mut replaced = 0;
-        let mut chosen = &chosen[..];
-        while !chosen.is_empty() {
-            let (step, rest) = chosen.split_at(step_of(chosen));
-            chosen = rest;
-            let mut parts = Vec::new();
-            for (of, mut live) in step.iter().zip(self.live.live_parts(step).await?) {
-                pass.is_shared |= live.unfound > 0;
-                // Unreadable data is left to repair.
-                if self.live.load(&of.segment.place, &mut live).await.is_ok() {
-                    parts.extend(live.parts);
-                }
-            }
-            parts.sort_by_key(Part::place);
-            replaced += self.rewriter.rewrite(parts).await?.replaced;
-        }
-        Ok(replaced)
     }
 
     /// Concludes from a pass over all segments.
@@ -283,7 +240,7 @@ impl Pass {
             epoch,
             target,
             confirms,
-            from: Table::Segments.first(),
+            from: Segments::first(),
             found: 0,
             replaced: 0,
             is_shared: false,

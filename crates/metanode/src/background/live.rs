@@ -20,8 +20,6 @@ const READS_MAX: usize = 16;
 pub(super) struct Chosen {
     pub(super) id: SegmentId,
     pub(super) segment: Segment,
-    /// Written with less redundancy than is possible now.
-    pub(super) is_narrow: bool,
 }
 
 /// The live parts of a segment.

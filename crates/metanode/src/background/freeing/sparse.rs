@@ -180,7 +180,6 @@ impl Freeing {
             let chosen = [Chosen {
                 id,
                 segment: (*segment).clone(),
-                is_narrow: false,
             }];
             let mut found = self.live.live_parts(&chosen).await?;
             let mut live = found.remove(0);
