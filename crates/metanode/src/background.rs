@@ -7,6 +7,7 @@
 //! Each kind is a job with its own state. Jobs know the [`Host`], to which they give operations as
 //! any client does; none knows sessions' opens, locks or requests.
 
+mod balance;
 mod blocks;
 mod clean;
 mod counts;
@@ -24,6 +25,7 @@ mod tree;
 mod unreadable;
 mod width;
 
+use crate::background::balance::Balance;
 use crate::background::blocks::Blocks;
 use crate::background::clean::Clean;
 use crate::background::counts::Counts;
@@ -71,6 +73,7 @@ pub(crate) struct Background {
     clean: Arc<Clean>,
     blocks: Blocks,
     emptying: Arc<Emptying>,
+    balance: Arc<Balance>,
     unreadable: Arc<Unreadable>,
     slots: Arc<Slots>,
     survey: Arc<Survey>,
@@ -104,6 +107,7 @@ impl Background {
             counts.clone(),
         ));
         let emptying = Arc::new(Emptying::new(host.clone(), rewriter.clone()));
+        let balance = Arc::new(Balance::new(host.clone(), rewriter.clone()));
         let unreadable = Arc::new(Unreadable::new(host.clone(), judging.clone()));
         let slots = Arc::new(Slots::new(host.clone()));
         let survey = Arc::new(Survey::new(
@@ -123,6 +127,7 @@ impl Background {
                 survey.clone(),
                 clean.clone(),
                 emptying.clone(),
+                balance.clone(),
             ),
             scrub: Scrub::new(
                 host.clone(),
@@ -138,6 +143,7 @@ impl Background {
             freeing,
             clean,
             emptying,
+            balance,
             unreadable,
             slots,
             survey,
@@ -295,6 +301,7 @@ impl Round<'_> {
         add(jobs.slots.finish_leaving().await);
         // After repair, which is more urgent.
         add(jobs.emptying.empty_some(pace).await);
+        add(jobs.balance.balance_some(pace).await);
         if pace == Pace::Gentle {
             add(jobs.tree.tidy_tree().await);
         } else {

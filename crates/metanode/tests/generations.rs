@@ -7,6 +7,7 @@ use model::{
     CommitNumber, ErrorKind, Extent, ExtentKind, GroupId, InodeId, NsdId, Operation, Scheme,
     SegmentPlace, ShardId,
 };
+use std::collections::BTreeMap;
 use std::time::Duration;
 use world::World;
 use world::sim::{Simulation, for_every_cut};
@@ -246,4 +247,75 @@ fn a_power_cut_while_a_pool_changes_its_scheme_loses_nothing() {
         }
         panic!("a cut happens once");
     });
+}
+
+/// Bytes of pieces on each NSD, and the greatest difference from the mean, in thousandths.
+async fn uneven(rig: &Rig) -> (BTreeMap<NsdId, u64>, u64) {
+    let map = rig.pool.map();
+    let mut bytes: BTreeMap<NsdId, u64> = map.nsds.iter().map(|it| (it.nsd, 0)).collect();
+    for group in map.all_groups() {
+        for found in rig.pool.survey(group, None, 10_000).await.unwrap().segments {
+            let length = placement::layout::piece_length(found.place.scheme, found.place.length);
+            for (_, nsd) in found.present {
+                *bytes.entry(nsd).or_default() += u64::from(length);
+            }
+        }
+    }
+    let mean = bytes.values().sum::<u64>() / bytes.len() as u64;
+    let most = bytes.values().map(|it| it.abs_diff(mean)).max().unwrap();
+    (bytes, most * 1000 / mean)
+}
+
+/// Files that were written while an NSD of eight was away, which is back.
+async fn written_without_one(world: &World) -> Rig {
+    rig::create(world, WIDE, 8).await;
+    let rig = rig::open_without(world, &[3]).await;
+    for number in 0..40 {
+        let file = rig.file(ROOT, &format!("f{number}")).await;
+        let length = FILE_BYTES + number as usize * 10_000;
+        rig.write(file, 0, &pattern(number, length)).await;
+    }
+    rig.pool.add_nsd(rig::open_nsd(world, 3).await.unwrap());
+    rig
+}
+
+/// Would be broken if moving was tried for ever, or made copies of what files share.
+#[test]
+fn what_files_share_stays_where_it_is_and_moving_ends() {
+    let simulation = Simulation::new(63);
+    simulation
+        .run(|world| async move {
+            let rig = written_without_one(&world).await;
+            for number in 0..40 {
+                let (from, to) = (format!("f{number}"), format!("g{number}"));
+                let (from, to) = (
+                    rig.look(ROOT, &from).await.unwrap().inode,
+                    rig.file(ROOT, &to).await,
+                );
+                let length = (FILE_BYTES + number as usize * 10_000) as u64;
+                let share = Operation::Share {
+                    from,
+                    from_offset: 0,
+                    to,
+                    to_offset: 0,
+                    length,
+                };
+                rig.run(share).await.unwrap();
+            }
+            let (_, before) = uneven(&rig).await;
+            rig.settle().await;
+            let (bytes, after) = uneven(&rig).await;
+            assert!(after + 100 > before, "{after} after {before}: {bytes:?}");
+            assert!(rig.metanode.repair_status().complete);
+            let written = rig.metanode.counters().segments_cleaned;
+            for _ in 0..20 {
+                world.sleep(Duration::from_secs(60)).await;
+                let report = rig.metanode.run_background_once().await.unwrap();
+                assert_eq!(report.steps, 0, "nothing can be moved");
+            }
+            assert_eq!(rig.metanode.counters().segments_cleaned, written);
+            rig.must_be_clean("shared").await;
+            rig.close().await;
+        })
+        .finished();
 }

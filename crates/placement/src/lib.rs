@@ -3,9 +3,11 @@
 //! Pure: no I/O, no async, no clock, no randomness except from seeds. [`Groups`] turns a
 //! [`model::map::PoolMap`] into placement groups and picks one for each new segment; [`layout`] is
 //! the arithmetic of pieces; [`codec`] computes parity and lost pieces with ISA-L; [`change`] makes
-//! the next map when NSDs are added, drained or lost. `docs/formats/segment.md` specifies bytes and
+//! the next map when NSDs are added, drained or lost; [`balance`] chooses the segments that move so
+//! that every NSD holds its share. `docs/formats/segment.md` specifies bytes and
 //! rules.
 
+pub mod balance;
 pub mod change;
 pub mod codec;
 pub mod groups;

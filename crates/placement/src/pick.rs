@@ -4,12 +4,15 @@ use crate::groups::Groups;
 use crate::layout;
 use crate::random::mix;
 use model::{FailureGroupId, GroupId, GroupVersion, NsdId, Scheme};
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 /// Most groups that one pick looks at.
 const LOOK_MAX: u32 = 256;
 /// Most whole groups that one pick passes over because others have more free space.
 const PASS_MAX: u32 = 8;
+/// Whole groups among which one pick takes the one whose NSDs got the fewest bytes.
+const CHOICE: u32 = 8;
 
 /// An NSD's state as far as the picker needs it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,6 +21,8 @@ pub struct Availability {
     pub writable: bool,
     /// Free share of its capacity in 1/65,536.
     pub free: u32,
+    /// Bytes for its weight that it lately got more than others, in any unit.
+    pub put: u64,
 }
 
 /// Where a new segment goes.
@@ -48,12 +53,15 @@ struct Candidate {
     live: u32,
     /// Free share of the fullest live member.
     free: u32,
+    /// What its live members lately got more than others.
+    put: u64,
 }
 
 impl Groups {
     /// Chooses a group of the newest generation for a segment of `length` bytes. Consecutive counters
     /// cycle through all its groups and therefore all NSDs. Whole groups come first; among them, those whose fullest
-    /// member has more free space are taken more often. Without a whole group, the one with the
+    /// member has more free space are taken more often, and of a few next to each other the one whose
+    /// NSDs got the fewest bytes, because segments are of different sizes. Without a whole group, the one with the
     /// most live slots is taken with a narrower scheme.
     pub fn pick(
         &self,
@@ -71,14 +79,25 @@ impl Groups {
             .max()
             .unwrap_or(0);
         let mut best: Option<Candidate> = None;
-        let mut passed = 0;
+        let mut chosen: Option<Candidate> = None;
+        let (mut passed, mut taken) = (0, 0);
         for step in 0..self.count().min(LOOK_MAX) {
             let group = ((counter % u64::from(self.count())) as u32 + step) % self.count();
             let group = GroupId(self.map().newest().first_group.0 + group);
             let candidate = self.candidate(group, availability);
             let whole = candidate.live.count_ones() as usize == self.width();
-            if whole && (passed == PASS_MAX || is_taken(counter, &candidate, most_free)) {
-                return self.place(counter, length, &candidate, availability);
+            if whole && (passed >= PASS_MAX || is_taken(counter, &candidate, most_free)) {
+                taken += 1;
+                if chosen
+                    .as_ref()
+                    .is_none_or(|chosen| candidate.put < chosen.put)
+                {
+                    chosen = Some(candidate);
+                }
+                if taken == CHOICE {
+                    break;
+                }
+                continue;
             }
             passed += u32::from(whole);
             let rank = |candidate: &Candidate| (candidate.live.count_ones(), candidate.free);
@@ -89,7 +108,7 @@ impl Groups {
                 best = Some(candidate);
             }
         }
-        let best = best.expect("a pool has at least one group");
+        let best = chosen.or(best).expect("a pool has at least one group");
         self.place(counter, length, &best, availability)
     }
 
@@ -117,18 +136,16 @@ impl Groups {
             group,
             live: 0,
             free: u32::MAX,
+            put: 0,
         };
         for (slot, members) in self.members(group).iter().enumerate() {
             // A moving slot can take pieces as long as one of its two NSDs can.
-            let free = members
-                .in_reading_order()
-                .map(availability)
-                .filter(|s| s.writable)
-                .map(|s| s.free)
-                .max();
-            if let Some(free) = free {
+            let writable = members.in_reading_order().map(availability);
+            let emptiest = writable.filter(|it| it.writable).max_by_key(|it| it.free);
+            if let Some(emptiest) = emptiest {
                 out.live |= 1 << slot;
-                out.free = out.free.min(free);
+                out.free = out.free.min(emptiest.free);
+                out.put = out.put.saturating_add(emptiest.put);
             }
         }
         out
@@ -164,8 +181,9 @@ impl Groups {
         })
     }
 
-    /// Which `surplus` live slots stay empty: those with the least free space. Slots with about the
-    /// same space are chosen at random, so that every slot gets its share of short segments.
+    /// Which `surplus` live slots stay empty: those with the least free space, and of those with about the
+    /// same space, those that got the most bytes. Others are chosen at random, so that every slot gets its share of
+    /// short segments.
     fn skip(
         &self,
         counter: u64,
@@ -176,26 +194,24 @@ impl Groups {
         if surplus == 0 {
             return 0;
         }
-        let mut ranked: Vec<(u32, u64, usize)> = self
+        let mut ranked: Vec<(u32, Reverse<u64>, u64, usize)> = self
             .members(candidate.group)
             .iter()
             .enumerate()
             .filter(|(slot, _)| candidate.live & (1 << slot) != 0)
             .map(|(slot, members)| {
-                let free = members
-                    .in_reading_order()
-                    .map(availability)
-                    .map(|s| s.free)
-                    .max()
-                    .unwrap_or(0);
-                (free / 8192, mix(counter ^ mix(slot as u64 + 1)), slot)
+                let nsds = members.in_reading_order().map(availability);
+                let emptiest = nsds.max_by_key(|it| it.free);
+                let (free, put) = emptiest.map_or((0, 0), |it| (it.free, it.put));
+                let chance = mix(counter ^ mix(slot as u64 + 1));
+                (free / 8192, Reverse(put), chance, slot)
             })
             .collect();
         ranked.sort_unstable();
         ranked
             .iter()
             .take(surplus)
-            .fold(0, |bits, (_, _, slot)| bits | 1 << slot)
+            .fold(0, |bits, (_, _, _, slot)| bits | 1 << slot)
     }
 }
 

@@ -6,6 +6,7 @@
 //! a segment can't differ.
 
 mod deletion;
+mod evenness;
 mod generations;
 mod members;
 pub mod pack;
@@ -21,7 +22,8 @@ mod suspects;
 mod write;
 
 pub use members::{MemberState, NsdStatus};
-pub use placement::{drop_generation, finish_moves, mark_lost};
+pub use placement::balance::{EVEN_BELOW, Uses};
+pub use placement::{Groups, drop_generation, finish_moves, mark_lost};
 pub use progress::RepairProgress;
 pub use repair::{Depth, PieceCondition, PieceState, RepairOutcome};
 pub use segment::{SegmentOwner, SegmentSource};
@@ -35,8 +37,7 @@ use model::map::{NsdState, PoolMap};
 use model::nsd::GroupFence;
 use model::{Error, ErrorKind, GroupVersion, MapEpoch, NsdId, Result};
 use nsd::{Handle, Nsd};
-use parking_lot::RwLock;
-use placement::Groups;
+use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,6 +65,8 @@ pub struct Pool {
     changes_of_members: AtomicU64,
     /// Cycles through the groups.
     writes: AtomicU64,
+    /// What each NSD got from this process lately.
+    evenness: Mutex<evenness::Evenness>,
     in_flight: Arc<Semaphore>,
     space: Arc<space::PoolSpace>,
     suspects: Arc<suspects::Suspects>,
@@ -82,6 +85,7 @@ impl Pool {
             members: RwLock::new(BTreeMap::new()),
             changes_of_members: AtomicU64::new(0),
             writes: AtomicU64::new(world.random_u64()),
+            evenness: Mutex::default(),
             in_flight: Arc::new(Semaphore::new(write::permits(BYTES_IN_FLIGHT_MAX))),
             space: Arc::default(),
             suspects: Arc::default(),
@@ -223,6 +227,11 @@ impl Pool {
             .insert(nsd.id(), Arc::new(Member::new(nsd)));
         self.changes_of_members.fetch_add(1, Ordering::Relaxed);
         self.space.forget();
+    }
+
+    /// New segments of this process go where little is, by these uses and what it has put since.
+    pub fn fill_evenly(&self, uses: &Uses) {
+        self.evenness.lock().begin_from(&self.map(), uses);
     }
 
     /// Whether NSDs of other nodes don't answer now. What can't be read or written without them may

@@ -139,6 +139,7 @@ impl Pool {
                 length,
                 crc,
             };
+            self.evenness.lock().note(&groups, &place);
             let is_last = attempt == ATTEMPTS_MAX;
             let targets = self.targets(&groups, &place, &without);
             let attempt = Attempt {
@@ -347,6 +348,7 @@ impl Pool {
         Availability {
             writable,
             free: free_share(&member.nsd.usage()),
+            put: self.evenness.lock().of(nsd),
         }
     }
 
@@ -541,6 +543,7 @@ impl Pool {
 const NOT_WRITABLE: Availability = Availability {
     writable: false,
     free: 0,
+    put: 0,
 };
 
 fn failure(failures: Vec<(NsdId, Error)>) -> Failure {

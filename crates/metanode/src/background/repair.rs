@@ -1,6 +1,7 @@
 //! Repair: rebuilds segments that readers and writers found incomplete, switches slots that have
 //! moved, and reports to `shale repair status`.
 
+use crate::background::balance::Balance;
 use crate::background::clean::Clean;
 use crate::background::emptying::Emptying;
 use crate::background::slots::nsds_away;
@@ -28,6 +29,7 @@ pub(super) struct Repair {
     survey: Arc<Survey>,
     clean: Arc<Clean>,
     emptying: Arc<Emptying>,
+    balance: Arc<Balance>,
 }
 
 impl Repair {
@@ -38,6 +40,7 @@ impl Repair {
         survey: Arc<Survey>,
         clean: Arc<Clean>,
         emptying: Arc<Emptying>,
+        balance: Arc<Balance>,
     ) -> Self {
         Self {
             host,
@@ -46,6 +49,7 @@ impl Repair {
             survey,
             clean,
             emptying,
+            balance,
         }
     }
 
@@ -70,6 +74,7 @@ impl Repair {
         status.closed_generations = self.host.pool().map().closed().len() as u64;
         status.segments_to_move = self.emptying.left();
         status.complete &= !status.narrow
+            && !self.balance.is_moving()
             && status.closed_generations == 0
             && self.clean.is_widened()
             && status.log_copies >= status.log_copies_wanted

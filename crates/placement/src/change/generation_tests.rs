@@ -10,6 +10,7 @@ use proptest::prelude::*;
 const FREE: Availability = Availability {
     writable: true,
     free: 60_000,
+    put: 0,
 };
 
 fn grown(map: PoolMap, nsds: impl IntoIterator<Item = u32>) -> PoolMap {

@@ -26,10 +26,12 @@ const WIDE: Scheme = Scheme::Erasure { k: 4, m: 2 };
 const FREE: Availability = Availability {
     writable: true,
     free: 60_000,
+    put: 0,
 };
 const DEAD: Availability = Availability {
     writable: false,
     free: 0,
+    put: 0,
 };
 
 #[test]
@@ -179,6 +181,7 @@ fn an_empty_nsd_is_picked_more_often_than_full_ones() {
     let availability = |nsd: NsdId| Availability {
         writable: true,
         free: if nsd == NsdId(1) { 60_000 } else { 15_000 },
+        put: 0,
     };
     let picks =
         (0..1000).map(|counter| groups.pick(counter, 1, &availability).expect("free").group);
