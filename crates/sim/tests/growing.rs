@@ -1,8 +1,9 @@
-//! A pool grows from one NSD to those of eight nodes, and changes its scheme and block size, while programs
-//! read and write and nodes fail.
+//! A pool grows from one NSD to those of eight nodes, changes its scheme and block size, and shrinks to one
+//! NSD, while programs read and write and nodes fail.
 
 use crate::stories::{find, make};
 use client::Client;
+use model::map::NsdState;
 use model::{NsdId, Result, Scheme};
 use node::{Member, PoolChange};
 use pool::Pool;
@@ -351,6 +352,56 @@ fn moved(seed: u64, planted: Option<Planted>) -> u64 {
                 let found = client.read(inode, 0, LOAD_BYTES).await?.concat();
                 assert!(found == content(number, LOAD_BYTES), "w{number}");
             }
+            client.close().await
+        });
+        read.await.expect("everything is there");
+    })
+}
+
+/// Would be broken if something stayed on an NSD that leaves because no other can take its place: slots of
+/// closed groups, or the log's copies that the new scheme doesn't ask for.
+#[test]
+fn a_pool_shrinks_to_one_nsd_under_load() {
+    each_seed(0..by_suite(2, 20), |seed| {
+        shrunk(seed);
+    });
+}
+
+fn shrunk(seed: u64) -> u64 {
+    Stage::play(seed, &ClusterScenario::USUAL, None, async |stage| {
+        let written = stage.run(1, async |_, member| {
+            let client = client(&member).await;
+            write_files(&client).await?;
+            client.close().await
+        });
+        written.await.expect("written");
+        let work = begin_load(&stage, 1);
+        let change = PoolChange {
+            scheme: Some(Scheme::Replicate(1)),
+            block_bytes: None,
+        };
+        let changed = stage.run(2, move |_, member| async move {
+            member.change_pool(change).await
+        });
+        changed.await.expect("changed");
+        let kept = NsdId(1 + (seed % 3) as u32);
+        for nsd in (1..=3).map(NsdId).filter(|nsd| *nsd != kept) {
+            let removed = stage.run(
+                2,
+                move |_, member| async move { member.remove_nsd(nsd).await },
+            );
+            removed.await.expect("removed");
+        }
+        until(&stage, 2, "one NSD", |pool| {
+            let map = pool.map();
+            let in_use = map.nsds.iter().filter(|it| it.state != NsdState::Lost);
+            map.closed().is_empty() && in_use.count() == 1
+        })
+        .await;
+        end_load(&stage, work).await;
+        let read = stage.run(2, async |_, member| {
+            let client = client(&member).await;
+            must_have_files(&client).await?;
             client.close().await
         });
         read.await.expect("everything is there");

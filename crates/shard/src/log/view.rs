@@ -24,7 +24,11 @@ enum Cause {
     /// A failed member must be replaced.
     Faulty(NsdId, Error),
     /// A member that still answers must be replaced: its NSD is being given up.
-    Leaving(NsdId),
+    Leaving {
+        leaving: NsdId,
+        /// The view is large enough without it.
+        is_spare: bool,
+    },
     /// Members are missing and may be available again.
     Missing,
 }
@@ -48,21 +52,23 @@ impl Log {
         (state.generation, members.collect())
     }
 
-    /// Replaces members whose NSDs are given up or failed, if other NSDs are available.
-    pub(crate) async fn leave_given_up(&self) -> Result<()> {
+    /// Replaces members whose NSDs are given up or failed, if other NSDs are available. Members that a
+    /// view of `wanted` doesn't need leave without: a pool whose scheme survives fewer losses than before
+    /// may have no other NSD.
+    pub(crate) async fn leave_given_up(&self, wanted: usize) -> Result<()> {
         let (generation, view) = self.view_now();
-        let Some(leaving) = view
-            .iter()
-            .copied()
-            .find(|nsd| !self.shared.pool.takes_log(*nsd))
-        else {
+        let takes_log = |nsd: &NsdId| self.shared.pool.takes_log(*nsd);
+        let (good, given_up): (Vec<NsdId>, Vec<NsdId>) =
+            view.iter().partition(|nsd| takes_log(nsd));
+        let Some(leaving) = given_up.first().copied() else {
             return Ok(());
         };
-        if self.shared.pool.log_replacement(&view, leaving).is_none() {
+        let is_spare = good.len() >= wanted;
+        if !is_spare && self.shared.pool.log_replacement(&view, leaving).is_none() {
             return Ok(());
         }
         self.shared
-            .change_view_in_task(generation, Cause::Leaving(leaving))
+            .change_view_in_task(generation, Cause::Leaving { leaving, is_spare })
             .await
     }
 
@@ -215,7 +221,7 @@ impl Shared {
                 Ok(())
             }
             // Nothing was lost: the old view stays.
-            (Err(error), Cause::Missing | Cause::Leaving(_))
+            (Err(error), Cause::Missing | Cause::Leaving { .. })
                 if error.kind() != ErrorKind::OldEpoch =>
             {
                 self.moved.notify_waiters();
@@ -236,7 +242,7 @@ impl Shared {
     ) -> Result<Vec<Arc<Handle>>> {
         let old = record.value.view.clone();
         let faulty = match cause {
-            Cause::Faulty(nsd, _) | Cause::Leaving(nsd) => *nsd,
+            Cause::Faulty(nsd, _) | Cause::Leaving { leaving: nsd, .. } => *nsd,
             Cause::Missing => NO_NSD,
         };
         let mut view: Vec<NsdId> = old.iter().copied().filter(|nsd| *nsd != faulty).collect();
@@ -251,7 +257,14 @@ impl Shared {
             }
             asked.push(candidate);
         }
-        if matches!(cause, Cause::Leaving(_)) && view.len() < old.len() {
+        let needs_another = matches!(
+            cause,
+            Cause::Leaving {
+                is_spare: false,
+                ..
+            }
+        );
+        if needs_another && view.len() < old.len() {
             return Err(Error::new(
                 ErrorKind::Unavailable,
                 "no NSD is ready to take the place of one that leaves",
@@ -260,7 +273,7 @@ impl Shared {
         if view.is_empty() {
             let error = match cause {
                 Cause::Faulty(_, why) => why.clone(),
-                Cause::Missing | Cause::Leaving(_) => {
+                Cause::Missing | Cause::Leaving { .. } => {
                     Error::new(ErrorKind::Unavailable, "the view is empty")
                 }
             };
@@ -279,7 +292,7 @@ impl Shared {
             Cause::Faulty(_, why) => {
                 tracing::warn!(shard = %self.shard, ?old, ?view, %first, %why, "a member of the log's view is replaced");
             }
-            Cause::Leaving(_) => {
+            Cause::Leaving { .. } => {
                 tracing::info!(shard = %self.shard, ?old, ?view, %first, "the log leaves an NSD")
             }
             Cause::Missing => {

@@ -53,10 +53,11 @@ impl Maintenance {
     }
 
     async fn step(&self) -> Result<()> {
-        if let Err(error) = self.log.widen(view_size(&self.pool)).await {
+        let wanted = view_size(&self.pool);
+        if let Err(error) = self.log.widen(wanted).await {
             tracing::info!(%error, "the log's view stays small");
         }
-        if let Err(error) = self.log.leave_given_up().await {
+        if let Err(error) = self.log.leave_given_up(wanted).await {
             tracing::info!(%error, "the log stays on an NSD that is given up");
         }
         let closed = self.log.closed_end();
