@@ -416,7 +416,10 @@ impl LocalNsds {
                 .await
             {
                 Ok(_) => {
-                    self.pool.set_map(next).await?;
+                    // It is changed, whoever has heard of it.
+                    if let Err(error) = self.pool.set_map(next).await {
+                        tracing::warn!(%error, "not every NSD knows the new group versions yet; writers will tell them");
+                    }
                     return Ok(());
                 }
                 Err(error) if error.kind() == ErrorKind::Changed => {}

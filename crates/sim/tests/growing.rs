@@ -407,3 +407,21 @@ fn shrunk(seed: u64) -> u64 {
         read.await.expect("everything is there");
     })
 }
+
+/// Would be broken if a change that is made was reported as failed because an NSD didn't hear of it.
+#[test]
+fn a_change_that_an_nsd_does_not_hear_of_is_made() {
+    Stage::play(1, &ClusterScenario::USUAL, None, async |stage| {
+        stage.isolate(2);
+        let change = PoolChange {
+            scheme: Some(Scheme::Replicate(1)),
+            block_bytes: None,
+        };
+        let changed = stage.run(1, move |_, member| async move {
+            member.change_pool(change).await
+        });
+        changed.await.expect("changed");
+        stage.heal();
+        until(&stage, 2, "one generation", has_one_generation).await;
+    });
+}
