@@ -41,7 +41,7 @@ help:
 	@echo "make test-all  the longer suites as well"
 	@echo "make sim       simulations of other seeds (SEEDS=100 START=0 KINDS=storm,cut,erasure,nodes)"
 	@echo "make bench     measured value, floor, ratio"
-	@echo "make bench-parts  single parts: operations in memory, NSDs, segments, durable writes, calls"
+	@echo "make bench-parts  single parts: operations in memory, NSDs, segments, durable writes, calls, managers"
 	@echo "make lint      format and lints"
 
 # dpkg -s costs milliseconds; apt-get update is only paid when something is missing.
@@ -141,7 +141,7 @@ bench: deps
 	target/release/bench
 
 # Parts that users feel only together; `make lint` sees that they compile.
-PARTS := operations durable_writes blobs segments calls
+PARTS := operations durable_writes blobs segments calls managers
 bench-parts: export SHALE_BENCH_DIR ?= $(CURDIR)/target/bench
 bench-parts: deps
 	@mkdir -p $(SHALE_BENCH_DIR)

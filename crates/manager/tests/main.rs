@@ -4,6 +4,7 @@
 
 mod chance;
 mod cluster;
+mod crowd;
 mod explored;
 mod groups;
 mod jobs;
@@ -12,4 +13,6 @@ mod ledgers;
 mod pools;
 mod spaces;
 mod storms;
+mod story;
+mod thousand;
 mod times;

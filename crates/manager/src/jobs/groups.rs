@@ -45,6 +45,7 @@ pub(super) struct Group {
     pub(super) stamp: Stamp,
     /// How many more slots may be lost; negative if data can't be read.
     pub(super) left: i32,
+    pub(super) missing: usize,
     pub(super) is_moving: bool,
     pub(super) bytes: u64,
     /// The nodes of its NSDs that serve.
@@ -97,6 +98,7 @@ impl Groups {
                 opened: nsds.iter().map(|nsd| nsd.opened).sum(),
             },
             left: i32::from(fact.tolerance) - missing as i32,
+            missing,
             is_moving: fact.slots.iter().any(|slot| slot.next.is_some()),
             bytes: fact.bytes,
             nodes: nsds

@@ -45,7 +45,9 @@ pub struct Status {
     pub critical: usize,
     /// Groups that have lost more than they survive, until an NSD comes back.
     pub unreadable: usize,
-    /// Repairs that wait or run.
+    /// Groups that lack a slot: their next NSD hasn't everything, or one is away.
+    pub degraded: usize,
+    /// Repairs that wait or run, looks at groups that have just changed included.
     pub repairs: usize,
     /// Jobs of all kinds that run.
     pub running: usize,
@@ -304,23 +306,17 @@ impl Planner {
 
     /// False if there is no room.
     fn begin_job(&mut self, job: JobId, reserved: &BTreeMap<NodeId, usize>) -> bool {
-        let group = self.groups.known[&job.group].clone();
-        let has_room = self.has_room(job, &group, reserved)
-            || (job.kind == Kind::Repair && self.make_room(job, &group, reserved));
-        if !has_room {
-            return false;
-        }
-        let led = |run: &NodeRun| self.servers[run].led;
-        let servers = self.servers.iter();
-        let leaders = servers.filter(|(run, server)| {
-            group.nodes.contains(&run.node) && server.is_heard && server.led < LED_MAX
-        });
-        let Some(leader) = leaders
-            .map(|(run, _)| *run)
-            .min_by_key(|run| (led(run), *run))
-        else {
+        let group = &self.groups.known[&job.group];
+        let Some(leader) = self.leader(group) else {
             return false;
         };
+        if !self.has_room(job, group, reserved) {
+            let group = group.clone();
+            if job.kind != Kind::Repair || !self.make_room(job, &group, reserved) {
+                return false;
+            }
+        }
+        let group = self.groups.known[&job.group].clone();
         self.attempts += 1;
         let cursor = self.cursors.remove(&job);
         let is_blind = self.planted == Some(Planted::KeepCursor);
@@ -338,6 +334,21 @@ impl Planner {
         };
         self.start(job, assigned);
         true
+    }
+
+    /// The server of the group that leads the fewest jobs, if one may lead another.
+    fn leader(&self, group: &Group) -> Option<NodeRun> {
+        let of_node = |node: &NodeId| {
+            let [first, last] = [0, u64::MAX].map(|incarnation| NodeRun {
+                node: *node,
+                incarnation,
+            });
+            self.servers.range(first..=last)
+        };
+        let servers = group.nodes.iter().flat_map(of_node);
+        let may_lead = servers.filter(|(_, server)| server.is_heard && server.led < LED_MAX);
+        let least = may_lead.min_by_key(|(run, server)| (server.led, **run));
+        least.map(|(run, _)| *run)
     }
 
     /// All nodes of the group can take part in one more job.
@@ -453,6 +464,7 @@ impl Planner {
         };
         for (id, group) in &self.groups.known {
             status.unreadable += usize::from(group.left < 0);
+            status.degraded += usize::from(group.missing > 0);
             if self.is_whole(*id, group) && group.left > 0 {
                 continue;
             }
