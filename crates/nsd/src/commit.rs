@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use world::Planted;
+use world::Point;
 
 /// Largest group in bytes; less if the ring is small.
 const GROUP_BYTES_MAX: u64 = 4 << 20;
@@ -105,6 +106,7 @@ impl Core {
             false => self.disk.write_durable(offset, bytes).await,
         };
         written.map_err(|error| self.fail("writing its journal", &error))?;
+        self.world.at(Point::JournalWritten).await;
         {
             let mut state = self.state.lock();
             for item in group.iter() {

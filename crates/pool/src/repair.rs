@@ -15,6 +15,7 @@ use placement::{Groups, SlotMembers, codec, layout};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tracing::{info, warn};
+use world::Point;
 
 /// How thoroughly pieces are examined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -207,6 +208,7 @@ impl Pool {
                     }
                 };
                 let length = piece.len() as u64;
+                self.world.at(Point::PieceRebuilt).await;
                 self.replace(&groups, place, state, header, piece).await?;
                 good.insert(state.piece);
                 outcome.rebuilt += 1;

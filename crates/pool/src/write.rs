@@ -22,6 +22,7 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::{debug, warn};
 use world::Planted;
+use world::Point;
 use world::World;
 
 /// Most groups that one write tries.
@@ -150,7 +151,10 @@ impl Pool {
                 is_last,
             };
             match self.put_pieces(attempt, &plain).await {
-                Ok(place) => return Ok(place),
+                Ok(place) => {
+                    self.world.at(Point::PiecesPut).await;
+                    return Ok(place);
+                }
                 Err(failure) if is_last => {
                     return Err(failure
                         .error

@@ -11,6 +11,7 @@ use model::{CommitNumber, Result};
 use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use world::Point;
 use world::{Driven, World};
 
 /// A commit starts once enough has changed ([`COMMIT_RECORDS`], [`COMMIT_BYTES`]), or nothing has
@@ -117,11 +118,14 @@ impl Shard {
         };
         let number = batch.number;
         let frame = encode(batch);
+        self.world.at(Point::CommitFrozen).await;
         let entry = self.log.append_commit(&frame).await;
         let entry = entry
             .map_err(|error| error.while_doing(format!("appending commit {number} to the log")))?;
+        self.world.at(Point::CommitAppended).await;
         self.state.lock().durable = number;
         self.durable_changed.notify_waiters();
+        self.world.at(Point::CommitDurable).await;
         let applied = self.tree.apply(entry, &frame).await;
         applied
             .map_err(|error| error.while_doing(format!("giving commit {number} to the tree")))?;

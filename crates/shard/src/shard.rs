@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
+use world::Point;
 use world::{Deadline, Planted};
 
 /// Most rounds of fetching that one operation may need: a rename asks for the ancestors of two
@@ -94,6 +95,7 @@ impl Shard {
             None => &mut fresh,
         };
         let opened = takeover::open(opening.clone(), lineage).await?;
+        world.at(Point::ShardOpened).await;
         let shard = Self::assemble(&opening, opened);
         let is_again = unflushed.is_some();
         if let Some(unflushed) = unflushed {
@@ -320,6 +322,7 @@ impl Shard {
                 Err(error) => (Err(error), self.state.lock().newest_change()),
             },
         };
+        self.world.at(Point::OperationRun).await;
         self.sync_to(commit).await?;
         answer
     }

@@ -38,6 +38,7 @@ use pool::{Pool, SegmentSource};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tail::Tail;
+use world::Point;
 use world::World;
 use world::call::Deadline;
 
@@ -175,7 +176,9 @@ pub(crate) async fn open(opening: Opening, lineage: &mut Lineage) -> Result<Open
 
 async fn take(opening: &Opening, lineage: &mut Lineage) -> Result<Opened> {
     let settled = settle(opening, lineage).await?;
+    opening.world.at(Point::EndRecorded).await;
     discard_rest(opening, &settled).await?;
+    opening.world.at(Point::RestDiscarded).await;
     start(opening, settled).await
 }
 
@@ -193,7 +196,9 @@ async fn settle(opening: &Opening, lineage: &mut Lineage) -> Result<Settled> {
     let raise = raise_epoch(opening, lineage);
     let (session, previous, record) =
         within(&opening.world, RAISE_BUDGET, "raise its epoch", raise).await?;
+    opening.world.at(Point::EpochRaised).await;
     let answering = seal(opening, &record.value).await?;
+    opening.world.at(Point::LogSealed).await;
     let tail = if record.value.marker == 0 {
         // The first owner never reported the shard as open: all entries are garbage.
         Tail::empty()
@@ -201,7 +206,9 @@ async fn settle(opening: &Opening, lineage: &mut Lineage) -> Result<Settled> {
         let until = Deadline::after(&opening.world, READ_BUDGET);
         tail::read(opening, &record.value, &answering, until).await?
     };
+    opening.world.at(Point::TailRead).await;
     let members = make_whole(opening, &record.value, answering, &tail).await?;
+    opening.world.at(Point::TailCopied).await;
     let record = record_end(opening, record, &members, tail.end);
     let record = within(&opening.world, RECORD_BUDGET, "record its end", record).await?;
     Ok(Settled {

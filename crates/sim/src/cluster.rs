@@ -9,6 +9,7 @@
 
 mod crowd;
 mod faults;
+mod interruptions;
 mod machines;
 mod script;
 mod shards;

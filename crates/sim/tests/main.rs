@@ -3,6 +3,7 @@
 //! All test files form one program, because linking would take most of the time to build several.
 //! `cargo test --workspace --test sim_tests power_cut::` runs the tests in `power_cut.rs`.
 
+mod catalogue;
 mod crowd;
 mod growing;
 mod planted;

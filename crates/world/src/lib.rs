@@ -20,6 +20,7 @@ mod instant;
 mod net;
 mod net_limits;
 mod planted;
+mod points;
 mod real;
 pub mod sim;
 mod split_mix;
@@ -35,6 +36,7 @@ pub use instant::Instant;
 pub use net::{Connection, ConnectionReader, ConnectionWriter, Listener};
 pub use net_limits::{BACKLOG_MAX, SILENCE_MAX};
 pub use planted::Planted;
+pub use points::{Interruption, Point};
 pub use task::Task;
 pub use waiters::{SPACE_WAIT, WAITERS_MAX, Wait, Waiter, Waiters};
 

@@ -22,6 +22,7 @@ mod machine;
 mod network;
 mod node;
 mod pages;
+mod points;
 mod random;
 mod run;
 mod step;

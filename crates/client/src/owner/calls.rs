@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
+use world::Point;
 use world::call::Remote;
 use world::{Deadline, Instant, Waiter, Waiters, World};
 
@@ -314,6 +315,7 @@ impl Calls {
                 ..Reclaimed::default()
             })
         }));
+        self.world.at(Point::ReclaimBegun).await;
         let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
         let (count, mut lost) = (parts.len(), 0);
         let mut reclaimed = known;

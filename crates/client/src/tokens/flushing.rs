@@ -8,6 +8,7 @@ use model::{ErrorKind, TokenMode, TokenObject, TokenRange};
 use std::sync::Arc;
 use std::time::Duration;
 use tokens::holder::FlushNumber;
+use world::Point;
 
 /// Pause after written data couldn't be published. It is tried again until the owner ends the session.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -25,8 +26,10 @@ impl Tokens {
             && let Some(state) = self.pages.find_inode(inode)
         {
             self.publish(&state).await;
+            self.session.world().at(Point::FlushPublished).await;
             self.forget(&state, object, &ranges, keep);
         }
+        self.session.world().at(Point::FlushForgotten).await;
         let now = self.session.standing().now();
         let mut locked = self.state.lock();
         if let Some(holder) = &mut locked.holder {

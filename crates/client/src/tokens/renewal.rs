@@ -17,6 +17,7 @@ use model::operation::{Stamp, Turn};
 use model::owner::{LockCall, OwnerRequest};
 use model::{Error, ErrorKind, InodeId, Operation, Result, SessionId, TokenObject, TokenRange};
 use std::time::Duration;
+use world::Point;
 
 /// First and longest pause before it is tried again.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -88,6 +89,7 @@ impl Tokens {
     async fn open_next(&self) -> Result<SessionId> {
         let owner = self.session.owner();
         let begun = owner.open_session(self.session.world()).await?;
+        self.session.world().at(Point::SessionRenewed).await;
         match self.give_all(begun).await {
             Ok(()) => Ok(begun),
             Err(error) => {

@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::{info, warn};
+use world::Point;
 
 /// Data in packs must be published this soon after it was stored; see `Stored::at`.
 const PACK_FRESH: Duration = Duration::from_secs(10);
@@ -72,7 +73,9 @@ impl Publisher {
                 (number, session, steps, inner.held_state())
             };
             let _mark = Publishing(state);
-            match self.send(session, steps).await {
+            let sent = self.send(session, steps).await;
+            self.session.world().at(Point::BytesPublished).await;
+            match sent {
                 Ok(attributes) => self.note_published(state, number, &attributes, asked),
                 Err(error) if self.is_gone(state.id(), &error).await => {
                     self.drop_batches(state);

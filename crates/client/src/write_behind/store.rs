@@ -16,6 +16,7 @@ use pool::{Pool, SegmentOwner};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tracing::warn;
+use world::Point;
 
 /// Stores batches.
 pub(super) struct Store {
@@ -79,6 +80,7 @@ impl Store {
             .collect();
         let mut packs = Vec::new();
         while let Some((plan, result)) = writes.next().await {
+            self.session.world().at(Point::BytesStored).await;
             match result {
                 Ok(extents) => {
                     packs.extend(pack_of(&extents).map(|place| (plan, place)));

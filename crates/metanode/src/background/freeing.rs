@@ -21,6 +21,7 @@ use namespace::Segment;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use world::Point;
 
 pub(super) use sparse::{Need, STEP_BYTES, frees, units};
 
@@ -91,6 +92,7 @@ impl Freeing {
         count(&self.counts.segments_given_up, garbage.len() as u64);
         self.host.condemn(garbage.clone()).await?;
         self.host.sync().await?;
+        self.host.world().at(Point::GarbageCondemned).await;
         // Nobody reads what was never published: it needs no time to be forgotten.
         self.host.pool().delete(&garbage).await
     }

@@ -13,6 +13,7 @@ use namespace::Key;
 use pool::SegmentOwner;
 use pool::pack::{PackEntry, PackWriter};
 use std::sync::Arc;
+use world::Point;
 
 /// Most plain bytes of a packed segment.
 const PACK_BYTES_MAX: u32 = limits::BLOCK_BYTES_DEFAULT;
@@ -195,6 +196,7 @@ impl Rewriter {
             .pool()
             .write(self.host.own().source(), owner, bytes)
             .await?;
+        self.host.world().at(Point::SegmentRewritten).await;
         let mut replaced = 0;
         let mut refused = Vec::new();
         for group in packed.chunk_by(goes_on) {

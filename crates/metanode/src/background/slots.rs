@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use world::Instant;
+use world::Point;
 
 /// The shard commits this often while an earlier view holds entries.
 const LOG_PUSH_EVERY: Duration = Duration::from_secs(5);
@@ -148,6 +149,7 @@ impl Slots {
             .map(|(group, slot, _)| (*group, *slot))
             .collect();
         let next = pool::finish_moves(&fact.value, &arrived);
+        self.host.world().at(Point::SlotArrived).await;
         match self
             .host
             .coordination()
@@ -162,6 +164,7 @@ impl Slots {
             tracing::warn!(%error, "not every NSD knows the new group versions yet; writers will tell them");
         }
         tracing::info!(slots = moved.len(), "slots have moved");
+        self.host.world().at(Point::SlotSwitched).await;
         // Each NSD is asked until it fails to answer: a hanging one would block the round for every
         // group.
         let mut silent = BTreeSet::from([NsdId::NONE]);

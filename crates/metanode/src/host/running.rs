@@ -6,6 +6,7 @@ use model::owner::Usage;
 use model::{Error, ErrorKind, InodeId, Operation, Reply, Result, SegmentPlace};
 use namespace::{Key, Record};
 use shard::Shard;
+use world::Point;
 
 /// Most segments condemned by one operation.
 const CONDEMNED_MAX: usize = 1024;
@@ -100,6 +101,7 @@ impl Host {
             if !is_unfinished(&reply) {
                 return Ok(reply);
             }
+            self.world().at(Point::CutBegun).await;
         }
         Err(Error::new(
             ErrorKind::Unavailable,

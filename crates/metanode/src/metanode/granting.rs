@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokens::needs;
 use world::Deadline;
+use world::Point;
 
 /// How often an operation may find that a name leads to another inode than before.
 const SHOWN_ROUNDS_MAX: usize = 8;
@@ -43,6 +44,7 @@ impl Metanode {
             } => {
                 let asked = self.tokens.ask(*session, *number, wants.clone())?;
                 let reply = asked.answer(deadline).await;
+                self.world.at(Point::TokenGranted).await;
                 // What the session may look at now, it may tell others about; one of this process is
                 // lost with what it has seen.
                 if matches!(reply, TokenReply::Granted { .. }) && !is_here {
@@ -53,6 +55,7 @@ impl Metanode {
             }
             OwnerRequest::ReturnToken { session, back } => {
                 self.tokens.take_back(*session, back)?;
+                self.world.at(Point::TokenTakenBack).await;
                 Ok(OwnerReply::Done)
             }
             OwnerRequest::AwaitRecalls {
@@ -69,6 +72,7 @@ impl Metanode {
                     .tokens
                     .await_recalls(*session, *has_all, may_have_all, deadline)
                     .await?;
+                self.world.at(Point::RecallTaken).await;
                 let renewal = self.tokens.renewal(*session)?;
                 Ok(OwnerReply::Recalls {
                     recalls: said.recalls,

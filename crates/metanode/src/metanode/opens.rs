@@ -8,6 +8,7 @@ use namespace::sessions::Standing;
 use namespace::{Key, Record, Table};
 use shard::{Shard, successor};
 use std::collections::BTreeSet;
+use world::Point;
 
 impl Metanode {
     /// Opens a client's session. Its id comes from coordination and is never reused, nor are
@@ -44,6 +45,7 @@ impl Metanode {
                 Ok(()) => break,
             }
         }
+        self.world.at(Point::SessionRecorded).await;
         self.sessions.begin(session);
         self.tokens.begin_session(session);
         Ok(())
@@ -85,6 +87,7 @@ impl Metanode {
             Err(error) => result = result.and(Err(error)),
         }
         self.owes_nothing(session);
+        self.world.at(Point::SessionClosing).await;
         result = result.and(self.shard().end_session(session).await);
         if self.shard().session_standing(session) != Standing::Open {
             self.tokens.end_session(session);

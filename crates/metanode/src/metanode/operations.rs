@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use tokens::needs;
 use world::Deadline;
+use world::Point;
 use world::call::Asked;
 
 impl Metanode {
@@ -52,6 +53,7 @@ impl Metanode {
     ) -> Result<Ranked> {
         self.check_reclaimed(stamp.session)?;
         let claim = self.claim(operation, stamp.session, answer_by).await?;
+        self.world.at(Point::OperationClaimed).await;
         self.execute_claimed(operation, stamp, claim, answer_by)
             .await
     }

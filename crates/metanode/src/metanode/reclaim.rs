@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering as Memory};
 use std::time::Duration;
 use world::Instant;
 use world::Planted;
+use world::Point;
 
 /// How long inodes without names and new locks wait for sessions. A client that lives notices the
 /// new owner at its next request or renewal, within the six seconds that its tokens last, and asks
@@ -193,6 +194,7 @@ impl Metanode {
             self.release(inode, &stamp).await?;
         }
         let tokens = self.tokens.reclaim(session, &part.tokens, is_last)?;
+        self.world.at(Point::PartReclaimed).await;
         if is_last {
             self.end_grace_if_over().await?;
         }

@@ -16,6 +16,7 @@ use model::{Error, ErrorKind, InodeId, NodeRun, Operation, Result, SessionId};
 use std::time::Duration;
 use world::Deadline;
 use world::Planted;
+use world::Point;
 use world::call::{Asked, Local, Service};
 
 /// An inode that lost its last use while it had no name, and the stamp to release it with.
@@ -180,6 +181,7 @@ impl Metanode {
         }
         loop {
             let reply = self.execute_durable(&operation, &stamp, deadline).await;
+            self.world.at(Point::BeforeAnswer).await;
             let message = message(&reply.map(OwnerReply::Operation));
             if message.body.len() <= BODY_BYTES_MAX {
                 return message;

@@ -15,6 +15,7 @@ use model::limits::SHARDS_OF_PROCESS_MAX;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+use world::Point;
 
 /// First and longest pause after a shard couldn't be taken over.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -97,6 +98,7 @@ async fn host(parts: Arc<Parts>, shard: ShardId) {
             // Runs to its end although the record may change meanwhile: whoever takes over next
             // raises the epoch, which ends it.
             (None, Some(record)) => {
+                parts.world.at(Point::AssignmentSeen).await;
                 match Metanode::open(parts.opening(shard, record.families[0])).await {
                     Ok(metanode) => {
                         metanode.start_background();
@@ -116,6 +118,7 @@ async fn host(parts: Arc<Parts>, shard: ShardId) {
                 }
             }
             (Some(_), None) => {
+                parts.world.at(Point::AssignmentLost).await;
                 parts.leave_shard(shard).await;
                 continue;
             }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use world::Planted;
+use world::Point;
 use world::call::Deadline;
 
 /// A member that takes longer is replaced if another NSD is available.
@@ -134,6 +135,7 @@ impl Shared {
             };
             match fault {
                 None => {
+                    self.world.at(Point::EntryPut).await;
                     if self
                         .acknowledge(generation, number, bytes.len() as u64)
                         .await?

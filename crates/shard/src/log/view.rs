@@ -6,6 +6,7 @@ use model::{EntryNumber, Error, ErrorKind, FamilyId, NsdId, Result};
 use nsd::Handle;
 use std::sync::Arc;
 use std::time::Duration;
+use world::Point;
 use world::call::Deadline;
 
 /// Most NSDs tried for one place in the view.
@@ -310,6 +311,7 @@ impl Shared {
             next.view.clone_from(&view);
             next.first_entry = first;
         };
+        self.world.at(Point::ViewChosen).await;
         if let Err(error) = self.write_record(record, None, change).await {
             // It is unknown which view is recorded, and a take-over may use the new one: nothing
             // more may be acknowledged on the old one. NoSpace means that nothing was written.
@@ -318,6 +320,7 @@ impl Shared {
             }
             return Err(error);
         }
+        self.world.at(Point::ViewRecorded).await;
         view.into_iter()
             .map(|nsd| {
                 let missing = || {

@@ -6,6 +6,9 @@
 //! owners gave (`listening`). Afterwards every node must see the same tree, which the witness explains
 //! too; background work ends, and a deep check finds nothing.
 //!
+//! Half of the faults stop a daemon, or one of its tasks, at a point between two of its steps
+//! (`world::Point`).
+//!
 //! *Within what the cluster survives*, no program sees an error besides the refusals of its own
 //! operation; only if its node was hit, its client may have lost its session. *Beyond it* two things break
 //! at a time and programs wait for a moment only: then errors are allowed, lies never.
@@ -26,13 +29,12 @@ use crate::witness::{self, Explained};
 use futures::future::{join, join_all, select};
 use known::{Known, Shared, lock};
 use node::ROOT_SHARD;
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use world::Planted;
 use world::sim::{Cluster, Judge};
+use world::{Planted, Point};
 
 /// How long the programs of a node may take.
 const PROGRAMS_MAX: Duration = Duration::from_secs(900);
@@ -125,7 +127,7 @@ pub struct CrowdReport {
     pub explained: Explained,
     /// How often each fault was caused.
     pub faults: BTreeMap<FaultKind, usize>,
-    /// Which operations met.
+    /// Which operations met, and which points of the program were passed.
     pub coverage: Coverage,
 }
 
@@ -159,11 +161,10 @@ pub fn run_crowd_with(
             known: &known,
             scenario: &scenario,
             seed,
-            is_over: Cell::new(false),
         };
         let mut report = CrowdReport::default();
         crowd.prepare().await;
-        let work = join(crowd.work(), crowd.faults(&mut report.faults));
+        let work = join(crowd.work(), crowd.faults(&mut report));
         select(pin!(work), pin!(script::clock(&judge))).await;
         script::come_back(&machines, &judge, &[ROOT_SHARD]).await;
         crowd.survey().await;
@@ -173,7 +174,15 @@ pub fn run_crowd_with(
         report
     });
     report.trace = cluster.trace_hash();
+    report.coverage.passed(cluster.points());
     report
+}
+
+/// What was caused.
+enum Caused {
+    Fault(FaultKind),
+    /// Where a daemon was interrupted, if one came there.
+    Interruption(Option<Point>),
 }
 
 struct Crowd<'a> {
@@ -182,7 +191,6 @@ struct Crowd<'a> {
     known: &'a Shared,
     scenario: &'a CrowdScenario,
     seed: u64,
-    is_over: Cell<bool>,
 }
 
 impl Crowd<'_> {
@@ -222,26 +230,42 @@ impl Crowd<'_> {
     }
 
     /// Causes the faults, some at the same time.
-    async fn faults(&self, counts: &mut BTreeMap<FaultKind, usize>) {
+    async fn faults(&self, report: &mut CrowdReport) {
         let mut draw = Draw::new(self.seed ^ 0xC203);
         for _ in 0..self.scenario.cluster.faults {
             let pause = Duration::from_millis(draw.below(1_500));
             self.judge.sleep(pause).await;
-            let mut caused = Vec::new();
-            for number in 0..self.scenario.together {
-                // No two of them start one machine's daemon.
-                let mix = [self.scenario.cluster.mix, BESIDE][number.min(1)];
-                let kind = mix.draw(&mut draw);
-                *counts.entry(kind).or_default() += 1;
-                tracing::info!(?kind, "fault");
-                lock(self.known).hit(kind);
-                let mut own = Draw::new(draw.bits());
-                caused.push(async move { self.machines.cause(self.judge, &mut own, kind).await });
+            // No two of them start one machine's daemon.
+            let first = self.cause(draw.bits(), self.scenario.cluster.mix, true);
+            let beside = (1..self.scenario.together).map(|_| draw.bits());
+            let beside = join_all(beside.map(|bits| self.cause(bits, BESIDE, false)));
+            let (first, beside) = join(first, beside).await;
+            for caused in std::iter::once(first).chain(beside) {
+                match caused {
+                    Caused::Fault(kind) => *report.faults.entry(kind).or_default() += 1,
+                    Caused::Interruption(Some(point)) => {
+                        report.coverage.interrupted(point);
+                    }
+                    Caused::Interruption(None) => {}
+                }
             }
-            join_all(caused).await;
         }
-        self.is_over.set(true);
         lock(self.known).faults_are_over = true;
+    }
+
+    /// Causes one fault, or an interruption.
+    async fn cause(&self, bits: u64, mix: Mix, may_interrupt: bool) -> Caused {
+        let mut draw = Draw::new(bits);
+        if may_interrupt && draw.below(2) == 0 {
+            tracing::info!("an interruption");
+            lock(self.known).hit(None);
+            return Caused::Interruption(self.machines.interrupt(self.judge, &mut draw).await);
+        }
+        let kind = mix.draw(&mut draw);
+        tracing::info!(?kind, "fault");
+        lock(self.known).hit(Some(kind));
+        self.machines.cause(self.judge, &mut draw, kind).await;
+        Caused::Fault(kind)
     }
 
     /// Every node looks at everything.
@@ -269,6 +293,6 @@ impl Crowd<'_> {
         }
         report.steps = known.answered();
         report.lost = history.lost.len();
-        report.coverage = Coverage::of(&history);
+        report.coverage.add(&Coverage::of(&history));
     }
 }

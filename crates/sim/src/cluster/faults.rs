@@ -227,7 +227,7 @@ impl Machines {
     }
 
     /// The run that the root shard's record names.
-    async fn assigned(&self, judge: &Judge) -> Option<NodeRun> {
+    pub(super) async fn assigned(&self, judge: &Judge) -> Option<NodeRun> {
         self.assigned_of(judge, ROOT_SHARD).await
     }
 
@@ -287,7 +287,7 @@ impl Machines {
         draw.one_of(&others).expect("a cluster has several nodes")
     }
 
-    fn owner_or<'a>(&'a self, other: &'a Machine) -> &'a Machine {
+    pub(super) fn owner_or<'a>(&'a self, other: &'a Machine) -> &'a Machine {
         self.owner().unwrap_or(other)
     }
 }

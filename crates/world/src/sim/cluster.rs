@@ -23,8 +23,9 @@ use super::node::SimNode;
 use super::run::SharedClock;
 use super::step::Program;
 use super::wires::Wires;
-use crate::Planted;
+use crate::{Interruption, Planted, Point};
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -96,6 +97,30 @@ impl Cluster {
     /// Plants a fault in all programs, or none.
     pub fn plant(&self, fault: Option<Planted>) {
         self.shared.machine.lock().planted = fault;
+    }
+
+    /// Interrupts the program that comes to a point next, once others have passed it so many times. One
+    /// interruption waits at a time: this takes the place of the one before.
+    pub fn interrupt(&self, point: Point, after: u64, how: Interruption) {
+        self.shared.machine.lock().points.arm(point, after, how);
+    }
+
+    /// Lets go of an interruption that hasn't happened; otherwise returns the machine that it met.
+    pub fn interrupted(&self) -> Option<SimNode> {
+        let node = self.shared.machine.lock().points.disarm();
+        node.map(|node| SimNode::new(self.shared.clone(), node))
+    }
+
+    /// Whether an interruption waits.
+    #[must_use]
+    pub fn is_armed(&self) -> bool {
+        self.shared.machine.lock().points.is_armed()
+    }
+
+    /// How often each point was passed.
+    #[must_use]
+    pub fn points(&self) -> BTreeMap<Point, u64> {
+        self.shared.machine.lock().points.passed()
     }
 
     /// I/Os so far, on all disks.

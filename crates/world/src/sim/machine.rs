@@ -4,9 +4,10 @@ use super::device::{Device, ReadPath, Write};
 use super::faults::Cut;
 use super::network::{HostNumber, Network};
 use super::node::NodeState;
+use super::points::Points;
 use super::random::RandomStream;
 use super::{RUN_IO_MAX, RUN_TIME_MAX};
-use crate::{AlignedBuffer, FixedHasher, Planted};
+use crate::{AlignedBuffer, FixedHasher, Interruption, Planted, Point};
 use bytes::Bytes;
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -44,6 +45,8 @@ pub(super) struct Machine {
     pub(super) next_number: u64,
     /// The fault that is planted in all programs.
     pub(super) planted: Option<Planted>,
+    /// Where programs were, and where they are interrupted.
+    pub(super) points: Points,
     /// The panic of a task, by the run of its program.
     pub(super) panics: BTreeMap<u64, Box<dyn Any + Send>>,
     run_io_start: u64,
@@ -104,6 +107,7 @@ impl Machine {
     pub(super) fn new(seed: u64) -> Self {
         Self {
             planted: None,
+            points: Points::default(),
             panics: BTreeMap::new(),
             nodes: Vec::new(),
             network: Network::new(seed),
@@ -152,6 +156,7 @@ impl Machine {
             tasks: BTreeMap::new(),
             next_number: self.next_number,
             planted: self.planted,
+            points: Points::default(),
             panics: BTreeMap::new(),
             run_io_start: self.run_io_start,
             powerless_ios: 0,
@@ -225,6 +230,25 @@ impl Machine {
             self.stop(node);
         }
         node.is_some()
+    }
+
+    /// A program is at a point; what happens to it there.
+    pub(super) fn reach(
+        &mut self,
+        now: u64,
+        node: HostNumber,
+        run: u64,
+        point: Point,
+    ) -> Option<Interruption> {
+        // What follows a kill isn't the program's any more.
+        if !self.is_running(run) {
+            return Some(Interruption::Kill);
+        }
+        let interruption = self.points.reach(node, point)?;
+        if interruption == Interruption::Kill {
+            self.end_run(now, run);
+        }
+        Some(interruption)
     }
 
     /// The process of `node` is no more.

@@ -5,7 +5,7 @@ use super::disk::OpenSimDisk;
 use super::machine::Machine;
 use super::network::HostNumber;
 use super::step::Watch;
-use crate::{Instant, Planted, Task, World};
+use crate::{Instant, Interruption, Planted, Point, Task, World};
 use parking_lot::Mutex;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -96,6 +96,12 @@ impl SimWorld {
 
     pub(crate) fn has_planted(&self, fault: Planted) -> bool {
         self.machine.lock().planted == Some(fault)
+    }
+
+    /// The program is at a point; what happens to it there.
+    pub(crate) fn reach(&self, point: Point) -> Option<Interruption> {
+        let now = self.network_time();
+        self.machine.lock().reach(now, self.node, self.run, point)
     }
 
     pub(crate) fn random_u64(&self) -> u64 {

@@ -5,6 +5,7 @@ use crate::witness::{Answer, Call, Event, History, NEVER};
 use model::InodeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use world::Point;
 
 /// How the targets of two operations stand to each other, from the first to the second.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -34,10 +35,14 @@ impl Relation {
 
 type Pair = (&'static str, &'static str, Relation);
 
-/// How often each pair of operations ran at the same time, by the relation of their targets.
+/// How often each pair of operations ran at the same time, by the relation of their targets; and which
+/// points of the program runs came to.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Coverage {
     met: BTreeMap<Pair, u64>,
+    /// How often each point of the program was passed, and daemons were interrupted there.
+    points: BTreeMap<Point, u64>,
+    interrupted: BTreeMap<Point, u64>,
 }
 
 /// The operations, as they are counted.
@@ -116,6 +121,30 @@ impl Coverage {
         for (pair, count) in &other.met {
             *self.met.entry(*pair).or_default() += count;
         }
+        self.passed(other.points.clone());
+        for (point, count) in &other.interrupted {
+            *self.interrupted.entry(*point).or_default() += count;
+        }
+    }
+
+    /// Points of the program were passed so often.
+    pub fn passed(&mut self, points: BTreeMap<Point, u64>) {
+        for (point, count) in points {
+            *self.points.entry(point).or_default() += count;
+        }
+    }
+
+    /// A daemon was interrupted at a point.
+    pub fn interrupted(&mut self, point: Point) {
+        *self.interrupted.entry(point).or_default() += 1;
+    }
+
+    /// The points that no run came to.
+    #[must_use]
+    pub fn never_passed(&self) -> Vec<Point> {
+        let all = Point::ALL.iter().copied();
+        all.filter(|point| !self.points.contains_key(point))
+            .collect()
     }
 
     /// How many pairs of operations met in a relation.
@@ -148,7 +177,14 @@ impl fmt::Display for Coverage {
             let times: u64 = times.map(|(_, count)| *count).sum();
             write!(formatter, "{relation:?} {pairs}/{possible} ({times}×) ")?;
         }
-        Ok(())
+        let (all, never) = (Point::ALL.len(), self.never_passed());
+        let interrupted: u64 = self.interrupted.values().sum();
+        write!(
+            formatter,
+            "\npoints passed: {}/{all}, never: {never:?}; {interrupted} interruptions at {} points",
+            all - never.len(),
+            self.interrupted.len(),
+        )
     }
 }
 

@@ -118,12 +118,12 @@ impl Known {
         self.lost.contains(&client)
     }
 
-    /// A fault begins.
-    pub(super) fn hit(&mut self, kind: FaultKind) {
+    /// A fault begins, or an interruption.
+    pub(super) fn hit(&mut self, kind: Option<FaultKind>) {
         // Who owns the shard, and what a disk does, costs nobody a session.
         let is_harmless = matches!(
             kind,
-            FaultKind::Move | FaultKind::ChangeLeader | FaultKind::SlowDisk
+            Some(FaultKind::Move | FaultKind::ChangeLeader | FaultKind::SlowDisk)
         );
         self.was_hit |= !is_harmless;
     }

@@ -348,3 +348,38 @@ fn what_does_not_happen_in_time_names_what_waits() {
         judge.until("the impossible", SECOND, || false).await;
     });
 }
+
+#[test]
+fn a_program_is_held_up_or_killed_at_the_point_and_after_the_passes_that_were_named() {
+    let (cluster, a, b) = two(1);
+    let start = |node: &SimNode| {
+        drop(node.start(|world| async move {
+            loop {
+                world.at(Point::BeforeAnswer).await;
+                world.sleep(10 * MS).await;
+            }
+        }));
+    };
+    let passed = || cluster.points().get(&Point::BeforeAnswer).copied();
+    let met = || cluster.interrupted().map(|node| node.name());
+    cluster.run(async |judge: Judge| {
+        start(&a);
+        cluster.interrupt(Point::BeforeAnswer, 5, Interruption::Delay(SECOND));
+        judge.sleep(SECOND).await;
+        assert!(!cluster.is_armed());
+        assert_eq!((passed(), met().as_deref()), (Some(6), Some("a")));
+        judge.sleep(SECOND).await;
+        assert!(a.is_running() && passed() > Some(50), "it goes on");
+        // Nobody comes to this one.
+        cluster.interrupt(Point::SlotArrived, 0, Interruption::Kill);
+        judge.sleep(SECOND).await;
+        assert!(cluster.is_armed());
+        assert_eq!((met(), cluster.is_armed()), (None, false));
+        start(&b);
+        a.kill();
+        cluster.interrupt(Point::BeforeAnswer, 2, Interruption::Kill);
+        judge.sleep(SECOND).await;
+        assert!(!b.is_running());
+        assert_eq!(met().as_deref(), Some("b"));
+    });
+}
