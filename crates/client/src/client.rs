@@ -37,7 +37,7 @@ use crate::settings::ClientSettings;
 use crate::tokens::Tokens;
 use crate::write_behind::WriteBehind;
 use crate::writer::Writer;
-use model::{Result, SessionId};
+use model::{Result, SessionId, TokenMode, TokenObject, TokenRange};
 use pool::Pool;
 use std::sync::Arc;
 use world::{Waiter, World};
@@ -151,6 +151,13 @@ impl Client {
             attributes: attributes.clone(),
             opens: opens.clone(),
         })
+    }
+
+    /// The tokens that may be used now, for those who look from outside whether clients have what
+    /// conflicts.
+    #[must_use]
+    pub fn usable(&self) -> Vec<(TokenObject, TokenRange, TokenMode)> {
+        self.tokens.usable()
     }
 
     /// The world that the client runs in.

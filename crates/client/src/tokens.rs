@@ -113,6 +113,14 @@ impl Tokens {
         tokens
     }
 
+    /// All that may be used now, besides what a session has that has everything.
+    pub(crate) fn usable(&self) -> Vec<(TokenObject, TokenRange, TokenMode)> {
+        let now = self.session.standing().now();
+        let state = self.state.lock();
+        let holder = state.holder.as_ref().filter(|_| !state.is_over);
+        holder.map_or_else(Vec::new, |holder| holder.usable_now(now))
+    }
+
     /// Stops listening. What is held is lost with the session's end.
     pub(crate) async fn stop(&self) {
         let task = self.task.lock().take();

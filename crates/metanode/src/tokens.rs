@@ -25,7 +25,7 @@ use std::time::Duration;
 use tokens::granter::{Action, ClaimNumber, Granter, Need};
 use tokens::{Moment, granter};
 use tokio::sync::{Notify, oneshot};
-use world::{Deadline, Instant, Waiter, Waiters, World};
+use world::{Deadline, Instant, Planted, Waiter, Waiters, World};
 
 /// How often the granter learns that time passes.
 const TICK: Duration = Duration::from_millis(500);
@@ -131,6 +131,11 @@ impl Tokens {
         }
         state.granter = Granter::new(self.tenure, sessions, now);
         state.granter.renew(now.plus(NO_LEASE));
+        if let Some(fault) = self.world.planted()
+            && let Some(fault) = tokens::Planted::named(&format!("{fault:?}"))
+        {
+            state.granter.plant(fault);
+        }
         drop(state);
         self.changed.notify_one();
     }
@@ -324,7 +329,10 @@ impl Tokens {
             let claim = claim(Claimed::All);
             return Some(Claiming { claim, turn: None });
         }
-        let needs = needs();
+        let needs = match self.world.has_planted(Planted::ClaimNothing) {
+            true => Vec::new(),
+            false => needs(),
+        };
         if needs.is_empty() {
             let claim = claim(Claimed::Nothing);
             return Some(Claiming { claim, turn: None });

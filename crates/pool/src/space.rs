@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use world::Instant;
+use world::{Instant, Planted};
 
 /// Maximum age of the sum over the NSDs.
 const CACHE_TIME: Duration = Duration::from_millis(100);
@@ -223,6 +223,9 @@ impl Pool {
         }
         let refused = match hold {
             Ok(()) => {
+                if self.world.has_planted(Planted::KeepSpace) {
+                    let _ = self.space.hold(1, || self.free_to_users());
+                }
                 return Ok(Reservation {
                     space: self.space.clone(),
                     bytes,

@@ -300,7 +300,7 @@ fn what_is_written_while_slots_move_is_read_by_all() {
     });
 }
 
-fn moved(seed: u64, planted: Option<Planted>) -> u64 {
+pub(crate) fn moved(seed: u64, planted: Option<Planted>) -> u64 {
     let scenario = ClusterScenario {
         scheme: Scheme::Replicate(1),
         first_nsds: 1,

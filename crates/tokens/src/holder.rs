@@ -210,6 +210,17 @@ impl Holder {
         known.map_or_else(Pieces::default, Object::usable)
     }
 
+    /// All that may be used now.
+    #[must_use]
+    pub fn usable_now(&self, now: Moment) -> Vec<(TokenObject, TokenRange, TokenMode)> {
+        let objects = self.objects.iter().filter(|_| self.is_current(now));
+        let pieces = objects.flat_map(|(object, known)| {
+            let usable: Vec<_> = known.usable().iter().collect();
+            usable.into_iter().map(|it| (*object, it.range, it.mode))
+        });
+        pieces.collect()
+    }
+
     /// An operation wants to use something.
     ///
     /// # Panics

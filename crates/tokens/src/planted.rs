@@ -11,6 +11,13 @@ macro_rules! faults {
         impl Planted {
             /// All of them.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The fault of this name: a simulation plants some of them in whole programs.
+            #[must_use]
+            pub fn named(name: &str) -> Option<Self> {
+                let named = |fault: &&Self| format!("{fault:?}") == name;
+                Self::ALL.iter().find(named).copied()
+            }
         }
     };
 }
@@ -33,7 +40,7 @@ faults! {
     /// An owner takes an exclusive token for given back of which a shared one was kept.
     ForgetKept,
     /// A client returns what it changed before that is durable.
-    SkipFlush,
+    ReturnEarly,
     /// A client gives back what is in use.
     ForgetUses,
     /// A client begins to use what it is giving back.

@@ -49,15 +49,53 @@ faults! {
     DropEarly,
     /// NSDs that fail together count as if they didn't.
     OneFailureGroup,
+    /// An owner says no recalls.
+    DropRecall,
+    /// An owner grants what others hold.
+    GrantTwice,
+    /// An owner takes a range for a byte shorter when it looks for who holds it.
+    OneByteShort,
+    /// A new owner grants before all sessions have said what they hold.
+    GrantInGrace,
+    /// A client returns what it changed before that is durable.
+    ReturnEarly,
+    /// A client begins to use what it is giving back.
+    UseTaken,
+    /// A client returns what it changed without publishing it.
+    ReturnUnflushed,
+    /// A client keeps bytes in its cache that it gives back.
+    KeepBytes,
+    /// A client keeps the last byte of what it gives back.
+    KeepOneByte,
+    /// A client keeps attributes that it gives back.
+    KeepAttributes,
+    /// What an owner runs itself claims nothing.
+    ClaimNothing,
+    /// An owner answers operations of clients on other nodes before they are durable.
+    AnswerUndurable,
+    /// An owner doesn't know what the owner before has answered in a slot.
+    ForgetReplies,
+    /// An NSD takes pieces whose writer has an older version of their group.
+    IgnoreVersion,
+    /// A slot counts as moved before its pieces are where it goes.
+    ArriveEarly,
+    /// Space that was held for written data is never free again.
+    KeepSpace,
 }
 
 impl World {
+    /// The fault that is planted here; none in the real world.
+    #[must_use]
+    pub fn planted(&self) -> Option<Planted> {
+        match &self.inner {
+            Inner::Real(_) => None,
+            Inner::Simulated(world) => world.planted(),
+        }
+    }
+
     /// Whether this fault is planted here. False in the real world.
     #[must_use]
     pub fn has_planted(&self, fault: Planted) -> bool {
-        match &self.inner {
-            Inner::Real(_) => false,
-            Inner::Simulated(world) => world.has_planted(fault),
-        }
+        self.planted() == Some(fault)
     }
 }

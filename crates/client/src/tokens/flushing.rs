@@ -8,7 +8,7 @@ use model::{ErrorKind, TokenMode, TokenObject, TokenRange};
 use std::sync::Arc;
 use std::time::Duration;
 use tokens::holder::FlushNumber;
-use world::Point;
+use world::{Planted, Point};
 
 /// Pause after written data couldn't be published. It is tried again until the owner ends the session.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -25,7 +25,9 @@ impl Tokens {
         if let TokenObject::Inode(inode) | TokenObject::Bytes(inode) = object
             && let Some(state) = self.pages.find_inode(inode)
         {
-            self.publish(&state).await;
+            if !self.session.world().has_planted(Planted::ReturnUnflushed) {
+                self.publish(&state).await;
+            }
             self.session.world().at(Point::FlushPublished).await;
             self.forget(&state, object, &ranges, keep);
         }
@@ -57,13 +59,16 @@ impl Tokens {
         ranges: &[TokenRange],
         keep: Option<TokenMode>,
     ) {
+        let planted = self.session.world().planted();
         let mut inner = state.lock();
         match object {
+            TokenObject::Inode(_) if planted == Some(Planted::KeepAttributes) => {}
             TokenObject::Inode(_) => inner.forget_attributes(),
+            _ if planted == Some(Planted::KeepBytes) => {}
             _ if keep.is_none() => {
                 for range in ranges {
-                    self.pages
-                        .uncache(state.id(), &mut inner, range.start, range.end);
+                    let end = range.end - u64::from(planted == Some(Planted::KeepOneByte));
+                    self.pages.uncache(state.id(), &mut inner, range.start, end);
                     inner.forget_extents(range.start, range.end);
                 }
             }

@@ -80,7 +80,15 @@ impl Tokens {
         let mut state = self.state.lock();
         let State { holder, former, .. } = &mut *state;
         let holder = holder.get_or_insert_with(|| match former.take() {
-            None => Holder::new(renewal.tenure),
+            None => {
+                let mut holder = Holder::new(renewal.tenure);
+                if let Some(fault) = self.session.world().planted()
+                    && let Some(fault) = tokens::Planted::named(&format!("{fault:?}"))
+                {
+                    holder.plant(fault);
+                }
+                holder
+            }
             Some(former) => former.next_session(renewal.tenure),
         });
         let now = self.session.standing().now();

@@ -16,7 +16,11 @@
 mod coverage;
 mod known;
 mod listening;
+mod locking;
+mod locks;
 mod program;
+mod standing;
+mod storage;
 
 pub use coverage::{Coverage, Relation};
 
@@ -68,6 +72,13 @@ pub struct CrowdScenario {
     pub together: usize,
     /// How long a program waits for an answer.
     pub patience: Duration,
+    /// Bytes of a cell: no part of a page, so that neighbours share pages. Each second seed has five
+    /// times as many: its files are stored in segments, the others' travel in the log.
+    pub cell_bytes: usize,
+    /// Whether NSDs come and go.
+    pub storage_changes: bool,
+    /// The points at which daemons are interrupted.
+    pub points: &'static [Point],
 }
 
 impl CrowdScenario {
@@ -83,12 +94,25 @@ impl CrowdScenario {
         steps: 40,
         together: 1,
         patience: Duration::from_secs(120),
+        cell_bytes: 1_000,
+        storage_changes: false,
+        points: Point::ALL,
     };
 
     /// Two faults at a time, and programs that soon give up.
     pub const BEYOND: Self = Self {
         together: 2,
         patience: Duration::from_secs(4),
+        ..Self::WITHIN
+    };
+
+    /// As [`CrowdScenario::WITHIN`], while two NSDs are added and one is emptied.
+    pub const CHANGING: Self = Self {
+        cluster: ClusterScenario {
+            first_nsds: storage::FIRST,
+            ..Self::WITHIN.cluster
+        },
+        storage_changes: true,
         ..Self::WITHIN
     };
 
@@ -150,7 +174,8 @@ pub fn run_crowd_with(
 ) -> CrowdReport {
     let cluster = Arc::new(Cluster::new(seed));
     cluster.plant(planted);
-    let scenario = *scenario;
+    let mut scenario = *scenario;
+    scenario.cell_bytes *= [1, 5][(seed % 2) as usize];
     let machines = Machines::new(&cluster, seed, &scenario.cluster);
     let mut report = cluster.run(|judge| async move {
         machines.found(&judge, &scenario.cluster).await;
@@ -164,10 +189,17 @@ pub fn run_crowd_with(
         };
         let mut report = CrowdReport::default();
         crowd.prepare().await;
-        let work = join(crowd.work(), crowd.faults(&mut report));
-        select(pin!(work), pin!(script::clock(&judge))).await;
+        let trouble = async {
+            crowd.add_storage().await;
+            join(crowd.faults(&mut report), crowd.empty_storage()).await;
+            lock(crowd.known).faults_are_over = true;
+        };
+        let work = join(crowd.work(), trouble);
+        let beside = join(script::clock(&judge), crowd.watch());
+        select(pin!(work), pin!(beside)).await;
         script::come_back(&machines, &judge, &[ROOT_SHARD]).await;
         crowd.survey().await;
+        crowd.pieces_are_there().await;
         crowd.judge(&mut report);
         script::end(&machines, &judge, seed).await;
         report.time = judge.now();
@@ -250,7 +282,6 @@ impl Crowd<'_> {
                 }
             }
         }
-        lock(self.known).faults_are_over = true;
     }
 
     /// Causes one fault, or an interruption.
@@ -258,12 +289,16 @@ impl Crowd<'_> {
         let mut draw = Draw::new(bits);
         if may_interrupt && draw.below(2) == 0 {
             tracing::info!("an interruption");
-            lock(self.known).hit(None);
-            return Caused::Interruption(self.machines.interrupt(self.judge, &mut draw).await);
+            return Caused::Interruption(
+                self.machines
+                    .interrupt(self.judge, &mut draw, self.scenario.points)
+                    .await,
+            );
         }
         let kind = mix.draw(&mut draw);
         tracing::info!(?kind, "fault");
-        lock(self.known).hit(Some(kind));
+        let cut_off = self.machines.cut_off_by(draw.clone(), kind);
+        lock(self.known).hit(kind, cut_off);
         self.machines.cause(self.judge, &mut draw, kind).await;
         Caused::Fault(kind)
     }
@@ -271,12 +306,27 @@ impl Crowd<'_> {
     /// Every node looks at everything.
     async fn survey(&self) {
         for machine in &self.machines.nodes {
-            let known = self.known.clone();
+            let (known, cell_bytes) = (self.known.clone(), self.scenario.cell_bytes);
             let looked = machine.run("looks at everything", move |_, member| {
-                program::survey(member, known)
+                program::survey(member, known, cell_bytes)
             });
             let looked = looked.done();
             self.judge.within("it is seen", SURVEY_MAX, looked).await;
+        }
+        // No program and no client is left.
+        for machine in &self.machines.nodes {
+            let left = machine.run("looks at what is left", |_, member| async move {
+                (member.pool().usage().held, member.waiters().len())
+            });
+            let left = self.judge.within("it is seen", SURVEY_MAX, left.done());
+            let (held, waiters) = left.await;
+            if (held, waiters) != (0, 0) {
+                let what = format!(
+                    "node {} keeps {held} bytes of space, {waiters} wait",
+                    machine.id
+                );
+                lock(self.known).breaks(what);
+            }
         }
     }
 
@@ -284,6 +334,9 @@ impl Crowd<'_> {
     fn judge(&self, report: &mut CrowdReport) {
         let known = lock(self.known);
         let (seed, history) = (self.seed, known.history());
+        for event in &history.events {
+            tracing::debug!(?event, "seen");
+        }
         if let Some(broken) = known.broken() {
             panic!("seed {seed}: {broken}");
         }

@@ -2,7 +2,7 @@
 
 use super::machines::{Machine, Machines};
 use crate::action::Draw;
-use model::{NodeRun, ShardId};
+use model::{NodeId, NodeRun, ShardId};
 use node::ROOT_SHARD;
 use std::time::Duration;
 use world::sim::Judge;
@@ -206,6 +206,24 @@ impl Machines {
                     .jump_clock(draw.below(2 * day) as i64 - day as i64);
             }
             FaultKind::Drift => victim.node.drift(draw.below(2_000) as i64 - 1_000),
+        }
+    }
+
+    /// The nodes whose clients may lose their sessions by the fault that [`Machines::cause`] causes with
+    /// this draw: those that the owner doesn't hear for longer than their tokens last.
+    pub(super) fn cut_off_by(&self, mut draw: Draw, kind: FaultKind) -> Vec<NodeId> {
+        let victim = self.any(&mut draw);
+        let _time = draw.below(BROKEN_MAX);
+        match kind {
+            FaultKind::Pause | FaultKind::Isolate
+                if self.owner().map(|it| it.id) == Some(victim.id) =>
+            {
+                self.nodes.iter().map(|it| it.id).collect()
+            }
+            FaultKind::Pause | FaultKind::Isolate => vec![victim.id],
+            FaultKind::PauseOwner => vec![self.owner_or(victim).id],
+            FaultKind::CutOneWay => vec![victim.id, self.another(&mut draw, victim).id],
+            _ => Vec::new(),
         }
     }
 

@@ -16,9 +16,14 @@ const DELAY_MAX: u64 = 3_000;
 const PASSES_MAX: u64 = 8;
 
 impl Machines {
-    /// Interrupts a daemon at a point, ends that, and says where it was. `None` if nobody came there.
-    pub(super) async fn interrupt(&self, judge: &Judge, draw: &mut Draw) -> Option<Point> {
-        let point = *draw.one_of(Point::ALL).expect("there are points");
+    /// Interrupts a daemon at one of these points, ends that, and says where it was. `None` if nobody came there.
+    pub(super) async fn interrupt(
+        &self,
+        judge: &Judge,
+        draw: &mut Draw,
+        points: &[Point],
+    ) -> Option<Point> {
+        let point = *draw.one_of(points).expect("there are points");
         let how = match draw.below(2) {
             0 => Interruption::Kill,
             _ => Interruption::Delay(Duration::from_millis(1 + draw.below(DELAY_MAX))),

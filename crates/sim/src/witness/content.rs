@@ -21,6 +21,7 @@ struct File {
 /// Explains content and sizes. Returns how many steps that took.
 pub(super) fn explain(history: &History) -> Result<usize, String> {
     let synced = syncs(history);
+    let newest_seen = newest_seen(history);
     let mut files: BTreeMap<InodeId, File> = BTreeMap::new();
     for (number, event) in history.events.iter().enumerate() {
         let Some((inode, parts)) = parts(event) else {
@@ -36,8 +37,14 @@ pub(super) fn explain(history: &History) -> Result<usize, String> {
             fsyncs.is_some_and(|fsyncs| fsyncs.range(event.ended..).next().is_some())
         };
         let is_write = matches!(event.call, Call::Write { .. } | Call::Append { .. });
+        // What a client writes to a file is kept in its order: what another one has seen isn't there
+        // without what was written before.
+        let is_before_seen = || {
+            let newest = newest_seen.get(&(event.client, inode));
+            newest.is_some_and(|newest| event.ended < *newest)
+        };
         // It may be gone with its client, as if it had never been.
-        let may_be_lost = is_write && is_lost && !is_durable();
+        let may_be_lost = is_write && is_lost && !is_durable() && !is_before_seen();
         // A program may have seen what is lost with it.
         let sees_lost = is_lost && !is_write && event.answer != Answer::Done;
         let is_optional = may_be_lost || sees_lost || event.answer == Answer::Unknown;
@@ -78,6 +85,31 @@ fn syncs(history: &History) -> BTreeMap<(ClientNumber, InodeId), BTreeSet<Tick>>
         }
     }
     synced
+}
+
+/// When each client began the last of its writes to a file that another client has read.
+fn newest_seen(history: &History) -> BTreeMap<(ClientNumber, InodeId), Tick> {
+    let mut written = BTreeMap::new();
+    for event in &history.events {
+        if let Call::Write { inode, value, .. } | Call::Append { inode, value, .. } = &event.call {
+            written.insert((*inode, *value), (event.client, event.begun));
+        }
+    }
+    let mut newest: BTreeMap<_, Tick> = BTreeMap::new();
+    for event in &history.events {
+        let (Call::Read { inode, .. }, Answer::Cells(cells)) = (&event.call, &event.answer) else {
+            continue;
+        };
+        for cell in cells {
+            if let Some((client, begun)) = written.get(&(*inode, *cell))
+                && *client != event.client
+            {
+                let known = newest.entry((*client, *inode)).or_default();
+                *known = (*known).max(*begun);
+            }
+        }
+    }
+    newest
 }
 
 type Part = (Option<usize>, What);

@@ -128,7 +128,7 @@ impl Object {
 
     /// Whether more of this is held than may be kept.
     pub(super) fn has_more_than(&self, ranges: &[TokenRange], keep: Option<TokenMode>) -> bool {
-        if self.planted == Some(Planted::SkipFlush) {
+        if self.planted == Some(Planted::ReturnEarly) {
             return false;
         }
         let mut held = ranges.iter().flat_map(|range| self.pieces.within(*range));

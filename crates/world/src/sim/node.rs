@@ -201,6 +201,12 @@ impl SimNode {
         self.shared.machine.lock().nodes[self.number].is_paused = true;
     }
 
+    /// Whether its program stands still.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.shared.machine.lock().nodes[self.number].is_paused
+    }
+
     /// Lets a paused program go on; its timers that came due meanwhile fire together.
     pub fn resume(&self) {
         self.shared.machine.lock().nodes[self.number].is_paused = false;

@@ -94,8 +94,8 @@ impl SimWorld {
         self.machine.lock().trace_note(self.node, what, number);
     }
 
-    pub(crate) fn has_planted(&self, fault: Planted) -> bool {
-        self.machine.lock().planted == Some(fault)
+    pub(crate) fn planted(&self) -> Option<Planted> {
+        self.machine.lock().planted
     }
 
     /// The program is at a point; what happens to it there.

@@ -2,13 +2,15 @@
 
 use super::CrowdScenario;
 use super::listening::{Heard, verb};
+use super::locks::Locks;
 use crate::action::Draw;
 use crate::cluster::FaultKind;
 use crate::witness::{Answer, Call, ClientNumber, Event, History, NEVER, Tick};
+use client::Client;
 use model::operation::RenameMode;
 use model::{FileKind, InodeId, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// Names in each directory.
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -29,6 +31,8 @@ pub(super) struct Known {
     clients: ClientNumber,
     /// The client of each node.
     current: BTreeMap<NodeId, ClientNumber>,
+    /// All clients that were opened, and where.
+    opened: BTreeMap<ClientNumber, (NodeId, Weak<Client>)>,
     lost: BTreeSet<ClientNumber>,
     directories: Vec<InodeId>,
     files: Vec<InodeId>,
@@ -37,9 +41,14 @@ pub(super) struct Known {
     values: u32,
     pub(super) draw: Draw,
     pub(super) faults_are_over: bool,
-    /// A fault that may cost any node its session has happened.
+    /// Nodes whose clients may have lost their sessions, and whether any may.
+    cut_off: BTreeSet<NodeId>,
+    may_fail: bool,
     was_hit: bool,
     broken: Option<String>,
+    /// The file with the counters.
+    pub(super) counters: Option<InodeId>,
+    pub(super) locks: Locks,
     pub(super) heard: Arc<Mutex<Heard>>,
 }
 
@@ -50,7 +59,7 @@ pub(super) fn lock(known: &Shared) -> MutexGuard<'_, Known> {
 }
 
 impl Known {
-    pub(super) fn new(seed: u64, _: &CrowdScenario) -> Shared {
+    pub(super) fn new(seed: u64, scenario: &CrowdScenario) -> Shared {
         let root = node::ROOT_FAMILY.root();
         Arc::new(Mutex::new(Self {
             root,
@@ -58,6 +67,7 @@ impl Known {
             ticks: 0,
             clients: 0,
             current: BTreeMap::new(),
+            opened: BTreeMap::new(),
             lost: BTreeSet::new(),
             directories: vec![root],
             files: Vec::new(),
@@ -65,8 +75,12 @@ impl Known {
             values: 0,
             draw: Draw::new(seed ^ 0xC20),
             faults_are_over: false,
+            cut_off: BTreeSet::new(),
+            may_fail: scenario.may_fail(),
             was_hit: false,
             broken: None,
+            counters: None,
+            locks: Locks::default(),
             heard: Arc::default(),
         }))
     }
@@ -81,27 +95,44 @@ impl Known {
     }
 
     /// A client is opened on a node.
-    pub(super) fn new_client(&mut self, node: NodeId) -> ClientNumber {
+    pub(super) fn new_client(&mut self, node: NodeId, client: &Arc<Client>) -> ClientNumber {
         self.clients += 1;
         self.current.insert(node, self.clients);
+        let client = Arc::downgrade(client);
+        self.opened.insert(self.clients, (node, client));
         self.clients
+    }
+
+    /// The clients that may still be there.
+    pub(super) fn open_clients(
+        &self,
+    ) -> impl Iterator<Item = (ClientNumber, &(NodeId, Weak<Client>))> {
+        let open = self.opened.iter();
+        open.map(|(number, client)| (*number, client))
     }
 
     /// The client of a node is gone with its daemon.
     pub(super) fn lose(&mut self, node: NodeId) {
         let client = self.current.get(&node).copied();
         self.lost.extend(client);
+        client.into_iter().for_each(|it| self.locks.lose(it));
     }
 
     /// A client has lost its session.
     pub(super) fn lose_client(&mut self, client: ClientNumber) {
-        if !self.was_hit {
+        if self.is_lost(client) {
+            return;
+        }
+        let node = self.opened.get(&client).map(|it| it.0);
+        let is_cut_off = node.is_some_and(|node| self.cut_off.contains(&node));
+        if !is_cut_off && !(self.may_fail && self.was_hit) {
             let open = self.under_way();
             self.breaks(format!(
-                "client {client} has lost its session, and nothing was wrong; under way: {open:#?}"
+                "client {client} has lost its session, and nothing was wrong with its node; under way: {open:#?}"
             ));
         }
         self.lost.insert(client);
+        self.locks.lose(client);
     }
 
     /// Operations that aren't answered yet, in order of their begins.
@@ -118,14 +149,22 @@ impl Known {
         self.lost.contains(&client)
     }
 
-    /// A fault begins, or an interruption.
-    pub(super) fn hit(&mut self, kind: Option<FaultKind>) {
+    /// A fault begins, by which the clients of these nodes may lose their sessions; where programs wait
+    /// for a moment only, any may.
+    pub(super) fn hit(&mut self, kind: FaultKind, cut_off: Vec<NodeId>) {
         // Who owns the shard, and what a disk does, costs nobody a session.
         let is_harmless = matches!(
             kind,
-            Some(FaultKind::Move | FaultKind::ChangeLeader | FaultKind::SlowDisk)
+            FaultKind::Move | FaultKind::ChangeLeader | FaultKind::SlowDisk
         );
         self.was_hit |= !is_harmless;
+        self.cut_off.extend(cut_off);
+    }
+
+    /// The file with the counters was made; other operations leave it alone.
+    pub(super) fn has_counters(&mut self, inode: InodeId) {
+        self.counters = Some(inode);
+        self.files.retain(|it| *it != inode);
     }
 
     /// The first promise that a program saw broken.
@@ -133,8 +172,10 @@ impl Known {
         self.broken.get_or_insert(what);
     }
 
-    pub(super) fn broken(&self) -> Option<&String> {
-        self.broken.as_ref()
+    pub(super) fn broken(&self) -> Option<String> {
+        self.broken
+            .clone()
+            .or_else(|| self.locks.broken(&self.lost))
     }
 
     /// An operation begins. Until it is answered, its outcome is unknown.
@@ -234,7 +275,7 @@ impl Known {
         self.draw.one_of(&self.files).copied()
     }
 
-    fn value(&mut self) -> u32 {
+    pub(super) fn value(&mut self) -> u32 {
         self.values += 1;
         self.values
     }

@@ -3,6 +3,7 @@
 use super::CrowdScenario;
 use super::known::{Shared, lock};
 use super::listening::{Listening, Of};
+use super::locks;
 use crate::action::Draw;
 use crate::witness::{Answer, Call, ClientNumber, Seen};
 use bytes::Bytes;
@@ -15,8 +16,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use world::World;
 
-/// Bytes of a cell: no part of a page, so that neighbours share pages.
-const CELL_BYTES: usize = 1_000;
+/// What numbers are multiplied by in content, and what undoes it.
+const SPREAD: u32 = 0x9E37_79B1;
+const UNSPREAD: u32 = 0x0E8B_2F51;
 /// The extended attribute.
 const XATTR: &[u8] = b"user.witness";
 /// Permissions of what is made.
@@ -26,16 +28,16 @@ const HELD_STEPS: u64 = 6;
 
 /// A program's client.
 #[derive(Clone)]
-struct Programs {
-    world: World,
-    client: Arc<Client>,
-    number: ClientNumber,
-    known: Shared,
-    scenario: CrowdScenario,
+pub(super) struct Programs {
+    pub(super) world: World,
+    pub(super) client: Arc<Client>,
+    pub(super) number: ClientNumber,
+    pub(super) known: Shared,
+    pub(super) scenario: CrowdScenario,
 }
 
 /// The client has lost its session.
-struct Lost;
+pub(super) struct Lost;
 
 async fn open(member: &Member, known: &Shared, scenario: &CrowdScenario) -> Result<Programs> {
     let settings = ClientSettings {
@@ -52,7 +54,7 @@ async fn open(member: &Member, known: &Shared, scenario: &CrowdScenario) -> Resu
     let client = client.await?;
     Ok(Programs {
         world: client.world().clone(),
-        number: lock(known).new_client(member.run().node),
+        number: lock(known).new_client(member.run().node, &client),
         client,
         known: known.clone(),
         scenario: *scenario,
@@ -78,6 +80,7 @@ pub(super) async fn prepare(member: Arc<Member>, known: Shared, scenario: CrowdS
         ("b", FileKind::Directory),
         ("c", FileKind::File),
         ("d", FileKind::File),
+        (locks::FILE, FileKind::File),
     ] {
         let call = Call::Create {
             directory,
@@ -86,8 +89,10 @@ pub(super) async fn prepare(member: Arc<Member>, known: Shared, scenario: CrowdS
         };
         let made = programs.ask(false, call).await;
         // The second directory is in the first one, and so are the files.
-        if let (Ok(Answer::Inode(seen)), "a") = (made, name) {
-            directory = seen.inode;
+        match (made, name) {
+            (Ok(Answer::Inode(seen)), "a") => directory = seen.inode,
+            (Ok(Answer::Inode(seen)), locks::FILE) => lock(&known).has_counters(seen.inode),
+            _ => {}
         }
     }
     programs.close().await;
@@ -112,8 +117,11 @@ pub(super) async fn programs(
 }
 
 /// Looks at everything. The faults are over, and so is the time in which anything may fail.
-pub(super) async fn survey(member: Arc<Member>, known: Shared) {
-    let scenario = CrowdScenario::WITHIN;
+pub(super) async fn survey(member: Arc<Member>, known: Shared, cell_bytes: usize) {
+    let scenario = CrowdScenario {
+        cell_bytes,
+        ..CrowdScenario::WITHIN
+    };
     let programs = open_in_the_end(&member, &known, &scenario).await;
     let mut directories = vec![lock(&known).root()];
     while let Some(directory) = directories.pop() {
@@ -145,6 +153,11 @@ pub(super) async fn survey(member: Arc<Member>, known: Shared) {
 }
 
 impl Programs {
+    /// Bytes of a cell.
+    pub(super) fn cell_bytes(&self) -> usize {
+        self.scenario.cell_bytes
+    }
+
     /// One program.
     async fn run(&self) -> std::result::Result<(), Lost> {
         let mut step = 0;
@@ -165,11 +178,13 @@ impl Programs {
                 return Ok(());
             }
             self.world.sleep(pause).await;
-            if what == 0 {
-                self.hold_a_file().await?;
-            } else {
-                let call = lock(&self.known).draw_call();
-                self.ask(false, call).await?;
+            match what {
+                0 => self.hold_a_file().await?,
+                1 => self.use_a_lock().await?,
+                _ => {
+                    let call = lock(&self.known).draw_call();
+                    self.ask(false, call).await?;
+                }
             }
             step += 1;
         }
@@ -197,7 +212,7 @@ impl Programs {
     }
 
     /// Asks, and notes what it sees.
-    async fn ask(&self, is_held: bool, call: Call) -> std::result::Result<Answer, Lost> {
+    pub(super) async fn ask(&self, is_held: bool, call: Call) -> std::result::Result<Answer, Lost> {
         if lock(&self.known).is_lost(self.number) {
             return Err(Lost);
         }
@@ -242,7 +257,7 @@ impl Programs {
                 kind,
             } => {
                 let made = client.create(*directory, name(text), new(*kind)).await?;
-                Answer::Inode(seen(&made, false)?)
+                Answer::Inode(self.seen(&made, false)?)
             }
             Call::Link {
                 inode,
@@ -276,7 +291,7 @@ impl Programs {
                 name: text,
             } => {
                 let found = client.lookup(*directory, name(text)).await?;
-                Answer::Inode(seen(&found, false)?)
+                Answer::Inode(self.seen(&found, false)?)
             }
             Call::List { directory } => {
                 let listing = client.read_directory(*directory, 0, 1024, false).await?;
@@ -309,7 +324,7 @@ impl Programs {
                 Answer::Done
             }
             Call::Stat { inode } => {
-                Answer::Inode(seen(&client.get_attributes(*inode).await?, true)?)
+                Answer::Inode(self.seen(&client.get_attributes(*inode).await?, true)?)
             }
             Call::GetXattr { inode } => match client.get_xattr(*inode, XATTR).await {
                 Ok(value) => Answer::Xattr(Some(number(&value)?)),
@@ -322,7 +337,8 @@ impl Programs {
 
     async fn perform_content(&self, call: &Call) -> Result<Answer> {
         let client = &self.client;
-        let at = |cell: usize| (cell * CELL_BYTES) as u64;
+        let cell_bytes = self.cell_bytes();
+        let at = |cell: usize| (cell * cell_bytes) as u64;
         match call {
             Call::Write {
                 inode,
@@ -331,7 +347,7 @@ impl Programs {
                 value,
             } => {
                 client
-                    .write(*inode, at(*cell), &bytes(*value, *cells))
+                    .write(*inode, at(*cell), &bytes(*value, cells * cell_bytes))
                     .await?
             }
             Call::Append {
@@ -339,8 +355,10 @@ impl Programs {
                 cells,
                 value,
             } => {
-                let offset = client.append(*inode, &bytes(*value, *cells)).await?;
-                return Ok(Answer::At(whole_cells(offset)?));
+                let offset = client
+                    .append(*inode, &bytes(*value, cells * cell_bytes))
+                    .await?;
+                return Ok(Answer::At(self.whole_cells(offset)?));
             }
             Call::Truncate { inode, cells } => {
                 let set = SetAttributes {
@@ -355,9 +373,9 @@ impl Programs {
                 client.allocate(*inode, punch, offset, length).await?;
             }
             Call::Read { inode, cell, cells } => {
-                let length = cells * CELL_BYTES;
+                let length = cells * cell_bytes;
                 let pieces = client.read(*inode, at(*cell), length).await?;
-                return cells_of(&pieces.concat()).map(Answer::Cells);
+                return self.cells_of(&pieces.concat()).map(Answer::Cells);
             }
             Call::Fsync { inode } => client.fsync(*inode, false).await?,
             other => unreachable!("{other:?} doesn't touch content"),
@@ -365,8 +383,49 @@ impl Programs {
         Ok(Answer::Done)
     }
 
+    /// The size only where the client says it exactly.
+    fn seen(&self, attributes: &Attributes, with_size: bool) -> Result<Seen> {
+        let is_sized = with_size && attributes.kind == FileKind::File;
+        Ok(Seen {
+            inode: attributes.inode,
+            kind: attributes.kind,
+            mode: attributes.mode,
+            links: attributes.links,
+            cells: match is_sized {
+                true => Some(self.whole_cells(attributes.size)?),
+                false => None,
+            },
+        })
+    }
+
+    fn whole_cells(&self, bytes: u64) -> Result<usize> {
+        let bytes = bytes as usize;
+        match bytes % self.cell_bytes() {
+            0 => Ok(bytes / self.cell_bytes()),
+            _ => Err(lie(format!("a file of {bytes} bytes, which nobody made"))),
+        }
+    }
+
+    fn cells_of(&self, bytes: &[u8]) -> Result<Vec<u32>> {
+        self.whole_cells(bytes.len() as u64)?;
+        let cells = bytes.chunks(self.cell_bytes()).map(|cell| {
+            let first = number(&cell[..4])?;
+            if cell.chunks(4).all(|word| word == &cell[..4]) {
+                Ok(first.wrapping_mul(UNSPREAD))
+            } else {
+                Err(lie(format!(
+                    "a cell that begins with {first} and goes on otherwise"
+                )))
+            }
+        });
+        cells.collect()
+    }
+
     /// Ends the client. What it can't write then is lost.
     async fn close(self) {
+        if self.client.losses().sessions > 0 {
+            lock(&self.known).lose_client(self.number);
+        }
         let is_lost = lock(&self.known).is_lost(self.number);
         let Err(error) = self.client.close().await else {
             return;
@@ -396,32 +455,9 @@ fn new(kind: FileKind) -> NewInode {
     }
 }
 
-/// The size only where the client says it exactly.
-fn seen(attributes: &Attributes, with_size: bool) -> Result<Seen> {
-    let is_sized = with_size && attributes.kind == FileKind::File;
-    Ok(Seen {
-        inode: attributes.inode,
-        kind: attributes.kind,
-        mode: attributes.mode,
-        links: attributes.links,
-        cells: match is_sized {
-            true => Some(whole_cells(attributes.size)?),
-            false => None,
-        },
-    })
-}
-
 /// What no honest file system says.
 fn lie(what: String) -> Error {
     Error::new(ErrorKind::Corrupt, what)
-}
-
-fn whole_cells(bytes: u64) -> Result<usize> {
-    let bytes = bytes as usize;
-    match bytes % CELL_BYTES {
-        0 => Ok(bytes / CELL_BYTES),
-        _ => Err(lie(format!("a file of {bytes} bytes, which nobody made"))),
-    }
 }
 
 fn number(value: &[u8]) -> Result<u32> {
@@ -430,22 +466,9 @@ fn number(value: &[u8]) -> Result<u32> {
     Ok(u32::from_le_bytes(bytes))
 }
 
-/// The bytes of cells that all hold the same number.
-fn bytes(value: u32, cells: usize) -> Vec<u8> {
-    value.to_le_bytes().repeat(cells * CELL_BYTES / 4)
-}
-
-fn cells_of(bytes: &[u8]) -> Result<Vec<u32>> {
-    whole_cells(bytes.len() as u64)?;
-    let cells = bytes.chunks(CELL_BYTES).map(|cell| {
-        let first = number(&cell[..4])?;
-        if cell.chunks(4).all(|word| word == &cell[..4]) {
-            Ok(first)
-        } else {
-            Err(lie(format!(
-                "a cell that begins with {first} and goes on otherwise"
-            )))
-        }
-    });
-    cells.collect()
+/// So many bytes that all hold the same number, spread so that two numbers hardly share a byte: one that
+/// is left of an older write must be seen.
+fn bytes(value: u32, bytes: usize) -> Vec<u8> {
+    let word = value.wrapping_mul(SPREAD);
+    word.to_le_bytes().repeat(bytes / 4)
 }

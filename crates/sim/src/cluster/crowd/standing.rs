@@ -1,0 +1,93 @@
+//! What must hold at every moment, seen from outside: no two clients may use what conflicts, and no two
+//! processes own a shard in one epoch.
+
+use super::Crowd;
+use super::known::lock;
+use client::Client;
+use model::{NodeRun, ShardEpoch, TokenMode, TokenObject, TokenRange};
+use node::ROOT_SHARD;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often it is looked at: no message goes there and back in less.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+impl Crowd<'_> {
+    /// Looks for ever.
+    pub(super) async fn watch(&self) {
+        let mut owners = BTreeMap::new();
+        loop {
+            self.note_lost_sessions();
+            let wrong = self
+                .wrong_owner(&mut owners)
+                .or_else(|| self.wrong_tokens());
+            if let Some(wrong) = wrong {
+                lock(self.known).breaks(format!("{wrong}, after {:?}", self.judge.now()));
+                std::future::pending::<()>().await;
+            }
+            self.judge.sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// A client goes on by itself after it has lost its session, and a program needn't hear of what it has
+    /// written before, if it has closed the file.
+    fn note_lost_sessions(&self) {
+        let known = &mut *lock(self.known);
+        let has_lost = |client: &Arc<Client>| client.losses().sessions > 0;
+        let lost = known.open_clients().filter(|(number, client)| {
+            !known.is_lost(*number) && client.1.upgrade().is_some_and(|it| has_lost(&it))
+        });
+        let lost: Vec<_> = lost.map(|(number, _)| number).collect();
+        lost.into_iter()
+            .for_each(|number| known.lose_client(number));
+    }
+
+    /// Two processes that own the shard in one epoch.
+    fn wrong_owner(&self, owners: &mut BTreeMap<ShardEpoch, NodeRun>) -> Option<String> {
+        let members = self.machines.nodes.iter().filter_map(|it| it.member());
+        for member in members {
+            let Some(metanode) = member.hosted_of(ROOT_SHARD) else {
+                continue;
+            };
+            let (epoch, run) = (metanode.shard_status().epoch, member.run());
+            let first = *owners.entry(epoch).or_insert(run);
+            if first != run {
+                return Some(format!(
+                    "runs {first} and {run} own the shard in epoch {epoch}"
+                ));
+            }
+        }
+        None
+    }
+
+    /// Two clients that may use what conflicts.
+    fn wrong_tokens(&self) -> Option<String> {
+        let known = &*lock(self.known);
+        let mut held: BTreeMap<TokenObject, Vec<(u32, TokenRange, TokenMode)>> = BTreeMap::new();
+        for (number, client) in known.open_clients() {
+            let is_there = |node| {
+                let mut nodes = self.machines.nodes.iter();
+                let machine = nodes.find(|it| it.id == node);
+                machine.is_some_and(|it| it.node.is_running() && !it.node.is_paused())
+            };
+            let Some(client) = client.1.upgrade().filter(|_| is_there(client.0)) else {
+                continue;
+            };
+            for (object, range, mode) in client.usable() {
+                held.entry(object).or_default().push((number, range, mode));
+            }
+        }
+        held.iter().find_map(|(object, pieces)| {
+            let pairs = pieces.iter().enumerate();
+            let mut pairs =
+                pairs.flat_map(|(at, one)| pieces[at + 1..].iter().map(move |it| (one, it)));
+            let two = pairs.find(|(one, other)| {
+                let overlaps = one.1.start < other.1.end && other.1.start < one.1.end;
+                let is_alone = |mode| mode == TokenMode::Exclusive;
+                one.0 != other.0 && overlaps && (one.2 != other.2 || is_alone(one.2))
+            })?;
+            Some(format!("two clients have {object:?}: {two:?}"))
+        })
+    }
+}
