@@ -12,6 +12,9 @@ use model::{GroupId, Moment, NodeId, NodeRun, NsdId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+/// So many jobs are found to have no room before the rest waits for the next time: with many groups
+/// almost none of the others would find any.
+const REFUSED_MAX: usize = 4_096;
 /// So many samples of what was done are kept, one for each second, to tell the end from.
 const SAMPLES_MAX: usize = 60;
 /// Time between two of them.
@@ -281,6 +284,7 @@ impl Planner {
         let order = in_order(&self.groups, &self.done, &self.settings, now, self.planted);
         let mut reserved: BTreeMap<NodeId, usize> = BTreeMap::new();
         let mut refused: VecDeque<(Urgency, JobId)> = VecDeque::new();
+        let mut refusals = 0;
         for (urgency, job) in order {
             if self.running.contains_key(&job) {
                 continue;
@@ -300,6 +304,10 @@ impl Planner {
             }
             if !self.begin_job(job, &reserved) {
                 refused.push_back((urgency, job));
+                refusals += 1;
+                if refusals >= REFUSED_MAX {
+                    break;
+                }
             }
         }
     }
