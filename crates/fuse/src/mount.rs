@@ -16,6 +16,7 @@ use crate::rings::Rings;
 use crate::serving::{Ending, Serving};
 use crate::table::{DeviceNumber, TableLine, mount_on};
 use crate::transport::{self, Transport, TransportChoice};
+use crate::umount_table::{is_told, tell_umount_of_copy};
 use crate::waiting::WaitingRequest;
 use model::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
@@ -134,6 +135,19 @@ impl Mount {
     pub fn copies(&self) -> Vec<PathBuf> {
         let copies = self.identity.iter().flat_map(Identity::copies);
         copies.map(|line| line.mountpoint).collect()
+    }
+
+    /// Tells umount(8) that the copies have a helper, so that it returns when the last one's data is
+    /// durable. For a mount that is only left in them: before that, unmounting one ends nothing.
+    ///
+    /// # Errors
+    /// The system's error; umount(8) of a copy then returns too early.
+    pub fn tell_umount_of_copies(&self, source: &Path) -> std::io::Result<()> {
+        let copies = self.identity.iter().flat_map(Identity::copies);
+        for copy in copies.filter(|copy| !is_told(source, &copy.mountpoint)) {
+            tell_umount_of_copy(source, &copy.mountpoint, &copy.root)?;
+        }
+        Ok(())
     }
 
     /// Takes the copies out of the tree of files; returns those that couldn't be removed.

@@ -38,7 +38,15 @@ pub fn tell_umount(source: &Path, mountpoint: &Path, options: &[&str]) -> io::Re
     if !is_root() {
         return Ok(());
     }
-    UmountTable::of(DIRECTORY).put(source, mountpoint, options)
+    UmountTable::of(DIRECTORY).put(source, mountpoint, Path::new("/"), options)
+}
+
+/// As [`tell_umount`], for a bind mount that shows `root` of the file system.
+pub(crate) fn tell_umount_of_copy(source: &Path, place: &Path, root: &Path) -> io::Result<()> {
+    if !is_root() {
+        return Ok(());
+    }
+    UmountTable::of(DIRECTORY).put(source, place, root, &[])
 }
 
 /// Whether umount(8) knows of a mount's helper. Always true unless root calls.
@@ -80,7 +88,13 @@ impl UmountTable {
         table.split(|byte| *byte == b'\n').any(|line| is_it(&line))
     }
 
-    fn put(&self, source: &Path, mountpoint: &Path, options: &[&str]) -> io::Result<()> {
+    fn put(
+        &self,
+        source: &Path,
+        mountpoint: &Path,
+        root: &Path,
+        options: &[&str],
+    ) -> io::Result<()> {
         self.make_directory()?;
         let _lock = self.lock()?;
         let mut lines = self.lines_without(|line| is_of(line, source, mountpoint))?;
@@ -89,7 +103,7 @@ impl UmountTable {
         for (field, value) in [
             ("SRC=", source.as_os_str()),
             (" TARGET=", mountpoint.as_os_str()),
-            (" ROOT=", OsStr::new("/")),
+            (" ROOT=", root.as_os_str()),
             (" OPTS=", OsStr::new(&words.join(","))),
         ] {
             lines.extend(field.bytes());
@@ -239,11 +253,13 @@ mod tests {
         let (_home, table) = with_a_line_of_another_program();
         let (source, place) = (Path::new("/srv/node"), Path::new("/mnt/a"));
         assert!(!table.has(source, place));
-        table.put(source, place, &[]).unwrap();
+        table.put(source, place, Path::new("/"), &[]).unwrap();
         let line = "SRC=/srv/node TARGET=/mnt/a ROOT=/ OPTS=helper=shale";
         assert_eq!(text(&table), format!("{OTHER}{line}\n"));
         assert!(table.has(source, place));
-        table.put(source, place, &["_netdev"]).unwrap();
+        table
+            .put(source, place, Path::new("/"), &["_netdev"])
+            .unwrap();
         assert_eq!(text(&table), format!("{OTHER}{line},_netdev\n"));
         assert!(table.has(source, place));
         table.remove(source, |_| true).unwrap();
@@ -263,7 +279,7 @@ mod tests {
         let theirs = "ID=7 SRC=/srv/node TARGET=/mnt/a ROOT=/ ATTRS=x OPTS=_netdev\n";
         fs::write(table.file(), theirs).unwrap();
         assert!(!table.has(source, place));
-        table.put(source, place, &[]).unwrap();
+        table.put(source, place, Path::new("/"), &[]).unwrap();
         assert!(table.has(source, place));
         assert_eq!(text(&table).lines().count(), 1);
     }
@@ -274,7 +290,7 @@ mod tests {
         let table = UmountTable::of(home.path().join("mount"));
         let source = Path::new("/srv/the node");
         let place = Path::new("/mnt/a b\tc\nd\\040#e");
-        table.put(source, place, &[]).unwrap();
+        table.put(source, place, Path::new("/"), &[]).unwrap();
         assert_eq!(text(&table).lines().count(), 1);
         assert!(text(&table).contains(r"TARGET=/mnt/a\040b\011c\012d\134040\043e ROOT"));
         assert!(table.has(source, place));
@@ -286,7 +302,7 @@ mod tests {
     fn a_lock_that_is_held_for_ever_is_not_waited_for() {
         let (_home, table) = with_a_line_of_another_program();
         let _held = table.lock().unwrap();
-        let refused = table.put(Path::new("/srv"), Path::new("/mnt"), &[]);
+        let refused = table.put(Path::new("/srv"), Path::new("/mnt"), Path::new("/"), &[]);
         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::TimedOut);
         assert_eq!(text(&table), OTHER);
     }

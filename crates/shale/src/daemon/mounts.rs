@@ -168,16 +168,20 @@ impl Mounts {
         self.tell_count();
     }
 
-    /// Restores utab lines that are missing: an umount(8) of the same place in another mount
-    /// namespace removes the line that both share.
+    /// Writes utab lines that are missing: an umount(8) of the same place in another mount namespace
+    /// removes the line that both share, and a bind mount gets one when it is all that is left.
     pub async fn remind_umount(&self) {
         let source = self.source.clone();
         let list = self.list.lock().clone();
         let remind = move || {
-            let attached = list.iter().filter(|one| one.mount.is_attached());
-            for place in attached.map(|one| one.mount.place()) {
-                // Any process may hold the table's lock: wait for it only once per call.
-                if !fuse::is_told(&source, &place) && !tell_umount(&source, &place) {
+            // Any process may hold the table's lock: wait for it only once per call.
+            for one in &list {
+                let place = one.mount.place();
+                let is_told = match one.mount.is_attached() {
+                    true => fuse::is_told(&source, &place) || tell_umount(&source, &place),
+                    false => is_told(&place, one.mount.tell_umount_of_copies(&source)),
+                };
+                if !is_told {
                     return;
                 }
             }
@@ -239,7 +243,10 @@ impl Mounts {
 
     async fn end(&self, one: &OneMount, how: Unmount) -> Result<()> {
         let refused = match one.mount.unmount(how).await {
-            Ok(()) => return Ok(()),
+            Ok(()) => {
+                self.remind_umount().await;
+                return Ok(());
+            }
             Err(error) => error,
         };
         if refused.kind() != ErrorKind::Busy {
@@ -439,7 +446,10 @@ impl Mounts {
 /// Without this line umount(8) returns before everything is durable; the mount still works. Returns
 /// whether the table could be written.
 fn tell_umount(source: &Path, place: &Path) -> bool {
-    let told = fuse::tell_umount(source, place, &[]);
+    is_told(place, fuse::tell_umount(source, place, &[]))
+}
+
+fn is_told(place: &Path, told: std::io::Result<()>) -> bool {
     if let Err(error) = &told {
         tracing::warn!(%error, place = %place.display(), "umount(8) doesn't know that this mount has a helper, and will return before everything is durable");
     }
