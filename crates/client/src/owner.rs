@@ -20,7 +20,7 @@ use model::owner::{GIVE_UP_MAX, LockCall, OwnerReply, OwnerRequest, Usage};
 use model::{InodeId, Result, SegmentPlace, SessionId};
 use std::sync::{Arc, Weak};
 use world::call::{Asked, Local};
-use world::{Waiter, World};
+use world::{Instant, Waiter, World};
 
 /// The owner of the client's shard.
 #[derive(Clone)]
@@ -32,6 +32,14 @@ pub enum Owner {
 }
 
 impl Owner {
+    /// Until when this node may use what owners promise; `None`: as long as they say.
+    pub(crate) fn usable_until(&self) -> Option<Instant> {
+        match self {
+            Self::Here(_) => None,
+            Self::There(remote) => remote.usable_until(),
+        }
+    }
+
     /// Opens a session, which is the client's from now on. Its id is never reused, nor are segment ids,
     /// which begin with it.
     ///

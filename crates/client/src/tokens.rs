@@ -259,11 +259,13 @@ impl Tokens {
     fn renewed(&self, state: &mut State, renewal: Renewal, sent: Instant) {
         let standing = self.session.standing();
         let now = standing.now();
+        let own = self.session.owner().usable_until();
+        let span = own.map_or(renewal.span, |end| renewal.span.min(end.since(sent)));
         let sent = standing.moment(sent);
         if let Some(holder) = &mut state.holder
             && now.since(sent) <= ANSWER_MAX
         {
-            holder.renewed(renewal.tenure, sent, renewal.span, now);
+            holder.renewed(renewal.tenure, sent, span, now);
             standing.set_usable_until(holder.usable_until());
         }
     }

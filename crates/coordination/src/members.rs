@@ -124,7 +124,7 @@ mod tests {
         let member = Member {
             run: run(300, 4),
             may_own: true,
-            standing: Standing::Expelled,
+            standing: Standing::Expelled(Cause::Silent),
             nsds_away: false,
         };
         let expel = Change::Expel(vec![Expelled {
@@ -148,7 +148,7 @@ mod tests {
         };
         let bytes = [
             3, 9, 1, 1, 2, // the term and its manager
-            1, 0xac, 2, 0xac, 2, 4, 1, 3, 0, // one member
+            1, 0xac, 2, 0xac, 2, 4, 1, 3, 2, 0, // one member
             1, 0, 1, 0xac, 2, 4, 2, 0, // a plan that expels it
             1, 7, 1, 0xac, 2, 4, 1, 2, // and gives a shard away
         ];

@@ -99,12 +99,17 @@ impl Situation<'_> {
     fn after_nsds(&self, plan: &Plan) -> Membership {
         let mut record = self.record.clone();
         record.plan = None;
-        let (runs, standing) = match &plan.change {
-            Change::Expel(ended) => (ended.iter().map(|it| it.run).collect(), Standing::Expelled),
-            Change::Leave(run) => (vec![*run], Standing::Left),
+        let runs = match &plan.change {
+            Change::Expel(ended) => {
+                let expelled = ended.iter();
+                expelled
+                    .map(|it| (it.run, Standing::Expelled(it.cause)))
+                    .collect()
+            }
+            Change::Leave(run) => vec![(*run, Standing::Left)],
             Change::Balance => unreachable!("a balance has no such step"),
         };
-        for (at, run) in runs.into_iter().enumerate() {
+        for (at, (run, standing)) in runs.into_iter().enumerate() {
             let member = record.members.get_mut(&run.node);
             let member = member.expect("nobody is removed from the membership");
             assert_eq!(
@@ -194,17 +199,18 @@ impl Situation<'_> {
         }
         let owners = self.owners()?;
         let mut record = self.record.clone();
-        for Expelled { run, .. } in &ended {
+        for Expelled { run, cause } in &ended {
+            let standing = Standing::Expelled(*cause);
             let member = Member {
                 run: *run,
                 may_own: true,
-                standing: Standing::Expelled,
+                standing,
                 nsds_away: false,
             };
             // One that was assigned a shard and never joined isn't in it.
             let known = record.members.entry(run.node).or_insert(member);
             known.run = *run;
-            known.standing = Standing::Expelled;
+            known.standing = standing;
         }
         let orphans = self.orphans(|assigned| record.has_ended(assigned));
         record.plan = Some(Plan {

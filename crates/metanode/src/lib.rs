@@ -15,6 +15,7 @@
 //! | `files::FileNames` | nothing: reads records | who asks |
 //! | `room::Room` | the last measurement of space, the waits for it | how space is freed: it is given that |
 //! | `background::Background` | the jobs with their progress, the order of a round | when rounds come; sessions' opens, locks and requests |
+//! | `lease::OwnerLease` | until when answers may leave | who extends it |
 //! | `tokens::Tokens` | the granter of tokens, who has everything, what has to be said to clients | operations, sessions' records |
 //! | `check::Check` | nothing: lives for one check | clients |
 //! | [`Metanode`] | the parts; opens, [`Locks`], grace time, replays; the task that drives rounds | how the others do it |
@@ -52,6 +53,7 @@ mod files;
 mod holders;
 mod host;
 mod judging;
+mod lease;
 mod metanode;
 mod progress;
 mod room;
@@ -60,6 +62,7 @@ mod tokens;
 
 pub use crate::assignment::begin_alone;
 pub use crate::host::{DATA_POOL, TAKE_OVER_MAX};
+pub use crate::lease::OwnerLease;
 pub use crate::locks::Locks;
 pub use crate::metanode::{Metanode, Opening};
 pub use crate::progress::{Progress, Stage};

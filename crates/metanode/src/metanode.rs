@@ -13,6 +13,7 @@ use crate::background::Background;
 use crate::holders::Holders;
 use crate::host::{FORMER_RUNS_BUDGET, Host};
 use crate::judging::Judging;
+use crate::lease::OwnerLease;
 use crate::locks::Locks;
 use crate::metanode::reclaim::Reclaim;
 use crate::metanode::rounds::Rounds;
@@ -48,6 +49,8 @@ pub struct Opening {
     pub run: NodeRun,
     /// The memory of all shards of this process.
     pub memory: ShardMemory,
+    /// Until when this process may answer other nodes.
+    pub lease: OwnerLease,
 }
 
 /// One file system's metadata service in this process.
@@ -61,6 +64,7 @@ pub struct Metanode {
     holders: Arc<Holders>,
     locks: Locks,
     tokens: Arc<Tokens>,
+    lease: OwnerLease,
     /// Set while inodes without names must stay and new locks must wait; read by every operation.
     in_grace: Arc<AtomicBool>,
     /// Set while some session has yet to say what it holds; read by every operation.
@@ -92,7 +96,9 @@ impl Metanode {
     /// and errors of coordination.
     pub async fn open(opening: Opening) -> Result<Arc<Self>> {
         let of_shard = of_shard(&opening);
-        let Opening { world, run, .. } = opening;
+        let Opening {
+            world, run, lease, ..
+        } = opening;
         let holders = Arc::<Holders>::default();
         let in_grace = Arc::new(AtomicBool::new(true));
         let (in_use, keeps_all) = (holders.clone(), in_grace.clone());
@@ -107,7 +113,8 @@ impl Metanode {
         let room = Arc::new(Room::new(host.clone()));
         let tenure = Tenure(shard.epoch().0);
         let metanode = Arc::new(Self {
-            tokens: Arc::new(Tokens::new(&world, tenure)),
+            tokens: Arc::new(Tokens::new(&world, tenure, lease.clone())),
+            lease,
             background: Background::new(&host, &judging, &room),
             rounds: Rounds::default(),
             holders,

@@ -14,6 +14,7 @@
 
 mod alone;
 
+use crate::lease::OwnerLease;
 use crate::tokens::alone::Alone;
 use model::owner::{HeldToken, RECALLS_MAX, Renewal, Tenure};
 use model::token::{GrantNumber, TokenRecall, TokenReply, TokenRequest, TokenReturn};
@@ -32,14 +33,13 @@ const TICK: Duration = Duration::from_millis(500);
 /// The cause by which operations are listed that wait for others' tokens.
 const OTHERS_WAIT: &str = "what other clients have cached or changed";
 
-/// Nobody takes the shard away from an owner that isn't told how long it owns it.
-const NO_LEASE: Duration = Duration::from_secs(u64::MAX / 4);
-
 /// The tokens of the shard.
 pub(crate) struct Tokens {
     world: World,
     began: Instant,
     tenure: Tenure,
+    /// Tokens are promised for no longer.
+    lease: OwnerLease,
     alone: Alone,
     state: Mutex<State>,
     /// There is something to watch, or a session to end.
@@ -102,12 +102,13 @@ pub(crate) struct Said {
 
 impl Tokens {
     /// An owner that begins; [`Tokens::begin`] says with which sessions.
-    pub(crate) fn new(world: &World, tenure: Tenure) -> Self {
+    pub(crate) fn new(world: &World, tenure: Tenure, lease: OwnerLease) -> Self {
         let granter = Granter::new(tenure, BTreeSet::new(), Moment::default());
         Self {
             world: world.clone(),
             began: world.now(),
             tenure,
+            lease,
             alone: Alone::default(),
             state: Mutex::new(State {
                 granter,
@@ -130,7 +131,6 @@ impl Tokens {
             state.mail.entry(*session).or_default();
         }
         state.granter = Granter::new(self.tenure, sessions, now);
-        state.granter.renew(now.plus(NO_LEASE));
         if let Some(fault) = self.world.planted()
             && let Some(fault) = tokens::Planted::named(&format!("{fault:?}"))
         {
@@ -179,6 +179,16 @@ impl Tokens {
         state.asked.retain(|(asking, _), _| *asking != session);
         if let Some(mail) = state.mail.remove(&session) {
             mail.came.notify_waiters();
+        }
+        self.act(state);
+    }
+
+    /// The cluster has expelled the daemons of these sessions.
+    pub(crate) fn expel(&self, sessions: impl Iterator<Item = SessionId>) {
+        let now = self.now();
+        let mut state = self.state.lock();
+        for session in sessions {
+            state.granter.expel(session, now);
         }
         self.act(state);
     }
@@ -232,11 +242,16 @@ impl Tokens {
     /// For how long the session's tokens may be used after an answer that leaves now.
     ///
     /// # Errors
-    /// `Unavailable` if it must not be answered: it is about to end.
+    /// `Unavailable` if it must not be answered: it is about to end. `OldEpoch` if the owner's lease is
+    /// over.
     pub(crate) fn renewal(&self, session: SessionId) -> Result<Renewal> {
         let now = self.now();
         let tenure = self.tenure;
-        let span = self.state.lock().granter.answer(session, now);
+        self.lease.check(&self.world)?;
+        let mut state = self.state.lock();
+        state.granter.renew(now.plus(self.lease.rest(&self.world)));
+        let span = state.granter.answer(session, now);
+        drop(state);
         span.map(|span| Renewal { tenure, span }).ok_or_else(|| {
             let text = "the session is about to end, because it gave nothing back";
             Error::new(ErrorKind::Unavailable, text)

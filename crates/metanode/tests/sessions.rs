@@ -1,11 +1,13 @@
 //! Sessions across a change of the owner: open ones lose nothing, ended ones can do nothing.
 
 use crate::rig::{self, FAMILY, Rig};
-use metanode::{Metanode, Opening, ShardMemory};
+use metanode::{Metanode, Opening, OwnerLease, ShardMemory};
 use model::call::Call;
 use model::lock::{LockDoor, LockOwner, LockRequest, LockSpace, LockTaker};
 use model::operation::{Ranked, Stamp, Turn};
-use model::owner::{CLASS, LockCall, OWNER, Order, OwnerCall, OwnerReply, OwnerRequest, Reclaimed};
+use model::owner::{
+    CLASS, LockCall, OWNER, Order, OwnerCall, OwnerReply, OwnerRequest, Reclaimed, Tenure,
+};
 use model::{
     ErrorKind, FileKind, InodeId, LockKind, LockRange, NodeId, NodeRun, Operation, Reply, Scheme,
     SessionId, ShardId,
@@ -21,6 +23,11 @@ const ROOT: InodeId = InodeId::ROOT;
 
 /// The shard's next owner, on another node; the one before stays as it is and doesn't know.
 async fn next_owner(rig: &Rig) -> Arc<Metanode> {
+    next_owner_under(rig, OwnerLease::endless()).await
+}
+
+/// The same, with a lease.
+async fn next_owner_under(rig: &Rig, lease: OwnerLease) -> Arc<Metanode> {
     let shard = ShardId(0);
     let record = rig.coordination.shard(shard).await.unwrap().unwrap().value;
     let run = NodeRun {
@@ -37,6 +44,7 @@ async fn next_owner(rig: &Rig) -> Arc<Metanode> {
         pool: rig.pool.clone(),
         run,
         memory: ShardMemory::of_machine(&rig.world),
+        lease,
     };
     Metanode::open(opening).await.unwrap()
 }
@@ -443,14 +451,16 @@ async fn send(
     rig.metanode.serve(from, call, deadline).await.decode()
 }
 
+/// The daemon of the client that most tests have.
+const CLIENT: NodeRun = NodeRun {
+    node: NodeId(7),
+    incarnation: 1,
+};
+
 /// A client's first message.
 async fn new_session(rig: &Rig) -> SessionId {
     let new = OwnerRequest::NewSession;
-    let first = NodeRun {
-        node: NodeId(7),
-        incarnation: 1,
-    };
-    let given = send(rig, first, SessionId::default(), None, new).await;
+    let given = send(rig, CLIENT, SessionId::default(), None, new).await;
     let Ok(OwnerReply::NewSession(session)) = given else {
         panic!("{given:?}");
     };
@@ -728,4 +738,84 @@ fn answers_say_where_they_stand_in_history() {
             drop(old);
         })
         .finished();
+}
+
+/// Would be broken if a client were told what another owner may have changed by now, or might use its
+/// tokens for longer than that.
+#[test]
+fn no_answer_leaves_an_owner_whose_lease_is_over() {
+    let ended = Simulation::new(5).run(|world| async move {
+        rig::create(&world, Scheme::Replicate(1), 1).await;
+        let rig = rig::open(&world).await;
+        let lease = OwnerLease::not_yet();
+        let owner = next_owner_under(&rig, lease.clone()).await;
+        let client = CLIENT;
+        let session = rig.coordination.next_session().await.unwrap();
+        let serve = async |request: OwnerRequest| {
+            let call = OwnerCall {
+                shard: ShardId(0),
+                session,
+                tenure: owner.tenure(),
+                order: None,
+                request,
+            };
+            let deadline = Deadline::after(&world, Duration::from_secs(5));
+            let call = Call::new(OWNER, CLASS, &call);
+            owner
+                .serve(client, call, deadline)
+                .await
+                .decode::<OwnerReply>()
+        };
+        let opens = OwnerRequest::OpenSession { session };
+        let refused = serve(opens.clone()).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::OldEpoch);
+        lease.extend(world.now() + Duration::from_secs(3));
+        // The work was done all the same; asked again, it is answered.
+        assert!(serve(opens).await.is_ok());
+        let asks = || OwnerRequest::AwaitRecalls {
+            session,
+            known: Tenure::default(),
+            has_all: false,
+        };
+        let Ok(OwnerReply::Recalls { renewal, .. }) = serve(asks()).await else {
+            panic!("it is answered");
+        };
+        assert!(renewal.span <= Duration::from_secs(3), "{renewal:?}");
+        world.sleep(Duration::from_secs(4)).await;
+        let refused = serve(asks()).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::OldEpoch);
+    });
+    ended.finished();
+}
+
+/// Would be broken if others waited for the tokens of a daemon that the cluster has expelled.
+#[test]
+fn sessions_of_expelled_runs_end_at_once() {
+    let ended = Simulation::new(6).run(|world| async move {
+        rig::create(&world, Scheme::Replicate(1), 1).await;
+        let rig = rig::open(&world).await;
+        let session = new_session(&rig).await;
+        let opens = OwnerRequest::OpenSession { session };
+        send(&rig, CLIENT, session, None, opens).await.unwrap();
+        let asks = OwnerRequest::AwaitRecalls {
+            session,
+            known: Tenure::default(),
+            has_all: false,
+        };
+        let is_open = || rig.metanode.hosted().run_of_session(session).is_some();
+        send(&rig, CLIENT, session, None, asks.clone())
+            .await
+            .unwrap();
+        rig.metanode.part_with(|_| false);
+        world.sleep(Duration::from_secs(1)).await;
+        assert!(is_open());
+        for _ in 0..2 {
+            rig.metanode.part_with(|run| run == CLIENT);
+        }
+        let refused = send(&rig, CLIENT, session, None, asks).await;
+        assert!(refused.is_err(), "it isn't answered any more");
+        world.sleep(Duration::from_secs(1)).await;
+        assert!(!is_open());
+    });
+    ended.finished();
 }

@@ -127,6 +127,7 @@ fn an_owner_that_another_has_followed_never_serves_again_and_its_process_may() {
                 pool: old.pool.clone(),
                 run,
                 memory: ShardMemory::of_machine(&world),
+                lease: metanode::OwnerLease::endless(),
             };
             let new = Metanode::open(opening).await.unwrap();
             let session = old.source.session();
@@ -183,6 +184,7 @@ fn an_owner_that_another_has_followed_never_serves_again_and_its_process_may() {
                 pool: old.pool.clone(),
                 run: mine.unwrap(),
                 memory: ShardMemory::of_machine(&world),
+                lease: metanode::OwnerLease::endless(),
             };
             let anew = Metanode::open(opening).await.unwrap();
             assert!(anew.tenure() > tenure);
@@ -371,6 +373,7 @@ fn an_opening_ends_within_the_sum_of_its_budgets_whatever_hangs() {
                     pool: rig.pool.clone(),
                     run: run.unwrap(),
                     memory: ShardMemory::of_machine(&world),
+                    lease: metanode::OwnerLease::endless(),
                 };
                 let hang = world.spawn("hang", {
                     let world = world.clone();

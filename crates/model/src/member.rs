@@ -69,8 +69,8 @@ pub enum Standing {
     Leaving,
     /// It left: nothing of it runs any more.
     Left,
-    /// It was expelled, and must not act any more. A new run of the node can join.
-    Expelled,
+    /// It was expelled for this cause, and must not act any more. A new run of the node can join.
+    Expelled(Cause),
 }
 
 /// A change of the membership as data: a new manager goes on where the record says.

@@ -167,6 +167,8 @@ impl Node {
             pool: pool.clone(),
             run: metanode::begin_alone(&coordination, ROOT_SHARD).await?,
             memory: memory.clone(),
+            // This process is the whole cluster.
+            lease: metanode::OwnerLease::endless(),
         });
         let metanode = opened
             .await

@@ -1,7 +1,7 @@
 //! One node of a cluster: serves its NSDs to the others, hosts each shard while coordination's record
 //! of it names this run, and opens clients of any shard wherever its owner is.
 //!
-//! A member decides nothing about other nodes. Coordination says where daemons listen, which node
+//! But for the manager, a member decides nothing about other nodes. Coordination says where daemons listen, which node
 //! has which NSD, what the pool's map is and which run owns each shard ([`coordination::Roster`]); a
 //! task follows it (`follow`), another one has a task for each shard that is hosted here (`hosting`).
 //!
@@ -14,10 +14,16 @@
 //! the same request under the same number. A member whose shard was assigned to another run refuses
 //! its requests from then on, and gives the shard up; one that hasn't heard of it is refused by the
 //! sealed log.
+//!
+//! *The lease*: `lease` says to the cluster's manager every two seconds what the node does; owners here answer
+//! nothing when the manager's last answer is too old. One of the members is the manager (`managing`): it
+//! expels nodes that have died or fallen silent, and gives their shards to others.
 
 mod follow;
 mod founding;
 mod hosting;
+mod lease;
+mod managing;
 mod owners;
 mod peers;
 mod services;
@@ -32,6 +38,9 @@ use crate::nsds::{Failures, LocalNsds, NsdView};
 use crate::{LOOK_EVERY, ROOT_FAMILY, ROOT_SHARD, block_bytes};
 use client::{Client, ClientSettings, Owner, Owners, RemoteOwner};
 use coordination::{Coordination, NodeAddress, Roster};
+use lease::RunLease;
+use manager::Moment;
+use managing::Office;
 use metanode::{DATA_POOL, Metanode, ShardMemory};
 use model::{Error, ErrorKind, FamilyId, NodeId, NodeRun, NsdId, Result, ShardId};
 use owners::ShardOwners;
@@ -46,6 +55,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
+use world::call::Remote;
 use world::{Deadline, Task, World};
 
 /// What this node takes on for others: of each class, from lease to repair, so many requests and
@@ -105,6 +115,8 @@ struct Parts {
     nsds: LocalNsds,
     peers: Arc<Peers>,
     services: Arc<Services>,
+    lease: Arc<RunLease>,
+    office: Arc<Office>,
     /// Of all shards that are here.
     memory: ShardMemory,
     /// What coordination said last.
@@ -145,7 +157,9 @@ impl Member {
             LocalNsds::open(world, &coordination, cluster, failures, map, &settings.nsds).await?;
         let block_bytes = block_bytes(&coordination, &nsds.pool).await?;
         let identity = Identity { cluster, run };
-        let services = Services::new(nsds.server().clone());
+        let lease = Arc::new(RunLease::new(world, run));
+        let office = Arc::<Office>::default();
+        let services = Services::new(world, nsds.server().clone(), &office, &lease);
         let server = Server::new(world, identity, ADMISSION, services.clone());
         let own = NodeAddress {
             run,
@@ -163,6 +177,8 @@ impl Member {
             nsds,
             peers: Peers::new(world, identity, services.clone()),
             services,
+            lease,
+            office,
             memory: ShardMemory::of_machine(world),
             roster: watch::Sender::new(Arc::new(roster)),
             ask: Notify::new(),
@@ -173,6 +189,8 @@ impl Member {
             world.spawn("follows the cluster", follow::follow(parts.clone())),
             world.spawn("follows the pool's map", follow::follow_map(parts.clone())),
             world.spawn("hosts the shards", hosting::supervise(parts.clone())),
+            world.spawn("keeps the lease", lease::keep(parts.clone())),
+            world.spawn("manages the cluster", managing::manage(parts.clone())),
             world.spawn("looks for NSDs", look_for_nsds(parts.clone())),
         ];
         Ok(Arc::new(Self {
@@ -285,6 +303,18 @@ impl Member {
         self.parts.run
     }
 
+    /// Returns when the cluster doesn't count on this run any more: it was expelled. It answers nothing from
+    /// then on; close it, and start another one. May wait for ever.
+    pub async fn ended(&self) {
+        self.parts.lease.ended().await;
+    }
+
+    /// Whether the cluster's manager is here.
+    #[must_use]
+    pub fn is_manager(&self) -> bool {
+        self.parts.office.is_open()
+    }
+
     /// The metadata service of the root shard, while it is here.
     #[must_use]
     pub fn hosted(&self) -> Option<Arc<Metanode>> {
@@ -357,6 +387,19 @@ impl Member {
 }
 
 impl Parts {
+    /// Now, as the rules of `manager` count time.
+    fn moment(&self) -> Moment {
+        self.lease.moment(self.world.now())
+    }
+
+    /// The way to a run's node; another run may answer.
+    fn way_to(&self, run: NodeRun) -> Arc<dyn Remote> {
+        match run.node == self.run.node {
+            true => self.peers.own(),
+            false => self.peers.to(run.node),
+        }
+    }
+
     /// What a shard is opened with here.
     fn opening(&self, shard: ShardId, family: FamilyId) -> metanode::Opening {
         metanode::Opening {
@@ -367,6 +410,7 @@ impl Parts {
             pool: self.nsds.pool.clone(),
             run: self.run,
             memory: self.memory.clone(),
+            lease: self.lease.owners().clone(),
         }
     }
 }

@@ -5,6 +5,7 @@
 
 mod catalogue;
 mod crowd;
+mod failover;
 mod growing;
 mod planted;
 mod power_cut;

@@ -357,6 +357,15 @@ impl Granter {
         self.end_reclaim(session, now);
     }
 
+    /// The cluster has expelled a session's daemon, which uses no token any more: the session is ended at
+    /// once.
+    pub fn expel(&mut self, session: SessionId, now: Moment) {
+        if let Some(standing) = self.sessions.get_mut(&session) {
+            standing.run_out();
+            self.end_if_late(session, Patience::Over, now);
+        }
+    }
+
     /// Time has passed.
     pub fn tick(&mut self, now: Moment) {
         self.end_grace_if_over(now);

@@ -138,6 +138,10 @@ impl Calls {
         )
     }
 
+    pub(super) fn usable_until(&self) -> Option<Instant> {
+        self.owners.usable_until()
+    }
+
     /// Asks until there is an answer, or patience ends.
     ///
     /// # Errors

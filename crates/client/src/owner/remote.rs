@@ -18,6 +18,10 @@ pub struct RemoteOwner {
 }
 
 impl RemoteOwner {
+    pub(super) fn usable_until(&self) -> Option<Instant> {
+        self.calls.lock().usable_until()
+    }
+
     /// The owner of a shard, as `owners` names it. A request is asked for `patience` before its program
     /// gets an error.
     #[must_use]

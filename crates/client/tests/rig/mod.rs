@@ -142,6 +142,7 @@ impl Node {
             pool: pool.clone(),
             run: run.unwrap(),
             memory: ShardMemory::of_machine(world),
+            lease: metanode::OwnerLease::endless(),
         })
         .await
         .unwrap();

@@ -195,4 +195,8 @@ impl Owners for Map {
     fn refresh(&self, deadline: Deadline) -> BoxFuture<'_, ()> {
         Box::pin(self.world.sleep(deadline.rest(&self.world)))
     }
+
+    fn usable_until(&self) -> Option<world::Instant> {
+        None
+    }
 }

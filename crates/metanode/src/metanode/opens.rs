@@ -60,6 +60,16 @@ impl Metanode {
         Ok(())
     }
 
+    /// The cluster has expelled some runs: they are dead, or their leases have ended by every clock, and
+    /// their clients use no tokens without one. The sessions of these clients end. The same again changes
+    /// nothing.
+    pub fn part_with(&self, has_ended: impl Fn(NodeRun) -> bool) {
+        let sessions = self.shard().sessions();
+        let clients = sessions.of_clients();
+        let gone = clients.filter(|(_, run)| has_ended(*run));
+        self.tokens.expel(gone.map(|(session, _)| session));
+    }
+
     /// Ends a client's session: its locks and holds end, and orphans that only it held are
     /// released.
     ///

@@ -69,8 +69,13 @@ impl Service for Metanode {
                 let text = format!("an owner has no method {}", call.method.0);
                 Err(Error::new(ErrorKind::NotImplemented, text))
             };
-            match asked {
+            let answer = match asked {
                 Ok(asked) => self.serve_call(from, asked, deadline).await,
+                Err(error) => message(&Err(error)),
+            };
+            // After the work: another owner may have followed meanwhile.
+            match self.lease.check(&self.world) {
+                Ok(()) => answer,
                 Err(error) => message(&Err(error)),
             }
         })

@@ -101,6 +101,7 @@ pub async fn open_without(world: &World, without: &[u32]) -> Rig {
         pool: pool.clone(),
         run: run.unwrap(),
         memory: ShardMemory::of_machine(world),
+        lease: metanode::OwnerLease::endless(),
     };
     let metanode = Metanode::open(opening).await.unwrap();
     let session = metanode.open_session().await.unwrap();
@@ -143,6 +144,7 @@ impl Rig {
             pool: self.pool.clone(),
             run,
             memory: ShardMemory::of_machine(&self.world),
+            lease: metanode::OwnerLease::endless(),
         };
         let metanode = Metanode::open(opening).await.unwrap();
         let session = metanode.open_session().await.unwrap();

@@ -29,6 +29,7 @@ pub(super) async fn supervise(parts: Arc<Parts>) {
     let mut roster = parts.roster.subscribe();
     // Dropped with this one: the tasks end with it.
     let mut hosts = FuturesUnordered::new();
+    // The same as the lease's, which is told of them at once.
     let mut running = BTreeSet::new();
     let mut left_out = BTreeSet::new();
     loop {
@@ -39,6 +40,7 @@ pub(super) async fn supervise(parts: Arc<Parts>) {
                 .world
                 .spawn("hosts a shard", host(parts.clone(), shard));
             running.insert(shard);
+            parts.lease.hosts(shard);
             hosts.push(async move {
                 host.await;
                 shard
@@ -58,6 +60,7 @@ pub(super) async fn supervise(parts: Arc<Parts>) {
             },
             Some(ended) = hosts.next() => {
                 running.remove(&ended);
+                parts.lease.gave_up(ended);
             }
         }
     }
@@ -122,7 +125,10 @@ async fn host(parts: Arc<Parts>, shard: ShardId) {
                 parts.leave_shard(shard).await;
                 continue;
             }
-            (Some(metanode), Some(record)) => metanode.meet(record.epoch).await,
+            (Some(metanode), Some(record)) => {
+                parts.part_with_expelled(metanode);
+                metanode.meet(record.epoch).await;
+            }
             (None, None) => return,
         }
         let superseded = async {
@@ -153,6 +159,15 @@ impl Parts {
         let hosted = self.services.all_hosted();
         let leaving = hosted.iter().map(|(shard, _)| self.leave_shard(*shard));
         join_all(leaving).await;
+    }
+
+    /// Clients of expelled runs keep nothing from the others.
+    fn part_with_expelled(&self, metanode: &Metanode) {
+        let roster = self.roster.borrow().clone();
+        let Some(members) = roster.membership.as_ref().map(|it| &it.value) else {
+            return;
+        };
+        metanode.part_with(|run| members.has_ended(run));
     }
 
     /// Refuses the shard's requests from now on and gives it up, if it is here.

@@ -1,6 +1,7 @@
 //! The owner of one shard as the roster names it.
 
 use super::Parts;
+use super::lease::RunLease;
 use super::peers::Peers;
 use client::Owners;
 use coordination::Roster;
@@ -9,7 +10,7 @@ use model::{NodeRun, ShardId};
 use std::sync::{Arc, Weak};
 use tokio::sync::watch;
 use world::call::Remote;
-use world::{Deadline, World};
+use world::{Deadline, Instant, World};
 
 /// Finds the owner of a shard for a client of this node.
 pub(super) struct ShardOwners {
@@ -18,6 +19,7 @@ pub(super) struct ShardOwners {
     own: NodeRun,
     peers: Arc<Peers>,
     roster: watch::Receiver<Arc<Roster>>,
+    lease: Arc<RunLease>,
     parts: Weak<Parts>,
 }
 
@@ -29,6 +31,7 @@ impl ShardOwners {
             own: parts.run,
             peers: parts.peers.clone(),
             roster: parts.roster.subscribe(),
+            lease: parts.lease.clone(),
             parts: Arc::downgrade(parts),
         })
     }
@@ -39,6 +42,10 @@ impl ShardOwners {
 }
 
 impl Owners for ShardOwners {
+    fn usable_until(&self) -> Option<Instant> {
+        Some(self.lease.ends())
+    }
+
     fn owner(&self) -> Option<Arc<dyn Remote>> {
         let run = self.assigned()?;
         if run.node != self.own.node {

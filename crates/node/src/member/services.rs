@@ -1,10 +1,13 @@
-//! What a node answers to others: its NSDs' requests, and those to the owners of the shards that are
-//! here.
+//! What a node answers to others: its NSDs' requests, those to the owners of the shards that are here, and
+//! heartbeats if the cluster's manager is.
 
+use super::lease::RunLease;
+use super::managing::Office;
 use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt};
 use metanode::Metanode;
 use model::call::{Call, Reply};
+use model::member::{ATTEND, Attend, HEARTBEAT, Heartbeat, HeartbeatReply};
 use model::nsd::NSD_METHOD;
 use model::owner::{OWNER, OwnerCall, OwnerReply};
 use model::{Error, ErrorKind, NodeRun, Result, ShardId};
@@ -12,19 +15,32 @@ use nsd::NsdServer;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
+use world::World;
 use world::call::{Deadline, Service};
 
 /// The parts of this node that answer.
 pub(super) struct Services {
+    world: World,
     nsds: Arc<NsdServer>,
     hosted: Mutex<BTreeMap<ShardId, Arc<Metanode>>>,
+    office: Arc<Office>,
+    lease: Arc<RunLease>,
 }
 
 impl Services {
-    pub(super) fn new(nsds: Arc<NsdServer>) -> Arc<Self> {
+    pub(super) fn new(
+        world: &World,
+        nsds: Arc<NsdServer>,
+        office: &Arc<Office>,
+        lease: &Arc<RunLease>,
+    ) -> Arc<Self> {
         Arc::new(Self {
+            world: world.clone(),
             nsds,
             hosted: Mutex::default(),
+            office: office.clone(),
+            lease: lease.clone(),
         })
     }
 
@@ -65,12 +81,40 @@ impl Services {
     }
 }
 
+impl Services {
+    /// # Errors
+    /// `OldEpoch`: the manager isn't here, or not yet; it is looked for again.
+    fn heartbeat(&self, from: NodeRun, heartbeat: Heartbeat) -> Result<HeartbeatReply> {
+        let now = self.lease.moment(self.world.now());
+        let reply = self.office.heartbeat(from, heartbeat, now);
+        reply.ok_or_else(|| Error::new(ErrorKind::OldEpoch, "this node isn't the manager"))
+    }
+
+    /// Answers when the asked time is over: a connection that breaks before tells that this node has
+    /// ended.
+    async fn attend(&self, attend: Attend, deadline: Deadline) -> Reply {
+        let asked = Duration::from_millis(attend.answer_after_ms.into());
+        let wait = asked.min(deadline.rest(&self.world));
+        self.world.sleep(wait).await;
+        Reply::new(&Ok(()), Bytes::new())
+    }
+}
+
 impl Service for Services {
     fn serve(&self, from: NodeRun, call: Call, deadline: Deadline) -> BoxFuture<'_, Reply> {
         match call.method {
             NSD_METHOD => self.nsds.serve(from, call, deadline),
             OWNER => match self.owner_for(&call) {
                 Ok(metanode) => async move { metanode.serve(from, call, deadline).await }.boxed(),
+                Err(error) => refuse(error),
+            },
+            HEARTBEAT => {
+                let answer = call.decode().and_then(|it| self.heartbeat(from, it));
+                let reply = Reply::new::<HeartbeatReply>(&answer, Bytes::new());
+                std::future::ready(reply).boxed()
+            }
+            ATTEND => match call.decode() {
+                Ok(attend) => self.attend(attend, deadline).boxed(),
                 Err(error) => refuse(error),
             },
             other => {

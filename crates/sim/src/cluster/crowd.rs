@@ -179,31 +179,34 @@ pub fn run_crowd_with(
     let machines = Machines::new(&cluster, seed, &scenario.cluster);
     let mut report = cluster.run(|judge| async move {
         machines.found(&judge, &scenario.cluster).await;
-        let known = Known::new(seed, &scenario);
-        let crowd = Crowd {
-            machines: &machines,
-            judge: &judge,
-            known: &known,
-            scenario: &scenario,
-            seed,
+        let running = async {
+            let known = Known::new(seed, &scenario);
+            let crowd = Crowd {
+                machines: &machines,
+                judge: &judge,
+                known: &known,
+                scenario: &scenario,
+                seed,
+            };
+            let mut report = CrowdReport::default();
+            crowd.prepare().await;
+            let trouble = async {
+                crowd.add_storage().await;
+                join(crowd.faults(&mut report), crowd.empty_storage()).await;
+                lock(crowd.known).faults_are_over = true;
+            };
+            let work = join(crowd.work(), trouble);
+            let beside = join(script::clock(&judge), crowd.watch());
+            select(pin!(work), pin!(beside)).await;
+            script::come_back(&machines, &judge, &[ROOT_SHARD]).await;
+            crowd.survey().await;
+            crowd.pieces_are_there().await;
+            crowd.judge(&mut report);
+            script::end(&machines, &judge, seed).await;
+            report.time = judge.now();
+            report
         };
-        let mut report = CrowdReport::default();
-        crowd.prepare().await;
-        let trouble = async {
-            crowd.add_storage().await;
-            join(crowd.faults(&mut report), crowd.empty_storage()).await;
-            lock(crowd.known).faults_are_over = true;
-        };
-        let work = join(crowd.work(), trouble);
-        let beside = join(script::clock(&judge), crowd.watch());
-        select(pin!(work), pin!(beside)).await;
-        script::come_back(&machines, &judge, &[ROOT_SHARD]).await;
-        crowd.survey().await;
-        crowd.pieces_are_there().await;
-        crowd.judge(&mut report);
-        script::end(&machines, &judge, seed).await;
-        report.time = judge.now();
-        report
+        machines.keep_up(&judge, running).await
     });
     report.trace = cluster.trace_hash();
     report.coverage.passed(cluster.points());

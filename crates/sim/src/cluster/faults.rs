@@ -96,23 +96,23 @@ impl Machines {
         match kind {
             FaultKind::Kill => {
                 let owned = self.owns(judge, victim).await;
-                victim.node.kill();
+                victim.kill();
                 self.revive(judge, draw, victim, owned).await;
             }
             FaultKind::KillOwner => {
                 let victim = self.owner_or(victim);
                 let owned = self.owns(judge, victim).await;
-                victim.node.kill();
+                victim.kill();
                 self.revive(judge, draw, victim, owned).await;
             }
             FaultKind::CutPower => {
                 let owned = self.owns(judge, victim).await;
-                victim.node.cut_power();
+                victim.cut_power();
                 self.revive(judge, draw, victim, owned).await;
             }
             FaultKind::CutAllPower => {
                 for machine in &self.nodes {
-                    machine.node.cut_power();
+                    machine.cut_power();
                 }
                 judge.sleep(time / 8).await;
                 for machine in &self.nodes {

@@ -3,10 +3,13 @@
 use super::ClusterScenario;
 use coordination::Coordination;
 use coordination::simulated::Simulated;
+use futures::future::{Either, select};
 use model::{NodeId, NsdId};
 use node::{Founding, FoundingNsd, Member, MemberSettings};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use world::World;
@@ -18,6 +21,12 @@ const PORT: u16 = 7_000;
 const PAUSE: Duration = Duration::from_millis(200);
 /// How long a daemon may take to start when nothing is broken.
 const START_MAX: Duration = Duration::from_secs(30);
+/// How long it may take until all are members once nothing is broken any more.
+const SETTLED_MAX: Duration = Duration::from_secs(60);
+/// By then nodes that are up have connections with each other.
+const CONNECTED_AFTER: Duration = Duration::from_secs(2);
+/// How often it is looked for daemons that ended by themselves.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// The name of a node's region.
 const REGION: &str = "nsd";
 
@@ -37,6 +46,8 @@ pub(super) struct Machine {
     pub(super) node: SimNode,
     store: Simulated,
     member: Arc<Mutex<Weak<Member>>>,
+    /// Its daemon ended because the cluster had expelled it: it starts again at once.
+    has_ended: Arc<AtomicBool>,
 }
 
 impl Machines {
@@ -60,6 +71,7 @@ impl Machines {
                 node,
                 store: store.clone(),
                 member: Arc::default(),
+                has_ended: Arc::default(),
             }
         };
         Arc::new(Self {
@@ -106,6 +118,51 @@ impl Machines {
                 .is_some_and(|it| it.hosted().is_some())
         };
         judge.until("the shard is hosted", START_MAX, owns).await;
+    }
+
+    /// The place of the machine whose daemon is the cluster's manager, as itself sees it.
+    pub(super) fn manager(&self) -> Option<usize> {
+        let manages = |machine: &Machine| machine.member().is_some_and(|it| it.is_manager());
+        self.nodes.iter().position(manages)
+    }
+
+    /// Waits until one daemon is the cluster's manager and all are members: those that were expelled have
+    /// noticed it and started anew.
+    pub(super) async fn settled(&self, judge: &Judge) {
+        let is_settled = || {
+            let manager = self.manager().and_then(|at| self.nodes[at].member());
+            let roster = manager.map(|manager| manager.roster());
+            let members = roster.as_ref().and_then(|it| it.membership.as_ref());
+            members.is_some_and(|members| {
+                self.nodes.iter().all(|machine| {
+                    let member = machine.member();
+                    member.is_some_and(|it| members.value.is_member(it.run()))
+                })
+            })
+        };
+        let settled = judge.until("all are members", SETTLED_MAX, is_settled);
+        settled.await;
+        // Connections that broke are opened again after a pause.
+        judge.sleep(CONNECTED_AFTER).await;
+    }
+
+    /// Drives `script`, and starts daemons again that the cluster has expelled, as systemd would.
+    pub(super) async fn keep_up<F: Future>(&self, judge: &Judge, script: F) -> F::Output {
+        let keeps_up = async {
+            loop {
+                judge.sleep(LOOK_EVERY).await;
+                let ended = |it: &&Machine| it.has_ended.load(Ordering::Relaxed);
+                for machine in self.nodes.iter().filter(ended) {
+                    if !machine.node.is_running() {
+                        machine.start();
+                    }
+                }
+            }
+        };
+        match select(pin!(script), pin!(keeps_up)).await {
+            Either::Left((output, _)) => output,
+            Either::Right((never, _)) => never,
+        }
     }
 
     /// The machines that have an NSD from the beginning.
@@ -185,11 +242,25 @@ impl Machine {
         };
         // The daemon before may have been killed in this instant, and not be gone yet.
         *self.member.lock().expect("one thread") = Weak::new();
+        self.has_ended.store(false, Ordering::Relaxed);
         let (store, slot) = (self.store.clone(), self.member.clone());
-        drop(
-            self.node
-                .start(move |world| daemon(world, store, settings, slot)),
-        );
+        let has_ended = self.has_ended.clone();
+        drop(self.node.start(move |world| async move {
+            daemon(world, store, settings, slot).await;
+            has_ended.store(true, Ordering::Relaxed);
+        }));
+    }
+
+    /// Kills the daemon; it stays down until it is started.
+    pub(super) fn kill(&self) {
+        self.has_ended.store(false, Ordering::Relaxed);
+        self.node.kill();
+    }
+
+    /// Cuts the machine's power; its daemon stays down until it is started.
+    pub(super) fn cut_power(&self) {
+        self.has_ended.store(false, Ordering::Relaxed);
+        self.node.cut_power();
     }
 
     /// Waits until the daemon has joined.
@@ -216,6 +287,7 @@ impl Machine {
     }
 }
 
+/// Returns when the cluster has expelled it.
 async fn daemon(
     world: World,
     store: Simulated,
@@ -231,6 +303,5 @@ async fn daemon(
     };
     // The judge's side doesn't keep it alive: a kill ends all of it.
     *slot.lock().expect("one thread") = Arc::downgrade(&member);
-    std::future::pending::<()>().await;
-    drop(member);
+    member.ended().await;
 }

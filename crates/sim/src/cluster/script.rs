@@ -61,19 +61,22 @@ pub fn run_with(seed: u64, scenario: &ClusterScenario, planted: Option<Planted>)
     let machines = Machines::new(&cluster, seed, &scenario);
     let mut report = cluster.run(|judge| async move {
         machines.found(&judge, &scenario).await;
-        let known = Known::new(seed, ROOT_SHARD, ROOT_FAMILY);
-        let mut draw = Draw::new(seed ^ 0xFA_017);
-        let mut work = std::pin::pin!(work(&machines, &judge, &known, &scenario, seed));
-        let mut report = Report::default();
-        let faults = faults(&machines, &judge, &known, &scenario, &mut draw, &mut report);
-        let both = futures::future::join(&mut work, faults);
-        futures::future::select(std::pin::pin!(both), std::pin::pin!(clock(&judge))).await;
-        come_back(&machines, &judge, &[ROOT_SHARD]).await;
-        compare(&machines, &judge, &known, seed).await;
-        end(&machines, &judge, seed).await;
-        report.steps = lock(&known).steps;
-        report.time = judge.now();
-        report
+        let running = async {
+            let known = Known::new(seed, ROOT_SHARD, ROOT_FAMILY);
+            let mut draw = Draw::new(seed ^ 0xFA_017);
+            let mut work = std::pin::pin!(work(&machines, &judge, &known, &scenario, seed));
+            let mut report = Report::default();
+            let faults = faults(&machines, &judge, &known, &scenario, &mut draw, &mut report);
+            let both = futures::future::join(&mut work, faults);
+            futures::future::select(std::pin::pin!(both), std::pin::pin!(clock(&judge))).await;
+            come_back(&machines, &judge, &[ROOT_SHARD]).await;
+            compare(&machines, &judge, &known, seed).await;
+            end(&machines, &judge, seed).await;
+            report.steps = lock(&known).steps;
+            report.time = judge.now();
+            report
+        };
+        machines.keep_up(&judge, running).await
     });
     report.trace = cluster.trace_hash();
     report
@@ -199,6 +202,7 @@ pub(super) async fn come_back(machines: &Machines, judge: &Judge, shards: &[Shar
     for machine in &machines.nodes {
         machine.is_up(judge).await;
     }
+    machines.settled(judge).await;
     for shard in shards {
         let assigned = machines.assigned_of(judge, *shard).await;
         let is_there = |machine: &Machine| run_of(machine) == assigned;
@@ -253,7 +257,7 @@ pub(super) async fn close(machines: &Machines, judge: &Judge, seed: u64) {
         let closed = machine.run("closes", |_, member| async move { member.close().await });
         let closed = judge.within("a node closes", END_MAX, closed.done()).await;
         closed.unwrap_or_else(|error| panic!("seed {seed}: a node doesn't close: {error}"));
-        machine.node.kill();
+        machine.kill();
     }
 }
 

@@ -91,22 +91,25 @@ pub fn run_shards(seed: u64, scenario: &ClusterScenario) -> SeveralShards {
     let machines = Machines::new(&cluster, seed, &scenario);
     let mut report = cluster.run(|judge| async move {
         machines.found(&judge, &scenario).await;
-        let run = Run {
-            machines: &machines,
-            judge: &judge,
-            known: SHARDS.map(|(shard, family)| Known::new(seed, shard, family)),
-            seed,
+        let running = async {
+            let run = Run {
+                machines: &machines,
+                judge: &judge,
+                known: SHARDS.map(|(shard, family)| Known::new(seed, shard, family)),
+                seed,
+            };
+            run.create_second().await;
+            let works = run.known.iter();
+            let works = works.map(|known| script::work(&machines, &judge, known, &scenario, seed));
+            let mut report = SeveralShards::default();
+            let both = join(join_all(works), run.act(&scenario, &mut report));
+            select(pin!(both), pin!(script::clock(&judge))).await;
+            run.end().await;
+            report.steps = run.steps();
+            report.time = judge.now();
+            report
         };
-        run.create_second().await;
-        let works = run.known.iter();
-        let works = works.map(|known| script::work(&machines, &judge, known, &scenario, seed));
-        let mut report = SeveralShards::default();
-        let both = join(join_all(works), run.act(&scenario, &mut report));
-        select(pin!(both), pin!(script::clock(&judge))).await;
-        run.end().await;
-        report.steps = run.steps();
-        report.time = judge.now();
-        report
+        machines.keep_up(&judge, running).await
     });
     report.trace = cluster.trace_hash();
     report
@@ -175,7 +178,7 @@ impl Run<'_> {
                     Some(both) => both,
                     None => self.bring_together(draw, report).await,
                 };
-                both.node.kill();
+                both.kill();
                 report.killed_with_both += 1;
                 for (shard, _) in SHARDS {
                     let to = machines.another(draw, both);

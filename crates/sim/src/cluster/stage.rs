@@ -39,8 +39,11 @@ impl Stage {
         cluster.run(|judge| async move {
             machines.found(&judge, scenario).await;
             let stage = Arc::new(Self { judge, machines });
-            story(stage.clone()).await;
-            script::end(&stage.machines, &stage.judge, seed).await;
+            let running = async {
+                story(stage.clone()).await;
+                script::end(&stage.machines, &stage.judge, seed).await;
+            };
+            stage.machines.keep_up(&stage.judge, running).await;
         });
         cluster.trace_hash()
     }
@@ -89,7 +92,7 @@ impl Stage {
 
     /// The daemon's process ends, as by SIGKILL.
     pub fn kill(&self, node: usize) {
-        self.machine(node).node.kill();
+        self.machine(node).kill();
     }
 
     /// A daemon starts and joins.
@@ -155,6 +158,26 @@ impl Stage {
         let machine = self.machine(node);
         let serves = || machine.member().is_some_and(|it| it.hosted().is_some());
         self.judge.until("the shard serves", STEP_MAX, serves).await;
+    }
+
+    /// Waits until one node is the cluster's manager and all are members.
+    ///
+    /// # Panics
+    /// If that doesn't happen.
+    pub async fn settled(&self) {
+        self.machines.settled(&self.judge).await;
+    }
+
+    /// The node that is the cluster's manager, as itself sees it.
+    #[must_use]
+    pub fn manager(&self) -> Option<usize> {
+        self.machines.manager()
+    }
+
+    /// Simulated time since the beginning.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.judge.now()
     }
 
     fn machine(&self, node: usize) -> &Machine {

@@ -60,6 +60,11 @@ impl Standing {
         self.runs_out <= now
     }
 
+    /// Nobody uses its tokens any more.
+    pub(super) fn run_out(&mut self) {
+        self.runs_out = Moment::default();
+    }
+
     /// Takes down how much it holds of an object.
     pub(super) fn count(&mut self, object: TokenObject, pieces: usize) {
         let before = match pieces {

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
-use world::Deadline;
 use world::call::Remote;
+use world::{Deadline, Instant};
 
 /// Which operation of a program an owner's operation serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -152,6 +152,10 @@ impl Owners for Listening {
 
     fn refresh(&self, deadline: Deadline) -> BoxFuture<'_, ()> {
         self.owners.refresh(deadline)
+    }
+
+    fn usable_until(&self) -> Option<Instant> {
+        self.owners.usable_until()
     }
 }
 

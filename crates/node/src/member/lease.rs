@@ -1,0 +1,236 @@
+//! Keeps this run's lease: says to the manager what the node does, and stops when it must.
+//!
+//! *A heartbeat* goes to the run that has the manager's place, one at a time, every two seconds, and at once
+//! when there is news: another manager, this run's place in the membership, a shard that was given up. Its
+//! answer extends the lease of the owners here ([`OwnerLease`]), counted from when the heartbeat was sent.
+//! *No answer*: the lease runs out, and the owners here answer nothing until there is one again. *The run has
+//! ended*, as the manager or the membership says: nothing here is answered any more, and
+//! [`Member::ended`](super::Member::ended) tells the process, which closes the member and starts another run.
+
+use super::Parts;
+use coordination::Roster;
+use manager::{Moment, NodeLease, Standing};
+use metanode::OwnerLease;
+use model::call::{Call, Class};
+use model::member::{HEARTBEAT, HEARTBEAT_EVERY, Heartbeat, HeartbeatReply, Role, Verdict, Weight};
+use model::{NodeRun, ShardId};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use world::{Deadline, Instant, World};
+
+/// How long an answer is waited for.
+const ANSWER_MAX: Duration = HEARTBEAT_EVERY;
+/// Pause after a heartbeat that brought no lease.
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// The lease of this run, and what it says of itself.
+pub(super) struct RunLease {
+    world: World,
+    run: NodeRun,
+    began: Instant,
+    state: Mutex<NodeLease>,
+    owners: OwnerLease,
+    /// The shards that are here or being taken over; kept by who hosts them.
+    hosts: Mutex<BTreeSet<ShardId>>,
+    /// There is something to say at once.
+    news: Notify,
+    /// The manager didn't answer.
+    doubt: Notify,
+    has_ended: watch::Sender<bool>,
+}
+
+impl RunLease {
+    pub(super) fn new(world: &World, run: NodeRun) -> Self {
+        Self {
+            world: world.clone(),
+            run,
+            began: world.now(),
+            state: Mutex::default(),
+            owners: OwnerLease::not_yet(),
+            hosts: Mutex::default(),
+            news: Notify::new(),
+            doubt: Notify::new(),
+            has_ended: watch::Sender::new(false),
+        }
+    }
+
+    /// What the owners of this node look at.
+    pub(super) fn owners(&self) -> &OwnerLease {
+        &self.owners
+    }
+
+    /// Until when this node may act, as far as it knows; the past before its first lease.
+    pub(super) fn ends(&self) -> Instant {
+        let ends = self.state.lock().ends();
+        self.began + ends.unwrap_or_default().0
+    }
+
+    /// A time of this machine, as the rules count it.
+    pub(super) fn moment(&self, time: Instant) -> Moment {
+        Moment(time.since(self.began))
+    }
+
+    /// A shard is here, or is being taken over.
+    pub(super) fn hosts(&self, shard: ShardId) {
+        self.hosts.lock().insert(shard);
+        self.news.notify_one();
+    }
+
+    /// A shard isn't here any more. Its next owner may be waiting for that.
+    pub(super) fn gave_up(&self, shard: ShardId) {
+        self.hosts.lock().remove(&shard);
+        self.news.notify_one();
+    }
+
+    /// Returns when the manager didn't answer.
+    pub(super) async fn doubted(&self) {
+        self.doubt.notified().await;
+    }
+
+    /// Returns when the run has ended.
+    pub(super) async fn ended(&self) {
+        let mut ended = self.has_ended.subscribe();
+        // The sender is here.
+        let _ = ended.wait_for(|ended| *ended).await;
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        *self.has_ended.borrow()
+    }
+
+    /// What coordination says of the members.
+    fn learn(&self, roster: &Roster) {
+        if let Some(members) = &roster.membership {
+            self.state.lock().learn(&members.value, self.run);
+        }
+    }
+
+    /// The answer to a heartbeat that was sent at `sent`.
+    fn answered(&self, reply: HeartbeatReply, sent: Instant) {
+        let now = self.moment(self.world.now());
+        let mut state = self.state.lock();
+        let was_serving = state.standing(now) == Standing::Serving;
+        state.answered(reply, self.moment(sent), now);
+        let ends = state.ends();
+        let is_serving = state.standing(now) == Standing::Serving;
+        drop(state);
+        if let Some(ends) = ends {
+            self.owners.extend(self.began + ends.0);
+        }
+        if is_serving && !was_serving {
+            tracing::info!(run = %self.run, term = reply.term.0, "the node has its lease");
+        }
+    }
+
+    /// Ends everything if the run has ended. Returns whether it has.
+    fn stop_if_over(&self) -> bool {
+        let now = self.moment(self.world.now());
+        let standing = self.state.lock().standing(now);
+        let is_over = matches!(standing, Standing::Ended | Standing::Left);
+        if is_over {
+            self.owners.end();
+            if !self.has_ended.send_replace(true) && standing == Standing::Ended {
+                tracing::error!(
+                    run = %self.run,
+                    "the cluster has expelled this run: it answers nothing any more, and starts anew"
+                );
+            }
+        }
+        is_over
+    }
+
+    /// What the node says. `knows` is read first: what is hosted is at least as new.
+    fn heartbeat(&self, roster: &Roster) -> Heartbeat {
+        let hosts = self.hosts.lock().iter().copied().collect::<Vec<_>>();
+        Heartbeat {
+            role: Role::Owner,
+            is_leaving: false,
+            knows: roster.revision,
+            hosts: hosts
+                .into_iter()
+                .map(|shard| (shard, Weight::ONE))
+                .collect(),
+        }
+    }
+}
+
+/// The task that keeps the lease, until the run has ended.
+pub(super) async fn keep(parts: Arc<Parts>) {
+    let (world, lease) = (&parts.world, &parts.lease);
+    let mut roster = parts.roster.subscribe();
+    loop {
+        let known = roster.borrow_and_update().clone();
+        lease.learn(&known);
+        if lease.stop_if_over() {
+            return;
+        }
+        let before = news_of(&known, parts.run);
+        let mut pause = AGAIN_AFTER;
+        if let Some(place) = known.manager.as_ref().map(|it| it.value.run) {
+            let sent = world.now();
+            let moment = lease.moment(sent);
+            lease.state.lock().sent(moment);
+            match ask(&parts, place, lease.heartbeat(&known)).await {
+                Ok(reply) => {
+                    lease.answered(reply, sent);
+                    if lease.stop_if_over() {
+                        return;
+                    }
+                    if reply.verdict == Verdict::Renewed {
+                        pause = HEARTBEAT_EVERY.saturating_sub(world.now() - sent);
+                    }
+                }
+                Err(NoReply::Silence) => lease.doubt.notify_one(),
+                // It isn't the manager yet, or not any more.
+                Err(NoReply::Declined) => {}
+            }
+        }
+        // Whatever happened while the answer was waited for counts too.
+        let changed = roster.wait_for(|roster| news_of(roster, parts.run) != before);
+        tokio::select! {
+            changed = changed => if changed.is_err() {
+                return;
+            },
+            () = lease.news.notified() => {}
+            () = world.sleep(pause) => {}
+        }
+    }
+}
+
+/// What of the roster is told to the manager, or learned, at once.
+fn news_of(roster: &Roster, run: NodeRun) -> (Option<NodeRun>, u64, bool, bool) {
+    let members = roster.membership.as_ref().map(|members| &members.value);
+    (
+        roster.manager.as_ref().map(|place| place.value.run),
+        members.map_or(0, |members| members.term.0),
+        members.is_some_and(|members| members.is_member(run)),
+        members.is_some_and(|members| members.has_ended(run)),
+    )
+}
+
+/// Why a heartbeat brought nothing.
+enum NoReply {
+    /// The run doesn't answer.
+    Silence,
+    /// It says that it isn't the manager.
+    Declined,
+}
+
+async fn ask(
+    parts: &Parts,
+    manager: NodeRun,
+    heartbeat: Heartbeat,
+) -> Result<HeartbeatReply, NoReply> {
+    let call = Call::new(HEARTBEAT, Class::Lease, &heartbeat);
+    let deadline = Deadline::after(&parts.world, ANSWER_MAX);
+    let to = parts.way_to(manager);
+    let answer = to.call(call, deadline).await;
+    let answer = answer.map_err(|_| NoReply::Silence)?;
+    match answer.reply.decode::<HeartbeatReply>() {
+        Ok(reply) if answer.from == manager => Ok(reply),
+        _ => Err(NoReply::Declined),
+    }
+}

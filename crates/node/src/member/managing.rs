@@ -1,0 +1,326 @@
+//! The cluster's manager, while this run is it: `manager::Manager` driven by what happens.
+//!
+//! *The place is free*, or its holder is surely dead (two attempts in a row were refused, or a newer run of
+//! its node is known): this node takes it under a lease (`place`), reads the roster, and begins a manager, whose first
+//! act is to write its term. *A heartbeat* is answered by the manager under its lock, at once
+//! ([`Office::heartbeat`]). All else that it wants done is a future here, of which each ends within
+//! [`STEP_MAX`], and whose outcome is its next event: stores, assignments, probes, and a call to each member
+//! that lasts until its connection breaks. *It resigns*, because another one has written the membership or its
+//! place has ended: all of that is dropped, and the node looks for a free place again.
+
+mod place;
+
+use super::Parts;
+use coordination::Roster;
+use futures::StreamExt;
+use futures::future::{BoxFuture, FutureExt};
+use futures::stream::FuturesUnordered;
+use manager::{Action, Event, Manager, Moment, Start};
+use model::call::{Call, Class};
+use model::member::{ATTEND, Attend, Heartbeat, HeartbeatReply, Membership};
+use model::{ErrorKind, NodeRun, ShardId};
+use parking_lot::Mutex;
+use place::Won;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+use world::Deadline;
+
+/// How often a manager learns that time passes.
+const TICK: Duration = Duration::from_millis(100);
+/// How long an answer of coordination, or a connection, is waited for.
+const STEP_MAX: Duration = Duration::from_secs(1);
+/// How long a member waits with its answer to [`ATTEND`].
+const ATTEND_MAX: Duration = Duration::from_secs(10);
+/// How much longer the manager waits for it: a member that is silent is found by its lease.
+const ATTEND_LATE: Duration = Duration::from_secs(5);
+/// Pause before a member is attended to again whose connection broke.
+const ATTEND_AGAIN: Duration = Duration::from_millis(500);
+
+/// Where heartbeats find the manager, if it is here.
+#[derive(Default)]
+pub(super) struct Office {
+    manager: Mutex<Option<Manager>>,
+}
+
+/// The outcome of something under way.
+enum Done {
+    /// Something happened.
+    Event(Event),
+    /// A call to a member ended; whether it was answered.
+    Attended(NodeRun, bool),
+}
+
+type Work<'a> = FuturesUnordered<BoxFuture<'a, Done>>;
+
+/// Records of shards and runs that the manager was told of.
+#[derive(Default)]
+struct Told {
+    shards: BTreeMap<ShardId, u64>,
+    runs: BTreeSet<NodeRun>,
+}
+
+impl Office {
+    /// The manager's answer; `None` if it isn't here, or must not answer.
+    pub(super) fn heartbeat(
+        &self,
+        from: NodeRun,
+        heartbeat: Heartbeat,
+        now: Moment,
+    ) -> Option<HeartbeatReply> {
+        let mut manager = self.manager.lock();
+        let event = Event::Heartbeat { from, heartbeat };
+        let actions = manager.as_mut()?.on(event, now);
+        actions.into_iter().find_map(|action| match action {
+            Action::Answer { reply, .. } => Some(reply),
+            _ => None,
+        })
+    }
+
+    /// A manager is here.
+    pub(super) fn is_open(&self) -> bool {
+        self.manager.lock().is_some()
+    }
+
+    fn on(&self, event: Event, now: Moment) -> Vec<Action> {
+        let mut manager = self.manager.lock();
+        let manager = manager.as_mut();
+        manager.map_or_else(Vec::new, |manager| manager.on(event, now))
+    }
+
+    fn attended(&self) -> Vec<NodeRun> {
+        let manager = self.manager.lock();
+        let manager = manager.as_ref();
+        manager.map_or_else(Vec::new, |manager| manager.attended().collect())
+    }
+}
+
+/// Closes the office whatever ends its manager.
+struct Open<'a>(&'a Office);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        *self.0.manager.lock() = None;
+    }
+}
+
+/// The task that makes this run the manager whenever nobody else is.
+pub(super) async fn manage(parts: Arc<Parts>) {
+    while !parts.lease.has_ended() {
+        if let Some(won) = place::win(&parts).await {
+            let lease = won.lease;
+            rule(&parts, won).await;
+            place::give_up(&parts, lease).await;
+        }
+    }
+}
+
+/// Is the manager until it resigns.
+async fn rule(parts: &Parts, won: Won) {
+    let Ok(Ok(roster)) = parts
+        .world
+        .timeout(STEP_MAX, Roster::read(&parts.coordination))
+        .await
+    else {
+        return;
+    };
+    let office = &parts.office;
+    let start = start(parts, &won, &roster);
+    let (manager, first) = Manager::begin(start, parts.moment());
+    *office.manager.lock() = Some(manager);
+    let _open = Open(office);
+    tracing::info!(run = %parts.run, "the node is the cluster's manager");
+    let mut told = Told::default();
+    told.news(&roster);
+    let mut work = Work::new();
+    let mut attending = BTreeSet::new();
+    let mut broken = BTreeSet::new();
+    let mut known = parts.roster.subscribe();
+    work.push(place::keep(parts, won.lease));
+    if !perform(parts, first, &mut work) {
+        return;
+    }
+    let mut next_tick = parts.world.now();
+    loop {
+        let attended = office.attended().into_iter();
+        for run in attended.filter(|run| *run != parts.run) {
+            if attending.insert(run) {
+                let pause = match broken.remove(&run) {
+                    true => ATTEND_AGAIN,
+                    false => Duration::ZERO,
+                };
+                work.push(attend(parts, run, pause));
+            }
+        }
+        let mut events = tokio::select! {
+            Some(done) = work.next() => match done {
+                Done::Event(event) => {
+                    if matches!(event, Event::OwnLease(_)) {
+                        work.push(place::keep(parts, won.lease));
+                    }
+                    vec![event]
+                }
+                Done::Attended(run, was_answered) => {
+                    attending.remove(&run);
+                    match was_answered {
+                        true => Vec::new(),
+                        false => {
+                            broken.insert(run);
+                            vec![Event::Broke(run)]
+                        }
+                    }
+                }
+            },
+            changed = known.changed() => match changed {
+                Ok(()) => told.news(&known.borrow_and_update().clone()),
+                Err(_) => return,
+            },
+            () = parts.world.sleep(next_tick - parts.world.now()) => Vec::new(),
+        };
+        // However much else happens.
+        if next_tick <= parts.world.now() {
+            next_tick = parts.world.now() + TICK;
+            events.push(Event::Tick);
+        }
+        for event in events {
+            let actions = office.on(event, parts.moment());
+            if !perform(parts, actions, &mut work) {
+                return;
+            }
+        }
+        if parts.lease.has_ended() {
+            return;
+        }
+    }
+}
+
+fn start(parts: &Parts, won: &Won, roster: &Roster) -> Start {
+    let members = roster.membership.as_ref();
+    let shards = roster.shards.iter();
+    Start {
+        own: parts.run,
+        own_until: won.until,
+        record: members.map_or_else(Membership::default, |it| it.value.clone()),
+        version: members.map_or(0, |it| it.version),
+        shards: shards
+            .map(|(shard, record)| (*shard, record.value.assigned, record.version))
+            .collect(),
+        newest: roster.addresses.values().map(|it| it.run).collect(),
+    }
+}
+
+impl Told {
+    /// What the roster says beyond what was told.
+    fn news(&mut self, roster: &Roster) -> Vec<Event> {
+        let mut events = Vec::new();
+        for (shard, record) in &roster.shards {
+            if self.shards.insert(*shard, record.version) != Some(record.version) {
+                events.push(Event::Shard {
+                    shard: *shard,
+                    assigned: record.value.assigned,
+                    version: record.version,
+                });
+            }
+        }
+        let runs: BTreeSet<_> = roster.addresses.values().map(|it| it.run).collect();
+        events.extend(runs.difference(&self.runs).map(|run| Event::Appeared(*run)));
+        self.runs = runs;
+        events
+    }
+}
+
+/// Begins what the manager wants done. False if it has resigned.
+fn perform<'a>(parts: &'a Parts, actions: Vec<Action>, work: &mut Work<'a>) -> bool {
+    for action in actions {
+        match action {
+            // Heartbeats are answered where they arrive.
+            Action::Answer { .. } | Action::Decline(_) => {}
+            Action::Probe { run, after } => work.push(probe(parts, run, after)),
+            Action::Store { record, expected } => work.push(store(parts, record, expected)),
+            Action::Assign {
+                shard,
+                from,
+                to,
+                membership,
+            } => work.push(assign(parts, shard, (from, to), membership)),
+            Action::Resign(why) => {
+                tracing::warn!(run = %parts.run, ?why, "the node isn't the manager any more");
+                return false;
+            }
+        }
+    }
+    true
+}
+
+fn probe(parts: &Parts, run: NodeRun, after: Duration) -> BoxFuture<'_, Done> {
+    async move {
+        parts.world.sleep(after).await;
+        let is_refused = parts.is_refused(run).await;
+        Done::Event(Event::Probed { run, is_refused })
+    }
+    .boxed()
+}
+
+fn store(parts: &Parts, record: Membership, expected: u64) -> BoxFuture<'_, Done> {
+    async move {
+        let plan = record.plan.as_ref().map(|plan| plan.change.clone());
+        let stored = parts.coordination.store_membership(expected, &record);
+        Done::Event(match parts.world.timeout(STEP_MAX, stored).await {
+            Ok(Ok(version)) => {
+                tracing::info!(term = record.term.0, ?plan, "the membership has changed");
+                Event::Stored(version)
+            }
+            Ok(Err(error)) if error.kind() == ErrorKind::Changed => Event::Outdated,
+            Ok(Err(_)) | Err(_) => Event::StoreUnknown,
+        })
+    }
+    .boxed()
+}
+
+fn assign(
+    parts: &Parts,
+    shard: ShardId,
+    (from, to): (Option<NodeRun>, Option<NodeRun>),
+    membership: u64,
+) -> BoxFuture<'_, Done> {
+    async move {
+        let facts = &parts.coordination;
+        let assigned = facts.assign_shard_as_manager(shard, from, to, membership);
+        let record = match parts.world.timeout(STEP_MAX, assigned).await {
+            Ok(Ok(record)) => {
+                tracing::info!(%shard, ?from, ?to, "the manager has assigned a shard");
+                Some(record)
+            }
+            // It names another run; whatever that is, the manager decides anew.
+            Ok(Err(error)) if error.kind() == ErrorKind::Changed => {
+                let read = parts.world.timeout(STEP_MAX, facts.shard(shard)).await;
+                read.ok().and_then(Result::ok).flatten()
+            }
+            Ok(Err(_)) | Err(_) => None,
+        };
+        Done::Event(match record {
+            Some(record) => Event::Assigned {
+                shard,
+                assigned: record.value.assigned,
+                version: record.version,
+            },
+            None => Event::AssignUnknown(shard),
+        })
+    }
+    .boxed()
+}
+
+/// Calls a member and waits as long as the call lasts, so that the end of its connection is noticed.
+fn attend(parts: &Parts, run: NodeRun, pause: Duration) -> BoxFuture<'_, Done> {
+    async move {
+        parts.world.sleep(pause).await;
+        let wanted = Attend {
+            answer_after_ms: ATTEND_MAX.as_millis() as u32,
+        };
+        let call = Call::new(ATTEND, Class::Lease, &wanted);
+        let deadline = Deadline::after(&parts.world, ATTEND_MAX + ATTEND_LATE);
+        let answer = parts.way_to(run).call(call, deadline).await;
+        Done::Attended(run, answer.is_ok_and(|answer| answer.from == run))
+    }
+    .boxed()
+}
