@@ -13,7 +13,11 @@ use model::{Error, ErrorKind, Result};
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
+    time::Duration,
 };
+
+/// How long a daemon may take from its last answer to its end.
+const ENDING_MAX: Duration = Duration::from_secs(5);
 
 /// Adds a mount to the running node.
 ///
@@ -109,8 +113,10 @@ fn is_bound(mount: &fuse::MountedShale) -> bool {
 fn settle(dir: &Path) -> Result<()> {
     match ask::<Unmounted>(dir, "/v1/settle", ()) {
         Ok(answer) => wait_if_it_ends(dir, &answer),
-        // A daemon that ended normally made everything durable first.
-        Err(error) if error.kind() == ErrorKind::Unavailable && !lock::is_held(dir) => {
+        // This may have been its last mount: then it ends, and takes no requests any more. A daemon that
+        // ended normally made everything durable first.
+        Err(error) if error.kind() == ErrorKind::Unavailable => {
+            lock::wait_until_free(dir, ENDING_MAX).map_err(|_| error)?;
             refuse_if_it_died(dir)
         }
         Err(error) => Err(error),
