@@ -110,10 +110,11 @@ fn interrupted(points: &'static [Point]) -> CrowdScenario {
 /// the program may move it.
 fn first_seed(planted: Planted) -> u64 {
     match planted {
-        Planted::ForgetSeal | Planted::AcknowledgeEarly => 13,
-        Planted::PublishEarly => 10,
+        Planted::ForgetSeal => 13,
+        Planted::AcknowledgeEarly => 34,
+        Planted::PublishEarly => 12,
         Planted::DiscardUnfenced => 50,
-        Planted::AnswerLate => 128,
+        Planted::AnswerLate => 243,
         Planted::KeepAttributes => 15,
         Planted::AnswerUndurable => 5,
         _ => 0,

@@ -218,7 +218,9 @@ pub(super) async fn compare(machines: &Machines, judge: &Judge, known: &Shared, 
     let mut draw = Draw::new(seed ^ 0xE0D);
     let last = draw.one_of(&machines.nodes).expect("a cluster has nodes");
     let (what, known) = (format!("seed {seed}, at the end"), known.clone());
-    let compared = last.run("compares", |_, member| turn::compare(member, known, what));
+    let compared = last.run("compares", |world, member| {
+        turn::compare(world, member, known, what)
+    });
     judge
         .within("all is compared", END_MAX, compared.done())
         .await;

@@ -19,6 +19,9 @@ use world::World;
 /// How long an operation may take under any fault of a script.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
+/// By then a daemon knows that it was expelled.
+const EXPELLED_MAX: Duration = Duration::from_secs(30);
+
 /// The content of the file that a client holds open during its turn.
 const HELD_SEED: u64 = 77;
 const HELD_BYTES: usize = 50_000;
@@ -67,6 +70,36 @@ fn settings() -> ClientSettings {
     }
 }
 
+/// The node of a client.
+struct Node {
+    world: World,
+    member: Arc<Member>,
+}
+
+impl Node {
+    /// What an operation brought. An error counts as the end of the daemon if the cluster has expelled it:
+    /// the daemon may hear of that later than its client, and then ends with it.
+    ///
+    /// # Panics
+    /// If it is any other error.
+    async fn sees<T, E: std::fmt::Debug>(
+        &self,
+        brought: Result<T, E>,
+        what: impl Fn() -> String,
+    ) -> T {
+        match brought {
+            Ok(seen) => seen,
+            Err(error) => {
+                let ended = self.world.timeout(EXPELLED_MAX, self.member.ended());
+                if ended.await.is_ok() {
+                    std::future::pending::<()>().await;
+                }
+                panic!("{}: {error:?}", what());
+            }
+        }
+    }
+}
+
 /// Performs `steps` actions, then closes the client.
 ///
 /// # Panics
@@ -86,10 +119,11 @@ pub(super) async fn turn(
             Err(error) => world.note("no session", error.kind() as u64),
         }
     };
+    let node = Node { world, member };
     if lock(&known).is_uncertain {
-        look(&client, &known, &what).await;
+        look(&node, &client, &known, &what).await;
     }
-    let held = hold(&client, &known, &what).await;
+    let held = hold(&node, &client, &known, &what).await;
     let mut driver = Driver::with(client.clone(), lock(&known).inodes.clone());
     for step in 0..steps {
         let action = {
@@ -101,11 +135,9 @@ pub(super) async fn turn(
         };
         let (expected, made) = expect(&mut lock(&known), &action);
         tracing::debug!(step, ?action, "asks");
-        let seen = match driver.run(&action, made).await {
-            Ok(seen) => seen,
-            // Programs see a pause, also on a node that is cut off.
-            Err(error) => panic!("{what}, step {step}: {error:?}"),
-        };
+        // Programs see a pause, also on a node that is cut off.
+        let ran = driver.run(&action, made).await;
+        let seen = node.sees(ran, || format!("{what}, step {step}")).await;
         assert!(
             agree(&action, &expected, &seen),
             "{what}, step {step} {action:?}: expected {}, saw {}",
@@ -118,7 +150,8 @@ pub(super) async fn turn(
         known.steps += 1;
     }
     let found = client.read(held, 0, HELD_BYTES).await;
-    let found = found.unwrap_or_else(|error| panic!("{what}, a file without names: {error:?}"));
+    let found = node.sees(found, || format!("{what}, a file without names"));
+    let found = found.await;
     let (found, wanted) = (found.concat(), content(HELD_SEED, HELD_BYTES));
     let differs = found.iter().zip(&wanted).position(|(a, b)| a != b);
     assert!(
@@ -128,7 +161,7 @@ pub(super) async fn turn(
     );
     client.release(held).await;
     let closed = client.close().await;
-    closed.unwrap_or_else(|error| panic!("{what}, at its end: {error:?}"));
+    node.sees(closed, || format!("{what}, at its end")).await;
     let known = &mut *lock(&known);
     known.history.begin(&Action::SyncAll);
     known.history.answered(&known.model);
@@ -136,7 +169,7 @@ pub(super) async fn turn(
 }
 
 /// Makes a file without names that only this client holds open, wherever the shard moves.
-async fn hold(client: &Client, known: &Shared, what: &str) -> InodeId {
+async fn hold(node: &Node, client: &Client, known: &Shared, what: &str) -> InodeId {
     let (_, root) = place(known);
     let new = NewInode {
         kind: FileKind::File,
@@ -156,25 +189,27 @@ async fn hold(client: &Client, known: &Shared, what: &str) -> InodeId {
         Ok::<_, model::Error>(inode)
     };
     let written = written.await;
-    written.unwrap_or_else(|error| panic!("{what}, a file without names: {error:?}"))
+    let made = node.sees(written, || format!("{what}, a file without names"));
+    made.await
 }
 
 /// Looks at everything after a crash, and makes it what is known.
-async fn look(client: &Client, known: &Shared, what: &str) {
+async fn look(node: &Node, client: &Client, known: &Shared, what: &str) {
+    let after = || format!("{what}, after a crash");
     let (_, root) = place(known);
     let survey = survey::take(client, root).await;
-    let survey = survey.unwrap_or_else(|error| panic!("{what}, after a crash: {error}"));
+    let survey = node.sees(survey, after).await;
     let checked = lock(known).history.check_recovered(&survey);
     checked.unwrap_or_else(|why| panic!("{what}, after a crash: {why}"));
     let (model, paths) = ModelFs::from_survey(&survey);
     let mut inodes = BTreeMap::from([(ROOT, root)]);
     for (number, path) in paths {
         let found = survey::find(client, root, &path).await;
-        let found = found.unwrap_or_else(|error| panic!("{what}, after a crash: {error}"));
+        let found = node.sees(found, after).await;
         inodes.insert(number, found);
     }
     let synced = client.sync_all().await;
-    synced.unwrap_or_else(|error| panic!("{what}, after a crash: {error}"));
+    node.sees(synced, after).await;
     let known = &mut *lock(known);
     known.history = History::shipped_from(&model);
     known.model = model;
@@ -183,12 +218,16 @@ async fn look(client: &Client, known: &Shared, what: &str) {
 }
 
 /// Everything must be as the model has it.
-pub(super) async fn compare(member: Arc<Member>, known: Shared, what: String) {
+pub(super) async fn compare(world: World, member: Arc<Member>, known: Shared, what: String) {
     let (shard, root) = place(&known);
+    let node = Node {
+        world,
+        member: member.clone(),
+    };
     let client = member.open_client_of(shard, settings()).await;
     let client = client.unwrap_or_else(|error| panic!("{what}: {error}"));
     if lock(&known).is_uncertain {
-        look(&client, &known, &what).await;
+        look(&node, &client, &known, &what).await;
     }
     let survey = survey::take(&client, root).await;
     let survey = survey.unwrap_or_else(|error| panic!("{what}: {error}"));
