@@ -125,7 +125,7 @@ impl Known {
         }
         let node = self.opened.get(&client).map(|it| it.0);
         let is_cut_off = node.is_some_and(|node| self.cut_off.contains(&node));
-        if !is_cut_off && !(self.may_fail && self.was_hit) {
+        if !(is_cut_off || self.may_fail && self.was_hit) {
             let open = self.under_way();
             self.breaks(format!(
                 "client {client} has lost its session, and nothing was wrong with its node; under way: {open:#?}"
