@@ -35,6 +35,13 @@ fn a_removed_file_holds_up_nobody_who_wants_its_bytes() {
     }
 }
 
+/// 1231: a node that had stood still seemed to have what others had got meanwhile, because it was looked at
+/// before its first step.
+#[test]
+fn seeds_that_found_something_find_nothing() {
+    run_crowd(1231, &CrowdScenario::WITHIN);
+}
+
 #[test]
 fn many_programs_agree_whatever_breaks() {
     let (met, said) = run(1_100..1_100 + by_suite(24, 450), &CrowdScenario::WITHIN);

@@ -4,9 +4,9 @@
 use super::Crowd;
 use super::known::lock;
 use client::Client;
-use model::{NodeRun, ShardEpoch, TokenMode, TokenObject, TokenRange};
+use model::{NodeId, NodeRun, ShardEpoch, TokenMode, TokenObject, TokenRange};
 use node::ROOT_SHARD;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,16 +16,20 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 impl Crowd<'_> {
     /// Looks for ever.
     pub(super) async fn watch(&self) {
-        let mut owners = BTreeMap::new();
+        let (mut owners, mut stood_still) = (BTreeMap::new(), BTreeSet::new());
         loop {
             self.note_lost_sessions();
             let wrong = self
                 .wrong_owner(&mut owners)
-                .or_else(|| self.wrong_tokens());
+                .or_else(|| self.wrong_tokens(&stood_still));
             if let Some(wrong) = wrong {
                 lock(self.known).breaks(format!("{wrong}, after {:?}", self.judge.now()));
                 std::future::pending::<()>().await;
             }
+            // The clock of one that goes on is late until its first step.
+            let machines = self.machines.nodes.iter();
+            let paused = machines.filter(|it| it.node.is_paused());
+            stood_still = paused.map(|it| it.id).collect();
             self.judge.sleep(LOOK_EVERY).await;
         }
     }
@@ -62,14 +66,17 @@ impl Crowd<'_> {
     }
 
     /// Two clients that may use what conflicts.
-    fn wrong_tokens(&self) -> Option<String> {
+    fn wrong_tokens(&self, stood_still: &BTreeSet<NodeId>) -> Option<String> {
         let known = &*lock(self.known);
         let mut held: BTreeMap<TokenObject, Vec<(u32, TokenRange, TokenMode)>> = BTreeMap::new();
         for (number, client) in known.open_clients() {
             let is_there = |node| {
                 let mut nodes = self.machines.nodes.iter();
                 let machine = nodes.find(|it| it.id == node);
-                machine.is_some_and(|it| it.node.is_running() && !it.node.is_paused())
+                machine.is_some_and(|it| {
+                    let is_still = it.node.is_paused() || stood_still.contains(&it.id);
+                    it.node.is_running() && !is_still
+                })
             };
             let Some(client) = client.1.upgrade().filter(|_| is_there(client.0)) else {
                 continue;
