@@ -16,13 +16,13 @@ fn root() -> PathBuf {
 
 /// The sources of the program: neither the simulations nor what declares the names.
 fn sources(folder: &Path, all: &mut String) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
+    for entry in fs::read_dir(folder).expect("a folder of sources") {
+        let path = entry.expect("an entry").path();
         let is_declared = path.ends_with("world/src") || path.ends_with("crates/sim");
         match path.is_dir() {
             true if !is_declared => sources(&path, all),
             false if path.extension().is_some_and(|it| it == "rs") => {
-                all.push_str(&fs::read_to_string(&path).unwrap());
+                all.push_str(&fs::read_to_string(&path).expect("a source"));
             }
             _ => {}
         }
@@ -54,7 +54,7 @@ fn wrong(kind: &str, names: &[String], listed: &str, sources: &str, once: bool) 
 
 /// The row of a fault in the documents.
 fn row(planted: Planted) -> Option<String> {
-    let listed = fs::read_to_string(root().join("docs/planted-faults.md")).unwrap();
+    let listed = fs::read_to_string(root().join("docs/planted-faults.md")).expect("the list");
     let mut rows = listed.lines();
     let row = rows.find(|row| row.starts_with(&format!("| `{planted:?}` |")));
     row.map(str::to_owned)

@@ -48,7 +48,7 @@ async fn work(world: World, client: Arc<Client>, file: InodeId, seen: Arc<Seen>)
 
 fn note(world: &World, before: &mut Instant, seen: &Seen) {
     let pause = world.now() - *before;
-    let mut longest = seen.longest.lock().unwrap();
+    let mut longest = seen.longest.lock().expect("nobody panicked");
     *longest = pause.max(*longest);
     *before = world.now();
 }
@@ -113,7 +113,7 @@ fn pause(seed: u64, end: End) -> Duration {
                 .end_of(task)
                 .await
                 .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-            worst = worst.max(*seen.longest.lock().unwrap());
+            worst = worst.max(*seen.longest.lock().expect("nobody panicked"));
             let synced = seen.synced.load(Ordering::Relaxed);
             let read = stage.run(others[3], async move |_, member| {
                 let client = client(&member).await;
@@ -131,25 +131,25 @@ fn pause(seed: u64, end: End) -> Duration {
                 );
             }
         }
-        *found.lock().unwrap() = worst;
+        *found.lock().expect("nobody panicked") = worst;
         match end {
             End::Killed => stage.start(victim).await,
             End::Silent => stage.heal(),
         }
     });
-    let longest = *longest.lock().unwrap();
-    longest
+    *longest.lock().expect("nobody panicked")
 }
 
+#[allow(clippy::print_stdout, reason = "the figure is for the reader")]
 fn worst(end: End, limit: Duration) {
     let worst = Mutex::new((Duration::ZERO, 0));
     each_seed(0..by_suite(6, 60), |seed| {
         let pause = pause(seed, end);
-        let mut worst = worst.lock().unwrap();
+        let mut worst = worst.lock().expect("nobody panicked");
         *worst = (*worst).max((pause, seed));
         assert!(pause <= limit, "seed {seed}: a pause of {pause:?}");
     });
-    let (worst, seed) = *worst.lock().unwrap();
+    let (worst, seed) = *worst.lock().expect("nobody panicked");
     println!(
         "{end:?}, with the shard and the manager: others pause {worst:?} at most (seed {seed})"
     );
