@@ -14,6 +14,10 @@ use model::{
 use pool::Pool;
 use std::sync::Arc;
 
+/// How often the owner is asked because written data was published meanwhile. Each time a program has
+/// written and all of it was published.
+const ASKED_MAX: usize = 64;
+
 /// The attributes of inodes.
 pub(crate) struct InodeAttributes {
     session: Arc<Session>,
@@ -43,18 +47,26 @@ impl InodeAttributes {
         })
     }
 
-    /// stat. Includes unpublished writes.
+    /// stat. Includes unpublished writes. Those that are published between the owner's answer and here
+    /// are neither in it nor unpublished any more: then the owner is asked again.
     pub(crate) async fn get(&self, inode: InodeId) -> Result<Attributes> {
-        let mut attributes = self.session.attributes(inode).await?;
-        self.merge_into(&mut attributes);
-        Ok(attributes)
+        let mut asked = 0;
+        loop {
+            let had_unpublished = self.pages.has_unpublished(inode);
+            let mut attributes = self.session.attributes(inode).await?;
+            asked += 1;
+            let has_unpublished = self.merge_into(&mut attributes);
+            if has_unpublished || !had_unpublished || asked == ASKED_MAX {
+                return Ok(attributes);
+            }
+        }
     }
 
     /// Adds what only this client knows to attributes from the owner: unpublished writes, unrecorded
-    /// reads.
-    pub(crate) fn merge_into(&self, attributes: &mut Attributes) {
+    /// reads. Whether there were such writes.
+    pub(crate) fn merge_into(&self, attributes: &mut Attributes) -> bool {
         self.accesses.merge_into(attributes);
-        self.pages.merge_into(attributes);
+        self.pages.merge_into(attributes)
     }
 
     /// chmod, chown, utimes, truncate, in any combination, atomically. Publishes the inode's dirty
@@ -103,11 +115,17 @@ impl InodeAttributes {
     async fn set_published(&self, inode: InodeId, set: SetAttributes) -> Result<Attributes> {
         let sets_mode = set.mode.is_some();
         let operation = Operation::SetAttributes { inode, set };
-        let attributes = self.session.attributes_after(operation).await?;
+        let attributes = self.change(inode, operation).await?;
         if sets_mode {
             self.rights.note_grant(inode);
         }
         Ok(attributes)
+    }
+
+    /// Changes an inode, unless something that programs did before is lost.
+    async fn change(&self, inode: InodeId, operation: Operation) -> Result<Attributes> {
+        let may = || self.pages.check_lost(inode);
+        self.session.attributes_after_if(operation, may).await
     }
 
     /// The value of an extended attribute.
@@ -147,7 +165,7 @@ impl InodeAttributes {
             mode,
             drop_setgid,
         };
-        self.session.attributes_after(operation).await?;
+        self.change(inode, operation).await?;
         self.rights.note_grant(inode);
         Ok(())
     }
@@ -156,7 +174,7 @@ impl InodeAttributes {
     pub(crate) async fn remove_xattr(&self, inode: InodeId, name: &[u8]) -> Result<()> {
         let name = xattr_name(name)?;
         let operation = Operation::RemoveXattr { inode, name };
-        self.session.attributes_after(operation).await.map(drop)
+        self.change(inode, operation).await.map(drop)
     }
 
     /// statfs, with the file system's block size.

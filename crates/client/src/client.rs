@@ -197,6 +197,12 @@ impl Client {
         self.session.waiters()
     }
 
+    /// Its session with the owner; one that has ended until another one has begun.
+    #[must_use]
+    pub fn session(&self) -> SessionId {
+        self.session.id()
+    }
+
     /// What was lost with sessions that the owner ended because it didn't hear from the client in time.
     #[must_use]
     pub fn losses(&self) -> Losses {

@@ -108,7 +108,7 @@ impl Content {
                 keep_size,
             };
             let asked = state.lock().held_state();
-            let result = self.range_changed(operation).await;
+            let result = self.range_changed(&[inode], operation).await;
             let mut inner = state.lock();
             if change != RangeChange::Reserve {
                 self.pages.uncache(inode, &mut inner, offset, end);
@@ -207,6 +207,8 @@ impl Content {
         to_offset: u64,
         length: u64,
     ) -> Result<u64> {
+        self.pages.check_lost(from)?;
+        self.pages.check_lost(to)?;
         let source = self.pages.inode(from);
         self.write_behind.publish(&source).await?;
         let size = self.attributes.get(from).await?.size;
@@ -260,7 +262,7 @@ impl Content {
                 length: end - at,
             };
             let asked = target.lock().held_state();
-            let result = self.range_changed(operation).await;
+            let result = self.range_changed(&[from, to], operation).await;
             let mut inner = target.lock();
             self.pages
                 .uncache(to, &mut inner, to_offset, to_offset + length);
@@ -318,8 +320,18 @@ impl Content {
         Ok(done)
     }
 
-    async fn range_changed(&self, operation: Operation) -> Result<(Attributes, Option<u64>)> {
-        match self.session.execute(operation).await? {
+    /// Changes a range, unless something that programs did before with one of the files is lost.
+    async fn range_changed(
+        &self,
+        files: &[InodeId],
+        operation: Operation,
+    ) -> Result<(Attributes, Option<u64>)> {
+        let may = || {
+            files
+                .iter()
+                .try_for_each(|file| self.pages.check_lost(*file))
+        };
+        match self.session.execute_if(operation, may).await? {
             Reply::RangeChanged { attributes, next } => Ok((attributes, next)),
             other => Err(Error::new(
                 ErrorKind::Unavailable,

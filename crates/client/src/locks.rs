@@ -68,14 +68,6 @@ impl Locks {
         self.session.ask_later(end);
     }
 
-    /// Refuses what programs do with a file on which they have lost something.
-    fn check_lost(&self, inode: InodeId) -> Result<()> {
-        match self.pages.find_inode(inode) {
-            Some(state) => state.lock().check_lost(),
-            None => Ok(()),
-        }
-    }
-
     /// F_GETLK: the first lock that conflicts with one of this kind.
     pub(crate) async fn get(
         &self,
@@ -86,7 +78,7 @@ impl Locks {
     ) -> Result<Option<HeldLock>> {
         loop {
             let session = self.session.current().await?;
-            self.check_lost(inode)?;
+            self.pages.check_lost(inode)?;
             let test = LockCall::Test {
                 inode,
                 owner: owner_in(owner, session),
@@ -155,7 +147,7 @@ impl Locks {
         let mut listed = None;
         loop {
             let session = self.session.current().await?;
-            self.check_lost(request.inode)?;
+            self.pages.check_lost(request.inode)?;
             let request = LockRequest {
                 owner: owner_in(request.owner, session),
                 ..request

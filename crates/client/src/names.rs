@@ -231,10 +231,11 @@ impl Names {
         };
         match self.session.execute(operation).await? {
             Reply::Listing { mut entries, end } => {
-                let attributes = entries
-                    .iter_mut()
-                    .filter_map(|entry| entry.attributes.as_mut());
-                attributes.for_each(|attributes| self.attributes.merge_into(attributes));
+                for entry in &mut entries {
+                    if let Some(attributes) = &mut entry.attributes {
+                        self.attributes.merge_into(attributes);
+                    }
+                }
                 Ok(Listing { entries, end })
             }
             other => unexpected_reply(&other),

@@ -114,18 +114,34 @@ impl PagePool {
         self.inodes.find(inode)
     }
 
+    /// Refuses what programs do with a file on which they have lost something.
+    pub(crate) fn check_lost(&self, inode: InodeId) -> Result<()> {
+        match self.find_inode(inode) {
+            Some(state) => state.lock().check_lost(),
+            None => Ok(()),
+        }
+    }
+
     /// Visits the state of every inode, one after another.
     pub(crate) fn each_inode(&self, visit: impl FnMut(&InodeRef)) {
         self.inodes.each(visit);
     }
 
-    /// Adds unpublished writes to attributes from the owner.
-    pub(crate) fn merge_into(&self, attributes: &mut Attributes) {
-        if self.dirty() > 0
-            && let Some(state) = self.inodes.find(attributes.inode)
-        {
-            state.lock().merge_into(attributes);
-        }
+    /// Adds unpublished writes to attributes from the owner. Whether there are any.
+    pub(crate) fn merge_into(&self, attributes: &mut Attributes) -> bool {
+        let state = self.find_written(attributes.inode);
+        state.is_some_and(|state| state.lock().merge_into(attributes))
+    }
+
+    /// Whether an inode has unpublished writes.
+    pub(crate) fn has_unpublished(&self, inode: InodeId) -> bool {
+        let state = self.find_written(inode);
+        state.is_some_and(|state| !state.lock().is_published())
+    }
+
+    /// The state of an inode that may have unpublished writes.
+    fn find_written(&self, inode: InodeId) -> Option<InodeRef> {
+        (self.dirty() > 0).then(|| self.inodes.find(inode))?
     }
 
     // Dirty bytes.

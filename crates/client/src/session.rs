@@ -132,10 +132,20 @@ impl Session {
         &self,
         operation: Operation,
     ) -> impl Future<Output = Result<Reply>> + Send {
-        let executed = self.execute_late(operation);
+        self.execute_if(operation, || Ok(()))
+    }
+
+    /// As `execute`, unless `may` refuses it: asked before, and again if a session ends meanwhile.
+    pub(crate) fn execute_if(
+        &self,
+        operation: Operation,
+        may: impl Fn() -> Result<()> + Send,
+    ) -> impl Future<Output = Result<Reply>> + Send {
+        let mut request = self.request(operation, self.id());
         async move {
             self.check_open()?;
-            executed.await
+            may()?;
+            self.execute_request(&mut request, may).await
         }
     }
 
@@ -148,9 +158,17 @@ impl Session {
         operation: Operation,
     ) -> impl Future<Output = Result<Reply>> + Send {
         let mut request = self.request(operation, self.id());
+        async move { self.execute_request(&mut request, || Ok(())).await }
+    }
+
+    fn execute_request(
+        &self,
+        request: &mut OwnerRequest,
+        may: impl Fn() -> Result<()> + Send,
+    ) -> impl Future<Output = Result<Reply>> + Send {
         async move {
             loop {
-                let answer = match self.owner.ask(&request) {
+                let answer = match self.owner.ask(request) {
                     Asked::Ready(answer) => answer,
                     Asked::Waits(rest) => rest.await,
                 };
@@ -159,7 +177,8 @@ impl Session {
                     Ok(other) => unexpected_answer(&other),
                     // Boxed because it is rare: otherwise every operation's future would contain it.
                     Err(error) if error.kind() == ErrorKind::SessionEnded => {
-                        Box::pin(self.ask_in_next(&mut request)).await?;
+                        Box::pin(self.ask_in_next(request)).await?;
+                        may()?;
                     }
                     Err(error) => return Err(error),
                 }
@@ -197,7 +216,16 @@ impl Session {
 
     /// The attributes after an operation whose answer they are.
     pub(crate) async fn attributes_after(&self, operation: Operation) -> Result<Attributes> {
-        match self.execute(operation).await? {
+        self.attributes_after_if(operation, || Ok(())).await
+    }
+
+    /// As `attributes_after`, unless `may` refuses it.
+    pub(crate) async fn attributes_after_if(
+        &self,
+        operation: Operation,
+        may: impl Fn() -> Result<()> + Send,
+    ) -> Result<Attributes> {
+        match self.execute_if(operation, may).await? {
             Reply::Attributes { attributes, .. } => Ok(attributes),
             other => unexpected_reply(&other),
         }

@@ -125,10 +125,7 @@ impl WriteBehind {
         self.session.check_open()?;
         self.publish_inode(inode).await?;
         self.session.sync().await?;
-        match self.pages.find_inode(inode) {
-            Some(state) => state.lock().check_lost(),
-            None => Ok(()),
-        }
+        self.pages.check_lost(inode)
     }
 
     /// close(2) of one descriptor: reports an earlier write error once, publishes small files.

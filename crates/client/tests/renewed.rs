@@ -4,12 +4,12 @@
 use crate::rig::way::{Way, client_through};
 use crate::rig::{self, Node, content, name, new_file, patient, run_patient as run};
 use crate::sharing::{CELL, CELLS, Event, History, filled, values};
-use client::{Client, Losses, OpenFlags};
+use client::{Allocate, Client, Losses, OpenFlags};
 use futures::future::join_all;
 use metanode::CheckOptions;
 use model::lock::{LockDoor, LockOwner, LockTaker};
-use model::operation::RenameMode;
-use model::{Error, ErrorKind, InodeId, LockKind, LockRange, Result, SetAttributes};
+use model::operation::{RenameMode, XattrMode};
+use model::{Error, ErrorKind, InodeId, LockKind, LockRange, Operation, Result, SetAttributes};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -46,6 +46,14 @@ async fn lock(client: &Client, door: LockDoor, inode: InodeId) -> Result<()> {
     client
         .set_lock(inode, owner, LockRange::ALL, kind, taker, never)
         .await
+}
+
+fn set(size: Option<u64>, mode: Option<u32>) -> SetAttributes {
+    SetAttributes {
+        size,
+        mode,
+        ..SetAttributes::default()
+    }
 }
 
 fn is_lost<T: std::fmt::Debug>(result: Result<T>) {
@@ -113,6 +121,16 @@ fn a_client_that_was_cut_off_goes_on_and_says_what_was_lost() {
             is_lost(cut.write(lost, 0, b"late").await);
             is_lost(cut.fsync(lost, false).await);
             is_lost(lock(&cut, door, lost).await);
+            is_lost(cut.set_attributes(lost, set(Some(5), None)).await);
+            is_lost(cut.set_attributes(lost, set(None, Some(0o600))).await);
+            is_lost(cut.set_xattr(lost, b"user.x", b"1", XattrMode::Set).await);
+            is_lost(cut.allocate(lost, Allocate::Punch, 0, 10).await);
+            is_lost(cut.copy_range(stored, 0, lost, 0, 10).await);
+            is_lost(cut.copy_range(lost, 0, stored, 0, 10).await);
+        }
+        for kept in [written, locked] {
+            let found = here.get_attributes(kept).await.unwrap();
+            assert_eq!((found.size, found.mode & 0o777), (9_000, 0o644));
         }
         cut.release(written).await;
         is_lost(cut.read(written, 0, 10).await);
@@ -226,6 +244,102 @@ async fn names(world: &World, client: &Client) -> usize {
         assert!(step.is_err() || unknown.contains(&step.unwrap()), "{text}");
     }
     unknown.len()
+}
+
+/// The last answer of the old session comes late: the owner wants the publish in parts.
+#[test]
+fn what_an_ended_session_wrote_is_not_published_by_the_next_one() {
+    run(9_070, |world, node| async move {
+        let here = &node.client;
+        let file = rig::file(here, "f").await;
+        // So many pieces that nothing replaces all of them at once.
+        for at in 0..3_000 {
+            here.write(file, 2 * at, b"x").await.unwrap();
+        }
+        here.fsync(file, false).await.unwrap();
+        let before = rig::read(here, file, 0, 10_000).await;
+        let (cut, way) = client(&world, &node).await;
+        open(&cut, file).await;
+        cut.write(file, 0, &content(1, 5_999)).await.unwrap();
+        *way.late.lock() = Some(|operation| matches!(operation, Operation::Publish(_)));
+        let publishes = {
+            let cut = cut.clone();
+            async move { cut.fsync(file, false).await }
+        };
+        let publishes = world.spawn("a program", publishes);
+        way.until_late().await;
+        let session = cut.session();
+        node.metanode.close_session(session).await.unwrap();
+        while cut.losses().sessions == 0 {
+            world.sleep(Duration::from_millis(1)).await;
+        }
+        *way.late.lock() = None;
+        is_lost(publishes.await);
+        world.sleep(Duration::from_secs(10)).await;
+        assert!(rig::read(here, file, 0, 10_000).await == before);
+        is_lost(cut.read(file, 0, 10).await);
+        assert_eq!(cut.losses().files_with_data, 1);
+        cut.release(file).await;
+        open(&cut, file).await;
+        assert!(rig::read(&cut, file, 0, 10_000).await == before);
+        cut.release(file).await;
+        cut.close().await.unwrap();
+        check(node).await;
+    });
+}
+
+/// It has no token whose loss would tell: it had everything.
+#[test]
+fn the_only_client_hears_of_what_it_lost_when_its_session_is_ended() {
+    run(9_080, |world, node| async move {
+        let only = &node.client;
+        world.sleep(Duration::from_secs(5)).await;
+        let written = rig::file(only, "written").await;
+        let kept = rig::file(only, "kept").await;
+        only.write(kept, 0, &content(1, 9_000)).await.unwrap();
+        only.fsync(kept, false).await.unwrap();
+        only.write(written, 0, &content(2, 9_000)).await.unwrap();
+        node.metanode.close_session(only.session()).await.unwrap();
+        while only.losses().sessions == 0 {
+            world.sleep(Duration::from_millis(1)).await;
+        }
+        is_lost(only.read(written, 0, 10).await);
+        is_lost(only.fsync(written, false).await);
+        assert_eq!(only.losses().files_with_data, 1);
+        assert!(rig::read(only, kept, 0, 9_000).await == content(1, 9_000));
+        only.release(written).await;
+        open(only, written).await;
+        assert!(rig::read(only, written, 0, 10).await.is_empty());
+        for file in [written, kept] {
+            only.release(file).await;
+        }
+        check(node).await;
+    });
+}
+
+/// It is asked before the client knows that what it had is lost.
+#[test]
+fn a_truncate_that_waits_for_the_next_session_is_not_applied_to_a_file_with_lost_data() {
+    run(9_060, |world, node| async move {
+        let (cut, way) = client(&world, &node).await;
+        let here = &node.client;
+        let file = rig::file(here, "f").await;
+        open(&cut, file).await;
+        cut.write(file, 0, &content(1, 9_000)).await.unwrap();
+        cut.fsync(file, false).await.unwrap();
+        let door = cut.begin_lock_door().await.unwrap();
+        lock(&cut, door, file).await.unwrap();
+        way.cut.store(true, Ordering::Relaxed);
+        here.write(file, 0, &content(2, 9_000)).await.unwrap();
+        way.slow_ms.store(100, Ordering::Relaxed);
+        way.cut.store(false, Ordering::Relaxed);
+        assert_eq!(cut.losses(), Losses::default(), "it doesn't know yet");
+        is_lost(cut.set_attributes(file, set(Some(5), None)).await);
+        assert!(rig::read(here, file, 0, 9_000).await == content(2, 9_000));
+        cut.release(file).await;
+        cut.close().await.unwrap();
+        check(node).await;
+    });
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::rig::{self, Node, new_file, run_patient as run};
 use client::{Client, Owner};
 use futures::future::join_all;
 use metanode::{CheckOptions, Metanode};
-use model::{ErrorKind, InodeId, SetAttributes};
+use model::{ErrorKind, InodeId, Operation, SetAttributes};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -373,6 +373,30 @@ fn appends_of_several_clients_follow_each_other() {
             60 * CELL as u64
         );
         drop(places);
+        node.close().await;
+    });
+}
+
+/// The owner answers before the publish, and the answer arrives after it.
+#[test]
+fn a_stat_shows_what_was_published_while_its_answer_was_on_its_way() {
+    run(8_450, |world, node| async move {
+        let way = Way::new(&world, &node.metanode, 0);
+        let other = client_through(&node, &way).await;
+        let file = rig::file(&other, "f").await;
+        other.write(file, 0, &filled(1, 4)).await.unwrap();
+        *way.late.lock() = Some(|operation| matches!(operation, Operation::GetAttributes { .. }));
+        let stat = {
+            let other = other.clone();
+            async move { other.get_attributes(file).await.unwrap().size }
+        };
+        let stat = world.spawn("a stat", stat);
+        way.until_late().await;
+        other.fsync(file, false).await.unwrap();
+        *way.late.lock() = None;
+        assert_eq!(stat.await, 4 * CELL as u64);
+        other.release(file).await;
+        other.close().await.unwrap();
         node.close().await;
     });
 }

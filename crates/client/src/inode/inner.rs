@@ -283,9 +283,11 @@ impl Inner {
         }
     }
 
-    /// Adds unpublished writes to attributes from the owner.
-    pub(crate) fn merge_into(&self, attributes: &mut Attributes) {
-        let Some(pending) = self.pending else { return };
+    /// Adds unpublished writes to attributes from the owner. Whether there are any.
+    pub(crate) fn merge_into(&self, attributes: &mut Attributes) -> bool {
+        let Some(pending) = self.pending else {
+            return false;
+        };
         attributes.size = attributes.size.max(pending.size);
         if pending.generation == attributes.generation {
             attributes.mtime = attributes.mtime.max(pending.written);
@@ -296,6 +298,7 @@ impl Inner {
         // counted twice.
         attributes.allocated =
             (attributes.allocated + unpublished).min(attributes.size.max(attributes.allocated));
+        true
     }
 
     /// Whether a change of bytes has no privileges to drop.

@@ -31,6 +31,12 @@ pub struct Way {
     pub cut: AtomicBool,
     /// Everything arrives, and no answer does.
     pub deaf: AtomicBool,
+    /// Answers to these operations arrive only once this is `None` again.
+    pub late: Mutex<Option<fn(&Operation) -> bool>>,
+    /// How many answers have been late.
+    pub late_answers: AtomicU64,
+    /// Nothing that publishes arrives.
+    pub no_publishes: AtomicBool,
     /// After its next answer about a new file without a name, no node owns the shard.
     pub leaves: AtomicBool,
     pub is_away: AtomicBool,
@@ -46,6 +52,9 @@ impl Way {
             slow_ms: AtomicU64::new(0),
             cut: AtomicBool::new(false),
             deaf: AtomicBool::new(false),
+            late: Mutex::new(None),
+            late_answers: AtomicU64::new(0),
+            no_publishes: AtomicBool::new(false),
             leaves: AtomicBool::new(false),
             is_away: AtomicBool::new(false),
         })
@@ -105,6 +114,13 @@ impl Way {
         self.cut.load(Ordering::Relaxed) || self.deaf.load(Ordering::Relaxed)
     }
 
+    /// Waits until an answer is late.
+    pub async fn until_late(&self) {
+        while self.late_answers.load(Ordering::Relaxed) == 0 {
+            self.world.sleep(Duration::from_millis(1)).await;
+        }
+    }
+
     async fn travel(&self) {
         let most = self.slow_ms.load(Ordering::Relaxed);
         if most > 0 {
@@ -159,16 +175,32 @@ impl Remote for Way {
                 5 => self.world.sleep(self.up_to(Duration::from_secs(1))).await,
                 _ => {}
             }
-            let makes_unnamed = match call.decode::<OwnerCall>() {
+            let operation = match call.decode::<OwnerCall>() {
                 Ok(OwnerCall {
                     request: OwnerRequest::Execute { operation, .. },
                     ..
-                }) => matches!(operation, Operation::CreateUnnamed { .. }),
-                _ => false,
+                }) => Some(operation),
+                _ => None,
             };
+            let makes_unnamed = matches!(operation, Some(Operation::CreateUnnamed { .. }));
+            let publishes = matches!(operation, Some(Operation::Publish(_)));
+            if publishes && self.no_publishes.load(Ordering::Relaxed) {
+                silence.await;
+                return Err(NoAnswer::unknown("publishes are lost"));
+            }
             let serving = async {
                 self.travel().await;
                 let reply = self.metanode.serve(RUN, call, deadline).await;
+                let is_late = || match (*self.late.lock(), &operation) {
+                    (Some(late), Some(operation)) => late(operation),
+                    _ => false,
+                };
+                if is_late() {
+                    self.late_answers.fetch_add(1, Ordering::Relaxed);
+                }
+                while is_late() {
+                    self.world.sleep(Duration::from_millis(1)).await;
+                }
                 self.travel().await;
                 reply
             };
