@@ -50,9 +50,9 @@ enum Missing<'a> {
     Extents(u64),
     /// Another task is fetching the data.
     Arrival(Notified<'a>),
-    /// The pieces of segments to fetch; and pieces available now, kept because they may be evicted
-    /// before the rest arrives.
-    Data(Vec<Located>, Vec<(u64, Bytes)>),
+    /// The pieces of segments to fetch, and the mapping that says so; and pieces available now, kept
+    /// because they may be evicted before the rest arrives.
+    Data(Vec<Located>, u64, Vec<(u64, Bytes)>),
 }
 
 /// Reads files.
@@ -116,7 +116,7 @@ impl Reader {
             let have = (&fetched[..], in_parts);
             let is_held = uses.is_some();
             let missing = self.put_together(&state, offset, length, is_held, have, &mut unnoted)?;
-            let (wanted, known) = match missing {
+            let (wanted, mapping, known) = match missing {
                 // What was read under a token that is lost may be old.
                 Missing::Nothing(pieces) => match uses.take().is_none_or(Uses::end) {
                     true => return Ok(pieces),
@@ -156,13 +156,14 @@ impl Reader {
                     round += 1;
                     continue;
                 }
-                Missing::Data(wanted, known) => (wanted, known),
+                Missing::Data(wanted, mapping, known) => (wanted, mapping, known),
             };
             // Each available part makes the rest smaller.
             round = if known.is_empty() { round + 1 } else { 0 };
             fetched.extend(known);
             fetched.sort_unstable_by_key(|(at, _)| *at);
-            match self.fetcher.fetch(&state, &wanted, keep).await {
+            let located = (&wanted[..], mapping);
+            match self.fetcher.fetch(&state, located, keep).await {
                 Ok(pieces) => {
                     fetched.extend(pieces);
                     fetched.sort_unstable_by_key(|(at, _)| *at);
@@ -269,7 +270,7 @@ impl Reader {
         if wanted.iter().any(is_coming) {
             return Ok(Missing::Arrival(state.changed()));
         }
-        Ok(Missing::Data(wanted, known.0))
+        Ok(Missing::Data(wanted, inner.mapping(), known.0))
     }
 
     /// Claims what it needs to look at the bytes from `from` on.

@@ -103,12 +103,12 @@ async fn fetch_range(fetcher: &Fetcher, fetching: &Fetching) -> Result<()> {
     // Extents may have to be requested in several steps; a constantly changing file isn't worth
     // more.
     for _ in 0..8 {
-        let (unknown, wanted) = {
+        let (unknown, wanted, mapping) = {
             let inner = fetching.state.lock();
             let pieces = inner.extents().locate(from, to);
             let unknown = pieces.iter().find(|piece| piece.source == Source::Unknown);
             let unknown = unknown.map(|piece| piece.from);
-            (unknown, pieces)
+            (unknown, pieces, inner.mapping())
         };
         match unknown {
             Some(at) => {
@@ -122,7 +122,8 @@ async fn fetch_range(fetcher: &Fetcher, fetching: &Fetching) -> Result<()> {
                     .await?;
             }
             None => {
-                fetcher.fetch(&fetching.state, &wanted, Keep::Ahead).await?;
+                let wanted = (&wanted[..], mapping);
+                fetcher.fetch(&fetching.state, wanted, Keep::Ahead).await?;
                 return Ok(());
             }
         }

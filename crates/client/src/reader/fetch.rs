@@ -106,14 +106,14 @@ impl Fetcher {
         }
     }
 
-    /// Fetches pieces of segments; caches them if requested and the file didn't change meanwhile.
+    /// Fetches pieces of segments; caches them if requested and the file didn't change since they were
+    /// located, when its mapping was this one.
     pub(super) async fn fetch(
         &self,
         state: &InodeRef,
-        wanted: &[Located],
+        (wanted, mapping): (&[Located], u64),
         keep: Keep,
     ) -> Result<Vec<(u64, Bytes)>> {
-        let mapping = state.lock().mapping();
         let mut pieces = Vec::with_capacity(wanted.len());
         let mut rest: VecDeque<_> = together(wanted).into();
         while !rest.is_empty() {
