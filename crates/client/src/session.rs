@@ -161,27 +161,25 @@ impl Session {
         async move { self.execute_request(&mut request, || Ok(())).await }
     }
 
-    fn execute_request(
+    async fn execute_request(
         &self,
         request: &mut OwnerRequest,
         may: impl Fn() -> Result<()> + Send,
-    ) -> impl Future<Output = Result<Reply>> + Send {
-        async move {
-            loop {
-                let answer = match self.owner.ask(request) {
-                    Asked::Ready(answer) => answer,
-                    Asked::Waits(rest) => rest.await,
-                };
-                match answer {
-                    Ok(OwnerReply::Operation(ranked)) => return Ok(ranked.reply),
-                    Ok(other) => unexpected_answer(&other),
-                    // Boxed because it is rare: otherwise every operation's future would contain it.
-                    Err(error) if error.kind() == ErrorKind::SessionEnded => {
-                        Box::pin(self.ask_in_next(request)).await?;
-                        may()?;
-                    }
-                    Err(error) => return Err(error),
+    ) -> Result<Reply> {
+        loop {
+            let answer = match self.owner.ask(request) {
+                Asked::Ready(answer) => answer,
+                Asked::Waits(rest) => rest.await,
+            };
+            match answer {
+                Ok(OwnerReply::Operation(ranked)) => return Ok(ranked.reply),
+                Ok(other) => unexpected_answer(&other),
+                // Boxed because it is rare: otherwise every operation's future would contain it.
+                Err(error) if error.kind() == ErrorKind::SessionEnded => {
+                    Box::pin(self.ask_in_next(request)).await?;
+                    may()?;
                 }
+                Err(error) => return Err(error),
             }
         }
     }

@@ -40,6 +40,9 @@ const TOKEN_WAIT: &str = "what other clients have cached or changed";
 /// How often a claim may be refused because the session holds too much, until it fails.
 const REFUSALS_MAX: usize = 8;
 
+/// Pause after the owner couldn't be asked for a token.
+const ASK_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
+
 /// An answer that comes so late renews nothing: the owner may have given up on the session.
 const ANSWER_MAX: std::time::Duration = std::time::Duration::from_secs(5);
 
@@ -281,32 +284,44 @@ impl Tokens {
                 wants: wants.clone(),
             };
             let answer = self.session.ask(&asked).await;
-            let mut state = self.state.lock();
-            if !state.asking.contains(&request) {
+            if self.take_answer(request, answer, sent) {
                 return;
             }
-            match answer {
-                Ok(OwnerReply::Token { reply, renewal }) => {
-                    let now = self.session.standing().now();
-                    state.asking.remove(&request);
-                    let Some(holder) = &mut state.holder else {
-                        return;
-                    };
-                    if let Err(error) = holder.answered(request, reply, now) {
-                        tracing::error!(%error, "the owner's answer about a token makes no sense");
-                    }
-                    self.renewed(&mut state, renewal, sent);
-                    // Another one asks again if it has to wait.
-                    self.act(state);
-                    return;
+            // An owner in this process refuses at once while its shard is taken over.
+            self.session.world().sleep(ASK_PAUSE).await;
+        }
+    }
+
+    /// Takes in the answer to a request. False if it must be asked again.
+    fn take_answer(&self, request: u64, answer: Result<OwnerReply>, sent: Instant) -> bool {
+        let mut state = self.state.lock();
+        if !state.asking.contains(&request) {
+            return true;
+        }
+        match answer {
+            Ok(OwnerReply::Token { reply, renewal }) => {
+                let now = self.session.standing().now();
+                state.asking.remove(&request);
+                let Some(holder) = &mut state.holder else {
+                    return true;
+                };
+                if let Err(error) = holder.answered(request, reply, now) {
+                    tracing::error!(%error, "the owner's answer about a token makes no sense");
                 }
-                Ok(other) => crate::session::unexpected_answer(&other),
-                Err(error) if error.kind() == ErrorKind::SessionEnded => {
-                    self.lose_all(state);
-                    return;
-                }
-                // The claims that wait give up when their patience ends.
-                Err(error) => tracing::debug!(%error, "the owner doesn't answer about a token"),
+                self.renewed(&mut state, renewal, sent);
+                // Another one asks again if it has to wait.
+                self.act(state);
+                true
+            }
+            Ok(other) => crate::session::unexpected_answer(&other),
+            Err(error) if error.kind() == ErrorKind::SessionEnded => {
+                self.lose_all(state);
+                true
+            }
+            // The claims that wait give up when their patience ends.
+            Err(error) => {
+                tracing::debug!(%error, "the owner doesn't answer about a token");
+                false
             }
         }
     }

@@ -16,6 +16,8 @@ mod alone;
 
 use crate::lease::OwnerLease;
 use crate::tokens::alone::Alone;
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
 use model::owner::{HeldToken, RECALLS_MAX, Renewal, Tenure};
 use model::token::{GrantNumber, TokenRecall, TokenReply, TokenRequest, TokenReturn};
 use model::{Error, ErrorKind, InodeId, Result, SessionId, TokenObject};
@@ -32,6 +34,12 @@ use world::{Deadline, Instant, Planted, Waiter, Waiters, World};
 const TICK: Duration = Duration::from_millis(500);
 /// The cause by which operations are listed that wait for others' tokens.
 const OTHERS_WAIT: &str = "what other clients have cached or changed";
+
+/// How long an answer is kept that its session doesn't ask for. Longer than the deadline of a call.
+const SETTLING_MAX: Duration = Duration::from_secs(10);
+
+/// Most of them. The others begin to wait anew when they are asked for again.
+const SETTLING_ANSWERS_MAX: usize = 4096;
 
 /// The tokens of the shard.
 pub(crate) struct Tokens {
@@ -51,12 +59,23 @@ struct State {
     granter: Granter,
     /// Requests whose sessions wait for the answer.
     asked: BTreeMap<(SessionId, u64), oneshot::Sender<TokenReply>>,
+    /// Answers that may leave once what they show is durable.
+    settling: BTreeMap<(SessionId, u64), Settling>,
     /// Operations that wait.
     claims: BTreeMap<ClaimNumber, oneshot::Sender<()>>,
     mail: BTreeMap<SessionId, Mail>,
     /// Sessions to end, and those that are being ended.
     ending: BTreeSet<SessionId>,
     closing: BTreeSet<SessionId>,
+}
+
+/// An answer that may leave once what it shows is durable.
+#[derive(Clone)]
+pub(crate) struct Settling {
+    reply: TokenReply,
+    durable: Shared<BoxFuture<'static, Result<()>>>,
+    /// When it is forgotten, unless it is asked for again.
+    until: Moment,
 }
 
 /// What has to be said to a session.
@@ -113,6 +132,7 @@ impl Tokens {
             state: Mutex::new(State {
                 granter,
                 asked: BTreeMap::new(),
+                settling: BTreeMap::new(),
                 claims: BTreeMap::new(),
                 mail: BTreeMap::new(),
                 ending: BTreeSet::new(),
@@ -177,6 +197,7 @@ impl Tokens {
         state.granter.end_session(session, now);
         state.ending.remove(&session);
         state.asked.retain(|(asking, _), _| *asking != session);
+        state.settling.retain(|(asking, _), _| *asking != session);
         if let Some(mail) = state.mail.remove(&session) {
             mail.came.notify_waiters();
         }
@@ -227,6 +248,41 @@ impl Tokens {
         asked.map(|()| waiting)
     }
 
+    /// The answer to a request, which can't leave yet, unless that was asked for so long ago that its
+    /// session doesn't wait any more.
+    pub(crate) fn settling(&self, session: SessionId, number: u64) -> Option<Settling> {
+        let mut state = self.state.lock();
+        if state.settling.is_empty() {
+            return None;
+        }
+        let now = self.now();
+        state.settling.retain(|_, settling| settling.until > now);
+        state.settling.remove(&(session, number))
+    }
+
+    /// Gives an answer once what it shows is durable; `Waits` at the deadline. Asked again, it goes on with
+    /// the same: others' changes go on, and the newest one may never be durable.
+    pub(crate) async fn settle(
+        &self,
+        session: SessionId,
+        number: u64,
+        mut settling: Settling,
+        deadline: Deadline,
+    ) -> Result<TokenReply> {
+        match deadline.bound(&self.world, settling.durable.clone()).await {
+            Ok(durable) => durable.map(|()| settling.reply),
+            Err(_) => {
+                settling.until = self.now().plus(SETTLING_MAX);
+                let mut state = self.state.lock();
+                if state.mail.contains_key(&session) && state.settling.len() < SETTLING_ANSWERS_MAX
+                {
+                    state.settling.insert((session, number), settling);
+                }
+                Ok(TokenReply::Waits)
+            }
+        }
+    }
+
     /// A session gives something back.
     ///
     /// # Errors
@@ -237,6 +293,16 @@ impl Tokens {
         let taken = state.granter.take_back(session, back, now);
         self.act(state);
         taken
+    }
+
+    /// A session has published something of an inode: progress, if others want it back.
+    pub(crate) fn note_published(&self, session: SessionId, inode: InodeId) {
+        if self.alone.is_on() {
+            return;
+        }
+        let now = self.now();
+        let granter = &mut self.state.lock().granter;
+        granter.note_published(session, inode, now);
     }
 
     /// For how long the session's tokens may be used after an answer that leaves now.
@@ -441,6 +507,20 @@ impl Tokens {
     }
 }
 
+impl Settling {
+    /// An answer, and what it waits for.
+    pub(crate) fn new(
+        reply: TokenReply,
+        durable: impl Future<Output = Result<()>> + Send + 'static,
+    ) -> Self {
+        Self {
+            reply,
+            durable: durable.boxed().shared(),
+            until: Moment::default(),
+        }
+    }
+}
+
 impl<'a> Claiming<'a> {
     /// The claim, if its operation may run now.
     pub(crate) fn ready(mut self) -> std::result::Result<Claim<'a>, Self> {
@@ -537,7 +617,7 @@ pub(crate) fn needs_of_shown(inodes: &[InodeId]) -> Vec<Need> {
         .collect()
 }
 
-/// Longer than a recall can take: then its session ends.
+/// Longer than a session is waited for that makes no progress: then it ends.
 pub(crate) const CLAIM_WAIT_MAX: Duration = granter::GRACE
-    .saturating_add(granter::RECALL_MAX)
+    .saturating_add(granter::STILL_MAX)
     .saturating_add(Duration::from_secs(15));

@@ -18,6 +18,7 @@ use model::{
     InodeNumber, LockKind, LockRange, NodeId, NodeRun, Operation, Result, Scheme, SegmentId,
     SegmentPlace, SessionId, SetAttributes, ShardId, Timestamp, TokenMode, TokenObject, TokenRange,
 };
+use namespace::sessions::SESSIONS_PER_NODE_MAX;
 use std::time::Duration;
 use world::Deadline;
 use world::call::Service;
@@ -764,6 +765,34 @@ fn a_daemon_does_nothing_in_the_name_of_another_ones_session() {
             rig.publish_segment(kept.file, 100_000, &bytes, place).await;
             assert_eq!(rig.read(kept.file).await.unwrap()[100_000..], bytes);
             rig.close().await;
+        })
+        .finished();
+}
+
+#[test]
+fn a_daemon_that_opens_sessions_without_end_takes_none_from_others() {
+    Simulation::new(731)
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            for _ in 0..SESSIONS_PER_NODE_MAX {
+                open_session(&rig, HOSTILE).await;
+            }
+            let none = SessionId::default();
+            let new = ask(&rig, HOSTILE, none, OwnerRequest::NewSession).await;
+            let Ok(OwnerReply::NewSession(session)) = new else {
+                panic!("no session is given out");
+            };
+            let open = OwnerRequest::OpenSession { session };
+            let refused = ask(&rig, HOSTILE, none, open).await.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Busy);
+            assert!(refused.to_string().contains("sessions open"), "{refused}");
+            rig.metanode.open_session().await.unwrap();
+            let other = NodeRun {
+                node: NodeId(77),
+                ..HOSTILE
+            };
+            open_session(&rig, other).await;
         })
         .finished();
 }

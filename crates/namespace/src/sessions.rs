@@ -17,6 +17,9 @@ use std::{collections::BTreeMap, sync::Arc};
 pub const TOMBSTONES_MAX: usize = 1024;
 /// Most sessions open at once: mounts of a whole cluster.
 pub const OPEN_MAX: usize = 65_536;
+/// Most sessions of clients that a node has open at once. A daemon needs one, and for a moment the next
+/// one beside it.
+pub const SESSIONS_PER_NODE_MAX: usize = 64;
 
 /// The sessions of a shard.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -79,7 +82,7 @@ impl Sessions {
     ///
     /// # Errors
     /// `SessionEnded` if it has ended, its id is too old, or a later run of the node is known: take a new
-    /// id. `Exists` if another run has opened it. `Busy` if too many are open.
+    /// id. `Exists` if another run has opened it. `Busy` if too many are open, of all nodes or of this one.
     pub fn open(&mut self, session: SessionId, run: NodeRun) -> Result<Effects> {
         self.begin(session, run, false)
     }
@@ -112,6 +115,9 @@ impl Sessions {
             let text = format!("{OPEN_MAX} sessions are open");
             return Err(Error::new(ErrorKind::Busy, text));
         }
+        if !of_owner {
+            self.check_room_of(run)?;
+        }
         let record = Session {
             run,
             of_owner,
@@ -122,6 +128,23 @@ impl Sessions {
             Key::Session(session),
             Some(Record::Session(Arc::new(record))),
         )]))
+    }
+
+    /// Refuses another session of a node that has too many.
+    ///
+    /// # Errors
+    /// `Busy`: some of them must be ended first.
+    pub fn check_room_of(&self, run: NodeRun) -> Result<()> {
+        let node = run.node;
+        let open = self.of_clients().filter(|(_, other)| other.node == node);
+        if open.count() < SESSIONS_PER_NODE_MAX {
+            return Ok(());
+        }
+        let text = format!(
+            "node {node} has {SESSIONS_PER_NODE_MAX} sessions open, the most that one may have; \
+             restart its daemon, which ends them"
+        );
+        Err(Error::new(ErrorKind::Busy, text))
     }
 
     /// Ends a session. One that isn't known gets a tombstone too, so that it can't be opened by a
@@ -259,6 +282,24 @@ mod tests {
         let late = sessions.open(SessionId(6), run(1, 1)).unwrap_err();
         assert_eq!(late.kind(), ErrorKind::SessionEnded);
         sessions.open(SessionId(6), run(2, 1)).unwrap();
+    }
+
+    #[test]
+    fn a_node_has_a_limited_number_of_sessions_and_takes_none_from_others() {
+        let mut sessions = Sessions::default();
+        let most = SESSIONS_PER_NODE_MAX as u64;
+        for id in 1..=most {
+            sessions.open(SessionId(id), run(1, 1)).unwrap();
+        }
+        let refused = sessions.open(SessionId(most + 1), run(1, 1)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Busy);
+        assert!(refused.to_string().contains("node 1"), "{refused}");
+        assert_eq!(sessions.standing(SessionId(most + 1)), Standing::Unknown);
+        sessions.open(SessionId(1), run(1, 1)).unwrap();
+        sessions.open(SessionId(most + 2), run(2, 1)).unwrap();
+        sessions.open_own(SessionId(most + 3), run(1, 1)).unwrap();
+        sessions.end(SessionId(7), run(1, 1));
+        sessions.open(SessionId(most + 4), run(1, 1)).unwrap();
     }
 
     #[test]

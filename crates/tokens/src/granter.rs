@@ -13,8 +13,8 @@ use crate::{Moment, Pieces, Planted};
 use model::owner::Tenure;
 use model::token::{GrantNumber, TokenRecall, TokenReply, TokenRequest, TokenReturn, check_parts};
 use model::{InodeId, Result, SessionId, TokenMode, TokenObject, TokenRange};
-pub use object::RECALL_MAX;
 use object::{Admitted, Object, Patience, Waiting, Who};
+pub use object::{RECALL_MAX, STILL_MAX};
 use standing::Standing;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -239,6 +239,16 @@ impl Granter {
             self.settle(back.object, now);
         }
         Ok(())
+    }
+
+    /// A session has published something of an inode. If it is to give back the inode or its bytes, that
+    /// is progress.
+    pub fn note_published(&mut self, session: SessionId, inode: InodeId, now: Moment) {
+        for object in [TokenObject::Inode(inode), TokenObject::Bytes(inode)] {
+            if let Some(known) = self.objects.get_mut(&object) {
+                known.note_progress(session, now);
+            }
+        }
     }
 
     /// The owner wants to run an operation for a session, which needs this. [`Action::Run`] says

@@ -8,7 +8,7 @@ use client::{Client, ClientSettings, Owner};
 use coordination::Coordination;
 use metanode::{Metanode, Opening, ShardMemory};
 use model::operation::NewInode;
-use model::{FamilyId, FileKind, InodeId, Scheme, ShardId};
+use model::{FamilyId, FileKind, InodeId, NodeRun, Scheme, ShardId};
 use nsd::Nsd;
 use pool::Pool;
 use std::path::PathBuf;
@@ -58,6 +58,7 @@ pub struct Node {
     pub pool: Arc<Pool>,
     pub metanode: Arc<Metanode>,
     pub client: Arc<Client>,
+    pub coordination: Coordination,
 }
 
 /// Small blocks, so that small tests have many.
@@ -138,7 +139,7 @@ impl Node {
             world: world.clone(),
             shard: ShardId(0),
             family: FamilyId(0),
-            coordination,
+            coordination: coordination.clone(),
             pool: pool.clone(),
             run: run.unwrap(),
             memory: ShardMemory::of_machine(world),
@@ -154,7 +155,28 @@ impl Node {
             pool,
             metanode,
             client,
+            coordination,
         }
+    }
+
+    /// The shard's next owner, in this run of a node; the one before stays as it is and doesn't know.
+    pub async fn next_owner(&self, run: NodeRun) -> Arc<Metanode> {
+        let shard = ShardId(0);
+        let record = self.coordination.shard(shard).await.unwrap().unwrap().value;
+        let assigned = self.coordination.assign_shard(shard, record.assigned, run);
+        assigned.await.unwrap();
+        Metanode::open(Opening {
+            world: self.world.clone(),
+            shard,
+            family: FamilyId(0),
+            coordination: self.coordination.clone(),
+            pool: self.pool.clone(),
+            run,
+            memory: ShardMemory::of_machine(&self.world),
+            lease: metanode::OwnerLease::endless(),
+        })
+        .await
+        .unwrap()
     }
 
     pub async fn close(self) {

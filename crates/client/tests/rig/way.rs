@@ -19,6 +19,9 @@ pub const RUN: NodeRun = NodeRun {
     incarnation: 1,
 };
 
+/// Chooses operations.
+pub type Which = fn(&Operation) -> bool;
+
 /// The way to a metanode.
 pub struct Way {
     pub world: World,
@@ -32,9 +35,11 @@ pub struct Way {
     /// Everything arrives, and no answer does.
     pub deaf: AtomicBool,
     /// Answers to these operations arrive only once this is `None` again.
-    pub late: Mutex<Option<fn(&Operation) -> bool>>,
+    pub late: Mutex<Option<Which>>,
     /// How many answers have been late.
     pub late_answers: AtomicU64,
+    /// What publishes takes so many milliseconds more.
+    pub publish_ms: AtomicU64,
     /// Nothing that publishes arrives.
     pub no_publishes: AtomicBool,
     /// After its next answer about a new file without a name, no node owns the shard.
@@ -54,6 +59,7 @@ impl Way {
             deaf: AtomicBool::new(false),
             late: Mutex::new(None),
             late_answers: AtomicU64::new(0),
+            publish_ms: AtomicU64::new(0),
             no_publishes: AtomicBool::new(false),
             leaves: AtomicBool::new(false),
             is_away: AtomicBool::new(false),
@@ -190,6 +196,10 @@ impl Remote for Way {
             }
             let serving = async {
                 self.travel().await;
+                if publishes {
+                    let time = self.publish_ms.load(Ordering::Relaxed);
+                    self.world.sleep(Duration::from_millis(time)).await;
+                }
                 let reply = self.metanode.serve(RUN, call, deadline).await;
                 let is_late = || match (*self.late.lock(), &operation) {
                     (Some(late), Some(operation)) => late(operation),

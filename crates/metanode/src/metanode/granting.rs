@@ -1,10 +1,10 @@
 //! Tokens for clients: their requests, what operations wait for, and sessions that give nothing back.
 
 use crate::metanode::Metanode;
-use crate::tokens::{CLAIM_WAIT_MAX, Claim, needs_of_shown};
+use crate::tokens::{CLAIM_WAIT_MAX, Claim, Claiming, Settling, needs_of_shown};
 use model::operation::Ranked;
 use model::owner::{OwnerReply, OwnerRequest, RECALL_WAIT_MAX};
-use model::token::TokenReply;
+use model::token::{TokenReply, TokenRequest};
 use model::{Error, ErrorKind, InodeId, Operation, Reply, Result, SessionId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -42,14 +42,8 @@ impl Metanode {
                 number,
                 wants,
             } => {
-                let asked = self.tokens.ask(*session, *number, wants.clone())?;
-                let reply = asked.answer(deadline).await;
-                self.world.at(Point::TokenGranted).await;
-                // What the session may look at now, it may tell others about; one of this process is
-                // lost with what it has seen.
-                if matches!(reply, TokenReply::Granted { .. }) && !is_here {
-                    self.sync().await?;
-                }
+                let reply = self.answer(*session, *number, wants, is_here, deadline);
+                let reply = reply.await?;
                 let renewal = self.tokens.renewal(*session)?;
                 Ok(OwnerReply::Token { reply, renewal })
             }
@@ -84,6 +78,35 @@ impl Metanode {
         }
     }
 
+    /// The answer to a request for a token, or `Waits` at the deadline.
+    async fn answer(
+        &self,
+        session: SessionId,
+        number: u64,
+        wants: &TokenRequest,
+        is_here: bool,
+        deadline: Deadline,
+    ) -> Result<TokenReply> {
+        let settling = match self.tokens.settling(session, number) {
+            Some(settling) => settling,
+            None => {
+                let asked = self.tokens.ask(session, number, wants.clone())?;
+                let reply = asked.answer(deadline).await;
+                self.world.at(Point::TokenGranted).await;
+                // What the session may look at now, it may tell others about; one of this process is
+                // lost with what it has seen.
+                if is_here || !matches!(reply, TokenReply::Granted { .. }) {
+                    return Ok(reply);
+                }
+                let host = self.host.clone();
+                Settling::new(reply, async move { host.sync().await })
+            }
+        };
+        self.tokens
+            .settle(session, number, settling, deadline)
+            .await
+    }
+
     /// Whether no other client has a session.
     fn is_only_client(&self, session: SessionId) -> bool {
         let sessions = self.shard().sessions();
@@ -100,7 +123,21 @@ impl Metanode {
     ) -> Result<Claim<'_>> {
         let claiming = self.tokens.claim(session, || needs::needs(operation));
         let claiming = claiming.ok_or_else(too_many)?;
-        claiming.wait(self.claim_deadline(deadline)).await
+        self.wait_for_turn(claiming, deadline).await
+    }
+
+    /// Waits until a claimed operation may run. The sender of a message asks again; a program of this
+    /// process is told that it has waited long enough.
+    async fn wait_for_turn<'a>(
+        &'a self,
+        claiming: Claiming<'a>,
+        deadline: Option<Deadline>,
+    ) -> Result<Claim<'a>> {
+        let claimed = claiming.wait(self.claim_deadline(deadline)).await;
+        claimed.map_err(|error| match deadline {
+            Some(_) => error,
+            None => Error::new(ErrorKind::Unavailable, error.to_string()),
+        })
     }
 
     /// For a message, so that its sender hears of it.
@@ -148,7 +185,7 @@ impl Metanode {
         }
         let claiming = self.tokens.claim(session, || needs_of_shown(&others));
         let claiming = claiming.ok_or_else(too_many)?;
-        let claim = claiming.wait(self.claim_deadline(deadline)).await?;
+        let claim = self.wait_for_turn(claiming, deadline).await?;
         claimed.extend(others);
         Ok(Shown::Again(claim))
     }

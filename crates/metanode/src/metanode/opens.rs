@@ -22,17 +22,19 @@ impl Metanode {
         Ok(session)
     }
 
-    /// Opens the session of a client in a run of a daemon, if it hasn't ended. The same again changes
-    /// nothing.
+    /// Opens the session of a client in a run of a daemon, if it hasn't ended and the node hasn't too many.
+    /// The same again changes nothing.
     pub(super) async fn open_session_of(&self, session: SessionId, run: NodeRun) -> Result<()> {
         // A run that asks has replaced those before it of its node.
         for dead in self.shard().sessions().of_former_runs(run) {
             let ended = self.close_session(dead).await;
             ended.map_err(|error| error.while_doing("ending the sessions of a former run"))?;
         }
-        // One that has ended takes nothing from the others.
-        if self.shard().session_standing(session) == Standing::Ended {
-            return Err(namespace::sessions::ended(session));
+        // One that is refused takes nothing from the others.
+        match self.shard().session_standing(session) {
+            Standing::Ended => return Err(namespace::sessions::ended(session)),
+            Standing::Unknown => self.shard().sessions().check_room_of(run)?,
+            Standing::Open => {}
         }
         let _opening = self.tokens.begin_opening(session).await?;
         loop {

@@ -69,6 +69,7 @@ impl Metanode {
         let durable = answer_by.is_some();
         let mut reply = self.execute_once(operation, stamp, durable).await;
         if claim.is_all() || !needs::shows(operation) {
+            self.note_publish(operation, stamp, &reply);
             return reply;
         }
         let (session, mut claimed, mut claims) = (stamp.session, BTreeSet::new(), Vec::new());
@@ -79,6 +80,15 @@ impl Metanode {
                 Shown::Again(claim) => claims.push(claim),
             }
             reply = self.execute_once(operation, stamp, durable).await;
+        }
+    }
+
+    /// Others may wait until a session has published what it wrote.
+    fn note_publish(&self, operation: &Operation, stamp: &Stamp, reply: &Result<Ranked>) {
+        if let Operation::Publish(publish) = operation
+            && reply.is_ok()
+        {
+            self.tokens.note_published(stamp.session, publish.inode);
         }
     }
 
@@ -114,7 +124,10 @@ impl Metanode {
             let shard = self.host.load();
             match shard.execute_now(operation, stamp) {
                 Some(Err(error)) if is_of_given_up(&shard, &error) => {}
-                Some(reply) if is_complete(operation, &reply) => return Asked::Ready(reply),
+                Some(reply) if is_complete(operation, &reply) => {
+                    self.note_publish(operation, stamp, &reply);
+                    return Asked::Ready(reply);
+                }
                 Some(reply) => {
                     return Asked::Waits(Box::pin(async move {
                         let reply = self.complete(operation, stamp, reply, false).await;

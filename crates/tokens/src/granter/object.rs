@@ -16,10 +16,14 @@ const SAY_EVERY: Duration = Duration::from_millis(500);
 /// How long a session may be silent after it was recalled, although its tokens have run out: a machine
 /// that slept has the time to say something.
 const SILENT_MAX: Duration = Duration::from_secs(2);
-/// How long a session may return nothing of what is recalled.
-const QUIET_MAX: Duration = Duration::from_secs(10);
-/// How long it may take to return everything.
-pub const RECALL_MAX: Duration = Duration::from_secs(60);
+/// How long a session may neither return anything of what is recalled nor publish any of it. As long
+/// as disks may take for a block of data.
+pub const STILL_MAX: Duration = Duration::from_secs(60);
+/// How long it may take to return everything: a large page pool, to slow disks.
+pub const RECALL_MAX: Duration = Duration::from_secs(30 * 60);
+/// How long a recall that nobody waits for any more is remembered: whoever asks again sooner finds its
+/// clock where it stood.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// Most pieces of a session that are looked at for a recall: neighbours become one range of it.
 const RECALLED_MAX: usize = 4 * TOKEN_RANGES_MAX;
@@ -72,9 +76,23 @@ struct Recalling {
     /// What was needed at `since`. Once all of it is back, others may be needed for as long again.
     first: Vec<TokenRange>,
     since: Moment,
-    /// When it last returned something.
+    /// When it last returned or published something.
     moved: Moment,
     said: Moment,
+    /// Since when nobody has waited for it. That time doesn't count for the others.
+    paused: Option<Moment>,
+}
+
+impl Recalling {
+    /// Somebody waits for it again.
+    fn go_on(&mut self, now: Moment) {
+        let Some(paused) = self.paused.take() else {
+            return;
+        };
+        let pause = now.since(paused);
+        self.since = self.since.plus(pause);
+        self.moved = self.moved.plus(pause).min(now);
+    }
 }
 
 /// What others need of what a session holds.
@@ -177,9 +195,18 @@ impl Object {
                 .any(|other| other.session != session && !other.is_claim() && is_change(other.mode))
     }
 
-    /// Sessions that are asked to give back.
+    /// Sessions that are asked to give back, and for which somebody waits.
     pub(super) fn recalled(&self) -> impl Iterator<Item = SessionId> + '_ {
-        self.recalls.keys().copied()
+        let recalls = self.recalls.iter();
+        let waited_for = recalls.filter(|(_, recall)| recall.paused.is_none());
+        waited_for.map(|(session, _)| *session)
+    }
+
+    /// A session has published some of what it has to publish before it returns anything.
+    pub(super) fn note_progress(&mut self, session: SessionId, now: Moment) {
+        if let Some(recall) = self.recalls.get_mut(&session) {
+            recall.moved = recall.moved.max(now);
+        }
     }
 
     /// Whether anybody waits.
@@ -270,8 +297,8 @@ impl Object {
         if pieces.is_empty() {
             self.held.remove(&session);
         }
-        if any && let Some(recall) = self.recalls.get_mut(&session) {
-            recall.moved = now;
+        if any {
+            self.note_progress(session, now);
         }
         any
     }
@@ -346,8 +373,7 @@ impl Object {
         if !needed.is_empty() {
             self.contended_until = now.plus(CONTENDED_FOR);
         }
-        self.recalls
-            .retain(|session, _| needed.contains_key(session));
+        self.pause_recalls(&needed, now);
         let mut out = Vec::new();
         for (session, needed) in needed {
             let recall = self.recalls.entry(session);
@@ -358,7 +384,9 @@ impl Object {
                 since: now,
                 moved: now,
                 said: now,
+                paused: None,
             });
+            recall.go_on(now);
             is_due |= recall.said.plus(SAY_EVERY) <= now || !recall.needed.contains(&needed);
             recall.needed = needed;
             if !overlap(&recall.first, &recall.needed.ranges) {
@@ -380,12 +408,34 @@ impl Object {
         out
     }
 
+    /// Of the recalls for which nobody waits, forgets those that have been answered. The others keep
+    /// their clocks for a while: those who waited may have given up and ask again.
+    fn pause_recalls(&mut self, needed: &BTreeMap<SessionId, Needed>, now: Moment) {
+        let held = &self.held;
+        self.recalls.retain(|session, recall| {
+            let is_old = |paused: Moment| now.since(paused) >= PAUSE_MAX;
+            if recall.paused.is_some_and(is_old) {
+                return false;
+            }
+            if needed.contains_key(session) {
+                return true;
+            }
+            recall.paused.get_or_insert(now);
+            let keep = recall.needed.keep;
+            held.get(session).is_some_and(|pieces| {
+                let ranges = recall.needed.ranges.iter();
+                let mut recalled = ranges.flat_map(|range| pieces.within(*range));
+                recalled.any(|piece| piece.mode.at_most(keep) != Some(piece.mode))
+            })
+        });
+    }
+
     /// What a recalled session may still expect.
     pub(super) fn patience(&self, session: SessionId, now: Moment) -> Patience {
         let Some(recall) = self.recalls.get(&session) else {
             return Patience::Fresh;
         };
-        if recall.moved.plus(QUIET_MAX) <= now || recall.since.plus(RECALL_MAX) <= now {
+        if recall.moved.plus(STILL_MAX) <= now || recall.since.plus(RECALL_MAX) <= now {
             Patience::Over
         } else if recall.since.plus(SILENT_MAX) <= now {
             Patience::Waits

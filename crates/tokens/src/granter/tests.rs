@@ -1,6 +1,7 @@
 //! Tests of the rules of one owner.
 
 use super::*;
+use crate::needs;
 use model::InodeId;
 use model::TokenMode::{Exclusive, Shared, SharedWrite};
 use model::token::TOKEN_RANGES_MAX;
@@ -242,7 +243,7 @@ fn a_session_that_answers_and_returns_nothing_loses_its_standing() {
     let mut owner = owner();
     owner.asked(A, 1, wants(INODE, Exclusive, TokenRange::ALL), at(0));
     owner.asked(B, 1, wants(INODE, Shared, TokenRange::ALL), at(0));
-    for second in 1..10 {
+    for second in 1..60 {
         owner.asked(
             B,
             1,
@@ -252,14 +253,102 @@ fn a_session_that_answers_and_returns_nothing_loses_its_standing() {
         owner.tick(at(second * 1000));
         assert!(owner.answer(A, at(second * 1000)).is_some());
     }
-    let actions = owner.ticked(at(10_000));
+    let actions = owner.ticked(at(60_000));
     assert!(
         !actions.contains(&Action::End(A)),
         "its tokens may still be in use"
     );
-    assert_eq!(owner.answer(A, at(10_000)), None);
-    assert!(!owner.ticked(at(15_315)).contains(&Action::End(A)));
-    assert!(owner.ticked(at(15_316)).contains(&Action::End(A)));
+    assert_eq!(owner.answer(A, at(60_000)), None);
+    assert!(!owner.ticked(at(65_315)).contains(&Action::End(A)));
+    assert!(owner.ticked(at(65_316)).contains(&Action::End(A)));
+}
+
+/// A recall goes on for so many seconds, in which B asks all the time and A publishes at some of them.
+/// Until when A was answered.
+fn waits_for_publishes(seconds: u64, publishes: impl Fn(u64) -> bool) -> u64 {
+    let mut owner = owner();
+    owner.renew(at(1_000_000_000));
+    owner.asked(A, 1, wants(BYTES, Exclusive, TokenRange::ALL), at(0));
+    owner.asked(B, 1, wants(BYTES, Shared, TokenRange::ALL), at(0));
+    for second in 1..=seconds {
+        let now = at(second * 1000);
+        owner.answer(B, now);
+        owner.asked(B, 1, wants(BYTES, Shared, TokenRange::ALL), now);
+        if publishes(second) {
+            owner.note_published(A, InodeId(7), now);
+        }
+        owner.ticked(now);
+        if owner.answer(A, now).is_none() {
+            return second;
+        }
+    }
+    seconds
+}
+
+#[test]
+fn who_publishes_what_is_recalled_has_as_long_for_the_rest() {
+    assert_eq!(waits_for_publishes(600, |second| second % 59 == 0), 600);
+    let stops = |second| second % 59 == 0 && second < 300;
+    assert_eq!(waits_for_publishes(600, stops), 295 + 60);
+    let most = RECALL_MAX.as_secs();
+    assert_eq!(waits_for_publishes(2 * most, |_| true), most);
+}
+
+#[test]
+fn a_publish_of_another_file_is_no_progress() {
+    let mut owner = owner();
+    owner.asked(A, 1, wants(BYTES, Exclusive, TokenRange::ALL), at(0));
+    for second in 0..=60 {
+        let now = at(second * 1000);
+        owner.answer(B, now);
+        owner.asked(B, 1, wants(BYTES, Shared, TokenRange::ALL), now);
+        owner.note_published(A, InodeId(8), now);
+        owner.note_published(B, InodeId(7), now);
+        owner.ticked(now);
+    }
+    assert_eq!(owner.answer(A, at(60_000)), None);
+}
+
+/// Whose claims wait for A, each for a while, one after the other with pauses between: until when A was
+/// answered.
+fn waits_again_and_again(pause_ms: u64) -> Option<u64> {
+    let mut owner = owner();
+    owner.renew(at(1_000_000_000));
+    owner.asked(A, 1, wants(INODE, Exclusive, TokenRange::ALL), at(0));
+    let mut now = 0;
+    while now < 3_000_000 {
+        let need = needs::inode_shared(InodeId(7));
+        let claim = owner.claim(B, vec![need], at(now)).expect("few wait");
+        for _ in 0..8 {
+            now += 500;
+            owner.answer(B, at(now));
+            owner.ticked(at(now));
+            if owner.answer(A, at(now)).is_none() {
+                return Some(now);
+            }
+        }
+        owner.end_claim(claim, at(now));
+        let until = now + pause_ms;
+        while now < until {
+            now += 500;
+            owner.ticked(at(now));
+            assert!(owner.answer(A, at(now)).is_some(), "nobody waits");
+        }
+    }
+    None
+}
+
+#[test]
+fn who_asks_again_and_again_finds_the_clock_of_a_recall_where_it_stood() {
+    assert_eq!(waits_again_and_again(0), Some(60_000));
+    // Fifteen times four seconds.
+    assert_eq!(waits_again_and_again(1_000), Some(60_000 + 14_000));
+    assert_eq!(waits_again_and_again(59_000), Some(60_000 + 14 * 59_000));
+}
+
+#[test]
+fn a_recall_that_nobody_waits_for_is_forgotten() {
+    assert_eq!(waits_again_and_again(60_000), None);
 }
 
 #[test]

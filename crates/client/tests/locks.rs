@@ -1,0 +1,277 @@
+//! Locks of programs on several nodes: who waits for whom, who is woken, and what a change of the owner
+//! leaves of them.
+
+use crate::rig::way::{Map, RUN, Way};
+use crate::rig::{self, Node, patient, run_patient as run};
+use client::{Client, OpenFlags};
+use metanode::Metanode;
+use model::lock::{LockDoor, LockOwner, LockTaker};
+use model::{ErrorKind, InodeId, LockKind, LockRange, NodeId, NodeRun, Result};
+use std::future::{Pending, pending};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use world::{Task, World};
+
+/// A program on a node of its own.
+#[derive(Clone)]
+struct Program {
+    world: World,
+    client: Arc<Client>,
+    map: Arc<Map>,
+    way: Arc<Way>,
+    door: LockDoor,
+}
+
+const OWNER: u64 = 1;
+const TAKER: LockTaker = LockTaker {
+    open: 1,
+    pid: 1,
+    user: 1,
+};
+
+impl Program {
+    async fn new(node: &Node) -> Self {
+        let way = Way::new(&node.world, &node.metanode, 0);
+        let map = Map::to(&way);
+        let owner = map.remote_owner();
+        let session = owner.open_session(&node.world).await.unwrap();
+        let (world, pool) = (node.world.clone(), node.pool.clone());
+        let client = Client::new(world.clone(), owner, pool, session, patient());
+        let door = client.begin_lock_door().await.unwrap();
+        Self {
+            world,
+            client,
+            map,
+            way,
+            door,
+        }
+    }
+
+    async fn several<const N: usize>(node: &Node) -> [Self; N] {
+        let mut programs = Vec::new();
+        for _ in 0..N {
+            programs.push(Self::new(node).await);
+        }
+        programs.try_into().ok().unwrap()
+    }
+
+    fn owner(&self) -> LockOwner {
+        LockOwner {
+            door: self.door,
+            id: OWNER,
+        }
+    }
+
+    /// F_SETLK, also to unlock.
+    async fn set(&self, inode: InodeId, kind: Option<LockKind>) -> Result<()> {
+        let never = None::<Pending<()>>;
+        let all = LockRange::ALL;
+        let set = self
+            .client
+            .set_lock(inode, self.owner(), all, kind, TAKER, never);
+        set.await
+    }
+
+    async fn lock(&self, inode: InodeId) -> Result<()> {
+        self.set(inode, Some(LockKind::Exclusive)).await
+    }
+
+    /// F_SETLKW.
+    async fn wait(&self, inode: InodeId) -> Result<()> {
+        let (all, kind) = (LockRange::ALL, Some(LockKind::Exclusive));
+        let never = Some(pending());
+        let set = self
+            .client
+            .set_lock(inode, self.owner(), all, kind, TAKER, never);
+        set.await
+    }
+
+    /// F_SETLKW in a task, which waits by now.
+    async fn waits(&self, inode: InodeId) -> Waits {
+        let it = self.clone();
+        let done = Arc::new(parking_lot::Mutex::new(None));
+        let tell = done.clone();
+        let work = async move {
+            let result = it.wait(inode).await;
+            *tell.lock() = Some(result);
+        };
+        let task = self.world.spawn("waits for a lock", work);
+        self.world.sleep(Duration::from_secs(1)).await;
+        Waits { task, done }
+    }
+
+    /// Its messages go to another owner.
+    fn follow(&mut self, owner: &Arc<Metanode>) {
+        let way = Way::new(&self.world, owner, 0);
+        way.cut
+            .store(self.way.cut.load(Ordering::Relaxed), Ordering::Relaxed);
+        *self.map.owner.lock() = Some(way.clone());
+        self.way = way;
+    }
+}
+
+struct Waits {
+    task: Task<()>,
+    done: Arc<parking_lot::Mutex<Option<Result<()>>>>,
+}
+
+impl Waits {
+    fn is_waiting(&self) -> bool {
+        self.done.lock().is_none()
+    }
+
+    /// What it got, within a second.
+    async fn woken(self, world: &World) -> Result<()> {
+        let soon = world.timeout(Duration::from_secs(1), self.task).await;
+        assert!(soon.is_ok(), "it still waits");
+        self.done.lock().take().unwrap()
+    }
+}
+
+async fn files<const N: usize>(node: &Node) -> [InodeId; N] {
+    let mut files = [InodeId::ROOT; N];
+    for (number, file) in files.iter_mut().enumerate() {
+        *file = rig::file(&node.client, &format!("f{number}")).await;
+    }
+    files
+}
+
+#[test]
+fn programs_on_two_nodes_that_would_wait_for_each_other_are_told() {
+    run(9_500, |world, node| async move {
+        let [a, b] = Program::several(&node).await;
+        let [f, g] = files(&node).await;
+        a.lock(f).await.unwrap();
+        b.lock(g).await.unwrap();
+        let waits = a.waits(g).await;
+        assert!(waits.is_waiting());
+        let refused = b.wait(f).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::WouldDeadlock);
+        // It can still give way.
+        assert!(waits.is_waiting());
+        b.set(g, None).await.unwrap();
+        waits.woken(&world).await.unwrap();
+        let refused = b.lock(g).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+    });
+}
+
+#[test]
+fn programs_on_three_nodes_that_would_wait_in_a_circle_are_told() {
+    run(9_510, |world, node| async move {
+        let [a, b, c] = Program::several(&node).await;
+        let [f, g, h] = files(&node).await;
+        for (program, file) in [(&a, f), (&b, g), (&c, h)] {
+            program.lock(file).await.unwrap();
+        }
+        let first = a.waits(g).await;
+        let second = b.waits(h).await;
+        let refused = c.wait(f).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::WouldDeadlock);
+        assert!(first.is_waiting() && second.is_waiting());
+        // Its node dies: that breaks the circle too.
+        c.way.cut.store(true, Ordering::Relaxed);
+        let sessions = node.metanode.hosted().sessions();
+        let session = c.door.session;
+        assert!(sessions.of_clients().any(|(id, _)| id == session));
+        node.metanode.close_session(session).await.unwrap();
+        second.woken(&world).await.unwrap();
+        assert!(first.is_waiting());
+        b.set(g, None).await.unwrap();
+        first.woken(&world).await.unwrap();
+    });
+}
+
+/// One waits for a lock whose holder closes the file, ends its door, closes its client, or loses its
+/// session.
+#[test]
+fn whoever_waits_on_another_node_is_woken_however_the_lock_ends() {
+    run(9_520, |world, node| async move {
+        let [file] = files(&node).await;
+        let waiter = Program::new(&node).await;
+        for end in 0..5 {
+            let holder = Program::new(&node).await;
+            holder.lock(file).await.unwrap();
+            let waits = waiter.waits(file).await;
+            world.sleep(Duration::from_secs(30)).await;
+            assert!(waits.is_waiting());
+            let (client, owner) = (&holder.client, holder.owner());
+            match end {
+                0 => holder.set(file, None).await.unwrap(),
+                1 => client.release_process_locks(file, owner).await,
+                2 => client.end_lock_door(holder.door),
+                3 => client.close().await.unwrap(),
+                _ => {
+                    let session = holder.door.session;
+                    node.metanode.close_session(session).await.unwrap();
+                }
+            }
+            waits.woken(&world).await.unwrap();
+            waiter.set(file, None).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_lock_is_its_holders_under_the_next_owner_and_those_of_who_stays_away_are_free() {
+    run(9_530, |world, node| async move {
+        let [mut stays, mut waiter, mut away] = Program::several(&node).await;
+        let [kept, lost, other] = files(&node).await;
+        for (program, file) in [(&stays, kept), (&away, lost)] {
+            program
+                .client
+                .open(file, OpenFlags::default())
+                .await
+                .unwrap();
+            program.lock(file).await.unwrap();
+        }
+        let waits = waiter.waits(kept).await;
+        node.metanode.sync().await.unwrap();
+        away.way.cut.store(true, Ordering::Relaxed);
+        // Programs that learn of the new owner late: the waiter asks it first.
+        let run = NodeRun {
+            node: NodeId(2),
+            ..RUN
+        };
+        let next = node.next_owner(run).await;
+        next.start_background();
+        for program in [&mut waiter, &mut away] {
+            program.follow(&next);
+        }
+        let begun = world.now();
+        let takes = {
+            let waiter = waiter.clone();
+            async move { waiter.lock(lost).await }
+        };
+        let takes = world.spawn("takes a lock of one that is away", takes);
+        world.sleep(Duration::from_secs(4)).await;
+        assert!(waits.is_waiting());
+        stays.follow(&next);
+        let refused = waiter.lock(kept).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+        takes.await.unwrap();
+        let waited = world.now() - begun;
+        let grace = Duration::from_secs(14)..Duration::from_secs(30);
+        assert!(grace.contains(&waited), "{waited:?}");
+        assert!(waits.is_waiting());
+        let refused = waiter.lock(kept).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+        stays.set(kept, None).await.unwrap();
+        waits.woken(&world).await.unwrap();
+
+        // It comes back: what it had is lost, and it is told.
+        away.way.cut.store(false, Ordering::Relaxed);
+        world.sleep(Duration::from_secs(10)).await;
+        let told = away.client.read(lost, 0, 1).await.unwrap_err();
+        assert_eq!(told.kind(), ErrorKind::SessionEnded);
+        let told = away.lock(lost).await.unwrap_err();
+        assert_eq!(told.kind(), ErrorKind::SessionEnded);
+        away.lock(other).await.unwrap();
+        away.client.release(lost).await;
+        let refused = away.lock(lost).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+        assert_eq!(away.client.losses().files_with_locks, 1);
+        next.close().await.unwrap();
+    });
+}

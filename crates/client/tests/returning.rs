@@ -1,0 +1,94 @@
+//! How long a client may take to give back what others want: as long as it gets on with it.
+
+use crate::rig::way::{Way, client_through};
+use crate::rig::{self, Node, content, run_patient};
+use client::{Client, Losses, OpenFlags};
+use model::ErrorKind;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How much the client on another node has written: 16 blocks.
+const WRITTEN: usize = 1 << 20;
+
+/// A file system with a client on another node.
+fn run<F>(seed: u64, scenario: impl FnOnce(Node, Arc<Client>, Arc<Way>) -> F)
+where
+    F: Future<Output = ()>,
+{
+    run_patient(seed, |world, node| async move {
+        let way = Way::new(&world, &node.metanode, 0);
+        let far = client_through(&node, &way).await;
+        scenario(node, far, way).await;
+    });
+}
+
+#[test]
+fn a_client_that_publishes_for_minutes_what_others_want_has_the_time() {
+    run(9_400, |node, far, way| async move {
+        let (world, here) = (&node.world, &node.client);
+        let file = rig::file(here, "f").await;
+        far.open(file, OpenFlags::default()).await.unwrap();
+        way.publish_ms.store(3_000, Ordering::Relaxed);
+        far.write(file, 0, &content(1, WRITTEN)).await.unwrap();
+        let begun = world.now();
+        assert!(rig::read(here, file, 0, 100).await == content(1, 100));
+        let waited = world.now() - begun;
+        assert!(waited > Duration::from_secs(30), "{waited:?}");
+        assert_eq!(far.losses(), Losses::default());
+        way.publish_ms.store(0, Ordering::Relaxed);
+        assert!(rig::read(here, file, 0, WRITTEN).await == content(1, WRITTEN));
+        far.write(file, 0, &content(2, 100)).await.unwrap();
+        assert!(rig::read(here, file, 0, 100).await == content(2, 100));
+        far.release(file).await;
+        far.close().await.unwrap();
+        node.close().await;
+    });
+}
+
+#[test]
+fn a_client_that_publishes_nothing_of_what_others_want_loses_its_session() {
+    run(9_401, |node, far, way| async move {
+        let (world, here) = (&node.world, &node.client);
+        let file = rig::file(here, "f").await;
+        far.open(file, OpenFlags::default()).await.unwrap();
+        way.no_publishes.store(true, Ordering::Relaxed);
+        far.write(file, 0, &content(1, 50_000)).await.unwrap();
+        let begun = world.now();
+        assert!(rig::read(here, file, 0, 100).await.is_empty());
+        let waited = world.now() - begun;
+        let expected = Duration::from_secs(60)..Duration::from_secs(75);
+        assert!(expected.contains(&waited), "{waited:?}");
+        way.no_publishes.store(false, Ordering::Relaxed);
+        let lost = far.read(file, 0, 10).await.unwrap_err();
+        assert_eq!(lost.kind(), ErrorKind::SessionEnded);
+        assert_eq!(far.losses().files_with_data, 1);
+        far.release(file).await;
+        far.close().await.unwrap();
+        node.close().await;
+    });
+}
+
+/// It asks the owner for one answer after the other: each is refused after a few seconds.
+#[test]
+fn a_client_that_gives_nothing_back_is_ended_for_who_asks_for_attributes_again_and_again() {
+    run(9_402, |node, far, way| async move {
+        let (world, here) = (&node.world, &node.client);
+        let file = rig::file(here, "f").await;
+        let other = client_through(&node, &Way::new(world, &node.metanode, 0)).await;
+        far.open(file, OpenFlags::default()).await.unwrap();
+        way.no_publishes.store(true, Ordering::Relaxed);
+        far.write(file, 0, &content(1, 50_000)).await.unwrap();
+        let begun = world.now();
+        assert_eq!(other.get_attributes(file).await.unwrap().size, 0);
+        let waited = world.now() - begun;
+        assert!(waited < Duration::from_secs(90), "{waited:?}");
+        way.no_publishes.store(false, Ordering::Relaxed);
+        world.sleep(Duration::from_secs(30)).await;
+        far.release(file).await;
+        for client in [far, other] {
+            client.close().await.unwrap();
+        }
+        node.close().await;
+    });
+}
