@@ -3,7 +3,8 @@
 //! The parts, each using only those before it:
 //!
 //! 1. `pages`: the bytes and extents of one inode in memory. Pure.
-//! 2. `owner`: the way to the shard's owner, here or on another node.
+//! 2. `known_names`, `owner`: what is known of names, dropped by this client's changes on their way to
+//!    the shard's owner, here or on another node.
 //! 3. `session`: all that is said to the owner, all waits, the ids of segments.
 //! 4. `inode`: what is known of each inode in use, under the inode's lock.
 //! 5. `page_pool`: all inodes, their memory and the disk space for dirty bytes.
@@ -122,6 +123,7 @@ impl Client {
                 write_behind.clone(),
                 attributes.clone(),
                 opens.clone(),
+                tokens.clone(),
             ),
             content: Content::new(
                 session.clone(),

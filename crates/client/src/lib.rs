@@ -11,6 +11,7 @@ mod background;
 mod client;
 mod content;
 mod inode;
+mod known_names;
 mod locks;
 mod names;
 mod opens;

@@ -1,16 +1,22 @@
 //! Names: lookup, create, link, unlink, rename, listings, symbolic links.
+//!
+//! A client on another node than the owner looks first at what it knows of names (`known_names.rs`).
 
 use crate::attributes::InodeAttributes;
 use crate::inode::HeldState;
+use crate::known_names::{KnownNames, Looked};
 use crate::opens::Opens;
 use crate::page_pool::PagePool;
 use crate::privileges::Rights;
 use crate::session::{Session, unexpected_reply};
+use crate::tokens::Tokens;
 use crate::types::Listing;
 use crate::write_behind::WriteBehind;
 use bytes::Bytes;
-use model::operation::{NewInode, RenameMode};
-use model::{Attributes, FileKind, FileName, InodeId, Operation, Reply, Result};
+use model::operation::{DirectoryEntry, NewInode, RenameMode};
+use model::{
+    Attributes, ErrorKind, FileKind, FileName, InodeId, Operation, Reply, Result, TokenObject,
+};
 use std::sync::Arc;
 
 /// The names in directories.
@@ -21,6 +27,7 @@ pub(crate) struct Names {
     write_behind: Arc<WriteBehind>,
     attributes: Arc<InodeAttributes>,
     opens: Arc<Opens>,
+    tokens: Arc<Tokens>,
 }
 
 impl Names {
@@ -31,6 +38,7 @@ impl Names {
         write_behind: Arc<WriteBehind>,
         attributes: Arc<InodeAttributes>,
         opens: Arc<Opens>,
+        tokens: Arc<Tokens>,
     ) -> Self {
         Self {
             session,
@@ -39,6 +47,58 @@ impl Names {
             write_behind,
             attributes,
             opens,
+            tokens,
+        }
+    }
+
+    /// What is known of names; `None` of a client that asks its owner by a function call.
+    pub(crate) fn known(&self) -> Option<&Arc<KnownNames>> {
+        self.session.names()
+    }
+
+    /// Finds a name, in what is known if that is enough.
+    pub(crate) async fn lookup(
+        &self,
+        known: &KnownNames,
+        directory: InodeId,
+        name: FileName,
+    ) -> Result<Attributes> {
+        self.session.check_open()?;
+        let standing = self.session.standing();
+        let looked = known.look(directory, &name, standing.now());
+        let wanted = match looked {
+            // After the look: whoever slept in between can't trust it.
+            _ if !standing.is_current() => Vec::new(),
+            Looked::Found(mut attributes) => {
+                self.attributes.merge_into(&mut attributes);
+                return Ok(attributes);
+            }
+            Looked::Missing => return Err(ErrorKind::NotFound.into()),
+            Looked::Unknown(wanted) => wanted,
+        };
+        for object in wanted {
+            if !self.tokens.claim_to_know(known, object).await {
+                break;
+            }
+        }
+        let asked = known.begin();
+        let lookup = Operation::Lookup {
+            directory,
+            name: name.clone(),
+        };
+        match self.session.execute(lookup).await {
+            Ok(Reply::Entry { mut attributes, .. }) => {
+                known.learn(directory, &name, Some(&attributes), asked);
+                self.attributes.merge_into(&mut attributes);
+                Ok(attributes)
+            }
+            Ok(other) => unexpected_reply(&other),
+            Err(error) => {
+                if error.kind() == ErrorKind::NotFound {
+                    known.learn(directory, &name, None, asked);
+                }
+                Err(error)
+            }
         }
     }
 
@@ -229,16 +289,42 @@ impl Names {
             limit,
             with_attributes,
         };
+        let Some(known) = self.known() else {
+            let (entries, end) = self.list_at_owner(operation).await?;
+            return Ok(self.listing(entries, end));
+        };
+        self.session.check_open()?;
+        let standing = self.session.standing();
+        let listed = known.list(directory, after, limit, with_attributes);
+        if let Some((entries, end)) = listed
+            && standing.is_current()
+        {
+            return Ok(self.listing(entries, end));
+        }
+        if known.wants(directory, standing.now()) {
+            let object = TokenObject::Directory(directory);
+            self.tokens.claim_to_know(known, object).await;
+        }
+        let asked = known.begin();
+        let (entries, end) = self.list_at_owner(operation).await?;
+        known.learn_listing(directory, after, (&entries, end), asked);
+        Ok(self.listing(entries, end))
+    }
+
+    async fn list_at_owner(&self, operation: Operation) -> Result<(Vec<DirectoryEntry>, bool)> {
         match self.session.execute(operation).await? {
-            Reply::Listing { mut entries, end } => {
-                for entry in &mut entries {
-                    if let Some(attributes) = &mut entry.attributes {
-                        self.attributes.merge_into(attributes);
-                    }
-                }
-                Ok(Listing { entries, end })
-            }
+            Reply::Listing { entries, end } => Ok((entries, end)),
             other => unexpected_reply(&other),
         }
+    }
+
+    /// Attributes include unpublished writes.
+    fn listing(&self, mut entries: Vec<DirectoryEntry>, end: bool) -> Listing {
+        for entry in &mut entries {
+            if let Some(attributes) = &mut entry.attributes {
+                self.attributes.merge_into(attributes);
+            }
+        }
+        Listing { entries, end }
     }
 }

@@ -14,6 +14,7 @@ pub(crate) use calls::Reclaims;
 pub use owners::Owners;
 pub use remote::RemoteOwner;
 
+use crate::known_names::KnownNames;
 use model::lock::HeldLock;
 use model::operation::Stamp;
 use model::owner::{GIVE_UP_MAX, LockCall, OwnerReply, OwnerRequest, Usage};
@@ -92,6 +93,14 @@ impl Owner {
             remote.close();
         }
         closed.map(drop)
+    }
+
+    /// What is known of names; `None` if it is a function call to ask for them.
+    pub(crate) fn names(&self) -> Option<&Arc<KnownNames>> {
+        match self {
+            Self::Here(_) => None,
+            Self::There(remote) => Some(remote.names()),
+        }
     }
 
     /// New owners are told of the session's tokens; the one of this process ends with it.

@@ -19,6 +19,7 @@ pub use losses::Losses;
 pub(crate) use segments::Mark;
 pub(crate) use standing::Standing;
 
+use crate::known_names::KnownNames;
 use crate::owner::Owner;
 use doors::Doors;
 use model::lock::HeldLock;
@@ -99,6 +100,11 @@ impl Session {
     /// The owner, which asks what the session holds when another one follows it.
     pub(crate) fn owner(&self) -> &Owner {
         &self.owner
+    }
+
+    /// What is known of names; `None` if it is a function call to ask for them.
+    pub(crate) fn names(&self) -> Option<&Arc<KnownNames>> {
+        self.owner.names()
     }
 
     pub(crate) fn world(&self) -> &World {

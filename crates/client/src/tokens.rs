@@ -15,6 +15,7 @@
 
 mod flushing;
 mod kept;
+mod names;
 mod polling;
 mod renewal;
 
@@ -205,6 +206,7 @@ impl Tokens {
                     self.wait(want, begun).await?;
                     continue;
                 }
+                Try::Refused => unreachable!("it can't be sent to the owner"),
                 Try::Waits(waiting) => waiting,
             };
             match self.wait(want, waiting.turn()).await? {
@@ -241,7 +243,7 @@ impl Tokens {
                     turn: Some(turn),
                 })
             }
-            Claimed::Ship => unreachable!("it can't be sent to the owner"),
+            Claimed::Ship => Try::Refused,
         };
         self.act(state);
         Ok(claimed)
@@ -423,6 +425,7 @@ impl Tokens {
     /// truth never follows a newer one.
     fn show(&self, state: &State, object: TokenObject) {
         let Some(holder) = &state.holder else { return };
+        self.show_names(holder, object);
         let (TokenObject::Inode(inode) | TokenObject::Bytes(inode)) = object else {
             return;
         };
@@ -449,7 +452,7 @@ impl Tokens {
                 object,
                 TokenObject::Inode(inode) | TokenObject::Bytes(inode)
                     if self.pages.find_inode(inode).is_some()
-            );
+            ) || self.are_names_used(object);
             if !is_used && let Some(holder) = &mut state.holder {
                 holder.release(object, TokenRange::ALL);
             }
@@ -513,6 +516,8 @@ enum Try<'a> {
     Waits(Waiting<'a>),
     /// The owner hasn't answered anything yet.
     NotYet,
+    /// Others want it: the operation is better sent to the owner.
+    Refused,
 }
 
 /// A claim that waits; given up if it is dropped.

@@ -145,6 +145,8 @@ pub(crate) fn seen(seed: u64, planted: Option<Planted>) -> u64 {
                 while find(&client, &format!("f{seen}")).await.is_ok() {
                     seen += 1;
                 }
+                // That the name is missing is known here, until the writer wants to make it.
+                world.sleep(ms(1)).await;
             }
             seen
         });

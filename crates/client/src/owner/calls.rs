@@ -8,11 +8,13 @@
 //! *The deadline passes*: the program gets an error. If the operation may have run, its slot isn't
 //! free: a task goes on asking until the owner says what became of it, since the slot's next number
 //! must not overtake it. The same happens if the caller stops waiting. There are 64 slots, so at most
-//! as many such tasks; they end with the session.
+//! as many such tasks; they end with the session. What the operation changes isn't known by name until
+//! then ([`KnownNames::begin_change`]).
 
 use super::book::{Book, made_unnamed};
 use super::owners::Owners;
 use super::slots::{Slot, Slots};
+use crate::known_names::{KnownNames, OwnChange};
 use futures::future::{Either, select};
 use model::call::{BODY_BYTES_MAX, Call, NoAnswer};
 use model::owner::{
@@ -75,6 +77,8 @@ pub(super) struct Calls {
     slots: Slots,
     /// The client's tokens.
     tokens: Arc<OnceLock<Weak<dyn Reclaims>>>,
+    /// What the client knows of names.
+    names: Arc<KnownNames>,
     waiters: Waiters,
     /// The session is over: nothing must be decided any more.
     closed: AtomicBool,
@@ -98,16 +102,21 @@ struct Taken {
     owner: Arc<Calls>,
     slot: Option<Slot>,
     undecided: Option<OwnerCall>,
+    /// What it changes, until that is decided.
+    change: Option<OwnChange>,
 }
 
+/// What the sessions of a client have in common: its tokens, and what it knows of names.
+type Shared = (Arc<OnceLock<Weak<dyn Reclaims>>>, Arc<KnownNames>);
+
 impl Calls {
-    /// A session that isn't open yet. New owners are told of `tokens`.
+    /// A session that isn't open yet. New owners are told of the tokens.
     pub(super) fn new(
         world: World,
         shard: ShardId,
         owners: Arc<dyn Owners>,
         patience: Duration,
-        tokens: Arc<OnceLock<Weak<dyn Reclaims>>>,
+        (tokens, names): Shared,
     ) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
@@ -122,6 +131,7 @@ impl Calls {
             wanted: watch::Sender::new(0),
             slots: Slots::new(),
             tokens,
+            names,
             waiters: Waiters::default(),
             closed: AtomicBool::new(false),
         })
@@ -134,7 +144,7 @@ impl Calls {
             self.shard,
             self.owners.clone(),
             self.patience,
-            self.tokens.clone(),
+            (self.tokens.clone(), self.names.clone()),
         )
     }
 
@@ -177,6 +187,10 @@ impl Calls {
         let mut taken = Taken {
             owner: self.me.upgrade().expect("an owner is used through its Arc"),
             slot: Some(slot),
+            change: match &call.request {
+                OwnerRequest::Execute { operation, .. } => self.names.begin_change(operation),
+                _ => None,
+            },
             undecided: Some(call),
         };
         let call = taken.undecided.as_mut().expect("just put there");
@@ -423,7 +437,11 @@ impl Drop for Taken {
             return;
         };
         let owner = self.owner.clone();
-        let deciding = async move { owner.decide(call, slot).await };
+        let change = self.change.take();
+        let deciding = async move {
+            owner.decide(call, slot).await;
+            drop(change);
+        };
         let world = &self.owner.world;
         world.spawn("an undecided request", deciding).detach();
     }

@@ -2,6 +2,7 @@
 
 use super::calls::{Calls, Reclaims};
 use super::owners::Owners;
+use crate::known_names::KnownNames;
 use model::owner::{OwnerReply, OwnerRequest};
 use model::{Result, ShardId};
 use parking_lot::Mutex;
@@ -13,6 +14,7 @@ use world::{Instant, Waiter, World};
 pub struct RemoteOwner {
     /// The client's tokens.
     tokens: Arc<OnceLock<Weak<dyn Reclaims>>>,
+    names: Arc<KnownNames>,
     /// What the client's session asks.
     calls: Mutex<Arc<Calls>>,
 }
@@ -32,11 +34,19 @@ impl RemoteOwner {
         patience: Duration,
     ) -> Arc<Self> {
         let tokens = Arc::<OnceLock<_>>::default();
-        let calls = Calls::new(world, shard, owners, patience, tokens.clone());
+        let names = KnownNames::new();
+        let shared = (tokens.clone(), names.clone());
+        let calls = Calls::new(world, shard, owners, patience, shared);
         Arc::new(Self {
             tokens,
+            names,
             calls: Mutex::new(calls),
         })
+    }
+
+    /// What is known of names under the session's tokens.
+    pub(super) fn names(&self) -> &Arc<KnownNames> {
+        &self.names
     }
 
     /// What a session asks that is about to be opened.

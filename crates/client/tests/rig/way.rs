@@ -45,6 +45,10 @@ pub struct Way {
     /// After its next answer about a new file without a name, no node owns the shard.
     pub leaves: AtomicBool,
     pub is_away: AtomicBool,
+    /// Requests that were sent, besides those that listen for recalls.
+    pub asked: AtomicU64,
+    /// Of these, lookups and listings.
+    pub looked: AtomicU64,
 }
 
 impl Way {
@@ -63,6 +67,8 @@ impl Way {
             no_publishes: AtomicBool::new(false),
             leaves: AtomicBool::new(false),
             is_away: AtomicBool::new(false),
+            asked: AtomicU64::new(0),
+            looked: AtomicU64::new(0),
         })
     }
 }
@@ -181,13 +187,17 @@ impl Remote for Way {
                 5 => self.world.sleep(self.up_to(Duration::from_secs(1))).await,
                 _ => {}
             }
-            let operation = match call.decode::<OwnerCall>() {
-                Ok(OwnerCall {
-                    request: OwnerRequest::Execute { operation, .. },
-                    ..
-                }) => Some(operation),
+            let request = call.decode::<OwnerCall>().ok().map(|call| call.request);
+            if !matches!(request, Some(OwnerRequest::AwaitRecalls { .. })) {
+                self.asked.fetch_add(1, Ordering::Relaxed);
+            }
+            let operation = match request {
+                Some(OwnerRequest::Execute { operation, .. }) => Some(operation),
                 _ => None,
             };
+            if let Some(Operation::Lookup { .. } | Operation::ReadDirectory { .. }) = operation {
+                self.looked.fetch_add(1, Ordering::Relaxed);
+            }
             let makes_unnamed = matches!(operation, Some(Operation::CreateUnnamed { .. }));
             let publishes = matches!(operation, Some(Operation::Publish(_)));
             if publishes && self.no_publishes.load(Ordering::Relaxed) {

@@ -1,0 +1,137 @@
+//! Names, missing names and listings of directories whose tokens the client holds, and attributes of
+//! what is found under them: a lookup or listing of them asks nobody.
+//!
+//! *A lookup* looks here first. What isn't known is asked of the owner, after the tokens that are missing
+//! were claimed; none of them is in use meanwhile, so a recall waits for nothing. *Its answer* is kept
+//! if all that it says was held, and nobody here changed it, from before it was asked ([`Asked`]) until
+//! it came. *A recall* drops what is known first (`tokens.rs` says what is held, [`KnownNames::show`]).
+//! *A change of this client* isn't recalled from it: what it concerns is dropped when it begins and
+//! when its outcome is known, and nothing is learned of it between ([`OwnChange`]).
+//!
+//! A name needs its directory's token. Attributes need that, the inode's, and of a directory also its
+//! own, because they change with its names; those of a file with several names are never known, because
+//! another name can be removed without any of these.
+//!
+//! A client in its owner's process has none of this: asking is a function call there.
+
+mod change;
+mod directory;
+mod memory;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use memory::{Asked, Looked};
+
+use change::Concerned;
+use memory::Memory;
+use model::operation::DirectoryEntry;
+use model::{Attributes, FileName, InodeId, Operation, TokenMode, TokenObject};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use tokens::Moment;
+
+/// Most bytes that all of this takes: some 150,000 names.
+const BYTES_MAX: usize = 32 << 20;
+
+/// What a client knows of names.
+pub(crate) struct KnownNames {
+    memory: Mutex<Memory>,
+}
+
+/// A change of this client whose outcome isn't known; over when it is dropped.
+pub(crate) struct OwnChange {
+    names: Arc<KnownNames>,
+    concerned: Concerned,
+}
+
+impl KnownNames {
+    /// Nothing is held.
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            memory: Mutex::new(Memory::new(BYTES_MAX)),
+        })
+    }
+
+    /// What is known of a name. It counts if tokens may be used at all when this has returned.
+    pub(crate) fn look(&self, directory: InodeId, name: &FileName, now: Moment) -> Looked {
+        self.memory.lock().look(directory, name.as_bytes(), now)
+    }
+
+    /// A part of a directory, as the owner would list it, if that is known; see [`KnownNames::look`].
+    pub(crate) fn list(
+        &self,
+        directory: InodeId,
+        after: u64,
+        limit: u32,
+        with_attributes: bool,
+    ) -> Option<(Vec<DirectoryEntry>, bool)> {
+        let mut memory = self.memory.lock();
+        memory.list(directory, after, limit as usize, with_attributes)
+    }
+
+    /// Whether it would be of use to hold a directory's token.
+    pub(crate) fn wants(&self, directory: InodeId, now: Moment) -> bool {
+        let object = TokenObject::Directory(directory);
+        self.memory.lock().wants(object, now)
+    }
+
+    /// The owner is about to be asked.
+    pub(crate) fn begin(&self) -> Asked {
+        self.memory.lock().begin()
+    }
+
+    /// The owner has found a name, or has found it missing.
+    pub(crate) fn learn(
+        &self,
+        directory: InodeId,
+        name: &FileName,
+        found: Option<&Attributes>,
+        asked: Asked,
+    ) {
+        let mut memory = self.memory.lock();
+        memory.learn(directory, name.as_bytes(), found, asked);
+    }
+
+    /// The owner has listed a part of a directory.
+    pub(crate) fn learn_listing(
+        &self,
+        directory: InodeId,
+        after: u64,
+        (entries, is_end): (&[DirectoryEntry], bool),
+        asked: Asked,
+    ) {
+        let mut memory = self.memory.lock();
+        memory.learn_listing(directory, after, entries, is_end, asked);
+    }
+
+    /// What may be used of an object is this now.
+    pub(crate) fn show(&self, object: TokenObject, mode: Option<TokenMode>, now: Moment) {
+        self.memory.lock().show(object, mode, now);
+    }
+
+    /// The owner doesn't give this token now, or asks for it back: it isn't asked for it for a while.
+    pub(crate) fn refuse(&self, object: TokenObject, now: Moment) {
+        self.memory.lock().refuse(object, now);
+    }
+
+    /// Whether something known under a token was looked at since this was last asked of it.
+    pub(crate) fn was_used(&self, object: TokenObject) -> bool {
+        self.memory.lock().was_used(object)
+    }
+
+    /// A change of this client is about to be sent; `None` if it concerns nothing that can be known.
+    pub(crate) fn begin_change(self: &Arc<Self>, operation: &Operation) -> Option<OwnChange> {
+        let concerned = Concerned::of(operation)?;
+        self.memory.lock().begin_change(&concerned);
+        Some(OwnChange {
+            names: self.clone(),
+            concerned,
+        })
+    }
+}
+
+impl Drop for OwnChange {
+    fn drop(&mut self) {
+        self.names.memory.lock().end_change(&self.concerned);
+    }
+}

@@ -1,0 +1,157 @@
+//! What is known of one directory. Pure.
+
+use model::operation::DirectoryEntry;
+use model::{FileKind, InodeId};
+use std::sync::Arc;
+use world::Map;
+
+/// Where a name leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Named {
+    pub(super) inode: InodeId,
+    pub(super) kind: FileKind,
+    /// When it was learned: attributes that were found under it have the same number.
+    pub(super) learned: u64,
+    /// It has other names: its attributes can't be known.
+    pub(super) has_others: bool,
+}
+
+/// The names up to a position, in its order.
+#[derive(Default)]
+struct Listing {
+    entries: Vec<(u64, Arc<[u8]>)>,
+    to: u64,
+    is_complete: bool,
+}
+
+/// What is known of a directory whose token is held.
+pub(super) struct Directory {
+    /// Since when it is held and nobody here has changed it.
+    pub(super) since: u64,
+    /// When it was last looked at.
+    pub(super) used: u64,
+    pub(super) was_used: bool,
+    /// It has more names than can be kept.
+    is_too_large: bool,
+    /// `None` of a name that is missing.
+    names: Map<Arc<[u8]>, Option<Named>>,
+    listing: Option<Listing>,
+    /// Bytes of the names themselves.
+    text: usize,
+}
+
+impl Directory {
+    pub(super) fn new(since: u64) -> Self {
+        Self {
+            since,
+            used: since,
+            was_used: true,
+            is_too_large: false,
+            names: Map::default(),
+            listing: None,
+            text: 0,
+        }
+    }
+
+    /// Bytes that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        // Tables have a free place beside seven used ones, and a byte for each.
+        let place = size_of::<(Arc<[u8]>, Option<Named>)>() + 1;
+        let listed = self.listing.as_ref().map_or(0, |listing| {
+            listing.entries.capacity() * size_of::<(u64, Arc<[u8]>)>()
+        });
+        self.names.capacity() * place * 8 / 7 + self.text + listed
+    }
+
+    /// What is known of a name: it leads there, it is missing, nothing.
+    pub(super) fn find(&self, name: &[u8]) -> Option<Option<Named>> {
+        match self.names.get(name) {
+            Some(known) => Some(*known),
+            None => self.is_listed().then_some(None),
+        }
+    }
+
+    fn is_listed(&self) -> bool {
+        let listing = self.listing.as_ref();
+        listing.is_some_and(|listing| listing.is_complete)
+    }
+
+    /// Takes a name down; returns where it led to.
+    pub(super) fn put(&mut self, name: &[u8], named: Option<Named>) -> Option<Named> {
+        if let Some(known) = self.names.get_mut(name) {
+            return std::mem::replace(known, named);
+        }
+        self.text += text_bytes(name);
+        self.names.insert(name.into(), named);
+        None
+    }
+
+    /// Nothing is known of a name any more, nor which names there are. Returns where it led to.
+    pub(super) fn forget(&mut self, name: &[u8]) -> Option<Named> {
+        self.listing = None;
+        let known = self.names.remove(name)?;
+        self.text -= text_bytes(name);
+        known
+    }
+
+    /// Forgets everything; says where its names led to.
+    pub(super) fn clear(&mut self) -> impl Iterator<Item = Named> + use<> {
+        self.listing = None;
+        self.text = 0;
+        std::mem::take(&mut self.names).into_values().flatten()
+    }
+
+    /// Its names are too many to be kept.
+    pub(super) fn note_too_large(&mut self) {
+        self.is_too_large = true;
+    }
+
+    /// Takes a part of a listing down whose names are known.
+    pub(super) fn put_listing(&mut self, after: u64, entries: &[DirectoryEntry], is_end: bool) {
+        if self.is_too_large {
+            return;
+        }
+        if after == 0 {
+            self.listing = Some(Listing::default());
+        }
+        let Some(listing) = &mut self.listing else {
+            return;
+        };
+        if after > listing.to || listing.is_complete {
+            return;
+        }
+        for entry in entries.iter().filter(|entry| entry.position > listing.to) {
+            let Some((name, _)) = self.names.get_key_value(entry.name.as_bytes()) else {
+                self.listing = None;
+                return;
+            };
+            listing.entries.push((entry.position, name.clone()));
+        }
+        let last = entries.last().map_or(after, |entry| entry.position);
+        listing.to = listing.to.max(last);
+        listing.is_complete = is_end;
+    }
+
+    /// The names after a position, and where they lead to, if all of them are known. Never of an empty
+    /// directory: it can be removed without its token.
+    pub(super) fn listed(
+        &self,
+        after: u64,
+    ) -> Option<impl Iterator<Item = (u64, &Arc<[u8]>, Named)>> {
+        let listing = self.listing.as_ref();
+        let listing = listing.filter(|it| it.is_complete && !it.entries.is_empty())?;
+        let first = listing
+            .entries
+            .partition_point(|(position, _)| *position <= after);
+        let rest = listing.entries[first..].iter();
+        Some(rest.map(|(position, name)| {
+            let known = self.names.get(name).copied().flatten();
+            (*position, name, known.expect("listed names are known"))
+        }))
+    }
+}
+
+/// Bytes of a shared name, with its two counters.
+fn text_bytes(name: &[u8]) -> usize {
+    (name.len() + 2 * size_of::<usize>()).next_multiple_of(16)
+}

@@ -1,0 +1,470 @@
+//! Everything that is known of names, and when it may be learned. Pure.
+
+use super::change::Concerned;
+use super::directory::{Directory, Named};
+use model::limits::LISTING_ENTRIES_MAX;
+use model::operation::DirectoryEntry;
+use model::{Attributes, FileKind, FileName, InodeId, TokenMode, TokenObject};
+use std::time::Duration;
+use tokens::Moment;
+use world::Map;
+
+/// How long a token isn't asked for that others wanted: as long as the owner calls it contended.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Most tokens of which that is remembered.
+const REFUSED_MAX: usize = 4_096;
+/// Of all that may be kept, no directory takes more than a fourth.
+const SHARE: usize = 4;
+
+/// When the owner was asked: what was held and unchanged before can be learned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Asked(u64);
+
+/// What is known of a name.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Looked {
+    /// It leads to an inode with these attributes.
+    Found(Attributes),
+    /// It doesn't exist.
+    Missing,
+    /// The owner must be asked. With these tokens its answer could be kept.
+    Unknown(Vec<TokenObject>),
+}
+
+/// An inode whose token is held.
+struct Inode {
+    /// Since when it is held and nobody here has changed it.
+    since: u64,
+    /// Nobody else changes its attributes.
+    is_exact: bool,
+    was_used: bool,
+    known: Option<Box<KnownAttributes>>,
+}
+
+/// Attributes that were found under a name.
+struct KnownAttributes {
+    attributes: Attributes,
+    /// When the name was learned.
+    learned: u64,
+    /// Of a directory: [`Directory::since`] of its own token.
+    own: u64,
+}
+
+/// What is known.
+pub(super) struct Memory {
+    bytes_max: usize,
+    /// Bytes of all directories' names.
+    bytes: usize,
+    /// Inodes whose attributes are known.
+    attributes: usize,
+    /// Counts what is learned, comes to be held, or changes.
+    last: u64,
+    directories: Map<InodeId, Directory>,
+    inodes: Map<InodeId, Inode>,
+    /// Own changes under way of each object; no more than the session has slots, with two for each.
+    changing: Map<TokenObject, usize>,
+    /// Until when a token isn't asked for.
+    refused: Map<TokenObject, Moment>,
+}
+
+impl Memory {
+    pub(super) fn new(bytes_max: usize) -> Self {
+        Self {
+            bytes_max,
+            bytes: 0,
+            attributes: 0,
+            last: 0,
+            directories: Map::default(),
+            inodes: Map::default(),
+            changing: Map::default(),
+            refused: Map::default(),
+        }
+    }
+
+    fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Bytes that all of it takes. The tables of what is held are as large as tokens are many; the rest
+    /// is kept below the maximum.
+    pub(super) fn bytes(&self) -> usize {
+        let place = |bytes: usize| (bytes + 1) * 8 / 7;
+        self.bytes
+            + self.attributes * size_of::<KnownAttributes>()
+            + self.directories.capacity() * place(size_of::<(InodeId, Directory)>())
+            + self.inodes.capacity() * place(size_of::<(InodeId, Inode)>())
+            + self.refused.capacity() * place(size_of::<(TokenObject, Moment)>())
+    }
+
+    // Looks.
+
+    pub(super) fn look(&mut self, directory: InodeId, name: &[u8], now: Moment) -> Looked {
+        let at = self.next();
+        let Some(known) = self.directories.get_mut(&directory) else {
+            let object = TokenObject::Directory(directory);
+            let is_wanted = self.wants(object, now);
+            return Looked::Unknown(is_wanted.then_some(object).into_iter().collect());
+        };
+        known.was_used = true;
+        known.used = at;
+        match known.find(name) {
+            None => Looked::Unknown(Vec::new()),
+            Some(None) => Looked::Missing,
+            Some(Some(named)) => match self.attributes(&named) {
+                Some(attributes) => Looked::Found(attributes),
+                None => Looked::Unknown(self.wanted_for(&named, now)),
+            },
+        }
+    }
+
+    fn attributes(&mut self, named: &Named) -> Option<Attributes> {
+        let own = self.own(named.kind, named.inode)?;
+        let inode = self.inodes.get_mut(&named.inode)?;
+        inode.was_used = true;
+        let known = inode.known.as_ref()?;
+        let is_it = known.learned == named.learned && known.own == own;
+        is_it.then_some(known.attributes)
+    }
+
+    /// Since when an inode's own token as a directory is held; `None` if it needs one and hasn't.
+    fn own(&self, kind: FileKind, inode: InodeId) -> Option<u64> {
+        match kind {
+            FileKind::Directory => self.directories.get(&inode).map(|known| known.since),
+            _ => Some(0),
+        }
+    }
+
+    /// Tokens with which attributes could be known.
+    fn wanted_for(&self, named: &Named, now: Moment) -> Vec<TokenObject> {
+        if named.has_others {
+            return Vec::new();
+        }
+        let own =
+            (named.kind == FileKind::Directory).then_some(TokenObject::Directory(named.inode));
+        let all = [Some(TokenObject::Inode(named.inode)), own];
+        let all = all.into_iter().flatten();
+        all.filter(|object| self.wants(*object, now)).collect()
+    }
+
+    /// Whether a token isn't held, and would be of use.
+    pub(super) fn wants(&self, object: TokenObject, now: Moment) -> bool {
+        let is_held = match object {
+            TokenObject::Directory(inode) => self.directories.contains_key(&inode),
+            TokenObject::Inode(inode) | TokenObject::Bytes(inode) => {
+                self.inodes.contains_key(&inode)
+            }
+        };
+        let is_refused = self.refused.get(&object).is_some_and(|until| now < *until);
+        !is_held && !is_refused && !self.changing.contains_key(&object)
+    }
+
+    pub(super) fn list(
+        &mut self,
+        directory: InodeId,
+        after: u64,
+        limit: usize,
+        with_attributes: bool,
+    ) -> Option<(Vec<DirectoryEntry>, bool)> {
+        let at = self.next();
+        let known = self.directories.get_mut(&directory)?;
+        known.was_used = true;
+        known.used = at;
+        let limit = limit.clamp(1, LISTING_ENTRIES_MAX);
+        let mut listed = known.listed(after)?;
+        let mut entries = Vec::new();
+        for (position, name, named) in listed.by_ref().take(limit) {
+            let name = FileName::new(name).expect("a name that was listed");
+            entries.push((position, name, named));
+        }
+        let is_end = listed.next().is_none();
+        drop(listed);
+        let entries = entries.into_iter().map(|(position, name, named)| {
+            let attributes = with_attributes.then(|| self.attributes(&named));
+            if attributes == Some(None) {
+                return None;
+            }
+            Some(DirectoryEntry {
+                position,
+                name,
+                inode: named.inode,
+                kind: named.kind,
+                attributes: attributes.flatten(),
+            })
+        });
+        Some((entries.collect::<Option<_>>()?, is_end))
+    }
+
+    // Answers.
+
+    pub(super) fn begin(&self) -> Asked {
+        Asked(self.last)
+    }
+
+    /// Whether an object was held and unchanged since before the owner was asked.
+    fn may_learn(&self, object: TokenObject, asked: Asked) -> bool {
+        let since = match object {
+            TokenObject::Directory(inode) => self.directories.get(&inode).map(|it| it.since),
+            TokenObject::Inode(inode) | TokenObject::Bytes(inode) => {
+                let held = self.inodes.get(&inode).filter(|it| it.is_exact);
+                held.map(|it| it.since)
+            }
+        };
+        since.is_some_and(|since| since <= asked.0) && !self.changing.contains_key(&object)
+    }
+
+    pub(super) fn learn(
+        &mut self,
+        directory: InodeId,
+        name: &[u8],
+        found: Option<&Attributes>,
+        asked: Asked,
+    ) {
+        if !self.may_learn(TokenObject::Directory(directory), asked) {
+            return;
+        }
+        match found {
+            Some(attributes) => self.learn_found(directory, name, attributes, asked),
+            None => self.put(directory, name, None),
+        }
+        self.make_room(directory);
+    }
+
+    fn learn_found(
+        &mut self,
+        directory: InodeId,
+        name: &[u8],
+        attributes: &Attributes,
+        asked: Asked,
+    ) {
+        let Attributes { inode, kind, .. } = *attributes;
+        let is_directory = kind == FileKind::Directory;
+        let named = Named {
+            inode,
+            kind,
+            learned: self.next(),
+            has_others: !is_directory && attributes.links > 1,
+        };
+        self.put(directory, name, Some(named));
+        let is_held = self.may_learn(TokenObject::Inode(inode), asked)
+            && (!is_directory || self.may_learn(TokenObject::Directory(inode), asked));
+        let own = self.own(kind, inode);
+        if let (Some(own), Some(held)) = (own, self.inodes.get_mut(&inode))
+            && is_held
+            && !named.has_others
+        {
+            let known = KnownAttributes {
+                attributes: *attributes,
+                learned: named.learned,
+                own,
+            };
+            self.attributes += usize::from(held.known.is_none());
+            held.known = Some(Box::new(known));
+        }
+    }
+
+    pub(super) fn learn_listing(
+        &mut self,
+        directory: InodeId,
+        after: u64,
+        entries: &[DirectoryEntry],
+        is_end: bool,
+        asked: Asked,
+    ) {
+        if !self.may_learn(TokenObject::Directory(directory), asked) {
+            return;
+        }
+        for entry in entries {
+            let name = entry.name.as_bytes();
+            if let Some(attributes) = &entry.attributes {
+                self.learn_found(directory, name, attributes, asked);
+                continue;
+            }
+            let known = self.directories[&directory].find(name).flatten();
+            if known.is_none_or(|known| known.inode != entry.inode) {
+                let named = Named {
+                    inode: entry.inode,
+                    kind: entry.kind,
+                    learned: self.next(),
+                    has_others: false,
+                };
+                self.put(directory, name, Some(named));
+            }
+        }
+        self.with(directory, |known| known.put_listing(after, entries, is_end));
+        self.make_room(directory);
+    }
+
+    fn put(&mut self, directory: InodeId, name: &[u8], named: Option<Named>) {
+        let before = self.with(directory, |known| known.put(name, named));
+        before
+            .flatten()
+            .into_iter()
+            .for_each(|it| self.forget_attributes(it.inode));
+    }
+
+    /// Changes what is known of a directory, if it is held.
+    fn with<T>(
+        &mut self,
+        directory: InodeId,
+        change: impl FnOnce(&mut Directory) -> T,
+    ) -> Option<T> {
+        let known = self.directories.get_mut(&directory)?;
+        self.bytes -= known.bytes();
+        let result = change(known);
+        self.bytes += known.bytes();
+        Some(result)
+    }
+
+    fn forget_attributes(&mut self, inode: InodeId) {
+        if let Some(held) = self.inodes.get_mut(&inode)
+            && held.known.take().is_some()
+        {
+            self.attributes -= 1;
+        }
+    }
+
+    fn clear(&mut self, directory: InodeId) {
+        let forgotten = self.with(directory, Directory::clear);
+        let forgotten = forgotten.into_iter().flatten();
+        forgotten.for_each(|named| self.forget_attributes(named.inode));
+    }
+
+    /// Forgets directories that weren't looked at for long, if there is too much, and this one if it
+    /// alone is too large.
+    fn make_room(&mut self, newest: InodeId) {
+        let is_too_large = self
+            .directories
+            .get(&newest)
+            .is_some_and(|known| known.bytes() > self.bytes_max / SHARE);
+        if is_too_large {
+            self.clear(newest);
+            self.with(newest, Directory::note_too_large);
+        }
+        if self.bytes() <= self.bytes_max {
+            return;
+        }
+        let all = self.directories.iter();
+        let mut all: Vec<_> = all.map(|(inode, known)| (known.used, *inode)).collect();
+        all.sort_unstable();
+        for (_, directory) in all {
+            if self.bytes() <= self.bytes_max / 8 * 7 {
+                break;
+            }
+            self.clear(directory);
+        }
+    }
+
+    // Tokens.
+
+    pub(super) fn show(&mut self, object: TokenObject, mode: Option<TokenMode>, now: Moment) {
+        match (object, mode) {
+            (TokenObject::Directory(inode), None) => {
+                self.clear(inode);
+                if self.directories.remove(&inode).is_some() {
+                    self.refuse(object, now);
+                }
+            }
+            (TokenObject::Directory(inode), Some(_)) => {
+                let since = self.next();
+                let known = self.directories.entry(inode);
+                known.or_insert_with(|| Directory::new(since));
+            }
+            (TokenObject::Inode(inode), None) => {
+                self.forget_attributes(inode);
+                if self.inodes.remove(&inode).is_some() {
+                    self.refuse(object, now);
+                }
+            }
+            (TokenObject::Inode(inode), Some(mode)) => {
+                let is_exact = mode != TokenMode::SharedWrite;
+                let since = self.next();
+                let known = self.inodes.entry(inode).or_insert(Inode {
+                    since,
+                    is_exact,
+                    was_used: true,
+                    known: None,
+                });
+                if known.is_exact != is_exact {
+                    known.is_exact = is_exact;
+                    known.since = since;
+                    self.forget_attributes(inode);
+                }
+            }
+            (TokenObject::Bytes(_), _) => {}
+        }
+    }
+
+    pub(super) fn refuse(&mut self, object: TokenObject, now: Moment) {
+        if self.refused.len() >= REFUSED_MAX {
+            self.refused.retain(|_, until| now < *until);
+        }
+        if self.refused.len() >= REFUSED_MAX {
+            self.refused.clear();
+        }
+        self.refused.insert(object, now.plus(PAUSE));
+    }
+
+    pub(super) fn was_used(&mut self, object: TokenObject) -> bool {
+        let was_used = match object {
+            TokenObject::Directory(inode) => {
+                self.directories.get_mut(&inode).map(|it| &mut it.was_used)
+            }
+            TokenObject::Inode(inode) => self.inodes.get_mut(&inode).map(|it| &mut it.was_used),
+            TokenObject::Bytes(_) => None,
+        };
+        was_used.is_some_and(std::mem::take)
+    }
+
+    // Own changes.
+
+    pub(super) fn begin_change(&mut self, concerned: &Concerned) {
+        for object in concerned.objects() {
+            *self.changing.entry(object).or_default() += 1;
+        }
+        self.void(concerned);
+    }
+
+    pub(super) fn end_change(&mut self, concerned: &Concerned) {
+        for object in concerned.objects() {
+            if let Some(count) = self.changing.get_mut(&object) {
+                *count -= 1;
+                if *count == 0 {
+                    self.changing.remove(&object);
+                }
+            }
+        }
+        self.void(concerned);
+    }
+
+    /// Forgets what a change concerns; answers that were asked for before teach nothing of it.
+    fn void(&mut self, concerned: &Concerned) {
+        let since = self.next();
+        for (directory, name) in &concerned.names {
+            let forgotten = self.with(*directory, |known| {
+                known.since = since;
+                known.forget(name.as_bytes())
+            });
+            let forgotten = forgotten.flatten().into_iter();
+            forgotten.for_each(|named| self.forget_attributes(named.inode));
+        }
+        for inode in &concerned.inodes {
+            self.forget_attributes(*inode);
+            if let Some(held) = self.inodes.get_mut(inode) {
+                held.since = since;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+impl Memory {
+    /// The bytes, counted from the beginning.
+    pub(super) fn recounted(&self) -> usize {
+        let directories = self.directories.values().map(Directory::bytes);
+        let known = self.inodes.values().filter(|it| it.known.is_some()).count();
+        self.bytes() - self.bytes - self.attributes * size_of::<KnownAttributes>()
+            + directories.sum::<usize>()
+            + known * size_of::<KnownAttributes>()
+    }
+}

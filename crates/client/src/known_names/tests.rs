@@ -1,0 +1,477 @@
+//! What is known is what is there, in whatever order tokens come and go, others and this client change
+//! things, and answers arrive.
+
+use super::change::Concerned;
+use super::memory::{Asked, Looked, Memory};
+use model::operation::DirectoryEntry;
+use model::{Attributes, FileKind, FileName, InodeId, Moment, Timestamp, TokenMode, TokenObject};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const ROOT: InodeId = InodeId(1);
+const CHILD: InodeId = InodeId(2);
+const NAMES: u64 = 5;
+
+fn text(number: u64) -> FileName {
+    FileName::new(format!("n{number}").as_bytes()).expect("a name")
+}
+
+fn attributes(inode: InodeId, kind: FileKind) -> Attributes {
+    Attributes {
+        inode,
+        kind,
+        mode: 0,
+        uid: 0,
+        gid: 0,
+        links: if kind == FileKind::Directory { 2 } else { 1 },
+        size: 0,
+        allocated: 0,
+        rdev: 0,
+        atime: Timestamp(0),
+        mtime: Timestamp(0),
+        ctime: Timestamp(0),
+        btime: Timestamp(0),
+        generation: 0,
+    }
+}
+
+/// Random numbers.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (bits ^ (bits >> 31)) % bound
+    }
+}
+
+/// A change of names or attributes.
+#[derive(Clone, Debug)]
+enum Change {
+    /// Makes a file, or removes what is there.
+    Flip(InodeId, u64),
+    Move((InodeId, u64), (InodeId, u64)),
+    /// Gives a file another name.
+    Link(InodeId, (InodeId, u64)),
+    Chmod(InodeId),
+}
+
+impl Change {
+    fn concerned(&self) -> Concerned {
+        let name = |(directory, number): (InodeId, u64)| (directory, text(number));
+        let (names, inodes) = match *self {
+            Self::Flip(directory, number) => (vec![name((directory, number))], vec![]),
+            Self::Move(from, to) => (vec![name(from), name(to)], vec![]),
+            Self::Link(inode, to) => (vec![name(to)], vec![inode]),
+            Self::Chmod(inode) => (vec![], vec![inode]),
+        };
+        Concerned { names, inodes }
+    }
+}
+
+/// What is there.
+#[derive(Default)]
+struct Owner {
+    last: u64,
+    names: BTreeMap<(InodeId, u64), InodeId>,
+    inodes: BTreeMap<InodeId, Attributes>,
+}
+
+impl Owner {
+    fn new() -> Self {
+        let mut owner = Self {
+            last: 10,
+            ..Self::default()
+        };
+        for inode in [ROOT, CHILD] {
+            let made = attributes(inode, FileKind::Directory);
+            owner.inodes.insert(inode, made);
+        }
+        owner.names.insert((ROOT, 0), CHILD);
+        owner
+    }
+
+    fn touch(&mut self, inode: InodeId) {
+        self.last += 1;
+        let at = self.last as i64;
+        if let Some(inode) = self.inodes.get_mut(&inode) {
+            inode.ctime = Timestamp(at);
+        }
+    }
+
+    fn drop_name(&mut self, at: (InodeId, u64)) {
+        if let Some(gone) = self.names.remove(&at) {
+            self.touch(gone);
+            let gone = self.inodes.get_mut(&gone).expect("it had a name");
+            gone.links -= 1;
+        }
+    }
+
+    fn apply(&mut self, change: &Change) {
+        match *change {
+            // The directory stays.
+            Change::Flip(ROOT, 0) => {}
+            Change::Flip(directory, number) => {
+                if self.names.contains_key(&(directory, number)) {
+                    self.drop_name((directory, number));
+                } else {
+                    self.last += 1;
+                    let made = InodeId(self.last);
+                    self.inodes.insert(made, attributes(made, FileKind::File));
+                    self.names.insert((directory, number), made);
+                }
+                self.touch(directory);
+            }
+            Change::Move(from, to) => {
+                let is_fixed = from == (ROOT, 0) || to == (ROOT, 0) || from == to;
+                let Some(moved) = self.names.get(&from).copied().filter(|_| !is_fixed) else {
+                    return;
+                };
+                if self.names.get(&to) == Some(&moved) {
+                    return;
+                }
+                self.drop_name(to);
+                self.names.remove(&from);
+                self.names.insert(to, moved);
+                [moved, from.0, to.0]
+                    .into_iter()
+                    .for_each(|it| self.touch(it));
+            }
+            Change::Link(inode, to) => {
+                let known = self.inodes.get_mut(&inode);
+                let Some(known) = known.filter(|it| it.links > 0 && it.kind == FileKind::File)
+                else {
+                    return;
+                };
+                if self.names.contains_key(&to) {
+                    return;
+                }
+                known.links += 1;
+                self.names.insert(to, inode);
+                [inode, to.0].into_iter().for_each(|it| self.touch(it));
+            }
+            Change::Chmod(inode) => self.touch(inode),
+        }
+    }
+
+    fn find(&self, directory: InodeId, number: u64) -> Option<&Attributes> {
+        let inode = self.names.get(&(directory, number))?;
+        Some(&self.inodes[inode])
+    }
+
+    fn list(
+        &self,
+        directory: InodeId,
+        after: u64,
+        limit: usize,
+        with_attributes: bool,
+    ) -> (Vec<DirectoryEntry>, bool) {
+        let all = self.names.iter();
+        let all = all.filter(|((of, _), _)| *of == directory);
+        let rest = all.map(|((_, number), inode)| DirectoryEntry {
+            position: number + 3,
+            name: text(*number),
+            inode: *inode,
+            kind: self.inodes[inode].kind,
+            attributes: with_attributes.then(|| self.inodes[inode]),
+        });
+        let rest: Vec<_> = rest.filter(|entry| entry.position > after).collect();
+        let end = rest.len() <= limit;
+        (rest.into_iter().take(limit).collect(), end)
+    }
+}
+
+/// A question on its way.
+struct Question {
+    asked: Asked,
+    directory: InodeId,
+    what: What,
+    answer: Option<Answer>,
+}
+
+#[derive(Clone, Copy)]
+enum What {
+    Name(u64),
+    List(u64, bool),
+}
+
+enum Answer {
+    Name(Option<Attributes>),
+    List(Vec<DirectoryEntry>, bool),
+}
+
+struct Run {
+    draw: Draw,
+    owner: Owner,
+    memory: Memory,
+    held: BTreeMap<TokenObject, TokenMode>,
+    questions: Vec<Question>,
+    /// Own changes under way, and whether each was applied.
+    changes: Vec<(Change, bool)>,
+    now: Moment,
+    hits: [usize; 3],
+}
+
+impl Run {
+    fn new(seed: u64) -> Self {
+        Self {
+            draw: Draw(seed),
+            owner: Owner::new(),
+            memory: Memory::new(1 << 20),
+            held: BTreeMap::new(),
+            questions: Vec::new(),
+            changes: Vec::new(),
+            now: Moment::default(),
+            hits: [0; 3],
+        }
+    }
+
+    fn directory(&mut self) -> InodeId {
+        InodeId(1 + self.draw.below(2))
+    }
+
+    fn inode(&mut self) -> InodeId {
+        let at = self.draw.below(self.owner.inodes.len() as u64) as usize;
+        let mut inodes = self.owner.inodes.keys().copied();
+        // Mostly those that have names.
+        let named: Vec<_> = self.owner.names.values().copied().collect();
+        match self.draw.below(8) {
+            0 => inodes.nth(at).expect("one of them"),
+            _ => named[self.draw.below(named.len() as u64) as usize],
+        }
+    }
+
+    fn change(&mut self) -> Change {
+        let name = |run: &mut Self| (run.directory(), run.draw.below(NAMES));
+        match self.draw.below(8) {
+            0..4 => {
+                let (directory, number) = name(self);
+                Change::Flip(directory, number)
+            }
+            4..6 => Change::Move(name(self), name(self)),
+            6 => Change::Link(self.inode(), name(self)),
+            _ => Change::Chmod(self.inode()),
+        }
+    }
+
+    fn take(&mut self, object: TokenObject) {
+        if self.held.remove(&object).is_some() {
+            self.memory.show(object, None, self.now);
+        }
+    }
+
+    fn grant(&mut self) {
+        let object = match self.draw.below(2) {
+            0 => TokenObject::Directory(self.directory()),
+            _ => TokenObject::Inode(self.inode()),
+        };
+        let mode = match (object, self.draw.below(6)) {
+            (TokenObject::Inode(_), 0) => TokenMode::SharedWrite,
+            (TokenObject::Inode(_), 1) => TokenMode::Exclusive,
+            _ => TokenMode::Shared,
+        };
+        self.held.insert(object, mode);
+        self.memory.show(object, Some(mode), self.now);
+    }
+
+    /// Another client's change: what is held of it is taken first.
+    fn others_change(&mut self) {
+        let change = self.change();
+        let concerned = change.concerned();
+        for object in concerned.objects() {
+            // Several may change attributes at the same time.
+            let together = matches!(change, Change::Chmod(_))
+                && self.held.get(&object) == Some(&TokenMode::SharedWrite);
+            if !together {
+                self.take(object);
+            }
+        }
+        self.owner.apply(&change);
+    }
+
+    fn own_change(&mut self) {
+        if self.changes.len() < 3 {
+            let change = self.change();
+            // An exclusive change of its attributes ends that others write too.
+            self.memory.begin_change(&change.concerned());
+            self.changes.push((change, false));
+            return;
+        }
+        let at = self.draw.below(3) as usize;
+        let (change, is_applied) = &mut self.changes[at];
+        if !*is_applied {
+            *is_applied = true;
+            self.owner.apply(&change.clone());
+        } else {
+            let (change, _) = self.changes.swap_remove(at);
+            self.memory.end_change(&change.concerned());
+        }
+    }
+
+    fn ask(&mut self) {
+        if self.questions.len() >= 4 {
+            return;
+        }
+        let what = match self.draw.below(3) {
+            0 => What::List(
+                [0, 0, 4][self.draw.below(3) as usize],
+                self.draw.below(2) == 0,
+            ),
+            _ => What::Name(self.draw.below(NAMES)),
+        };
+        let question = Question {
+            asked: self.memory.begin(),
+            directory: self.directory(),
+            what,
+            answer: None,
+        };
+        self.questions.push(question);
+    }
+
+    fn answer(&mut self) {
+        if self.questions.is_empty() {
+            return;
+        }
+        let at = self.draw.below(self.questions.len() as u64) as usize;
+        let question = &mut self.questions[at];
+        let directory = question.directory;
+        if question.answer.is_none() {
+            question.answer = Some(match question.what {
+                What::Name(number) => Answer::Name(self.owner.find(directory, number).copied()),
+                What::List(after, with_attributes) => {
+                    let (entries, end) = self.owner.list(directory, after, 2, with_attributes);
+                    Answer::List(entries, end)
+                }
+            });
+            return;
+        }
+        let Question {
+            asked,
+            what,
+            answer,
+            ..
+        } = self.questions.swap_remove(at);
+        match (what, answer) {
+            (What::Name(number), Some(Answer::Name(found))) => {
+                let name = text(number);
+                self.memory
+                    .learn(directory, name.as_bytes(), found.as_ref(), asked);
+            }
+            (What::List(after, _), Some(Answer::List(entries, end))) => {
+                self.memory
+                    .learn_listing(directory, after, &entries, end, asked);
+            }
+            _ => unreachable!("the answer fits"),
+        }
+    }
+
+    /// All that is known is there.
+    fn check(&mut self) {
+        for directory in [ROOT, CHILD] {
+            for number in 0..NAMES {
+                let found = self.owner.find(directory, number);
+                let name = text(number);
+                match self.memory.look(directory, name.as_bytes(), self.now) {
+                    Looked::Found(known) => {
+                        self.hits[0] += 1;
+                        assert_eq!(Some(&known), found, "{directory} {number}");
+                    }
+                    Looked::Missing => {
+                        self.hits[1] += 1;
+                        assert_eq!(found, None, "{directory} {number} is there");
+                    }
+                    Looked::Unknown(_) => {}
+                }
+            }
+            for (after, with_attributes) in [(0, false), (4, false), (0, true)] {
+                let listed = self.memory.list(directory, after, 3, with_attributes);
+                if let Some(listed) = listed {
+                    self.hits[2] += 1;
+                    let there = self.owner.list(directory, after, 3, with_attributes);
+                    assert_eq!(listed, there, "{directory} after {after}");
+                }
+            }
+        }
+        assert_eq!(self.memory.bytes(), self.memory.recounted());
+    }
+
+    fn step(&mut self) {
+        self.now = self.now.plus(Duration::from_millis(100));
+        match self.draw.below(32) {
+            0 => self.others_change(),
+            1 => {
+                let held: Vec<_> = self.held.keys().copied().collect();
+                if !held.is_empty() {
+                    let at = self.draw.below(held.len() as u64) as usize;
+                    self.take(held[at]);
+                }
+            }
+            2..5 => self.own_change(),
+            5..12 => self.grant(),
+            12..20 => self.ask(),
+            _ => self.answer(),
+        }
+        self.check();
+    }
+}
+
+#[test]
+fn what_is_known_is_there() {
+    let mut hits = [0; 3];
+    for seed in 0..200 {
+        let mut run = Run::new(seed);
+        for _ in 0..1_500 {
+            run.step();
+        }
+        (0..3).for_each(|kind| hits[kind] += run.hits[kind]);
+    }
+    assert!(hits.iter().all(|hits| *hits > 10_000), "{hits:?}");
+}
+
+#[test]
+fn names_take_no_more_bytes_than_they_may() {
+    let most = 1 << 20;
+    let mut memory = Memory::new(most);
+    let now = Moment::default();
+    let (mut largest, mut forgotten) = (0, 0);
+    for directory in 0..40 {
+        let directory = InodeId(1 + directory);
+        memory.show(
+            TokenObject::Directory(directory),
+            Some(TokenMode::Shared),
+            now,
+        );
+        for number in 0..1_000 {
+            let inode = InodeId(1_000 * directory.0 + number);
+            memory.show(TokenObject::Inode(inode), Some(TokenMode::Shared), now);
+            let asked = memory.begin();
+            let found = attributes(inode, FileKind::File);
+            let name = text(number);
+            let found = (number % 3 > 0).then_some(&found);
+            memory.learn(directory, name.as_bytes(), found, asked);
+            let known = memory.look(directory, name.as_bytes(), now);
+            forgotten += u32::from(matches!(known, Looked::Unknown(_)));
+            largest = largest.max(memory.bytes());
+            assert_eq!(memory.bytes(), memory.recounted());
+            memory.show(TokenObject::Inode(inode), None, now);
+        }
+    }
+    assert!(largest <= most && largest > most / 2, "{largest} bytes");
+    assert!(forgotten < 100, "{forgotten} forgotten at once");
+}
+
+#[test]
+fn a_token_that_others_wanted_is_not_asked_for_at_once() {
+    let mut memory = Memory::new(1 << 20);
+    let object = TokenObject::Directory(ROOT);
+    let at = |seconds| Moment(Duration::from_secs(seconds));
+    assert!(memory.wants(object, at(10)));
+    memory.show(object, Some(TokenMode::Shared), at(10));
+    assert!(!memory.wants(object, at(10)));
+    memory.show(object, None, at(20));
+    assert!(!memory.wants(object, at(20)));
+    assert!(memory.wants(object, at(21)));
+}
