@@ -1,7 +1,7 @@
 //! Attributes of inodes: stat, chmod, chown, utimes, truncate, extended attributes, statfs.
 
 use crate::atime::Accesses;
-use crate::page_pool::PagePool;
+use crate::page_pool::{Look, PagePool};
 use crate::privileges::Rights;
 use crate::session::{Session, unexpected_reply};
 use crate::types::FileSystemUsage;
@@ -52,21 +52,38 @@ impl InodeAttributes {
     pub(crate) async fn get(&self, inode: InodeId) -> Result<Attributes> {
         let mut asked = 0;
         loop {
-            let had_unpublished = self.pages.has_unpublished(inode);
+            let look = self.pages.look();
             let mut attributes = self.session.attributes(inode).await?;
             asked += 1;
-            let has_unpublished = self.merge_into(&mut attributes);
-            if has_unpublished || !had_unpublished || asked == ASKED_MAX {
+            if self.merge_into(&mut attributes, look) || asked == ASKED_MAX {
                 return Ok(attributes);
             }
         }
     }
 
+    /// The owner is about to be asked for attributes.
+    pub(crate) fn look(&self) -> Look {
+        self.pages.look()
+    }
+
+    /// Attributes that came with an answer of the owner, which was asked after this look began, as a
+    /// stat shows them now.
+    pub(crate) async fn complete(&self, mut attributes: Attributes, look: Look) -> Attributes {
+        if self.merge_into(&mut attributes, look) {
+            return attributes;
+        }
+        // Boxed because it is rare: otherwise its state would enlarge every lookup's future. An inode
+        // that is gone meanwhile was there when the owner was asked.
+        Box::pin(self.get(attributes.inode))
+            .await
+            .unwrap_or(attributes)
+    }
+
     /// Adds what only this client knows to attributes from the owner: unpublished writes, unrecorded
-    /// reads. Whether there were such writes.
-    pub(crate) fn merge_into(&self, attributes: &mut Attributes) -> bool {
+    /// reads. False if writes may be in neither, because they were published since this look began.
+    fn merge_into(&self, attributes: &mut Attributes, look: Look) -> bool {
         self.accesses.merge_into(attributes);
-        self.pages.merge_into(attributes)
+        self.pages.merge_into(attributes, look)
     }
 
     /// chmod, chown, utimes, truncate, in any combination, atomically. Publishes the inode's dirty

@@ -6,7 +6,7 @@ use crate::attributes::InodeAttributes;
 use crate::inode::HeldState;
 use crate::known_names::{KnownNames, Looked};
 use crate::opens::Opens;
-use crate::page_pool::PagePool;
+use crate::page_pool::{Look, PagePool};
 use crate::privileges::Rights;
 use crate::session::{Session, unexpected_reply};
 use crate::tokens::Tokens;
@@ -64,14 +64,14 @@ impl Names {
         name: FileName,
     ) -> Result<Attributes> {
         self.session.check_open()?;
+        let look = self.attributes.look();
         let standing = self.session.standing();
         let looked = known.look(directory, &name, standing.now());
         let wanted = match looked {
             // After the look: whoever slept in between can't trust it.
             _ if !standing.is_current() => Vec::new(),
-            Looked::Found(mut attributes) => {
-                self.attributes.merge_into(&mut attributes);
-                return Ok(attributes);
+            Looked::Found(attributes) => {
+                return Ok(self.attributes.complete(attributes, look).await);
             }
             Looked::Missing => return Err(ErrorKind::NotFound.into()),
             Looked::Unknown(wanted) => wanted,
@@ -87,10 +87,9 @@ impl Names {
             name: name.clone(),
         };
         match self.session.execute(lookup).await {
-            Ok(Reply::Entry { mut attributes, .. }) => {
+            Ok(Reply::Entry { attributes, .. }) => {
                 known.learn(directory, &name, Some(&attributes), asked);
-                self.attributes.merge_into(&mut attributes);
-                Ok(attributes)
+                Ok(self.attributes.complete(attributes, look).await)
             }
             Ok(other) => unexpected_reply(&other),
             Err(error) => {
@@ -107,12 +106,12 @@ impl Names {
         &self,
         operation: Operation,
     ) -> impl Future<Output = Result<Attributes>> + Send {
+        let look = self.attributes.look();
         let executed = self.session.execute(operation);
         async move {
             match executed.await? {
-                Reply::Entry { mut attributes, .. } => {
-                    self.attributes.merge_into(&mut attributes);
-                    Ok(attributes)
+                Reply::Entry { attributes, .. } => {
+                    Ok(self.attributes.complete(attributes, look).await)
                 }
                 other => unexpected_reply(&other),
             }
@@ -289,9 +288,10 @@ impl Names {
             limit,
             with_attributes,
         };
+        let look = self.attributes.look();
         let Some(known) = self.known() else {
             let (entries, end) = self.list_at_owner(operation).await?;
-            return Ok(self.listing(entries, end));
+            return Ok(self.listing(entries, end, look).await);
         };
         self.session.check_open()?;
         let standing = self.session.standing();
@@ -299,7 +299,7 @@ impl Names {
         if let Some((entries, end)) = listed
             && standing.is_current()
         {
-            return Ok(self.listing(entries, end));
+            return Ok(self.listing(entries, end, look).await);
         }
         if known.wants(directory, standing.now()) {
             let object = TokenObject::Directory(directory);
@@ -308,7 +308,7 @@ impl Names {
         let asked = known.begin();
         let (entries, end) = self.list_at_owner(operation).await?;
         known.learn_listing(directory, after, (&entries, end), asked);
-        Ok(self.listing(entries, end))
+        Ok(self.listing(entries, end, look).await)
     }
 
     async fn list_at_owner(&self, operation: Operation) -> Result<(Vec<DirectoryEntry>, bool)> {
@@ -319,10 +319,10 @@ impl Names {
     }
 
     /// Attributes include unpublished writes.
-    fn listing(&self, mut entries: Vec<DirectoryEntry>, end: bool) -> Listing {
+    async fn listing(&self, mut entries: Vec<DirectoryEntry>, end: bool, look: Look) -> Listing {
         for entry in &mut entries {
             if let Some(attributes) = &mut entry.attributes {
-                self.attributes.merge_into(attributes);
+                *attributes = self.attributes.complete(*attributes, look).await;
             }
         }
         Listing { entries, end }

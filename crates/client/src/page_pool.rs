@@ -7,6 +7,7 @@
 mod ahead;
 mod eviction;
 mod pace;
+mod published;
 mod space;
 
 use crate::inode::{HeldState, Inner, InodeRef, Inodes};
@@ -19,6 +20,8 @@ use model::{Attributes, Error, InodeId, Result};
 use pace::Pace;
 use parking_lot::Mutex;
 use pool::Pool;
+pub(crate) use published::Look;
+use published::Published;
 use space::Space;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -47,6 +50,8 @@ pub(crate) struct PagePool {
     /// Why the last attempt to store dirty bytes failed, if it did.
     failure: Mutex<Option<Error>>,
     ring: Mutex<VecDeque<(InodeId, u64, u64)>>,
+    /// What isn't unpublished any more since the owner was asked.
+    published: Published,
     /// Held while known extents are being forgotten.
     forgetting: Mutex<()>,
     space: Space,
@@ -96,6 +101,7 @@ impl PagePool {
             pace: Pace::default(),
             failure: Mutex::default(),
             ring: Mutex::default(),
+            published: Published::default(),
             forgetting: Mutex::default(),
             space: Space::new(pool),
             ahead: Ahead::default(),
@@ -127,16 +133,22 @@ impl PagePool {
         self.inodes.each(visit);
     }
 
-    /// Adds unpublished writes to attributes from the owner. Whether there are any.
-    pub(crate) fn merge_into(&self, attributes: &mut Attributes) -> bool {
-        let state = self.find_written(attributes.inode);
-        state.is_some_and(|state| state.lock().merge_into(attributes))
+    /// The owner is about to be asked for attributes.
+    pub(crate) fn look(&self) -> Look {
+        self.published.now()
     }
 
-    /// Whether an inode has unpublished writes.
-    pub(crate) fn has_unpublished(&self, inode: InodeId) -> bool {
-        let state = self.find_written(inode);
-        state.is_some_and(|state| !state.lock().is_published())
+    /// Adds unpublished writes to attributes from the owner, which was asked after this look began. False
+    /// if writes may be in neither, because they were published meanwhile.
+    pub(crate) fn merge_into(&self, attributes: &mut Attributes, look: Look) -> bool {
+        let state = self.find_written(attributes.inode);
+        state.is_some_and(|state| state.lock().merge_into(attributes))
+            || !self.published.may_have_since(attributes.inode, look)
+    }
+
+    /// All of an inode's unpublished data may be published now. Called before that is to be seen.
+    pub(crate) fn note_published(&self, inode: InodeId) {
+        self.published.note(inode);
     }
 
     /// The state of an inode that may have unpublished writes.

@@ -378,23 +378,59 @@ fn appends_of_several_clients_follow_each_other() {
 }
 
 /// The owner answers before the publish, and the answer arrives after it.
+/// How a program asks for a file's size.
+#[derive(Clone, Copy, Debug)]
+enum Asks {
+    Stat,
+    Lookup,
+    Listing,
+}
+
+impl Asks {
+    /// Which operation that is.
+    fn late(self) -> fn(&Operation) -> bool {
+        match self {
+            Self::Stat => |operation| matches!(operation, Operation::GetAttributes { .. }),
+            Self::Lookup => |operation| matches!(operation, Operation::Lookup { .. }),
+            Self::Listing => |operation| matches!(operation, Operation::ReadDirectory { .. }),
+        }
+    }
+
+    async fn size(self, client: &Client, file: InodeId) -> u64 {
+        let root = InodeId::ROOT;
+        match self {
+            Self::Stat => client.get_attributes(file).await.unwrap().size,
+            Self::Lookup => client.lookup(root, name("f")).await.unwrap().size,
+            Self::Listing => {
+                let listed = client.read_directory(root, 0, 1000, true).await.unwrap();
+                let mut entries = listed.entries.into_iter();
+                let entry = entries.find(|entry| entry.inode == file).unwrap();
+                entry.attributes.unwrap().size
+            }
+        }
+    }
+}
+
 #[test]
-fn a_stat_shows_what_was_published_while_its_answer_was_on_its_way() {
+fn attributes_show_what_was_published_while_the_answer_was_on_its_way() {
     run(8_450, |world, node| async move {
         let way = Way::new(&world, &node.metanode, 0);
         let other = client_through(&node, &way).await;
         let file = rig::file(&other, "f").await;
-        other.write(file, 0, &filled(1, 4)).await.unwrap();
-        *way.late.lock() = Some(|operation| matches!(operation, Operation::GetAttributes { .. }));
-        let stat = {
-            let other = other.clone();
-            async move { other.get_attributes(file).await.unwrap().size }
-        };
-        let stat = world.spawn("a stat", stat);
-        way.until_late().await;
-        other.fsync(file, false).await.unwrap();
-        *way.late.lock() = None;
-        assert_eq!(stat.await, 4 * CELL as u64);
+        // Each time the program has written one cell more, and that is published while the answer is late.
+        for (cells, kind) in [(4, Asks::Stat), (5, Asks::Lookup), (6, Asks::Listing)] {
+            other.write(file, 0, &filled(1, cells)).await.unwrap();
+            *way.late.lock() = Some(kind.late());
+            let asking = {
+                let other = other.clone();
+                async move { kind.size(&other, file).await }
+            };
+            let asking = world.spawn("a program that asks for the size", asking);
+            way.until_late().await;
+            other.fsync(file, false).await.unwrap();
+            *way.late.lock() = None;
+            assert_eq!(asking.await, (cells * CELL) as u64, "{kind:?}");
+        }
         other.release(file).await;
         other.close().await.unwrap();
         node.close().await;

@@ -132,6 +132,7 @@ impl Publisher {
         asked: HeldState,
     ) {
         let mut inner = state.lock();
+        self.pages.note_published(state.id());
         let Some(batch) = inner.batches_mut().published(number) else {
             return;
         };

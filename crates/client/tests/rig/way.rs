@@ -128,7 +128,7 @@ impl Way {
 
     /// Waits until an answer is late.
     pub async fn until_late(&self) {
-        while self.late_answers.load(Ordering::Relaxed) == 0 {
+        while self.late_answers.swap(0, Ordering::Relaxed) == 0 {
             self.world.sleep(Duration::from_millis(1)).await;
         }
     }
