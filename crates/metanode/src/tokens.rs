@@ -151,9 +151,7 @@ impl Tokens {
             state.mail.entry(*session).or_default();
         }
         state.granter = Granter::new(self.tenure, sessions, now);
-        if let Some(fault) = self.world.planted()
-            && let Some(fault) = tokens::Planted::named(&format!("{fault:?}"))
-        {
+        if let Some(fault) = self.world.planted().and_then(tokens::Planted::of) {
             state.granter.plant(fault);
         }
         drop(state);

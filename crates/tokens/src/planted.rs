@@ -12,9 +12,10 @@ macro_rules! faults {
             /// All of them.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// The fault of this name: a simulation plants some of them in whole programs.
+            /// The fault of the same name: a simulation plants some of them in whole programs.
             #[must_use]
-            pub fn named(name: &str) -> Option<Self> {
+            pub fn of(planted: impl std::fmt::Debug) -> Option<Self> {
+                let name = format!("{planted:?}");
                 let named = |fault: &&Self| format!("{fault:?}") == name;
                 Self::ALL.iter().find(named).copied()
             }

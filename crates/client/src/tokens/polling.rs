@@ -82,9 +82,8 @@ impl Tokens {
         let holder = holder.get_or_insert_with(|| match former.take() {
             None => {
                 let mut holder = Holder::new(renewal.tenure);
-                if let Some(fault) = self.session.world().planted()
-                    && let Some(fault) = tokens::Planted::named(&format!("{fault:?}"))
-                {
+                let planted = self.session.world().planted();
+                if let Some(fault) = planted.and_then(tokens::Planted::of) {
                     holder.plant(fault);
                 }
                 holder

@@ -29,11 +29,11 @@ impl Tokens {
     /// The session has ended: begins the next one. False if the client is closed first.
     pub(super) async fn begin_next_session(&self) -> bool {
         let ended = self.session.id();
+        let before = self.session.losses();
         self.lose_all(self.state.lock());
         if self.session.check_open().is_err() {
             return false;
         }
-        let before = self.session.losses();
         self.pages.each_inode(|state| self.lose_inode(state));
         let mut pause = PAUSE_MIN;
         let begun = loop {

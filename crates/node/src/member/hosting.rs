@@ -29,17 +29,14 @@ pub(super) async fn supervise(parts: Arc<Parts>) {
     let mut roster = parts.roster.subscribe();
     // Dropped with this one: the tasks end with it.
     let mut hosts = FuturesUnordered::new();
-    // The same as the lease's, which is told of them at once.
-    let mut running = BTreeSet::new();
     let mut left_out = BTreeSet::new();
     loop {
         let assigned = roster.borrow_and_update().assigned_to(parts.run);
-        let plan = plan(&assigned, &running);
+        let plan = plan(&assigned, &parts.lease.hosted());
         for shard in plan.starts {
             let host = parts
                 .world
                 .spawn("hosts a shard", host(parts.clone(), shard));
-            running.insert(shard);
             parts.lease.hosts(shard);
             hosts.push(async move {
                 host.await;
@@ -58,10 +55,7 @@ pub(super) async fn supervise(parts: Arc<Parts>) {
             changed = roster.changed() => if changed.is_err() {
                 return;
             },
-            Some(ended) = hosts.next() => {
-                running.remove(&ended);
-                parts.lease.gave_up(ended);
-            }
+            Some(ended) = hosts.next() => parts.lease.gave_up(ended),
         }
     }
 }

@@ -73,6 +73,11 @@ impl RunLease {
         Moment(time.since(self.began))
     }
 
+    /// The shards that are here or being taken over.
+    pub(super) fn hosted(&self) -> BTreeSet<ShardId> {
+        self.hosts.lock().clone()
+    }
+
     /// A shard is here, or is being taken over.
     pub(super) fn hosts(&self, shard: ShardId) {
         self.hosts.lock().insert(shard);
@@ -144,7 +149,7 @@ impl RunLease {
 
     /// What the node says. `knows` is read first: what is hosted is at least as new.
     fn heartbeat(&self, roster: &Roster) -> Heartbeat {
-        let hosts = self.hosts.lock().iter().copied().collect::<Vec<_>>();
+        let hosts = self.hosted();
         Heartbeat {
             role: Role::Owner,
             is_leaving: false,
@@ -169,11 +174,18 @@ pub(super) async fn keep(parts: Arc<Parts>) {
         }
         let before = news_of(&known, parts.run);
         let mut pause = AGAIN_AFTER;
-        if let Some(place) = known.manager.as_ref().map(|it| it.value.run) {
+        if let Some(place) = place_of(&known) {
             let sent = world.now();
             let moment = lease.moment(sent);
             lease.state.lock().sent(moment);
-            match ask(&parts, place, lease.heartbeat(&known)).await {
+            let asked = ask(&parts, place, lease.heartbeat(&known));
+            // Who takes its place needn't wait for the answer of one that may be dead.
+            let replaced = roster.wait_for(|roster| place_of(roster) != Some(place));
+            let reply = tokio::select! {
+                reply = asked => reply,
+                _ = replaced => Err(NoReply::Declined),
+            };
+            match reply {
                 Ok(reply) => {
                     lease.answered(reply, sent);
                     if lease.stop_if_over() {
@@ -200,11 +212,16 @@ pub(super) async fn keep(parts: Arc<Parts>) {
     }
 }
 
+/// The run that has the manager's place.
+fn place_of(roster: &Roster) -> Option<NodeRun> {
+    roster.manager.as_ref().map(|place| place.value.run)
+}
+
 /// What of the roster is told to the manager, or learned, at once.
 fn news_of(roster: &Roster, run: NodeRun) -> (Option<NodeRun>, u64, bool, bool) {
     let members = roster.membership.as_ref().map(|members| &members.value);
     (
-        roster.manager.as_ref().map(|place| place.value.run),
+        place_of(roster),
         members.map_or(0, |members| members.term.0),
         members.is_some_and(|members| members.is_member(run)),
         members.is_some_and(|members| members.has_ended(run)),
