@@ -157,6 +157,60 @@ fn an_honest_history_is_explained() {
     assert!(explained.looks >= 4 && explained.content >= 3);
 }
 
+/// Its owner keeps it while somebody may have it open, and then says that it is gone.
+#[test]
+fn a_removed_directory_has_no_names_as_long_as_it_is_there() {
+    let directory = OTHER;
+    let kind = FileKind::Directory;
+    let name = || "d".to_string();
+    let list = || Call::List { directory };
+    let nothing = || Answer::Names(BTreeMap::new());
+    let a_name = || Answer::Names(BTreeMap::from([("x".to_string(), FILE)]));
+    let mut script = Script::new();
+    let create = Call::Create {
+        directory: ROOT,
+        name: name(),
+        kind,
+    };
+    let made = Answer::Inode(Seen {
+        inode: directory,
+        kind,
+        mode: tree::MODE,
+        links: 2,
+        cells: None,
+    });
+    script.add(1, create, made, rank(2));
+    let link = Call::Link {
+        inode: FILE,
+        directory,
+        name: "x".to_string(),
+    };
+    script.add(1, link, Answer::Done, rank(3));
+    let unlink = Call::Unlink {
+        directory,
+        name: "x".to_string(),
+    };
+    script.add(1, unlink, Answer::Done, rank(4));
+    let remove = Call::RemoveDirectory {
+        directory: ROOT,
+        name: name(),
+    };
+    script.add(1, remove, Answer::Done, rank(5));
+    script.add(2, list(), nothing(), rank(5));
+    script.add(2, list(), Answer::Refused(ErrorKind::Stale), None);
+    script.explained();
+    let listing = script.history.events.len() - 2;
+    // From the start of everything, so that only its rank says where it stands.
+    script.history.events[listing].begun = 0;
+    for (at, lists_nothing) in [(1, false), (2, true), (3, false), (4, true), (5, true)] {
+        script.history.events[listing].rank = rank(at);
+        script.history.events[listing].answer = nothing();
+        assert_eq!(explain(&script.history).is_ok(), lists_nothing, "at {at}");
+        script.history.events[listing].answer = a_name();
+        assert_eq!(explain(&script.history).is_ok(), at == 3, "at {at}");
+    }
+}
+
 #[test]
 fn a_change_without_an_answer_was_made_or_not() {
     for is_made in [true, false] {
