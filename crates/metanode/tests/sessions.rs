@@ -293,6 +293,55 @@ fn a_silent_session_keeps_inodes_without_names_for_the_grace_time_only() {
         .finished();
 }
 
+/// The new owner doesn't know whether somebody has it open.
+#[test]
+fn a_directory_that_is_removed_in_the_grace_time_lists_as_empty_until_the_end() {
+    Simulation::new(63)
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let made = rig.make(ROOT, "d", FileKind::Directory).await;
+            let directory = made.unwrap().inode;
+            rig.metanode.sync().await.unwrap();
+            let new = next_owner(&rig).await;
+            let session = new.open_session().await.unwrap();
+            let stamp = || Stamp {
+                session,
+                ..rig.stamp()
+            };
+            let name = rig::name("d");
+            let remove = Operation::RemoveDirectory {
+                directory: ROOT,
+                name: name.clone(),
+            };
+            let removed = new.execute(&remove, &stamp()).await;
+            assert!(
+                matches!(removed, Ok(Reply::Removed { orphaned: true, .. })),
+                "{removed:?}"
+            );
+            let list = Operation::ReadDirectory {
+                directory,
+                after: 0,
+                limit: 10,
+                with_attributes: false,
+            };
+            let nothing = Reply::Listing {
+                entries: Vec::new(),
+                end: true,
+            };
+            assert_eq!(new.execute(&list, &stamp()).await, Ok(nothing));
+            let lookup = Operation::Lookup { directory, name };
+            let found = new.execute(&lookup, &stamp()).await.unwrap_err();
+            assert_eq!(found.kind(), ErrorKind::NotFound);
+            world.sleep(Duration::from_secs(16)).await;
+            drain(&new).await;
+            let listed = new.execute(&list, &stamp()).await.unwrap_err();
+            assert_eq!(listed.kind(), ErrorKind::Stale);
+            new.close().await.unwrap();
+        })
+        .finished();
+}
+
 #[test]
 fn a_node_that_starts_again_ends_the_sessions_of_its_former_run() {
     let simulation = Simulation::new(53);
