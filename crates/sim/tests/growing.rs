@@ -4,7 +4,7 @@
 use crate::stories::{find, make};
 use client::Client;
 use model::map::NsdState;
-use model::{NsdId, Result, Scheme};
+use model::{NodeId, NsdId, Result, Scheme};
 use node::{Member, PoolChange};
 use pool::Pool;
 use sim::cluster::{ClusterScenario, Stage, client};
@@ -424,4 +424,99 @@ fn a_change_that_an_nsd_does_not_hear_of_is_made() {
         stage.heal();
         until(&stage, 2, "one generation", has_one_generation).await;
     });
+}
+
+/// How far a drain is, as an owner shows it: slots that still move, and bytes put to their new NSDs.
+type Moving = (u64, u64);
+
+async fn progress_at(stage: &Arc<Stage>, node: usize) -> Option<Moving> {
+    let asked = stage.run(node, async |_, member| {
+        let status = member.hosted()?.repair_status();
+        Some((status.slots_moving, status.bytes_rebuilt))
+    });
+    asked.await
+}
+
+/// Would be broken if a drain ended with its owner, left anything on the node that only it has, took copies
+/// of data that others can't read yet, or didn't show how far it is.
+#[test]
+fn a_drained_node_may_go_though_owners_die_meanwhile() {
+    each_seed(0..by_suite(2, 20), |seed| {
+        drained(seed);
+    });
+}
+
+#[allow(clippy::print_stdout, reason = "says how the progress was shown")]
+fn drained(seed: u64) -> u64 {
+    const LEAVES: usize = 4;
+    let scenario = ClusterScenario {
+        nodes: 5,
+        ..ClusterScenario::USUAL
+    };
+    Stage::play(seed, &scenario, None, async |stage| {
+        let added = stage.run(LEAVES, move |_, member| async move {
+            let path = Path::new("second");
+            member.add_nsd(path, scenario.region_bytes).await
+        });
+        added.await.expect("added");
+        let written = stage.run(1, async |_, member| {
+            let client = client(&member).await;
+            write_files(&client).await?;
+            client.close().await
+        });
+        written.await.expect("written");
+        until(&stage, 2, "all slots are where they go", has_one_generation).await;
+        let work = begin_load(&stage, 1);
+        let leaves = NodeId(LEAVES as u32 + 1);
+        let leaving = stage.run(2, move |_, member| async move {
+            member.drain_node(leaves).await
+        });
+        let leaving = leaving.await.expect("the others have room");
+        assert_eq!(leaving.len(), 2);
+
+        let mut owner = 0;
+        let mut seen: Vec<Moving> = Vec::new();
+        let mut slots = BTreeSet::new();
+        for second in 0..CHANGE_MAX {
+            let now = progress_at(&stage, owner).await;
+            if let Some(now) = now {
+                slots.insert(now.0);
+                if seen.last() != Some(&now) {
+                    seen.push(now);
+                }
+            }
+            // In the middle of it, and once more later.
+            let is_hit = second == 1 + (seed % 4) as u32 || second == 12;
+            if is_hit {
+                stage.kill(owner);
+                stage.start(owner).await;
+                owner = (owner + 3) % 4;
+                stage.move_shard(owner).await;
+            }
+            let gone = leaving.clone();
+            let is_gone = stage.run(2, move |_, member| async move {
+                let map = member.pool().map();
+                let is_lost =
+                    |nsd: &NsdId| map.nsd(*nsd).is_some_and(|it| it.state == NsdState::Lost);
+                gone.iter().all(is_lost)
+            });
+            if is_gone.await {
+                break;
+            }
+            stage.sleep(ms(1_000)).await;
+            assert!(second + 1 < CHANGE_MAX, "not drained: {seen:?}");
+        }
+        println!("drained: slots that move and bytes moved, as shown: {seen:?}");
+        assert!(slots.len() > 2, "no progress was shown: {seen:?}");
+        end_load(&stage, work).await;
+        // What the others have is all there is.
+        stage.kill(LEAVES);
+        let read = stage.run(2, async |_, member| {
+            let client = client(&member).await;
+            must_have_files(&client).await?;
+            client.close().await
+        });
+        read.await.expect("everything is on the others");
+        stage.start(LEAVES).await;
+    })
 }

@@ -26,6 +26,9 @@ use world::{Instant, Planted};
 const SURVEY_EVERY: Duration = Duration::from_secs(300);
 /// Groups with moving slots are surveyed this often until the slots have moved.
 const MOVING_EVERY: Duration = Duration::from_secs(5);
+/// Slots whose pieces have arrived are switched this often during a pass, so that a long one shows how far
+/// it is, and space returns meanwhile.
+const SWITCH_EVERY: Duration = Duration::from_secs(1);
 /// Segments per step.
 const STEP_SEGMENTS: usize = 512;
 /// Steps per gentle round.
@@ -79,6 +82,9 @@ struct Pass {
     decided: Decided,
     /// Groups to survey; the first is in progress.
     groups: VecDeque<GroupId>,
+    /// Groups with moving slots that were surveyed since slots were last switched, and when that was.
+    may_switch: Vec<GroupId>,
+    switched: Instant,
     /// All groups, not only those with moving slots.
     is_whole: bool,
     after: Option<SegmentId>,
@@ -155,7 +161,8 @@ impl Survey {
                     self.find_unlisted(&mut pass, &from).await?;
                     continue;
                 }
-                changed += self.switch_arrived(&pass).await?;
+                let all = self.moving_groups();
+                changed += self.switch_arrived(&pass, all).await?;
                 if pass.found_all_whole() {
                     changed += self.delete_strangers(&pass).await?;
                 }
@@ -163,6 +170,7 @@ impl Survey {
                 return Ok(changed);
             };
             changed += self.survey_step(&mut pass, group, &judge).await?;
+            changed += self.switch_on_the_way(&mut pass).await?;
         }
         self.show(&pass, true);
         self.progress.lock().running = Some(pass);
@@ -210,6 +218,8 @@ impl Survey {
             } else {
                 self.moving_groups().into_iter().collect()
             },
+            may_switch: Vec::new(),
+            switched: self.host.world().now(),
             is_whole,
             looks_for_unlisted,
             unlisted: looks_for_unlisted.then(|| Table::Segments.first()),
@@ -252,6 +262,7 @@ impl Survey {
         pass.after = survey.resume;
         if pass.after.is_none() {
             pass.groups.pop_front();
+            pass.may_switch.push(group);
         }
         Ok(changed)
     }
@@ -364,15 +375,37 @@ impl Survey {
         moving.into_iter().map(|(group, _)| group).collect()
     }
 
-    /// Makes slots current whose next NSD has all pieces, under a new map.
-    async fn switch_arrived(&self, pass: &Pass) -> Result<u64> {
+    /// From time to time, makes slots current that a running pass has moved. The pass goes on: such a
+    /// change of the map makes nothing wrong that it has found.
+    async fn switch_on_the_way(&self, pass: &mut Pass) -> Result<u64> {
+        let now = self.host.world().now();
+        if now - pass.switched < SWITCH_EVERY {
+            return Ok(0);
+        }
+        pass.switched = now;
+        let moving = self.moving_groups();
+        let mut surveyed: BTreeSet<GroupId> = pass.may_switch.drain(..).collect();
+        surveyed.retain(|group| moving.contains(group));
+        let switched = self.switch_arrived(pass, surveyed).await?;
+        if switched > 0 {
+            let mut expected = pass.nsds.clone();
+            expected.map = expected.map.next();
+            if Nsds::now(self.host.pool()) == expected {
+                pass.nsds = expected;
+            }
+        }
+        Ok(switched)
+    }
+
+    /// Makes slots of these groups current whose next NSD has all pieces, under a new map.
+    async fn switch_arrived(&self, pass: &Pass, among: BTreeSet<GroupId>) -> Result<u64> {
         let map = self.host.pool().map();
         if map.epoch != pass.nsds.map {
             return Ok(0);
         }
         let groups = self.host.pool().groups();
         let mut moved: Vec<(GroupId, u8, NsdId)> = Vec::new();
-        for group in self.moving_groups() {
+        for group in among {
             for slot in self.host.pool().arrived_slots(group).await? {
                 moved.push((
                     group,
