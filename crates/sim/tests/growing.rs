@@ -58,6 +58,46 @@ async fn must_have_files(client: &Client) -> Result<()> {
     Ok(())
 }
 
+/// A client of the second node writes the files.
+async fn write_all(stage: &Arc<Stage>) {
+    let written = stage.run(1, async |_, member| {
+        let client = client(&member).await;
+        write_files(&client).await?;
+        client.close().await
+    });
+    written.await.expect("written");
+}
+
+/// A new client on a node reads all of them.
+async fn must_read_all(stage: &Arc<Stage>, node: usize) {
+    let read = stage.run(node, async |_, member| {
+        let client = client(&member).await;
+        must_have_files(&client).await?;
+        client.close().await
+    });
+    read.await.expect("everything is there");
+}
+
+/// Makes a region on a node.
+async fn add_nsd(stage: &Arc<Stage>, node: usize, path: &'static str, bytes: u64) -> NsdId {
+    let added = stage.run(node, move |_, member| async move {
+        member.add_nsd(Path::new(path), bytes).await
+    });
+    added.await.expect("added")
+}
+
+/// A node gives the pool another scheme.
+async fn change_scheme(stage: &Arc<Stage>, node: usize, scheme: Scheme) {
+    let change = PoolChange {
+        scheme: Some(scheme),
+        block_bytes: None,
+    };
+    let changed = stage.run(node, move |_, member| async move {
+        member.change_pool(change).await
+    });
+    changed.await.expect("changed");
+}
+
 /// A program that writes, and reads what it wrote and what others did, until it is told to stop.
 /// Returns how often.
 async fn load(world: World, member: Arc<Member>, stop: Arc<AtomicBool>) -> Result<u64> {
@@ -191,18 +231,10 @@ fn a_pool_grows_from_one_nsd_to_eight_nodes_under_load() {
 
 fn grown(seed: u64, planted: Option<Planted>) -> u64 {
     Stage::play(seed, &GROWING, planted, async |stage| {
-        let written = stage.run(1, async |_, member| {
-            let client = client(&member).await;
-            write_files(&client).await?;
-            client.close().await
-        });
-        written.await.expect("written");
+        write_all(&stage).await;
         let work = begin_load(&stage, 1);
         for node in 1..NODES as usize {
-            let added = stage.run(node, |_, member| async move {
-                member.add_nsd(Path::new("nsd"), GROWING.region_bytes).await
-            });
-            let added = added.await.expect("added");
+            let added = add_nsd(&stage, node, "nsd", GROWING.region_bytes).await;
             assert_eq!(added, NsdId(node as u32 + 1));
         }
         let random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 7;
@@ -232,12 +264,7 @@ fn grown(seed: u64, planted: Option<Planted>) -> u64 {
         let looked = stage.run(2, move |_, member| must_be_spread(member, 2));
         looked.await;
 
-        let read = stage.run(3, async |_, member| {
-            let client = client(&member).await;
-            must_have_files(&client).await?;
-            client.close().await
-        });
-        read.await.expect("everything is there");
+        must_read_all(&stage, 3).await;
     })
 }
 
@@ -256,27 +283,10 @@ pub(crate) fn apart(seed: u64, planted: Option<Planted>) -> u64 {
     };
     Stage::play(seed, &scenario, planted, async |stage| {
         for node in 0..scenario.nodes as usize {
-            let added = stage.run(node, move |_, member| async move {
-                member
-                    .add_nsd(Path::new("second"), scenario.region_bytes)
-                    .await
-            });
-            added.await.expect("added");
+            add_nsd(&stage, node, "second", scenario.region_bytes).await;
         }
-        let written = stage.run(1, async |_, member| {
-            let client = client(&member).await;
-            write_files(&client).await?;
-            client.close().await
-        });
-        written.await.expect("written");
-        let change = PoolChange {
-            scheme: Some(Scheme::Replicate(3)),
-            block_bytes: None,
-        };
-        let changed = stage.run(2, move |_, member| async move {
-            member.change_pool(change).await
-        });
-        changed.await.expect("changed");
+        write_all(&stage).await;
+        change_scheme(&stage, 2, Scheme::Replicate(3)).await;
         until(&stage, 2, "one generation", has_one_generation).await;
         let homes = stage.run(2, |_, member| async move {
             let (map, homes) = (member.pool().map(), member.roster().homes.clone());
@@ -307,18 +317,8 @@ pub(crate) fn moved(seed: u64, planted: Option<Planted>) -> u64 {
         ..ClusterScenario::USUAL
     };
     Stage::play(seed, &scenario, planted, async |stage| {
-        let written = stage.run(1, async |_, member| {
-            let client = client(&member).await;
-            write_files(&client).await?;
-            client.close().await
-        });
-        written.await.expect("written");
-        let added = stage.run(1, move |_, member| async move {
-            member
-                .add_nsd(Path::new("nsd"), scenario.region_bytes)
-                .await
-        });
-        added.await.expect("added");
+        write_all(&stage).await;
+        add_nsd(&stage, 1, "nsd", scenario.region_bytes).await;
         let writer = stage.start_task(2, async |world, member| {
             let client = client(&member).await;
             for number in 0..100 {
@@ -369,21 +369,9 @@ fn a_pool_shrinks_to_one_nsd_under_load() {
 
 fn shrunk(seed: u64) -> u64 {
     Stage::play(seed, &ClusterScenario::USUAL, None, async |stage| {
-        let written = stage.run(1, async |_, member| {
-            let client = client(&member).await;
-            write_files(&client).await?;
-            client.close().await
-        });
-        written.await.expect("written");
+        write_all(&stage).await;
         let work = begin_load(&stage, 1);
-        let change = PoolChange {
-            scheme: Some(Scheme::Replicate(1)),
-            block_bytes: None,
-        };
-        let changed = stage.run(2, move |_, member| async move {
-            member.change_pool(change).await
-        });
-        changed.await.expect("changed");
+        change_scheme(&stage, 2, Scheme::Replicate(1)).await;
         let kept = NsdId(1 + (seed % 3) as u32);
         for nsd in (1..=3).map(NsdId).filter(|nsd| *nsd != kept) {
             let removed = stage.run(
@@ -399,12 +387,7 @@ fn shrunk(seed: u64) -> u64 {
         })
         .await;
         end_load(&stage, work).await;
-        let read = stage.run(2, async |_, member| {
-            let client = client(&member).await;
-            must_have_files(&client).await?;
-            client.close().await
-        });
-        read.await.expect("everything is there");
+        must_read_all(&stage, 2).await;
     })
 }
 
@@ -413,14 +396,7 @@ fn shrunk(seed: u64) -> u64 {
 fn a_change_that_an_nsd_does_not_hear_of_is_made() {
     Stage::play(1, &ClusterScenario::USUAL, None, async |stage| {
         stage.isolate(2);
-        let change = PoolChange {
-            scheme: Some(Scheme::Replicate(1)),
-            block_bytes: None,
-        };
-        let changed = stage.run(1, move |_, member| async move {
-            member.change_pool(change).await
-        });
-        changed.await.expect("changed");
+        change_scheme(&stage, 1, Scheme::Replicate(1)).await;
         stage.heal();
         until(&stage, 2, "one generation", has_one_generation).await;
     });
@@ -454,17 +430,8 @@ fn drained(seed: u64) -> u64 {
         ..ClusterScenario::USUAL
     };
     Stage::play(seed, &scenario, None, async |stage| {
-        let added = stage.run(LEAVES, move |_, member| async move {
-            let path = Path::new("second");
-            member.add_nsd(path, scenario.region_bytes).await
-        });
-        added.await.expect("added");
-        let written = stage.run(1, async |_, member| {
-            let client = client(&member).await;
-            write_files(&client).await?;
-            client.close().await
-        });
-        written.await.expect("written");
+        add_nsd(&stage, LEAVES, "second", scenario.region_bytes).await;
+        write_all(&stage).await;
         until(&stage, 2, "all slots are where they go", has_one_generation).await;
         let work = begin_load(&stage, 1);
         let leaves = NodeId(LEAVES as u32 + 1);
@@ -475,6 +442,7 @@ fn drained(seed: u64) -> u64 {
         assert_eq!(leaving.len(), 2);
 
         let mut owner = 0;
+        let mut killed = 0;
         let mut seen: Vec<Moving> = Vec::new();
         let mut slots = BTreeSet::new();
         for second in 0..CHANGE_MAX {
@@ -485,9 +453,9 @@ fn drained(seed: u64) -> u64 {
                     seen.push(now);
                 }
             }
-            // In the middle of it, and once more later.
-            let is_hit = second == 1 + (seed % 4) as u32 || second == 12;
-            if is_hit {
+            let first = 1 + (seed % 2) as u32;
+            if second == first || second == first + 2 {
+                killed += 1;
                 stage.kill(owner);
                 stage.start(owner).await;
                 owner = (owner + 3) % 4;
@@ -507,16 +475,12 @@ fn drained(seed: u64) -> u64 {
             assert!(second + 1 < CHANGE_MAX, "not drained: {seen:?}");
         }
         println!("drained: slots that move and bytes moved, as shown: {seen:?}");
+        assert_eq!(killed, 2, "it ended before both owners died: {seen:?}");
         assert!(slots.len() > 2, "no progress was shown: {seen:?}");
         end_load(&stage, work).await;
         // What the others have is all there is.
         stage.kill(LEAVES);
-        let read = stage.run(2, async |_, member| {
-            let client = client(&member).await;
-            must_have_files(&client).await?;
-            client.close().await
-        });
-        read.await.expect("everything is on the others");
+        must_read_all(&stage, 2).await;
         stage.start(LEAVES).await;
     })
 }
