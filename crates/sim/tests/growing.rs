@@ -10,7 +10,6 @@ use pool::Pool;
 use sim::cluster::{ClusterScenario, Stage, client};
 use sim::{by_suite, each_seed};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -76,14 +75,6 @@ async fn must_read_all(stage: &Arc<Stage>, node: usize) {
         client.close().await
     });
     read.await.expect("everything is there");
-}
-
-/// Makes a region on a node.
-async fn add_nsd(stage: &Arc<Stage>, node: usize, path: &'static str, bytes: u64) -> NsdId {
-    let added = stage.run(node, move |_, member| async move {
-        member.add_nsd(Path::new(path), bytes).await
-    });
-    added.await.expect("added")
 }
 
 /// A node gives the pool another scheme.
@@ -234,7 +225,7 @@ fn grown(seed: u64, planted: Option<Planted>) -> u64 {
         write_all(&stage).await;
         let work = begin_load(&stage, 1);
         for node in 1..NODES as usize {
-            let added = add_nsd(&stage, node, "nsd", GROWING.region_bytes).await;
+            let added = stage.add_nsd(node, "second", GROWING.region_bytes).await;
             assert_eq!(added, NsdId(node as u32 + 1));
         }
         let random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 7;
@@ -283,7 +274,7 @@ pub(crate) fn apart(seed: u64, planted: Option<Planted>) -> u64 {
     };
     Stage::play(seed, &scenario, planted, async |stage| {
         for node in 0..scenario.nodes as usize {
-            add_nsd(&stage, node, "second", scenario.region_bytes).await;
+            stage.add_nsd(node, "second", scenario.region_bytes).await;
         }
         write_all(&stage).await;
         change_scheme(&stage, 2, Scheme::Replicate(3)).await;
@@ -299,6 +290,36 @@ pub(crate) fn apart(seed: u64, planted: Option<Planted>) -> u64 {
         });
         homes.await;
     })
+}
+
+/// Would be broken if a machine's daemon knew only the first of its NSDs after it has restarted: then
+/// stories that kill one have fewer NSDs than they say.
+#[test]
+fn a_daemon_that_restarts_opens_all_nsds_of_its_machine() {
+    let scenario = ClusterScenario {
+        first_nsds: 2,
+        ..ClusterScenario::USUAL
+    };
+    Stage::play(1, &scenario, None, async |stage| {
+        for (node, added) in [(1, 3), (2, 4)] {
+            let nsd = stage.add_nsd(node, "second", scenario.region_bytes).await;
+            assert_eq!(nsd, NsdId(added));
+        }
+        write_all(&stage).await;
+        for (node, nsds) in [(1, &[2, 3][..]), (2, &[4])] {
+            stage.kill(node);
+            stage.start(node).await;
+            let opened = stage.run(node, |_, member| async move {
+                let views = member.nsds().into_iter();
+                let own = views.filter(|it| it.path.components().next().is_some());
+                own.map(|it| (it.nsd.0, it.health.is_some()))
+                    .collect::<Vec<_>>()
+            });
+            let all: Vec<_> = nsds.iter().map(|nsd| (*nsd, true)).collect();
+            assert_eq!(opened.await, all);
+        }
+        must_read_all(&stage, 0).await;
+    });
 }
 
 /// Would be broken if a slot counted as moved before its pieces were there, or a writer with an old map
@@ -318,7 +339,7 @@ pub(crate) fn moved(seed: u64, planted: Option<Planted>) -> u64 {
     };
     Stage::play(seed, &scenario, planted, async |stage| {
         write_all(&stage).await;
-        add_nsd(&stage, 1, "nsd", scenario.region_bytes).await;
+        stage.add_nsd(1, "second", scenario.region_bytes).await;
         let writer = stage.start_task(2, async |world, member| {
             let client = client(&member).await;
             for number in 0..100 {
@@ -430,7 +451,7 @@ fn drained(seed: u64) -> u64 {
         ..ClusterScenario::USUAL
     };
     Stage::play(seed, &scenario, None, async |stage| {
-        add_nsd(&stage, LEAVES, "second", scenario.region_bytes).await;
+        stage.add_nsd(LEAVES, "second", scenario.region_bytes).await;
         write_all(&stage).await;
         until(&stage, 2, "all slots are where they go", has_one_generation).await;
         let work = begin_load(&stage, 1);

@@ -9,18 +9,26 @@ use model::{Error, ErrorKind, NodeId, NsdId, Result};
 use std::path::Path;
 
 impl Member {
-    /// Makes a region on this node and adds it to the pool. Others reach it at once.
+    /// A number for a new NSD of this node, which no other gets. Whoever starts the node's daemon
+    /// notes it with the region's path before [`Member::add_nsd`], so that the next run opens it
+    /// whatever becomes of this one.
+    ///
+    /// # Errors
+    /// Those of coordination.
+    pub async fn next_nsd(&self) -> Result<NsdId> {
+        self.parts.nsds.next_id().await
+    }
+
+    /// Makes a region on this node and adds it to the pool under a number of [`Member::next_nsd`].
+    /// Others reach it at once.
     ///
     /// # Errors
     /// As [`crate::LocalNsds::add`].
-    pub async fn add_nsd(&self, path: &Path, bytes: u64) -> Result<NsdId> {
-        let nsds = &self.parts.nsds;
-        let id = nsds.next_id().await?;
+    pub async fn add_nsd(&self, nsd: NsdId, path: &Path, bytes: u64) -> Result<()> {
         // Before the map names it: writers look for it there as soon as it does.
-        let home = self.parts.coordination.set_home(id, self.parts.run.node);
+        let home = self.parts.coordination.set_home(nsd, self.parts.run.node);
         home.await?;
-        nsds.add(id, path, bytes).await?;
-        Ok(id)
+        self.parts.nsds.add(nsd, path, bytes).await
     }
 
     /// Takes an NSD of any node out of use, as [`crate::LocalNsds::remove`].

@@ -4,10 +4,10 @@ use super::ClusterScenario;
 use coordination::Coordination;
 use coordination::simulated::Simulated;
 use futures::future::{Either, select};
-use model::{NodeId, NsdId};
+use model::{NodeId, NsdId, Result};
 use node::{Founding, FoundingNsd, Member, MemberSettings};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -27,7 +27,7 @@ const SETTLED_MAX: Duration = Duration::from_secs(60);
 const CONNECTED_AFTER: Duration = Duration::from_secs(2);
 /// How often it is looked for daemons that ended by themselves.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// The name of a node's region.
+/// The name of a node's first region.
 const REGION: &str = "nsd";
 
 /// A cluster of simulated machines.
@@ -45,6 +45,8 @@ pub(super) struct Machine {
     pub(super) id: NodeId,
     pub(super) node: SimNode,
     store: Simulated,
+    /// The regions of its NSDs, as a daemon finds them in its configuration.
+    regions: Arc<Mutex<BTreeMap<NsdId, PathBuf>>>,
     member: Arc<Mutex<Weak<Member>>>,
     /// Its daemon ended because the cluster had expelled it: it starts again at once.
     has_ended: Arc<AtomicBool>,
@@ -66,10 +68,13 @@ impl Machines {
         let store = Simulated::new(&clock.expect("the program has begun"), seed);
         let machine = |number| {
             let node = cluster.node(&format!("node{number}"));
+            let first = (NsdId(number), PathBuf::from(REGION));
+            let first = Some(first).filter(|_| number <= scenario.first_nsds);
             Machine {
                 id: NodeId(number),
                 node,
                 store: store.clone(),
+                regions: Arc::new(Mutex::new(first.into_iter().collect())),
                 member: Arc::default(),
                 has_ended: Arc::default(),
             }
@@ -238,7 +243,7 @@ impl Machine {
         let settings = MemberSettings {
             node: self.id,
             listen: self.node.port(PORT),
-            nsds: BTreeMap::from([(self.nsd(), PathBuf::from(REGION))]),
+            nsds: self.regions.lock().expect("one thread").clone(),
         };
         // The daemon before may have been killed in this instant, and not be gone yet.
         *self.member.lock().expect("one thread") = Weak::new();
@@ -249,6 +254,18 @@ impl Machine {
             daemon(world, store, settings, slot).await;
             has_ended.store(true, Ordering::Relaxed);
         }));
+    }
+
+    /// Makes a region there and adds it to the pool. Every later daemon of the machine opens it.
+    pub(super) fn add_nsd(&self, path: &'static str, bytes: u64) -> Answer<Result<NsdId>> {
+        let regions = self.regions.clone();
+        self.run("adds an NSD", move |_, member| async move {
+            let nsd = member.next_nsd().await?;
+            let noted = (nsd, PathBuf::from(path));
+            regions.lock().expect("one thread").extend([noted]);
+            member.add_nsd(nsd, Path::new(path), bytes).await?;
+            Ok(nsd)
+        })
     }
 
     /// Kills the daemon; it stays down until it is started.

@@ -5,6 +5,7 @@ use super::faults::run_of;
 use super::machines::{Machine, Machines};
 use super::script;
 use client::{Client, ClientSettings};
+use model::NsdId;
 use node::Member;
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,6 +89,15 @@ impl Stage {
     pub async fn end_of<T>(&self, task: Answer<T>) -> T {
         let ended = task.done();
         self.judge.within("a step ends", STEP_MAX, ended).await
+    }
+
+    /// Makes a region on a node and adds it to the pool. Every later daemon there opens it.
+    ///
+    /// # Panics
+    /// If it isn't added.
+    pub async fn add_nsd(&self, node: usize, path: &'static str, bytes: u64) -> NsdId {
+        let added = self.machine(node).add_nsd(path, bytes);
+        self.end_of(added).await.expect("an NSD is added")
     }
 
     /// The daemon's process ends, as by SIGKILL.

@@ -3,7 +3,6 @@
 use super::Crowd;
 use crate::action::Draw;
 use model::{ErrorKind, NsdId};
-use std::path::Path;
 use std::time::Duration;
 
 /// Nodes that have an NSD from the beginning; those after them add theirs.
@@ -24,14 +23,9 @@ impl Crowd<'_> {
         for machine in &self.machines.nodes[FIRST as usize..] {
             let pause = Duration::from_millis(draw.below(800));
             self.judge.sleep(pause).await;
-            let added = machine.run("adds its NSD", move |_, member| async move {
-                member.add_nsd(Path::new("nsd"), bytes).await
-            });
-            let added = self
-                .judge
-                .within("an NSD is added", CHANGE_MAX, added.done());
-            let added = added.await.expect("an NSD is added");
-            assert_eq!(added, NsdId(machine.id.0), "the daemon looks for it again");
+            let added = machine.add_nsd("nsd", bytes).done();
+            let added = self.judge.within("an NSD is added", CHANGE_MAX, added);
+            added.await.expect("an NSD is added");
         }
     }
 
