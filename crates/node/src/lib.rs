@@ -9,7 +9,7 @@ mod regions;
 mod returning;
 
 pub use member::{Founding, FoundingNsd, Member, MemberSettings};
-pub use nsds::{Failures, LocalNsds, NsdView};
+pub use nsds::{Failures, LocalNsds, NsdView, Removal};
 pub use pools::{GenerationView, PoolChange};
 pub use returning::LOOK_EVERY;
 

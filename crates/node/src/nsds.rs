@@ -93,6 +93,15 @@ pub struct LocalNsds {
     pub(super) returning: tokio::sync::Mutex<()>,
 }
 
+/// How an NSD is taken out of use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Removal {
+    /// What is on it moves to the others first. If it doesn't serve, that is rebuilt from theirs.
+    Drain,
+    /// It doesn't come back, or its data shall have less redundancy until there is room for it elsewhere.
+    Gone,
+}
+
 /// What fails together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failures {
@@ -114,6 +123,18 @@ pub(super) fn entry(nsd: NsdId, bytes: u64, failures: Failures) -> NsdEntry {
         weight: u32::try_from((bytes >> 30).max(1)).unwrap_or(u32::MAX),
         state: NsdState::Active,
     }
+}
+
+/// Adds the way out to the error of an NSD that the others can't replace.
+fn or_gone(error: Error, nsd: NsdId, tolerates: bool) -> Error {
+    if error.kind() != ErrorKind::NoSpace || !tolerates {
+        return error;
+    }
+    let text = format!(
+        "{error}; if it is gone for good, or its data may have less redundancy until an NSD is added: \
+         `shale nsd remove {nsd} --gone`"
+    );
+    Error::new(ErrorKind::NoSpace, text)
 }
 
 /// Opens every NSD of the map that has a region here.
@@ -349,11 +370,12 @@ impl LocalNsds {
         Ok(())
     }
 
-    /// Gives an NSD up: its contents are rebuilt on others.
+    /// Takes an NSD out of use: its contents move to the others, or are rebuilt there.
     ///
     /// # Errors
-    /// `NotFound`; `InvalidArgument` if the pool can't do without it.
-    pub async fn remove(&self, nsd: NsdId) -> Result<()> {
+    /// `NotFound`. `NoSpace`: it can be read, and the others can't take what it has; [`Removal::Gone`] does it
+    /// all the same. `InvalidArgument`: it is said to be gone, but answers and may have the only copy of data.
+    pub async fn remove(&self, nsd: NsdId, removal: Removal) -> Result<()> {
         if self
             .pool
             .map()
@@ -365,22 +387,32 @@ impl LocalNsds {
                 format!("there is no NSD {nsd} in use; `shale nsd list` shows them"),
             ));
         }
-        // Readable data is moved away first, so that it never loses redundancy. Without room for
-        // that, redundancy covers the loss; without redundancy the removal is refused. One on a
-        // node that doesn't answer now may come back with it.
+        // Readable data is moved away first, so that it never loses redundancy. One on a node that
+        // doesn't answer now may come back with it.
         let standings = self.pool.nsd_states();
-        let is_away =
-            |it: &NsdStatus| matches!(it.member, MemberState::Failed | MemberState::Missing);
         let standing = standings.iter().find(|it| it.entry.nsd == nsd);
-        let is_readable = standing.is_some_and(|it| !is_away(it));
-        let tolerates = self.pool.map().scheme().tolerance() > 0;
-        let give_up = |map: &PoolMap| match placement::drain(map, nsd) {
-            Ok(draining) if is_readable => Ok(draining),
-            Err(error) if is_readable && !tolerates => Err(error),
-            _ => placement::mark_lost(map, nsd),
+        let member = standing.map_or(MemberState::Missing, |it| it.member);
+        let is_readable = !matches!(member, MemberState::Failed | MemberState::Missing);
+        let answers = matches!(member, MemberState::Online | MemberState::Full);
+        let give_up = |map: &PoolMap| {
+            let mut generations = map.generations.iter();
+            let tolerates = generations.all(|it| it.scheme.tolerance() > 0);
+            match removal {
+                Removal::Drain if is_readable => {
+                    placement::drain(map, nsd).map_err(|error| or_gone(error, nsd, tolerates))
+                }
+                Removal::Gone if answers && !tolerates => Err(Error::new(
+                    ErrorKind::InvalidArgument,
+                    format!(
+                        "give up NSD {nsd}: it answers, and may have the only copy of data: remove it \
+                         without saying that it is gone, so that what it has moves to the others first"
+                    ),
+                )),
+                Removal::Drain | Removal::Gone => placement::mark_lost(map, nsd),
+            }
         };
         self.change_map(give_up).await?;
-        tracing::info!(nsd = nsd.0, "NSD given up");
+        tracing::info!(nsd = nsd.0, ?removal, "NSD given up");
         Ok(())
     }
 

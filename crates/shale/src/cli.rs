@@ -275,6 +275,10 @@ pub enum Nsd {
         dir: Dir,
         /// Number of the NSD.
         nsd: u32,
+        /// It doesn't come back, or its data may have less redundancy until an NSD is added. Nothing is
+        /// read from it any more.
+        #[arg(long)]
+        gone: bool,
         /// Wait until it is empty, and show progress.
         #[arg(long)]
         wait: bool,

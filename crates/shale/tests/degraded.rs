@@ -75,7 +75,15 @@ fn two_of_six_nsds_may_be_lost_under_load_and_repair_completes_with_new_ones() {
             .unwrap();
         region.set_len(0).unwrap();
         verify_files(&node, "before", 40);
-        node.must(&["nsd", "remove", "5"]);
+        // Six are needed, and this one can be read.
+        let refused = node.run(&["nsd", "remove", "5"]);
+        assert_eq!(refused.status.code(), Some(1));
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(
+            said.contains("add an NSD") && said.contains("--gone"),
+            "{said}"
+        );
+        node.must(&["nsd", "remove", "5", "--gone"]);
         verify_files(&node, "before", 40);
         stop.store(true, Ordering::Relaxed);
         assert!(load.join().unwrap() > 0);

@@ -5,7 +5,7 @@ use crate::stories::{find, make};
 use client::Client;
 use model::map::NsdState;
 use model::{NodeId, NsdId, Result, Scheme};
-use node::{Member, PoolChange};
+use node::{Member, PoolChange, Removal};
 use pool::Pool;
 use sim::cluster::{ClusterScenario, Stage, client};
 use sim::{by_suite, each_seed};
@@ -34,7 +34,7 @@ const LOAD_BYTES: usize = 60_000;
 /// How long a pool may take to change, with all that fails meanwhile.
 const CHANGE_MAX: u32 = 900;
 
-const fn ms(milliseconds: u64) -> Duration {
+pub(crate) const fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
@@ -58,7 +58,7 @@ async fn must_have_files(client: &Client) -> Result<()> {
 }
 
 /// A client of the second node writes the files.
-async fn write_all(stage: &Arc<Stage>) {
+pub(crate) async fn write_all(stage: &Arc<Stage>) {
     let written = stage.run(1, async |_, member| {
         let client = client(&member).await;
         write_files(&client).await?;
@@ -68,7 +68,7 @@ async fn write_all(stage: &Arc<Stage>) {
 }
 
 /// A new client on a node reads all of them.
-async fn must_read_all(stage: &Arc<Stage>, node: usize) {
+pub(crate) async fn must_read_all(stage: &Arc<Stage>, node: usize) {
     let read = stage.run(node, async |_, member| {
         let client = client(&member).await;
         must_have_files(&client).await?;
@@ -116,14 +116,20 @@ async fn load(world: World, member: Arc<Member>, stop: Arc<AtomicBool>) -> Resul
     Ok(rounds)
 }
 
-fn begin_load(stage: &Arc<Stage>, node: usize) -> (Arc<AtomicBool>, Answer<Result<u64>>) {
+pub(crate) fn begin_load(
+    stage: &Arc<Stage>,
+    node: usize,
+) -> (Arc<AtomicBool>, Answer<Result<u64>>) {
     let stop = Arc::new(AtomicBool::new(false));
     let told = stop.clone();
     let work = move |world, member| load(world, member, told);
     (stop, stage.start_task(node, work))
 }
 
-async fn end_load(stage: &Arc<Stage>, (stop, work): (Arc<AtomicBool>, Answer<Result<u64>>)) {
+pub(crate) async fn end_load(
+    stage: &Arc<Stage>,
+    (stop, work): (Arc<AtomicBool>, Answer<Result<u64>>),
+) {
     stop.store(true, Ordering::Relaxed);
     let rounds = stage.end_of(work).await;
     let rounds = rounds.unwrap_or_else(|error| panic!("a program failed: {error}"));
@@ -131,7 +137,7 @@ async fn end_load(stage: &Arc<Stage>, (stop, work): (Arc<AtomicBool>, Answer<Res
 }
 
 /// Waits until a node sees the pool so.
-async fn until(stage: &Arc<Stage>, node: usize, what: &str, holds: fn(&Pool) -> bool) {
+pub(crate) async fn until(stage: &Arc<Stage>, node: usize, what: &str, holds: fn(&Pool) -> bool) {
     for _ in 0..CHANGE_MAX {
         let there = stage.run(node, move |_, member| async move { holds(member.pool()) });
         if there.await {
@@ -142,7 +148,7 @@ async fn until(stage: &Arc<Stage>, node: usize, what: &str, holds: fn(&Pool) -> 
     panic!("{what}: not within {CHANGE_MAX} s");
 }
 
-fn has_one_generation(pool: &Pool) -> bool {
+pub(crate) fn has_one_generation(pool: &Pool) -> bool {
     pool.map().closed().is_empty() && pool.groups().moving().is_empty()
 }
 
@@ -395,10 +401,9 @@ fn shrunk(seed: u64) -> u64 {
         change_scheme(&stage, 2, Scheme::Replicate(1)).await;
         let kept = NsdId(1 + (seed % 3) as u32);
         for nsd in (1..=3).map(NsdId).filter(|nsd| *nsd != kept) {
-            let removed = stage.run(
-                2,
-                move |_, member| async move { member.remove_nsd(nsd).await },
-            );
+            let removed = stage.run(2, move |_, member| async move {
+                member.remove_nsd(nsd, Removal::Drain).await
+            });
             removed.await.expect("removed");
         }
         until(&stage, 2, "one NSD", |pool| {

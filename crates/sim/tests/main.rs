@@ -10,6 +10,7 @@ mod growing;
 mod planted;
 mod power_cut;
 mod random_actions;
+mod repairing;
 mod scrub;
 mod seeds;
 mod several_nodes;

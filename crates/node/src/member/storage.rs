@@ -3,6 +3,7 @@
 //! happens to this node; what follows from it is done in the background, wherever the shards are.
 
 use super::Member;
+use crate::nsds::Removal;
 use crate::pools::PoolChange;
 use model::map::NsdState;
 use model::{Error, ErrorKind, NodeId, NsdId, Result};
@@ -35,8 +36,8 @@ impl Member {
     ///
     /// # Errors
     /// As [`crate::LocalNsds::remove`].
-    pub async fn remove_nsd(&self, nsd: NsdId) -> Result<()> {
-        self.parts.nsds.remove(nsd).await
+    pub async fn remove_nsd(&self, nsd: NsdId, removal: Removal) -> Result<()> {
+        self.parts.nsds.remove(nsd, removal).await
     }
 
     /// Moves all data off the NSDs of a node, so that it may leave.

@@ -116,16 +116,18 @@ async fn ask_nsd(command: Nsd, json: bool) -> Result<ExitCode> {
         Nsd::Remove {
             dir,
             nsd,
+            gone,
             wait: false,
         } => {
-            let path = format!("/v1/nsds/{nsd}");
+            let path = wait::path_to_remove(nsd, gone);
             show(&dir, Method::DELETE, &path, (), json, nsds).await
         }
         Nsd::Remove {
             dir,
             nsd,
+            gone,
             wait: true,
-        } => wait::for_empty(&Admin::of(&dir.absolute()), nsd, json).await,
+        } => wait::for_empty(&Admin::of(&dir.absolute()), nsd, gone, json).await,
         Nsd::Open { dir, nsd } => {
             let path = format!("/v1/nsds/{nsd}/open");
             show(&dir, Method::POST, &path, (), json, nsds).await

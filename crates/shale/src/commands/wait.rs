@@ -49,15 +49,21 @@ async fn until_repaired(admin: &Admin, json: bool) -> Result<RepairStatus> {
     .await
 }
 
+/// Where the daemon is asked to take an NSD out of use.
+pub(super) fn path_to_remove(nsd: u32, gone: bool) -> String {
+    let how = if gone { "?gone=true" } else { "" };
+    format!("/v1/nsds/{nsd}{how}")
+}
+
 /// `shale nsd remove --wait`: returns when nothing is left on the NSD and everything that was there
 /// has its redundancy elsewhere.
 ///
 /// # Errors The daemon's refusal; `Unavailable` if the pieces can't be moved.
-pub async fn for_empty(admin: &Admin, nsd: u32, json: bool) -> Result<ExitCode> {
+pub async fn for_empty(admin: &Admin, nsd: u32, gone: bool, json: bool) -> Result<ExitCode> {
     let running = UntilInterrupted::tell(
         "the daemon continues; `shale repair status --wait` shows its progress",
     );
-    let path = format!("/v1/nsds/{nsd}");
+    let path = path_to_remove(nsd, gone);
     let before: Vec<NsdLine> = admin.ask(Method::DELETE, &path, ()).await?;
     let used = |lines: &[NsdLine]| {
         let line = lines.iter().find(|line| line.nsd == nsd);

@@ -12,6 +12,7 @@ use axum::{
     routing::{delete, get, post},
 };
 use model::{Error, ErrorKind, NsdId, Result};
+use node::Removal;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -94,6 +95,14 @@ struct ScrubQuery {
     work: Option<u64>,
 }
 
+/// How `nsd remove` takes one out of use.
+#[derive(Deserialize)]
+struct RemoveQuery {
+    /// It doesn't come back.
+    #[serde(default)]
+    gone: bool,
+}
+
 /// Body of `shutdown`.
 #[derive(Deserialize)]
 struct Shutdown {
@@ -131,8 +140,17 @@ async fn change_pool(
     answer(to_its_end(serving, "pool change", change).await)
 }
 
-async fn remove(State(serving): State<Arc<Serving>>, Path(nsd): Path<u32>) -> Response {
-    let remove = move |serving: Arc<Serving>| async move { serving.remove_nsd(NsdId(nsd)).await };
+async fn remove(
+    State(serving): State<Arc<Serving>>,
+    Path(nsd): Path<u32>,
+    Query(query): Query<RemoveQuery>,
+) -> Response {
+    let removal = match query.gone {
+        true => Removal::Gone,
+        false => Removal::Drain,
+    };
+    let nsd = NsdId(nsd);
+    let remove = move |serving: Arc<Serving>| async move { serving.remove_nsd(nsd, removal).await };
     answer(to_its_end(serving, "nsd remove", remove).await)
 }
 

@@ -15,7 +15,7 @@ use crate::{
 use fuse::Unmount;
 use metanode::CheckOptions;
 use model::{Error, ErrorKind, NsdId, Result, map::NsdState, nsd::NsdHealth};
-use node::{GenerationView, LOOK_EVERY, Node, NsdView, PoolChange};
+use node::{GenerationView, LOOK_EVERY, Node, NsdView, PoolChange, Removal};
 use parking_lot::Mutex;
 use std::{
     path::{Path, PathBuf},
@@ -363,10 +363,10 @@ impl Serving {
     /// `shale nsd remove`.
     ///
     /// # Errors
-    /// As [`Node::remove_nsd`]; `Busy` if another change of the NSDs takes too long.
-    pub async fn remove_nsd(&self, nsd: NsdId) -> Result<Vec<NsdLine>> {
+    /// As [`node::LocalNsds::remove`]; `Busy` if another change of the NSDs takes too long.
+    pub async fn remove_nsd(&self, nsd: NsdId, removal: Removal) -> Result<Vec<NsdLine>> {
         let _alone = self.change_nsds().await?;
-        self.node.nsds().remove(nsd).await?;
+        self.node.nsds().remove(nsd, removal).await?;
         Ok(self.nsds())
     }
 

@@ -3,6 +3,7 @@
 use super::Crowd;
 use crate::action::Draw;
 use model::{ErrorKind, NsdId};
+use node::Removal;
 use std::time::Duration;
 
 /// Nodes that have an NSD from the beginning; those after them add theirs.
@@ -42,7 +43,7 @@ impl Crowd<'_> {
             let machine = self.machines.any(&mut draw);
             machine.is_up(self.judge).await;
             let asked = machine.run("empties an NSD", move |_, member| async move {
-                member.remove_nsd(nsd).await
+                member.remove_nsd(nsd, Removal::Drain).await
             });
             match self
                 .judge
