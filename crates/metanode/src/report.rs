@@ -147,6 +147,10 @@ pub struct RepairStatus {
     pub bytes_rebuilt: u64,
     /// Slots that are moving to another NSD.
     pub slots_moving: u64,
+    /// Slots that have moved since start.
+    pub slots_moved: u64,
+    /// Groups that lack a slot and can't lose another one: they are repaired first.
+    pub groups_critical: u64,
     /// Data that can't be read: more pieces are gone than the scheme tolerates.
     pub unreadable: UnreadableData,
     /// A scan is running.

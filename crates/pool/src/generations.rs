@@ -15,6 +15,15 @@ use std::time::Duration;
 /// any writer uses it, so it comes as soon as coordination is reached.
 const MAP_PATIENCE: Duration = Duration::from_secs(10);
 
+/// What a group has left.
+struct GroupNeed {
+    group: GroupId,
+    /// How many further losses its whole segments survive.
+    spare: i64,
+    /// Slots whose pieces are lost or away.
+    lacking: usize,
+}
+
 impl Pool {
     /// Whether a segment is in a generation that takes no new segments: rewriting it moves it into
     /// the newest.
@@ -45,8 +54,24 @@ impl Pool {
     /// order.
     #[must_use]
     pub fn groups_by_need(&self) -> Vec<GroupId> {
+        let mut all = self.needs_of_groups();
+        all.sort_by_key(|standing| standing.spare);
+        all.into_iter().map(|standing| standing.group).collect()
+    }
+
+    /// Groups that lack a slot and can't lose another one, or can't be read until an NSD comes back.
+    #[must_use]
+    pub fn critical_groups(&self) -> u64 {
+        let all = self.needs_of_groups();
+        let is_critical = |it: &&GroupNeed| it.spare <= 0 && it.lacking > 0;
+        all.iter().filter(is_critical).count() as u64
+    }
+
+    /// What each group has left. A slot that moves counts by the NSD that has its pieces: the next one
+    /// gets them only now. NSDs that don't answer well count as lost, because they may be.
+    fn needs_of_groups(&self) -> Vec<GroupNeed> {
         let serves =
-            |state: &NsdStatus| !matches!(state.member, MemberState::Failed | MemberState::Missing);
+            |state: &NsdStatus| matches!(state.member, MemberState::Online | MemberState::Full);
         let states = self.nsd_states();
         let serving: BTreeSet<NsdId> = states
             .iter()
@@ -54,17 +79,18 @@ impl Pool {
             .map(|state| state.entry.nsd)
             .collect();
         let groups = self.groups();
-        let spare = |group: &GroupId| {
-            let live = groups.members(*group).iter().filter(|slot| {
-                let mut nsds = slot.in_reading_order();
-                nsds.any(|nsd| serving.contains(&nsd))
-            });
-            let scheme = groups.scheme_of(*group);
-            live.count() as i64 - scheme.map_or(0, |scheme| scheme.data_pieces() as i64)
+        let need = |group: GroupId| {
+            let slots = groups.members(group).iter();
+            let filled = slots.clone().filter(|slot| slot.current != NsdId::NONE);
+            let has = slots.filter(|slot| serving.contains(&slot.current)).count();
+            let scheme = groups.scheme_of(group);
+            GroupNeed {
+                group,
+                spare: has as i64 - scheme.map_or(0, |it| it.data_pieces() as i64),
+                lacking: filled.count() - has,
+            }
         };
-        let mut all: Vec<GroupId> = groups.all().collect();
-        all.sort_by_cached_key(spare);
-        all
+        groups.all().map(need).collect()
     }
 
     /// The groups of which an NSD holds blobs, in order.

@@ -61,6 +61,7 @@ impl Repair {
         status.offline = nsds_away(self.host.pool());
         status.slots_without_nsd = progress.lost_slots;
         status.slots_moving = progress.moving_slots;
+        status.groups_critical = self.host.pool().critical_groups();
         status.segments_queued = self.queued();
         status.pieces_rebuilt = progress.rebuilt_pieces;
         status.bytes_rebuilt = progress.rebuilt_bytes;

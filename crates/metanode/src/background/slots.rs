@@ -1,5 +1,6 @@
 //! Slots of groups that move from one NSD to another, and NSDs that leave.
 
+use crate::background::counts::count;
 use crate::host::{DATA_POOL, Host};
 use model::map::{GroupStanding, NsdState, PoolMap};
 use model::{ErrorKind, GroupId, NsdId, Operation, Result};
@@ -7,6 +8,7 @@ use parking_lot::Mutex;
 use pool::{MemberState, Pool};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use world::Instant;
 use world::Point;
@@ -20,6 +22,8 @@ const HAND_OVER_AGAIN_AFTER: Duration = Duration::from_secs(60);
 pub(super) struct Slots {
     host: Arc<Host>,
     progress: Mutex<Progress>,
+    /// Slots that this process has made current.
+    moved: AtomicU64,
 }
 
 #[derive(Default)]
@@ -35,7 +39,13 @@ impl Slots {
         Self {
             host,
             progress: Mutex::default(),
+            moved: AtomicU64::default(),
         }
+    }
+
+    /// Slots that this process has made current.
+    pub(super) fn moved(&self) -> u64 {
+        self.moved.load(Ordering::Relaxed)
     }
 
     /// The groups whose blobs an NSD holds without being a member; none if it doesn't serve.
@@ -163,6 +173,7 @@ impl Slots {
         if let Err(error) = self.host.pool().set_map(next).await {
             tracing::warn!(%error, "not every NSD knows the new group versions yet; writers will tell them");
         }
+        count(&self.moved, moved.len() as u64);
         tracing::info!(slots = moved.len(), "slots have moved");
         self.host.world().at(Point::SlotSwitched).await;
         // Each NSD is asked until it fails to answer: a hanging one would block the round for every

@@ -139,7 +139,10 @@ impl Survey {
 
     /// What the passes have found.
     pub(super) fn status(&self) -> RepairStatus {
-        self.status.lock().clone()
+        RepairStatus {
+            slots_moved: self.slots.moved(),
+            ..self.status.lock().clone()
+        }
     }
 
     /// Part of a pass, or a full one. Returns how many blobs, pieces and slots it changed; a gentle
@@ -213,10 +216,13 @@ impl Survey {
         Ok(Some(Pass {
             nsds,
             decided: self.judging.decided().await?,
-            groups: if is_whole {
-                self.host.pool().groups_by_need().into()
-            } else {
-                self.moving_groups().into_iter().collect()
+            groups: {
+                let mut groups = self.host.pool().groups_by_need();
+                if !is_whole {
+                    let moving = self.moving_groups();
+                    groups.retain(|group| moving.contains(group));
+                }
+                groups.into()
             },
             may_switch: Vec::new(),
             switched: self.host.world().now(),

@@ -155,11 +155,16 @@ impl Serving {
                         status.segments_to_move
                     ),
                 };
+                let critical = match status.groups_critical {
+                    0 => String::new(),
+                    groups => format!(", first {groups} groups that can't lose another NSD"),
+                };
                 format!(
-                    "scan {}, {}{of_total} segments checked, {} slots moving{}{emptying}",
+                    "scan {}, {}{of_total} segments checked, {} slots moving, {} moved{critical}{}{emptying}",
                     if status.running { "running" } else { "due" },
                     status.segments_checked,
                     status.slots_moving,
+                    status.slots_moved,
                     if status.log_moving {
                         ", log moving"
                     } else {
