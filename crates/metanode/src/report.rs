@@ -123,9 +123,9 @@ pub struct RepairStatus {
     pub segments_degraded: u64,
     /// Entries of the log are still only on NSDs that left its view.
     pub log_moving: bool,
-    /// NSDs that hold the log.
+    /// NSDs in different failure groups that hold the log.
     pub log_copies: u64,
-    /// NSDs that should hold the log.
+    /// NSDs in different failure groups that should hold the log.
     pub log_copies_wanted: u64,
     /// Some data was written with too little redundancy and can be rewritten.
     pub narrow: bool,

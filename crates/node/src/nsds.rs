@@ -54,6 +54,8 @@ pub struct NsdView {
     pub nsd: NsdId,
     /// Its region.
     pub path: PathBuf,
+    /// The name of its failure group; `None`: that of its node, or it alone.
+    pub failure_group: Option<String>,
     /// Its state in the map.
     pub state: NsdState,
     /// Its health; `None` if it didn't open.
@@ -301,7 +303,7 @@ impl LocalNsds {
     /// All NSDs of the map.
     #[must_use]
     pub fn views(&self) -> Vec<NsdView> {
-        let standings = self.pool.nsd_states();
+        let (standings, map) = (self.pool.nsd_states(), self.pool.map());
         let regions = self.regions.lock();
         let view = |standing: &NsdStatus| {
             let entry = &standing.entry;
@@ -311,6 +313,7 @@ impl LocalNsds {
             NsdView {
                 nsd: entry.nsd,
                 path: region.map(|region| region.path.clone()).unwrap_or_default(),
+                failure_group: map.name_of(entry.failure_group).map(str::to_owned),
                 state: entry.state,
                 health: nsd.as_ref().map(|nsd| nsd.health()),
                 refused: region.and_then(|region| region.refused.clone()),
@@ -364,10 +367,26 @@ impl LocalNsds {
         self.use_opened(nsd);
         self.regions.lock().insert(id, Region::new(path));
         let entry = entry(id, bytes, self.failures);
-        self.change_map(|map| placement::add_nsd(map, entry.clone()))
+        let added = |map: &PoolMap| NsdEntry {
+            failure_group: self.failure_group_here(map, &entry),
+            ..entry.clone()
+        };
+        self.change_map(|map| placement::add_nsd(map, added(map)))
             .await?;
         tracing::info!(nsd = id.0, path = %path.display(), "NSD added");
         Ok(())
+    }
+
+    /// The failure group of a new NSD: that of the node's others, which may have a name.
+    fn failure_group_here(&self, map: &PoolMap, new: &NsdEntry) -> FailureGroupId {
+        if self.failures == Failures::ByDisk {
+            return new.failure_group;
+        }
+        let regions = self.regions.lock();
+        let here = |it: &&NsdEntry| it.nsd != new.nsd && regions.contains_key(&it.nsd);
+        let others = map.nsds.iter().filter(here);
+        let newest = others.max_by_key(|it| (it.state != NsdState::Lost, it.nsd));
+        newest.map_or(new.failure_group, |it| it.failure_group)
     }
 
     /// Takes an NSD out of use: its contents move to the others, or are rebuilt there.

@@ -2,7 +2,9 @@
 
 use super::nsds::LocalNsds;
 use model::map::{Generation, NsdEntry, NsdState, PoolMap};
-use model::{Error, ErrorKind, FailureGroupId, Result, Scheme, limits};
+use model::{Error, ErrorKind, FailureGroupId, NsdId, Result, Scheme, limits};
+use placement::FailsWith;
+use std::collections::BTreeSet;
 use world::Planted;
 
 /// What shall be different. What is `None` stays.
@@ -56,6 +58,38 @@ impl LocalNsds {
         .map_err(|error| error.while_doing(attempted))?;
         let map = self.pool.map();
         tracing::info!(scheme = %map.scheme(), block_bytes = map.newest().block_bytes, "the pool has changed");
+        Ok(())
+    }
+
+    /// Puts NSDs of a node that is alone together with all others of the failure group with this name;
+    /// `None`: each fails alone again. Data is rewritten in the background, so that no two pieces of a
+    /// segment are in one failure group.
+    ///
+    /// # Errors
+    /// As [`placement::with_failure_groups`]; `NoSpace`: the data wouldn't fit.
+    pub async fn set_failure_groups(&self, which: &[(NsdId, Option<String>)]) -> Result<()> {
+        let with = |(nsd, name): &(NsdId, Option<String>)| (*nsd, fails_with(name, nsd.0));
+        let which: Vec<_> = which.iter().map(with).collect();
+        self.fail_together(|_| Ok(which.clone())).await
+    }
+
+    /// As [`LocalNsds::set_failure_groups`], of what `which` says of the map.
+    pub(super) async fn fail_together(
+        &self,
+        which: impl Fn(&PoolMap) -> Result<Vec<(NsdId, FailsWith)>>,
+    ) -> Result<()> {
+        let seed = self.world.random_u64();
+        let changed = self.change_map(|map| {
+            let next = placement::with_failure_groups(map, &which(map)?, seed)?;
+            if next.generations != map.generations {
+                self.must_fit(narrowed(&next))?;
+            }
+            Ok(next)
+        });
+        changed
+            .await
+            .map_err(|error| error.while_doing("change failure groups"))?;
+        tracing::info!(names = ?self.pool.map().names, "failure groups have changed");
         Ok(())
     }
 
@@ -115,6 +149,28 @@ impl LocalNsds {
             }
         };
         map.generations.iter().map(view).collect()
+    }
+}
+
+/// What an NSD fails with that has the failure group `own` unless it is given a name.
+pub(super) fn fails_with(name: &Option<String>, own: u32) -> FailsWith {
+    match name {
+        Some(name) => FailsWith::Named(name.clone()),
+        None => FailsWith::Own(FailureGroupId(own)),
+    }
+}
+
+/// The pool's scheme, as narrow as its failure groups make it.
+fn narrowed(map: &PoolMap) -> Scheme {
+    let active = map.nsds.iter().filter(|it| it.state == NsdState::Active);
+    let failure_groups: BTreeSet<_> = active.map(|it| it.failure_group).collect();
+    match map.scheme() {
+        Scheme::Erasure { k, m } => {
+            let room = failure_groups.len().saturating_sub(usize::from(m)).max(1);
+            let k = u8::try_from(room).map_or(k, |room| room.min(k));
+            Scheme::Erasure { k, m }
+        }
+        copies => copies,
     }
 }
 

@@ -5,6 +5,8 @@
 //! to both; once the inventories agree, [`finish_moves`] makes that NSD the *current* one under
 //! another new version.
 
+mod together;
+
 use crate::groups::{GROUPS_MAX, Groups, SlotMembers, group_count};
 use crate::random::{Random, mix};
 use model::map::{GENERATIONS_MAX, Generation, NsdEntry, NsdState, PoolMap, SlotException};
@@ -12,6 +14,8 @@ use model::{
     Error, ErrorKind, FailureGroupId, GroupId, GroupVersion, MapEpoch, NsdId, Result, Scheme,
 };
 use std::collections::{BTreeMap, BTreeSet};
+
+pub use together::{FailsWith, with_failure_groups};
 
 /// Fewest groups per NSD of a generation with equal shares: with fewer, an NSD's share of slots would
 /// differ from the others' by more than 10 %. A pool that grows to more than three times its NSDs gets a new

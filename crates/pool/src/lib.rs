@@ -311,6 +311,16 @@ impl Pool {
         })
     }
 
+    /// Members of a log's view that are in the failure group of one before them, since that has got a name.
+    #[must_use]
+    pub fn log_together(&self, view: &[NsdId]) -> Vec<NsdId> {
+        let map = self.map();
+        let mut used = BTreeSet::new();
+        let known = view.iter().filter_map(|nsd| map.nsd(*nsd));
+        let found = known.filter(|entry| !used.insert(entry.failure_group));
+        found.map(|entry| entry.nsd).collect()
+    }
+
     /// An NSD to replace `failed` in a log's view, in a failure group that the others don't use;
     /// `None` if there is none now.
     #[must_use]

@@ -9,6 +9,7 @@ mod failover;
 mod growing;
 mod planted;
 mod power_cut;
+mod racks;
 mod random_actions;
 mod repairing;
 mod scrub;

@@ -69,7 +69,9 @@ impl Repair {
         let log = shard.tree().log();
         status.unreadable = self.unreadable.data();
         status.log_moving = log.closed_end().is_some();
-        status.log_copies = log.view().len() as u64;
+        let view = log.view();
+        let together = self.host.pool().log_together(&view);
+        status.log_copies = (view.len() - together.len()) as u64;
         status.log_copies_wanted = self.host.pool().map().scheme().tolerance() as u64 + 1;
         status.narrow = self.clean.is_narrow_left();
         status.closed_generations = self.host.pool().map().closed().len() as u64;

@@ -4,9 +4,10 @@
 
 use super::Member;
 use crate::nsds::Removal;
-use crate::pools::PoolChange;
-use model::map::NsdState;
+use crate::pools::{PoolChange, fails_with};
+use model::map::{NsdState, PoolMap};
 use model::{Error, ErrorKind, NodeId, NsdId, Result};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 impl Member {
@@ -46,21 +47,38 @@ impl Member {
     /// `NotFound`: it has none in use. `NoSpace`: the others' failure groups can't carry the pool's
     /// scheme.
     pub async fn drain_node(&self, node: NodeId) -> Result<Vec<NsdId>> {
-        let map = self.parts.nsds.pool.map();
-        let homes = self.parts.roster.borrow().homes.clone();
-        let in_use = map.nsds.iter().filter(|it| it.state != NsdState::Lost);
-        let own: Vec<NsdId> = in_use
-            .map(|entry| entry.nsd)
-            .filter(|nsd| homes.get(nsd) == Some(&node))
-            .collect();
-        if own.is_empty() {
-            let text = format!("node {node} has no NSD in use");
-            return Err(Error::new(ErrorKind::NotFound, text));
-        }
         let nsds = &self.parts.nsds;
+        let own = nsds_of(&nsds.pool.map(), &self.parts.roster.borrow().homes, node)?;
         nsds.change_map(|map| placement::drain_all(map, &own))
             .await?;
         Ok(own)
+    }
+
+    /// Puts all NSDs of nodes together with all others of the failure group with a name, for instance that
+    /// of their rack; `None`: each node's are in their own again. An NSD that such a node gets later goes
+    /// with the node's others. Data is rewritten in the background, so that no two pieces of a segment are
+    /// in one failure group. Racks that are named in one call are one change of the pool.
+    ///
+    /// # Errors
+    /// `NotFound`: a node has no NSD in use. `Busy`: this node doesn't know yet where an NSD is. Those of
+    /// [`crate::LocalNsds::set_failure_groups`].
+    pub async fn set_failure_groups(&self, nodes: &[(NodeId, Option<String>)]) -> Result<()> {
+        let which = |map: &PoolMap| {
+            let homes = &self.parts.roster.borrow().homes;
+            let mut in_use = map.nsds.iter().filter(|it| it.state != NsdState::Lost);
+            // It could be one of these nodes' NSDs.
+            if let Some(entry) = in_use.find(|it| !homes.contains_key(&it.nsd)) {
+                let text = format!("where NSD {} is isn't known here yet; try again", entry.nsd);
+                return Err(Error::new(ErrorKind::Busy, text));
+            }
+            let mut which = Vec::new();
+            for (node, name) in nodes {
+                let own = nsds_of(map, homes, *node)?.into_iter();
+                which.extend(own.map(|nsd| (nsd, fails_with(name, node.0))));
+            }
+            Ok(which)
+        };
+        self.parts.nsds.fail_together(which).await
     }
 
     /// As [`crate::LocalNsds::change_pool`].
@@ -70,4 +88,18 @@ impl Member {
     pub async fn change_pool(&self, change: PoolChange) -> Result<()> {
         self.parts.nsds.change_pool(change).await
     }
+}
+
+/// The NSDs of a node that are in use.
+fn nsds_of(map: &PoolMap, homes: &BTreeMap<NsdId, NodeId>, node: NodeId) -> Result<Vec<NsdId>> {
+    let in_use = map.nsds.iter().filter(|it| it.state != NsdState::Lost);
+    let own: Vec<NsdId> = in_use
+        .map(|entry| entry.nsd)
+        .filter(|nsd| homes.get(nsd) == Some(&node))
+        .collect();
+    if own.is_empty() {
+        let text = format!("node {node} has no NSD in use");
+        return Err(Error::new(ErrorKind::NotFound, text));
+    }
+    Ok(own)
 }

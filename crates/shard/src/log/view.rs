@@ -53,18 +53,19 @@ impl Log {
         (state.generation, members.collect())
     }
 
-    /// Replaces members whose NSDs are given up or failed, if other NSDs are available. Members that a
-    /// view of `wanted` doesn't need leave without: a pool whose scheme survives fewer losses than before
-    /// may have no other NSD.
+    /// Replaces members whose NSDs are given up or failed, or in the failure group of another member's, if
+    /// other NSDs are available. Members that a view of `wanted` doesn't need leave without: a pool whose
+    /// scheme survives fewer losses than before may have no other NSD.
     pub(crate) async fn leave_given_up(&self, wanted: usize) -> Result<()> {
         let (generation, view) = self.view_now();
         let takes_log = |nsd: &NsdId| self.shared.pool.takes_log(*nsd);
         let (good, given_up): (Vec<NsdId>, Vec<NsdId>) =
             view.iter().partition(|nsd| takes_log(nsd));
-        let Some(leaving) = given_up.first().copied() else {
+        let together = || self.shared.pool.log_together(&good).first().copied();
+        let Some(leaving) = given_up.first().copied().or_else(together) else {
             return Ok(());
         };
-        let is_spare = good.len() >= wanted;
+        let is_spare = given_up.contains(&leaving) && good.len() >= wanted;
         if !is_spare && self.shared.pool.log_replacement(&view, leaving).is_none() {
             return Ok(());
         }

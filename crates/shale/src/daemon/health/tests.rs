@@ -15,6 +15,7 @@ fn now() -> world::Instant {
 
 fn view(nsd: u32) -> NsdView {
     NsdView {
+        failure_group: None,
         nsd: NsdId(nsd),
         path: PathBuf::from("/n/1.region"),
         state: NsdState::Active,
