@@ -1,7 +1,7 @@
 //! The command line: names, arguments and their help texts.
 
 use crate::options::Options;
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand};
 use std::path::PathBuf;
 
 /// Shale is a parallel file system in user space: it makes one POSIX file system of one or more
@@ -267,6 +267,24 @@ pub enum Nsd {
         /// A block device or the path of a new region file [default: DIR/nsd/ID.region].
         #[arg(long)]
         path: Option<PathBuf>,
+    },
+    /// Say which NSDs fail together: no two pieces of anything are on NSDs of one failure group. What exists is
+    /// rewritten in the background.
+    #[command(group = ArgGroup::new("with").required(true))]
+    Change {
+        /// The node's directory.
+        #[command(flatten)]
+        dir: Dir,
+        /// Numbers of the NSDs.
+        #[arg(required = true)]
+        nsds: Vec<u32>,
+        /// They fail with all others of this failure group, for instance those at the same controller: a name of
+        /// up to 64 visible ASCII characters.
+        #[arg(long, value_name = "NAME", group = "with")]
+        failure_group: Option<String>,
+        /// Each of them fails alone.
+        #[arg(long, group = "with")]
+        own_failure_group: bool,
     },
     /// Take an NSD out of use: its pieces move to the others, or are rebuilt there if it is dead.
     Remove {

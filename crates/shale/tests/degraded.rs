@@ -312,3 +312,54 @@ fn holds_data(file: &File, offset: u64) -> bool {
     let next = unsafe { libc::lseek(file.as_raw_fd(), offset as i64, libc::SEEK_DATA) };
     next == offset as i64
 }
+
+#[test]
+fn two_nsds_of_a_shelf_may_be_lost_at_once_after_it_got_a_name() {
+    let node = Node::with(&[
+        "--nsds",
+        "4",
+        "--scheme",
+        "replicate(2)",
+        "--nsd-size",
+        "1G",
+    ]);
+    write_files(&node, "files", 40);
+    node.must(&["fs", "sync"]);
+    let refused = |arguments: &[&str], code: i32, word: &str| {
+        let refused = node.run(arguments);
+        assert_eq!(refused.status.code(), Some(code), "{arguments:?}");
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(said.contains(word), "{said}");
+    };
+    let with = |name| ["nsd", "change", "1", "2", "3", "4", "--failure-group", name];
+    refused(&with("shelf-a"), 1, "add NSDs");
+    refused(&with("shelf a"), 1, "visible ASCII");
+    refused(
+        &["nsd", "change", "9", "--failure-group", "a"],
+        1,
+        "no NSD 9",
+    );
+    refused(&["nsd", "change", "1"], 2, "--failure-group");
+    node.must(&["nsd", "change", "1", "2", "--failure-group", "shelf-a"]);
+    wait_for(&node, &["repair", "status"], |repair| {
+        repair["state"] == "idle"
+    });
+    let listed = node.ask(&["nsd", "list"]);
+    let names: Vec<_> = (0..4)
+        .map(|at| listed[at]["failure_group"].as_str())
+        .collect();
+    assert_eq!(names, [Some("shelf-a"), Some("shelf-a"), None, None]);
+    node.must(&["down"]);
+    for nsd in [1, 2] {
+        fs::remove_file(node.dir.join(format!("nsd/{nsd}.region"))).unwrap();
+    }
+    node.must(&["up"]);
+    verify_files(&node, "files", 40);
+    for nsd in ["1", "2"] {
+        node.must(&["nsd", "remove", nsd]);
+    }
+    wait_for(&node, &["repair", "status"], |repair| {
+        repair["state"] == "idle"
+    });
+    node.must(&["fs", "check", "--deep"]);
+}

@@ -232,6 +232,9 @@ pub struct NsdLine {
     pub nsd: u32,
     /// Where its region is.
     pub path: String,
+    /// The name of its failure group; `None`: it fails alone.
+    #[serde(default)]
+    pub failure_group: Option<String>,
     /// `active`, `draining` or `lost` in the map.
     pub state: String,
     /// `online`, `full`, `failed` or `missing` here.
@@ -316,6 +319,15 @@ pub struct PoolLine {
     pub state: String,
     /// Segments that are still to be moved, as far as they were counted; only while emptying.
     pub segments_left: Option<u64>,
+}
+
+/// Body of `nsd change`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct ChangeNsds {
+    /// Their numbers.
+    pub nsds: Vec<u32>,
+    /// The name of what they fail with; `None`: each fails alone.
+    pub failure_group: Option<String>,
 }
 
 /// Body of `pool change`.

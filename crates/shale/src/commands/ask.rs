@@ -9,7 +9,7 @@ use super::{
     wait,
 };
 use crate::{
-    admin::{AddNsd, ChangePool, client::Admin},
+    admin::{AddNsd, ChangeNsds, ChangePool, client::Admin},
     cli::{Command, Dir, Fs, Nsd, Pool, Repair},
     output::{self, say},
 };
@@ -112,6 +112,18 @@ async fn ask_nsd(command: Nsd, json: bool) -> Result<ExitCode> {
                 nsds,
             )
             .await
+        }
+        Nsd::Change {
+            dir,
+            nsds: which,
+            failure_group,
+            own_failure_group: _,
+        } => {
+            let body = ChangeNsds {
+                nsds: which,
+                failure_group,
+            };
+            show(&dir, Method::PATCH, "/v1/nsds", body, json, nsds).await
         }
         Nsd::Remove {
             dir,

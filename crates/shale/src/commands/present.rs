@@ -205,6 +205,7 @@ pub(super) fn nsds(nsds: &Vec<NsdLine>) -> ExitCode {
         .map(|nsd| {
             vec![
                 nsd.nsd.to_string(),
+                nsd.failure_group.clone().unwrap_or_else(|| "-".into()),
                 nsd.state.clone(),
                 nsd.health.clone(),
                 bytes(nsd.capacity),
@@ -215,7 +216,16 @@ pub(super) fn nsds(nsds: &Vec<NsdLine>) -> ExitCode {
         })
         .collect();
     table(
-        &["nsd", "state", "health", "size", "used", "blobs", "region"],
+        &[
+            "nsd",
+            "fails with",
+            "state",
+            "health",
+            "size",
+            "used",
+            "blobs",
+            "region",
+        ],
         &rows,
     );
     ExitCode::SUCCESS

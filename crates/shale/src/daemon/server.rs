@@ -2,7 +2,8 @@
 
 use super::{door, serving::Serving};
 use crate::admin::{
-    AddNsd, ChangePool, MountRequest, Refusal, Stopping, UnmountRequest, Unmounted, client::SOCKET,
+    AddNsd, ChangeNsds, ChangePool, MountRequest, Refusal, Stopping, UnmountRequest, Unmounted,
+    client::SOCKET,
 };
 use axum::{
     Json, Router,
@@ -56,7 +57,9 @@ fn routes(serving: Arc<Serving>) -> Router {
         .route("/v1/fs/sync", post(sync))
         .route(
             "/v1/nsds",
-            get(async |State(s): State<Arc<Serving>>| answer(Ok(s.nsds()))).post(add),
+            get(async |State(s): State<Arc<Serving>>| answer(Ok(s.nsds())))
+                .post(add)
+                .patch(change_nsds),
         )
         .route(
             "/v1/pool",
@@ -130,6 +133,15 @@ async fn sync(State(serving): State<Arc<Serving>>) -> Response {
 async fn add(State(serving): State<Arc<Serving>>, Json(body): Json<AddNsd>) -> Response {
     let add = move |serving: Arc<Serving>| async move { serving.add_nsd(&body).await };
     answer(to_its_end(serving, "nsd add", add).await)
+}
+
+async fn change_nsds(
+    State(serving): State<Arc<Serving>>,
+    Json(body): Json<ChangeNsds>,
+) -> Response {
+    let change =
+        move |serving: Arc<Serving>| async move { serving.change_failure_groups(&body).await };
+    answer(to_its_end(serving, "nsd change", change).await)
 }
 
 async fn change_pool(

@@ -7,8 +7,8 @@ use super::work::Works;
 use crate::directory::private;
 use crate::{
     admin::{
-        AddNsd, ChangePool, CheckResult, Df, MountRequest, NsdLine, PoolLine, ScrubLine,
-        UnmountRequest,
+        AddNsd, ChangeNsds, ChangePool, CheckResult, Df, MountRequest, NsdLine, PoolLine,
+        ScrubLine, UnmountRequest,
     },
     options::Options,
 };
@@ -360,6 +360,18 @@ impl Serving {
         config.store(&self.dir)
     }
 
+    /// `shale nsd change`.
+    ///
+    /// # Errors
+    /// As [`node::LocalNsds::set_failure_groups`]; `Busy` if another change of the NSDs takes too long.
+    pub async fn change_failure_groups(&self, request: &ChangeNsds) -> Result<Vec<NsdLine>> {
+        let _alone = self.change_nsds().await?;
+        let with = |nsd: &u32| (NsdId(*nsd), request.failure_group.clone());
+        let which: Vec<_> = request.nsds.iter().map(with).collect();
+        self.node.nsds().set_failure_groups(&which).await?;
+        Ok(self.nsds())
+    }
+
     /// `shale nsd remove`.
     ///
     /// # Errors
@@ -417,6 +429,7 @@ fn nsd_line(view: &NsdView) -> NsdLine {
     NsdLine {
         nsd: view.nsd.0,
         path: view.path.display().to_string(),
+        failure_group: view.failure_group.clone(),
         state: state.into(),
         health: health.into(),
         capacity: view.usage.capacity,
