@@ -344,6 +344,12 @@ pub(crate) fn moved(seed: u64, planted: Option<Planted>) -> u64 {
         ..ClusterScenario::USUAL
     };
     Stage::play(seed, &scenario, planted, async |stage| {
+        // A manager that is cut off from coordination learns of no other one, and is expelled.
+        while stage.manager() == Some(2) {
+            stage.kill(2);
+            stage.start(2).await;
+            stage.settled().await;
+        }
         write_all(&stage).await;
         stage.add_nsd(1, "second", scenario.region_bytes).await;
         let writer = stage.start_task(2, async |world, member| {
