@@ -18,9 +18,10 @@ const SAY_EVERY: Duration = Duration::from_millis(500);
 const SILENT_MAX: Duration = Duration::from_secs(2);
 /// How long a session may neither return anything of what is recalled nor publish any of it. As long
 /// as disks may take for a block of data.
-pub const STILL_MAX: Duration = Duration::from_secs(60);
-/// How long it may take to return everything: a large page pool, to slow disks.
-pub const RECALL_MAX: Duration = Duration::from_secs(30 * 60);
+pub const STILL_MAX: Duration = Duration::from_secs(20);
+/// How long it may take to return everything. With the time in which its tokens run out that is less than
+/// the minute for which programs of other clients wait: they see a pause and no error.
+pub const RECALL_MAX: Duration = Duration::from_secs(45);
 /// How long a recall that nobody waits for any more is remembered: whoever asks again sooner finds its
 /// clock where it stood.
 const PAUSE_MAX: Duration = Duration::from_secs(60);

@@ -243,7 +243,7 @@ fn a_session_that_answers_and_returns_nothing_loses_its_standing() {
     let mut owner = owner();
     owner.asked(A, 1, wants(INODE, Exclusive, TokenRange::ALL), at(0));
     owner.asked(B, 1, wants(INODE, Shared, TokenRange::ALL), at(0));
-    for second in 1..60 {
+    for second in 1..20 {
         owner.asked(
             B,
             1,
@@ -253,14 +253,14 @@ fn a_session_that_answers_and_returns_nothing_loses_its_standing() {
         owner.tick(at(second * 1000));
         assert!(owner.answer(A, at(second * 1000)).is_some());
     }
-    let actions = owner.ticked(at(60_000));
+    let actions = owner.ticked(at(20_000));
     assert!(
         !actions.contains(&Action::End(A)),
         "its tokens may still be in use"
     );
-    assert_eq!(owner.answer(A, at(60_000)), None);
-    assert!(!owner.ticked(at(65_315)).contains(&Action::End(A)));
-    assert!(owner.ticked(at(65_316)).contains(&Action::End(A)));
+    assert_eq!(owner.answer(A, at(20_000)), None);
+    assert!(!owner.ticked(at(25_315)).contains(&Action::End(A)));
+    assert!(owner.ticked(at(25_316)).contains(&Action::End(A)));
 }
 
 /// A recall goes on for so many seconds, in which B asks all the time and A publishes at some of them.
@@ -287,9 +287,8 @@ fn waits_for_publishes(seconds: u64, publishes: impl Fn(u64) -> bool) -> u64 {
 
 #[test]
 fn who_publishes_what_is_recalled_has_as_long_for_the_rest() {
-    assert_eq!(waits_for_publishes(600, |second| second % 59 == 0), 600);
-    let stops = |second| second % 59 == 0 && second < 300;
-    assert_eq!(waits_for_publishes(600, stops), 295 + 60);
+    assert_eq!(waits_for_publishes(44, |second| second % 19 == 0), 44);
+    assert_eq!(waits_for_publishes(44, |second| second == 19), 19 + 20);
     let most = RECALL_MAX.as_secs();
     assert_eq!(waits_for_publishes(2 * most, |_| true), most);
 }
@@ -298,7 +297,7 @@ fn who_publishes_what_is_recalled_has_as_long_for_the_rest() {
 fn a_publish_of_another_file_is_no_progress() {
     let mut owner = owner();
     owner.asked(A, 1, wants(BYTES, Exclusive, TokenRange::ALL), at(0));
-    for second in 0..=60 {
+    for second in 0..=20 {
         let now = at(second * 1000);
         owner.answer(B, now);
         owner.asked(B, 1, wants(BYTES, Shared, TokenRange::ALL), now);
@@ -306,7 +305,7 @@ fn a_publish_of_another_file_is_no_progress() {
         owner.note_published(B, InodeId(7), now);
         owner.ticked(now);
     }
-    assert_eq!(owner.answer(A, at(60_000)), None);
+    assert_eq!(owner.answer(A, at(20_000)), None);
 }
 
 /// Whose claims wait for A, each for a while, one after the other with pauses between: until when A was
@@ -340,10 +339,10 @@ fn waits_again_and_again(pause_ms: u64) -> Option<u64> {
 
 #[test]
 fn who_asks_again_and_again_finds_the_clock_of_a_recall_where_it_stood() {
-    assert_eq!(waits_again_and_again(0), Some(60_000));
-    // Fifteen times four seconds.
-    assert_eq!(waits_again_and_again(1_000), Some(60_000 + 14_000));
-    assert_eq!(waits_again_and_again(59_000), Some(60_000 + 14 * 59_000));
+    assert_eq!(waits_again_and_again(0), Some(20_000));
+    // Five times four seconds.
+    assert_eq!(waits_again_and_again(1_000), Some(20_000 + 4_000));
+    assert_eq!(waits_again_and_again(59_000), Some(20_000 + 4 * 59_000));
 }
 
 #[test]
