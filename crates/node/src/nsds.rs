@@ -128,8 +128,8 @@ pub(super) fn entry(nsd: NsdId, bytes: u64, failures: Failures) -> NsdEntry {
 }
 
 /// Adds the way out to the error of an NSD that the others can't replace.
-fn or_gone(error: Error, nsd: NsdId, tolerates: bool) -> Error {
-    if error.kind() != ErrorKind::NoSpace || !tolerates {
+fn or_gone(error: Error, nsd: NsdId, is_needed: bool) -> Error {
+    if error.kind() != ErrorKind::NoSpace || is_needed {
         return error;
     }
     let text = format!(
@@ -413,22 +413,19 @@ impl LocalNsds {
         let member = standing.map_or(MemberState::Missing, |it| it.member);
         let is_readable = !matches!(member, MemberState::Failed | MemberState::Missing);
         let answers = matches!(member, MemberState::Online | MemberState::Full);
-        let give_up = |map: &PoolMap| {
-            let mut generations = map.generations.iter();
-            let tolerates = generations.all(|it| it.scheme.tolerance() > 0);
-            match removal {
-                Removal::Drain if is_readable => {
-                    placement::drain(map, nsd).map_err(|error| or_gone(error, nsd, tolerates))
-                }
-                Removal::Gone if answers && !tolerates => Err(Error::new(
-                    ErrorKind::InvalidArgument,
-                    format!(
-                        "give up NSD {nsd}: it answers, and may have the only copy of data: remove it \
-                         without saying that it is gone, so that what it has moves to the others first"
-                    ),
-                )),
-                Removal::Drain | Removal::Gone => placement::mark_lost(map, nsd),
+        let is_needed = self.pool.is_needed(nsd);
+        let give_up = |map: &PoolMap| match removal {
+            Removal::Drain if is_readable => {
+                placement::drain(map, nsd).map_err(|error| or_gone(error, nsd, is_needed))
             }
+            Removal::Gone if answers && is_needed => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "give up NSD {nsd}: it answers, and may have the only copy of data: remove it \
+                         without saying that it is gone, so that what it has moves to the others first"
+                ),
+            )),
+            Removal::Drain | Removal::Gone => placement::mark_lost(map, nsd),
         };
         self.change_map(give_up).await?;
         tracing::info!(nsd = nsd.0, ?removal, "NSD given up");

@@ -59,6 +59,16 @@ impl Pool {
         all.into_iter().map(|standing| standing.group).collect()
     }
 
+    /// Whether some group couldn't be read without an NSD that serves: it has lost as many others as its
+    /// scheme survives.
+    #[must_use]
+    pub fn is_needed(&self, nsd: NsdId) -> bool {
+        let groups = self.groups();
+        let is_in = |group| groups.members(group).iter().any(|it| it.current == nsd);
+        let needs = self.needs_of_groups();
+        needs.iter().any(|it| it.spare <= 0 && is_in(it.group))
+    }
+
     /// Groups that lack a slot and can't lose another one, or can't be read until an NSD comes back.
     #[must_use]
     pub fn critical_groups(&self) -> u64 {

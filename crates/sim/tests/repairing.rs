@@ -232,6 +232,12 @@ fn an_nsd_that_the_others_cannot_replace_is_kept_unless_it_is_said_to_be_gone() 
         removed.expect("one copy is left");
         assert_eq!(state, NsdState::Lost);
         must_read_all(&stage, 1).await;
+        for how in [Removal::Drain, Removal::Gone] {
+            let (refused, state) = remove(&stage, NsdId(1), how).await;
+            let refused = refused.expect_err("it has the last copy").to_string();
+            assert_eq!(state, NsdState::Active);
+            assert!(!refused.contains("--gone"), "{refused}");
+        }
         stage.add_nsd(1, "second", scenario.region_bytes).await;
         until(&stage, 0, "two copies again", |pool| {
             pool.repair_progress().lost_slots == 0 && pool.groups().moving().is_empty()
