@@ -68,15 +68,22 @@ impl InodeAttributes {
 
     /// Attributes that came with an answer of the owner, which was asked after this look began, as a
     /// stat shows them now.
-    pub(crate) async fn complete(&self, mut attributes: Attributes, look: Look) -> Attributes {
+    pub(crate) async fn complete(
+        &self,
+        mut attributes: Attributes,
+        look: Look,
+    ) -> Result<Attributes> {
         if self.merge_into(&mut attributes, look) {
-            return attributes;
+            return Ok(attributes);
         }
-        // Boxed because it is rare: otherwise its state would enlarge every lookup's future. An inode
-        // that is gone meanwhile was there when the owner was asked.
-        Box::pin(self.get(attributes.inode))
-            .await
-            .unwrap_or(attributes)
+        // Boxed because it is rare: otherwise its state would enlarge every lookup's future.
+        match Box::pin(self.get(attributes.inode)).await {
+            // It was there when the owner was asked.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stale) => {
+                Ok(attributes)
+            }
+            other => other,
+        }
     }
 
     /// Adds what only this client knows to attributes from the owner: unpublished writes, unrecorded

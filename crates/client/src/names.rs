@@ -71,7 +71,7 @@ impl Names {
             // After the look: whoever slept in between can't trust it.
             _ if !standing.is_current() => Vec::new(),
             Looked::Found(attributes) => {
-                return Ok(self.attributes.complete(attributes, look).await);
+                return self.attributes.complete(attributes, look).await;
             }
             Looked::Missing => return Err(ErrorKind::NotFound.into()),
             Looked::Unknown(wanted) => wanted,
@@ -89,7 +89,7 @@ impl Names {
         match self.session.execute(lookup).await {
             Ok(Reply::Entry { attributes, .. }) => {
                 known.learn(directory, &name, Some(&attributes), asked);
-                Ok(self.attributes.complete(attributes, look).await)
+                self.attributes.complete(attributes, look).await
             }
             Ok(other) => unexpected_reply(&other),
             Err(error) => {
@@ -110,9 +110,7 @@ impl Names {
         let executed = self.session.execute(operation);
         async move {
             match executed.await? {
-                Reply::Entry { attributes, .. } => {
-                    Ok(self.attributes.complete(attributes, look).await)
-                }
+                Reply::Entry { attributes, .. } => self.attributes.complete(attributes, look).await,
                 other => unexpected_reply(&other),
             }
         }
@@ -291,7 +289,7 @@ impl Names {
         let look = self.attributes.look();
         let Some(known) = self.known() else {
             let (entries, end) = self.list_at_owner(operation).await?;
-            return Ok(self.listing(entries, end, look).await);
+            return self.listing(entries, end, look).await;
         };
         self.session.check_open()?;
         let standing = self.session.standing();
@@ -299,7 +297,7 @@ impl Names {
         if let Some((entries, end)) = listed
             && standing.is_current()
         {
-            return Ok(self.listing(entries, end, look).await);
+            return self.listing(entries, end, look).await;
         }
         if known.wants(directory, standing.now()) {
             let object = TokenObject::Directory(directory);
@@ -308,7 +306,7 @@ impl Names {
         let asked = known.begin();
         let (entries, end) = self.list_at_owner(operation).await?;
         known.learn_listing(directory, after, (&entries, end), asked);
-        Ok(self.listing(entries, end, look).await)
+        self.listing(entries, end, look).await
     }
 
     async fn list_at_owner(&self, operation: Operation) -> Result<(Vec<DirectoryEntry>, bool)> {
@@ -319,12 +317,17 @@ impl Names {
     }
 
     /// Attributes include unpublished writes.
-    async fn listing(&self, mut entries: Vec<DirectoryEntry>, end: bool, look: Look) -> Listing {
+    async fn listing(
+        &self,
+        mut entries: Vec<DirectoryEntry>,
+        end: bool,
+        look: Look,
+    ) -> Result<Listing> {
         for entry in &mut entries {
             if let Some(attributes) = &mut entry.attributes {
-                *attributes = self.attributes.complete(*attributes, look).await;
+                *attributes = self.attributes.complete(*attributes, look).await?;
             }
         }
-        Listing { entries, end }
+        Ok(Listing { entries, end })
     }
 }
