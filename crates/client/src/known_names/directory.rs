@@ -78,6 +78,10 @@ impl Directory {
 
     /// Takes a name down; returns where it led to.
     pub(super) fn put(&mut self, name: &[u8], named: Option<Named>) -> Option<Named> {
+        if named.is_none() && self.names.get(name).is_some_and(Option::is_some) {
+            // An owner that contradicts itself, or a name of which the listing is no longer true.
+            self.listing = None;
+        }
         if let Some(known) = self.names.get_mut(name) {
             return std::mem::replace(known, named);
         }
