@@ -615,7 +615,7 @@ pub(crate) fn needs_of_shown(inodes: &[InodeId]) -> Vec<Need> {
         .collect()
 }
 
-/// Longer than a session is waited for that makes no progress: then it ends.
+/// Longer than a recall can take: then its session ends.
 pub(crate) const CLAIM_WAIT_MAX: Duration = granter::GRACE
-    .saturating_add(granter::STILL_MAX)
+    .saturating_add(granter::RECALL_MAX)
     .saturating_add(Duration::from_secs(15));

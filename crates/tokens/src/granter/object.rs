@@ -18,7 +18,7 @@ const SAY_EVERY: Duration = Duration::from_millis(500);
 const SILENT_MAX: Duration = Duration::from_secs(2);
 /// How long a session may neither return anything of what is recalled nor publish any of it. As long
 /// as disks may take for a block of data.
-pub const STILL_MAX: Duration = Duration::from_secs(20);
+const STILL_MAX: Duration = Duration::from_secs(20);
 /// How long it may take to return everything. With the time in which its tokens run out that is less than
 /// the minute for which programs of other clients wait: they see a pause and no error.
 pub const RECALL_MAX: Duration = Duration::from_secs(45);
