@@ -437,6 +437,33 @@ fn attributes_show_what_was_published_while_the_answer_was_on_its_way() {
     });
 }
 
+/// The program's own write would be missing in its size.
+#[test]
+fn an_answer_that_lacks_own_writes_and_can_not_be_completed_is_an_error() {
+    run(8_451, |world, node| async move {
+        let way = Way::new(&world, &node.metanode, 0);
+        let other = client_through(&node, &way).await;
+        let file = rig::file(&other, "f").await;
+        other.write(file, 0, &filled(1, 4)).await.unwrap();
+        *way.late.lock() = Some(Asks::Lookup.late());
+        let asking = {
+            let other = other.clone();
+            async move { other.lookup(InodeId::ROOT, name("f")).await }
+        };
+        let asking = world.spawn("a lookup", asking);
+        way.until_late().await;
+        other.fsync(file, false).await.unwrap();
+        way.cut.store(true, Ordering::Relaxed);
+        *way.late.lock() = None;
+        let refused = asking.await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unknown);
+        way.cut.store(false, Ordering::Relaxed);
+        other.release(file).await;
+        other.close().await.unwrap();
+        node.close().await;
+    });
+}
+
 #[test]
 fn names_made_by_one_client_are_there_for_the_others() {
     run(8_500, |world, node| async move {
