@@ -2,10 +2,9 @@
 //! for once.
 
 use crate::rig::way::{Way, client_through};
-use crate::rig::{Node, new_file, run_patient as run};
+use crate::rig::{Node, new_file, run_patient as run, storm_seeds};
 use client::Client;
 use futures::future::join_all;
-use metanode::CheckOptions;
 use model::operation::{NewInode, RenameMode};
 use model::{Attributes, ErrorKind, FileKind, InodeId, Result, SetAttributes};
 use parking_lot::Mutex;
@@ -534,13 +533,11 @@ async fn storm(world: World, node: Node, faults: u64, programs: usize) {
     for client in clients.into_iter().skip(1) {
         client.close().await.unwrap();
     }
-    let report = node.metanode.check(CheckOptions { deep: true }).await;
-    assert!(report.as_ref().unwrap().is_clean(), "{report:?}");
-    node.close().await;
+    node.check_and_close().await;
 }
 
 fn seeds() -> u64 {
-    std::env::var("SHARING_SEEDS").map_or(8, |seeds| seeds.parse().unwrap())
+    storm_seeds(8)
 }
 
 #[test]

@@ -6,7 +6,6 @@ use crate::rig::{self, Node, content, name, new_file, patient, run_patient as ru
 use crate::sharing::{CELL, CELLS, Event, History, filled, values};
 use client::{Allocate, Client, Losses, OpenFlags};
 use futures::future::join_all;
-use metanode::CheckOptions;
 use model::lock::{LockDoor, LockOwner, LockTaker};
 use model::operation::{RenameMode, XattrMode};
 use model::{Error, ErrorKind, InodeId, LockKind, LockRange, Operation, Result, SetAttributes};
@@ -22,12 +21,6 @@ async fn client(world: &World, node: &Node) -> (Arc<Client>, Arc<Way>) {
     let way = Way::new(world, &node.metanode, 0);
     let client = client_through(node, &way).await;
     (client, way)
-}
-
-async fn check(node: Node) {
-    let report = node.metanode.check(CheckOptions { deep: true }).await;
-    assert!(report.as_ref().unwrap().is_clean(), "{report:?}");
-    node.close().await;
 }
 
 async fn open(client: &Client, inode: InodeId) {
@@ -163,7 +156,7 @@ fn a_client_that_was_cut_off_goes_on_and_says_what_was_lost() {
         }
         is_gone(here.get_attributes(stored).await);
         cut.close().await.unwrap();
-        check(node).await;
+        node.check_and_close().await;
     });
 }
 
@@ -203,7 +196,7 @@ fn a_session_that_could_not_be_made_complete_does_not_stay_open() {
             cut.release(file).await;
         }
         cut.close().await.unwrap();
-        check(node).await;
+        node.check_and_close().await;
     });
 }
 
@@ -284,7 +277,7 @@ fn what_an_ended_session_wrote_is_not_published_by_the_next_one() {
         assert!(rig::read(&cut, file, 0, 10_000).await == before);
         cut.release(file).await;
         cut.close().await.unwrap();
-        check(node).await;
+        node.check_and_close().await;
     });
 }
 
@@ -313,7 +306,7 @@ fn the_only_client_hears_of_what_it_lost_when_its_session_is_ended() {
         for file in [written, kept] {
             only.release(file).await;
         }
-        check(node).await;
+        node.check_and_close().await;
     });
 }
 
@@ -338,7 +331,7 @@ fn a_truncate_that_waits_for_the_next_session_is_not_applied_to_a_file_with_lost
         assert!(rig::read(here, file, 0, 9_000).await == content(2, 9_000));
         cut.release(file).await;
         cut.close().await.unwrap();
-        check(node).await;
+        node.check_and_close().await;
     });
 }
 
@@ -396,7 +389,7 @@ fn no_operation_is_applied_twice_by_a_client_that_loses_its_session_again_and_ag
         let sessions = cut.losses().sessions;
         assert!(sessions > 1 && unknown > 0, "{sessions}, {unknown}");
         cut.close().await.unwrap();
-        check(node).await;
+        node.check_and_close().await;
     });
 }
 
@@ -610,15 +603,14 @@ async fn storm(world: World, node: Node) -> (u64, u64) {
     for client in clients.into_iter().skip(1) {
         client.close().await.unwrap();
     }
-    check(node).await;
+    node.check_and_close().await;
     (sessions, heard)
 }
 
 #[test]
 fn clients_that_are_cut_off_and_come_back_read_and_write_with_the_others() {
-    let seeds = std::env::var("SHARING_SEEDS").map_or(6, |seeds| seeds.parse().unwrap());
     let totals = Arc::new(Mutex::new((0, 0)));
-    for seed in 0..seeds {
+    for seed in 0..rig::storm_seeds(6) {
         let totals = totals.clone();
         run(9_200 + seed, |world, node| async move {
             let (sessions, heard) = storm(world, node).await;

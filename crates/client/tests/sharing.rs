@@ -8,7 +8,7 @@ use crate::rig::way::{Way, client_through};
 use crate::rig::{self, Node, new_file, run_patient as run};
 use client::{Client, Owner};
 use futures::future::join_all;
-use metanode::{CheckOptions, Metanode};
+use metanode::Metanode;
 use model::{ErrorKind, InodeId, Operation, SetAttributes};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -226,13 +226,11 @@ async fn storm(world: World, node: Node, faults: u64, tasks: usize) {
     for client in clients.into_iter().skip(1) {
         client.close().await.unwrap();
     }
-    let report = node.metanode.check(CheckOptions { deep: true }).await;
-    assert!(report.as_ref().unwrap().is_clean(), "{report:?}");
-    node.close().await;
+    node.check_and_close().await;
 }
 
 fn seeds() -> u64 {
-    std::env::var("SHARING_SEEDS").map_or(12, |seeds| seeds.parse().unwrap())
+    rig::storm_seeds(12)
 }
 
 #[test]
@@ -377,7 +375,6 @@ fn appends_of_several_clients_follow_each_other() {
     });
 }
 
-/// The owner answers before the publish, and the answer arrives after it.
 /// How a program asks for a file's size.
 #[derive(Clone, Copy, Debug)]
 enum Asks {
@@ -411,6 +408,7 @@ impl Asks {
     }
 }
 
+/// The owner answers before the publish, and the answer arrives after it.
 #[test]
 fn attributes_show_what_was_published_while_the_answer_was_on_its_way() {
     run(8_450, |world, node| async move {

@@ -6,7 +6,7 @@ pub mod way;
 
 use client::{Client, ClientSettings, Owner};
 use coordination::Coordination;
-use metanode::{Metanode, Opening, ShardMemory};
+use metanode::{CheckOptions, Metanode, Opening, ShardMemory};
 use model::operation::NewInode;
 use model::{FamilyId, FileKind, InodeId, NodeRun, Scheme, ShardId};
 use nsd::Nsd;
@@ -94,6 +94,11 @@ where
     .finished();
 }
 
+/// How many seeds a storm of clients has; the environment may say so.
+pub fn storm_seeds(usual: u64) -> u64 {
+    std::env::var("SHARING_SEEDS").map_or(usual, |seeds| seeds.parse().unwrap())
+}
+
 impl Node {
     /// Makes an empty file system.
     pub async fn create(world: &World, place: &Place) {
@@ -177,6 +182,13 @@ impl Node {
         })
         .await
         .unwrap()
+    }
+
+    /// A deep check finds nothing; then it closes.
+    pub async fn check_and_close(self) {
+        let report = self.metanode.check(CheckOptions { deep: true }).await;
+        assert!(report.as_ref().unwrap().is_clean(), "{report:?}");
+        self.close().await;
     }
 
     pub async fn close(self) {
