@@ -78,12 +78,13 @@ impl Directory {
 
     /// Takes a name down; returns where it led to.
     pub(super) fn put(&mut self, name: &[u8], named: Option<Named>) -> Option<Named> {
-        if named.is_none() && self.names.get(name).is_some_and(Option::is_some) {
-            // An owner that contradicts itself, or a name of which the listing is no longer true.
-            self.listing = None;
-        }
         if let Some(known) = self.names.get_mut(name) {
-            return std::mem::replace(known, named);
+            let before = std::mem::replace(known, named);
+            if before.is_some() && named.is_none() {
+                // It may be listed: the owner contradicts itself.
+                self.listing = None;
+            }
+            return before;
         }
         self.text += text_bytes(name);
         self.names.insert(name.into(), named);

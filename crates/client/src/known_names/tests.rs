@@ -475,3 +475,27 @@ fn a_token_that_others_wanted_is_not_asked_for_at_once() {
     assert!(!memory.wants(object, at(20)));
     assert!(memory.wants(object, at(21)));
 }
+
+/// An owner that contradicts itself.
+#[test]
+fn a_listed_name_that_is_found_missing_ends_the_listing() {
+    let mut memory = Memory::new(1 << 20);
+    let now = Moment::default();
+    memory.show(TokenObject::Directory(ROOT), Some(TokenMode::Shared), now);
+    let entry = |number| DirectoryEntry {
+        position: number,
+        name: text(number),
+        inode: InodeId(100 + number),
+        kind: FileKind::File,
+        attributes: None,
+    };
+    let asked = memory.begin();
+    memory.learn_listing(ROOT, 0, &[entry(1), entry(2)], true, asked);
+    let (listed, is_end) = memory.list(ROOT, 0, 10, false).expect("it is known");
+    assert_eq!((listed.len(), is_end), (2, true));
+    let asked = memory.begin();
+    memory.learn(ROOT, text(1).as_bytes(), None, asked);
+    assert_eq!(memory.list(ROOT, 0, 10, false), None);
+    let missing = memory.look(ROOT, text(1).as_bytes(), now);
+    assert_eq!(missing, Looked::Missing);
+}
