@@ -141,7 +141,10 @@ impl PagePool {
     /// Adds unpublished writes to attributes from the owner, which was asked after this look began. False
     /// if writes may be in neither, because they were published meanwhile.
     pub(crate) fn merge_into(&self, attributes: &mut Attributes, look: Look) -> bool {
-        let state = self.find_written(attributes.inode);
+        let state = match self.dirty() {
+            0 => None,
+            _ => self.inodes.find(attributes.inode),
+        };
         state.is_some_and(|state| state.lock().merge_into(attributes))
             || !self.published.may_have_since(attributes.inode, look)
     }
@@ -149,11 +152,6 @@ impl PagePool {
     /// All of an inode's unpublished data may be published now. Called before that is to be seen.
     pub(crate) fn note_published(&self, inode: InodeId) {
         self.published.note(inode);
-    }
-
-    /// The state of an inode that may have unpublished writes.
-    fn find_written(&self, inode: InodeId) -> Option<InodeRef> {
-        (self.dirty() > 0).then(|| self.inodes.find(inode))?
     }
 
     // Dirty bytes.

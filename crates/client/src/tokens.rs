@@ -41,7 +41,7 @@ const TOKEN_WAIT: &str = "what other clients have cached or changed";
 /// How often a claim may be refused because the session holds too much, until it fails.
 const REFUSALS_MAX: usize = 8;
 
-/// Pause after the owner couldn't be asked for a token.
+/// Pause after the owner couldn't be asked.
 const ASK_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// An answer that comes so late renews nothing: the owner may have given up on the session.
@@ -421,25 +421,26 @@ impl Tokens {
         }
     }
 
-    /// Says to an inode's state what may be used. Called with the state locked, so that an older
-    /// truth never follows a newer one.
+    /// Says to an inode's state, and to what is known of names, what may be used. Called with the state
+    /// locked, so that an older truth never follows a newer one.
     fn show(&self, state: &State, object: TokenObject) {
         let Some(holder) = &state.holder else { return };
-        self.show_names(holder, object);
-        let (TokenObject::Inode(inode) | TokenObject::Bytes(inode)) = object else {
-            return;
-        };
-        let Some(shown) = self.pages.find_inode(inode) else {
-            return;
-        };
-        let usable = holder.usable(object);
-        let mut inner = shown.lock();
-        match object {
-            TokenObject::Inode(_) => {
-                let mode = usable.iter().next().map(|piece| piece.mode);
-                inner.set_held_attributes(mode);
+        let inode = match object {
+            TokenObject::Bytes(inode) => {
+                if let Some(shown) = self.pages.find_inode(inode) {
+                    shown.lock().set_held_bytes(holder.usable(object));
+                }
+                return;
             }
-            _ => inner.set_held_bytes(usable),
+            TokenObject::Inode(inode) => Some(inode),
+            TokenObject::Directory(_) => None,
+        };
+        let mode = holder.usable(object).iter().next().map(|piece| piece.mode);
+        if let Some(names) = self.session.names() {
+            names.show(object, mode, self.session.standing().now());
+        }
+        if let Some(shown) = inode.and_then(|inode| self.pages.find_inode(inode)) {
+            shown.lock().set_held_attributes(mode);
         }
     }
 

@@ -1,10 +1,9 @@
-//! Tokens under which names are known: what is held of them, and claims that needn't succeed.
+//! Tokens under which names are known: claims that needn't succeed.
 
 use super::{Go, Tokens, Try};
 use crate::known_names::KnownNames;
 use model::{TokenMode, TokenObject, TokenRange};
 use std::time::Duration;
-use tokens::Holder;
 use tokens::holder::Want;
 
 /// How long a token is waited for. Longer, and the operation had better be sent.
@@ -46,17 +45,6 @@ impl Tokens {
         }
         self.act(state);
         true
-    }
-
-    /// Says what may be known of names. Called with the state locked.
-    pub(super) fn show_names(&self, holder: &Holder, object: TokenObject) {
-        if let Some(names) = self.session.names()
-            && matches!(object, TokenObject::Directory(_) | TokenObject::Inode(_))
-        {
-            let usable = holder.usable(object);
-            let mode = usable.iter().next().map(|piece| piece.mode);
-            names.show(object, mode, self.session.standing().now());
-        }
     }
 
     /// Whether something was looked at under a token lately.

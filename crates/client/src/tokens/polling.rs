@@ -1,7 +1,7 @@
 //! Listens to the owner: one request is under way all the time, whose answers renew the tokens and say
 //! what others want back.
 
-use super::{State, Tokens};
+use super::{ASK_PAUSE, State, Tokens};
 use crate::session::{Session, unexpected_answer};
 use model::ErrorKind;
 use model::owner::{OwnerReply, OwnerRequest, Renewal, Tenure};
@@ -11,8 +11,6 @@ use std::time::Duration;
 use tokens::Holder;
 use world::Instant;
 
-/// Pause after the owner couldn't be asked.
-const PAUSE: Duration = Duration::from_millis(100);
 /// A recall that waits for its grant is looked at again after this.
 const LOOK_AGAIN: Duration = Duration::from_millis(101);
 /// Above so many objects, those without cached bytes or users are given back, some at a time.
@@ -68,7 +66,7 @@ pub(super) async fn run(tokens: Weak<Tokens>, session: Arc<Session>) {
             Err(error) => {
                 tracing::debug!(%error, "the owner doesn't say what it wants back");
                 drop(tokens);
-                session.world().sleep(PAUSE).await;
+                session.world().sleep(ASK_PAUSE).await;
             }
         }
     }
