@@ -6,6 +6,7 @@
 
 mod append;
 mod clock;
+mod lateness;
 mod view;
 
 #[cfg(test)]
@@ -24,6 +25,7 @@ use crate::frame::{CommitFrame, EntryKind, HEADER_BYTES, Header, PART_BYTES_MAX,
 use append::Append;
 use bytes::{Bytes, BytesMut};
 use coordination::{Coordination, ShardRecord, Versioned};
+use lateness::Lateness;
 use model::{CommitNumber, EntryNumber, Error, ErrorKind, NsdId, Result, ShardEpoch, ShardId};
 use nsd::Handle;
 use parking_lot::Mutex;
@@ -89,6 +91,7 @@ struct LogState {
     /// Durable on the view of this generation, but an earlier entry isn't.
     done: BTreeSet<EntryNumber>,
     bytes_in_flight: u64,
+    lateness: Lateness,
     last_commit: CommitNumber,
     failed: Option<Error>,
     total: u64,
@@ -142,6 +145,7 @@ impl Log {
             acknowledged: start.end,
             done: BTreeSet::new(),
             bytes_in_flight: 0,
+            lateness: Lateness::default(),
             last_commit: start.last_commit,
             failed: None,
             total,

@@ -15,10 +15,6 @@ use world::Planted;
 use world::Point;
 use world::call::Deadline;
 
-/// A member that takes longer is replaced if another NSD is available.
-const LATE: Duration = Duration::from_millis(100);
-/// Slowest write rate that isn't late: 32 MB/s.
-const BYTES_PER_MILLISECOND: u64 = 32 * 1024;
 /// Time limit of a member that can't be replaced.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Time limit of the only member before the log is given up.
@@ -94,8 +90,10 @@ impl Drop for Append {
 enum Fault {
     /// There is a newer owner.
     OldEpoch(Error),
-    /// The member failed or is late.
+    /// The member failed.
     Member(Error),
+    /// The member is late, and another NSD is available.
+    Late(Error),
 }
 
 impl Shared {
@@ -111,10 +109,10 @@ impl Shared {
                 if let Some(error) = &state.failed {
                     return Err(error.clone());
                 }
-                let late =
-                    LATE + Duration::from_millis(state.bytes_in_flight / BYTES_PER_MILLISECOND);
+                let late = state.lateness.limit(state.bytes_in_flight);
                 (state.generation, state.members.clone(), late)
             };
+            let begun = self.world.now();
             let fault = match &members[..] {
                 [only, ..]
                     if members.len() == 1 || self.world.has_planted(Planted::AcknowledgeEarly) =>
@@ -135,6 +133,8 @@ impl Shared {
             };
             match fault {
                 None => {
+                    let took = self.world.now() - begun;
+                    self.state.lock().lateness.note_put(took);
                     self.world.at(Point::EntryPut).await;
                     if self
                         .acknowledge(generation, number, bytes.len() as u64)
@@ -148,6 +148,10 @@ impl Shared {
                     return Err(error);
                 }
                 Some((nsd, Fault::Member(why))) => self.replace(generation, nsd, why).await?,
+                Some((nsd, Fault::Late(why))) => {
+                    self.replace(generation, nsd, why).await?;
+                    self.state.lock().lateness.note_replaced(generation);
+                }
             }
         }
     }
@@ -211,7 +215,7 @@ impl Shared {
                     ErrorKind::Unavailable,
                     format!("NSD {} is late with entry {number}", member.id()),
                 );
-                Err((member.id(), Fault::Member(late)))
+                Err((member.id(), Fault::Late(late)))
             }
         }
     }

@@ -176,6 +176,42 @@ fn a_late_member_is_replaced_in_a_fraction_of_a_second() {
         .finished();
 }
 
+/// Each NSD is late, also each that takes the place of a late one.
+#[test]
+fn all_nsds_may_be_slow() {
+    let machine = machine(19, Scheme::Replicate(2), 3);
+    let faults = machine.faults();
+    machine
+        .run(|world| async move {
+            let opened = open(power_on(&world, &[]).await).await.unwrap();
+            for nsd in 1..=3 {
+                faults.slow(&nsd.to_string(), Duration::from_millis(400));
+            }
+            for number in 1..=20 {
+                let commit = commit(&opened, number, &[("a", Some("1"))]);
+                let written = world.timeout(Duration::from_secs(60), commit).await;
+                written.expect("it is acknowledged").unwrap();
+            }
+            let view = opened.log.view();
+            for number in 21..=40 {
+                let begun = world.now();
+                commit(&opened, number, &[("a", Some("1"))]).await.unwrap();
+                assert!(world.now() - begun < Duration::from_secs(2));
+            }
+            assert_eq!(opened.log.view(), view, "nothing is replaced any more");
+            // Fast again, a member that is slow alone is late as before.
+            (1..=3).for_each(|nsd| faults.heal(&nsd.to_string()));
+            for number in 41..=60 {
+                commit(&opened, number, &[("a", Some("1"))]).await.unwrap();
+            }
+            faults.slow(&view[0].to_string(), Duration::from_secs(30));
+            let begun = world.now();
+            commit(&opened, 61, &[("a", Some("1"))]).await.unwrap();
+            assert!(world.now() - begun < Duration::from_secs(1));
+        })
+        .finished();
+}
+
 #[test]
 fn the_only_nsd_may_be_slow() {
     let machine = machine(14, Scheme::Replicate(1), 1);
