@@ -16,6 +16,9 @@ mod plan;
 mod publish;
 mod steps;
 mod store;
+mod turns;
+
+pub(crate) use turns::Hurry;
 
 use crate::inode::{Inner, InodeRef};
 use crate::page_pool::PagePool;
@@ -35,6 +38,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use store::Store;
 use tokio::sync::futures::Notified;
+use turns::Turns;
 use world::Instant;
 
 /// Most tasks that publish ready batches: a slow publish must delay neither the next look nor
@@ -50,6 +54,7 @@ pub(crate) struct WriteBehind {
     pages: Arc<PagePool>,
     dirty_inodes: Arc<DirtyInodes>,
     freezer: Freezer,
+    turns: Arc<Turns>,
     store: Store,
     publisher: Publisher,
     /// Tasks publishing ready batches.
@@ -69,6 +74,7 @@ impl WriteBehind {
         settings: &ClientSettings,
     ) -> Arc<Self> {
         let dirty_inodes = Arc::new(DirtyInodes::new(pages.clone()));
+        let turns = Turns::new(settings.segments_in_flight_max);
         Arc::new(Self {
             freezer: Freezer::new(session.clone(), pages.clone()),
             store: Store::new(
@@ -76,8 +82,9 @@ impl WriteBehind {
                 pages.clone(),
                 pool,
                 dirty_inodes.clone(),
-                settings.segments_in_flight_max,
+                turns.clone(),
             ),
+            turns,
             publisher: Publisher::new(session.clone(), pages.clone(), dirty_inodes.clone()),
             session,
             pages,
@@ -188,6 +195,11 @@ impl WriteBehind {
             true => Ok(()),
             false => Err(ErrorKind::SessionEnded.into()),
         }
+    }
+
+    /// Others wait for what was written to a file: its data goes out before that of others.
+    pub(crate) fn hurry(&self, inode: InodeId) -> Hurry {
+        self.turns.hurry(inode)
     }
 
     /// Drops an inode's written data that others' changes must not be replaced by. What is being

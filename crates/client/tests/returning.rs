@@ -1,6 +1,6 @@
 //! How long a client may take to give back what others want: as long as it gets on with it.
 
-use crate::rig::way::{Way, client_through};
+use crate::rig::way::{Way, client_through, client_with};
 use crate::rig::{self, Node, content};
 use client::{Client, ClientSettings, Losses, OpenFlags};
 use model::{ErrorKind, InodeId};
@@ -100,4 +100,61 @@ fn a_client_that_gives_nothing_back_is_ended_for_who_asks_for_attributes_again_a
         world.sleep(Duration::from_secs(30)).await;
         other.close().await.unwrap();
     });
+}
+
+/// One segment is on its way at a time, and each takes a while: all would take longer than a client that
+/// doesn't get on is waited for.
+#[test]
+fn what_others_want_is_stored_before_what_was_written_to_other_files() {
+    let settings = ClientSettings {
+        segments_in_flight_max: 1,
+        ..rig::patient()
+    };
+    let sim = world::sim::Simulation::new(9_404);
+    let faults = sim.faults();
+    let place = rig::Place::default();
+    let at = place.clone();
+    let disk = move |nsd| at.nsd(nsd).display().to_string();
+    sim.run(|world| async move {
+        rig::Node::create(&world, &place).await;
+        let node = Node::open(&world, &place, rig::patient()).await;
+        let way = Way::new(&world, &node.metanode, 0);
+        let far = client_with(&node, &way, settings).await;
+        let files = [
+            rig::file(&node.client, "others").await,
+            rig::file(&node.client, "wanted").await,
+        ];
+        for file in files {
+            far.open(file, OpenFlags::default()).await.unwrap();
+        }
+        for nsd in 1..=place.nsds {
+            faults.slow(&disk(nsd), Duration::from_millis(300));
+        }
+        let [others, wanted] = files;
+        far.write(others, 0, &content(1, 100 << 16)).await.unwrap();
+        far.write(wanted, 0, &content(2, 100_000)).await.unwrap();
+        let begun = world.now();
+        let read = rig::read(&node.client, wanted, 0, 100_000).await;
+        let waited = world.now() - begun;
+        assert_eq!(far.losses(), Losses::default(), "{waited:?}");
+        assert!(waited < Duration::from_secs(10), "{waited:?}");
+        assert!(read == content(2, 100_000));
+        let begun = world.now();
+        far.fsync(others, false).await.unwrap();
+        let waited = world.now() - begun;
+        assert!(
+            waited > Duration::from_secs(20),
+            "{waited:?}: nothing had to wait"
+        );
+        for nsd in 1..=place.nsds {
+            faults.heal(&disk(nsd));
+        }
+        assert!(rig::read(&node.client, others, 0, 100 << 16).await == content(1, 100 << 16));
+        for file in files {
+            far.release(file).await;
+        }
+        far.close().await.unwrap();
+        node.close().await;
+    })
+    .finished();
 }

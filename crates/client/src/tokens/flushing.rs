@@ -40,8 +40,31 @@ impl Tokens {
         self.act(locked);
     }
 
+    /// No kernel keeps what an object's token allowed. Nothing new is answered under it: it is taken away
+    /// first.
+    async fn expire_in_kernels(self: &Arc<Self>, object: TokenObject) {
+        let expired = match object {
+            TokenObject::Directory(_) => Expired::Names,
+            TokenObject::Inode(inode) => Expired::Attributes(inode),
+            // Only mapped pages are kept: files are opened without others. They aren't waited for: before
+            // they go they are written back, and a write may wait for what is being given back.
+            TokenObject::Bytes(inode) => {
+                if !self.kernels.are_none() {
+                    let it = self.clone();
+                    let expiring = async move { it.kernels.expire(Expired::Bytes(inode)).await };
+                    self.session.spawn("drops mapped pages", expiring);
+                }
+                return;
+            }
+        };
+        if !self.session.world().has_planted(Planted::KeepInKernels) {
+            self.kernels.expire(expired).await;
+        }
+    }
+
     /// Publishes an inode's written data, as long as the session lasts.
     async fn publish(&self, state: &InodeRef) {
+        let _hurry = self.write_behind.hurry(state.id());
         while let Err(error) = self.write_behind.publish(state).await {
             let is_over = error.kind() == ErrorKind::SessionEnded || self.state.lock().is_over;
             if is_over {

@@ -3,6 +3,7 @@
 use super::dirty_inodes::DirtyInodes;
 use super::job::Job;
 use super::plan::{Part, Plan, alone, pack_of, plan};
+use super::turns::Turns;
 use crate::inode::{InodeRef, Stored};
 use crate::page_pool::PagePool;
 use crate::session::Session;
@@ -14,7 +15,6 @@ use model::{
 };
 use pool::{Pool, SegmentOwner};
 use std::sync::Arc;
-use tokio::sync::Semaphore;
 use tracing::warn;
 use world::Point;
 
@@ -24,9 +24,7 @@ pub(super) struct Store {
     pages: Arc<PagePool>,
     pool: Arc<Pool>,
     dirty_inodes: Arc<DirtyInodes>,
-    /// One permit per segment in flight to the NSDs.
-    in_flight: Semaphore,
-    in_flight_max: usize,
+    turns: Arc<Turns>,
 }
 
 /// Progress of a job.
@@ -46,16 +44,14 @@ impl Store {
         pages: Arc<PagePool>,
         pool: Arc<Pool>,
         dirty_inodes: Arc<DirtyInodes>,
-        in_flight_max: usize,
+        turns: Arc<Turns>,
     ) -> Self {
-        let in_flight_max = in_flight_max.max(1);
         Self {
             session,
             pages,
             pool,
             dirty_inodes,
-            in_flight: Semaphore::new(in_flight_max),
-            in_flight_max,
+            turns,
         }
     }
 
@@ -112,18 +108,14 @@ impl Store {
 
     /// Waits until no segment is in flight, for at most the patience.
     pub(super) async fn drain(&self, cause: &'static str) {
-        let all = u32::try_from(self.in_flight_max).unwrap_or(u32::MAX);
-        let ended = self.in_flight.acquire_many(all);
+        let ended = self.turns.none_left();
         let _ended = self.session.wait(cause, None, ended).await;
     }
 
     /// Writes a plan's segment; returns its extents, each with its job.
     async fn write(&self, jobs: &[Job], plan: &Plan) -> Result<Vec<(usize, Extent)>> {
-        let _permit = self
-            .in_flight
-            .acquire()
-            .await
-            .expect("the semaphore is never closed");
+        let inodes = plan.parts().iter().map(|part| jobs[part.job].inode());
+        let _turn = self.turns.turn(inodes).await;
         let first = plan.parts().first().expect("a segment holds something");
         if plan.parts().len() == 1 {
             return self.write_run(jobs, first).await;

@@ -1,7 +1,7 @@
 //! The way of messages to a metanode: they get lost, late and doubled.
 
 use super::Node;
-use client::{Client, Owner, Owners, RemoteOwner};
+use client::{Client, ClientSettings, Owner, Owners, RemoteOwner};
 use futures::future::BoxFuture;
 use metanode::Metanode;
 use model::call::{Answer, Call, NoAnswer};
@@ -98,16 +98,15 @@ impl Map {
 
 /// A client on another node, whose messages go this way.
 pub async fn client_through(node: &Node, way: &Arc<Way>) -> Arc<Client> {
+    client_with(node, way, super::patient()).await
+}
+
+/// One with other settings.
+pub async fn client_with(node: &Node, way: &Arc<Way>, settings: ClientSettings) -> Arc<Client> {
     let owner = Map::to(way).remote_owner();
     let world = &node.world;
     let session = owner.open_session(world).await.unwrap();
-    Client::new(
-        world.clone(),
-        owner,
-        node.pool.clone(),
-        session,
-        super::patient(),
-    )
+    Client::new(world.clone(), owner, node.pool.clone(), session, settings)
 }
 
 impl Way {
