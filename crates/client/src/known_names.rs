@@ -44,6 +44,12 @@ pub(crate) struct OwnChange {
     concerned: Concerned,
 }
 
+/// A token is waited for beside operations; no longer when this is dropped.
+pub(crate) struct AskedLater {
+    names: Arc<KnownNames>,
+    object: TokenObject,
+}
+
 impl KnownNames {
     /// Nothing is held.
     pub(crate) fn new() -> Arc<Self> {
@@ -114,6 +120,14 @@ impl KnownNames {
         self.memory.lock().refuse(object, now);
     }
 
+    /// The owner is being asked for a token by nobody who waits: operations don't ask for it. `None` if as
+    /// many are being asked for as may be.
+    pub(crate) fn ask_later(self: &Arc<Self>, object: TokenObject) -> Option<AskedLater> {
+        let is_new = self.memory.lock().ask_later(object);
+        let names = self.clone();
+        is_new.then(|| AskedLater { names, object })
+    }
+
     /// Whether something known under a token was looked at since this was last asked of it.
     pub(crate) fn was_used(&self, object: TokenObject) -> bool {
         self.memory.lock().was_used(object)
@@ -127,6 +141,12 @@ impl KnownNames {
             names: self.clone(),
             concerned,
         })
+    }
+}
+
+impl Drop for AskedLater {
+    fn drop(&mut self) {
+        self.names.memory.lock().has_asked(self.object);
     }
 }
 

@@ -65,7 +65,7 @@ impl Locks {
         self.session.doors().end(door.number);
         let door = door_in(door, self.session.id());
         let end = OwnerRequest::Lock(LockCall::EndDoor(door));
-        self.session.ask_later(end);
+        self.session.ask_later(end, ());
     }
 
     /// F_GETLK: the first lock that conflicts with one of this kind.
@@ -285,7 +285,7 @@ impl Drop for Queued<'_> {
             // A granted wait is dropped only when its door ends; the lock ends with the door.
             let session = self.asker;
             let end = OwnerRequest::Lock(LockCall::EndWait { session, wait });
-            self.session.ask_later(end);
+            self.session.ask_later(end, ());
         }
     }
 }

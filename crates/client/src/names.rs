@@ -59,7 +59,7 @@ impl Names {
     /// Finds a name, in what is known if that is enough.
     pub(crate) async fn lookup(
         &self,
-        known: &KnownNames,
+        known: &Arc<KnownNames>,
         directory: InodeId,
         name: FileName,
     ) -> Result<Attributes> {

@@ -67,7 +67,7 @@ impl Owner {
                 // The request may still be on its way: after the end it opens nothing.
                 let end = OwnerRequest::CloseSession { session };
                 match remote {
-                    None => self.ask_later(world, end),
+                    None => self.ask_later(world, end, ()),
                     Some((_, calls)) => {
                         let ending = async move { drop(calls.ask(&end).await) };
                         world.spawn("a session that isn't wanted", ending).detach();
@@ -128,8 +128,14 @@ impl Owner {
         }
     }
 
-    /// Asks without waiting: a task does if the answer isn't ready. Nobody hears of an error.
-    pub(crate) fn ask_later(&self, world: &World, request: OwnerRequest) {
+    /// Asks without waiting: a task does if the answer isn't ready. Nobody hears of an error. `until` is
+    /// dropped when it is over.
+    pub(crate) fn ask_later(
+        &self,
+        world: &World,
+        request: OwnerRequest,
+        until: impl Send + 'static,
+    ) {
         if let Self::Here(owner) = self
             && let Asked::Ready(_) = owner.ask(&request)
         {
@@ -140,6 +146,7 @@ impl Owner {
             if let Err(error) = owner.ask(&request).answer().await {
                 tracing::debug!(?request, %error, "the owner didn't do what it was asked");
             }
+            drop(until);
         };
         world.spawn("a request to the owner", asking).detach();
     }

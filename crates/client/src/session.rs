@@ -214,8 +214,8 @@ impl Session {
     }
 
     /// Asks without waiting; nobody hears of an error.
-    pub(crate) fn ask_later(&self, request: OwnerRequest) {
-        self.owner.ask_later(&self.world, request);
+    pub(crate) fn ask_later(&self, request: OwnerRequest, until: impl Send + 'static) {
+        self.owner.ask_later(&self.world, request, until);
     }
 
     /// The attributes after an operation whose answer they are.

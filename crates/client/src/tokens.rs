@@ -41,6 +41,10 @@ const TOKEN_WAIT: &str = "what other clients have cached or changed";
 /// How often a claim may be refused because the session holds too much, until it fails.
 const REFUSALS_MAX: usize = 8;
 
+/// Objects of which a client keeps something: names are known under no more. An eighth of what an owner
+/// lets a session hold, so that files in use always find room.
+const OBJECTS_MAX: usize = 32_768;
+
 /// Pause after the owner couldn't be asked.
 const ASK_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 
@@ -54,6 +58,8 @@ pub(crate) struct Tokens {
     pages: Arc<PagePool>,
     write_behind: Arc<WriteBehind>,
     state: Mutex<State>,
+    /// One reference more for each return that is on the way.
+    returns: Arc<()>,
     /// The owner has answered for the first time.
     begun: Notify,
     task: Mutex<Option<Task<()>>>,
@@ -107,6 +113,7 @@ impl Tokens {
                 is_over: false,
                 former: None,
             }),
+            returns: Arc::new(()),
             begun: Notify::new(),
             task: Mutex::default(),
         });
@@ -131,6 +138,8 @@ impl Tokens {
         if let Some(task) = task {
             task.stop().await;
         }
+        // Who waits is told that there is no session.
+        self.state.lock().waits.clear();
     }
 
     // Claims.
@@ -223,7 +232,7 @@ impl Tokens {
         Err(Error::new(ErrorKind::Unavailable, text))
     }
 
-    fn try_claim(&self, want: Want) -> Result<Try<'_>> {
+    fn try_claim(&self, want: Want) -> Result<Try> {
         self.session.check_open()?;
         let mut state = self.state.lock();
         if state.is_over {
@@ -238,7 +247,10 @@ impl Tokens {
                 let (tell, turn) = oneshot::channel();
                 state.waits.insert(wait, tell);
                 Try::Waits(Waiting {
-                    tokens: self,
+                    tokens: self
+                        .me
+                        .upgrade()
+                        .expect("tokens are used through their Arc"),
                     wait: Some(wait),
                     turn: Some(turn),
                 })
@@ -463,8 +475,10 @@ impl Tokens {
 
     fn give_back(&self, back: TokenReturn) {
         let session = self.session.id();
-        self.session
-            .ask_later(OwnerRequest::ReturnToken { session, back });
+        self.session.ask_later(
+            OwnerRequest::ReturnToken { session, back },
+            self.returns.clone(),
+        );
     }
 }
 
@@ -512,9 +526,9 @@ impl crate::owner::Reclaims for Tokens {
 }
 
 /// The first step of a claim.
-enum Try<'a> {
+enum Try {
     Begun(UseNumber),
-    Waits(Waiting<'a>),
+    Waits(Waiting),
     /// The owner hasn't answered anything yet.
     NotYet,
     /// Others want it: the operation is better sent to the owner.
@@ -522,13 +536,13 @@ enum Try<'a> {
 }
 
 /// A claim that waits; given up if it is dropped.
-struct Waiting<'a> {
-    tokens: &'a Tokens,
+struct Waiting {
+    tokens: Arc<Tokens>,
     wait: Option<WaitNumber>,
     turn: Option<oneshot::Receiver<Go>>,
 }
 
-impl Waiting<'_> {
+impl Waiting {
     /// Waits for its turn. `None` if the session has ended.
     async fn turn(mut self) -> Option<Go> {
         let turn = self.turn.as_mut().expect("it waits once").await.ok();
@@ -540,7 +554,7 @@ impl Waiting<'_> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Waiting {
     fn drop(&mut self) {
         let Some(wait) = self.wait.take() else { return };
         let mut state = self.tokens.state.lock();

@@ -85,6 +85,37 @@ fn a_lookup_that_is_repeated_asks_nobody() {
     });
 }
 
+/// An owner whose commits are slow answers about tokens late: for as long as nothing is known a lookup waits
+/// a second at most, and once.
+#[test]
+fn names_are_learned_of_an_owner_that_gives_tokens_slowly() {
+    run(9_305, |world, node| async move {
+        let (other, way) = far(&world, &node).await;
+        let file = make(&node.client, ROOT, "f", new_file()).await;
+        way.tokens_ms.store(1_500, Ordering::Relaxed);
+        let look = async || {
+            let begun = world.now();
+            let found = other.lookup(ROOT, name("f")).await.unwrap();
+            assert_eq!(found.inode, file);
+            world.now() - begun
+        };
+        // It waits for the token of the directory, and for that of the file.
+        let second = Duration::from_secs(1);
+        let mut waited = 0;
+        for _ in 0..12 {
+            let took = look().await;
+            assert!(took < 2 * second, "{took:?}");
+            waited += u32::from(took >= second);
+            world.sleep(Duration::from_millis(700)).await;
+        }
+        assert!((1..=2).contains(&waited), "{waited}");
+        let (_, asked) = messages(&way, look()).await;
+        assert_eq!(asked, 0);
+        other.close().await.unwrap();
+        node.close().await;
+    });
+}
+
 #[test]
 fn a_missing_name_that_is_looked_up_again_asks_nobody() {
     run(9_310, |world, node| async move {

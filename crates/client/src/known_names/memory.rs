@@ -5,6 +5,7 @@ use super::directory::{Directory, Named};
 use model::limits::LISTING_ENTRIES_MAX;
 use model::operation::DirectoryEntry;
 use model::{Attributes, FileKind, FileName, InodeId, TokenMode, TokenObject};
+use std::collections::BTreeSet;
 use std::time::Duration;
 use tokens::Moment;
 use world::Map;
@@ -13,6 +14,8 @@ use world::Map;
 const PAUSE: Duration = Duration::from_secs(1);
 /// Most tokens of which that is remembered.
 const REFUSED_MAX: usize = 4_096;
+/// Most tokens that are asked for while no operation waits for them.
+const ASKED_LATER_MAX: usize = 256;
 /// Of all that may be kept, no directory takes more than a fourth.
 const SHARE: usize = 4;
 
@@ -65,6 +68,8 @@ pub(super) struct Memory {
     changing: Map<TokenObject, usize>,
     /// Until when a token isn't asked for.
     refused: Map<TokenObject, Moment>,
+    /// Tokens that are asked for while no operation waits for them.
+    asked_later: BTreeSet<TokenObject>,
 }
 
 impl Memory {
@@ -78,6 +83,7 @@ impl Memory {
             inodes: Map::default(),
             changing: Map::default(),
             refused: Map::default(),
+            asked_later: BTreeSet::new(),
         }
     }
 
@@ -156,7 +162,8 @@ impl Memory {
             }
         };
         let is_refused = self.refused.get(&object).is_some_and(|until| now < *until);
-        !is_held && !is_refused && !self.changing.contains_key(&object)
+        let is_asked = self.asked_later.contains(&object);
+        !is_held && !is_refused && !is_asked && !self.changing.contains_key(&object)
     }
 
     pub(super) fn list(
@@ -403,6 +410,15 @@ impl Memory {
             self.refused.clear();
         }
         self.refused.insert(object, now.plus(PAUSE));
+    }
+
+    /// False if it is asked for already, or as many are as may be.
+    pub(super) fn ask_later(&mut self, object: TokenObject) -> bool {
+        self.asked_later.len() < ASKED_LATER_MAX && self.asked_later.insert(object)
+    }
+
+    pub(super) fn has_asked(&mut self, object: TokenObject) {
+        self.asked_later.remove(&object);
     }
 
     pub(super) fn was_used(&mut self, object: TokenObject) -> bool {

@@ -1,7 +1,7 @@
 //! Listens to the owner: one request is under way all the time, whose answers renew the tokens and say
 //! what others want back.
 
-use super::{ASK_PAUSE, State, Tokens};
+use super::{ASK_PAUSE, OBJECTS_MAX, State, Tokens};
 use crate::session::{Session, unexpected_answer};
 use model::ErrorKind;
 use model::owner::{OwnerReply, OwnerRequest, Renewal, Tenure};
@@ -14,8 +14,9 @@ use world::Instant;
 /// A recall that waits for its grant is looked at again after this.
 const LOOK_AGAIN: Duration = Duration::from_millis(101);
 /// Above so many objects, those without cached bytes or users are given back, some at a time.
-const OBJECTS_MAX: usize = 32_768;
-const RELEASED_AT_ONCE: usize = 1_024;
+const RELEASED_ABOVE: usize = OBJECTS_MAX / 8 * 7;
+/// Most returns on the way of what nobody uses.
+const RETURNS_MAX: usize = 1_024;
 
 /// Until the session ends or nobody uses the tokens any more.
 pub(super) async fn run(tokens: Weak<Tokens>, session: Arc<Session>) {
@@ -45,7 +46,8 @@ pub(super) async fn run(tokens: Weak<Tokens>, session: Arc<Session>) {
                     session.spawn("looks at early recalls", later);
                 }
                 if is_full {
-                    tokens.release_unused(RELEASED_AT_ONCE);
+                    let on_the_way = Arc::strong_count(&tokens.returns) - 1;
+                    tokens.release_unused(RETURNS_MAX.saturating_sub(on_the_way));
                 }
                 match (has_all, has_all_now) {
                     (false, true) => session.standing().set_has_all(true),
@@ -96,7 +98,7 @@ impl Tokens {
         }
         holder.tick(now);
         self.renewed(&mut state, renewal, sent);
-        let is_full = state.kept.len() > OBJECTS_MAX;
+        let is_full = state.kept.len() > RELEASED_ABOVE;
         self.act(state);
         is_full
     }

@@ -40,6 +40,8 @@ pub struct Way {
     pub late_answers: AtomicU64,
     /// What publishes takes so many milliseconds more.
     pub publish_ms: AtomicU64,
+    /// Answers about tokens take so many milliseconds more.
+    pub tokens_ms: AtomicU64,
     /// Nothing that publishes arrives.
     pub no_publishes: AtomicBool,
     /// After its next answer about a new file without a name, no node owns the shard.
@@ -64,6 +66,7 @@ impl Way {
             late: Mutex::new(None),
             late_answers: AtomicU64::new(0),
             publish_ms: AtomicU64::new(0),
+            tokens_ms: AtomicU64::new(0),
             no_publishes: AtomicBool::new(false),
             leaves: AtomicBool::new(false),
             is_away: AtomicBool::new(false),
@@ -190,6 +193,7 @@ impl Remote for Way {
             if !matches!(request, Some(OwnerRequest::AwaitRecalls { .. })) {
                 self.asked.fetch_add(1, Ordering::Relaxed);
             }
+            let asks_token = matches!(request, Some(OwnerRequest::AskToken { .. }));
             let operation = match request {
                 Some(OwnerRequest::Execute { operation, .. }) => Some(operation),
                 _ => None,
@@ -210,6 +214,10 @@ impl Remote for Way {
                     self.world.sleep(Duration::from_millis(time)).await;
                 }
                 let reply = self.metanode.serve(RUN, call, deadline).await;
+                if asks_token {
+                    let time = self.tokens_ms.load(Ordering::Relaxed);
+                    self.world.sleep(Duration::from_millis(time)).await;
+                }
                 let is_late = || match (*self.late.lock(), &operation) {
                     (Some(late), Some(operation)) => late(operation),
                     _ => false,
