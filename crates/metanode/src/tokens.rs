@@ -38,8 +38,9 @@ const OTHERS_WAIT: &str = "what other clients have cached or changed";
 /// How long an answer is kept that its session doesn't ask for. Longer than the deadline of a call.
 const SETTLING_MAX: Duration = Duration::from_secs(10);
 
-/// Most of them. The others begin to wait anew when they are asked for again.
+/// Most of them, of all sessions and of one. The others begin to wait anew when they are asked for again.
 const SETTLING_ANSWERS_MAX: usize = 4096;
+const SETTLING_OF_SESSION_MAX: usize = 256;
 
 /// The tokens of the shard.
 pub(crate) struct Tokens {
@@ -272,8 +273,10 @@ impl Tokens {
             Err(_) => {
                 settling.until = self.now().plus(SETTLING_MAX);
                 let mut state = self.state.lock();
-                if state.mail.contains_key(&session) && state.settling.len() < SETTLING_ANSWERS_MAX
-                {
+                let own = state.settling.range((session, 0)..=(session, u64::MAX));
+                let has_room = own.count() < SETTLING_OF_SESSION_MAX
+                    && state.settling.len() < SETTLING_ANSWERS_MAX;
+                if state.mail.contains_key(&session) && has_room {
                     state.settling.insert((session, number), settling);
                 }
                 Ok(TokenReply::Waits)
