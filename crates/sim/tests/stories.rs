@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use client::Client;
-use model::{FileKind, InodeId, Result};
+use model::{FileKind, InodeId, Result, SetAttributes};
 use sim::cluster::{ClusterScenario, Stage, client};
 use sim::{by_suite, each_seed};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use testkit::content::content;
 use testkit::inodes::{name, new_inode};
-use world::Planted;
+use world::{Planted, Point};
 
 /// More than an fsync takes into the log.
 const BYTES: usize = 400_000;
@@ -209,6 +209,67 @@ pub(crate) fn applied_once(seed: u64, planted: Option<Planted>) -> u64 {
         let rounds = rounds.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         assert!(rounds > 10, "seed {seed}: {rounds} rounds");
     })
+}
+
+/// Pieces of a file, each an extent of its own: more than one step of a truncate cuts.
+const PIECES: u64 = 3_700;
+const STRIDE: u64 = 3 * 4096;
+
+/// Would be broken if an owner that ends in the middle of a long truncate left the rest of the file's end
+/// there, or if its client took an unfinished one for done.
+#[test]
+fn a_long_truncate_whose_owner_is_killed_between_two_steps_is_finished_by_the_next() {
+    each_seed(0..by_suite(2, 20), |seed| {
+        Stage::play(seed, &ClusterScenario::USUAL, None, async |stage| {
+            stage.settled().await;
+            stage.move_shard(0).await;
+            let written = stage.run(2, async |_, member| {
+                let client = client(&member).await;
+                let inode = make(&client, "long").await?;
+                for piece in 0..PIECES {
+                    client
+                        .write(inode, piece * STRIDE, &content(piece, 4096))
+                        .await?;
+                }
+                client.close().await
+            });
+            written.await.expect("written");
+            stage.kill_at(Point::CutBegun, seed % 2);
+            let cut = stage.start_task(2, async |_, member| {
+                let client = client(&member).await;
+                let inode = find(&client, "long").await?;
+                resize(&client, inode, 100).await?;
+                client.close().await
+            });
+            let cut = stage.end_of(cut).await;
+            cut.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            assert_eq!(stage.killed(), Some(0), "seed {seed}");
+            let read = stage.run(1, async |_, member| {
+                let client = client(&member).await;
+                let inode = find(&client, "long").await?;
+                let attributes = client.get_attributes(inode).await?;
+                // What was cut doesn't come back.
+                resize(&client, inode, PIECES * STRIDE).await?;
+                let bytes = client.read(inode, 0, (PIECES * STRIDE) as usize).await?;
+                client.close().await?;
+                Ok::<_, model::Error>((attributes, bytes.concat()))
+            });
+            let (attributes, bytes) = read.await.expect("read");
+            assert_eq!(attributes.size, 100, "seed {seed}");
+            assert!(attributes.allocated <= 4096, "seed {seed}: {attributes:?}");
+            assert!(bytes[..100] == content(0, 4096)[..100], "seed {seed}");
+            assert!(bytes[100..].iter().all(|byte| *byte == 0), "seed {seed}");
+            stage.start(0).await;
+        });
+    });
+}
+
+async fn resize(client: &Client, inode: InodeId, size: u64) -> Result<()> {
+    let set = SetAttributes {
+        size: Some(size),
+        ..SetAttributes::default()
+    };
+    client.set_attributes(inode, set).await.map(drop)
 }
 
 /// Would be broken if an owner took for garbage what an open session has stored and not published

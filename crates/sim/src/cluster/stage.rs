@@ -10,7 +10,7 @@ use node::Member;
 use std::sync::Arc;
 use std::time::Duration;
 use world::sim::{Answer, Cluster, Judge};
-use world::{Planted, World};
+use world::{Interruption, Planted, Point, World};
 
 /// How long a step may take unless it says otherwise.
 const STEP_MAX: Duration = Duration::from_secs(300);
@@ -103,6 +103,21 @@ impl Stage {
     /// The daemon's process ends, as by SIGKILL.
     pub fn kill(&self, node: usize) {
         self.machine(node).kill();
+    }
+
+    /// The process that comes to a point next ends there, once others have passed it so many times.
+    pub fn kill_at(&self, point: Point, after: u64) {
+        self.machines
+            .cluster
+            .interrupt(point, after, Interruption::Kill);
+    }
+
+    /// The node that has ended at the point. Starts no other daemon.
+    #[must_use]
+    pub fn killed(&self) -> Option<usize> {
+        let met = self.machines.cluster.interrupted()?;
+        let mut nodes = self.machines.nodes.iter();
+        nodes.position(|machine| machine.node.name() == met.name())
     }
 
     /// A daemon starts and joins.
