@@ -9,7 +9,7 @@
 //! 4. `inode`: what is known of each inode in use, under the inode's lock.
 //! 5. `page_pool`: all inodes, their memory and the disk space for dirty bytes.
 //! 6. `write_behind`: freezes dirty bytes, stores and publishes them; fsync.
-//! 7. `tokens`: what the session may cache and change, and how it gives that back.
+//! 7. `kernels`, `tokens`: what the session may cache and change, and how it gives that back.
 //! 8. `atime`, `privileges`: what reads and writes change besides bytes.
 //! 9. `reader`, `writer`, `attributes`: bytes and attributes of inodes.
 //! 10. `opens`, `names`, `content`, `locks`: what else programs do with files.
@@ -26,6 +26,7 @@ use crate::atime::Accesses;
 use crate::attributes::InodeAttributes;
 use crate::background::Background;
 use crate::content::Content;
+use crate::kernels::{Asked, Kernel};
 use crate::locks::Locks;
 use crate::names::Names;
 use crate::opens::Opens;
@@ -40,7 +41,8 @@ use crate::write_behind::WriteBehind;
 use crate::writer::Writer;
 use model::{Result, SessionId, TokenMode, TokenObject, TokenRange};
 use pool::Pool;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 use world::{Waiter, World};
 
 /// A POSIX file system as a library; one per mounted file system and process. Used as
@@ -160,6 +162,25 @@ impl Client {
     #[must_use]
     pub fn usable(&self) -> Vec<(TokenObject, TokenRange, TokenMode)> {
         self.tokens.usable()
+    }
+
+    /// One more kernel that keeps answers of this client: it is told when they expire. Until then nothing
+    /// may be kept.
+    pub fn add_kernel(&self, kernel: Weak<dyn Kernel>) {
+        self.tokens.kernels().add(kernel);
+    }
+
+    /// A kernel is about to ask something: see [`Client::valid_since`].
+    #[must_use]
+    pub fn asked(&self) -> Asked {
+        self.session.standing().asked()
+    }
+
+    /// For how long a kernel may use any answer to what it asked then; zero unless this client has had the
+    /// whole file system to itself since.
+    #[must_use]
+    pub fn valid_since(&self, asked: Asked) -> Duration {
+        self.session.standing().valid_since(asked)
     }
 
     /// The world that the client runs in.

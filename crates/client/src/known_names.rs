@@ -20,7 +20,7 @@ mod memory;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use memory::{Asked, Looked};
+pub(crate) use memory::{Asked, Learned, Looked};
 
 use change::Concerned;
 use memory::Memory;
@@ -86,16 +86,28 @@ impl KnownNames {
         self.memory.lock().begin()
     }
 
-    /// The owner has found a name, or has found it missing.
+    /// The owner has found a name, or has found it missing. Returns when it was learned; `None` if it
+    /// can't be kept.
     pub(crate) fn learn(
         &self,
         directory: InodeId,
         name: &FileName,
         found: Option<&Attributes>,
         asked: Asked,
-    ) {
+    ) -> Option<Learned> {
         let mut memory = self.memory.lock();
-        memory.learn(directory, name.as_bytes(), found, asked);
+        memory.learn(directory, name.as_bytes(), found, asked)
+    }
+
+    /// What is still known of what was learned then: the name, and with it the attributes.
+    pub(crate) fn knows(
+        &self,
+        directory: InodeId,
+        name: &FileName,
+        learned: Learned,
+    ) -> (bool, bool) {
+        let memory = self.memory.lock();
+        memory.knows(directory, name.as_bytes(), learned)
     }
 
     /// The owner has listed a part of a directory.

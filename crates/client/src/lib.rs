@@ -11,6 +11,7 @@ mod background;
 mod client;
 mod content;
 mod inode;
+mod kernels;
 mod known_names;
 mod locks;
 mod names;
@@ -28,6 +29,7 @@ mod write_behind;
 mod writer;
 
 pub use client::Client;
+pub use kernels::{Asked, Expired, Found, Kernel, VALID_MAX, Validity};
 pub use model::lock::{HeldLock, LockDoor, LockOwner, LockTaker};
 pub use owner::{Owner, Owners, RemoteOwner};
 pub use session::Losses;

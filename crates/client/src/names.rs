@@ -4,7 +4,8 @@
 
 use crate::attributes::InodeAttributes;
 use crate::inode::HeldState;
-use crate::known_names::{KnownNames, Looked};
+use crate::kernels::{Found, Validity};
+use crate::known_names::{KnownNames, Learned, Looked};
 use crate::opens::Opens;
 use crate::page_pool::{Look, PagePool};
 use crate::privileges::Rights;
@@ -18,6 +19,7 @@ use model::{
     Attributes, ErrorKind, FileKind, FileName, InodeId, Operation, Reply, Result, TokenObject,
 };
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The names in directories.
 pub(crate) struct Names {
@@ -56,13 +58,13 @@ impl Names {
         self.session.names()
     }
 
-    /// Finds a name, in what is known if that is enough.
+    /// Finds a name, in what is known if that is enough, and says for how long a kernel may use the answer.
     pub(crate) async fn lookup(
         &self,
         known: &Arc<KnownNames>,
         directory: InodeId,
         name: FileName,
-    ) -> Result<Attributes> {
+    ) -> Result<Found> {
         self.session.check_open()?;
         let look = self.attributes.look();
         let standing = self.session.standing();
@@ -70,10 +72,12 @@ impl Names {
         let wanted = match looked {
             // After the look: whoever slept in between can't trust it.
             _ if !standing.is_current() => Vec::new(),
-            Looked::Found(attributes) => {
-                return self.attributes.complete(attributes, look).await;
+            Looked::Found(attributes, learned) => {
+                let attributes = self.attributes.complete(attributes, look).await?;
+                let valid = self.valid(known, directory, &name, Some(learned));
+                return Ok(Found::Entry(attributes, valid));
             }
-            Looked::Missing => return Err(ErrorKind::NotFound.into()),
+            Looked::Missing => return Ok(Found::Missing(standing.valid_under_tokens())),
             Looked::Unknown(wanted) => wanted,
         };
         for object in wanted {
@@ -88,16 +92,38 @@ impl Names {
         };
         match self.session.execute(lookup).await {
             Ok(Reply::Entry { attributes, .. }) => {
-                known.learn(directory, &name, Some(&attributes), asked);
-                self.attributes.complete(attributes, look).await
+                let learned = known.learn(directory, &name, Some(&attributes), asked);
+                let attributes = self.attributes.complete(attributes, look).await?;
+                let valid = self.valid(known, directory, &name, learned);
+                Ok(Found::Entry(attributes, valid))
             }
             Ok(other) => unexpected_reply(&other),
-            Err(error) => {
-                if error.kind() == ErrorKind::NotFound {
-                    known.learn(directory, &name, None, asked);
-                }
-                Err(error)
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let valid = match known.learn(directory, &name, None, asked) {
+                    Some(_) => standing.valid_under_tokens(),
+                    None => Duration::ZERO,
+                };
+                Ok(Found::Missing(valid))
             }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// For how long a kernel may use what was found under a name.
+    fn valid(
+        &self,
+        known: &KnownNames,
+        directory: InodeId,
+        name: &FileName,
+        learned: Option<Learned>,
+    ) -> Validity {
+        let is_known = learned.map(|learned| known.knows(directory, name, learned));
+        let (is_name, is_all) = is_known.unwrap_or_default();
+        let valid = self.session.standing().valid_under_tokens();
+        let valid_if = |is_known| if is_known { valid } else { Duration::ZERO };
+        Validity {
+            name: valid_if(is_name),
+            attributes: valid_if(is_all),
         }
     }
 

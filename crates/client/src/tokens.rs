@@ -20,6 +20,7 @@ mod polling;
 mod renewal;
 
 use crate::inode::InodeRef;
+use crate::kernels::Kernels;
 use crate::page_pool::PagePool;
 use crate::session::Session;
 use crate::write_behind::WriteBehind;
@@ -58,6 +59,7 @@ pub(crate) struct Tokens {
     pages: Arc<PagePool>,
     write_behind: Arc<WriteBehind>,
     state: Mutex<State>,
+    kernels: Kernels,
     /// One reference more for each return that is on the way.
     returns: Arc<()>,
     /// The owner has answered for the first time.
@@ -113,6 +115,7 @@ impl Tokens {
                 is_over: false,
                 former: None,
             }),
+            kernels: Kernels::default(),
             returns: Arc::new(()),
             begun: Notify::new(),
             task: Mutex::default(),
@@ -122,6 +125,11 @@ impl Tokens {
         let polling = polling::run(Arc::downgrade(&tokens), tokens.session.clone());
         *tokens.task.lock() = Some(world.spawn("listens to the owner", polling));
         tokens
+    }
+
+    /// Those that keep what the tokens allow.
+    pub(crate) fn kernels(&self) -> &Kernels {
+        &self.kernels
     }
 
     /// All that may be used now, besides what a session has that has everything.

@@ -13,6 +13,7 @@ mod locks;
 mod names;
 mod owner;
 mod pieces;
+mod planted;
 mod random;
 mod renewed;
 mod returning;

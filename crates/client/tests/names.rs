@@ -1,6 +1,7 @@
 //! Names that clients know: what one changes the others see at once, and what nobody changes is asked
 //! for once.
 
+use crate::rig::kernel::SimKernel;
 use crate::rig::way::{Way, client_through};
 use crate::rig::{Node, new_file, run_patient as run, storm_seeds};
 use client::Client;
@@ -425,15 +426,60 @@ fn text(number: u64) -> model::FileName {
     name(&format!("n{number}"))
 }
 
+/// Whom a program asks: a client, or a kernel before it.
+#[derive(Clone)]
+struct Asks {
+    client: Arc<Client>,
+    kernel: Option<Arc<SimKernel>>,
+}
+
+impl Asks {
+    async fn lookup(&self, directory: InodeId, number: u64) -> Result<Attributes> {
+        match &self.kernel {
+            Some(kernel) => kernel.stat(directory, &text(number)).await,
+            None => self.client.lookup(directory, text(number)).await,
+        }
+    }
+
+    /// Changes a name.
+    async fn change<T>(
+        &self,
+        directory: InodeId,
+        number: u64,
+        change: impl Future<Output = T>,
+    ) -> T {
+        let note = || {
+            let kernel = self.kernel.as_ref();
+            kernel.inspect(|kernel| kernel.changes_name(directory, &text(number)));
+        };
+        note();
+        let changed = change.await;
+        note();
+        changed
+    }
+
+    async fn chmod(&self, inode: InodeId, mode: u32) -> Result<Attributes> {
+        let note = || {
+            let kernel = self.kernel.as_ref();
+            kernel.inspect(|kernel| kernel.changes_attributes(inode));
+        };
+        note();
+        let changed = chmod(&self.client, inode, mode).await;
+        note();
+        changed
+    }
+}
+
 /// Random work of one program on names that others work on.
 async fn work(
     world: World,
-    client: Arc<Client>,
+    asks: Asks,
     is_far: bool,
     directories: [InodeId; 2],
     history: Arc<Mutex<History>>,
     began: Instant,
 ) {
+    let client = &asks.client;
     for _ in 0..300 {
         let pause = Duration::from_millis(world.random_u64() % 200);
         world.sleep(pause).await;
@@ -448,7 +494,7 @@ async fn work(
         let what = (draw >> 32) % if is_calm { 23 } else { 32 };
         history.lock().looked += u64::from(is_far && what < 23);
         match what {
-            0..16 => match client.lookup(directory, text(number)).await {
+            0..16 => match asks.lookup(directory, number).await {
                 Ok(found) => {
                     let mut history = history.lock();
                     history.look(cell, found.inode.0, begun);
@@ -476,7 +522,8 @@ async fn work(
                 }
             }
             23..25 => {
-                let made = client.create(directory, text(number), new_file()).await;
+                let made = client.create(directory, text(number), new_file());
+                let made = asks.change(directory, number, made).await;
                 let mut history = history.lock();
                 match made {
                     Ok(made) => {
@@ -486,10 +533,13 @@ async fn work(
                     Err(error) => assert_eq!(error.kind(), ErrorKind::Exists, "{error}"),
                 }
             }
-            25..27 => match client.unlink(directory, text(number)).await {
-                Ok(()) => history.lock().write(cell, 0, begun),
-                Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "{error}"),
-            },
+            25..27 => {
+                let removed = client.unlink(directory, text(number));
+                match asks.change(directory, number, removed).await {
+                    Ok(()) => history.lock().write(cell, 0, begun),
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "{error}"),
+                }
+            }
             27 => {
                 // To a name of its own, so that it is known what was moved.
                 let to = NAMES + draw % 1_000_000_007;
@@ -500,7 +550,7 @@ async fn work(
                     text(to),
                     RenameMode::NoReplace,
                 );
-                if moved.await.is_ok() {
+                if asks.change(directory, number, moved).await.is_ok() {
                     history.lock().write(cell, 0, begun);
                     let begun = history.lock().now();
                     let moved = client.lookup(directories[1], text(to)).await.unwrap();
@@ -511,18 +561,18 @@ async fn work(
                         text(number),
                         RenameMode::NoReplace,
                     );
-                    if back.await.is_ok() {
+                    if asks.change(directory, number, back).await.is_ok() {
                         history.lock().write(cell, moved.inode.0, begun);
                     }
                 }
             }
             28..30 => {
-                let Ok(found) = client.lookup(directory, text(number)).await else {
+                let Ok(found) = asks.lookup(directory, number).await else {
                     continue;
                 };
                 let begun = history.lock().now();
                 let mode = (draw >> 40) as u32 & 0o777;
-                if chmod(&client, found.inode, mode).await.is_ok() {
+                if asks.chmod(found.inode, mode).await.is_ok() {
                     let mut history = history.lock();
                     history.write(Cell::Mode(found.inode), u64::from(mode), begun);
                 }
@@ -534,6 +584,15 @@ async fn work(
 
 /// Several clients, with so many programs each; of a hundred messages so many meet a fault.
 async fn storm(world: World, node: Node, faults: u64, programs: usize) {
+    run_storm(world, node, faults, programs, false).await;
+}
+
+/// Programs that ask kernels, which ask the clients.
+pub(crate) async fn storm_of_kernels(world: World, node: Node, faults: u64) {
+    run_storm(world, node, faults, 2, true).await;
+}
+
+async fn run_storm(world: World, node: Node, faults: u64, programs: usize, kernels: bool) {
     let (mut clients, mut ways) = (vec![node.client.clone()], Vec::new());
     for _ in 0..3 {
         let way = Way::new(&world, &node.metanode, faults);
@@ -548,19 +607,28 @@ async fn storm(world: World, node: Node, faults: u64, programs: usize) {
     ];
     let history = Arc::new(Mutex::new(History::default()));
     let began = world.now();
-    let all = (0..programs).flat_map(|_| clients.iter().enumerate());
-    let works = all.map(|(number, client)| {
-        let (world, client, history) = (world.clone(), client.clone(), history.clone());
-        work(world, client, number > 0, directories, history, began)
+    let asks = clients.iter().map(|client| Asks {
+        client: client.clone(),
+        kernel: kernels.then(|| SimKernel::before(&node, client)),
+    });
+    let asks: Vec<_> = asks.collect();
+    let all = (0..programs).flat_map(|_| asks.iter().enumerate());
+    let works = all.map(|(number, asks)| {
+        let (world, asks, history) = (world.clone(), asks.clone(), history.clone());
+        work(world, asks, number > 0, directories, history, began)
     });
     join_all(works).await;
     let looks = history.lock().check();
+    let kernels = asks[1..].iter().filter_map(|asks| asks.kernel.as_ref());
+    let asked: u64 = kernels.map(|it| it.asked.load(Ordering::Relaxed)).sum();
+    drop(asks);
     let sent = ways.iter().map(|way| way.looked.load(Ordering::Relaxed));
     let (looked, sent) = (history.lock().looked, sent.sum::<u64>());
     assert!(
         looks > 500 && sent * 10 < looked * 9,
         "{looks} looks, {sent} of {looked} sent"
     );
+    assert!(asked * 10 < looked * 9, "kernels asked {asked} of {looked}");
     for client in clients.into_iter().skip(1) {
         client.close().await.unwrap();
     }
@@ -590,4 +658,42 @@ fn two_programs_of_each_client_see_the_names_that_are_there_whatever_gets_lost()
     for seed in 0..seeds() {
         run(9_600 + seed, |world, node| storm(world, node, 5, 2));
     }
+}
+
+#[test]
+fn programs_see_the_names_and_attributes_that_are_there_whatever_kernels_keep() {
+    for seed in 0..seeds() {
+        run(9_700 + seed, |world, node| storm_of_kernels(world, node, 0));
+    }
+}
+
+#[test]
+fn programs_see_what_is_there_whatever_kernels_keep_and_whatever_gets_lost() {
+    for seed in 0..seeds() {
+        run(9_800 + seed, |world, node| storm_of_kernels(world, node, 5));
+    }
+}
+
+/// While a client has the file system to itself its kernel may use every answer; nobody knows which ones it
+/// has.
+#[test]
+fn what_the_only_kernel_keeps_is_void_when_the_second_client_changes_something() {
+    run(9_320, |world, node| async move {
+        let kernel = SimKernel::before(&node, &node.client);
+        let file = make(&node.client, ROOT, "f", new_file()).await;
+        // Until the owner has answered it.
+        world.sleep(Duration::from_secs(3)).await;
+        let stat = async || kernel.stat(ROOT, &name("f")).await.unwrap().mode & 0o777;
+        let asked = || kernel.asked.load(Ordering::Relaxed);
+        let before = stat().await;
+        assert_eq!((stat().await, asked()), (before, 1), "it keeps the answer");
+        let way = Way::new(&world, &node.metanode, 0);
+        let other = client_through(&node, &way).await;
+        chmod(&other, file, 0o600).await.unwrap();
+        assert_eq!(stat().await, 0o600);
+        chmod(&other, file, 0o640).await.unwrap();
+        assert_eq!(stat().await, 0o640);
+        other.close().await.unwrap();
+        node.close().await;
+    });
 }

@@ -118,7 +118,8 @@ async fn work(
         let file = files[(draw % FILES) as usize];
         let first = (draw >> 8) as usize % CELLS;
         let cells = (1 + (draw >> 16) as usize % 40).min(CELLS - first);
-        let value = number << 32 | step;
+        // Also the last byte of a cell says which write it is of.
+        let value = step << 56 | number << 32 | step;
         let begun = history.lock().now();
         match (draw >> 32) % 16 {
             0..6 => {
@@ -183,7 +184,7 @@ fn note(
 
 /// `tasks`: how many work on each client at the same time. If there are several, messages overtake
 /// each other.
-async fn storm(world: World, node: Node, faults: u64, tasks: usize) {
+pub(crate) async fn storm(world: World, node: Node, faults: u64, tasks: usize) {
     let slow_ms = if tasks == 1 { 0 } else { 20 };
     let mut clients = vec![node.client.clone()];
     for _ in 0..3 {

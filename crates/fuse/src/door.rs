@@ -5,6 +5,7 @@
 
 use crate::extended;
 use crate::file_system::FileSystem;
+use crate::kernel_cache::KernelCache;
 use crate::listed::{Listed, ListedPage};
 use crate::listing::Listing;
 use crate::locks::{Interrupted, LockScope};
@@ -18,7 +19,9 @@ use crate::verbs::{
     Make, Open, OpenMode, Opened, Read, Release, SetXattr, Shown, Validity, Write, is_writing,
 };
 use bytes::Bytes;
-use client::{Allocate, Client, LockDoor, LockOwner, LockTaker, OpenFlags, ReadTraces, Seek};
+use client::{
+    Allocate, Asked, Client, LockDoor, LockOwner, LockTaker, OpenFlags, ReadTraces, Seek,
+};
 use model::limits::LISTING_ENTRIES_MAX;
 use model::operation::{NewInode, RenameMode};
 use model::{
@@ -81,6 +84,8 @@ pub struct Door {
     siblings: Arc<Siblings>,
     /// Sends notifications to this door's own kernel, once it is mounted.
     kernel: OnceLock<Notifier>,
+    /// What that kernel keeps of the client's answers.
+    cached: OnceLock<Arc<KernelCache>>,
     opens: Opens,
     listed: Listed,
     specials: Specials,
@@ -134,6 +139,7 @@ impl Door {
             sibling: Mutex::new(Some(Arc::new(sibling))),
             siblings: Arc::clone(siblings),
             kernel: OnceLock::new(),
+            cached: OnceLock::new(),
             opens: Opens::default(),
             listed: Listed::new(settings.valid),
             specials: Specials::default(),
@@ -157,6 +163,10 @@ impl Door {
     pub fn reach_by(&self, notifier: &Notifier) {
         // A door is mounted only once.
         let _ = self.kernel.set(notifier.clone());
+        let world = self.client.world();
+        let cached = KernelCache::begin(world, notifier.clone(), self.root);
+        let kernel: Arc<dyn client::Kernel> = self.cached.get_or_init(|| cached).clone();
+        self.client.add_kernel(Arc::downgrade(&kernel));
         if let Some(me) = self.sibling() {
             me.reach_by(notifier.clone());
         }
@@ -184,31 +194,56 @@ impl Door {
         }
     }
 
-    /// How long the kernel may cache an answer: not at all if other kernels change the same files.
-    fn valid(&self) -> Duration {
+    /// Whether all changes of the file system go through this door's kernel.
+    fn is_alone(&self) -> bool {
+        !self.siblings.are_several() && self.client.asked().is_alone()
+    }
+
+    /// How long the kernel may cache something that the client calls valid for so long: not at all if
+    /// other kernels of this client change the same files.
+    fn valid(&self, valid: Duration) -> Duration {
         if self.siblings.are_several() {
             Duration::ZERO
         } else {
-            self.settings.valid
+            valid.min(self.settings.valid)
         }
     }
 
-    fn shown(&self, mut attributes: Attributes) -> Shown {
+    /// As [`Door::valid`], of a name.
+    fn name_valid(&self, valid: Duration) -> Duration {
+        match self.cached.get() {
+            Some(cached) if cached.expires_names() => self.valid(valid),
+            _ if self.client.asked().is_alone() => self.valid(valid),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// An answer to what was asked then.
+    fn shown(&self, mut attributes: Attributes, asked: Asked) -> Shown {
         attributes.inode = self.outside(attributes.inode);
         Shown {
             attributes,
-            valid: self.valid(),
+            valid: self.valid(self.client.valid_since(asked)),
         }
     }
 
-    fn entry(&self, mut attributes: Attributes) -> InodeEntry {
+    /// An answer to what was asked then.
+    fn entry(&self, attributes: Attributes, asked: Asked) -> InodeEntry {
+        let valid = self.client.valid_since(asked);
+        let valid = client::Validity {
+            name: valid,
+            attributes: valid,
+        };
+        self.entry_for(attributes, valid)
+    }
+
+    fn entry_for(&self, mut attributes: Attributes, valid: client::Validity) -> InodeEntry {
         attributes.inode = self.outside(attributes.inode);
-        let valid = self.valid();
         InodeEntry {
             attributes,
             valid: Validity {
-                entry: valid,
-                attributes: valid,
+                entry: self.name_valid(valid.name),
+                attributes: self.valid(valid.attributes),
             },
         }
     }
@@ -229,7 +264,7 @@ impl Door {
         // utimes set it into the future) would not be noticed.
         let direct = (self.settings.direct_writes && is_writing(flags))
             || flags & libc::O_DIRECT != 0
-            || self.siblings.are_several();
+            || !self.is_alone();
         // Cached pages stay valid: the kernel drops those that this mount writes, and notices
         // writes elsewhere by the changed mtime (AUTO_INVAL_DATA).
         let mode = OpenMode {
@@ -254,12 +289,16 @@ impl Door {
     }
 
     /// An entry that the kernel will remember until FORGET.
-    async fn remembered(&self, attributes: Attributes) -> InodeEntry {
+    async fn remembered(&self, attributes: Attributes, asked: Asked) -> InodeEntry {
+        self.remember(&attributes).await;
+        self.entry(attributes, asked)
+    }
+
+    async fn remember(&self, attributes: &Attributes) {
         if is_special(attributes.kind) {
             // Boxed because it is rare: otherwise its state would enlarge every lookup's future.
             Box::pin(self.hold_special(attributes.inode, attributes.uid)).await;
         }
-        self.entry(attributes)
     }
 
     /// The kernel opens FIFOs, sockets and devices without telling us. So they are held as long as
@@ -350,6 +389,7 @@ impl Door {
         }
         let with_attributes = listing.with_attributes();
         loop {
+            let asked = self.client.asked();
             let after = if listing.offset() <= 2 {
                 0
             } else {
@@ -364,7 +404,7 @@ impl Door {
                 let name = entry.name.as_bytes();
                 let added = match entry.attributes {
                     Some(attributes) if with_attributes => {
-                        listing.add_with(&self.entry(attributes), name, entry.position)
+                        listing.add_with(&self.entry(attributes, asked), name, entry.position)
                     }
                     _ => listing.add(entry.inode, entry.kind, name, entry.position),
                 };
@@ -384,13 +424,18 @@ impl Door {
         }
     }
 
+    /// Whether this door's kernel may have an outdated owner or group of the inode.
+    fn may_be_old(&self, inode: InodeId) -> bool {
+        self.siblings.may_be_old(inode) || !self.client.asked().is_alone()
+    }
+
     /// Only the owner may change access control lists. The kernel has checked that; checks again if
     /// the kernel may have used an outdated owner.
     async fn judge_list(&self, caller: &Caller, inode: InodeId, name: &[u8]) -> Result<()> {
         let is_list = name.starts_with(b"system.");
         if is_list
             && caller.uid != 0
-            && self.siblings.may_be_old(inode)
+            && self.may_be_old(inode)
             && self.client.get_attributes(inode).await?.uid != caller.uid
         {
             return Err(ErrorKind::NotPermitted.into());
@@ -481,29 +526,32 @@ fn new_inode(caller: &Caller, kind: FileKind, mode: u32, umask: u32) -> NewInode
 impl FileSystem for Door {
     async fn lookup(&self, _caller: &Caller, directory: InodeId, name: &FileName) -> Result<Found> {
         let directory = self.inside(directory);
-        match self.client.lookup(directory, name.clone()).await {
-            Ok(attributes) => Ok(Found::Entry(self.remembered(attributes).await)),
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                Ok(Found::Absent(self.settings.absent_valid.min(self.valid())))
+        match self.client.lookup_to_keep(directory, name.clone()).await? {
+            client::Found::Entry(attributes, valid) => {
+                self.remember(&attributes).await;
+                Ok(Found::Entry(self.entry_for(attributes, valid)))
             }
-            Err(error) => Err(error),
+            client::Found::Missing(valid) => Ok(Found::Absent(
+                self.settings.absent_valid.min(self.name_valid(valid)),
+            )),
         }
     }
 
     async fn lookup_parent(&self, _caller: &Caller, directory: InodeId) -> Result<InodeEntry> {
         let directory = self.inside(directory);
+        let asked = self.client.asked();
         // The root of the mount is its own parent: directories above it are invisible.
         let parent = if directory == self.root {
             self.client.get_attributes(directory).await?
         } else {
             self.client.lookup_parent(directory).await?
         };
-        Ok(self.entry(parent))
+        Ok(self.entry(parent, asked))
     }
 
     async fn get_attributes(&self, _caller: &Caller, inode: InodeId) -> Result<Shown> {
-        let inode = self.inside(inode);
-        Ok(self.shown(self.client.get_attributes(inode).await?))
+        let (inode, asked) = (self.inside(inode), self.client.asked());
+        Ok(self.shown(self.client.get_attributes(inode).await?, asked))
     }
 
     async fn set_attributes(
@@ -518,18 +566,18 @@ impl FileSystem for Door {
             let group = (caller.uid != 0).then_some(caller.gid);
             set.privileges = Privileges::Drop { group };
         }
-        let inode = self.inside(inode);
+        let (inode, asked) = (self.inside(inode), self.client.asked());
         if set.uid.is_some() || set.gid.is_some() {
             self.siblings.note_owner(inode);
         }
-        if is_for_owners(&set) && caller.uid != 0 && self.siblings.may_be_old(inode) {
+        if is_for_owners(&set) && caller.uid != 0 && self.may_be_old(inode) {
             set.only_for = Some((caller.uid, caller.gid));
         }
         let attributes = self.client.set_attributes(inode, set).await?;
         if set.size.is_some() {
             self.note_change(inode);
         }
-        Ok(self.shown(attributes))
+        Ok(self.shown(attributes, asked))
     }
 
     async fn read_link(&self, _caller: &Caller, inode: InodeId) -> Result<Bytes> {
@@ -543,7 +591,7 @@ impl FileSystem for Door {
         name: &FileName,
         create: Create,
     ) -> Result<(InodeEntry, Opened)> {
-        let directory = self.inside(directory);
+        let (directory, asked) = (self.inside(directory), self.client.asked());
         let new = new_inode(caller, FileKind::File, create.mode, create.umask);
         let attributes = match self
             .client
@@ -560,7 +608,7 @@ impl FileSystem for Door {
         };
         self.note_change(directory);
         Ok((
-            self.entry(attributes),
+            self.entry(attributes, asked),
             self.opened(attributes.inode, create.flags),
         ))
     }
@@ -571,11 +619,11 @@ impl FileSystem for Door {
         directory: InodeId,
         create: Create,
     ) -> Result<(InodeEntry, Opened)> {
-        let directory = self.inside(directory);
+        let (directory, asked) = (self.inside(directory), self.client.asked());
         let new = new_inode(caller, FileKind::File, create.mode, create.umask);
         let attributes = self.client.create_unnamed(directory, new).await?;
         Ok((
-            self.entry(attributes),
+            self.entry(attributes, asked),
             self.opened(attributes.inode, create.flags),
         ))
     }
@@ -587,7 +635,7 @@ impl FileSystem for Door {
         name: &FileName,
         make: Make<'_>,
     ) -> Result<InodeEntry> {
-        let directory = self.inside(directory);
+        let (directory, asked) = (self.inside(directory), self.client.asked());
         let target = Bytes::copy_from_slice(make.target);
         let new = NewInode {
             rdev: make.rdev,
@@ -596,7 +644,7 @@ impl FileSystem for Door {
         };
         let made = self.client.create(directory, name.clone(), new).await?;
         self.note_change(directory);
-        Ok(self.remembered(made).await)
+        Ok(self.remembered(made, asked).await)
     }
 
     async fn link(
@@ -606,10 +654,10 @@ impl FileSystem for Door {
         directory: InodeId,
         name: &FileName,
     ) -> Result<InodeEntry> {
-        let directory = self.inside(directory);
+        let (directory, asked) = (self.inside(directory), self.client.asked());
         let linked = self.client.link(inode, directory, name.clone()).await?;
         self.note_change(directory);
-        Ok(self.remembered(linked).await)
+        Ok(self.remembered(linked, asked).await)
     }
 
     async fn unlink(&self, _caller: &Caller, directory: InodeId, name: &FileName) -> Result<()> {
@@ -745,7 +793,7 @@ impl FileSystem for Door {
         let inode = self.inside(inode);
         self.client.open(inode, OpenFlags::default()).await?;
         let now = self.client.world().now();
-        let is_copied = !self.siblings.are_several() && self.listed.is_fresh(inode, now);
+        let is_copied = self.is_alone() && self.listed.is_fresh(inode, now);
         Ok(Opened {
             handle: self.opens.add(inode, false),
             mode: OpenMode {
@@ -766,7 +814,7 @@ impl FileSystem for Door {
         let inode = self.inside(inode);
         let (at, offset) = (self.client.world().now(), listing.offset());
         let ended = self.list(inode, listing).await?;
-        if !self.siblings.are_several() {
+        if self.is_alone() {
             let page = ListedPage {
                 handle,
                 offset,

@@ -26,6 +26,7 @@ mod door;
 mod extended;
 mod file_system;
 mod init;
+mod kernel_cache;
 mod listed;
 mod listing;
 mod locks;

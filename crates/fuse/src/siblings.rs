@@ -55,15 +55,14 @@ struct JoinedDoor {
     notifier: Option<Notifier>,
 }
 
-impl JoinedDoor {
-    /// The node id of one of the client's inodes in this door's kernel; none if it is never there.
-    fn node_of(&self, inode: InodeId) -> Option<InodeId> {
-        match inode {
-            _ if inode == self.root => Some(InodeId::ROOT),
-            // Above the root of the mount, and its number there means another directory.
-            InodeId::ROOT => None,
-            _ => Some(inode),
-        }
+/// The node id of one of the client's inodes in the kernel of a door to the directory `root`; none if it
+/// is never there.
+pub(crate) fn node_of(root: InodeId, inode: InodeId) -> Option<InodeId> {
+    match inode {
+        _ if inode == root => Some(InodeId::ROOT),
+        // Above the root of the mount, and its number there means another directory.
+        InodeId::ROOT => None,
+        _ => Some(inode),
     }
 }
 
@@ -153,7 +152,7 @@ impl Sibling {
             let state = self.all.state.lock();
             let others = state.doors.iter().filter(|door| door.id != self.id);
             others
-                .filter_map(|door| Some((door.notifier.clone()?, door.node_of(inode)?)))
+                .filter_map(|door| Some((door.notifier.clone()?, node_of(door.root, inode)?)))
                 .collect()
         };
         for (other, inode) in others {
@@ -201,16 +200,11 @@ mod tests {
 
     #[test]
     fn an_inode_has_the_number_that_each_kernel_knows() {
-        let door = |root| JoinedDoor {
-            id: 0,
-            root,
-            notifier: None,
-        };
-        let (whole, part) = (door(InodeId::ROOT), door(InodeId(7)));
-        assert_eq!(whole.node_of(InodeId::ROOT), Some(InodeId::ROOT));
-        assert_eq!(whole.node_of(InodeId(7)), Some(InodeId(7)));
-        assert_eq!(part.node_of(InodeId(7)), Some(InodeId::ROOT));
-        assert_eq!(part.node_of(InodeId(8)), Some(InodeId(8)));
-        assert_eq!(part.node_of(InodeId::ROOT), None);
+        let (whole, part) = (InodeId::ROOT, InodeId(7));
+        assert_eq!(node_of(whole, InodeId::ROOT), Some(InodeId::ROOT));
+        assert_eq!(node_of(whole, InodeId(7)), Some(InodeId(7)));
+        assert_eq!(node_of(part, InodeId(7)), Some(InodeId::ROOT));
+        assert_eq!(node_of(part, InodeId(8)), Some(InodeId(8)));
+        assert_eq!(node_of(part, InodeId::ROOT), None);
     }
 }

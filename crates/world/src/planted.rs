@@ -69,6 +69,8 @@ faults! {
     KeepOneByte,
     /// A client keeps attributes that it gives back.
     KeepAttributes,
+    /// A client gives back what kernels still keep.
+    KeepInKernels,
     /// What an owner runs itself claims nothing.
     ClaimNothing,
     /// An owner answers operations of clients on other nodes before they are durable.

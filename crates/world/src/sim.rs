@@ -126,6 +126,11 @@ impl Simulation {
         Faults::new(self.machine.clone())
     }
 
+    /// A fault in the program, from now on.
+    pub fn plant(&self, fault: Option<crate::Planted>) {
+        self.machine.lock().planted = fault;
+    }
+
     /// Simulated time so far, over all runs.
     #[must_use]
     pub fn time(&self) -> Duration {

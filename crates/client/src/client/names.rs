@@ -1,10 +1,11 @@
 //! Verbs on names: lookup, create, link, unlink, rename, listings, symbolic links.
 
 use super::Client;
+use crate::kernels::{Found, Validity};
 use crate::types::Listing;
 use bytes::Bytes;
 use model::operation::{NewInode, RenameMode};
-use model::{Attributes, FileName, InodeId, Operation, Result};
+use model::{Attributes, ErrorKind, FileName, InodeId, Operation, Result};
 
 impl Client {
     /// Finds a name. Attributes include unpublished writes.
@@ -14,11 +15,40 @@ impl Client {
     pub async fn lookup(&self, directory: InodeId, name: FileName) -> Result<Attributes> {
         if let Some(known) = self.names.known() {
             // Boxed: a client in its owner's process pays nothing for it.
-            return Box::pin(self.names.lookup(known, directory, name)).await;
+            return match Box::pin(self.names.lookup(known, directory, name)).await? {
+                Found::Entry(attributes, _) => Ok(attributes),
+                Found::Missing(_) => Err(ErrorKind::NotFound.into()),
+            };
         }
         self.names
             .entry(Operation::Lookup { directory, name })
             .await
+    }
+
+    /// As [`Client::lookup`], for a kernel that keeps the answer for as long as it may.
+    ///
+    /// # Errors
+    /// As `lookup`, but for a name that doesn't exist.
+    pub async fn lookup_to_keep(&self, directory: InodeId, name: FileName) -> Result<Found> {
+        if let Some(known) = self.names.known() {
+            return Box::pin(self.names.lookup(known, directory, name)).await;
+        }
+        let asked = self.asked();
+        let found = self.names.entry(Operation::Lookup { directory, name });
+        match found.await {
+            Ok(attributes) => {
+                let valid = self.valid_since(asked);
+                let valid = Validity {
+                    name: valid,
+                    attributes: valid,
+                };
+                Ok(Found::Entry(attributes, valid))
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                Ok(Found::Missing(self.valid_since(asked)))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// The directory that contains a directory (".."); the root is its own parent.

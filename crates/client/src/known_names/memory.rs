@@ -23,11 +23,15 @@ const SHARE: usize = 4;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Asked(u64);
 
+/// When something was learned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Learned(u64);
+
 /// What is known of a name.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Looked {
     /// It leads to an inode with these attributes.
-    Found(Attributes),
+    Found(Attributes, Learned),
     /// It doesn't exist.
     Missing,
     /// The owner must be asked. With these tokens its answer could be kept.
@@ -118,17 +122,22 @@ impl Memory {
             None => Looked::Unknown(Vec::new()),
             Some(None) => Looked::Missing,
             Some(Some(named)) => match self.attributes(&named) {
-                Some(attributes) => Looked::Found(attributes),
+                Some(attributes) => Looked::Found(attributes, Learned(named.learned)),
                 None => Looked::Unknown(self.wanted_for(&named, now)),
             },
         }
     }
 
     fn attributes(&mut self, named: &Named) -> Option<Attributes> {
+        if let Some(inode) = self.inodes.get_mut(&named.inode) {
+            inode.was_used = true;
+        }
+        self.known_attributes(named)
+    }
+
+    fn known_attributes(&self, named: &Named) -> Option<Attributes> {
         let own = self.own(named.kind, named.inode)?;
-        let inode = self.inodes.get_mut(&named.inode)?;
-        inode.was_used = true;
-        let known = inode.known.as_ref()?;
+        let known = self.inodes.get(&named.inode)?.known.as_ref()?;
         let is_it = known.learned == named.learned && known.own == own;
         is_it.then_some(known.attributes)
     }
@@ -226,15 +235,26 @@ impl Memory {
         name: &[u8],
         found: Option<&Attributes>,
         asked: Asked,
-    ) {
+    ) -> Option<Learned> {
         if !self.may_learn(TokenObject::Directory(directory), asked) {
-            return;
+            return None;
         }
         match found {
             Some(attributes) => self.learn_found(directory, name, attributes, asked),
             None => self.put(directory, name, None),
         }
         self.make_room(directory);
+        Some(Learned(self.last))
+    }
+
+    /// Whether a name is still known as it was learned then, and the attributes that came with it.
+    pub(super) fn knows(&self, directory: InodeId, name: &[u8], learned: Learned) -> (bool, bool) {
+        let known = self.directories.get(&directory);
+        let named = known.and_then(|known| known.find(name)).flatten();
+        match named.filter(|named| Learned(named.learned) == learned) {
+            Some(named) => (true, self.known_attributes(&named).is_some()),
+            None => (false, false),
+        }
     }
 
     fn learn_found(

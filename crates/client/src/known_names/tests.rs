@@ -375,7 +375,7 @@ impl Run {
                 let found = self.owner.find(directory, number);
                 let name = text(number);
                 match self.memory.look(directory, name.as_bytes(), self.now) {
-                    Looked::Found(known) => {
+                    Looked::Found(known, _) => {
                         self.hits[0] += 1;
                         assert_eq!(Some(&known), found, "{directory} {number}");
                     }

@@ -89,6 +89,12 @@ impl Standing {
         self.changes.load(Ordering::Acquire)
     }
 
+    /// For how long tokens may be used from now on.
+    pub(crate) fn rest(&self) -> Duration {
+        let until = Duration::from_nanos(self.until.load(Ordering::Acquire));
+        until.saturating_sub(self.now().0)
+    }
+
     /// Whether tokens may be used at all.
     pub(crate) fn is_current(&self) -> bool {
         let until = Duration::from_nanos(self.until.load(Ordering::Acquire));

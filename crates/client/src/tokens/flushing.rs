@@ -3,6 +3,7 @@
 
 use super::Tokens;
 use crate::inode::InodeRef;
+use crate::kernels::Expired;
 use crate::session::Losses;
 use model::{ErrorKind, TokenMode, TokenObject, TokenRange};
 use std::sync::Arc;
@@ -31,6 +32,7 @@ impl Tokens {
             self.session.world().at(Point::FlushPublished).await;
             self.forget(&state, object, &ranges, keep);
         }
+        self.expire_in_kernels(object).await;
         self.session.world().at(Point::FlushForgotten).await;
         let now = self.session.standing().now();
         let mut locked = self.state.lock();
@@ -108,6 +110,8 @@ impl Tokens {
         if let Err(error) = self.write_behind.publish_all().await {
             tracing::debug!(%error, "not all data can be published at once");
         }
+        let files = states.iter().map(|state| state.id()).collect();
+        let expired = self.kernels.expire_all(self.session.world(), files);
         for state in states {
             self.publish(&state).await;
             let inode = state.id();
@@ -115,6 +119,7 @@ impl Tokens {
                 self.forget(&state, object, &[TokenRange::ALL], None);
             }
         }
+        expired.await;
     }
 
     /// Drops what was cached and changed of something that others may have changed since.

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "an example uses a part of it")]
 
+pub mod kernel;
 pub mod way;
 
 use client::{Client, ClientSettings, Owner};
@@ -18,8 +19,8 @@ pub use testkit::content::content;
 use testkit::disks::entries;
 pub use testkit::inodes::name;
 use testkit::inodes::new_inode;
-use world::World;
 use world::sim::Simulation;
+use world::{Planted, World};
 
 /// The regions of a file system, and their number.
 #[derive(Clone)]
@@ -83,7 +84,16 @@ pub fn run_patient<F>(seed: u64, scenario: impl FnOnce(World, Node) -> F)
 where
     F: Future<Output = ()>,
 {
+    run_planted(seed, None, scenario);
+}
+
+/// As `run_patient`, with a fault in the program.
+pub fn run_planted<F>(seed: u64, planted: Option<Planted>, scenario: impl FnOnce(World, Node) -> F)
+where
+    F: Future<Output = ()>,
+{
     let sim = Simulation::new(seed);
+    sim.plant(planted);
     sim.limit_time(Duration::from_secs(24 * 60 * 60));
     sim.run(|world| async move {
         let place = Place::default();

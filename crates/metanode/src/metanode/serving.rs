@@ -293,8 +293,9 @@ impl Metanode {
     }
 }
 
-/// How long a client of this process waits for an answer about tokens until it asks again.
-const HERE_MAX: Duration = Duration::from_secs(4);
+/// How long a client of this process waits for an answer about tokens until it asks again. Each answer
+/// renews its tokens, so that kernels may use an answer of its for 4 s at least.
+const HERE_MAX: Duration = Duration::from_secs(2);
 
 fn message(reply: &Result<OwnerReply>) -> Message {
     Message::new(reply, bytes::Bytes::new())

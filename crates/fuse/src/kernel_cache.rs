@@ -1,0 +1,87 @@
+//! What a door's kernel keeps of the client's answers, and how it drops that when the client must give
+//! back what others want.
+
+use crate::notifier::{Notice, Notifier};
+use crate::siblings::node_of;
+use client::{Expired, Kernel};
+use model::{ErrorKind, InodeId};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use world::World;
+
+/// Pause after too many notices were waiting for the kernel.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// The caches of the kernel behind a door.
+pub(crate) struct KernelCache {
+    world: World,
+    notifier: Notifier,
+    /// The root of the mount, which is number 1 there.
+    root: InodeId,
+    /// It knows the notice that ends the validity of all names without taking a directory's lock.
+    expires_names: AtomicBool,
+}
+
+impl KernelCache {
+    /// Finds out, in a task, what the kernel of a mounted door can do.
+    pub(crate) fn begin(world: &World, notifier: Notifier, root: InodeId) -> Arc<Self> {
+        let cache = Arc::new(Self {
+            world: world.clone(),
+            notifier,
+            root,
+            expires_names: AtomicBool::new(false),
+        });
+        let found = Arc::clone(&cache);
+        let finding = async move {
+            let knows_it = found.notifier.tell(Notice::Everything).await.is_ok();
+            found.expires_names.store(knows_it, Ordering::Release);
+        };
+        world.spawn("finds out how names expire", finding).detach();
+        cache
+    }
+
+    /// Whether names may be kept for as long as nobody else changes them.
+    pub(crate) fn expires_names(&self) -> bool {
+        self.expires_names.load(Ordering::Acquire)
+    }
+
+    async fn tell(&self, notice: Notice) {
+        loop {
+            match self.notifier.tell(notice.clone()).await {
+                Err(error) if error.kind() == ErrorKind::Busy => self.world.sleep(PAUSE).await,
+                // Told; or the mount has ended; or it is a notice that this kernel doesn't know, and
+                // nothing was kept for which it is needed.
+                _ => return,
+            }
+        }
+    }
+}
+
+impl Kernel for KernelCache {
+    fn expire(&self, what: Expired) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(async move {
+            let (inode, offset) = match what {
+                Expired::Names => return self.tell(Notice::Everything).await,
+                Expired::Attributes(inode) => (inode, -1),
+                Expired::Bytes(inode) => (inode, 0),
+            };
+            let Some(inode) = node_of(self.root, inode) else {
+                return;
+            };
+            let length = 0;
+            self.tell(Notice::Inode {
+                inode,
+                offset,
+                length,
+            })
+            .await;
+            // An inode that the kernel doesn't know yet can be in an answer on its way, whose
+            // attributes only the end of its name makes void.
+            if matches!(what, Expired::Attributes(_)) {
+                self.tell(Notice::Everything).await;
+            }
+        })
+    }
+}
