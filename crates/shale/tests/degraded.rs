@@ -245,28 +245,32 @@ fn files_that_are_lost_make_health_critical_by_name_until_they_are_deleted() {
     let node = six();
     write_files(&node, "files", 20);
     node.must(&["down"]);
-    // Two NSDs are lost, and a third has damage where it stores large files.
-    let path = node.dir.join("nsd/3.region");
-    let options = OpenOptions::new().read(true).write(true).open(&path);
-    let region: File = options.unwrap();
+    // Two NSDs are lost, and a third has damage where it stores large files; which one does is random.
     let large: Vec<(u64, Vec<u8>)> = (0..4).map(|n| n * 5 + 4).map(|n| (n, content(n))).collect();
     let mut lost = std::collections::BTreeSet::new();
-    let mut unit = vec![0; 4096];
-    for page in 0..region.metadata().unwrap().len() / 4096 {
-        if !holds_data(&region, page * 4096) {
-            continue;
+    let mut nsds = 1..=6;
+    let damaged = nsds.find(|nsd| {
+        let path = node.dir.join(format!("nsd/{nsd}.region"));
+        let options = OpenOptions::new().read(true).write(true).open(&path);
+        let region: File = options.unwrap();
+        let mut unit = vec![0; 4096];
+        for page in 0..region.metadata().unwrap().len() / 4096 {
+            if !holds_data(&region, page * 4096) {
+                continue;
+            }
+            region.read_exact_at(&mut unit, page * 4096).unwrap();
+            let owner = large
+                .iter()
+                .find(|(_, content)| content[..4 << 20].chunks(4096).any(|part| part == unit));
+            if let Some((number, _)) = owner {
+                region.write_all_at(&[0xa5; 4096], page * 4096).unwrap();
+                lost.insert(format!("/files/{number}"));
+            }
         }
-        region.read_exact_at(&mut unit, page * 4096).unwrap();
-        let owner = large
-            .iter()
-            .find(|(_, content)| content[..4 << 20].chunks(4096).any(|part| part == unit));
-        if let Some((number, _)) = owner {
-            region.write_all_at(&[0xa5; 4096], page * 4096).unwrap();
-            lost.insert(format!("/files/{number}"));
-        }
-    }
-    assert!(!lost.is_empty(), "the NSD holds data of large files");
-    for nsd in [2, 5] {
+        !lost.is_empty()
+    });
+    let damaged = damaged.expect("some NSD holds data of large files");
+    for nsd in (1..=6).filter(|nsd| *nsd != damaged).take(2) {
         fs::remove_file(node.dir.join(format!("nsd/{nsd}.region"))).unwrap();
     }
     node.must(&["up"]);
@@ -295,7 +299,7 @@ fn files_that_are_lost_make_health_critical_by_name_until_they_are_deleted() {
     assert_eq!(check["unreadable"], serde_json::json!(lost), "{check}");
     let faults = check["faults"].as_array().unwrap();
     assert!(faults.len() < 10, "summed up: {check}");
-    let scrub = node.ask(&["nsd", "scrub", "3"]);
+    let scrub = node.ask(&["nsd", "scrub", &damaged.to_string()]);
     assert!(scrub[0]["lost"].as_u64().unwrap() > 0, "{scrub}");
     assert_eq!(node.ask(&["health"])["state"], "critical");
     for name in &lost {
