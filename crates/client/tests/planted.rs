@@ -12,6 +12,7 @@ const SEEDS_MAX: u64 = 200;
 
 /// The run that finds it succeeds without it. `first`: where the search begins, a seed that found it before,
 /// which saves time; any change of the program may move it.
+#[allow(clippy::print_stdout, reason = "says which seed found it")]
 fn must_find<F: Future<Output = ()>>(
     planted: Planted,
     first: u64,
