@@ -87,7 +87,8 @@ impl Standing {
     /// How long any answer may be used that was asked for then: not at all unless the session has had
     /// everything since.
     pub(crate) fn valid_since(&self, asked: Asked) -> Duration {
-        match asked.has_all && self.changes() == asked.changes {
+        // A change is counted before it is made: what was asked just then saw the former.
+        match asked.has_all && self.has_all() && self.changes() == asked.changes {
             true => self.valid_under_tokens(),
             false => Duration::ZERO,
         }
