@@ -15,7 +15,7 @@ fn random_actions_see_what_the_model_sees() {
     });
 }
 
-/// Two million steps; twenty in the long run.
+/// More than a million steps; twenty in the long run.
 #[test]
 fn very_many_random_actions_see_what_the_model_sees() {
     each_seed(1_000..1_000 + by_suite(60, 1_000), |seed| {
