@@ -22,6 +22,9 @@ const TURN_MAX: Duration = Duration::from_secs(600);
 const END_MAX: Duration = Duration::from_secs(300);
 /// For how long after a fault it may still be felt.
 const AFTERMATH: Duration = Duration::from_secs(1);
+/// How often a check begins anew because its shard went to another node, and the pause before.
+const CHECKS_MAX: usize = 10;
+const SETTLES: Duration = Duration::from_secs(2);
 /// Most rounds of background work that an ended run leaves.
 const ROUNDS_MAX: usize = 200;
 
@@ -235,11 +238,16 @@ pub(super) async fn end(machines: &Machines, judge: &Judge, seed: u64) {
 
 /// The background work of a shard ends, and a deep check finds nothing.
 pub(super) async fn check(machines: &Machines, judge: &Judge, shard: ShardId, seed: u64) {
-    let owner = owner_of(machines, judge, shard).await;
-    let checked = owner.run("checks", move |_, member| check_here(member, shard, seed));
-    judge
-        .within("the check ends", END_MAX, checked.done())
-        .await;
+    for _ in 0..CHECKS_MAX {
+        let owner = owner_of(machines, judge, shard).await;
+        let checked = owner.run("checks", move |_, member| check_here(member, shard, seed));
+        let checked = judge.within("the check ends", END_MAX, checked.done());
+        if checked.await {
+            return;
+        }
+        judge.sleep(SETTLES).await;
+    }
+    panic!("seed {seed}: shard {shard} goes from one node to the next");
 }
 
 /// The machine that a shard's record names.
@@ -263,10 +271,20 @@ pub(super) async fn close(machines: &Machines, judge: &Judge, seed: u64) {
     }
 }
 
-async fn check_here(member: Arc<Member>, shard: ShardId, seed: u64) {
-    let metanode = member.hosted_of(shard).expect("the shard is here");
+/// False if the manager gave the shard to another node meanwhile, so that all have as much to do.
+async fn check_here(member: Arc<Member>, shard: ShardId, seed: u64) -> bool {
+    let Some(metanode) = member.hosted_of(shard) else {
+        return false;
+    };
+    let is_gone = || {
+        let hosted = member.hosted_of(shard);
+        hosted.is_none_or(|hosted| !Arc::ptr_eq(&hosted, &metanode))
+    };
     for round in 0.. {
         let done = metanode.run_background_once().await;
+        if done.is_err() && is_gone() {
+            return false;
+        }
         if done.expect("background work succeeds").steps == 0 {
             break;
         }
@@ -276,10 +294,14 @@ async fn check_here(member: Arc<Member>, shard: ShardId, seed: u64) {
         );
     }
     let report = metanode.check(CheckOptions { deep: true }).await;
+    if report.is_err() && is_gone() {
+        return false;
+    }
     let report = report.expect("the check runs");
     assert!(
         report.is_clean(),
         "seed {seed}, shard {shard}: {:?}",
         report.faults
     );
+    true
 }

@@ -24,7 +24,7 @@ pub struct Stage {
 impl Stage {
     /// Plays a story on the nodes of `scenario`, then looks at everything: each node is up again,
     /// background work ends, and a deep check finds nothing. A fault can be planted in all daemons.
-    /// Returns a hash of what happened.
+    /// Returns a hash of what happened. With `SIM_LOG` the nodes' logs are printed.
     ///
     /// # Panics
     /// If the story does, or the check finds something.
@@ -44,7 +44,11 @@ impl Stage {
                 story(stage.clone()).await;
                 script::end(&stage.machines, &stage.judge, seed).await;
             };
-            stage.machines.keep_up(&stage.judge, running).await;
+            let running = stage.machines.keep_up(&stage.judge, running);
+            tokio::select! {
+                () = running => {}
+                () = script::clock(&stage.judge) => unreachable!("time goes on"),
+            }
         });
         cluster.trace_hash()
     }
